@@ -152,7 +152,7 @@ fn scaled_in_by(appeal: &Appeal<'_>, pod: &Pod) -> Option<String> {
         CONTROLLER_MANAGER => {
             let state = appeal.context.index.read();
             let home = state.namespace(&pod.metadata.namespace)?;
-            grace::scaled_in_by(pod) == Some(&owner.uid) || home.surplus(&owner.uid) > 0
+            grace::scaled_in_by(pod) == Some(&owner.uid) || home.most_surplus(&owner.uid) > 0
         }
         user => user == own,
     };
@@ -171,11 +171,8 @@ fn chosen_enough(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
     home.workload(&owner.uid)?.replicas?;
     let others = scalein::others_chosen(home, &owner.uid, pod, appeal.context.nanos())?;
     let message = format!(
-        "Pod {} stays: {} {} has {} Pods too many, and {others} others go through their lifecycle to be deleted",
-        pod.metadata.name,
-        owner.kind,
-        owner.name,
-        home.surplus(&owner.uid)
+        "Pod {} stays: {} {} deletes as many Pods as it has too many, and {others} others go through their lifecycle for that",
+        pod.metadata.name, owner.kind, owner.name
     );
     let (code, reason) = denial::HELD;
     Some(Verdict::deny(code, reason, message).audit("held", "others-are-chosen"))

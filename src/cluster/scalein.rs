@@ -1,18 +1,21 @@
 //! Scale-in of a ReplicaSet, or ReplicationController, under GraceDelete: which of its Pods go through their lifecycle to be
-//! deleted. Never more than it has too many: the others would go off traffic for nothing.
+//! deleted. These are at most as many as the owner has too many: any more would go off traffic for nothing.
 //!
 //! The owner chooses by its own ranking, and asks again, for other Pods perhaps, whenever one of its Pods changes. So its choice is
 //! noted on the Pod, is refused beyond the surplus, and lapses where the owner has chosen others since.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::index::Namespace;
 use crate::api::keys::Family;
 use crate::domain::grace;
 use crate::domain::pod::Pod;
+use crate::ledger::store::Uid;
 
-/// A Pod whose rules hold it for so long keeps its owner from no other Pod, and gives way to one.
+/// Once the rules have held a Pod for so long, the owner may choose another Pod in its place.
 const HELD: Duration = Duration::from_secs(300);
 
 /// An owner that still wants a Pod to go asks for it again whenever one of its Pods changes. One that has not for so long has
@@ -21,24 +24,60 @@ const LAPSE: Duration = Duration::from_secs(10);
 
 /// How many others are to go already, if this owner may not choose a Pod beside them at `now_nanos`; `None` if it may.
 ///
-/// It prefers a Pod that is down to all that serve. So those that serve still leave room for one that is down, and give way to it.
+/// It prefers a Pod that is down to all that serve, so these leave room for it. Nor do those that went off traffic keep it away which
+/// the owner has forgotten for it: they are left to the owner, which would ask for this Pod alone for ever.
 pub fn others_chosen(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> Option<usize> {
     let serves = pod.is_available();
-    let going = living(home, owner).filter(|other| {
-        grace::is_begun(other) && !is_held(other, now_nanos) && (serves || !other.is_available())
+    let going = home.living(owner).filter(|other| {
+        let is_left = !waits(other) && is_forgotten(other, now_nanos);
+        grace::is_begun(other)
+            && !is_held(other, now_nanos)
+            && (serves || !(other.is_available() || is_left))
     });
     let going = going.count();
     (going >= room(home, owner)).then_some(going)
 }
 
-/// Whether a Pod that its owner has chosen may begin its lifecycle: not before another gives way to it, if that has begun.
-pub fn may_begin(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
-    let others = living(home, owner).filter(|other| other.metadata.uid != pod.metadata.uid);
-    let begun = others.filter(|other| {
-        let is_chosen = grace::scaled_in_by(other).is_some() && grace::is_in_flight(other);
-        is_chosen || is_asked_by_others(other, now_nanos)
-    });
-    begun.count() < room(home, owner)
+/// UIDs of Pods that the leader has had begin their lifecycle, and that its cache may not show so yet.
+#[derive(Debug, Default)]
+pub struct Beginnings(Mutex<HashSet<Uid>>);
+
+impl Beginnings {
+    /// Whether a Pod that its owner has chosen may begin its lifecycle: not before another gives way to it, if that has begun. If
+    /// so it counts as begun from now on.
+    pub fn admit(&self, home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
+        let mut begun = self.0.lock();
+        let others = home
+            .living(owner)
+            .filter(|other| other.metadata.uid != pod.metadata.uid);
+        // Those that are kept after all count until they are back on traffic.
+        let others = others.filter(|other| {
+            let is_off = grace::is_in_flight(other) && !is_held_for_others(other, now_nanos);
+            let begins = is_yet_to_begin(other) && begun.contains(&*other.metadata.uid);
+            is_off || begins || is_asked_by_others(other, now_nanos)
+        });
+        let may = others.count() < room(home, owner);
+        if may {
+            begun.insert(Uid::from(&*pod.metadata.uid));
+        }
+        may
+    }
+
+    /// Forgets a Pod unless it is yet to begin, as the cache has it.
+    pub fn see(&self, pod: &Pod) {
+        if !is_yet_to_begin(pod) {
+            self.forget(&pod.metadata.uid);
+        }
+    }
+
+    /// Forgets a Pod that is gone.
+    pub fn forget(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
+}
+
+fn is_yet_to_begin(pod: &Pod) -> bool {
+    grace::is_begun(pod) && !grace::is_in_flight(pod)
 }
 
 /// Whether the owner that alone has asked for the deletion of a Pod has chosen others instead, wants as many Pods as there are
@@ -54,23 +93,27 @@ pub fn has_lapsed(home: &Namespace, pod: &Pod, now_nanos: u64) -> bool {
         return true;
     }
     // Before all Pods of the owner are looked at.
-    if !gives_way(pod, now_nanos) {
+    if !may_lapse(pod, now_nanos) {
         return false;
     }
-    let by_others = living(home, owner).filter(|other| is_asked_by_others(other, now_nanos));
-    let wanted = (home.surplus(owner) as usize).saturating_sub(by_others.count());
-    let chosen = living(home, owner).filter(|other| grace::scaled_in_by(other) == Some(owner));
+    let by_others = home
+        .living(owner)
+        .filter(|other| is_asked_by_others(other, now_nanos));
+    let wanted = (home.most_surplus(owner) as usize).saturating_sub(by_others.count());
+    let chosen = home
+        .living(owner)
+        .filter(|other| grace::scaled_in_by(other) == Some(owner));
     let lapsing = lapsing(chosen.map(|other| &**other).collect(), wanted, now_nanos);
     lapsing
         .iter()
         .any(|other| other.metadata.uid == pod.metadata.uid)
 }
 
-/// Of the Pods that an owner has chosen those that are to stay, if `wanted` are to go: those that still serve before others, of
-/// these the ones that their rules hold for long, and then those that it has not asked about for the longest time.
+/// The chosen Pods that are to stay, if `wanted` are to go. Pods that serve come before Pods that are down, then Pods whose rules have held
+/// them for long before others, then Pods that the owner has not asked about for the longest time.
 fn lapsing(mut chosen: Vec<&Pod>, wanted: usize, now_nanos: u64) -> Vec<&Pod> {
     let too_many = chosen.len().saturating_sub(wanted);
-    chosen.sort_by_key(|pod| {
+    chosen.sort_by_cached_key(|pod| {
         (
             !pod.is_available(),
             !is_held(pod, now_nanos),
@@ -78,26 +121,49 @@ fn lapsing(mut chosen: Vec<&Pod>, wanted: usize, now_nanos: u64) -> Vec<&Pod> {
         )
     });
     chosen.truncate(too_many);
-    chosen.retain(|pod| gives_way(pod, now_nanos));
+    chosen.retain(|pod| may_lapse(pod, now_nanos));
     chosen
 }
 
 /// Whether somebody else has asked for the deletion of a Pod, so that the owner needs to choose one less.
 fn is_asked_by_others(pod: &Pod, now_nanos: u64) -> bool {
-    grace::is_begun(pod) && grace::scaled_in_by(pod).is_none() && !is_held(pod, now_nanos)
+    is_firm(pod) && !is_held(pod, now_nanos)
 }
 
-/// Whether nobody has asked for the deletion of a Pod for [`LAPSE`], or its rules hold it whoever asks.
-fn gives_way(pod: &Pod, now_nanos: u64) -> bool {
+/// Whether somebody else has asked for the deletion of a Pod, which its rules hold for so long that the owner goes on without it.
+fn is_held_for_others(pod: &Pod, now_nanos: u64) -> bool {
+    is_firm(pod) && is_held(pod, now_nanos)
+}
+
+/// Whether a Pod is to go whatever its owner chooses.
+fn is_firm(pod: &Pod) -> bool {
+    grace::is_begun(pod) && grace::scaled_in_by(pod).is_none()
+}
+
+/// Whether a Pod that its owner has chosen may lapse: nobody has asked for it lately, or its rules hold it whoever asks.
+fn may_lapse(pod: &Pod, now_nanos: u64) -> bool {
+    is_forgotten(pod, now_nanos) || is_held(pod, now_nanos)
+}
+
+/// Whether nobody has asked for the deletion of a Pod for [`LAPSE`].
+fn is_forgotten(pod: &Pod, now_nanos: u64) -> bool {
     let asked = grace::asked_at(pod).unwrap_or(0);
-    is_past(asked, LAPSE, now_nanos) || is_held(pod, now_nanos)
+    is_past(asked, LAPSE, now_nanos)
 }
 
 /// Whether the deletion of a Pod waits for its rules for longer than [`HELD`].
 fn is_held(pod: &Pod, now_nanos: u64) -> bool {
-    let since = pod.label(&Family::PreCheck.key(grace::ID));
-    let since = since.and_then(|at| at.parse().ok());
+    let since = waits_since(pod).and_then(|at| at.parse().ok());
     since.is_some_and(|since| is_past(since, HELD, now_nanos))
+}
+
+/// Whether the deletion of a Pod has not begun, or waits for its rules.
+fn waits(pod: &Pod) -> bool {
+    !grace::is_in_flight(pod) || waits_since(pod).is_some()
+}
+
+fn waits_since(pod: &Pod) -> Option<&str> {
+    pod.label(&Family::PreCheck.key(grace::ID))
 }
 
 /// A time that far ahead is none that a server has written, and counts as past.
@@ -105,14 +171,10 @@ fn is_past(since: u64, span: Duration, now_nanos: u64) -> bool {
     u128::from(now_nanos.abs_diff(since)) > span.as_nanos()
 }
 
-/// How many Pods an owner may choose. Where the cache sees no surplus yet, it goes on with a single Pod.
+/// How many Pods an owner may choose. Where the cache sees no surplus, it goes on with a single Pod: the cache may be behind, and does
+/// not hold the Pods of the owner that are not managed.
 fn room(home: &Namespace, owner: &str) -> usize {
     home.surplus(owner).max(1) as usize
-}
-
-fn living<'a>(home: &'a Namespace, owner: &str) -> impl Iterator<Item = &'a Arc<Pod>> {
-    let owned = home.owned_by(owner);
-    owned.filter(|pod| !pod.is_terminating() && !pod.is_finished())
 }
 
 #[cfg(test)]
@@ -173,6 +235,13 @@ mod tests {
         with_labels(pod, &begun)
     }
 
+    /// The Pod in its lifecycle, let go by its rules.
+    fn off_traffic(pod: Pod) -> Pod {
+        let mut pod = waiting(pod, 0);
+        pod.metadata.labels.remove(&Family::PreCheck.key(grace::ID));
+        pod
+    }
+
     /// The Pod, whose deletion somebody else has asked for, too.
     fn asked_by_others(mut pod: Pod) -> Pod {
         pod.metadata.annotations.remove(keys::SCALED_IN_BY);
@@ -214,7 +283,8 @@ mod tests {
     fn begins(surplus: usize, pods: &[Pod], pod: &Pod) -> bool {
         let index = index(pods.len() - surplus, 0, pods);
         let state = index.read();
-        may_begin(state.namespace("n").unwrap(), "set", pod, NOW * SECOND)
+        let home = state.namespace("n").unwrap();
+        Beginnings::default().admit(home, "set", pod, NOW * SECOND)
     }
 
     #[test]
@@ -259,6 +329,17 @@ mod tests {
         let pods = [chosen("a", true, 1), serving("b"), serving("c")];
         assert!(!may_choose(1, &pods, &pods[1]));
         assert!(may_choose(2, &pods, &pods[1]));
+        let late = index(1, 9, &pods);
+        let state = late.read();
+        let home = state.namespace("n").unwrap();
+        let others = others_chosen(home, "set", &pods[1], NOW * SECOND);
+        assert_eq!(others, None, "two are too many");
+        let pods = [pods[0].clone(), chosen("b", true, 1), pods[2].clone()];
+        let late = index(1, 9, &pods);
+        let state = late.read();
+        let home = state.namespace("n").unwrap();
+        let others = others_chosen(home, "set", &pods[2], NOW * SECOND);
+        assert_eq!(others, Some(2), "a status that is late allows no third");
         let by_others = [asked_by_others(chosen("a", true, 1)), serving("b")];
         assert!(!may_choose(1, &by_others, &by_others[1]));
     }
@@ -268,20 +349,26 @@ mod tests {
         let down = chosen("x", false, 1);
         let pods = [chosen("a", true, 1), serving("b"), serving("c")];
         assert!(may_choose(1, &pods, &down));
-        let pods = [chosen("a", false, 1), serving("b"), serving("c")];
-        assert!(!may_choose(1, &pods, &down));
+        for asked in [1, 11] {
+            let pods = [chosen("a", false, asked), serving("b"), serving("c")];
+            assert!(!may_choose(1, &pods, &down), "it has not begun");
+            let pods = [waiting(chosen("a", false, asked), 20), serving("b")];
+            assert!(!may_choose(1, &pods, &down), "it waits for its rules");
+            let pods = [off_traffic(chosen("a", false, asked)), serving("b")];
+            assert_eq!(may_choose(1, &pods, &down), asked > 10);
+        }
         assert_eq!(lapsed(1, &[chosen("serves", true, 60), down]), ["serves"]);
     }
 
     #[test]
-    fn pod_that_its_rules_hold_for_long_gives_way_to_another() {
-        for (held, gives_way) in [(299, false), (301, true)] {
+    fn pod_that_its_rules_hold_for_long_may_lapse_to_another() {
+        for (held, may_lapse) in [(299, false), (301, true)] {
             // Asked about all the time.
             let held = waiting(chosen("held", true, 1), held);
             let pods = [held.clone(), serving("b")];
-            assert_eq!(may_choose(1, &pods, &pods[1]), gives_way);
+            assert_eq!(may_choose(1, &pods, &pods[1]), may_lapse);
             let pods = [held, chosen("b", true, 1)];
-            let expected: &[&str] = if gives_way { &["held"] } else { &[] };
+            let expected: &[&str] = if may_lapse { &["held"] } else { &[] };
             assert_eq!(lapsed(1, &pods), expected);
         }
     }
@@ -311,6 +398,38 @@ mod tests {
             begins(1, &by_others(400), &new),
             "somebody else's Pod is held for long"
         );
+    }
+
+    #[test]
+    fn pods_looked_at_together_do_not_all_begin() {
+        let pods = ["a", "b", "c"].map(|name| chosen(name, true, 1));
+        let beginnings = Beginnings::default();
+        let begins = |wanted, pods: &[Pod], pod: &Pod| {
+            let index = index(wanted, 0, pods);
+            let state = index.read();
+            let home = state.namespace("n").unwrap();
+            beginnings.admit(home, "set", pod, NOW * SECOND)
+        };
+        assert!(begins(2, &pods, &pods[0]));
+        assert!(!begins(2, &pods, &pods[1]));
+        assert!(begins(2, &pods, &pods[0]), "again, if its write has failed");
+        let [a, b, c] = pods.clone();
+        let kept = serving("a");
+        beginnings.see(&a);
+        assert!(
+            !begins(2, &pods, &pods[1]),
+            "the cache has not seen a begin"
+        );
+        beginnings.see(&kept);
+        assert!(
+            begins(2, &[kept, b.clone(), c.clone()], &b),
+            "a was kept after all"
+        );
+        let begun = off_traffic(b);
+        assert!(!begins(2, &[a.clone(), begun.clone(), c.clone()], &c));
+        let mut undone = begun;
+        undone.metadata.labels.remove(keys::TO_DELETE);
+        assert!(!begins(2, &[a, undone, c.clone()], &c), "b is not back yet");
     }
 
     #[test]

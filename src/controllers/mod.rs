@@ -29,6 +29,7 @@ use crate::cluster::index::Index;
 use crate::cluster::pods;
 use crate::cluster::queue::{Outcome, Queue, Stop};
 use crate::cluster::rulestore::RuleStore;
+use crate::cluster::scalein::Beginnings;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::tenure::Tenure;
 use crate::domain::pod::Pod;
@@ -71,6 +72,8 @@ pub struct Context {
     pub wait_notice: Duration,
     /// Pods that can't be deleted.
     pub undeleted: Arc<Reasons>,
+    /// Which Pods that are scaled in have begun to go.
+    pub beginnings: Arc<Beginnings>,
     /// Pods whose lifecycle can't go on.
     pub unstepped: Arc<Reasons>,
     /// Calls to the endpoints of webhook rules.
@@ -104,6 +107,7 @@ impl Context {
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
             undeleted: Arc::default(),
+            beginnings: Arc::default(),
             unstepped: Arc::default(),
             calls: Arc::default(),
             collasets: true,

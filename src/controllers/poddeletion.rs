@@ -39,8 +39,10 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
     }
     let Some(pod) = context.index.read().pod(&namespace, &uid).cloned() else {
         context.undeleted.forget(&uid);
+        context.beginnings.forget(&uid);
         return Outcome::Done;
     };
+    context.beginnings.see(&pod);
     let pod = match whole(context, pod).await {
         Ok(Some(pod)) => pod,
         Ok(None) => return Outcome::Done,
@@ -114,7 +116,7 @@ fn may_begin(context: &Context, pod: &Pod, nanos: u64) -> bool {
     };
     let state = context.index.read();
     let home = state.namespace(&pod.metadata.namespace);
-    home.is_none_or(|home| scalein::may_begin(home, owner, pod, nanos))
+    home.is_none_or(|home| context.beginnings.admit(home, owner, pod, nanos))
 }
 
 /// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic. Its CollaSet says it too.
@@ -135,7 +137,7 @@ fn next(pod: &Pod, nanos: u64, may_begin: impl FnOnce() -> bool) -> Next {
     if pod.is_terminating() || !pod.is_managed() {
         return Next::Nothing;
     }
-    let begun = operator::is_during(pod, ID, TYPE);
+    let begun = grace::is_in_flight(pod);
     match (pod.label(keys::TO_DELETE).is_some(), begun) {
         (true, false) if may_begin() => Next::Write(operator::begin(pod, ID, TYPE, true, nanos)),
         // The ReplicaSet deletes the Pods that it chooses then: by now it may have chosen others.

@@ -354,6 +354,7 @@ impl Plant {
             ledgers: Arc::clone(&self.ledgers),
             tenure: Tenure::always(),
             undeleted: Arc::default(),
+            beginnings: Arc::default(),
             unstepped: Arc::default(),
             events: Recorder::new(self.client.clone(), Timestamp::now),
             request_timeout: Duration::from_secs(60),

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
+use crate::bed::objects::is_available;
 use crate::bed::observer::Observer;
 use crate::bed::{Scope, wait};
-use crate::{bed, is_marked};
+use crate::{bed, finalizer, is_marked, is_terminating};
 
 /// UIDs of the Pods that were deleted, finally or not.
 async fn deleted(observer: &Observer) -> BTreeSet<String> {
@@ -29,8 +31,8 @@ async fn set_limit(scope: &Scope, limit: usize) {
 }
 
 #[tokio::test]
-async fn scale_in_of_six_deletes_six_pods() {
-    for (limit, from, to) in [(Some(1), 12, 6), (None, 12, 11)] {
+async fn scale_in_takes_no_pods_but_those_too_many() {
+    for (limit, from, to) in [(Some(1), 12, 6), (None, 12, 11), (None, 24, 6)] {
         let scope = bed().await.scope("scale-in").await;
         scope.deploy("web", from, json!({})).await;
         scope.all_available("app=web", from).await;
@@ -51,6 +53,7 @@ async fn scale_in_of_six_deletes_six_pods() {
         })
         .await;
         scope.all_available("app=web", to).await;
+        observer.fewest_available(|_| true, from).await.at_least(to);
         assert_eq!(deleted(&observer).await.len(), from - to, "{from} to {to}");
     }
 }
@@ -114,6 +117,13 @@ async fn held(prefix: &str, count: usize) -> Scope {
     scope
 }
 
+/// Has the ReplicaSet prefer a Pod to others that are as ready.
+async fn rank_first(scope: &Scope, pod: &Pod) {
+    let cost = json!({"controller.kubernetes.io/pod-deletion-cost": "-1"});
+    let patch = json!({"metadata": {"annotations": cost}});
+    scope.patch(&pod.name_any(), patch).await.unwrap();
+}
+
 /// Names of the Pods that are to go.
 async fn marked(scope: &Scope) -> BTreeSet<String> {
     let pods = scope.list("app=web").await.into_iter();
@@ -161,4 +171,76 @@ async fn held_scale_in_of_pods_that_are_down_is_steady() {
     }
     assert_eq!(marked(&scope).await, chosen);
     assert_eq!(chosen.len(), 3);
+}
+
+#[tokio::test]
+async fn scale_in_takes_no_more_off_traffic_though_the_ranking_moves() {
+    let scope = held("ranking", 12).await;
+    let observer = Observer::start(&scope).await;
+    scope.scale("web", 4).await.unwrap();
+    wait::until("eight Pods that are to go", async || {
+        marked(&scope).await.len() == 8
+    })
+    .await;
+    let chosen = marked(&scope).await;
+    let pods = scope.list("app=web").await;
+    for pod in pods.iter().filter(|pod| !chosen.contains(&pod.name_any())) {
+        rank_first(&scope, pod).await;
+    }
+    let free = pods.iter().map(|pod| {
+        let scope = &scope;
+        async move { scope.label(&pod.name_any(), json!({"free": "yes"})).await }
+    });
+    for labelled in join_all(free).await {
+        labelled.unwrap();
+    }
+    wait::until("the scale-in", async || {
+        let pods = scope.list("app=web").await;
+        pods.len() == 4 && !pods.iter().any(is_marked)
+    })
+    .await;
+    scope.all_available("app=web", 4).await;
+    observer.fewest_available(|_| true, 12).await.at_least(4);
+    assert_eq!(deleted(&observer).await.len(), 8);
+}
+
+#[tokio::test]
+async fn pod_that_is_down_goes_in_place_of_one_off_traffic() {
+    let scope = bed().await.scope("in-place-of").await;
+    scope.deploy("web", 3, json!({})).await;
+    let finalizers = |all: Vec<String>| json!({"metadata": {"finalizers": all}});
+    for pod in scope.all_available("app=web", 3).await {
+        let patch = finalizers(vec![finalizer()]);
+        scope.patch(&pod.name_any(), patch).await.unwrap();
+    }
+    scope.scale("web", 2).await.unwrap();
+    let off = wait::value("a Pod that is off traffic", async || {
+        let pods = scope.list("app=web").await.into_iter();
+        let mut off = pods.filter(|pod| is_marked(pod) && !is_available(pod));
+        off.next()
+    })
+    .await;
+    let pods = scope.list("app=web").await;
+    let down = pods.iter().find(|pod| pod.uid() != off.uid()).unwrap();
+    rank_first(&scope, down).await;
+    scope.crash(&down.name_any()).await;
+    scope.until_pod(&down.name_any(), "to go", is_marked).await;
+    scope
+        .until_pod(&off.name_any(), "back on traffic", |pod| {
+            is_available(pod) && !is_marked(pod)
+        })
+        .await;
+    let patch = finalizers(Vec::new());
+    scope.patch(&down.name_any(), patch).await.unwrap();
+    scope
+        .until_pod(&down.name_any(), "terminating", is_terminating)
+        .await;
+    scope.resume_kubelet(&down.name_any()).await;
+    scope.until_gone(down).await;
+    let left = scope.all_available("app=web", 2).await;
+    assert!(left.iter().any(|pod| pod.uid() == off.uid()));
+    for pod in left {
+        let patch = finalizers(Vec::new());
+        scope.patch(&pod.name_any(), patch).await.unwrap();
+    }
 }

@@ -1,5 +1,6 @@
 //! `operating why` knows that deletions go through the lifecycle.
 
+use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Scope};
@@ -31,6 +32,14 @@ async fn why_says_that_label_check_holds_a_deletion() {
     assert!(next.contains("rule fit of PodTransitionRule web"), "{said}");
     assert!(!is_marked(&scope.get("web").await));
     scope.delete("web").await.unwrap_err();
+    let told = "so do deletions and evictions of Pods with the readiness gate";
+    let is_told = |status: &PodTransitionRuleStatus| {
+        let mut all = status.conditions.iter().filter(|c| c.type_ == "Enforced");
+        all.any(|c| c.message.contains(told))
+    };
+    scope
+        .until_status("web", "deletions that wait", is_told)
+        .await;
     let held = "waiting for rule fit of PodTransitionRule web";
     crate::bed::wait::until("the deletion to wait for the rule", async || {
         why(bed, &scope)["summary"].as_str().unwrap().contains(held)

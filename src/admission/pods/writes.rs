@@ -335,7 +335,7 @@ mod tests {
             recreates: false,
             paused: false,
             created: None,
-            alive: 0,
+            pods_seen: 0,
             revision: 0,
         }
     }

@@ -64,6 +64,7 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
         request_timeout: args.request_timeout,
         wait_notice: args.wait_notice,
         undeleted: Arc::default(),
+        beginnings: Arc::default(),
         unstepped: Arc::default(),
         calls: Arc::clone(parts.calls),
         collasets: args.features.collasets(),

@@ -316,6 +316,12 @@ impl Namespace {
         self.owners.pods(controller)
     }
 
+    /// The Pods of a controller that are neither finished nor going.
+    pub fn living(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
+        let owned = self.owned_by(controller);
+        owned.filter(|pod| !pod.is_terminating() && !pod.is_finished())
+    }
+
     /// Whether an owner of a watched kind is there.
     pub fn has_workload(&self, uid: &str) -> bool {
         self.workloads.get(uid).is_some()
@@ -370,18 +376,25 @@ impl Namespace {
         self.workloads.get(uid)
     }
 
-    /// How many living Pods an owner has beyond its own number: Pods that its controller is to delete. Those that are not managed
-    /// are known of a ReplicaSet and a ReplicationController alone. 0 for an owner that is not watched.
+    /// How many living managed Pods an owner has beyond its own number: Pods that its controller is to delete. 0 for an
+    /// owner that is not watched.
     pub fn surplus(&self, uid: &str) -> u32 {
+        self.beyond(uid, |_| 0)
+    }
+
+    /// As [`Self::surplus`], also by the Pods that the owner's controller has seen last, managed or not. After a deletion
+    /// this is too many for a moment.
+    pub fn most_surplus(&self, uid: &str) -> u32 {
+        self.beyond(uid, |workload| workload.pods_seen)
+    }
+
+    fn beyond(&self, uid: &str, seen: impl FnOnce(&Workload) -> u32) -> u32 {
         let workload = self.workloads.get(uid);
         let Some((workload, wanted)) = workload.and_then(|w| Some((w, w.replicas?))) else {
             return 0;
         };
-        let living = self
-            .owned_by(uid)
-            .filter(|pod| !pod.is_terminating() && !pod.is_finished());
-        let living = u32::try_from(living.count()).unwrap_or(u32::MAX);
-        living.max(workload.alive).saturating_sub(wanted)
+        let living = u32::try_from(self.living(uid).count()).unwrap_or(u32::MAX);
+        living.max(seen(workload)).saturating_sub(wanted)
     }
 
     /// Whether this Pod was there when the deletion of the namespace began. A Pod that was made later belongs to another

@@ -42,7 +42,7 @@ pub struct Workload {
     pub created: Option<Timestamp>,
     /// How many living Pods its controller has seen, managed or not; kept for a ReplicaSet and a ReplicationController. It
     /// may be behind.
-    pub alive: u32,
+    pub pods_seen: u32,
     /// Which revision of its Deployment it is ([`keys::DEPLOYMENT_REVISION`]); 0 for other kinds, and where nothing tells.
     pub revision: u64,
 }
@@ -65,12 +65,12 @@ impl Workload {
         Kind::of(owner) == Some(self.kind) && self.name == owner.name
     }
 
-    /// Whether more has changed than what no budget rests on.
+    /// Whether anything differs that a budget rests on.
     fn differs(&self, other: &Workload) -> bool {
         *other
             != Workload {
                 version: other.version,
-                alive: other.alive,
+                pods_seen: other.pods_seen,
                 ..self.clone()
             }
     }
@@ -345,7 +345,7 @@ impl Workloads {
     }
 
     /// An owner of a watched kind was seen. An older version than the known one, and an owner that is known to be gone,
-    /// change nothing. Returns whether anything but the version differs.
+    /// change nothing. Returns whether anything differs that a budget rests on.
     pub fn put(&mut self, uid: &Uid, mut workload: Workload) -> bool {
         // A mark that the owner is gone may rest on a Pod's word for its name. If the owner is really gone and this event is
         // late, the watch says so again; until then more Pods are expected than need be.

@@ -210,7 +210,7 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
             .creation_timestamp
             .filter(|_| kind == Kind::Job)
             .and_then(|text| text.parse().ok()),
-        alive: match kind {
+        pods_seen: match kind {
             Kind::ReplicaSet | Kind::ReplicationController => count(status.replicas),
             _ => 0,
         },
@@ -447,6 +447,19 @@ mod tests {
         ] {
             let object = json!({ "metadata": { "name": "a", "annotations": annotations } });
             assert_eq!(workload(kind, object).unwrap().2.revision, revision);
+        }
+    }
+
+    #[test]
+    fn pods_that_a_controller_has_seen_count_where_it_may_scale_in() {
+        for (kind, seen) in [
+            (Kind::ReplicaSet, 4),
+            (Kind::ReplicationController, 4),
+            (Kind::Deployment, 0),
+            (Kind::StatefulSet, 0),
+        ] {
+            let object = json!({ "metadata": { "name": "a" }, "status": { "replicas": 4 } });
+            assert_eq!(workload(kind, object).unwrap().2.pods_seen, seen);
         }
     }
 

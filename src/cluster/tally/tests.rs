@@ -79,7 +79,7 @@ fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload
         recreates: false,
         paused: false,
         created: None,
-        alive: 0,
+        pods_seen: 0,
         revision: 0,
     }
 }

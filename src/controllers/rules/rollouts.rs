@@ -163,7 +163,7 @@ pub fn overhang<'a>(
         deployment,
         failing,
         wanted,
-        living: count(look::living(home, uid)),
+        living: count(home.living(uid)),
         newest,
         others: others
             .iter()
@@ -174,7 +174,7 @@ pub fn overhang<'a>(
 
 /// How many living Pods of a ReplicaSet are Ready.
 fn ready(home: &Namespace, uid: &str) -> u32 {
-    count(look::living(home, uid).filter(|pod| pod.is_ready()))
+    count(home.living(uid).filter(|pod| pod.is_ready()))
 }
 
 fn count<T>(of: impl Iterator<Item = T>) -> u32 {

@@ -135,6 +135,14 @@ fn one(
     } else {
         others(object, rule, pod, operation)
     };
+    if facts.verdict == Verdict::Passes
+        && let Some(failing) = passed_unanswered(object, rule)
+    {
+        facts.reason = format!(
+            "{}; its endpoint does not answer, and failurePolicy Ignore has let Pods pass: {failing}",
+            facts.reason
+        );
+    }
     if facts.budget.is_some()
         && let Some(partly) = object.partly_matched()
     {
@@ -331,6 +339,15 @@ fn others(
         }
     };
     (Verdict::Holds, reason)
+}
+
+/// Why the last call of a webhook rule failed, if Pods have passed without an answer since.
+fn passed_unanswered<'a>(object: &'a RuleObject, rule: &Rule) -> Option<&'a str> {
+    let mut states = object.status()?.rule_states.iter();
+    let state = states.find(|state| state.name == rule.id)?;
+    let webhook = state.webhook_status.as_ref()?;
+    let passed = webhook.passed_unanswered && !webhook.failing.is_empty();
+    passed.then_some(webhook.failing.as_str())
 }
 
 /// What is known of a Pod of which nothing is written: where the status does not list all Pods, how many of them wait for what.

@@ -7,10 +7,10 @@ use super::facts::{Explanation, OperationFacts, RuleFacts, Trial, Verdict};
 use super::gate::{self, Way};
 use super::rules::{BROKEN, BROKEN_LIMIT};
 use crate::api::keys;
-use crate::domain::inplace;
 use crate::domain::lifecycle::{Stage, offline};
 use crate::domain::rules::MAX_OBJECTS_PER_POD;
 use crate::domain::wording;
+use crate::domain::{grace, inplace};
 
 /// Where the way out is told.
 const SERVER_DOWN: &str = "docs/server-down.md";
@@ -339,7 +339,11 @@ pub fn next(observed: &Observed, all: &Explanation) -> Vec<String> {
         .collect();
     if pod.to_delete && !all.operations.iter().any(|o| o.id == "pod-delete") {
         let text = "the deletion controller begins operation pod-delete, as the Pod is labelled";
-        next.push(format!("{text} {}", keys::TO_DELETE));
+        let waits = match grace::scaled_in_by(&observed.pod) {
+            Some(_) => ", once no other Pod that its owner chose to delete is one too many",
+            None => "",
+        };
+        next.push(format!("{text} {}{waits}", keys::TO_DELETE));
     }
     if !next.is_empty() {
         return next;

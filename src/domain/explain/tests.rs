@@ -668,6 +668,31 @@ fn each_operation_has_the_answer_of_the_endpoint_to_itself() {
 }
 
 #[test]
+fn why_tells_that_pods_passed_a_rule_by_ignore() {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
+    object["spec"]["rules"] =
+        json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://example.com" } } }]);
+    object["status"]["ruleStates"] = json!([{ "name": "ask", "webhookStatus": {
+        "generation": 1, "failing": "the answer is 500", "passedUnanswered": true,
+        "passed": [{ "name": "web-0", "podUID": "web-0", "operation": "a", "since": "1" }],
+    } }]);
+    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+    let key = |family: &str| format!("{family}/a");
+    let labels = [
+        (key("operating"), "1"),
+        (key("operation-type"), "t"),
+        (key("pre-check"), "1"),
+    ];
+    let labels: Vec<_> = labels.iter().map(|(key, value)| (&**key, *value)).collect();
+    label(&mut observed, &labels);
+    assert_eq!(
+        explain(&observed).rules[0].reason,
+        "nothing speaks against it; its endpoint does not answer, and failurePolicy Ignore has let Pods pass: the answer is 500"
+    );
+}
+
+#[test]
 fn answer_about_a_pod_that_details_leave_out_is_not_made_up() {
     let mut observed = observed(true, "Enforced", "-", "-");
     let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();

@@ -101,11 +101,11 @@ pub fn enforced(rules: &RuleSet, place: &Place, grace_delete: bool) -> Finding {
     let broken: Vec<&str> = broken(rules).collect();
     if !broken.is_empty() {
         let all = broken.join("; ");
-        let held = match (holds_by_fault(rules), grace_delete) {
+        let held = match (holds_by_fault(rules), grace_delete && asks_before(rules)) {
             (true, _) => "the Pods are held until this is mended",
             (false, true) => {
-                "operations on the Pods are held until this is mended, of Pods with the readiness gate deletions and evictions, \
-                 too; those of other Pods are not held by it"
+                "operations on the Pods are held until this is mended, and so are deletions and evictions of Pods with the \
+                 readiness gate; those of other Pods are not held by it"
             }
             (false, false) => {
                 "operations on the Pods are held until this is mended, deletions and evictions are not held by it"
@@ -172,18 +172,27 @@ fn gap(rules: &RuleSet, grace_delete: bool) -> Option<Finding> {
             "nothing is held: an availablePolicy in stage PostCheck lets every Pod pass; set its stage to PreCheck",
         ));
     }
-    let message = match grace_delete {
-        true => {
+    let message = match (grace_delete, asks_before(rules)) {
+        (_, false) => {
+            "operations wait at their end until the rules let them pass; deletions and evictions are not held: a rule with \
+             availablePolicy in stage PreCheck would hold them"
+        }
+        (true, true) => {
             "operations wait until the rules let them pass, and so do deletions and evictions of Pods with the readiness gate; \
              those of other Pods are not held: a rule with availablePolicy in stage PreCheck would hold them"
         }
-        false => {
+        (false, true) => {
             "operations wait until the rules let them pass; deletions and evictions are not held: a rule with availablePolicy \
              in stage PreCheck would hold them. Or turn the feature gate GraceDeleteWebhook on: then a deletion or eviction of a \
              Pod with the readiness gate is an operation, and waits too"
         }
     };
     Some(finding("True", "LifecycleOnly", message))
+}
+
+/// Whether a rule asks before an operation, and not only at its end, which a deletion does not reach.
+fn asks_before(rules: &RuleSet) -> bool {
+    rules.selector.is_err() || rules.rules.iter().any(|rule| rule.stage == Stage::PreCheck)
 }
 
 /// The Pods that the selector of a rule object matches.
@@ -610,8 +619,13 @@ mod tests {
         let labels =
             json!({ "name": "l", "labelCheck": { "requires": { "matchLabels": { "a": "b" } } } });
         let unreadable = json!({ "name": "l", "labelCheck": { "requires": 5 } });
+        let message =
+            |rule: &Value, gate| enforced(&rules(json!([rule])), &Place::default(), gate).message;
+        let mut at_the_end = labels.clone();
+        at_the_end["stage"] = json!("PostCheck");
+        assert_eq!(message(&at_the_end, true), message(&at_the_end, false));
         for rule in [labels, unreadable] {
-            let message = |gate| enforced(&rules(json!([rule])), &Place::default(), gate).message;
+            let message = |gate| message(&rule, gate);
             let (without, with) = (message(false), message(true));
             assert!(
                 without.contains("deletions and evictions are not held"),

@@ -18,7 +18,7 @@ fn workload(replicas: u32, version: u64) -> Workload {
         recreates: false,
         paused: false,
         created: None,
-        alive: 0,
+        pods_seen: 0,
         revision: 0,
     }
 }
@@ -327,6 +327,21 @@ fn marks_of_deleted_owners_without_pods_are_forgotten() {
     }
     assert!(known.read.len() <= SWEEP, "{}", known.read.len());
     assert_eq!(known.size("owner-0"), Size::Gone);
+}
+
+#[test]
+fn pods_that_a_controller_has_seen_are_no_news() {
+    let (mut known, uid) = (Workloads::default(), Uid::from("a"));
+    let mut put = |version, pods_seen| {
+        let workload = Workload {
+            pods_seen,
+            ..workload(3, version)
+        };
+        known.put(&uid, workload)
+    };
+    assert!(put(1, 3));
+    assert!(!put(2, 5));
+    assert_eq!(known.get("a").map(|known| known.pods_seen), Some(5));
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Seen {
     pub fn of(home: &Namespace, uid: &Uid, workload: &Workload, free: usize) -> Seen {
         Seen {
             version: workload.version,
-            alive: living(home, uid).count(),
+            alive: home.living(uid).count(),
             free,
             rules: fingerprint(covering(home, uid).map(|entry| &*entry.snapshot.rules)),
         }
@@ -70,15 +70,10 @@ pub fn fingerprint<'a>(rules: impl Iterator<Item = &'a RuleSet>) -> u64 {
     hasher.finish()
 }
 
-/// The living Pods of an owner.
-pub fn living<'a>(home: &'a Namespace, uid: &str) -> impl Iterator<Item = &'a Arc<Pod>> {
-    let pods = home.owned_by(uid);
-    pods.filter(|pod| !pod.is_terminating() && !pod.is_finished())
-}
-
 /// The living Pod that is changed to wake the owner's controller. Any will do.
 pub fn messenger<'a>(home: &'a Namespace, uid: &str) -> Option<&'a Arc<Pod>> {
-    living(home, uid).min_by(|a, b| a.metadata.name.cmp(&b.metadata.name))
+    home.living(uid)
+        .min_by(|a, b| a.metadata.name.cmp(&b.metadata.name))
 }
 
 /// Whether the owner's controller is to delete Pods: it has more than it wants, or its rollout is not finished. CollaSets
@@ -94,7 +89,7 @@ pub fn uncovered(home: &Namespace) -> impl Iterator<Item = &Uid> {
     let owners = owners.filter(|(uid, _)| covering(home, uid).next().is_none());
     owners
         .map(|(uid, _)| uid)
-        .filter(|uid| living(home, uid).next().is_some())
+        .filter(|uid| home.living(uid).next().is_some())
 }
 
 #[cfg(test)]
@@ -161,7 +156,7 @@ mod tests {
             .iter()
             .map(|name| Arc::clone(&home.rules[*name].snapshot.rules));
         let (uid, closed): (_, Vec<_>) = (Uid::from("set"), closed.collect());
-        let pods: Vec<_> = living(home, &uid).cloned().collect();
+        let pods: Vec<_> = home.living(&uid).cloned().collect();
         let free = free(&pods, &closed).now_or_never().unwrap();
         Seen::of(home, &uid, home.workload("set").unwrap(), free)
     }

@@ -318,8 +318,7 @@ impl Retries {
             let pods: Vec<_> = {
                 let state = context.index.read();
                 let home = state.namespace(&name.0).into_iter();
-                home.flat_map(|home| look::living(home, &uid).cloned())
-                    .collect()
+                home.flat_map(|home| home.living(&uid).cloned()).collect()
             };
             free.insert(uid, look::free(&pods, &closed).await);
         }

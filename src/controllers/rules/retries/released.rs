@@ -36,7 +36,7 @@ impl Released {
         let (now, mut all) = (Instant::now(), self.0.lock());
         for uid in look::uncovered(home).take(MOST) {
             if let Some(workload) = home.workload(uid) {
-                let all_free = look::living(home, uid).count();
+                let all_free = home.living(uid).count();
                 let pace = Pace::new(Seen::of(home, uid, workload, all_free), now, TRIES);
                 all.insert((namespace.to_owned(), uid.clone()), pace);
             }
