@@ -84,8 +84,9 @@ pub const RESIZING: &str = "operating.kusionstack.io/resizing";
 /// Annotation on the ControllerRevision of the template: name of the revision that is kept stable, as `status.currentRevision` says. It
 /// outlives the status of a set that is deleted without its Pods and made again. Written and read by CollaSet.
 pub const STABLE_REVISION: &str = "operating.kusionstack.io/stable-revision";
-/// Annotation on a Pod: when the leader last told the Pod's controller that a budget has room, RFC 3339. Its change wakes
-/// a controller that backs off after a denied deletion. Written by the rule controller, read by nobody.
+/// Annotation on a Pod: when the leader last told the Pod's controller that a budget has room, or that it may choose another Pod to
+/// delete, RFC 3339. Its change wakes a controller that backs off after a denied deletion. Written by the controllers of rules and of
+/// deletions, read by the latter.
 pub const CONTROLLER_WOKEN: &str = "operating.kusionstack.io/controller-woken";
 /// Annotation on a Pod: JSON of the containers that an in-place change restarts, as they were before (see
 /// [`crate::domain::lifecycle::restarts`]). The change was made while an operation kept the Pod off traffic. Written and

@@ -1,5 +1,6 @@
 //! Reads and writes of single Pods, in the slim form and by minimal patches.
 
+use jiff::Timestamp;
 use kube::core::Status;
 use kube::core::params::{DeleteParams, Patch, PostParams, Preconditions, PropagationPolicy};
 use kube::{Client, Error};
@@ -90,6 +91,12 @@ pub fn is_own(status: &Status) -> bool {
 /// Whether a dry run was refused for being one (`NewDryRunUnsupportedErr` of kube-apiserver).
 fn knows_no_dry_run(status: &Status) -> bool {
     status.code == 400 && status.message.ends_with("does not support dry run")
+}
+
+/// The metadata that wakes the controller of a Pod at `now`, for [`patch_metadata`].
+pub fn waking(now: Timestamp) -> Value {
+    let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    json!({ "annotations": { (keys::CONTROLLER_WOKEN): now } })
 }
 
 /// Merge-patches labels and annotations (`None` removes), if the Pod is still the very version that was looked at.

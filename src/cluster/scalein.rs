@@ -7,10 +7,11 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::index::Namespace;
-use crate::api::keys::Family;
+use crate::api::keys::{self, Family};
 use crate::domain::grace;
 use crate::domain::pod::Pod;
 use crate::ledger::store::Uid;
@@ -29,10 +30,9 @@ const LAPSE: Duration = Duration::from_secs(10);
 pub fn others_chosen(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> Option<usize> {
     let serves = pod.is_available();
     let going = home.living(owner).filter(|other| {
-        let is_left = !waits(other) && is_forgotten(other, now_nanos);
         grace::is_begun(other)
             && !is_held(other, now_nanos)
-            && (serves || !(other.is_available() || is_left))
+            && (serves || !(other.is_available() || is_left(other, now_nanos)))
     });
     let going = going.count();
     (going >= room(home, owner)).then_some(going)
@@ -56,7 +56,7 @@ impl Beginnings {
             let begins = is_yet_to_begin(other) && begun.contains(&*other.metadata.uid);
             is_off || begins || is_asked_by_others(other, now_nanos)
         });
-        let may = others.count() < room(home, owner);
+        let may = others.count() < room_to_begin(home, owner);
         if may {
             begun.insert(Uid::from(&*pod.metadata.uid));
         }
@@ -82,10 +82,7 @@ fn is_yet_to_begin(pod: &Pod) -> bool {
 
 /// Whether the owner that alone has asked for the deletion of a Pod has chosen others instead, wants as many Pods as there are
 /// again, or has let the Pod go.
-pub fn has_lapsed(home: &Namespace, pod: &Pod, now_nanos: u64) -> bool {
-    let Some(owner) = grace::scaled_in_by(pod) else {
-        return false;
-    };
+pub fn has_lapsed(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
     if pod
         .controller()
         .is_none_or(|controller| controller.uid != owner)
@@ -107,6 +104,27 @@ pub fn has_lapsed(home: &Namespace, pod: &Pod, now_nanos: u64) -> bool {
     lapsing
         .iter()
         .any(|other| other.metadata.uid == pod.metadata.uid)
+}
+
+/// Whether an owner is to be woken for a Pod that it chose: it has forgotten the Pod, which is off traffic, while another of its
+/// Pods is down. It would ask for that one now, but backs off for long after a refusal, until one of its Pods changes.
+pub fn wakes_owner(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
+    let is_down = |other: &Pod| {
+        !(grace::is_begun(other) || grace::is_in_flight(other) || other.is_available())
+    };
+    is_left(pod, now_nanos)
+        && is_wake_due(pod, now_nanos)
+        && home.living(owner).any(|other| is_down(other))
+}
+
+/// Whether the owner was not woken yet since it has asked for a Pod, or as long ago as it took until then: the pauses double.
+fn is_wake_due(pod: &Pod, now_nanos: u64) -> bool {
+    let asked = grace::asked_at(pod).unwrap_or(0);
+    let woken = pod.annotation(keys::CONTROLLER_WOKEN);
+    let woken = woken.and_then(|at| at.parse::<Timestamp>().ok());
+    let woken = woken.and_then(|at| u64::try_from(at.as_nanosecond()).ok());
+    let pause = woken.and_then(|woken| woken.checked_sub(asked).map(|pause| (woken, pause)));
+    pause.is_none_or(|(woken, pause)| now_nanos.saturating_sub(woken) > pause)
 }
 
 /// The chosen Pods that are to stay, if `wanted` are to go. Pods that serve come before Pods that are down, then Pods whose rules have held
@@ -157,6 +175,11 @@ fn is_held(pod: &Pod, now_nanos: u64) -> bool {
     since.is_some_and(|since| is_past(since, HELD, now_nanos))
 }
 
+/// Whether a Pod that its owner alone has chosen goes off traffic, or is, and the owner has forgotten it.
+fn is_left(pod: &Pod, now_nanos: u64) -> bool {
+    grace::scaled_in_by(pod).is_some() && !waits(pod) && is_forgotten(pod, now_nanos)
+}
+
 /// Whether the deletion of a Pod has not begun, or waits for its rules.
 fn waits(pod: &Pod) -> bool {
     !grace::is_in_flight(pod) || waits_since(pod).is_some()
@@ -171,10 +194,20 @@ fn is_past(since: u64, span: Duration, now_nanos: u64) -> bool {
     u128::from(now_nanos.abs_diff(since)) > span.as_nanos()
 }
 
-/// How many Pods an owner may choose. Where the cache sees no surplus, it goes on with a single Pod: the cache may be behind, and does
+/// How many Pods an owner may choose. Where the cache sees no surplus, it may choose a single Pod: the cache may be behind, and does
 /// not hold the Pods of the owner that are not managed.
 fn room(home: &Namespace, owner: &str) -> usize {
     home.surplus(owner).max(1) as usize
+}
+
+/// How many of the chosen Pods may begin. Where Pods of the owner that are not managed make it too many, they go one by one: how many
+/// there are is known by its status alone, which trails each deletion.
+fn room_to_begin(home: &Namespace, owner: &str) -> usize {
+    let mut owned = home.owned_by(owner);
+    match home.surplus(owner) {
+        0 if home.most_surplus(owner) > 0 && !owned.any(|pod| pod.is_terminating()) => 1,
+        surplus => surplus as usize,
+    }
 }
 
 #[cfg(test)]
@@ -183,7 +216,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::api::keys;
     use crate::cluster::index::Index;
     use crate::cluster::sizes::{self, Kind};
 
@@ -270,7 +302,7 @@ mod tests {
         let home = state.namespace("n").unwrap();
         let lapsed = pods
             .iter()
-            .filter(|pod| has_lapsed(home, pod, NOW * SECOND));
+            .filter(|pod| has_lapsed(home, "set", pod, NOW * SECOND));
         lapsed.map(|pod| pod.metadata.name.clone()).collect()
     }
 
@@ -318,7 +350,7 @@ mod tests {
         let lapsed = |alive| {
             let index = index(2, alive, &pods);
             let state = index.read();
-            has_lapsed(state.namespace("n").unwrap(), &pods[0], NOW * SECOND)
+            has_lapsed(state.namespace("n").unwrap(), "set", &pods[0], NOW * SECOND)
         };
         assert!(lapsed(2));
         assert!(!lapsed(3));
@@ -356,6 +388,12 @@ mod tests {
             assert!(!may_choose(1, &pods, &down), "it waits for its rules");
             let pods = [off_traffic(chosen("a", false, asked)), serving("b")];
             assert_eq!(may_choose(1, &pods, &down), asked > 10);
+            let firm = asked_by_others(pods[0].clone());
+            let pods = [firm, pods[1].clone()];
+            assert!(
+                !may_choose(1, &pods, &down),
+                "it goes whatever the owner chooses"
+            );
         }
         assert_eq!(lapsed(1, &[chosen("serves", true, 60), down]), ["serves"]);
     }
@@ -398,6 +436,53 @@ mod tests {
             begins(1, &by_others(400), &new),
             "somebody else's Pod is held for long"
         );
+    }
+
+    #[test]
+    fn marks_beyond_the_surplus_begin_nothing_when_the_others_are_gone() {
+        let extra = chosen("extra", true, 1);
+        let begins = |alive, pods: &[Pod]| {
+            let index = index(1, alive, pods);
+            let state = index.read();
+            let home = state.namespace("n").unwrap();
+            Beginnings::default().admit(home, "set", &extra, NOW * SECOND)
+        };
+        assert!(!begins(1, &[extra.clone()]));
+        assert!(begins(2, &[extra.clone()]), "another is not managed");
+        let mut gone = serving("gone");
+        gone.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+        let late = [extra.clone(), gone];
+        assert!(!begins(2, &late), "the status is from before the deletion");
+    }
+
+    #[test]
+    fn owner_that_has_forgotten_its_choice_is_woken() {
+        let wakes = |chosen: &Pod, other: Pod| {
+            let index = index(1, 0, &[chosen.clone(), other]);
+            let state = index.read();
+            wakes_owner(state.namespace("n").unwrap(), "set", chosen, NOW * SECOND)
+        };
+        let mut down = serving("down");
+        down.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+        let off = |asked| off_traffic(chosen("off", false, asked));
+        assert!(wakes(&off(11), down.clone()));
+        assert!(!wakes(&off(9), down.clone()));
+        assert!(!wakes(&off(11), serving("other")));
+        assert!(!wakes(&waiting(off(11), 11), down.clone()));
+        assert!(!wakes(
+            &off(11),
+            with_labels(
+                down.clone(),
+                &[(keys::TO_DELETE.to_owned(), "1".to_owned())]
+            )
+        ));
+        for (ago, due) in [(30, false), (31, true)] {
+            let mut woken = off(60 + ago - 30);
+            let at = Timestamp::from_second((NOW - ago) as i64).unwrap();
+            let annotations = &mut woken.metadata.annotations;
+            annotations.insert(keys::CONTROLLER_WOKEN.to_owned(), at.to_string());
+            assert_eq!(wakes(&woken, down.clone()), due, "{ago}");
+        }
     }
 
     #[test]

@@ -22,6 +22,9 @@ use crate::domain::pod::Pod;
 /// Pods that a ReplicaSet has chosen are looked at this often: nothing else may tell that it wants more Pods again.
 const PERIOD: Duration = Duration::from_secs(10);
 
+/// Those that wait until another has given way to them are looked at this often.
+const TURN: Duration = Duration::from_secs(1);
+
 /// What to do for a Pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
@@ -29,6 +32,8 @@ enum Next {
     Write(LabelPatch),
     /// The deletion is not wanted any more.
     Cancel,
+    /// The ReplicaSet is to choose again.
+    Wake,
     Delete,
 }
 
@@ -49,10 +54,7 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
         Err(outcome) => return outcome,
     };
     let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
-    let next = match has_lapsed(context, &pod, nanos) {
-        true => Next::Cancel,
-        false => next(&pod, nanos, || may_begin(context, &pod, nanos)),
-    };
+    let next = scale_in(context, &pod, nanos).unwrap_or_else(|| next(&pod, nanos));
     if next != Next::Delete {
         context.undeleted.forget(&pod.metadata.uid);
     }
@@ -81,6 +83,11 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
             let done = reasons::step(context, &pod, "cancel a deletion", request).await;
             done.map(|_| ())
         }
+        Next::Wake => {
+            let patch = pods::waking((context.now)());
+            let request = in_time(pods::patch_metadata(&context.client, &pod, patch)).await;
+            outcome("wake a controller", false, request).map(|_| ())
+        }
         Next::Delete => {
             info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
             let done = in_time(pods::delete(&context.client, &pod, &Wishes::stored(&pod))).await;
@@ -97,26 +104,25 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
 /// The outcome of a look that has nothing more to do now.
 fn done(pod: &Pod) -> Outcome {
     match grace::scaled_in_by(pod) {
-        Some(_) => Outcome::After(PERIOD),
+        Some(_) if grace::is_in_flight(pod) => Outcome::After(PERIOD),
+        Some(_) => Outcome::After(TURN),
         None => Outcome::Done,
     }
 }
 
-/// Whether the ReplicaSet that alone has asked for the deletion of a Pod does not want it to go any more.
-fn has_lapsed(context: &Context, pod: &Pod, nanos: u64) -> bool {
+/// What becomes of a Pod that its ReplicaSet alone has chosen, where that is not up to its lifecycle.
+fn scale_in(context: &Context, pod: &Pod, nanos: u64) -> Option<Next> {
+    let owner = grace::scaled_in_by(pod)?;
     let state = context.index.read();
-    let home = state.namespace(&pod.metadata.namespace);
-    home.is_some_and(|home| scalein::has_lapsed(home, pod, nanos))
-}
-
-/// Whether the lifecycle of a Pod that is to be deleted may begin.
-fn may_begin(context: &Context, pod: &Pod, nanos: u64) -> bool {
-    let Some(owner) = grace::scaled_in_by(pod) else {
-        return true;
-    };
-    let state = context.index.read();
-    let home = state.namespace(&pod.metadata.namespace);
-    home.is_none_or(|home| context.beginnings.admit(home, owner, pod, nanos))
+    let home = state.namespace(&pod.metadata.namespace)?;
+    if scalein::has_lapsed(home, owner, pod, nanos) {
+        return Some(Next::Cancel);
+    }
+    if scalein::wakes_owner(home, owner, pod, nanos) {
+        return Some(Next::Wake);
+    }
+    let waits = !grace::is_in_flight(pod) && !context.beginnings.admit(home, owner, pod, nanos);
+    waits.then_some(Next::Nothing)
 }
 
 /// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic. Its CollaSet says it too.
@@ -133,13 +139,13 @@ fn tell(context: &Context, pod: &Pod, error: &Error) {
     }
 }
 
-fn next(pod: &Pod, nanos: u64, may_begin: impl FnOnce() -> bool) -> Next {
+fn next(pod: &Pod, nanos: u64) -> Next {
     if pod.is_terminating() || !pod.is_managed() {
         return Next::Nothing;
     }
     let begun = grace::is_in_flight(pod);
     match (pod.label(keys::TO_DELETE).is_some(), begun) {
-        (true, false) if may_begin() => Next::Write(operator::begin(pod, ID, TYPE, true, nanos)),
+        (true, false) => Next::Write(operator::begin(pod, ID, TYPE, true, nanos)),
         // The ReplicaSet deletes the Pods that it chooses then: by now it may have chosen others.
         (true, true) if grace::scaled_in_by(pod).is_some() => Next::Nothing,
         (true, true) if operator::is_allowed(pod, ID, TYPE, 0, nanos) => Next::Delete,
@@ -208,7 +214,7 @@ mod tests {
 
     #[test]
     fn begins_deletes_when_allowed_and_cancels() {
-        let step = |labels: &[(&str, &str)], at| next(&pod(labels), at, || true);
+        let step = |labels: &[(&str, &str)], at| next(&pod(labels), at);
         let Next::Write(begin) = step(&[(keys::TO_DELETE, "1")], 5) else {
             panic!()
         };
@@ -235,10 +241,5 @@ mod tests {
         };
         assert!(undo.0.contains_key(&Family::UndoOperationType.key(ID)));
         assert_eq!(step(&[], 7), Next::Nothing);
-    }
-    #[test]
-    fn deletion_that_may_not_begin_yet_changes_nothing() {
-        let marked = pod(&[(keys::TO_DELETE, "1")]);
-        assert_eq!(next(&marked, 5, || false), Next::Nothing);
     }
 }

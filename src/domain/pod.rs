@@ -575,6 +575,7 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::SENT_AWAY
                 | keys::DELETE_OPTIONS
                 | keys::SCALED_IN_BY
+                | keys::CONTROLLER_WOKEN
                 | keys::RESIZING
                 | keys::STABLE_REVISION
         )

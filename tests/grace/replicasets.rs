@@ -177,9 +177,9 @@ async fn held_scale_in_of_pods_that_are_down_is_steady() {
 async fn scale_in_takes_no_more_off_traffic_though_the_ranking_moves() {
     let scope = held("ranking", 12).await;
     let observer = Observer::start(&scope).await;
-    scope.scale("web", 4).await.unwrap();
-    wait::until("eight Pods that are to go", async || {
-        marked(&scope).await.len() == 8
+    scope.scale("web", 6).await.unwrap();
+    wait::until("six Pods that are to go", async || {
+        marked(&scope).await.len() == 6
     })
     .await;
     let chosen = marked(&scope).await;
@@ -187,6 +187,12 @@ async fn scale_in_takes_no_more_off_traffic_though_the_ranking_moves() {
     for pod in pods.iter().filter(|pod| !chosen.contains(&pod.name_any())) {
         rank_first(&scope, pod).await;
     }
+    // The ReplicaSet asks for all that it prefers now, at once.
+    scope.scale("web", 5).await.unwrap();
+    wait::until("a further Pod that is to go", async || {
+        marked(&scope).await.len() > 6
+    })
+    .await;
     let free = pods.iter().map(|pod| {
         let scope = &scope;
         async move { scope.label(&pod.name_any(), json!({"free": "yes"})).await }
@@ -196,12 +202,12 @@ async fn scale_in_takes_no_more_off_traffic_though_the_ranking_moves() {
     }
     wait::until("the scale-in", async || {
         let pods = scope.list("app=web").await;
-        pods.len() == 4 && !pods.iter().any(is_marked)
+        pods.len() == 5 && !pods.iter().any(is_marked)
     })
     .await;
-    scope.all_available("app=web", 4).await;
-    observer.fewest_available(|_| true, 12).await.at_least(4);
-    assert_eq!(deleted(&observer).await.len(), 8);
+    scope.all_available("app=web", 5).await;
+    observer.fewest_available(|_| true, 12).await.at_least(5);
+    assert_eq!(deleted(&observer).await.len(), 7);
 }
 
 #[tokio::test]
@@ -224,6 +230,8 @@ async fn pod_that_is_down_goes_in_place_of_one_off_traffic() {
     let down = pods.iter().find(|pod| pod.uid() != off.uid()).unwrap();
     rank_first(&scope, down).await;
     scope.crash(&down.name_any()).await;
+    let patch = finalizers(Vec::new());
+    scope.patch(&off.name_any(), patch).await.unwrap();
     scope.until_pod(&down.name_any(), "to go", is_marked).await;
     scope
         .until_pod(&off.name_any(), "back on traffic", |pod| {

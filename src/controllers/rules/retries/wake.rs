@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
 use tracing::debug;
 
 use super::pace::Pace;
 use super::{Key, is_excluded, look};
-use crate::api::keys;
 use crate::cluster::index::{Entry, Namespace};
 use crate::cluster::pods;
 use crate::controllers::{Context, write_again};
@@ -42,9 +40,7 @@ impl Wake {
 
     /// Changes an annotation of the Pod, so that its controller looks at its object. Returns whether it was written.
     pub async fn send(&self, context: &Context) -> bool {
-        let now = (context.now)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let annotation = json!({ "annotations": { (keys::CONTROLLER_WOKEN): now } });
-        let patch = pods::patch_metadata(&context.client, &self.pod, annotation);
+        let patch = pods::patch_metadata(&context.client, &self.pod, pods::waking((context.now)()));
         let written = write_again("wake a controller", self.failing, patch)
             .await
             .is_ok();
