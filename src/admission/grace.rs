@@ -168,7 +168,6 @@ fn chosen_enough(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
     }
     let state = appeal.context.index.read();
     let home = state.namespace(&pod.metadata.namespace)?;
-    home.workload(&owner.uid)?.replicas?;
     let others = scalein::others_chosen(home, &owner.uid, pod, appeal.context.nanos())?;
     let message = format!(
         "Pod {} stays: {} {} deletes as many Pods as it has too many, and {others} others go through their lifecycle for that",

@@ -213,6 +213,8 @@ fn room_to_begin(home: &Namespace, owner: &str) -> usize {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::slice::from_ref;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -447,8 +449,8 @@ mod tests {
             let home = state.namespace("n").unwrap();
             Beginnings::default().admit(home, "set", &extra, NOW * SECOND)
         };
-        assert!(!begins(1, &[extra.clone()]));
-        assert!(begins(2, &[extra.clone()]), "another is not managed");
+        assert!(!begins(1, from_ref(&extra)));
+        assert!(begins(2, from_ref(&extra)), "another is not managed");
         let mut gone = serving("gone");
         gone.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
         let late = [extra.clone(), gone];
