@@ -340,7 +340,7 @@ pub fn next(observed: &Observed, all: &Explanation) -> Vec<String> {
     if pod.to_delete && !all.operations.iter().any(|o| o.id == "pod-delete") {
         let text = "the deletion controller begins operation pod-delete, as the Pod is labelled";
         let waits = match grace::scaled_in_by(&observed.pod) {
-            Some(_) => ", once no other Pod that its owner chose to delete is one too many",
+            Some(_) => ", unless as many others go already as its owner has Pods too many",
             None => "",
         };
         next.push(format!("{text} {}{waits}", keys::TO_DELETE));
