@@ -23,6 +23,9 @@ const HELD: Duration = Duration::from_secs(300);
 /// chosen another, if it has chosen so many.
 const LAPSE: Duration = Duration::from_secs(10);
 
+/// The clocks of two servers differ by less.
+const AHEAD: Duration = Duration::from_secs(300);
+
 /// How many others are to go already, if this owner may not choose a Pod beside them at `now_nanos`; `None` if it may.
 ///
 /// It prefers a Pod that is down to all that serve, so these leave room for it. Nor do those that went off traffic keep it away which
@@ -32,7 +35,7 @@ pub fn others_chosen(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -
     let going = home.living(owner).filter(|other| {
         grace::is_begun(other)
             && !is_held(other, now_nanos)
-            && (serves || !(other.is_available() || is_left(other, now_nanos)))
+            && (serves || is_firm(other) || !(other.is_available() || is_left(other, now_nanos)))
     });
     let going = going.count();
     (going >= room(home, owner)).then_some(going)
@@ -89,6 +92,9 @@ pub fn has_lapsed(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> b
     {
         return true;
     }
+    if is_given_up(home, owner, pod, now_nanos) {
+        return true;
+    }
     // Before all Pods of the owner are looked at.
     if !may_lapse(pod, now_nanos) {
         return false;
@@ -106,25 +112,47 @@ pub fn has_lapsed(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> b
         .any(|other| other.metadata.uid == pod.metadata.uid)
 }
 
-/// Whether an owner is to be woken for a Pod that it chose: it has forgotten the Pod, which is off traffic, while another of its
-/// Pods is down. It would ask for that one now, but backs off for long after a refusal, until one of its Pods changes.
+/// Whether an owner is to be woken for a Pod that it chose: it has forgotten the Pod, or the rules have held the Pod for long, and it may
+/// choose another now, or delete this one. It backs off for long after a refusal, until one of its Pods changes.
 pub fn wakes_owner(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
-    let is_down = |other: &Pod| {
-        !(grace::is_begun(other) || grace::is_in_flight(other) || other.is_available())
-    };
-    is_left(pod, now_nanos)
+    let is_alive = !pod.is_terminating() && !pod.is_finished();
+    is_alive
+        && home.most_surplus(owner) > 0
         && is_wake_due(pod, now_nanos)
-        && home.living(owner).any(|other| is_down(other))
+        && match is_left(pod, now_nanos) {
+            true => grace::permits(pod) || has_rival(home, owner),
+            false => is_held(pod, now_nanos) && has_rival(home, owner),
+        }
 }
 
-/// Whether the owner was not woken yet since it has asked for a Pod, or as long ago as it took until then: the pauses double.
+/// Whether the owner was not woken since it has chosen a Pod, or as long ago as it took until then: the pauses double.
 fn is_wake_due(pod: &Pod, now_nanos: u64) -> bool {
-    let asked = grace::asked_at(pod).unwrap_or(0);
-    let woken = pod.annotation(keys::CONTROLLER_WOKEN);
-    let woken = woken.and_then(|at| at.parse::<Timestamp>().ok());
-    let woken = woken.and_then(|at| u64::try_from(at.as_nanosecond()).ok());
-    let pause = woken.and_then(|woken| woken.checked_sub(asked).map(|pause| (woken, pause)));
+    let chosen = pod.label(keys::TO_DELETE).and_then(|at| at.parse().ok());
+    let chosen: u64 = chosen.unwrap_or(0);
+    let pause = woken(pod).and_then(|woken| Some((woken, woken.checked_sub(chosen)?)));
     pause.is_none_or(|(woken, pause)| now_nanos.saturating_sub(woken) > pause)
+}
+
+/// Whether an owner that was woken after it had forgotten a Pod has not asked for it all the same, and has another that is down.
+fn is_given_up(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
+    let asked = grace::asked_at(pod).unwrap_or(0);
+    let heard = woken(pod).filter(|woken| woken.saturating_sub(asked) > grace::REFRESH_NANOS);
+    is_left(pod, now_nanos)
+        && heard.is_some_and(|woken| is_past(woken, LAPSE, now_nanos))
+        && has_rival(home, owner)
+}
+
+/// Whether a Pod of an owner is down that nobody has asked to go. The owner prefers it to all that serve.
+fn has_rival(home: &Namespace, owner: &str) -> bool {
+    home.living(owner).any(|other| {
+        !(grace::is_begun(other) || grace::is_in_flight(other) || other.is_available())
+    })
+}
+
+/// When the leader last woke the owner by this Pod, in nanoseconds since 1970.
+fn woken(pod: &Pod) -> Option<u64> {
+    let at: Timestamp = pod.annotation(keys::CONTROLLER_WOKEN)?.parse().ok()?;
+    u64::try_from(at.as_nanosecond()).ok()
 }
 
 /// The chosen Pods that are to stay, if `wanted` are to go. Pods that serve come before Pods that are down, then Pods whose rules have held
@@ -189,8 +217,9 @@ fn waits_since(pod: &Pod) -> Option<&str> {
     pod.label(&Family::PreCheck.key(grace::ID))
 }
 
-/// A time that far ahead is none that a server has written, and counts as past.
+/// A time further ahead than [`AHEAD`] is none that a server has written, and counts as past.
 fn is_past(since: u64, span: Duration, now_nanos: u64) -> bool {
+    let span = if since > now_nanos { AHEAD } else { span };
     u128::from(now_nanos.abs_diff(since)) > span.as_nanos()
 }
 
@@ -201,11 +230,11 @@ fn room(home: &Namespace, owner: &str) -> usize {
 }
 
 /// How many of the chosen Pods may begin. Where Pods of the owner that are not managed make it too many, they go one by one: how many
-/// there are is known by its status alone, which trails each deletion.
+/// there are is known by its status alone, which may count Pods that are terminating by now.
 fn room_to_begin(home: &Namespace, owner: &str) -> usize {
-    let mut owned = home.owned_by(owner);
+    let terminating = home.owned_by(owner).filter(|pod| pod.is_terminating());
     match home.surplus(owner) {
-        0 if home.most_surplus(owner) > 0 && !owned.any(|pod| pod.is_terminating()) => 1,
+        0 if home.most_surplus(owner) as usize > terminating.count() => 1,
         surplus => surplus as usize,
     }
 }
@@ -340,10 +369,12 @@ mod tests {
     #[test]
     fn time_far_ahead_keeps_no_mark() {
         let mut pod = chosen("a", true, 1);
-        let ahead = ((NOW + 11) * SECOND).to_string();
-        let annotations = &mut pod.metadata.annotations;
-        annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), ahead);
-        assert_eq!(lapsed(0, &[pod]), ["a"]);
+        for (ahead, lapses) in [(20, false), (301, true)] {
+            let ahead = ((NOW + ahead) * SECOND).to_string();
+            let annotations = &mut pod.metadata.annotations;
+            annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), ahead);
+            assert_eq!(!lapsed(0, std::slice::from_ref(&pod)).is_empty(), lapses);
+        }
     }
 
     #[test]
@@ -395,6 +426,12 @@ mod tests {
             assert!(
                 !may_choose(1, &pods, &down),
                 "it goes whatever the owner chooses"
+            );
+            let firm = asked_by_others(chosen("a", true, asked));
+            let pods = [firm, pods[1].clone()];
+            assert!(
+                !may_choose(1, &pods, &down),
+                "it serves, and goes all the same"
             );
         }
         assert_eq!(lapsed(1, &[chosen("serves", true, 60), down]), ["serves"]);
@@ -455,36 +492,81 @@ mod tests {
         gone.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
         let late = [extra.clone(), gone];
         assert!(!begins(2, &late), "the status is from before the deletion");
+        assert!(begins(3, &late), "so many can't all be terminating");
+    }
+
+    /// A Pod that is down, and that nobody has asked to go.
+    fn down(name: &str) -> Pod {
+        let mut pod = serving(name);
+        pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+        pod
+    }
+
+    /// The Pod, by which its owner was woken so many seconds ago.
+    fn woken(mut pod: Pod, ago: u64) -> Pod {
+        let at = Timestamp::UNIX_EPOCH + Duration::from_secs(NOW - ago);
+        let annotations = &mut pod.metadata.annotations;
+        annotations.insert(keys::CONTROLLER_WOKEN.to_owned(), at.to_string());
+        pod
+    }
+
+    /// A Pod in Preparing, asked about so many seconds ago.
+    fn preparing(asked: u64) -> Pod {
+        off_traffic(chosen("off", false, asked))
+    }
+
+    /// The Pod, which may be deleted.
+    fn in_operate(pod: Pod) -> Pod {
+        with_labels(pod, &[(Family::Operate.key(grace::ID), "1".to_owned())])
+    }
+
+    fn wakes(wanted: usize, chosen: &Pod, other: Pod) -> bool {
+        let index = index(wanted, 0, &[chosen.clone(), other]);
+        let state = index.read();
+        wakes_owner(state.namespace("n").unwrap(), "set", chosen, NOW * SECOND)
     }
 
     #[test]
-    fn owner_that_has_forgotten_its_choice_is_woken() {
-        let wakes = |chosen: &Pod, other: Pod| {
-            let index = index(1, 0, &[chosen.clone(), other]);
-            let state = index.read();
-            wakes_owner(state.namespace("n").unwrap(), "set", chosen, NOW * SECOND)
-        };
-        let mut down = serving("down");
-        down.metadata.labels.remove(keys::SERVICE_AVAILABLE);
-        let off = |asked| off_traffic(chosen("off", false, asked));
-        assert!(wakes(&off(11), down.clone()));
-        assert!(!wakes(&off(9), down.clone()));
-        assert!(!wakes(&off(11), serving("other")));
-        assert!(!wakes(&waiting(off(11), 11), down.clone()));
-        assert!(!wakes(
-            &off(11),
-            with_labels(
-                down.clone(),
-                &[(keys::TO_DELETE.to_owned(), "1".to_owned())]
-            )
-        ));
+    fn owner_that_may_choose_another_pod_is_woken() {
+        assert!(wakes(1, &preparing(11), down("other")));
+        assert!(!wakes(1, &preparing(9), down("other")));
+        assert!(!wakes(1, &preparing(11), serving("other")));
+        assert!(!wakes(2, &preparing(11), down("other")), "none is too many");
+        assert!(!wakes(1, &preparing(11), chosen("other", false, 1)));
+        let held = |seconds| waiting(chosen("held", true, 1), seconds);
+        assert!(!wakes(1, &held(299), down("other")));
+        assert!(wakes(1, &held(301), down("other")));
+        assert!(wakes(1, &in_operate(preparing(11)), serving("other")));
+        let mut gone = preparing(11);
+        gone.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+        assert!(!wakes(0, &gone, down("other")));
+    }
+
+    #[test]
+    fn pauses_between_wakes_double_whatever_is_asked() {
         for (ago, due) in [(30, false), (31, true)] {
-            let mut woken = off(60 + ago - 30);
-            let at = Timestamp::from_second((NOW - ago) as i64).unwrap();
-            let annotations = &mut woken.metadata.annotations;
-            annotations.insert(keys::CONTROLLER_WOKEN.to_owned(), at.to_string());
-            assert_eq!(wakes(&woken, down.clone()), due, "{ago}");
+            let mut pod = woken(preparing(30 + ago), ago);
+            assert_eq!(wakes(1, &pod, down("other")), due, "{ago}");
+            // The owner has asked for the same Pod when it was woken.
+            let asked = ((NOW - ago + 1) * SECOND).to_string();
+            let annotations = &mut pod.metadata.annotations;
+            annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), asked);
+            assert_eq!(wakes(1, &pod, down("other")), due, "{ago}");
         }
+    }
+
+    #[test]
+    fn pod_that_a_woken_owner_does_not_ask_for_lapses() {
+        let lapses = |pod: Pod, other: Pod| lapsed(1, &[pod, other]) == ["off"];
+        assert!(lapses(woken(preparing(30), 11), down("other")));
+        assert!(!lapses(woken(preparing(30), 9), down("other")));
+        assert!(!lapses(woken(preparing(30), 11), serving("other")));
+        let at_once = "the owner may have asked just before, and again when it was woken";
+        assert!(
+            !lapses(woken(preparing(16), 12), down("other")),
+            "{at_once}"
+        );
+        assert!(!lapses(preparing(30), down("other")));
     }
 
     #[test]

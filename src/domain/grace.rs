@@ -16,7 +16,7 @@ pub const TYPE: &str = "delete";
 pub const UNDERWAY: &str = "pod deletion process is underway and being managed by PodOpsLifecycle";
 
 /// [`keys::DELETE_TIMESTAMP`] is written again only when it is older than this (contract 4.4).
-const REFRESH_NANOS: u64 = 5_000_000_000;
+pub const REFRESH_NANOS: u64 = 5_000_000_000;
 
 /// Whether the Pod has a lifecycle that could take it off traffic first: managed, with the readiness gate.
 pub fn concerns(pod: &Pod) -> bool {
