@@ -115,14 +115,15 @@ pub fn has_lapsed(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> b
 /// Whether an owner is to be woken for a Pod that it chose: it has forgotten the Pod, or the rules have held the Pod for long, and it may
 /// choose another now, or delete this one. It backs off for long after a refusal, until one of its Pods changes.
 pub fn wakes_owner(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
+    // What the Pod itself tells comes first: the rest looks at all Pods of the owner.
     let is_alive = !pod.is_terminating() && !pod.is_finished();
     is_alive
-        && home.most_surplus(owner) > 0
         && is_wake_due(pod, now_nanos)
         && match is_left(pod, now_nanos) {
             true => grace::permits(pod) || has_rival(home, owner),
             false => is_held(pod, now_nanos) && has_rival(home, owner),
         }
+        && home.most_surplus(owner) > 0
 }
 
 /// Whether the owner was not woken since it has chosen a Pod, or as long ago as it took until then: the pauses double.
@@ -159,6 +160,9 @@ fn woken(pod: &Pod) -> Option<u64> {
 /// them for long before others, then Pods that the owner has not asked about for the longest time.
 fn lapsing(mut chosen: Vec<&Pod>, wanted: usize, now_nanos: u64) -> Vec<&Pod> {
     let too_many = chosen.len().saturating_sub(wanted);
+    if too_many == 0 {
+        return Vec::new();
+    }
     chosen.sort_by_cached_key(|pod| {
         (
             !pod.is_available(),

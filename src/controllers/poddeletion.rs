@@ -23,7 +23,7 @@ use crate::domain::pod::Pod;
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// Those that wait until another has given way to them are looked at this often.
-const TURN: Duration = Duration::from_secs(1);
+const TURN: Duration = Duration::from_secs(2);
 
 /// What to do for a Pod.
 #[derive(Debug, PartialEq, Eq)]
