@@ -53,11 +53,14 @@ pub async fn verdict(
     {
         return refused.verdict(name, (context.now)());
     }
-    if let Some(refused) = chosen_enough(appeal, pod) {
+    let scaled_in_by = scaled_in_by(appeal, pod);
+    if scaled_in_by.is_some()
+        && let Some(refused) = chosen_enough(appeal, pod)
+    {
         return refused;
     }
     let asked = DeletionRequest {
-        scaled_in_by: scaled_in_by(appeal, pod),
+        scaled_in_by,
         wishes,
     };
     let wanted = Wishes::stored(pod).and(&asked.wishes);
@@ -97,7 +100,7 @@ async fn at_once(
     operation: Operation,
 ) -> Result<Verdict, Option<String>> {
     let context = appeal.context;
-    // The right is asked for on every rule object that there is, also on one that the cache does not know yet.
+    // The user needs the right on every rule object, also on one that the cache does not know yet.
     let rules = match gate::covering(context, pod, appeal.deadline).await {
         Ok(rules) => rules,
         Err(denied) => {
@@ -159,11 +162,11 @@ fn scaled_in_by(appeal: &Appeal<'_>, pod: &Pod) -> Option<String> {
     asks.then(|| owner.uid.clone())
 }
 
-/// The refusal of a Pod whose owner has too many, where as many others are to go already. It tries again, with other Pods perhaps: each
-/// that were marked would go off traffic for nothing.
+/// The refusal of a Pod for whose deletion its owner asks, where as many others are to go already as the owner has too many. The owner
+/// tries again, perhaps with another Pod: each further Pod would go off traffic for nothing.
 fn chosen_enough(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
     let owner = pod.controller()?;
-    if grace::is_begun(pod) || scaled_in_by(appeal, pod).is_none() {
+    if grace::is_begun(pod) {
         return None;
     }
     let state = appeal.context.index.read();

@@ -56,9 +56,10 @@ impl Handler for Mutate {
             Ok(rule) => rule,
             Err(denial) => return denial,
         };
+        let old = stored(request);
         let mark = Mark::for_rules([&RuleSet::compile(&rule)]);
         // A change can only ask for more than any rule does.
-        let asks_for_more = mark > Mark::Ruled && !is_unchanged(stored(request).as_ref(), &rule);
+        let asks_for_more = mark > Mark::Ruled && !is_unchanged(old.as_ref(), &rule);
         if (request.operation == Operation::Create || asks_for_more)
             && !request.dry_run
             && let Err(why) = self
@@ -75,7 +76,6 @@ impl Handler for Mutate {
             return Verdict::deny(503, "ServiceUnavailable", message);
         }
         let mut patch = defaults::podtransitionrule(&object);
-        let old = stored(request);
         patch.extend(ignored(old.as_ref(), &rule));
         let unknown = ignores::unknown(old.as_ref(), &rule).into_iter();
         let unknown = unknown.map(|name| {

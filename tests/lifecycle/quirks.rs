@@ -14,6 +14,12 @@ fn operate(world: &mut World, id: &str, type_: &str) {
     assert!(world.has(Family::Operate, id), "{:?}", world.labels());
 }
 
+/// Begins at a time that tells the operation from others; `deletes` announces a deletion.
+fn begin_at(world: &mut World, id: &str, type_: &str, deletes: bool, at: u64) {
+    let begin = operator::begin(&world.pod, id, type_, deletes, at);
+    world.patch(&begin).unwrap();
+}
+
 #[test]
 fn q1_an_operation_that_begins_while_another_is_completing_does_not_keep_the_pod_offline() {
     let mut world = World::serving().with_traffic();
@@ -274,8 +280,7 @@ fn q5_a_pod_that_is_not_ready_is_written_once() {
 #[test]
 fn q6_preparing_to_delete_goes_with_an_undone_operation() {
     let mut world = World::serving();
-    let begin = operator::begin(&world.pod, "a", "scale-in", true, 5);
-    world.patch(&begin).unwrap();
+    begin_at(&mut world, "a", "scale-in", true, 5);
     assert!(world.pod.label(keys::PREPARING_TO_DELETE).is_some());
     world.undo("a");
     world.quiesce();
@@ -286,8 +291,7 @@ fn q6_preparing_to_delete_goes_with_an_undone_operation() {
 fn q6_preparing_to_delete_goes_with_a_finished_operation_unless_another_needs_it() {
     let mut world = World::serving();
     for id in ["a", "b"] {
-        let begin = operator::begin(&world.pod, id, "update", true, 5);
-        world.patch(&begin).unwrap();
+        begin_at(&mut world, id, "update", true, 5);
     }
     world.quiesce();
     world.finish("a");
@@ -555,18 +559,8 @@ fn mark_of_a_new_pod_goes_however_the_pod_became_available() {
 #[test]
 fn announcement_of_an_undone_operation_is_no_other_ones() {
     let mut world = World::serving();
-    world
-        .patch(&operator::begin(&world.pod, "upgrade", "update", false, 5))
-        .unwrap();
-    world
-        .patch(&operator::begin(
-            &world.pod,
-            "pod-delete",
-            "delete",
-            true,
-            6,
-        ))
-        .unwrap();
+    begin_at(&mut world, "upgrade", "update", false, 5);
+    begin_at(&mut world, "pod-delete", "delete", true, 6);
     assert!(operator::announces(&world.pod, "pod-delete"));
     assert!(!operator::announces(&world.pod, "upgrade"));
     world.undo("pod-delete");
@@ -578,9 +572,7 @@ fn announcement_of_an_undone_operation_is_no_other_ones() {
 #[test]
 fn announcement_with_a_time_of_its_own_is_that_of_the_operation_that_begins() {
     let mut world = World::serving();
-    world
-        .patch(&operator::begin(&world.pod, "upgrade", "update", false, 5))
-        .unwrap();
+    begin_at(&mut world, "upgrade", "update", false, 5);
     let mut begin = operator::begin(&world.pod, "replace", "replace", true, 6);
     let announced = keys::PREPARING_TO_DELETE.to_owned();
     begin.0.insert(announced, Some("7".to_owned()));
@@ -592,11 +584,7 @@ fn announcement_with_a_time_of_its_own_is_that_of_the_operation_that_begins() {
 #[test]
 fn announcement_after_the_rules_permits_nothing() {
     let mut world = World::serving();
-    world
-        .patch(&operator::begin(
-            &world.pod, "upgrade", "update", false, 1_000_000,
-        ))
-        .unwrap();
+    begin_at(&mut world, "upgrade", "update", false, 1_000_000);
     world.quiesce();
     let since = world
         .pod
@@ -613,38 +601,18 @@ fn announcement_after_the_rules_permits_nothing() {
 #[test]
 fn announcement_of_another_type_under_the_id_counts() {
     let mut world = World::serving();
-    world
-        .patch(&operator::begin(
-            &world.pod, "collaset", "update", false, 1_000_000,
-        ))
-        .unwrap();
+    begin_at(&mut world, "collaset", "update", false, 1_000_000);
     world.quiesce();
-    world
-        .patch(&operator::begin(
-            &world.pod, "collaset", "scale-in", true, 1_000_001,
-        ))
-        .unwrap();
+    begin_at(&mut world, "collaset", "scale-in", true, 1_000_001);
     assert!(operator::announces(&world.pod, "collaset"));
 }
 
 #[test]
-fn time_of_the_begin_can_not_be_changed_while_the_operation_runs() {
+fn begin_time_of_a_running_operation_can_not_change() {
     let mut world = World::serving();
-    world
-        .patch(&operator::begin(
-            &world.pod, "upgrade", "update", false, 1_000_000,
-        ))
-        .unwrap();
+    begin_at(&mut world, "upgrade", "update", false, 1_000_000);
     world.quiesce();
-    world
-        .patch(&operator::begin(
-            &world.pod,
-            "pod-delete",
-            "delete",
-            true,
-            1_000_001,
-        ))
-        .unwrap();
+    begin_at(&mut world, "pod-delete", "delete", true, 1_000_001);
     let forged = [(Family::Operating.key("upgrade"), Some("1000001".to_owned()))];
     world.patch(&LabelPatch(forged.into())).unwrap();
     assert!(!operator::announces(&world.pod, "upgrade"));

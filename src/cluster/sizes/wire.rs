@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_a_controller_has_seen_count_where_it_may_scale_in() {
+    fn seen_pods_are_kept_of_owners_that_scale_in() {
         for (kind, seen) in [
             (Kind::ReplicaSet, 4),
             (Kind::ReplicationController, 4),

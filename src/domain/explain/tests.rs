@@ -622,30 +622,42 @@ fn budget_counts_the_pods_as_they_are_now() {
     assert_eq!(said.summary, "Pod web-0 is available, and may go");
 }
 
+/// An operation waits in PreCheck.
+fn wait_in_pre_check(observed: &mut Observed, id: &str) {
+    for (family, value) in [
+        ("operating", "1"),
+        ("operation-type", "t"),
+        ("pre-check", "1"),
+    ] {
+        label(observed, &[(&*format!("{family}/{id}"), value)]);
+    }
+}
+
+/// The rule object asks an endpoint by a rule `ask`, and says this in its status.
+fn ask(observed: &mut Observed, status: Value) {
+    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
+    let webhook = json!({ "clientConfig": { "url": "https://example.com" } });
+    object["spec"]["rules"] = json!([{ "name": "ask", "webhook": webhook }]);
+    json_patch::merge(&mut object["status"], &status);
+    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+}
+
 #[test]
 fn each_operation_has_the_answer_of_the_endpoint_to_itself() {
     let mut observed = observed(true, "Enforced", "-", "-");
-    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
-    object["spec"]["rules"] =
-        json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://example.com" } } }]);
-    object["status"]["ruleStates"] = json!([{ "name": "ask", "webhookStatus": { "generation": 1, "passed": [
-        { "name": "web-0", "podUID": "web-0", "operation": "a", "since": "1" },
-    ] } }]);
-    object["status"]["details"] = json!([{ "name": "web-0", "stage": "PreCheck", "rejectInfo": [
+    let passed = json!([{ "name": "web-0", "podUID": "web-0", "operation": "a", "since": "1" }]);
+    let webhook = json!({ "generation": 1, "passed": passed });
+    let rejected = json!([
         { "ruleName": "ask", "operation": "b", "reason": "not now" },
         { "ruleName": "ask", "operation": "c", "reason": "never" },
-    ] }]);
-    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+    ]);
+    let status = json!({
+        "ruleStates": [{ "name": "ask", "webhookStatus": webhook }],
+        "details": [{ "name": "web-0", "stage": "PreCheck", "rejectInfo": rejected }],
+    });
+    ask(&mut observed, status);
     for id in ["a", "b", "c"] {
-        let key = |family: &str| format!("{family}/{id}");
-        label(
-            &mut observed,
-            &[
-                (&*key("operating"), "1"),
-                (&*key("operation-type"), "t"),
-                (&*key("pre-check"), "1"),
-            ],
-        );
+        wait_in_pre_check(&mut observed, id);
     }
     let said = explain(&observed);
     let waits: Vec<_> = said
@@ -670,22 +682,13 @@ fn each_operation_has_the_answer_of_the_endpoint_to_itself() {
 #[test]
 fn why_tells_that_pods_passed_a_rule_by_ignore() {
     let mut observed = observed(true, "Enforced", "-", "-");
-    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
-    object["spec"]["rules"] =
-        json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://example.com" } } }]);
-    object["status"]["ruleStates"] = json!([{ "name": "ask", "webhookStatus": {
+    let webhook = json!({
         "generation": 1, "failing": "the answer is 500", "passedUnanswered": true,
         "passed": [{ "name": "web-0", "podUID": "web-0", "operation": "a", "since": "1" }],
-    } }]);
-    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
-    let key = |family: &str| format!("{family}/a");
-    let labels = [
-        (key("operating"), "1"),
-        (key("operation-type"), "t"),
-        (key("pre-check"), "1"),
-    ];
-    let labels: Vec<_> = labels.iter().map(|(key, value)| (&**key, *value)).collect();
-    label(&mut observed, &labels);
+    });
+    let states = json!([{ "name": "ask", "webhookStatus": webhook }]);
+    ask(&mut observed, json!({ "ruleStates": states }));
+    wait_in_pre_check(&mut observed, "a");
     assert_eq!(
         explain(&observed).rules[0].reason,
         "nothing speaks against it; its endpoint does not answer, and failurePolicy Ignore has let Pods pass: the answer is 500"
@@ -695,20 +698,10 @@ fn why_tells_that_pods_passed_a_rule_by_ignore() {
 #[test]
 fn answer_about_a_pod_that_details_leave_out_is_not_made_up() {
     let mut observed = observed(true, "Enforced", "-", "-");
-    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
-    object["spec"]["rules"] =
-        json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://example.com" } } }]);
-    object["status"]["waitReasons"] =
+    let reasons =
         json!([{ "stage": "PreCheck", "ruleName": "ask", "reason": "not now", "pods": 200 }]);
-    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
-    label(
-        &mut observed,
-        &[
-            ("operating/a", "1"),
-            ("operation-type/a", "t"),
-            ("pre-check/a", "1"),
-        ],
-    );
+    ask(&mut observed, json!({ "waitReasons": reasons }));
+    wait_in_pre_check(&mut observed, "a");
     let said = explain(&observed).rules[0].reason.clone();
     assert_eq!(
         said,

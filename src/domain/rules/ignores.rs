@@ -21,6 +21,16 @@ pub fn listed(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<String
     serde_json::from_str(names).unwrap_or_else(|_| BTreeSet::from([names.clone()]))
 }
 
+fn listed_on(object: Option<&PodTransitionRule>) -> BTreeSet<String> {
+    listed(object.and_then(|object| object.metadata.annotations.as_ref()))
+}
+
+/// Names of the rules that say `Ignore`.
+fn ignoring(object: &PodTransitionRule) -> BTreeSet<&str> {
+    let rules = object.spec.rules.iter().filter(|rule| ignores(rule));
+    rules.map(|rule| rule.name.as_str()).collect()
+}
+
 /// Whether a rule says `Ignore`.
 fn ignores(rule: &Rule) -> bool {
     let webhook = rule.webhook.as_ref();
@@ -32,12 +42,8 @@ pub fn newly<'a>(
     old: Option<&PodTransitionRule>,
     new: &'a PodTransitionRule,
 ) -> impl Iterator<Item = (usize, &'a str)> {
-    let before = old.map_or(&[][..], |old| &old.spec.rules);
-    let before: BTreeSet<String> = before
-        .iter()
-        .filter(|rule| ignores(rule))
-        .map(|rule| rule.name.clone())
-        .collect();
+    let before = old.map(ignoring).unwrap_or_default();
+    let before: BTreeSet<String> = before.into_iter().map(str::to_owned).collect();
     let rules = new.spec.rules.iter().enumerate();
     let rules = rules.filter(|(_, rule)| ignores(rule));
     let rules = rules.map(|(index, rule)| (index, rule.name.as_str()));
@@ -49,29 +55,19 @@ pub fn newly<'a>(
 /// The value of the annotation on `new`, which is to take the place of `old`: the rules that say `Ignore`, and whose `Ignore` was
 /// written now or was known already. `None` where there is none.
 pub fn value(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> Option<String> {
-    let mut known = listed(new.metadata.annotations.as_ref());
-    known.extend(
-        old.map(|old| listed(old.metadata.annotations.as_ref()))
-            .unwrap_or_default(),
-    );
+    let mut known = listed_on(Some(new));
+    known.extend(listed_on(old));
     known.extend(newly(old, new).map(|(_, name)| name.to_owned()));
-    let rules = new.spec.rules.iter().filter(|rule| ignores(rule));
-    let names = rules.map(|rule| rule.name.as_str());
-    let names: BTreeSet<&str> = names.filter(|name| known.contains(*name)).collect();
+    let mut names = ignoring(new);
+    names.retain(|name| known.contains(*name));
     (!names.is_empty()).then(|| serde_json::json!(names).to_string())
 }
 
 /// The names that `new` adds to the annotation and that no rule with `Ignore` has. They are not stored.
 pub fn unknown(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> BTreeSet<String> {
-    let mut added = listed(new.metadata.annotations.as_ref());
-    for name in old.map_or_else(BTreeSet::new, |old| {
-        listed(old.metadata.annotations.as_ref())
-    }) {
-        added.remove(&name);
-    }
-    for rule in new.spec.rules.iter().filter(|rule| ignores(rule)) {
-        added.remove(&rule.name);
-    }
+    let (known, ignoring) = (listed_on(old), ignoring(new));
+    let mut added = listed_on(Some(new));
+    added.retain(|name| !known.contains(name) && !ignoring.contains(name.as_str()));
     added
 }
 
