@@ -210,7 +210,7 @@ fn what_is_allowed_passes() {
 
 /// Where tasks and threads begin outside [`operating::tasks`], how many, and who notices the end of one.
 const BEGINNINGS: &[(&str, usize, &str)] = &[
-    ("tasks.rs", 1, "the supervisor itself"),
+    ("tasks/mod.rs", 1, "the supervisor itself"),
     (
         "cli/serve/watchdog.rs",
         1,
@@ -222,7 +222,7 @@ const BEGINNINGS: &[(&str, usize, &str)] = &[
         "of a recorder without a supervisor, for one decision of the command line",
     ),
     (
-        "cluster/queue.rs",
+        "cluster/queue/mod.rs",
         2,
         "a worker's panic goes on to its controller; a timer only sleeps and adds its key",
     ),

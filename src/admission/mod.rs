@@ -22,7 +22,7 @@ pub mod rules;
 mod stored;
 
 #[cfg(test)]
-mod hostile_tests;
+mod tests;
 
 use std::sync::Arc;
 

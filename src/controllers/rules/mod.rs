@@ -10,8 +10,6 @@ mod retries;
 mod rollouts;
 mod status;
 mod storing;
-#[cfg(test)]
-mod unwritten_tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -520,32 +518,4 @@ fn causes(unread: &[Unreadable]) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pods_that_are_woken_within_a_period_are_woken_together() {
-        let begin = Instant::now();
-        assert_eq!(wakes_at(None, begin), begin);
-        let next = begin + WAKE_PERIOD;
-        let soon = begin + WAKE_PERIOD / 3;
-        assert_eq!(wakes_at(Some(begin), soon), next);
-        assert_eq!(wakes_at(Some(next), soon), next);
-        let late = next + WAKE_PERIOD;
-        assert_eq!(wakes_at(Some(next), next), next + WAKE_PERIOD);
-        assert_eq!(wakes_at(Some(next), late), late);
-    }
-
-    #[test]
-    fn only_counts_wait_while_pods_are_woken() {
-        for asks in [false, true] {
-            for is_busy in [false, true] {
-                assert_eq!(period(Haste::Verdicts, asks, is_busy), VERDICTS_PERIOD);
-                assert_eq!(period(Haste::Conditions, asks, is_busy), STATUS_PERIOD);
-            }
-        }
-        assert_eq!(period(Haste::Counts, false, false), STATUS_PERIOD);
-        assert_eq!(period(Haste::Counts, false, true), BUSY_PERIOD);
-        assert_eq!(period(Haste::Counts, true, true), COUNTS_PERIOD);
-    }
-}
+mod tests;

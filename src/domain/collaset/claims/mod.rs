@@ -3,8 +3,6 @@
 pub mod hash;
 mod mislabelled;
 mod plan;
-#[cfg(test)]
-mod plan_tests;
 
 pub use mislabelled::{corrected, give_back};
 pub use plan::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::hash::{Known, hash};
+use super::super::hash::{Known, hash};
 use super::{changed, for_instance, give_up, leftovers, missing};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;

@@ -8,8 +8,8 @@ use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
 
-use super::super::Work;
-use super::*;
+use super::super::super::Work;
+use super::super::*;
 
 /// A context with one rule, over an API server that refuses all writes, and counts those of a status that are no dry run.
 fn refused() -> (Arc<Context>, Arc<AtomicUsize>) {

@@ -233,5 +233,4 @@ fn check_poll(poll: &Poll, path: &str, errors: &mut FieldErrors) {
 }
 
 #[cfg(test)]
-#[path = "podtransitionrule_tests.rs"]
 mod tests;

@@ -359,3 +359,6 @@ fn body(set: &CollaSet, template: &Value, id: i64, hash: &str) -> Value {
         "spec": template.get("spec").cloned().unwrap_or_default(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,12 @@
+//! The webhook server on the wire: real sockets, real TLS, no cluster.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod bad_input;
+mod certificates;
+mod clients;
+mod drain;
+mod faults;
+mod load;
+mod readiness;
+mod rig;
+mod verdicts;
