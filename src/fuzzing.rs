@@ -1,12 +1,10 @@
 //! The door for the fuzz targets in `fuzz/targets`: what takes bytes and is private otherwise. Nothing else may use it.
 
-use std::sync::Arc;
-
 use crate::admission::collasets::probe;
-use crate::cluster::index::Index;
-use crate::cluster::sizes::Kind;
-use crate::cluster::sources::{Namespaces, Pods, Rules, Workloads};
+use crate::cluster::caches::Caches;
+use crate::cluster::kind::Kind;
 use crate::cluster::watch::{Source, deliver};
+use crate::cluster::watches::{Namespaces, Owners, Pods, Rules};
 
 /// The watch that a frame comes from.
 #[derive(Clone, Copy, Debug)]
@@ -22,13 +20,13 @@ pub enum Watch {
 }
 
 /// Hands one line of a watch to the index; the version that it carries, or `None` if all must be listed again.
-pub fn watch_frame(index: &Arc<Index>, watch: Watch, line: &str) -> Option<u64> {
+pub fn watch_frame(caches: &Caches, watch: Watch, line: &str) -> Option<u64> {
     let source = Source::all("/fuzz");
     let delivered = match watch {
-        Watch::Pods => deliver(&source, &Pods::new(index), line, 0),
-        Watch::Rules => deliver(&source, &Rules(Arc::clone(index)), line, 0),
-        Watch::Namespaces => deliver(&source, &Namespaces(Arc::clone(index)), line, 0),
-        Watch::Owners(kind) => deliver(&source, &Workloads::new(index, kind), line, 0),
+        Watch::Pods => deliver(&source, &Pods::new(caches), line, 0),
+        Watch::Rules => deliver(&source, &Rules(caches.clone()), line, 0),
+        Watch::Namespaces => deliver(&source, &Namespaces(caches.clone()), line, 0),
+        Watch::Owners(kind) => deliver(&source, &Owners::new(caches, kind), line, 0),
     };
     delivered.map(|delivered| delivered.version)
 }

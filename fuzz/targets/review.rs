@@ -8,9 +8,10 @@ use operating::admission::review::{Request, Verdict};
 use operating::admission::{Context, MAX_RULES_PER_NAMESPACE, Settings, handlers};
 use operating::cluster::events::Recorder;
 use operating::cluster::index::{Index, NamespaceFacts};
+use operating::cluster::kind::Kind;
 use operating::cluster::presence::Kinds;
 use operating::cluster::rulestore::RuleStore;
-use operating::cluster::sizes::{Kind, LiveOwners};
+use operating::cluster::sizes::LiveOwners;
 use operating::ledger::commit::Ledgers;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -123,7 +124,7 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
     index.replace_rules(serde_json::from_value(rule).into_iter().collect());
     let pods = pods.into_iter().map(serde_json::from_value);
     index.replace_pods(pods.filter_map(Result::ok).collect(), 200);
-    for kind in Kind::ALL {
+    for kind in Kind::OWNERS {
         index.replace_workloads(kind, Vec::new(), Vec::new(), 200);
     }
     let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
@@ -135,6 +136,8 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
         deleted_sets: Default::default(),
         identity: Default::default(),
         index,
+        objects: Arc::default(),
+        disruption_budgets: Arc::default(),
         ledgers: Ledgers::new(store),
         settings: Settings {
             request_timeout: Duration::from_secs(60),

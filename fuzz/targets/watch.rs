@@ -1,9 +1,7 @@
 //! Frames of watches.
 
-use std::sync::Arc;
-
-use operating::cluster::index::Index;
-use operating::cluster::sizes::Kind;
+use operating::cluster::caches::Caches;
+use operating::cluster::kind::Kind;
 use operating::fuzzing::{Watch, watch_frame};
 
 use super::choice;
@@ -11,7 +9,8 @@ use super::choice;
 /// Each line is a frame; its first byte names the watch. No frame stops the index, its position never goes back, and what
 /// an object in it says of itself is where it is found.
 pub fn run(data: &[u8]) {
-    let index = Arc::new(Index::default());
+    let caches = Caches::default();
+    let index = &caches.index;
     for line in data.split(|byte| *byte == b'\n').take(40) {
         let Some((way, line)) = choice(line, 10) else {
             continue;
@@ -23,10 +22,10 @@ pub fn run(data: &[u8]) {
             0 => Watch::Pods,
             1 => Watch::Rules,
             2 => Watch::Namespaces,
-            other => Watch::Owners(Kind::ALL[usize::from(other) - 3]),
+            other => Watch::Owners(Kind::OWNERS[usize::from(other) - 3]),
         };
         let before = index.read().position;
-        let seen = watch_frame(&index, watch, line);
+        let seen = watch_frame(&caches, watch, line);
         let state = index.read();
         assert!(state.position >= before, "{line}");
         if let (Watch::Pods, Some(seen)) = (watch, seen) {

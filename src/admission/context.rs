@@ -8,9 +8,11 @@ use jiff::Timestamp;
 use kube::Client;
 
 use crate::cluster::deletedsets::DeletedSets;
+use crate::cluster::disruptionbudgets::DisruptionBudgets;
 use crate::cluster::events::Recorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
+use crate::cluster::objects::Objects;
 use crate::cluster::presence::Kinds;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
@@ -55,6 +57,10 @@ pub struct Context {
     pub identity: Identity,
     /// What this replica knows.
     pub index: Arc<Index>,
+    /// What belongs to CollaSets.
+    pub objects: Arc<Objects>,
+    /// What an eviction is refused for beside the rules.
+    pub disruption_budgets: Arc<DisruptionBudgets>,
     /// Whether owners of Pods exist that are in no cache.
     pub kinds: Kinds,
     /// Live reads of the owners of Pods.
@@ -127,6 +133,8 @@ impl Context {
             deleted_sets: DeletedSets::default(),
             identity: Identity::default(),
             index,
+            objects: Arc::default(),
+            disruption_budgets: Arc::default(),
             ledgers: Ledgers::new(store),
             settings: Settings {
                 request_timeout: Duration::from_secs(60),

@@ -223,7 +223,7 @@ pub async fn let_go(
     }
     let namespace = &pod.metadata.namespace;
     let is_alive = context.index.following.rules.is_alive();
-    if !is_alive || !context.index.synced().all() || !knows_rules(context, namespace) {
+    if !is_alive || !context.index.listed().all() || !knows_rules(context, namespace) {
         // Most rules let such a Pod go: asked, so that it is not held for want of a cache.
         let read = async {
             let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
@@ -317,7 +317,7 @@ pub async fn covering(
     pod: &Arc<Pod>,
     deadline: Instant,
 ) -> Result<Vec<RuleKey>, Denied> {
-    if !context.index.synced().all() {
+    if !context.index.listed().all() {
         return Err(Denied::unknown(Why::Behind));
     }
     let namespace = &pod.metadata.namespace;

@@ -12,8 +12,8 @@ use super::gate;
 use super::review::Request;
 use crate::api::keys;
 use crate::cluster::index::{Index, State};
+use crate::cluster::kind::Kind;
 use crate::cluster::presence::Presence;
-use crate::cluster::sizes::Kind;
 use crate::domain::pod::{Owner, Pod};
 
 /// The garbage collector's identity.
@@ -91,7 +91,7 @@ fn is_of_a_job(state: &State, pod: &Pod) -> bool {
     let home = state.namespace(&pod.metadata.namespace);
     let job = pod
         .controller()
-        .filter(|owner| Kind::of(owner) == Some(Kind::Job))
+        .filter(|owner| Kind::of_owner(owner) == Some(Kind::Job))
         .and_then(|owner| home?.workload(&owner.uid));
     job.and_then(|job| job.created)
         .zip(pod.created())
@@ -102,7 +102,7 @@ fn is_of_a_job(state: &State, pod: &Pod) -> bool {
 /// the garbage collector itself is believed: it deletes only what it has found to have no owner left.
 fn owner_is_gone(state: &State, pod: &Pod) -> bool {
     pod.controller().is_none_or(|owner| {
-        Kind::of(owner).is_none()
+        Kind::of_owner(owner).is_none()
             || state
                 .namespace(&pod.metadata.namespace)
                 .is_none_or(|n| !n.is_cared_for(owner, pod))
@@ -183,7 +183,8 @@ async fn has_lost_its_owners(context: &Context, pod: &Pod) -> bool {
     for owner in owners {
         match context.kinds.of_owner(namespace, owner).await {
             Presence::Gone => {}
-            Presence::Unknown(_) if Kind::of(owner).is_some() && context.index.synced().all() => {}
+            Presence::Unknown(_)
+                if Kind::of_owner(owner).is_some() && context.index.listed().all() => {}
             Presence::Here | Presence::Leaving | Presence::Unknown(_) => return false,
         }
     }

@@ -529,9 +529,7 @@ mod tests {
         use crate::ledger::protocol;
         for count in [16, 17] {
             let context = covering(count);
-            context
-                .index
-                .mark(crate::cluster::index::Synced::everything);
+            context.index.mark_all_listed();
             context.index.following.trust();
             let pod = context.index.read().pod("shop", "p").cloned().unwrap();
             let disruption = context.disruption(&pod, protocol::Operation::Delete);

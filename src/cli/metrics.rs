@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::serve::reads::{self, Reads};
 use crate::admission::guarded::Denials;
-use crate::cluster::index::Index;
+use crate::cluster::caches::Caches;
 use crate::cluster::rulestore::RuleStore;
-use crate::cluster::sources;
 use crate::cluster::watch::CatchUp;
+use crate::cluster::watches;
 use crate::controllers::Work;
 use crate::controllers::webhooks::Pool;
 use crate::ledger::commit::Ledgers;
@@ -148,11 +148,11 @@ fn example() -> anyhow::Result<String> {
         Ok::<_, Infallible>(nothing)
     });
     let client = Client::new(service, "default");
-    let index = Arc::new(Index::default());
+    let caches = Caches::default();
     let supervisor = Supervisor::new(CancellationToken::new());
     supervisor.stop().cancel();
-    sources::start(&client, &index, true, &supervisor);
-    let store = RuleStore::new(client, Arc::clone(&index), CatchUp::default());
+    watches::start(&client, &caches, true, &supervisor);
+    let store = RuleStore::new(client, Arc::clone(&caches.index), CatchUp::default());
     let probe = Probe {
         name: "index-lock",
         restart_after: None,
@@ -167,7 +167,7 @@ fn example() -> anyhow::Result<String> {
     let calls = Arc::<Pool>::default();
     calls.ignored.add(&rule, "ask", 1);
     let reads = Reads {
-        index,
+        caches,
         ledgers: Ledgers::new(store),
         calls,
         denials: Denials::default(),

@@ -1,6 +1,8 @@
 //! What this replica knows of the cluster, and how it writes to it.
 
 mod absent;
+pub mod caches;
+pub mod changes;
 pub mod clock;
 pub mod deletedsets;
 pub mod disruptionbudgets;
@@ -10,7 +12,9 @@ pub mod failures;
 pub mod following;
 pub mod identity;
 pub mod index;
+pub mod kind;
 pub mod lease;
+pub mod objects;
 mod owners;
 pub mod pages;
 pub mod path;
@@ -26,10 +30,8 @@ pub mod rulestore;
 pub mod scalein;
 pub mod selected;
 pub mod sizes;
-pub mod sources;
 pub mod tally;
 pub mod tenure;
 pub mod timeline;
-pub mod unread;
 pub mod watch;
-pub mod workloads;
+pub mod watches;

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::unread::Unread;
-use super::watch::{CatchUp, Sink};
+use super::watch::{CatchUp, Sink, UnreadableObjects};
 
 /// A watch that trails for this long is asked to catch up.
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -150,8 +149,8 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
     fn fault(&self, object: &T) -> Option<String> {
         self.sink.fault(object)
     }
-    fn unread(&self) -> Option<&Unread> {
-        self.sink.unread()
+    fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
+        self.sink.unreadable_objects()
     }
     fn absent(&self) -> bool {
         let is_news = self.sink.absent();

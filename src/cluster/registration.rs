@@ -2,23 +2,15 @@
 //! not send, nobody holds. Nothing of the guarantee rests on this cache.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kube::Client;
 use parking_lot::RwLock;
-use tracing::{info, warn};
 
-use super::index::{Change, Index};
-use super::sources;
-use super::unread::Unread;
-use super::watch::{CatchUp, Sink, Source};
 use crate::api::keys;
 use crate::domain::rules::mark::Mark;
-use crate::domain::rules::registration::{Configuration, Needed, REMEDY};
-use crate::tasks::Supervisor;
+use crate::domain::rules::registration::{Configuration, Needed};
 
-/// The cache. Empty unless [`start`] has been called.
+/// The cache. Empty until [`Registration::expect`] names what should be there.
 #[derive(Debug, Default)]
 pub struct Registration {
     all: RwLock<Vec<(Needed, Stored)>>,
@@ -28,7 +20,7 @@ pub struct Registration {
 
 /// What the log is told.
 #[derive(Debug, PartialEq)]
-enum News {
+pub enum News {
     /// The registration has become lacking: the clause of [`Needed::gap`].
     Lacking(String),
     /// It is whole again.
@@ -37,7 +29,7 @@ enum News {
 
 /// What is stored under a name.
 #[derive(Debug, PartialEq)]
-enum Stored {
+pub enum Stored {
     /// Not yet listed, or the server may not read it.
     Unknown,
     /// Nothing.
@@ -79,14 +71,14 @@ impl Registration {
     }
 
     /// Adds a configuration of which nothing is known yet; returns its place.
-    fn expect(&self, needed: Needed) -> usize {
+    pub fn expect(&self, needed: Needed) -> usize {
         let mut all = self.all.write();
         all.push((needed, Stored::Unknown));
         all.len() - 1
     }
 
     /// Returns whether that is news.
-    fn set(&self, place: usize, now: Stored) -> bool {
+    pub fn set(&self, place: usize, now: Stored) -> bool {
         let mut all = self.all.write();
         let Some((_, stored)) = all.get_mut(place).filter(|(_, stored)| *stored != now) else {
             return false;
@@ -96,7 +88,7 @@ impl Registration {
     }
 
     /// What a change is to the log, each time once: whether namespaces with rules are sent in full.
-    fn news(&self) -> Option<News> {
+    pub fn news(&self) -> Option<News> {
         match self.lack() {
             Some(gap) => {
                 let known = self.lacking.swap(true, Ordering::Relaxed);
@@ -109,87 +101,6 @@ impl Registration {
                 lacked.then_some(News::Whole)
             }
         }
-    }
-}
-
-/// Who is told of every configuration that is stored.
-pub type Told = Arc<dyn Fn(&Configuration) + Send + Sync>;
-
-/// Watches the configurations, each by its name: the server may read no others.
-pub fn start(
-    client: &Client,
-    index: &Arc<Index>,
-    needed: Vec<Needed>,
-    told: &Told,
-    supervisor: &Supervisor,
-) {
-    for needed in needed {
-        let path = match needed.kind {
-            "MutatingWebhookConfiguration" => {
-                "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-            }
-            _ => "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
-        };
-        let source = Source {
-            fields: Some(format!("metadata.name={}", needed.name)),
-            ..Source::all(path)
-        };
-        let sink = One {
-            index: Arc::clone(index),
-            told: Arc::clone(told),
-            place: index.registration.expect(needed),
-        };
-        let (sink, catch_up) = (Arc::new(sink), CatchUp::default());
-        sources::spawn::<Configuration, _>(client, index, source, sink, catch_up, supervisor);
-    }
-}
-
-struct One {
-    index: Arc<Index>,
-    told: Told,
-    place: usize,
-}
-
-impl One {
-    fn set(&self, stored: Stored) {
-        if let Stored::There(configuration) = &stored {
-            (self.told)(configuration);
-        }
-        if self.index.registration.set(self.place, stored) {
-            self.index.tell(Change::Registration);
-            match self.index.registration.news() {
-                Some(News::Lacking(gap)) => warn!(
-                    gap,
-                    "the API server does not send all that the rules hold; {REMEDY}"
-                ),
-                Some(News::Whole) => info!("the API server sends all that the rules hold again"),
-                None => {}
-            }
-        }
-    }
-}
-
-impl Sink<Configuration> for One {
-    fn parse(&self, raw: &str) -> serde_json::Result<Configuration> {
-        serde_json::from_str(raw)
-    }
-    fn unread(&self) -> Option<&Unread> {
-        Some(&self.index.unread)
-    }
-    fn replace(&self, objects: Vec<Configuration>, _version: u64) {
-        let found = objects.into_iter().next();
-        self.set(found.map_or(Stored::Absent, Stored::There));
-    }
-    fn apply(&self, object: Configuration) {
-        self.set(Stored::There(object));
-    }
-    fn delete(&self, _object: Configuration) {
-        self.set(Stored::Absent);
-    }
-    fn bookmark(&self, _version: u64) {}
-    fn unreadable(&self, _raw: &str) -> Option<Configuration> {
-        self.set(Stored::Unknown);
-        None
     }
 }
 

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast::error::RecvError;
 
-use super::index::{Change, Index};
+use super::changes::Change;
+use super::index::Index;
 use super::rulestore::RuleStore;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::RuleKey;
 
 /// Looks at each rule object that changes. Ends with the index.
 pub async fn run(index: Arc<Index>, ledgers: Arc<Ledgers<RuleStore>>) {
-    let mut changes = index.subscribe();
+    let mut changes = index.changes().subscribe();
     loop {
         let changed = match changes.recv().await {
             Ok(Change::Rule(namespace, name)) => lacking(&index, Some((&namespace, &name))),

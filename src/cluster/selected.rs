@@ -8,8 +8,9 @@ use kube::{Client, ResourceExt};
 use tokio::time::timeout;
 
 use super::index::{Namespace, State};
+use super::kind::Kind;
 use super::path;
-use super::sizes::{Kind, Workload};
+use super::sizes::Workload;
 use crate::api::keys;
 use crate::domain::pod::Pod;
 use crate::domain::rules::effect::Matches;

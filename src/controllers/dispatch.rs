@@ -6,30 +6,32 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::Queues;
 use super::turns::Turns;
+use super::{Context, Queues};
 use crate::api::keys;
-use crate::cluster::index::{Change, Index};
+use crate::cluster::changes::Change;
+use crate::cluster::index::Index;
 use crate::domain::collaset;
 use crate::ledger::store::Uid;
 
 /// Feeds the queues until `stop`: first with everything, then with what changes.
 pub async fn run(
-    index: Arc<Index>,
+    context: Arc<Context>,
     queues: Arc<Queues>,
     turns: Arc<Turns>,
     stop: CancellationToken,
 ) {
-    let mut changes = index.subscribe();
-    tokio::select! { () = stop.cancelled() => return, () = index.wait_synced() => {} }
-    everything(&index, &queues);
+    let index = &context.index;
+    let mut changes = index.changes().subscribe();
+    tokio::select! { () = stop.cancelled() => return, () = index.wait_listed() => {} }
+    enqueue_all(&context, &queues);
     loop {
         let change =
             tokio::select! { () = stop.cancelled() => return, change = changes.recv() => change };
         match change {
             Ok(change) => {
                 outdate(&turns, &change); // before anybody looks at them because of the change
-                enqueue(&index, &queues, change);
+                enqueue(&context, &queues, change);
             }
             Err(RecvError::Lagged(missed)) => {
                 info!(
@@ -37,14 +39,15 @@ pub async fn run(
                     "fell behind the changes; looking at everything again"
                 );
                 turns.all_changed();
-                everything(&index, &queues);
+                enqueue_all(&context, &queues);
             }
             Err(RecvError::Closed) => return,
         }
     }
 }
 
-fn everything(index: &Index, queues: &Queues) {
+fn enqueue_all(context: &Context, queues: &Queues) {
+    let (index, objects) = (&context.index, &context.objects);
     let state = index.read();
     for (name, namespace) in state.namespaces() {
         for uid in namespace.pods.keys() {
@@ -55,19 +58,20 @@ fn everything(index: &Index, queues: &Queues) {
         }
         queues.namespaces.add(name.clone());
     }
-    for set in index.objects.sets.names() {
+    for set in objects.sets.names() {
         queues.collasets.add(set);
     }
-    for pool in index.objects.pools.names() {
+    for pool in objects.pools.names() {
         queues.collasets.add(pool); // as if of the set of its name, which may be gone
     }
 }
 
-fn enqueue(index: &Index, queues: &Queues, change: Change) {
+fn enqueue(context: &Context, queues: &Queues, change: Change) {
+    let index = &context.index;
     match change {
         Change::Pod(namespace, uid) => {
             enqueue_pod(queues, &namespace, &uid);
-            enqueue_including(index, queues, &namespace, &uid);
+            enqueue_including(context, queues, &namespace, &uid);
             enqueue_rules(index, queues, &namespace);
         }
         Change::Workload(namespace) => enqueue_rules(index, queues, &namespace),
@@ -101,13 +105,13 @@ fn enqueue_pod(queues: &Queues, namespace: &str, uid: &Uid) {
 }
 
 /// CollaSets that ask for a Pod which nobody controls, or may adopt it.
-fn enqueue_including(index: &Index, queues: &Queues, namespace: &str, uid: &Uid) {
-    let state = index.read();
+fn enqueue_including(context: &Context, queues: &Queues, namespace: &str, uid: &Uid) {
+    let state = context.index.read();
     let pod = state.pod(namespace, uid);
     let Some(pod) = pod.filter(|pod| pod.controller().is_none()) else {
         return;
     };
-    let objects = &index.objects;
+    let objects = &context.objects;
     let name = &pod.metadata.name;
     let mut sets = objects.sets_including(namespace, name);
     if pod.label(keys::INSTANCE_ID).is_some() || !pod.spec.claims.is_empty() {

@@ -26,8 +26,11 @@ use tracing::{Instrument, debug, error_span, warn};
 use crate::cluster::events::Recorder;
 use crate::cluster::failure;
 use crate::cluster::index::Index;
+use crate::cluster::objects::Objects;
 use crate::cluster::pods;
+use crate::cluster::pulse::Pulses;
 use crate::cluster::queue::{Outcome, Queue, Stop};
+use crate::cluster::registration::Registration;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::scalein::Beginnings;
 use crate::cluster::sizes::LiveOwners;
@@ -58,6 +61,12 @@ pub struct Context {
     pub namespace: String,
     /// What this replica knows.
     pub index: Arc<Index>,
+    /// What belongs to CollaSets.
+    pub objects: Arc<Objects>,
+    /// The stored webhook configurations of the server.
+    pub registration: Arc<Registration>,
+    /// How far each watch has come.
+    pub pulses: Arc<Pulses>,
     /// Live reads of the owners of Pods.
     pub owners: Arc<LiveOwners>,
     /// The ledgers.
@@ -101,6 +110,9 @@ impl Context {
             namespace: "kusionstack-system".to_owned(),
             owners: LiveOwners::new(&index),
             index,
+            objects: Arc::default(),
+            registration: Arc::default(),
+            pulses: Arc::default(),
             ledgers: Ledgers::new(store),
             events: Recorder::new(client, || Timestamp::UNIX_EPOCH),
             tenure: Tenure::always(),
@@ -147,7 +159,7 @@ pub async fn run(context: Arc<Context>, work: &Work, ends: Stop) {
         start.begin(&stop),
         waits::run(Arc::clone(&context), stop.clone()),
         dispatch::run(
-            Arc::clone(&context.index),
+            Arc::clone(&context),
             Arc::clone(&queues),
             turns,
             stop.clone()

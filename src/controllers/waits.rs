@@ -39,7 +39,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let period = (context.wait_notice / 4).clamp(Duration::from_millis(250), PERIOD);
     let mut rests: HashMap<String, Instant> = HashMap::new();
     let tell = async {
-        context.index.wait_synced().await;
+        context.index.wait_listed().await;
         loop {
             tokio::time::sleep(period).await;
             let names: Vec<String> = {
@@ -145,7 +145,7 @@ impl Seen {
     ) -> Option<(Arc<Pod>, String)> {
         let pod = self.pods.iter().find(|pod| pod.metadata.uid == wait.pod)?;
         let owner = pod.controller().filter(|owner| owner.is_collaset());
-        let sets = &context.index.objects.sets;
+        let sets = &context.objects.sets;
         let set = owner.and_then(|owner| sets.get(namespace, &owner.name));
         let observed = Observed {
             pod: Arc::clone(pod),

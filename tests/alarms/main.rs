@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use operating::admission::review::Verdict;
-use operating::cluster::registration;
+use operating::cluster::objects::store::Key;
 use operating::cluster::watch::Source;
-use operating::cluster::workloads::store::Key;
+use operating::cluster::watches::registration;
 use operating::domain::rules::registration::Needed;
 use operating::telemetry::logs;
 use serde_json::json;
@@ -74,12 +74,12 @@ async fn webhook_configuration_that_is_gone() {
     let told: registration::Told = std::sync::Arc::new(|_| {});
     registration::start(
         &plant.client,
-        &plant.index,
+        &plant.caches,
         vec![needed],
         &told,
         &plant.supervisor,
     );
-    plant::until(|| !plant.index.registration.is_whole()).await;
+    plant::until(|| !plant.caches.registration.is_whole()).await;
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingNotRegistered"]);
 }
@@ -323,7 +323,7 @@ async fn object_that_can_not_be_read() {
     let plant = Plant::new().await;
     // Before the first scrape.
     let pods = Source::all("/api/v1/pods");
-    assert!(plant.index.unread.add(&pods, "web-1"));
+    assert!(plant.caches.unreadable.add(&pods, "web-1"));
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingUnreadableObjects"]);
 }
@@ -345,7 +345,7 @@ async fn collaset_that_is_stalled() {
             ..Key::default()
         };
         let set = serde_json::from_value(set).unwrap();
-        assert!(plant.index.objects.sets.apply(key, Some(set)));
+        assert!(plant.caches.objects.sets.apply(key, Some(set)));
     };
     set("web", "False");
     let fired = plant.alarms(20, |_| {}, |_, text| text).await;

@@ -17,12 +17,13 @@ use kube::client::Body;
 use operating::admission::guarded::{Denials, guarded};
 use operating::admission::review::{self, Handler, Verdict};
 use operating::cli::serve::reads::{self, Reads};
+use operating::cluster::caches::Caches;
 use operating::cluster::events::Recorder;
 use operating::cluster::index::{Index, NamespaceFacts};
 use operating::cluster::rulestore::RuleStore;
 use operating::cluster::sizes::LiveOwners;
-use operating::cluster::sources;
 use operating::cluster::tenure::Tenure;
+use operating::cluster::watches;
 use operating::controllers::webhooks::Pool;
 use operating::controllers::{self, Work};
 use operating::ledger::commit::Ledgers;
@@ -51,6 +52,7 @@ static ALONE: std::sync::LazyLock<tokio::sync::Mutex<()>> =
 
 pub struct Plant {
     pub client: Client,
+    pub caches: Caches,
     pub index: Arc<Index>,
     pub ledgers: Arc<Ledgers<RuleStore>>,
     pub work: Arc<Work>,
@@ -133,9 +135,10 @@ impl Plant {
         let calls = Calls::register(&exposition);
         process::register(&exposition);
         let client = api();
-        let index = Arc::new(Index::default());
+        let caches = Caches::default();
+        let index = Arc::clone(&caches.index);
         let supervisor = Supervisor::new(CancellationToken::new());
-        let catch_up = sources::start(&client, &index, true, &supervisor);
+        let catch_up = watches::start(&client, &caches, true, &supervisor);
         let ledgers = Ledgers::new(RuleStore::new(client.clone(), Arc::clone(&index), catch_up));
         let stalled = Arc::new(Mutex::new(false));
         let look = Arc::clone(&stalled);
@@ -151,7 +154,7 @@ impl Plant {
         let (leading, lead) = watch::channel(true);
         let (denials, work) = (Denials::default(), Arc::new(Work::default()));
         let reads = Reads {
-            index: Arc::clone(&index),
+            caches: caches.clone(),
             ledgers: Arc::clone(&ledgers),
             calls: Arc::new(Pool::default()),
             denials: denials.clone(),
@@ -165,6 +168,7 @@ impl Plant {
         let resolver = Resolver::new(metrics.clone());
         let plant = Plant {
             client,
+            caches,
             index,
             ledgers,
             work,
@@ -181,7 +185,7 @@ impl Plant {
             alone: Some(alone),
         };
         plant.certificate(60 * 24);
-        plant.index.wait_synced().await;
+        plant.index.wait_listed().await;
         plant
     }
 
@@ -350,6 +354,9 @@ impl Plant {
             client: self.client.clone(),
             namespace: "kusionstack-system".to_owned(),
             index: Arc::clone(&self.index),
+            objects: Arc::clone(&self.caches.objects),
+            registration: Arc::clone(&self.caches.registration),
+            pulses: Arc::clone(&self.caches.pulses),
             owners: LiveOwners::new(&self.index),
             ledgers: Arc::clone(&self.ledgers),
             tenure: Tenure::always(),

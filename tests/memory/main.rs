@@ -10,11 +10,10 @@ mod api;
 mod objects;
 
 use std::alloc::System;
-use std::sync::Arc;
 
 use cap::Cap;
-use operating::cluster::index::Index;
-use operating::cluster::sources;
+use operating::cluster::caches::Caches;
+use operating::cluster::watches;
 use operating::tasks::Supervisor;
 use tokio_util::sync::CancellationToken;
 
@@ -57,11 +56,11 @@ fn listed(api: Api) -> (usize, usize) {
         .unwrap();
     let before = HEAP.allocated();
     let used = runtime.block_on(async {
-        let (index, stop) = (Arc::new(Index::default()), CancellationToken::new());
+        let (caches, stop) = (Caches::default(), CancellationToken::new());
         let supervisor = Supervisor::new(stop.clone());
         let (client, peak) = api.client(|| HEAP.allocated());
-        sources::start(&client, &index, true, &supervisor);
-        index.wait_synced().await;
+        watches::start(&client, &caches, true, &supervisor);
+        caches.index.wait_listed().await;
         for _ in 0..1_000 {
             tokio::task::yield_now().await; // the watches have begun
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::api::collaset::CollaSetSpec;
 use crate::api::keys;
-use crate::cluster::index::Index;
+use crate::cluster::objects::Objects;
 use crate::domain::collaset::claims::{self, hash::Known};
 use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::revision::data::claim_name;
@@ -15,7 +15,12 @@ const NAMED: usize = 5;
 
 /// That a new set of this name does not go on with the claims of a former one, since they are of other templates. Only those count that
 /// this replica knows: it is a hint, and no verdict.
-pub fn warning(index: &Index, namespace: &str, name: &str, spec: &CollaSetSpec) -> Option<String> {
+pub fn warning(
+    objects: &Objects,
+    namespace: &str,
+    name: &str,
+    spec: &CollaSetSpec,
+) -> Option<String> {
     let template_of = |claim: &Claim| {
         let of = claim.labels.get(keys::PVC_TEMPLATE_NAME);
         of.cloned().unwrap_or_default()
@@ -27,7 +32,7 @@ pub fn warning(index: &Index, namespace: &str, name: &str, spec: &CollaSetSpec) 
             && !of.is_empty()
             && claims::is_generated(&format!("{name}-{of}-"), &claim.name)
     };
-    let free = index.objects.claims.controlled_by(namespace, "");
+    let free = objects.claims.controlled_by(namespace, "");
     let left: Vec<_> = free.iter().filter(is_left).collect();
     if left.is_empty() {
         return None;

@@ -114,7 +114,7 @@ impl Handler for Validate {
         change.warnings.extend(unbounded);
         if change.old.is_none() {
             let name = change.new.metadata.name.as_deref().unwrap_or_default();
-            let left = former::warning(&self.0.index, &request.namespace, name, &change.new.spec);
+            let left = former::warning(&self.0.objects, &request.namespace, name, &change.new.spec);
             change.warnings.extend(left);
         }
         let errors = change.errors();

@@ -490,7 +490,7 @@ async fn update_of_all_pods_at_once_is_told_when_it_begins() {
 #[tokio::test]
 async fn claims_of_a_former_set_of_another_template_are_told_of_when_one_is_made() {
     use crate::api::keys;
-    use crate::cluster::workloads::store::Key;
+    use crate::cluster::objects::store::Key;
     use crate::domain::collaset::claims::hash::hash;
     use crate::domain::collaset::observed::Claim;
 
@@ -519,7 +519,7 @@ async fn claims_of_a_former_set_of_another_template_are_told_of_when_one_is_made
             version: 1,
             controller: String::new(),
         };
-        bench.context.index.objects.claims.apply(key, Some(claim));
+        bench.context.objects.claims.apply(key, Some(claim));
     };
     put("web-data-x7b2k", &template("1Gi"));
     put("other-data-x7b2k", &template("1Gi"));

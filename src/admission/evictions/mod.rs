@@ -153,7 +153,7 @@ impl Evictions {
         if begun || context.index.rules_of(pod).is_empty() {
             return None; // the deletion is not up to the budgets any more, or nothing would be claimed
         }
-        match context.index.disruption_budgets.refusal(pod)? {
+        match context.disruption_budgets.refusal(pod)? {
             Refusal::Disallowed { cause } => {
                 let text = format!(
                     "Cannot evict pod as it would violate the pod's disruption budget. {cause}"
@@ -222,7 +222,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::index::Synced;
 
     #[tokio::test]
     async fn without_a_look_a_pod_that_no_cache_knows_is_not_evicted() {
@@ -230,7 +229,7 @@ mod tests {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
         });
         let context = Context::at_epoch(Client::new(service, "default"));
-        context.index.mark(Synced::everything);
+        context.index.mark_all_listed();
         let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "u", "operation": "CREATE", "namespace": "shop", "name": "web-1", "subResource": "eviction",
             "kind": { "group": "policy", "version": "v1", "kind": "Eviction" },

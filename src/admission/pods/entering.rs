@@ -37,7 +37,7 @@ pub fn refused(context: &Context, request: &Request, old: &Pod, new: &Pod) -> Op
         entry.map(|entry| format!("PodTransitionRule {}", entry.snapshot.rules.name))
     };
     // A replica that has yet to see all rules can't tell.
-    let entered = entered.or_else(|| (!index.synced().all()).then(|| "a rule".to_owned()))?;
+    let entered = entered.or_else(|| (!index.listed().all()).then(|| "a rule".to_owned()))?;
     refused_by(context, request, old, new, &entered)
 }
 

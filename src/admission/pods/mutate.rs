@@ -48,7 +48,7 @@ impl Handler for Mutate {
             .skip_warning(request)
             .into_iter()
             .chain(untyped_warnings(request))
-            .chain(replaced::warning(&self.0.index.objects.claims, request));
+            .chain(replaced::warning(&self.0.objects.claims, request));
         warnings.fold(verdict, Verdict::warn)
     }
 
@@ -407,7 +407,7 @@ impl Mutate {
         id: &str,
         known: bool,
     ) -> Result<BTreeSet<String>, Vec<String>> {
-        if !known || !self.0.index.synced().all() {
+        if !known || !self.0.index.listed().all() {
             let reason = "this replica has not yet seen all rules; try again in a moment";
             return Err(vec![format!(
                 "waiting for PodTransitionRule (unknown): {reason}"

@@ -3,7 +3,7 @@
 use super::parse;
 use crate::admission::review::Request;
 use crate::api::keys;
-use crate::cluster::workloads::store::Store;
+use crate::cluster::objects::store::Store;
 use crate::domain::collaset::observed::Claim;
 
 /// What to say if the request has a Pod replaced whose CollaSet owns claims that it mounts.
@@ -41,7 +41,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cluster::workloads::store::Key;
+    use crate::cluster::objects::store::Key;
 
     fn request(old: &Value, new: &Value) -> Request {
         let review = json!({

@@ -331,7 +331,7 @@ mod tests {
 
     use super::*;
     use crate::api::keys;
-    use crate::cluster::index::{NamespaceFacts, Synced};
+    use crate::cluster::index::NamespaceFacts;
 
     /// The verdict without a look at anything on the deletion of a Pod with this status, where the caches know its namespace
     /// as going, and no rule.
@@ -340,7 +340,7 @@ mod tests {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
         });
         let context = Context::at_epoch(Client::new(service, "default"));
-        context.index.mark(Synced::everything);
+        context.index.mark_all_listed();
         context.index.apply_namespace(NamespaceFacts {
             name: "shop".to_owned(),
             terminating_since: NamespaceFacts::since(Some("2026-01-01T00:00:10Z")),
@@ -393,7 +393,7 @@ mod tests {
             }),
             "default",
         ));
-        context.index.mark(Synced::everything);
+        context.index.mark_all_listed();
         let mut new = old.clone();
         change(&mut new);
         let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {

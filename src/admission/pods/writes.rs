@@ -182,7 +182,8 @@ mod tests {
 
     use super::*;
     use crate::api::keys::{self, Family};
-    use crate::cluster::sizes::{Kind, Workload};
+    use crate::cluster::kind::Kind;
+    use crate::cluster::sizes::Workload;
     use crate::domain::lifecycle::restarts;
 
     /// A context whose API server never answers.

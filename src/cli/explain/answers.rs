@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::files::Objects;
-use crate::cluster::sizes::Kind;
+use crate::cluster::kind::Kind;
 
 /// Requests that were not answered.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,7 @@ struct Known {
 impl Known {
     /// Whether a path is that of an owner of a watched kind.
     fn is_owner(namespace: &str, name: &str, path: &str) -> bool {
-        Kind::ALL
+        Kind::OWNERS
             .iter()
             .any(|kind| kind.object_path(namespace, name).is_ok_and(|at| at == path))
     }

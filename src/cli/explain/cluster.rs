@@ -9,8 +9,9 @@ use super::files::Objects;
 use crate::admission::review::Request;
 use crate::api::keys;
 use crate::cluster::index::{Index, NamespaceFacts};
+use crate::cluster::kind::Kind;
 use crate::cluster::rulestore::RuleStore;
-use crate::cluster::sizes::{self, Kind};
+use crate::cluster::sizes::{self};
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::{Expected, Gauges};
 use crate::ledger::commit::Ledgers;
@@ -30,7 +31,7 @@ pub fn fill(index: &Index, objects: &Objects) -> Vec<String> {
     });
     let versions = pods.iter().map(|pod| pod.metadata.resource_version);
     let position = watermarks.chain(versions).max().unwrap_or(0);
-    for kind in Kind::ALL {
+    for kind in Kind::OWNERS {
         let of_kind = objects.workloads.iter().filter(|(of, _)| *of == kind);
         let found = of_kind.filter_map(|(_, value)| sizes::workload(kind, value.clone()));
         index.replace_workloads(kind, found.collect(), Vec::new(), u64::MAX);
@@ -54,7 +55,7 @@ fn missing_owners(objects: &Objects, pods: &[Pod]) -> Vec<String> {
         .filter(|owner| !known(&owner.uid))
         .map(|owner| {
             let (kind, name) = (&owner.kind, &owner.name);
-            match Kind::of(owner) {
+            match Kind::of_owner(owner) {
                 Some(_) => format!(
                     "{kind} {name} is not in the files: its Pods count for themselves, and missing ones do not; add it to \
                      --pods"

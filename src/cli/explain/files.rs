@@ -13,7 +13,7 @@ use crate::admission::review::Request;
 use crate::api::keys;
 use crate::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleSpec};
 use crate::api::validation;
-use crate::cluster::sizes::Kind;
+use crate::cluster::kind::Kind;
 use crate::domain::pod::Pod;
 use crate::domain::rules::ignores;
 
@@ -186,7 +186,7 @@ impl Objects {
                 self.pods.push(value);
             }
             "Namespace" => self.namespaces.push(value),
-            kind => match Kind::ALL.into_iter().find(|known| known.name() == kind) {
+            kind => match Kind::OWNERS.into_iter().find(|known| known.name() == kind) {
                 Some(kind) => self.workloads.push((kind, value)),
                 None => self.notes.push(format!(
                     "{place}: {kind} {name} is of no concern, and left out"

@@ -94,6 +94,8 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         client,
         identity: Identity::default(),
         index: Arc::clone(&index),
+        objects: Arc::default(),
+        disruption_budgets: Arc::default(),
         owners: LiveOwners::new(&index),
         deleted_sets: DeletedSets::default(),
         ledgers: Arc::clone(&ledgers),

@@ -10,9 +10,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::args::ServeArgs;
+use crate::cluster::caches::Caches;
 use crate::cluster::clock;
 use crate::cluster::events::Recorder;
-use crate::cluster::index::Index;
 use crate::cluster::lease::{Candidate, DRAIN};
 use crate::cluster::queue::Stop;
 use crate::cluster::rulestore::RuleStore;
@@ -29,8 +29,8 @@ pub struct Parts<'a> {
     pub args: &'a ServeArgs,
     /// Client.
     pub client: &'a Client,
-    /// The index.
-    pub index: &'a Arc<Index>,
+    /// The caches.
+    pub caches: &'a Caches,
     /// Live reads of owners.
     pub owners: &'a Arc<LiveOwners>,
     /// The ledgers.
@@ -56,7 +56,10 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
     let context = Arc::new(Context {
         client: client.clone(),
         namespace: args.cluster.namespace.clone(),
-        index: Arc::clone(parts.index),
+        index: Arc::clone(&parts.caches.index),
+        objects: Arc::clone(&parts.caches.objects),
+        registration: Arc::clone(&parts.caches.registration),
+        pulses: Arc::clone(&parts.caches.pulses),
         owners: Arc::clone(parts.owners),
         ledgers: Arc::clone(parts.ledgers),
         events: Arc::clone(&events),

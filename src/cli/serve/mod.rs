@@ -20,7 +20,7 @@ use super::args::{LogFormat, ServeArgs};
 use super::{connect, install};
 use crate::admission::guarded::{Denials, guarded};
 use crate::admission::{self, Context, Settings};
-use crate::cluster;
+use crate::cluster::caches::Caches;
 use crate::cluster::clock;
 use crate::cluster::deletedsets::DeletedSets;
 use crate::cluster::events::Recorder;
@@ -30,7 +30,7 @@ use crate::cluster::presence::Kinds;
 use crate::cluster::restoring;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
-use crate::cluster::sources;
+use crate::cluster::watches;
 use crate::controllers::Work;
 use crate::controllers::webhooks::{ApiServer, Pool, Reach};
 use crate::domain::rules::Skips;
@@ -88,8 +88,9 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         true => Skips::Ignored,
         false => Skips::Honoured,
     };
-    let index = Arc::new(Index::new(skips));
-    let catch_up = sources::start(&client, &index, args.features.collasets(), &supervisor);
+    let caches = Caches::new(skips);
+    let index = Arc::clone(&caches.index);
+    let catch_up = watches::start(&client, &caches, args.features.collasets(), &supervisor);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), catch_up);
     let ledgers = Ledgers::new(store);
     let restore = restoring::run(Arc::clone(&index), Arc::clone(&ledgers));
@@ -99,13 +100,13 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let calls = Arc::new(Pool::new(reach));
     let (work, denials) = (Arc::new(Work::default()), Denials::default());
     let (leading, lead) = tokio::sync::watch::channel(false);
-    let sight = watchdog::start(&index, &ledgers, &work, &supervisor)
+    let sight = watchdog::start(&caches, &ledgers, &work, &supervisor)
         .context("the watchdog can't be started")?;
     process::register(&exposition);
     reads::register(
         &exposition,
         reads::Reads {
-            index: Arc::clone(&index),
+            caches: caches.clone(),
             ledgers: Arc::clone(&ledgers),
             calls: Arc::clone(&calls),
             denials: denials.clone(),
@@ -136,6 +137,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         client: client.clone(),
         identity: Identity::default(),
         index: Arc::clone(&index),
+        objects: Arc::clone(&caches.objects),
+        disruption_budgets: Arc::clone(&caches.disruption_budgets),
         owners: Arc::clone(&owners),
         deleted_sets: DeletedSets::default(),
         ledgers: Arc::clone(&ledgers),
@@ -201,7 +204,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 
     if args.install {
         tokio::select! {
-            () = index.wait_synced() => {}
+            () = index.wait_listed() => {}
             fault = supervisor.failed() => return Err(fault.into()),
         }
         // From here on the API server asks; answer well from the first review
@@ -211,11 +214,11 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     // After the installation: until then it is no fault that the webhook configurations are missing.
     let needed = registration::needed(&args.cluster.namespace)?;
     let told = registration::told(&args, &doors, kept.map(|kept| kept.wake));
-    cluster::registration::start(&client, &index, needed, &told, &supervisor);
+    watches::registration::start(&client, &caches, needed, &told, &supervisor);
     let controllers = controllers::start(controllers::Parts {
         args: &args,
         client: &client,
-        index: &index,
+        caches: &caches,
         owners: &owners,
         ledgers: &ledgers,
         calls: &calls,
@@ -309,7 +312,7 @@ fn add_checks(
 ) {
     let watched = Arc::clone(index);
     health.check("caches", move || {
-        let synced = watched.synced();
+        let synced = watched.listed();
         async move {
             if synced.all() {
                 Ok("synced".to_owned())

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::admission::guarded::Denials;
 use crate::api::collaset::CollaSet;
-use crate::cluster::index::Index;
+use crate::cluster::caches::Caches;
 use crate::cluster::rulestore::RuleStore;
 use crate::controllers::Work;
 use crate::controllers::webhooks::{Pool, RuleLabels};
@@ -33,8 +33,8 @@ pub fn register(exposition: &Exposition, reads: Reads) {
 
 /// Where the metrics are read.
 pub struct Reads {
-    /// The index.
-    pub index: Arc<Index>,
+    /// The caches.
+    pub caches: Caches,
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
@@ -154,7 +154,7 @@ impl Reads {
 
     fn caches(&self, out: &mut Out<'_>) -> fmt::Result {
         let (pods, rules, lag) = {
-            let state = self.index.read();
+            let state = self.caches.index.read();
             let (mut pods, mut rules, mut watermark) = (0, 0, 0);
             for (_, namespace) in state.namespaces() {
                 pods += namespace.pods.len();
@@ -170,7 +170,7 @@ impl Reads {
         out.gauge(
             "unreadable_objects",
             "Objects of a watch that can't be read now, and Pods too large to be cached; such a Pod counts as not available, and such a rule holds its Pods",
-            self.index.unread.count() as f64,
+            self.caches.unreadable.count() as f64,
         )?;
         out.gauge(
             "watermark_lag",
@@ -180,7 +180,7 @@ impl Reads {
         out.gauge(
             "webhooks_registered",
             "0 while the stored webhook configurations send fewer requests about Pods than the rules hold; entries about other objects, and those whose failurePolicy is Ignore, do not count",
-            f64::from(u8::from(self.index.registration.is_whole())),
+            f64::from(u8::from(self.caches.registration.is_whole())),
         )?;
         out.gauge(
             "ledgers_not_stored",
@@ -188,7 +188,7 @@ impl Reads {
             self.ledgers.store().unkept() as f64,
         )?;
         let mut oldest = BTreeMap::<&str, f64>::new();
-        for age in self.index.pulses.ages((self.clock)()) {
+        for age in self.caches.pulses.ages((self.clock)()) {
             let known = oldest.entry(age.resource).or_default();
             *known = known.max(age.heard.as_secs_f64());
         }
@@ -206,7 +206,7 @@ impl Reads {
         let mut flight = Operation::ALL.map(|operation| (operation.as_str(), 0u64));
         let mut oldest = Operation::ALL.map(|operation| (operation.as_str(), 0.0f64));
         {
-            let state = self.index.read();
+            let state = self.caches.index.read();
             let rules = state
                 .namespaces()
                 .flat_map(|(_, namespace)| namespace.rules.values());
@@ -250,7 +250,7 @@ impl Reads {
             stalled += u64::from(is_true("Stalled"));
         };
         if leads {
-            self.index.objects.sets.each(count);
+            self.caches.objects.sets.each(count);
         }
         out.family(
             "collasets",

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::certificates::has_segments;
 use crate::admission::routes::{self, ClientConfig, Settings};
 use crate::cli::args::ServeArgs;
-use crate::cluster::registration::Told;
+use crate::cluster::watches::registration::Told;
 use crate::domain::rules::registration::Needed;
 use crate::tls::doors::Doors;
 use crate::tls::selfmanaged::client::segment;

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
+use crate::cluster::caches::Caches;
 use crate::cluster::index::Index;
 use crate::cluster::pulse::Age;
+use crate::cluster::pulse::Pulses;
 use crate::cluster::rulestore::RuleStore;
 use crate::controllers::{Figures, Work};
 use crate::ledger::commit::Ledgers;
@@ -30,17 +32,17 @@ const RESTART: Duration = Duration::from_secs(60);
 
 /// Starts it.
 pub fn start(
-    index: &Arc<Index>,
+    caches: &Caches,
     ledgers: &Arc<Ledgers<RuleStore>>,
     work: &Arc<Work>,
     supervisor: &Supervisor,
 ) -> std::io::Result<Sight> {
     let probes = vec![
         runtime(Handle::current()),
-        index_lock(Arc::clone(index)),
+        index_lock(Arc::clone(&caches.index)),
         ledger_locks(Arc::clone(ledgers)),
-        silent_watches(Arc::clone(index)),
-        motionless_watches(Arc::clone(index)),
+        silent_watches(Arc::clone(&caches.pulses)),
+        motionless_watches(Arc::clone(&caches.pulses)),
         controllers(Arc::clone(work)),
         #[cfg(feature = "faults")]
         fault(),
@@ -113,23 +115,23 @@ fn free(is_free: bool, what: &str) -> Result<(), String> {
     }
 }
 
-fn silent_watches(index: Arc<Index>) -> Probe {
+fn silent_watches(pulses: Arc<Pulses>) -> Probe {
     Probe {
         name: "watch-silent",
         restart_after: None, // the API server does not answer, or refuses
         look: Box::new(move |now| {
-            longer(&index.pulses.ages(now), SILENT, |age| age.heard)
+            longer(&pulses.ages(now), SILENT, |age| age.heard)
                 .map_err(|text| format!("nothing was heard of the watch of {text}"))
         }),
     }
 }
 
-fn motionless_watches(index: Arc<Index>) -> Probe {
+fn motionless_watches(pulses: Arc<Pulses>) -> Probe {
     Probe {
         name: "watch-stuck",
         restart_after: Some(Duration::ZERO),
         look: Box::new(move |now| {
-            longer(&index.pulses.ages(now), MOTIONLESS, |age| age.moved)
+            longer(&pulses.ages(now), MOTIONLESS, |age| age.moved)
                 .map_err(|text| format!("no attempt was made by the watch of {text}"))
         }),
     }

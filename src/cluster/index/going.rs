@@ -28,7 +28,8 @@ mod tests {
     use super::super::Index;
     use super::*;
     use crate::api::keys;
-    use crate::cluster::sizes::{Kind, workload};
+    use crate::cluster::kind::Kind;
+    use crate::cluster::sizes::workload;
 
     fn pod(kind: &str, deleted: bool) -> Pod {
         let mut labels = json!({ (keys::CONTROL): keys::CONTROL_VALUE });

@@ -3,13 +3,13 @@
 mod going;
 mod lost;
 mod namespaces;
+mod owners;
 mod passing;
 mod pods;
 mod rules;
 #[cfg(test)]
 mod tests;
 mod view;
-mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,18 +17,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::{RwLock, RwLockReadGuard};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 
-use super::disruptionbudgets::DisruptionBudgets;
+use super::changes::{Change, Changes};
 use super::following::Following;
+use super::kind::{Kind, Kinds};
 use super::owners::Owners;
-use super::pulse::Pulses;
-use super::registration::Registration;
-use super::sizes::{Kind, Size, Workload, Workloads};
+use super::sizes::{Size, Workload, Workloads};
 use super::tally::Tally;
 use super::timeline::Timeline;
-use super::unread::Unread;
-use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::Skips;
@@ -38,100 +35,40 @@ use lost::Lost;
 
 pub use namespaces::NamespaceFacts;
 
-/// Changes that a slow listener may be behind; beyond that it is told to look at everything again.
-const CHANGES: usize = 16_384;
-
-/// Something changed; listeners look at the index for what it is now.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Change {
-    /// A Pod: namespace and UID.
-    Pod(String, Uid),
-    /// A rule object: namespace and name.
-    Rule(String, String),
-    /// A namespace.
-    Namespace(String),
-    /// The number of Pods that a workload of the namespace should have.
-    Workload(String),
-    /// A CollaSet, or something that it controls: namespace and name.
-    CollaSet(String, String),
-    /// A webhook configuration of the server.
-    Registration,
-}
-
 /// The index.
 #[derive(Debug)]
 pub struct Index {
-    /// What the controllers of workloads look at besides Pods.
-    pub objects: Objects,
-    /// What an eviction is refused for beside the rules.
-    pub disruption_budgets: DisruptionBudgets,
-    /// The stored webhook configurations of the server.
-    pub registration: Registration,
-    /// What cannot be read of all that is watched.
-    pub unread: Unread,
-    /// When each watch was last heard of.
-    pub pulses: Pulses,
     /// Whether the API server still tells the history that this index holds.
     pub timeline: Timeline,
     /// Whether what is decided by is still followed.
     pub following: Arc<Following>,
     state: RwLock<State>,
     position: watch::Sender<u64>,
-    synced: watch::Sender<Synced>,
-    changes: broadcast::Sender<Change>,
+    listed: watch::Sender<Listed>,
+    changes: Changes,
     skips: Skips,
 }
 
-/// Which kinds have been listed at least once.
+/// The kinds that have been listed at least once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Synced {
-    /// Pods.
-    pub pods: bool,
-    /// Rules.
-    pub rules: bool,
-    /// Namespaces.
-    pub namespaces: bool,
-    /// Kinds of owners, a bit for each ([`super::sizes::Kind::bit`]).
-    pub workloads: u8,
-    /// Kinds of [`Index::objects`], a bit for each.
-    pub objects: u8,
-}
+pub struct Listed(Kinds);
 
-/// Kinds of owners that are watched, see [`super::sizes::Kind::ALL`].
-pub const WORKLOAD_KINDS: u8 = 7;
-
-impl Synced {
-    /// Whether all are that the guarantee rests on.
+impl Listed {
+    /// Whether all kinds are listed that decisions rest on.
     pub fn all(self) -> bool {
-        self.pods
-            && self.rules
-            && self.namespaces
-            && self.workloads.count_ones() >= u32::from(WORKLOAD_KINDS)
+        Kind::of_decisions().all(|kind| self.0.contains(kind))
     }
 
-    /// Marks all as listed.
-    #[cfg(test)]
-    pub fn everything(&mut self) {
-        (self.pods, self.rules, self.namespaces) = (true, true, true);
-        (self.workloads, self.objects) = (u8::MAX, u8::MAX);
-    }
-
-    /// The kinds that [`Synced::all`] still waits for.
+    /// Names of the kinds that [`Listed::all`] still waits for.
     pub fn missing(self) -> Vec<&'static str> {
-        let own = [
-            (self.pods, "Pod"),
-            (self.rules, "PodTransitionRule"),
-            (self.namespaces, "Namespace"),
-        ];
-        let owners = Kind::ALL.map(|kind| (self.workloads & (1 << kind.bit()) != 0, kind.name()));
-        let all = own.into_iter().chain(owners);
-        all.filter_map(|(listed, name)| (!listed).then_some(name))
-            .collect()
+        let missing = Kind::of_decisions().filter(|kind| !self.0.contains(*kind));
+        missing.map(Kind::name).collect()
     }
 
-    /// Whether all are that the controllers of workloads look at.
-    pub fn for_workloads(self) -> bool {
-        self.pods && self.objects.count_ones() >= u32::from(objects::KINDS)
+    /// Whether all kinds are listed that the controller of CollaSets reads.
+    pub fn for_collasets(self) -> bool {
+        let mut kinds = [Kind::Pod].into_iter().chain(Kind::OF_COLLASETS);
+        kinds.all(|kind| self.0.contains(kind))
     }
 }
 
@@ -201,17 +138,12 @@ impl Default for Index {
             ..State::default()
         };
         Index {
-            objects: Objects::default(),
-            disruption_budgets: DisruptionBudgets::default(),
-            registration: Registration::default(),
-            pulses: Pulses::default(),
             timeline: Timeline::default(),
             following,
             state: RwLock::new(state),
             position: watch::Sender::new(0),
-            synced: watch::Sender::new(Synced::default()),
-            changes: broadcast::Sender::new(CHANGES),
-            unread: Unread::default(),
+            listed: watch::Sender::new(Listed::default()),
+            changes: Changes::default(),
             skips: Skips::default(),
         }
     }
@@ -241,20 +173,20 @@ impl Index {
         self.state.try_read_for(wait).is_some()
     }
 
-    /// Changes from now on.
-    pub fn subscribe(&self) -> broadcast::Receiver<Change> {
-        self.changes.subscribe()
+    /// Where the index says what has changed.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
     }
 
     /// Which kinds have been listed.
-    pub fn synced(&self) -> Synced {
-        *self.synced.borrow()
+    pub fn listed(&self) -> Listed {
+        *self.listed.borrow()
     }
 
-    /// Returns when all that the guarantee rests on has been listed once.
-    pub async fn wait_synced(&self) {
-        let mut synced = self.synced.subscribe();
-        let _ = synced.wait_for(|s| s.all()).await; // the sender lives as long as self
+    /// Returns when all kinds that decisions rest on have been listed once.
+    pub async fn wait_listed(&self) {
+        let mut listed = self.listed.subscribe();
+        let _ = listed.wait_for(|listed| listed.all()).await; // the sender lives as long as self
     }
 
     /// Returns when the Pod cache has reached `position`.
@@ -278,13 +210,20 @@ impl Index {
         }
     }
 
-    pub(super) fn tell(&self, change: Change) {
-        let _ = self.changes.send(change); // nobody may be listening
+    pub(super) fn notify(&self, change: Change) {
+        self.changes.notify(change);
     }
 
-    /// Marks what has been listed.
-    pub(crate) fn mark(&self, mark: impl FnOnce(&mut Synced)) {
-        self.synced.send_modify(mark);
+    /// Notes that a kind has been listed.
+    pub fn mark_listed(&self, kind: Kind) {
+        self.listed.send_modify(|listed| listed.0.insert(kind));
+    }
+
+    /// Notes that every kind has been listed.
+    #[cfg(test)]
+    pub fn mark_all_listed(&self) {
+        let kinds = Kind::of_decisions().chain(Kind::OF_COLLASETS);
+        kinds.for_each(|kind| self.mark_listed(kind));
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use jiff::Timestamp;
 
-use super::{Change, Index, Namespace};
+use super::{Change, Index, Kind, Namespace};
 use crate::domain::rules::mark::Seen;
 
 /// A namespace, as far as the index keeps it.
@@ -57,7 +57,7 @@ impl Index {
         for namespace in all {
             self.apply_namespace(namespace);
         }
-        self.mark(|s| s.namespaces = true);
+        self.mark_listed(Kind::Namespace);
     }
 
     /// A namespace was added or changed.
@@ -68,7 +68,7 @@ impl Index {
         home.version = facts.version;
         home.labels = Some(facts.labels);
         home.terminating_since = facts.terminating_since;
-        self.tell(Change::Namespace(facts.name));
+        self.notify(Change::Namespace(facts.name));
     }
 
     /// The namespace of this UID was deleted. Nothing changes if another one is known by that name.

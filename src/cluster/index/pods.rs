@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Change, Entry, Index, Namespace, State};
+use super::{Change, Entry, Index, Kind, Namespace, State};
 use crate::domain::pod::Pod;
 use crate::ledger::store::Uid;
 
@@ -28,7 +28,7 @@ impl Index {
         }
         self.advance(&mut state, version, true);
         drop(state);
-        self.mark(|s| s.pods = true);
+        self.mark_listed(Kind::Pod);
     }
 
     /// A managed Pod was added or changed.
@@ -72,7 +72,7 @@ impl Index {
         };
         lost.observe(&uid, old.as_deref(), new.as_deref());
         for set in owners.replace(&uid, old.as_ref(), new.as_ref()) {
-            self.tell(Change::CollaSet(namespace.to_owned(), set));
+            self.notify(Change::CollaSet(namespace.to_owned(), set));
         }
         let owner = new.as_ref().and_then(|pod| pod.controller());
         let unread = owner
@@ -95,6 +95,6 @@ impl Index {
         if new.is_none() {
             state.forget(namespace);
         }
-        self.tell(Change::Pod(namespace.to_owned(), uid));
+        self.notify(Change::Pod(namespace.to_owned(), uid));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Change, Entry, Index, State};
+use super::{Change, Entry, Index, Kind, State};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::tally::Tally;
 use crate::domain::rules::webhook::Verdicts;
@@ -22,7 +22,7 @@ impl Index {
             namespace.rules.retain(|rule, entry| {
                 let keep = listed.contains(&*entry.snapshot.rules.uid);
                 if !keep {
-                    self.tell(Change::Rule(name.clone(), rule.clone()));
+                    self.notify(Change::Rule(name.clone(), rule.clone()));
                 }
                 keep
             });
@@ -32,7 +32,7 @@ impl Index {
         }
         state.forget_all();
         drop(state);
-        self.mark(|s| s.rules = true);
+        self.mark_listed(Kind::PodTransitionRule);
     }
 
     /// A rule object was added or changed.
@@ -49,7 +49,7 @@ impl Index {
             entry.ending_rules.remove(&name);
         }
         state.forget(&namespace);
-        self.tell(Change::Rule(namespace, name));
+        self.notify(Change::Rule(namespace, name));
     }
 
     fn put_rule(&self, state: &mut State, object: PodTransitionRule) {
@@ -83,7 +83,7 @@ impl Index {
                 },
             );
         }
-        self.tell(Change::Rule(namespace, name));
+        self.notify(Change::Rule(namespace, name));
     }
 }
 

@@ -15,9 +15,10 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::changes::Change;
 use super::failure;
 use super::failures::Failures;
-use super::index::{Change, Index};
+use super::index::Index;
 use super::path::{self, Objects};
 use super::position::{self, Unread};
 use super::watch::CatchUp;
@@ -158,7 +159,7 @@ impl RuleStore {
         self.clear_away();
         // No event may tell: what is not kept changes nothing.
         let (namespace, name) = (key.namespace.clone(), key.name.clone());
-        self.index.tell(Change::Rule(namespace, name));
+        self.index.changes().notify(Change::Rule(namespace, name));
         is_kept
     }
 

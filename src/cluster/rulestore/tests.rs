@@ -91,7 +91,7 @@ async fn rule_whose_ledger_is_dropped_is_looked_at_and_looked_at_again_when_a_wr
         false => rule(json!({})),
     });
     let known = serde_json::from_value(rule(json!({}))).unwrap();
-    let mut changes = store.index().subscribe();
+    let mut changes = store.index().changes().subscribe();
     store.index().apply_rule(known);
     let mut told = || {
         let told = std::iter::from_fn(|| changes.try_recv().ok());

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::keys::{self, Family};
 use crate::cluster::index::Index;
-use crate::cluster::sizes::{self, Kind};
+use crate::cluster::kind::Kind;
+use crate::cluster::sizes::{self};
 
 const SECOND: u64 = 1_000_000_000;
 /// Now, in seconds.

@@ -2,14 +2,12 @@
 
 mod discovery;
 mod failure;
-mod kinds;
 mod known;
 mod live;
 mod shared;
 pub(crate) mod wire;
 
 pub use failure::Remedy;
-pub use kinds::Kind;
 pub use known::{Basis, Reading, RootOf, Size, Workload, Workloads};
 pub use live::{LiveOwners, RECENT, Unreadable};
 pub use wire::workload;

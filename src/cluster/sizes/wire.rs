@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 
-use super::{Kind, Workload};
+use super::Workload;
 use crate::api::keys;
 use crate::api::selector::Selector;
+use crate::cluster::kind::Kind;
 use crate::domain::footprint::{MOST_LABELS, fitting};
 use crate::domain::pod::Owner;
 use crate::ledger::store::Uid;
@@ -168,9 +169,7 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
             status.update_revision.is_some() && status.update_revision != status.current_revision,
         ),
         // The API server writes the default into ReplicaSets and their like; a CollaSet without replicas counts as 0.
-        Kind::ReplicaSet | Kind::ReplicationController | Kind::CollaSet => {
-            (Some(count(spec.replicas)), false)
-        }
+        _ => (Some(count(spec.replicas)), false),
     };
     let recreates = kind == Kind::Deployment
         && spec.strategy.as_ref().and_then(|s| s.type_.as_deref()) == Some("Recreate");
@@ -226,7 +225,7 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
 /// Whether objects of an owner's kind may have ReplicaSets: a Deployment, or a kind that is not watched. No other
 /// controller manages them, and a reference to one would lend its number to Pods that it does not know.
 fn has_replica_sets(owner: &Owner) -> bool {
-    Kind::of(owner).is_none_or(|kind| kind == Kind::Deployment)
+    Kind::of_owner(owner).is_none_or(|kind| kind == Kind::Deployment)
 }
 
 fn revision(annotations: Option<&Annotations>) -> u64 {

@@ -14,7 +14,8 @@ use jiff::Timestamp;
 
 use self::owned::Owned;
 use self::selected::Selected;
-use super::sizes::{Kind, Workloads};
+use super::kind::Kind;
+use super::sizes::Workloads;
 use crate::api::keys::Family;
 use crate::domain::announced::is_counted;
 use crate::domain::pod::{Owner, Pod};

@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::*;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::cluster::sizes::{Basis, Kind, Reading, Workload};
+use crate::cluster::kind::Kind;
+use crate::cluster::sizes::{Basis, Reading, Workload};
 
 fn rules() -> RuleSet {
     let object: PodTransitionRule = serde_json::from_value(json!({

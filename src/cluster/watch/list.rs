@@ -66,7 +66,7 @@ pub(super) async fn list<T, S: Sink<T>>(
         match page.metadata.r#continue.filter(|c| !c.is_empty()) {
             Some(next) => params.continue_token = Some(next),
             None => {
-                if let Some(known) = sink.unread() {
+                if let Some(known) = sink.unreadable_objects() {
                     known.keep(source, &unread);
                 }
                 return Ok((objects, page.metadata.resource_version.parse()?));
@@ -112,8 +112,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::index::Index;
-    use crate::cluster::sources::Rules;
+    use crate::cluster::caches::Caches;
+    use crate::cluster::watches::Rules;
 
     struct Names;
 
@@ -194,14 +194,14 @@ mod tests {
             async move { Ok::<_, Infallible>(Response::new(Body::from(page.into_bytes()))) }
         });
         let source = Source::all("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules");
-        let index = Arc::new(Index::default());
-        let sink = Rules(Arc::clone(&index));
+        let caches = Caches::default();
+        let sink = Rules(caches.clone());
         for _ in 0..2 {
             let (rules, version) = list(&Client::new(service, "default"), &source, &sink)
                 .await
                 .unwrap();
             sink.replace(rules, version);
-            let state = index.read();
+            let state = caches.index.read();
             let why = |name| {
                 state
                     .rule("n", name)
@@ -215,7 +215,7 @@ mod tests {
             assert!(why("r1").unwrap_err().starts_with("spec.rules: "));
             assert!(why("r2").unwrap_err().starts_with("spec: "));
         }
-        assert_eq!(index.unread.count(), 2);
+        assert_eq!(caches.unreadable.count(), 2);
     }
 
     #[tokio::test]

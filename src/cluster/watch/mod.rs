@@ -5,6 +5,8 @@
 //! its sink says what to take it for, and it never ends the watch.
 
 mod list;
+mod source;
+mod unreadable;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,11 +27,10 @@ use super::failure;
 use super::path::Objects;
 use super::position;
 use super::timeline::Timeline;
-use super::unread::{self, Unread};
 use list::list;
+pub use source::{LONG, Source};
+pub use unreadable::UnreadableObjects;
 
-/// The API server ends a watch after this long if nothing else is said; the next one continues where it stopped.
-pub const LONG: u32 = 290;
 /// A watch that delivers nothing for this long (bookmarks come each minute) is dead. Of one that lives less long, one that delivers
 /// nothing in all its life. A list follows, which is not taken for a sign of life: the next watch has to deliver something.
 const SILENCE: Duration = Duration::from_secs(90);
@@ -73,7 +74,7 @@ pub trait Sink<T>: Send + Sync + 'static {
         None
     }
     /// Where the objects are noted that cannot be read, if anywhere.
-    fn unread(&self) -> Option<&Unread> {
+    fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
         None
     }
     /// The API server does not serve the kind (404). It is asked again later. Returns whether the sink takes that for news:
@@ -90,31 +91,6 @@ pub trait Sink<T>: Send + Sync + 'static {
     fn known(&self, _at: Instant) {}
     /// The watch has broken off, or the next one is late.
     fn lost(&self) {}
-}
-
-/// What to watch.
-#[derive(Clone, Debug)]
-pub struct Source {
-    /// API path, e.g. `/api/v1/pods`.
-    pub path: &'static str,
-    /// Label selector, if any.
-    pub labels: Option<&'static str>,
-    /// Field selector, if any.
-    pub fields: Option<String>,
-    /// How long one watch lives, in seconds: usually [`LONG`].
-    pub seconds: u32,
-}
-
-impl Source {
-    /// All objects of a kind.
-    pub const fn all(path: &'static str) -> Source {
-        Source {
-            path,
-            labels: None,
-            fields: None,
-            seconds: LONG,
-        }
-    }
 }
 
 /// Asks a running watch to catch up, because it seems to trail.
@@ -231,14 +207,17 @@ fn parse<T, S: Sink<T>>(source: &Source, sink: &S, raw: &RawValue) -> (Option<T>
         Err(e) => (sink.unreadable(raw.get()), Some(e.to_string())),
     };
     let Some(fault) = fault else {
-        if let Some(unread) = sink.unread() {
+        if let Some(unread) = sink.unreadable_objects() {
             unread.remove(source, raw.get());
         }
         return (object, None);
     };
-    let id = unread::id(raw.get());
+    let id = unreadable::id(raw.get());
     // Said once for each object.
-    if sink.unread().is_none_or(|unread| unread.add(source, &id)) {
+    if sink
+        .unreadable_objects()
+        .is_none_or(|unread| unread.add(source, &id))
+    {
         warn!(
             path = source.path,
             uid = id,
@@ -481,7 +460,7 @@ pub(crate) fn deliver<T, S: Sink<T>>(
         "BOOKMARK" => sink.bookmark(version),
         "DELETED" => {
             let (object, _) = parse(source, sink, &event.object);
-            if let Some(unread) = sink.unread() {
+            if let Some(unread) = sink.unreadable_objects() {
                 unread.remove(source, event.object.get());
             }
             match object {

@@ -3,15 +3,15 @@
 use super::super::Context;
 use super::SetName;
 use super::call::{Trouble, call};
+use crate::cluster::objects::{PoolObject, write};
 use crate::cluster::queue::Outcome;
-use crate::cluster::workloads::{PoolObject, write};
 
 /// Deletes the ResourceContext of this name if it is empty (contract section 9) and no CollaSet uses it: one that was
 /// edited by hand, or that an earlier controller has left. One with entries stays, since another set of that name may
 /// want to go on with it.
 pub async fn sweep(context: &Context, (namespace, name): &SetName) -> Outcome {
-    let objects = &context.index.objects;
-    if !context.index.synced().for_workloads() {
+    let objects = &context.objects;
+    if !context.index.listed().for_collasets() {
         return Outcome::Retry;
     }
     let Some(pool) = objects.pools.get(namespace, name) else {

@@ -44,8 +44,8 @@ use tracing::warn;
 
 use super::{Context, SetName};
 use crate::api::collaset::CollaSet;
+use crate::cluster::objects::positions::{self, Positions};
 use crate::cluster::queue::Outcome;
-use crate::cluster::workloads;
 use crate::domain::collaset::planner;
 use crate::ledger::store::Store;
 use memory::Memory;
@@ -66,7 +66,7 @@ const HELD_AGAIN: Duration = Duration::from_secs(10);
 /// How far etcd was when a term began.
 struct Begun {
     pods: u64,
-    others: workloads::Positions,
+    others: Positions,
 }
 
 impl CollaSets {
@@ -85,7 +85,7 @@ impl CollaSets {
         if !self.context.collasets {
             return Outcome::Done;
         }
-        let Some(set) = self.context.index.objects.sets.get(&name.0, &name.1) else {
+        let Some(set) = self.context.objects.sets.get(&name.0, &name.1) else {
             self.memories.lock().remove(&name);
             return leftover::sweep(&self.context, &name).await;
         };
@@ -114,11 +114,11 @@ impl CollaSets {
     }
 
     async fn begun(&self, namespace: &str) -> anyhow::Result<u64> {
-        let (client, index) = (&self.context.client, &self.context.index);
+        let client = &self.context.client;
         let begin = async || -> anyhow::Result<Begun> {
             Ok(Begun {
                 pods: self.context.ledgers.store().present(namespace).await?,
-                others: workloads::positions(client, index).await?,
+                others: positions::read(client, &self.context.pulses).await?,
             })
         };
         // Read once, however slow the API server is: caches that run after a position that moves on would never reach it.

@@ -15,8 +15,8 @@ use super::unmanaged::unmanaged;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::cluster::index::{Namespace, State};
+use crate::cluster::objects::Objects;
 use crate::cluster::queue::Outcome;
-use crate::cluster::workloads::Objects;
 use crate::domain::collaset::claims::{instance, is_usable};
 use crate::domain::collaset::has_name_of;
 use crate::domain::collaset::observed::{Claim, Observed, Revision, pool_name};
@@ -38,7 +38,7 @@ pub async fn observe(
     memory: &Memory,
 ) -> Result<Observed, Outcome> {
     let index = &context.index;
-    if !index.synced().for_workloads() {
+    if !index.listed().for_collasets() {
         return Err(Outcome::After(UNSYNCED));
     }
     let position = memory.position();
@@ -50,11 +50,11 @@ pub async fn observe(
     }
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let name = set.metadata.name.as_deref().unwrap_or_default();
-    let Some(set) = index.objects.sets.get(namespace, name) else {
+    let Some(set) = context.objects.sets.get(namespace, name) else {
         return Err(Outcome::Done);
     };
     let uid = set.metadata.uid.as_deref().unwrap_or_default();
-    let objects = &index.objects;
+    let objects = &context.objects;
     let mut revisions = objects.revisions.controlled_by(namespace, uid);
     let orphans = objects.revisions.controlled_by(namespace, "");
     revisions.extend(orphans.into_iter().filter(|r| is_of(r, &set)));

@@ -176,7 +176,7 @@ fn place(context: &Context, state: &State, name: &str) -> Place {
         let mut labels = labels.clone();
         let mark = needed.max(Mark::of(&labels)).value();
         labels.extend(mark.map(|mark| (keys::NAMESPACE_HAS_RULES.to_owned(), mark.to_owned())));
-        context.index.registration.gap(&labels)
+        context.registration.gap(&labels)
     });
     Place {
         excluded: effect::exclusion(name, labels, Some(&context.namespace)),

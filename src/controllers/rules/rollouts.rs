@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::retries::look::{self, Seen, deletes_more};
 use crate::cluster::index::{Entry, Namespace};
+use crate::cluster::kind::Kind;
 use crate::cluster::selected;
-use crate::cluster::sizes::{Kind, Workload};
+use crate::cluster::sizes::Workload;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::rollouts::{Cause, Rollout};

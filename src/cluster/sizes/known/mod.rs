@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::Kind;
 use crate::api::selector::Selector;
+use crate::cluster::kind::Kind;
 use crate::domain::pod::{Owner, Pod};
 use crate::ledger::store::Uid;
 
@@ -62,7 +62,7 @@ impl Workload {
     /// Whether an owner reference means this object: by the garbage collector's way of looking it up, which asks for kind
     /// and name and compares the UID.
     pub fn is_meant_by(&self, owner: &Owner) -> bool {
-        Kind::of(owner) == Some(self.kind) && self.name == owner.name
+        Kind::of_owner(owner) == Some(self.kind) && self.name == owner.name
     }
 
     /// Whether anything differs that a budget rests on.
@@ -220,7 +220,7 @@ impl Workloads {
             last.basis
                 .references()
                 .iter()
-                .any(|o| Kind::of(o).is_none())
+                .any(|o| Kind::of_owner(o).is_none())
         };
         !self.watched.contains_key(uid) && self.read.get(uid).is_some_and(unwatched)
     }
@@ -294,7 +294,7 @@ impl Workloads {
     /// Whether the controller that a ReplicaSet names may have made it rather than this Deployment, by its name: an earlier
     /// Deployment of the same name, or an object of a kind that is not watched, unless that has no number to give.
     fn may_bear_its_name(&self, named: &Owner, set: &Workload, made: &Owner) -> bool {
-        if Kind::of(named).is_some() {
+        if Kind::of_owner(named).is_some() {
             return self.was(named, &made.name);
         }
         let rest = set.name.strip_prefix(named.name.as_str());
@@ -308,7 +308,7 @@ impl Workloads {
     /// For a ReplicaSet that was deleted before this replica started. A forged reference can only name a Deployment that is
     /// there, which gains a Pod and asks for no more of them.
     fn deployment_behind(&self, owner: &Owner, pod: &Pod) -> Option<Owner> {
-        if Kind::of(owner) != Some(Kind::ReplicaSet) {
+        if Kind::of_owner(owner) != Some(Kind::ReplicaSet) {
             return None;
         }
         self.deployment_of(&owner.name, &pod.metadata.labels)

@@ -18,8 +18,9 @@ use super::discovery::{self, Discovery};
 use super::failure::{Failure, Remedy};
 use super::shared::Shared;
 use super::wire::{self, Object};
-use super::{Basis, Kind, Reading, Workload};
+use super::{Basis, Reading, Workload};
 use crate::cluster::index::Index;
+use crate::cluster::kind::Kind;
 use crate::cluster::{absent, path};
 use crate::domain::pod::Owner;
 use crate::ledger::store::{RuleKey, Uid};
@@ -315,7 +316,7 @@ impl LiveOwners {
         {
             return Ok(Followed::Gone); // no object can have such a name
         }
-        if let Some(kind) = Kind::of(owner) {
+        if let Some(kind) = Kind::of_owner(owner) {
             let path = kind
                 .object_path(namespace, &owner.name)
                 .map_err(|e| Failure::no_request(&e))?;

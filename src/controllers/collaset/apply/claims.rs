@@ -15,7 +15,7 @@ use super::batch::{self, Write};
 use super::look::Look;
 use super::{Work, pods};
 use crate::api::keys;
-use crate::cluster::workloads::{ClaimObject, write};
+use crate::cluster::objects::{ClaimObject, write};
 use crate::domain::collaset::claims;
 use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::plan::{self, ClaimChange, Ownership};

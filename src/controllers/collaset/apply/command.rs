@@ -11,7 +11,7 @@ use super::super::refusals::Key;
 use super::batch::{self, Write};
 use super::{Work, events};
 use crate::api::keys;
-use crate::cluster::workloads::{SetObject, write};
+use crate::cluster::objects::{SetObject, write};
 use crate::domain::collaset::status::Step;
 
 /// Removes it, and tells of it if that is refused. The set is none the worse then: the status has noted the command, which is not

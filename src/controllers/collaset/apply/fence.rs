@@ -7,7 +7,7 @@ use serde_json::json;
 use super::super::call::{Trouble, call};
 use super::Work;
 use crate::api::keys;
-use crate::cluster::workloads::{ClaimObject, write};
+use crate::cluster::objects::{ClaimObject, write};
 
 /// Gives a new version to those of these claims that the set has, each once until this process sends a deletion of its own. One that is kept is let go, which
 /// must not come late either.

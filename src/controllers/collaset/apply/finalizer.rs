@@ -8,7 +8,7 @@ use super::super::call::{Halt, Trouble, call};
 use super::super::refusals::Key;
 use super::{Work, events};
 use crate::api::keys;
-use crate::cluster::workloads::{SetObject, write};
+use crate::cluster::objects::{SetObject, write};
 use crate::domain::collaset::status::Step;
 
 /// Adds it.

@@ -27,7 +27,7 @@ use super::super::Context;
 use super::call::{Halt, worse};
 use super::memory::{Memory, SPACING};
 use crate::api::collaset::CollaSet;
-use crate::cluster::workloads::Objects;
+use crate::cluster::objects::Objects;
 use crate::domain::collaset::observed::{Claim, Observed, Pool};
 use crate::domain::collaset::plan::{Event, Plan};
 use crate::domain::collaset::poolless::without_pool;
@@ -84,7 +84,7 @@ impl<'a> Work<'a> {
     }
 
     fn objects(&self) -> &Objects {
-        &self.context.index.objects
+        &self.context.objects
     }
 
     fn namespace(&self) -> &str {

@@ -10,7 +10,7 @@ use super::Work;
 use super::batch::{self, Write};
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
-use crate::cluster::workloads::{PoolObject, write};
+use crate::cluster::objects::{PoolObject, write};
 use crate::domain::collaset::observed::pool_name;
 use crate::domain::collaset::status::Step;
 

@@ -13,7 +13,7 @@ use super::super::refusals::{Key, Kind};
 use super::Work;
 use super::batch::{self, Write};
 use crate::api::keys;
-use crate::cluster::workloads::{RevisionObject, write};
+use crate::cluster::objects::{RevisionObject, write};
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::{Ownership, RevisionChange};
 use crate::domain::collaset::status::Step;

@@ -11,7 +11,7 @@ use super::super::memory::SPACING;
 use super::super::refusals::Key;
 use super::{Work, events};
 use crate::api::collaset::CollaSetStatus;
-use crate::cluster::workloads::{SetObject, write};
+use crate::cluster::objects::{SetObject, write};
 use crate::domain::collaset::plan::{Event, Left};
 use crate::domain::collaset::status::{Step, failed, news};
 

@@ -17,9 +17,9 @@ use super::observe::observe;
 use super::refusals::{Key, PAUSES};
 use crate::api::keys::{self, Family};
 use crate::api::resourcecontext::ContextDetail;
+use crate::cluster::objects::{CachedKind, ClaimObject, PoolObject, SetObject};
 use crate::cluster::queue::Outcome;
 use crate::cluster::tenure::Tenure;
-use crate::cluster::workloads::{ClaimObject, KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
 use crate::domain::collaset::Operation;
 use crate::domain::collaset::observed::{Claim, Observed, Revision};
@@ -61,14 +61,14 @@ impl Bed {
     }
 
     /// Puts an object of the API server into its cache, as the watch does.
-    fn learn<W: Wire>(&self, path: &str) {
+    fn learn<W: CachedKind>(&self, path: &str) {
         let object = self.api.0.lock().objects[path].to_string();
         let object: W = serde_json::from_str(&object).unwrap();
-        W::store(&self.context.index.objects).apply(object.key(), object.keep());
+        W::store(&self.context.objects).apply(object.key(), object.keep());
     }
 
     fn observed(&self) -> Observed {
-        let objects = &self.context.index.objects;
+        let objects = &self.context.objects;
         Observed {
             set: objects.sets.get("n", "web").unwrap(),
             revisions: Vec::new(),
@@ -230,7 +230,7 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
     assert_eq!(finalizers, Some(vec![keys::PRE_RECLAIM_FINALIZER.into()]));
     assert_eq!(observed.set.status.as_ref().unwrap().replicas, 1);
     assert_eq!(observed.pool.unwrap().contexts.len(), 1);
-    let objects = &bed.context.index.objects;
+    let objects = &bed.context.objects;
     assert_eq!(objects.revisions.controlled_by("n", "set").len(), 1);
     assert_eq!(objects.claims.names_where("n", |_| true).len(), 1);
     // What the Pod cache has to reach is the last write of a Pod.
@@ -886,9 +886,7 @@ async fn nothing_is_planned_from_a_cache_older_than_the_own_write() {
         "nothing is listed yet"
     );
     index.replace_pods(Vec::new(), 5);
-    for bit in 0..KINDS {
-        index.mark(|s| s.objects |= 1 << bit);
-    }
+    index.mark_all_listed();
     bed.memory.wrote_pod(7);
     let trailing = observe(&bed.context, &set, &bed.memory).await;
     assert!(matches!(trailing, Err(Outcome::Retry)));
@@ -904,9 +902,7 @@ async fn pod_to_include_that_the_cache_has_yet_to_show_is_waited_for() {
     let bed = Bed::new();
     let index = &bed.context.index;
     index.replace_pods(Vec::new(), 1);
-    for bit in 0..KINDS {
-        index.mark(|s| s.objects |= 1 << bit);
-    }
+    index.mark_all_listed();
     let labels = json!({ keys::CONTROL: keys::CONTROL_VALUE });
     let pod = json!({ "metadata": { "namespace": "n", "name": "web-0", "labels": labels } });
     bed.api.put(&format!("{PODS}/web-0"), pod);
@@ -931,9 +927,7 @@ async fn new_leader_plans_nothing_before_the_cache_has_what_the_former_one_wrote
     let bed = Bed::new();
     let index = &bed.context.index;
     index.replace_pods(Vec::new(), 1);
-    for bit in 0..KINDS {
-        index.mark(|s| s.objects |= 1 << bit);
-    }
+    index.mark_all_listed();
     bed.pod("web-of-the-former-leader");
     let written = bed.api.0.lock().version;
     let leader = CollaSets::new(Arc::clone(&bed.context));
@@ -1441,9 +1435,7 @@ async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
         };
         let index = &bed.context.index;
         index.replace_pods(Vec::new(), 1);
-        for bit in 0..KINDS {
-            index.mark(|s| s.objects |= 1 << bit);
-        }
+        index.mark_all_listed();
         for _ in 0..20 {
             let set = bed.observed().set;
             let observed = observe(&bed.context, &set, &bed.memory).await;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::task::yield_now;
 
 use crate::cluster::index::{Entry, Namespace};
-use crate::cluster::sizes::{Kind, Workload};
+use crate::cluster::kind::Kind;
+use crate::cluster::sizes::Workload;
 use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
 use crate::ledger::store::Uid;

@@ -91,7 +91,7 @@ impl Retries {
     /// The start of a lead. Rules may have been deleted or changed while nobody led: wakes the owners that no rule covers
     /// in the namespaces that hold rules, or have held some lately. Ends when they have been woken, or at `stop`.
     pub async fn begin(&self, context: &Context, stop: &CancellationToken) {
-        tokio::select! { () = stop.cancelled() => return, () = context.index.wait_synced() => {} }
+        tokio::select! { () = stop.cancelled() => return, () = context.index.wait_listed() => {} }
         let marked: Vec<String> = {
             let state = context.index.read();
             let marked = state.namespaces().filter(|(_, home)| {

@@ -11,21 +11,19 @@ use super::store::{Key, Store};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::resourcecontext::ResourceContextSpec;
+use crate::cluster::kind::Kind;
 use crate::cluster::sizes::wire::Object;
-use crate::cluster::watch::Source;
 use crate::domain::collaset::observed::{Claim, Pool, Revision};
 use crate::domain::pod::{Metadata, Owner};
 
 /// A kind that is cached.
-pub trait Wire: DeserializeOwned + Send + 'static {
+pub trait CachedKind: DeserializeOwned + Send + 'static {
     /// What is kept of an object.
     type Kept: Send + Sync + 'static;
-    /// Path of all objects.
-    const PATH: &'static str;
     /// Selects what is watched.
     const LABELS: Option<&'static str>;
-    /// Its bit in [`crate::cluster::index::Synced::objects`].
-    const BIT: u8;
+    /// The kind.
+    const KIND: Kind;
 
     /// Its cache.
     fn store(objects: &Objects) -> &Store<Self::Kept>;
@@ -59,14 +57,6 @@ pub trait Wire: DeserializeOwned + Send + 'static {
     }
 }
 
-/// The watch of a kind.
-pub(super) fn source<W: Wire>() -> Source {
-    Source {
-        labels: W::LABELS,
-        ..Source::all(W::PATH)
-    }
-}
-
 fn controller(metadata: &Metadata) -> Option<&Owner> {
     metadata.owner_references.iter().find(|o| o.controller)
 }
@@ -83,7 +73,7 @@ fn controller_uid(metadata: &Metadata) -> Option<String> {
 /// A CollaSet, and separately what a budget reads of it: the budgets must not depend on the rest being well formed.
 #[derive(Debug)]
 pub struct SetObject {
-    pub(super) budget: Object,
+    pub(crate) budget: Object,
     metadata: Metadata,
     set: Option<CollaSet>,
 }
@@ -111,11 +101,10 @@ impl<'de> Deserialize<'de> for SetObject {
     }
 }
 
-impl Wire for SetObject {
+impl CachedKind for SetObject {
     type Kept = CollaSet;
-    const PATH: &'static str = "/apis/apps.kusionstack.io/v1alpha1/collasets";
     const LABELS: Option<&'static str> = None;
-    const BIT: u8 = 0;
+    const KIND: Kind = Kind::CollaSet;
 
     fn store(objects: &Objects) -> &Store<CollaSet> {
         &objects.sets
@@ -166,11 +155,10 @@ impl From<WholeRevision> for RevisionObject {
     }
 }
 
-impl Wire for RevisionObject {
+impl CachedKind for RevisionObject {
     type Kept = Revision;
-    const PATH: &'static str = "/apis/apps/v1/controllerrevisions";
     const LABELS: Option<&'static str> = None;
-    const BIT: u8 = 1;
+    const KIND: Kind = Kind::ControllerRevision;
 
     fn store(objects: &Objects) -> &Store<Revision> {
         &objects.revisions
@@ -210,11 +198,10 @@ pub struct ClaimObject {
     metadata: Metadata,
 }
 
-impl Wire for ClaimObject {
+impl CachedKind for ClaimObject {
     type Kept = Claim;
-    const PATH: &'static str = "/api/v1/persistentvolumeclaims";
     const LABELS: Option<&'static str> = Some("kusionstack.io/control=true");
-    const BIT: u8 = 2;
+    const KIND: Kind = Kind::PersistentVolumeClaim;
 
     fn store(objects: &Objects) -> &Store<Claim> {
         &objects.claims
@@ -248,11 +235,10 @@ pub struct PoolObject {
     spec: Option<ResourceContextSpec>,
 }
 
-impl Wire for PoolObject {
+impl CachedKind for PoolObject {
     type Kept = Pool;
-    const PATH: &'static str = "/apis/apps.kusionstack.io/v1alpha1/resourcecontexts";
     const LABELS: Option<&'static str> = None;
-    const BIT: u8 = 3;
+    const KIND: Kind = Kind::ResourceContext;
 
     fn store(objects: &Objects) -> &Store<Pool> {
         &objects.pools

@@ -5,16 +5,16 @@ use std::collections::{HashMap, HashSet};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::watch::Source;
+use super::source::Source;
 
 /// A watch: API path and field selector.
 type Watch = (&'static str, Option<String>);
 
 /// Which objects of each watch cannot be read, or are too large to be cached, in the version that was seen last.
 #[derive(Debug, Default)]
-pub struct Unread(Mutex<HashMap<Watch, HashSet<String>>>);
+pub struct UnreadableObjects(Mutex<HashMap<Watch, HashSet<String>>>);
 
-impl Unread {
+impl UnreadableObjects {
     /// How many objects there are.
     pub fn count(&self) -> usize {
         self.0.lock().values().map(HashSet::len).sum()
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn object_counts_once_until_it_can_be_read() {
-        let unread = Unread::default();
+        let unread = UnreadableObjects::default();
         let news = [
             unread.add(&PODS, "a"),
             unread.add(&PODS, "a"),
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn list_says_what_is_left() {
-        let unread = Unread::default();
+        let unread = UnreadableObjects::default();
         for object in ["a", "b"] {
             unread.add(&PODS, object);
             unread.add(&RULES, object);

@@ -6,12 +6,11 @@ use kube::core::params::{DeleteParams, Patch, PostParams, Preconditions};
 use kube::{Client, Error};
 use serde_json::Value;
 
-use super::Objects;
-use super::wire::Wire;
+use super::{CachedKind, Objects};
 use crate::cluster::path;
 
 /// Creates an object; its UID.
-pub async fn create<W: Wire>(
+pub async fn create<W: CachedKind>(
     client: &Client,
     objects: &Objects,
     namespace: &str,
@@ -26,7 +25,7 @@ pub async fn create<W: Wire>(
 }
 
 /// Patches an object, or its `status`.
-pub async fn patch<W: Wire>(
+pub async fn patch<W: CachedKind>(
     client: &Client,
     objects: &Objects,
     (namespace, name): (&str, &str),
@@ -39,7 +38,7 @@ pub async fn patch<W: Wire>(
 }
 
 /// Reads an object from etcd; `None` when there is none of that name that the cache would keep.
-pub async fn get<W: Wire>(
+pub async fn get<W: CachedKind>(
     client: &Client,
     objects: &Objects,
     (namespace, name): (&str, &str),
@@ -54,7 +53,7 @@ pub async fn get<W: Wire>(
 }
 
 /// Deletes an object, if it is still this one, and this version of it if one is given. Gone already is fine.
-pub async fn delete<W: Wire>(
+pub async fn delete<W: CachedKind>(
     client: &Client,
     objects: &Objects,
     (namespace, name, uid): (&str, &str, &str),
@@ -95,14 +94,14 @@ fn as_go_writes(json: &str) -> Vec<u8> {
     body.into_bytes()
 }
 
-fn take<W: Wire>(objects: &Objects, object: W) {
+fn take<W: CachedKind>(objects: &Objects, object: W) {
     let key = object.key();
     W::store(objects).written(key, object.keep());
 }
 
 /// The objects of a namespace.
-fn all<W: Wire>(namespace: &str) -> Result<path::Objects, Error> {
-    let (api, plural) = W::PATH.rsplit_once('/').unwrap_or_default();
+fn all<W: CachedKind>(namespace: &str) -> Result<path::Objects, Error> {
+    let (api, plural) = W::KIND.path().rsplit_once('/').unwrap_or_default();
     path::Objects::of(api, namespace, plural)
 }
 

@@ -1,46 +1,47 @@
-//! From a watch into its cache, and word to the CollaSets that a change concerns.
+//! What belongs to CollaSets, from the watch of its kind into its cache. Notifies the CollaSets that a change concerns.
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
-use super::wire::{SetObject, Wire};
-use crate::cluster::index::{Change, Index};
-use crate::cluster::sources::Workloads;
-use crate::cluster::unread::Unread;
-use crate::cluster::watch::Sink;
+use super::owners::Owners;
+use crate::cluster::caches::Caches;
+use crate::cluster::changes::Change;
+use crate::cluster::objects::{CachedKind, SetObject};
+use crate::cluster::watch::{Sink, UnreadableObjects};
 use crate::domain::pod::Metadata;
 
 /// The sink of one kind.
-pub struct Feed<W> {
-    index: Arc<Index>,
+pub struct CacheSink<W> {
+    caches: Caches,
     kind: PhantomData<fn(W)>,
 }
 
-impl<W: Wire> Feed<W> {
+impl<W: CachedKind> CacheSink<W> {
     /// A sink that feeds the cache of this kind in the index.
-    pub fn new(index: &Arc<Index>) -> Self {
-        Feed {
-            index: Arc::clone(index),
+    pub fn new(caches: &Caches) -> Self {
+        CacheSink {
+            caches: caches.clone(),
             kind: PhantomData,
         }
     }
 
-    fn tell(&self, sets: impl IntoIterator<Item = (String, String)>) {
+    fn notify(&self, sets: impl IntoIterator<Item = (String, String)>) {
         for (namespace, name) in sets {
-            self.index.tell(Change::CollaSet(namespace, name));
+            self.caches
+                .changes
+                .notify(Change::CollaSet(namespace, name));
         }
     }
 
     fn concerned(&self, metadata: &Metadata) -> Vec<(String, String)> {
-        W::concerns(metadata, &self.index.objects)
+        W::concerns(metadata, &self.caches.objects)
             .into_iter()
             .map(|name| (metadata.namespace.clone(), name))
             .collect()
     }
 }
 
-impl<W: Wire> Sink<W> for Feed<W> {
+impl<W: CachedKind> Sink<W> for CacheSink<W> {
     fn parse(&self, raw: &str) -> serde_json::Result<W> {
         serde_json::from_str(raw)
     }
@@ -50,7 +51,7 @@ impl<W: Wire> Sink<W> for Feed<W> {
             told.extend(self.concerned(object.metadata()));
         }
         let kept = objects.into_iter().map(|o| (o.key(), o.keep())).collect();
-        for key in W::store(&self.index.objects).replace(kept, version) {
+        for key in W::store(&self.caches.objects).replace(kept, version) {
             // Of what has gone unseen the controller's name is not known: as if there were none.
             told.extend(self.concerned(&Metadata {
                 namespace: key.namespace,
@@ -58,39 +59,39 @@ impl<W: Wire> Sink<W> for Feed<W> {
                 ..Metadata::default()
             }));
         }
-        self.index.mark(|s| s.objects |= 1 << W::BIT);
-        self.tell(told);
+        self.caches.index.mark_listed(W::KIND);
+        self.notify(told);
     }
 
     fn apply(&self, object: W) {
         let concerned = self.concerned(object.metadata());
-        if W::store(&self.index.objects).apply(object.key(), object.keep()) {
-            self.tell(concerned);
+        if W::store(&self.caches.objects).apply(object.key(), object.keep()) {
+            self.notify(concerned);
         }
     }
 
     fn delete(&self, object: W) {
-        if W::store(&self.index.objects).delete(&object.key()) {
-            self.tell(self.concerned(object.metadata()));
+        if W::store(&self.caches.objects).delete(&object.key()) {
+            self.notify(self.concerned(object.metadata()));
         }
     }
 
     fn bookmark(&self, version: u64) {
-        W::store(&self.index.objects).bookmark(version);
+        W::store(&self.caches.objects).bookmark(version);
     }
 
     fn unreadable(&self, _raw: &str) -> Option<W> {
         None
     }
-    fn unread(&self) -> Option<&Unread> {
-        Some(&self.index.unread)
+    fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
+        Some(&self.caches.unreadable)
     }
 }
 
 /// The sink of CollaSets: the budgets and the cache.
 pub struct Sets {
-    pub budget: Workloads,
-    pub feed: Feed<SetObject>,
+    pub budget: Owners,
+    pub cache: CacheSink<SetObject>,
 }
 
 impl Sink<SetObject> for Sets {
@@ -103,24 +104,24 @@ impl Sink<SetObject> for Sets {
             .map(|o| self.budget.read(o.budget.clone()))
             .collect();
         self.budget.replace(budget, version);
-        self.feed.replace(objects, version);
+        self.cache.replace(objects, version);
     }
 
     fn apply(&self, object: SetObject) {
         self.budget.apply(self.budget.read(object.budget.clone()));
-        self.feed.apply(object);
+        self.cache.apply(object);
     }
 
     fn delete(&self, object: SetObject) {
         self.budget.delete(self.budget.read(object.budget.clone()));
-        self.feed.delete(object);
+        self.cache.delete(object);
     }
 
     fn bookmark(&self, version: u64) {
-        self.feed.bookmark(version);
+        self.cache.bookmark(version);
     }
 
     fn unreadable(&self, raw: &str) -> Option<SetObject> {
-        self.feed.unreadable(raw)
+        self.cache.unreadable(raw)
     }
 }

@@ -1,11 +1,17 @@
-//! The kinds of owners that are watched.
+//! The kinds of objects that this replica watches.
 
-use crate::cluster::path;
+use super::path;
 use crate::domain::pod::Owner;
 
-/// A kind that owns Pods, directly or by ReplicaSets, and is watched. Owners of other kinds are read live.
+/// A kind that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
+    /// `v1`; only managed Pods are watched.
+    Pod,
+    /// `apps.kusionstack.io/v1alpha1`.
+    PodTransitionRule,
+    /// `v1`.
+    Namespace,
     /// `apps/v1`.
     ReplicaSet,
     /// `apps/v1`.
@@ -20,11 +26,19 @@ pub enum Kind {
     DaemonSet,
     /// `batch/v1`.
     Job,
+    /// `apps/v1`.
+    ControllerRevision,
+    /// `v1`; only those with the control label are watched.
+    PersistentVolumeClaim,
+    /// `apps.kusionstack.io/v1alpha1`.
+    ResourceContext,
+    /// `policy/v1`.
+    PodDisruptionBudget,
 }
 
 impl Kind {
-    /// All of them, in the order of their bits.
-    pub const ALL: [Kind; 7] = [
+    /// The kinds that own Pods, directly or by ReplicaSets. Owners of other kinds are read live.
+    pub const OWNERS: [Kind; 7] = [
         Kind::ReplicaSet,
         Kind::StatefulSet,
         Kind::ReplicationController,
@@ -34,11 +48,25 @@ impl Kind {
         Kind::Job,
     ];
 
+    /// The kinds that the controller of CollaSets reads besides Pods.
+    pub const OF_COLLASETS: [Kind; 4] = [
+        Kind::CollaSet,
+        Kind::ControllerRevision,
+        Kind::PersistentVolumeClaim,
+        Kind::ResourceContext,
+    ];
+
+    /// The kinds that decisions rest on: nothing is admitted before all of them have been listed.
+    pub fn of_decisions() -> impl Iterator<Item = Kind> {
+        let own = [Kind::Pod, Kind::PodTransitionRule, Kind::Namespace];
+        own.into_iter().chain(Kind::OWNERS)
+    }
+
     /// The kind of an owner, if it is watched. The version does not matter: all versions of a group have the same
     /// objects.
-    pub fn of(owner: &Owner) -> Option<Kind> {
+    pub fn of_owner(owner: &Owner) -> Option<Kind> {
         let group = owner.group();
-        Kind::ALL
+        Kind::OWNERS
             .into_iter()
             .find(|kind| kind.name() == owner.kind && kind.group() == group)
     }
@@ -47,7 +75,7 @@ impl Kind {
     /// in decimal, and a Deployment has none but those of its ReplicaSets: their controllers neither keep nor replace other
     /// Pods that refer to them.
     pub fn may_own(owner: &Owner, pod: &str) -> bool {
-        match Kind::of(owner) {
+        match Kind::of_owner(owner) {
             Some(Kind::StatefulSet) => {}
             Some(Kind::Deployment) => return false,
             _ => return true,
@@ -62,14 +90,12 @@ impl Kind {
         })
     }
 
-    /// Its bit in [`crate::cluster::index::Synced::workloads`].
-    pub const fn bit(self) -> u8 {
-        self as u8
-    }
-
     /// `kind` of its objects.
     pub const fn name(self) -> &'static str {
         match self {
+            Kind::Pod => "Pod",
+            Kind::PodTransitionRule => "PodTransitionRule",
+            Kind::Namespace => "Namespace",
             Kind::ReplicaSet => "ReplicaSet",
             Kind::StatefulSet => "StatefulSet",
             Kind::ReplicationController => "ReplicationController",
@@ -77,12 +103,19 @@ impl Kind {
             Kind::Deployment => "Deployment",
             Kind::DaemonSet => "DaemonSet",
             Kind::Job => "Job",
+            Kind::ControllerRevision => "ControllerRevision",
+            Kind::PersistentVolumeClaim => "PersistentVolumeClaim",
+            Kind::ResourceContext => "ResourceContext",
+            Kind::PodDisruptionBudget => "PodDisruptionBudget",
         }
     }
 
     /// API path of all its objects in all namespaces.
     pub const fn path(self) -> &'static str {
         match self {
+            Kind::Pod => "/api/v1/pods",
+            Kind::PodTransitionRule => "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
+            Kind::Namespace => "/api/v1/namespaces",
             Kind::ReplicaSet => "/apis/apps/v1/replicasets",
             Kind::StatefulSet => "/apis/apps/v1/statefulsets",
             Kind::ReplicationController => "/api/v1/replicationcontrollers",
@@ -90,6 +123,10 @@ impl Kind {
             Kind::Deployment => "/apis/apps/v1/deployments",
             Kind::DaemonSet => "/apis/apps/v1/daemonsets",
             Kind::Job => "/apis/batch/v1/jobs",
+            Kind::ControllerRevision => "/apis/apps/v1/controllerrevisions",
+            Kind::PersistentVolumeClaim => "/api/v1/persistentvolumeclaims",
+            Kind::ResourceContext => "/apis/apps.kusionstack.io/v1alpha1/resourcecontexts",
+            Kind::PodDisruptionBudget => "/apis/policy/v1/poddisruptionbudgets",
         }
     }
 
@@ -123,6 +160,30 @@ impl Kind {
     }
 }
 
+/// A set of kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds(u16);
+
+impl Kinds {
+    /// Adds a kind.
+    pub fn insert(&mut self, kind: Kind) {
+        self.0 |= 1 << kind as u16;
+    }
+
+    /// Whether the kind is in the set.
+    pub fn contains(self, kind: Kind) -> bool {
+        self.0 & (1 << kind as u16) != 0
+    }
+}
+
+impl FromIterator<Kind> for Kinds {
+    fn from_iter<I: IntoIterator<Item = Kind>>(kinds: I) -> Kinds {
+        let mut set = Kinds::default();
+        kinds.into_iter().for_each(|kind| set.insert(kind));
+        set
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -138,7 +199,7 @@ mod tests {
 
     #[test]
     fn kinds_are_told_by_group_and_kind() {
-        let found = |version, kind| Kind::of(&owner(version, kind));
+        let found = |version, kind| Kind::of_owner(&owner(version, kind));
         assert_eq!(found("apps/v1", "Deployment"), Some(Kind::Deployment));
         assert_eq!(
             found("v1", "ReplicationController"),
@@ -188,18 +249,19 @@ mod tests {
 
     #[test]
     fn every_kind_is_told_by_its_own_api_version() {
-        for kind in Kind::ALL {
+        for kind in Kind::OWNERS {
             assert_eq!(
-                Kind::of(&owner(&kind.api_version(), kind.name())),
+                Kind::of_owner(&owner(&kind.api_version(), kind.name())),
                 Some(kind)
             );
         }
     }
 
     #[test]
-    fn bits_follow_the_order() {
-        for (bit, kind) in (0u8..).zip(Kind::ALL) {
-            assert_eq!(kind.bit(), bit);
-        }
+    fn set_contains_the_kinds_that_were_inserted() {
+        let kinds: Kinds = Kind::of_decisions().collect();
+        assert!(Kind::of_decisions().all(|kind| kinds.contains(kind)));
+        assert!(!kinds.contains(Kind::PodDisruptionBudget));
+        assert!(!Kinds::default().contains(Kind::Pod));
     }
 }

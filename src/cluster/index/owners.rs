@@ -1,7 +1,8 @@
 //! Owners of Pods in the index: how many Pods each is to have.
 
 use super::{Change, Entry, Index, Namespace, State};
-use crate::cluster::sizes::{Basis, Kind, Reading, Workload};
+use crate::cluster::kind::Kind;
+use crate::cluster::sizes::{Basis, Reading, Workload};
 use crate::ledger::store::{RuleKey, Uid};
 
 impl Index {
@@ -27,7 +28,7 @@ impl Index {
         for (namespace, uid, workload) in all {
             self.set_workload(&namespace, uid, Some(workload));
         }
-        self.mark(|s| s.workloads |= 1 << kind.bit());
+        self.mark_listed(kind);
     }
 
     /// An owner of a watched kind came, changed or (`None`) went. An older version than the known one changes nothing.
@@ -86,7 +87,7 @@ impl Index {
         {
             tally.update_owner(&snapshot.rules, uid, workloads);
         }
-        self.tell(Change::Workload(name.to_owned()));
+        self.notify(Change::Workload(name.to_owned()));
     }
 
     /// Owners to be read live before a rule object decides, see [`crate::cluster::tally::Tally::doubts`].

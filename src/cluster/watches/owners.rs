@@ -1,0 +1,88 @@
+//! Owners of Pods, from the watch of their kind into the index.
+
+use std::collections::HashSet;
+
+use parking_lot::Mutex;
+
+use crate::cluster::caches::Caches;
+use crate::cluster::kind::Kind;
+use crate::cluster::sizes::Workload;
+use crate::cluster::sizes::wire::{self, Object};
+use crate::cluster::watch::{Sink, UnreadableObjects};
+use crate::ledger::store::Uid;
+
+/// Namespace and UID of an owner, and what is kept of it; `None` if its deletion has begun.
+pub(super) type Owned = ((String, Uid), Option<Workload>);
+
+/// The sink of one kind of owners.
+pub(crate) struct Owners {
+    caches: Caches,
+    kind: Kind,
+    /// What was listed or seen, to tell what is gone after a list.
+    known: Mutex<HashSet<(String, Uid)>>,
+}
+
+impl Owners {
+    pub(crate) fn new(caches: &Caches, kind: Kind) -> Self {
+        Owners {
+            caches: caches.clone(),
+            kind,
+            known: Mutex::default(),
+        }
+    }
+
+    /// What is kept of an object.
+    pub fn read(&self, object: Object) -> Owned {
+        wire::read(self.kind, object)
+    }
+}
+
+impl Sink<Owned> for Owners {
+    fn parse(&self, raw: &str) -> serde_json::Result<Owned> {
+        serde_json::from_str(raw).map(|object| self.read(object))
+    }
+    fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
+        Some(&self.caches.unreadable)
+    }
+    fn replace(&self, objects: Vec<Owned>, version: u64) {
+        let all: Vec<_> = objects
+            .into_iter()
+            .filter_map(|(k, w)| Some((k, w?)))
+            .collect();
+        let mut known = self.known.lock();
+        let now: HashSet<_> = all.iter().map(|(key, _)| key.clone()).collect();
+        let gone = known.difference(&now).cloned().collect();
+        *known = now;
+        let all = all
+            .into_iter()
+            .map(|((namespace, uid), workload)| (namespace, uid, workload))
+            .collect();
+        self.caches
+            .index
+            .replace_workloads(self.kind, all, gone, version);
+    }
+    fn apply(&self, (key, workload): Owned) {
+        let mut known = self.known.lock();
+        if workload.is_some() {
+            known.insert(key.clone())
+        } else {
+            known.remove(&key)
+        };
+        self.caches.index.set_workload(&key.0, key.1, workload);
+    }
+    fn delete(&self, (key, _): Owned) {
+        self.known.lock().remove(&key);
+        self.caches.index.set_workload(&key.0, key.1, None);
+    }
+    fn bookmark(&self, _version: u64) {}
+    /// An API server may serve without a built-in group: then nothing of the kind owns Pods.
+    fn absent(&self) -> bool {
+        self.caches
+            .index
+            .replace_workloads(self.kind, Vec::new(), Vec::new(), 0);
+        true
+    }
+    fn unreadable(&self, _raw: &str) -> Option<Owned> {
+        None
+    }
+}

@@ -1,0 +1,81 @@
+//! Managed Pods, from their watch into the index.
+
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde::de::Error as _;
+use tokio::time::Instant;
+
+use crate::cluster::caches::Caches;
+use crate::cluster::owners::Neighbours;
+use crate::cluster::watch::{Sink, UnreadableObjects};
+use crate::domain::footprint::{MOST, excess};
+use crate::domain::pod::{Metadata, Pod};
+
+/// The sink of managed Pods.
+pub(crate) struct Pods {
+    caches: Caches,
+    neighbours: Mutex<Neighbours>,
+}
+
+impl Pods {
+    /// Feeds the index.
+    pub(crate) fn new(caches: &Caches) -> Self {
+        Pods {
+            caches: caches.clone(),
+            neighbours: Mutex::default(),
+        }
+    }
+}
+
+impl Sink<Pod> for Pods {
+    fn parse(&self, raw: &str) -> serde_json::Result<Pod> {
+        let mut pod: Pod = serde_json::from_str(raw)?;
+        let bytes = pod.bytes();
+        if bytes > MOST {
+            let Metadata {
+                namespace, name, ..
+            } = &pod.metadata;
+            let excess = excess(bytes);
+            return Err(serde_json::Error::custom(format!(
+                "Pod {namespace}/{name} {excess}"
+            )));
+        }
+        self.neighbours.lock().share(&mut pod);
+        Ok(pod)
+    }
+    fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
+        Some(&self.caches.unreadable)
+    }
+    fn replace(&self, objects: Vec<Pod>, version: u64) {
+        self.caches.index.replace_pods(objects, version);
+    }
+    fn apply(&self, object: Pod) {
+        self.caches.index.apply_pod(object);
+    }
+    fn delete(&self, object: Pod) {
+        self.caches.index.delete_pod(&object);
+    }
+    fn bookmark(&self, version: u64) {
+        self.caches.index.bookmark_pods(version);
+    }
+    fn known(&self, at: Instant) {
+        self.caches.index.following.pods.hear(at);
+    }
+    fn lost(&self) {
+        self.caches.index.following.pods.lose();
+    }
+    /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
+    /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
+    /// place that it uses up. The same holds for a Pod that is too large to be cached.
+    fn unreadable(&self, raw: &str) -> Option<Pod> {
+        #[derive(Deserialize)]
+        struct Bare {
+            metadata: Metadata,
+        }
+        let Bare { metadata } = serde_json::from_str(raw).ok()?;
+        Some(Pod {
+            metadata: metadata.reduced(),
+            ..Pod::default()
+        })
+    }
+}

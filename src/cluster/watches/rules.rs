@@ -1,0 +1,59 @@
+//! PodTransitionRules, from their watch into the index.
+
+use tokio::time::Instant;
+
+use crate::api::keys;
+use crate::api::podtransitionrule::{self, PodTransitionRule};
+use crate::cluster::caches::Caches;
+use crate::cluster::watch::{Sink, UnreadableObjects};
+use crate::domain::rules::ignores;
+
+/// The sink of PodTransitionRules.
+pub(crate) struct Rules(pub(crate) Caches);
+
+impl Sink<PodTransitionRule> for Rules {
+    fn parse(&self, raw: &str) -> serde_json::Result<PodTransitionRule> {
+        let mut rule: PodTransitionRule = serde_json::from_str(raw)?;
+        // Nothing reads these. They are often larger than the rest, and anybody who may edit the rule chooses how large.
+        rule.metadata.managed_fields = None;
+        if let Some(annotations) = &mut rule.metadata.annotations {
+            annotations.retain(|key, value| {
+                key == keys::IGNORES_FAILURES && value.len() <= ignores::MOST_BYTES
+            });
+        }
+        rule.metadata.labels = None;
+        Ok(rule)
+    }
+    fn fault(&self, rule: &PodTransitionRule) -> Option<String> {
+        let fault = &rule.spec.unreadable.as_ref()?.fault;
+        let metadata = &rule.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        Some(format!(
+            "PodTransitionRule {namespace}/{name}: {fault}; all Pods that it may cover are held"
+        ))
+    }
+    fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
+        Some(&self.0.unreadable)
+    }
+    fn replace(&self, objects: Vec<PodTransitionRule>, _version: u64) {
+        self.0.index.replace_rules(objects);
+    }
+    fn apply(&self, object: PodTransitionRule) {
+        self.0.index.apply_rule(object);
+    }
+    fn delete(&self, object: PodTransitionRule) {
+        self.0.index.delete_rule(&object);
+    }
+    fn bookmark(&self, _version: u64) {}
+    fn known(&self, at: Instant) {
+        self.0.index.following.rules.hear(at);
+    }
+    fn lost(&self) {
+        self.0.index.following.rules.lose();
+    }
+    /// The rule with the parts that can be read. It holds all Pods that it may cover, or its ledger is unusable.
+    fn unreadable(&self, raw: &str) -> Option<PodTransitionRule> {
+        podtransitionrule::by_parts(raw)
+    }
+}
