@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::Error;
 use tokio::time::{Instant, timeout_at};
 
-use super::appeal::{Appeal, Leave};
+use super::bypass::{Admission, BypassCheck};
 use super::context::Context;
 use super::held::CONTROLLER_MANAGER;
 use super::review::{Operation as Asked, Request, Verdict};
@@ -33,7 +33,7 @@ pub fn is_under_way(enabled: bool, pod: &Pod) -> bool {
 /// The verdict on a Delete or an Evict for which [`is_due`] holds: a bypass admits it, anything else starts the lifecycle, by
 /// the label that the controller of deletions waits for. `wishes` are those of the request.
 pub async fn verdict(
-    appeal: &Appeal<'_>,
+    appeal: &BypassCheck<'_>,
     pod: &Arc<Pod>,
     operation: Operation,
     wishes: Wishes,
@@ -95,7 +95,7 @@ pub async fn verdict(
 /// Admits without the lifecycle what the user may have without it: who has the verb on every rule object that covers the Pod,
 /// or on all of the namespace where none does. A claim that can't be given is a denial. The error says why the user may not.
 async fn at_once(
-    appeal: &Appeal<'_>,
+    appeal: &BypassCheck<'_>,
     pod: &Arc<Pod>,
     operation: Operation,
 ) -> Result<Verdict, Option<String>> {
@@ -123,7 +123,7 @@ async fn at_once(
                 }
             }
         }
-        false => Leave::default(),
+        false => Admission::default(),
     };
     let verdict = match leave.claims.is_empty() {
         true => Verdict::allow(),
@@ -144,7 +144,7 @@ async fn at_once(
 
 /// The ReplicaSet, or ReplicationController, that asks for the deletion of its Pod because it is to have fewer. Where all controllers
 /// share one identity, the number of Pods tells whether it is the owner that asks.
-fn scaled_in_by(appeal: &Appeal<'_>, pod: &Pod) -> Option<String> {
+fn scaled_in_by(appeal: &BypassCheck<'_>, pod: &Pod) -> Option<String> {
     let owner = pod.controller()?;
     let own = match owner.kind.as_str() {
         "ReplicaSet" => "system:serviceaccount:kube-system:replicaset-controller",
@@ -164,7 +164,7 @@ fn scaled_in_by(appeal: &Appeal<'_>, pod: &Pod) -> Option<String> {
 
 /// The refusal of a Pod for whose deletion its owner asks, where as many others are to go already as the owner has too many. The owner
 /// tries again, perhaps with another Pod: each further Pod would go off traffic for nothing.
-fn chosen_enough(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
+fn chosen_enough(appeal: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict> {
     let owner = pod.controller()?;
     if grace::is_begun(pod) {
         return None;
@@ -195,7 +195,7 @@ pub async fn is_own_question(context: &Context, request: &Request, deadline: Ins
 /// The denial of a deletion that a policy or another webhook would not let pass when the lifecycle has come to it. Whoever
 /// looks at the user sees the server's there.
 async fn refused_by_others(
-    appeal: &Appeal<'_>,
+    appeal: &BypassCheck<'_>,
     pod: &Pod,
     operation: Operation,
     wishes: &Wishes,
@@ -238,7 +238,7 @@ async fn refused_by_others(
 
 /// Marks the Pod as to be deleted, if it is not marked yet; the Pod as it is then, `None` if it is gone.
 async fn begin(
-    appeal: &Appeal<'_>,
+    appeal: &BypassCheck<'_>,
     pod: &Arc<Pod>,
     asked: &DeletionRequest,
 ) -> Result<Option<Arc<Pod>>, String> {

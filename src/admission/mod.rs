@@ -1,7 +1,7 @@
 //! Decisions on requests: review in, verdict out. One module per kind; patches work on the raw JSON.
 
 mod answers;
-mod appeal;
+mod bypass;
 pub mod claims;
 pub mod collasets;
 mod context;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, timeout_at};
 
-use super::appeal::{Appeal, Refused};
+use super::bypass::{BypassCheck, Refused};
 use super::context::Context;
 use super::review::{Handler, Request, Verdict};
 use super::{denial, gate, grace, held};
@@ -56,7 +56,7 @@ impl Handler for Evictions {
             let message = format!("Pod {} can't be evicted: {why}", pod.metadata.name);
             return Verdict::deny(409, "Conflict", message);
         }
-        let appeal = Appeal {
+        let appeal = BypassCheck {
             context,
             request,
             carrier: &pod,
@@ -86,7 +86,7 @@ impl Handler for Evictions {
 
 impl Evictions {
     /// The verdict on the eviction of a Pod, and what the delete behind an allowed one is to be bound to.
-    async fn judge(&self, appeal: &Appeal<'_>, pod: &Arc<Pod>) -> (Verdict, Bound) {
+    async fn judge(&self, appeal: &BypassCheck<'_>, pod: &Arc<Pod>) -> (Verdict, Bound) {
         let context = &self.0;
         if let Some(reason) = held::never(context, appeal.request, pod, appeal.deadline).await {
             return (Verdict::allow().audit("free", reason), Bound::Uid);
@@ -147,7 +147,7 @@ impl Evictions {
     ///
     /// The text is the API server's. The caller is not told to retry after some time (`Retry-After`): client-go would wait
     /// inside of the call and say nothing, and `kubectl drain` tries again after 5 s on any 429.
-    async fn refused_anyway(&self, appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
+    async fn refused_anyway(&self, appeal: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict> {
         let context = &self.0;
         let begun = grace::is_under_way(context.settings.grace_delete, pod);
         if begun || context.index.rules_of(pod).is_empty() {
@@ -177,7 +177,7 @@ impl Evictions {
     }
 
     /// Allows with a claim by every rule that holds the Pod.
-    async fn claim(&self, appeal: &Appeal<'_>, disruption: Disruption) -> Verdict {
+    async fn claim(&self, appeal: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
         let pod = Arc::clone(&disruption.pod);
         match appeal.claim(disruption).await {
             Ok(leave) => leave.audit(claimed(leave.claims.is_empty()), appeal),

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::{invalid, parse, replaced, traffic, waits, writes};
-use crate::admission::appeal::{AGAINST, Appeal, Leave};
+use crate::admission::bypass::{AGAINST, Admission, BypassCheck};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, gate, held, overlap};
@@ -198,7 +198,7 @@ impl Mutate {
             let key = Family::Operating.key(id);
             old.label(&key) != new.label(&key)
         };
-        let appeal = |is_asked_for: bool| Appeal {
+        let appeal = |is_asked_for: bool| BypassCheck {
             context: &self.0,
             request,
             carrier: &new,
@@ -239,7 +239,7 @@ impl Mutate {
         }
         let appeal = appeal(gives_reason || asking.iter().chain(&leaving).any(|id| asks_now(id)));
         let mut free = None;
-        let mut leave = Leave::default();
+        let mut leave = Admission::default();
         let mut settled = run.clone();
         settled.settle();
         let begins = asking.iter().any(|id| settled.phase(id).holds_offline());
@@ -323,10 +323,10 @@ impl Mutate {
     /// The claim that an operation needs to take the Pod offline, or to keep it there; the error says why it waits.
     async fn claim(
         &self,
-        appeal: &Appeal<'_>,
+        appeal: &BypassCheck<'_>,
         old: &Arc<Pod>,
         granted: bool,
-    ) -> Result<Leave, String> {
+    ) -> Result<Admission, String> {
         let context = &self.0;
         let rules = context.index.rules_of(old);
         let queues =
@@ -401,7 +401,7 @@ impl Mutate {
     /// whether the cache knows all rules.
     async fn decide(
         &self,
-        appeal: &Appeal<'_>,
+        appeal: &BypassCheck<'_>,
         run: &Run<'_>,
         stage: Stage,
         id: &str,

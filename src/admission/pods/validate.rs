@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{entering, invalid, parse, writes};
-use crate::admission::appeal::{Appeal, Refused};
+use crate::admission::bypass::{BypassCheck, Refused};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, gate, grace, held};
@@ -113,8 +113,8 @@ impl Validate {
         request: &'a Request,
         carrier: &'a Pod,
         deadline: Instant,
-    ) -> Appeal<'a> {
-        Appeal {
+    ) -> BypassCheck<'a> {
+        BypassCheck {
             context: &self.0,
             request,
             carrier,
@@ -234,7 +234,7 @@ impl Validate {
         }
     }
 
-    async fn claim(&self, appeal: &Appeal<'_>, disruption: Disruption) -> Verdict {
+    async fn claim(&self, appeal: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
         let (pod, operation) = (Arc::clone(&disruption.pod), disruption.operation);
         match appeal.claim(disruption).await {
             Ok(leave) if leave.claims.is_empty() => leave.audit(Verdict::allow(), appeal),

@@ -46,7 +46,7 @@ const SKIPPED: &str = "RuleSkipped";
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One request that asks rules for leave, and may appeal.
-pub struct Appeal<'a> {
+pub struct BypassCheck<'a> {
     /// What the handler works with.
     pub context: &'a Context,
     /// Who asks.
@@ -63,7 +63,7 @@ pub struct Appeal<'a> {
 
 /// What was given.
 #[derive(Debug, Default)]
-pub struct Leave {
+pub struct Admission {
     /// Claims, by rule object.
     pub claims: Vec<(RuleKey, Grant)>,
     /// Rule objects whose budget was gone beyond.
@@ -111,9 +111,9 @@ impl Refused {
     }
 }
 
-impl Leave {
+impl Admission {
     /// Adds to the audit event of an allowed request which rules the Pod skips, which were gone beyond, and why.
-    pub fn audit(&self, mut verdict: Verdict, appeal: &Appeal<'_>) -> Verdict {
+    pub fn audit(&self, mut verdict: Verdict, appeal: &BypassCheck<'_>) -> Verdict {
         if !self.skipped.is_empty() {
             let skipped = self.skipped.iter();
             let skipped = skipped.flat_map(|(object, rules)| {
@@ -136,10 +136,10 @@ impl Leave {
     }
 }
 
-impl Appeal<'_> {
+impl BypassCheck<'_> {
     /// Claims for the disruption by every rule object that covers the Pod, beyond the budget of those that may be
     /// bypassed.
-    pub async fn claim(&self, mut disruption: Disruption) -> Result<Leave, Refused> {
+    pub async fn claim(&self, mut disruption: Disruption) -> Result<Admission, Refused> {
         loop {
             let asked = gate::claim(self.context, &disruption, self.dry_run, self.deadline).await;
             let denied = match asked {
@@ -147,11 +147,11 @@ impl Appeal<'_> {
                     let beyond = disruption.beyond;
                     self.tell(&disruption.pod, &beyond, BEYOND);
                     let skipped = self.skipped(&disruption.pod, false);
-                    return Ok(Leave {
+                    return Ok(Admission {
                         claims,
                         beyond,
                         skipped,
-                        ..Leave::default()
+                        ..Admission::default()
                     });
                 }
                 Err(denied) => denied,
@@ -162,16 +162,16 @@ impl Appeal<'_> {
     }
 
     /// Asks the rules that hold Pods that are not available; the names of those bypassed.
-    pub async fn let_go(&self, pod: &Arc<Pod>) -> Result<Leave, Refused> {
+    pub async fn let_go(&self, pod: &Arc<Pod>) -> Result<Admission, Refused> {
         let mut beyond = BTreeSet::new();
         while let Err(denied) = gate::let_go(self.context, pod, &beyond, self.deadline).await {
             self.against(denied, pod, &mut beyond).await?;
         }
         self.tell(pod, &beyond, BEYOND);
-        Ok(Leave {
+        Ok(Admission {
             beyond,
             skipped: self.skipped(pod, true),
-            ..Leave::default()
+            ..Admission::default()
         })
     }
 

@@ -61,7 +61,7 @@ async fn outcome(
     answer: Option<(u16, Value)>,
 ) -> (Result<(), Option<String>>, Vec<Value>) {
     let (context, asked) = context(answer);
-    let appeal = Appeal {
+    let appeal = BypassCheck {
         context: &context,
         request: &request(),
         carrier: &pod(reason),
@@ -137,7 +137,7 @@ async fn a_no_an_error_and_silence_are_denials_that_say_so() {
 #[tokio::test]
 async fn denial_says_that_the_annotation_to_skip_rules_can_not_be_read() {
     let (context, _) = context(None);
-    let appeal = Appeal {
+    let appeal = BypassCheck {
         context: &context,
         request: &request(),
         carrier: &pod(None),
@@ -186,7 +186,7 @@ async fn more_rules_than_may_cover_a_pod_are_bypassed_by_who_may_bypass_them_all
             "annotations": { (keys::BYPASS): "fire" },
         } }))
         .unwrap();
-        let appeal = Appeal {
+        let appeal = BypassCheck {
             context: &context,
             request: &request(),
             carrier: &pod,
