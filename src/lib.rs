@@ -18,6 +18,7 @@
 
 pub mod admission;
 pub mod api;
+pub mod apirequest;
 pub mod cli;
 pub mod cluster;
 pub mod controllers;

@@ -6,24 +6,29 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const INNER: &[&str] = &["api", "domain", "ledger", "cluster", "tasks"];
+const INNER: &[&str] = &["api", "apirequest", "domain", "ledger", "cluster", "tasks"];
 
 /// Every layer, and what of the others it may use: a module, or a path below one.
 const LAYERS: &[(&str, &[&str])] = &[
     ("api", &[]),
+    ("apirequest", &[]),
     ("domain", &["api"]),
     ("tasks", &[]),
     ("ledger", &["api", "domain"]),
-    ("cluster", &["api", "domain", "ledger", "tasks"]),
+    (
+        "cluster",
+        &["api", "apirequest", "domain", "ledger", "tasks"],
+    ),
     ("admission", INNER),
     ("controllers", INNER),
     ("telemetry", &[]),
-    ("tls", &["telemetry"]),
+    ("tls", &["apirequest", "telemetry"]),
     ("server", &["admission::review", "tls", "telemetry"]),
     (
         "cli",
         &[
             "api",
+            "apirequest",
             "domain",
             "ledger",
             "cluster",

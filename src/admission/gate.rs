@@ -12,9 +12,10 @@ use super::context::Context;
 use super::{overlap, stored};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::apirequest::{self, Failure};
 use crate::cluster::index::Index;
 use crate::cluster::sizes::{self, Unreadable};
-use crate::cluster::{failure, pages, path, selected};
+use crate::cluster::{pages, path, selected};
 use crate::domain::grace;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{Availability, RuleSet};
@@ -99,7 +100,7 @@ async fn live_rules(
         let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
         pages::metadata(&rules, version).await
     };
-    Ok(in_time(deadline, read).await?.into_iter().collect())
+    Ok(read_rules(deadline, read).await?.into_iter().collect())
 }
 
 /// The rule objects as the cache has them.
@@ -229,7 +230,7 @@ pub async fn let_go(
             let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
             pages::objects(&rules, RuleSet::of_alive).await
         };
-        let mut sets = in_time(deadline, read).await?.into_iter();
+        let mut sets = read_rules(deadline, read).await?.into_iter();
         return match sets.find(|set| set.selects(pod) && set.holds_unavailable()) {
             None => Ok(()),
             Some(_) => Err(Denied::unknown(Why::Behind)),
@@ -368,15 +369,16 @@ fn knows_rules(context: &Context, namespace: &str) -> bool {
     namespace.is_some_and(|n| !n.rules.is_empty())
 }
 
-/// What is read live, or that it can't be.
-async fn in_time<T>(
+/// Reads the rules live, or denies because that failed.
+async fn read_rules<T>(
     deadline: Instant,
     read: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, Denied> {
-    let why = match timeout_at(deadline, read).await {
-        Ok(Ok(found)) => return Ok(found),
-        Ok(Err(e)) => failure::text(&e),
-        Err(_) => "the rules could not be read in time".to_owned(),
-    };
-    Err(Denied::unreachable(why))
+    let found = apirequest::by(deadline, read).await;
+    found.map_err(|failure| {
+        Denied::unreachable(match failure {
+            Failure::NoAnswer(_) => "the rules could not be read in time".to_owned(),
+            failure => failure.text(),
+        })
+    })
 }

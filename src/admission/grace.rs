@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use kube::Error;
 use tokio::time::{Instant, timeout_at};
 
 use super::bypass::{Admission, BypassCheck};
@@ -11,7 +10,8 @@ use super::context::Context;
 use super::held::CONTROLLER_MANAGER;
 use super::review::{Operation as Asked, Request, Verdict};
 use super::{denial, gate};
-use crate::cluster::{failure, pods, scalein};
+use crate::apirequest::{self, Failure};
+use crate::cluster::{pods, scalein};
 use crate::domain::deletion::Wishes;
 use crate::domain::grace::{self, DeletionRequest};
 use crate::domain::pod::Pod;
@@ -210,11 +210,11 @@ async fn refused_by_others(
         }
     };
     let name = &pod.metadata.name;
-    match timeout_at(appeal.deadline, ask).await {
-        // 404 and 409: the Pod of this UID is gone, as the request itself will find.
-        Ok(Ok(())) => None,
-        Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => None,
-        Ok(Err(Error::Api(status))) if (400..500).contains(&status.code) => {
+    match apirequest::by(appeal.deadline, ask).await {
+        Ok(()) => None,
+        // The Pod of this UID is gone, as the request itself will find.
+        Err(Failure::Answered(status)) if matches!(status.code, 404 | 409) => None,
+        Err(Failure::Answered(status)) if (400..500).contains(&status.code) => {
             let message = format!(
                 "Pod {name} can't be deleted through its lifecycle: {}",
                 status.message
@@ -222,11 +222,8 @@ async fn refused_by_others(
             let denied = Verdict::deny(status.code, "Forbidden", message);
             Some(denied.audit("held", "deletion-refused-by-others"))
         }
-        failed => {
-            let why = match failed {
-                Ok(Err(e)) => failure::text(&e),
-                _ => "no answer in time".to_owned(),
-            };
+        Err(failure) => {
+            let why = failure.text();
             let message = format!(
                 "whether Pod {name} may be deleted could not be asked: {why}; try again in a moment"
             );
@@ -250,21 +247,19 @@ async fn begin(
             return Ok(Some(pod));
         };
         let write = pods::patch_metadata(&context.client, &pod, metadata);
-        match timeout_at(appeal.deadline, write).await {
-            Ok(Ok(written)) => return Ok(Some(Arc::new(written))),
-            Ok(Err(Error::Api(status))) if status.code == 404 => return Ok(None),
-            Ok(Err(Error::Api(status))) if status.code == 409 => {}
-            Ok(Err(e)) => return Err(failure::text(&e)),
-            Err(_) => return Err("no answer in time".to_owned()),
+        match apirequest::by(appeal.deadline, write).await {
+            Ok(written) => return Ok(Some(Arc::new(written))),
+            Err(failure) if failure.code() == Some(404) => return Ok(None),
+            Err(failure) if failure.code() == Some(409) => {}
+            Err(failure) => return Err(failure.text()),
         }
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
         let read = pods::get(&context.client, namespace, name);
-        match timeout_at(appeal.deadline, read).await {
-            Ok(Ok(Some(found))) if found.metadata.uid == pod.metadata.uid => pod = Arc::new(found),
-            Ok(Ok(Some(_))) => return Err("another Pod has taken its name".to_owned()),
-            Ok(Ok(None)) => return Ok(None),
-            Ok(Err(e)) => return Err(failure::text(&e)),
-            Err(_) => return Err("no answer in time".to_owned()),
+        let found = apirequest::by(appeal.deadline, read).await;
+        match found.map_err(|failure| failure.text())? {
+            Some(found) if found.metadata.uid == pod.metadata.uid => pod = Arc::new(found),
+            Some(_) => return Err("another Pod has taken its name".to_owned()),
+            None => return Ok(None),
         }
     }
     Err("the Pod changes too often".to_owned())

@@ -16,8 +16,9 @@ use super::overlap::{self, Overlap};
 use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
+use crate::apirequest;
 use crate::cluster::index::State;
-use crate::cluster::{failure, selected};
+use crate::cluster::selected;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect::{self, Matches};
 use crate::domain::rules::ignores;
@@ -122,7 +123,7 @@ impl Mutate {
         deadline: Instant,
     ) -> Result<(), String> {
         match timeout_at(deadline, mark::raise(&self.0, name, mark)).await {
-            Ok(written) => written.map_err(|e| failure::text(&e)),
+            Ok(written) => written.map_err(|e| apirequest::text(&e)),
             Err(_) => Err("no answer in time".into()),
         }
     }

@@ -7,10 +7,11 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::context::Context;
-use crate::cluster::{failure, pods};
+use crate::apirequest;
+use crate::cluster::pods;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, Why};
 
@@ -35,11 +36,9 @@ pub async fn as_reviewed(
     }
     // A cache that is ahead of the review proves nothing by itself: etcd may have been restored to an earlier state.
     let read = pods::get(&context.client, namespace, &shown.metadata.name);
-    let live = match timeout_at(deadline, read).await {
-        Ok(Ok(live)) => live.filter(|live| live.metadata.uid == *uid),
-        Ok(Err(e)) => return Err(Denied::unreachable(failure::text(&e))),
-        Err(_) => return Err(Denied::unreachable("no answer in time")),
-    };
+    let live = apirequest::by(deadline, read).await;
+    let live = live.map_err(|failure| Denied::unreachable(failure.text()))?;
+    let live = live.filter(|live| live.metadata.uid == *uid);
     let Some(live) = live else { return Ok(None) };
     let found = live.metadata.resource_version;
     if found < seen {

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::path::Objects;
+use crate::apirequest;
 use crate::domain::pod::Pod;
 use crate::tasks::Supervisor;
 
@@ -378,7 +379,7 @@ impl Write {
         let sent = tokio::time::timeout(CALL_TIMEOUT, self.send(client)).await;
         let (error, is_over) = match sent {
             Ok(Ok(())) => return true,
-            Ok(Err(e)) => (super::failure::text(&e), is_final(&e)),
+            Ok(Err(e)) => (apirequest::text(&e), is_final(&e)),
             Err(_) => ("not in time".to_owned(), false),
         };
         debug!(event = %self.name, error, "an Event was not written");

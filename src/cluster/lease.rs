@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use super::events::Recorder;
 use super::tenure::Tenure;
+use crate::apirequest;
 
 /// Name of the Lease: Kuperator's, so that the two never lead at the same time.
 pub const LEASE_NAME: &str = "kusionstack-controller-manager";
@@ -86,8 +87,8 @@ impl Candidate {
                     "it stood still and could not renew the lease in time",
                 );
             }
-            match timeout(PERIOD * 2, self.attempt()).await {
-                Ok(Ok(leads)) => {
+            match apirequest::within(PERIOD * 2, self.attempt()).await {
+                Ok(leads) => {
                     renewed = asked;
                     if leads {
                         self.tenure.renew(asked, RENEW_DEADLINE);
@@ -97,13 +98,12 @@ impl Candidate {
                     }
                     self.tell(leads, "another replica holds the lease");
                 }
-                failed => {
-                    let error = match failed {
-                        Ok(Err(e)) => super::failure::text(&e),
-                        _ => "no answer in time".to_owned(),
-                    };
+                Err(failure) => {
                     if failing.is_multiple_of(SAID_AGAIN) {
-                        warn!(error, "the lease could not be read or renewed");
+                        warn!(
+                            error = failure.text(),
+                            "the lease could not be read or renewed"
+                        );
                     }
                     failing += 1;
                 }

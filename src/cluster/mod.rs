@@ -7,7 +7,6 @@ pub mod clock;
 pub mod deletedsets;
 pub mod disruptionbudgets;
 pub mod events;
-pub mod failure;
 pub mod failures;
 pub mod following;
 pub mod identity;

@@ -12,11 +12,11 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::discovery::{ApiCapabilities, Discovery};
 use kube::{Client, Error};
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::absent;
 use super::path::{self, is_plain};
-use crate::cluster::failure;
+use crate::apirequest;
 use crate::domain::collaset::leaves_its_pods;
 use crate::domain::pod::Owner;
 
@@ -27,7 +27,6 @@ const REFRESH: Duration = Duration::from_secs(60);
 /// What the API server serves is read again after this long for a kind that was not in it, and after a failure. A tenant
 /// may name kinds that do not exist in every request.
 const DOUBTED: Duration = Duration::from_secs(5);
-const NO_ANSWER: &str = "the API server did not answer in time";
 
 /// What a read said of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,11 +156,8 @@ impl Kinds {
             return served.clone();
         }
         let discovery = Discovery::new(self.client.clone());
-        let served = match timeout(READ_TIMEOUT, discovery.run_aggregated()).await {
-            Ok(Ok(served)) => Ok(Arc::new(served)),
-            Ok(Err(e)) => Err(failure::text(&e)),
-            Err(_) => Err(NO_ANSWER.to_owned()),
-        };
+        let served = apirequest::within(READ_TIMEOUT, discovery.run_aggregated()).await;
+        let served = served.map(Arc::new).map_err(|failure| failure.text());
         *known = Some((Instant::now(), served.clone()));
         served
     }
@@ -225,9 +221,6 @@ fn stage(object: &ObjectMeta) -> Presence {
 }
 
 async fn in_time(read: impl Future<Output = Result<Presence, Error>>) -> Presence {
-    match timeout(READ_TIMEOUT, read).await {
-        Ok(Ok(found)) => found,
-        Ok(Err(e)) => Presence::Unknown(failure::text(&e)),
-        Err(_) => Presence::Unknown(NO_ANSWER.to_owned()),
-    }
+    let found = apirequest::within(READ_TIMEOUT, read).await;
+    found.unwrap_or_else(|failure| Presence::Unknown(failure.text()))
 }

@@ -23,8 +23,8 @@ use jiff::Timestamp;
 use kube::{Client, Error};
 use tracing::{Instrument, debug, error_span, warn};
 
+use crate::apirequest::{self, Failure};
 use crate::cluster::events::Recorder;
-use crate::cluster::failure;
 use crate::cluster::index::Index;
 use crate::cluster::objects::Objects;
 use crate::cluster::pods;
@@ -225,32 +225,23 @@ async fn write_again<T>(
     outcome(what, failing, in_time(call).await)
 }
 
-/// That a write has had no answer in time.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the API server has not answered within {} s; a webhook that it calls may be slow",
-    CALL_TIMEOUT.as_secs()
-)]
-struct NoAnswer;
-
 /// Awaits a write with a deadline.
-async fn in_time<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let done = tokio::time::timeout(CALL_TIMEOUT, call).await;
-    done.unwrap_or_else(|_| Err(Error::Service(NoAnswer.into())))
+async fn in_time<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+    apirequest::within(CALL_TIMEOUT, call).await
 }
 
 /// What to do next after a write.
-fn outcome<T>(what: &'static str, failing: bool, done: Result<T, Error>) -> Result<T, Outcome> {
+fn outcome<T>(what: &'static str, failing: bool, done: Result<T, Failure>) -> Result<T, Outcome> {
     match done {
         Ok(done) => return Ok(done),
-        Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {
+        Err(Failure::Answered(status)) if matches!(status.code, 404 | 409) => {
             debug!(what, code = status.code, "the object has moved on");
         }
-        Err(Error::Api(status)) if status.code == 429 => {
+        Err(Failure::Answered(status)) if status.code == 429 => {
             debug!(what, message = %status.message, "held");
         }
-        Err(e) if failing => debug!(what, error = failure::text(&e), "write failed again"),
-        Err(e) => warn!(what, error = failure::text(&e), "write failed"),
+        Err(e) if failing => debug!(what, error = e.text(), "write failed again"),
+        Err(e) => warn!(what, error = e.text(), "write failed"),
     }
     Err(Outcome::Retry)
 }

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Error;
 use serde_json::json;
 use tracing::info;
 
 use super::{Context, PodKey, in_time, outcome, reasons, whole};
 use crate::api::keys::{self, Family};
+use crate::apirequest::Failure;
 use crate::cluster::events::about_pod;
 use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
@@ -126,7 +126,7 @@ fn scale_in(context: &Context, pod: &Pod, nanos: u64) -> Option<Next> {
 }
 
 /// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic. Its CollaSet says it too.
-fn tell(context: &Context, pod: &Pod, error: &Error) {
+fn tell(context: &Context, pod: &Pod, error: &Failure) {
     if let Some(why) = reasons::lasting(error) {
         context.undeleted.note(&pod.metadata.uid, why.clone());
         let message = format!(

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use kube::Error;
 use parking_lot::Mutex;
 
-use super::{Context, NoAnswer, in_time, outcome};
+use super::{Context, in_time, outcome};
+use crate::apirequest::Failure;
 use crate::cluster::events::about_pod;
-use crate::cluster::failure;
 use crate::cluster::queue::Outcome;
 use crate::domain::pod::Pod;
 
@@ -50,13 +50,16 @@ impl Reasons {
 }
 
 /// The words of a refusal that may last, or of an answer that never comes; `None` for what a newer object or the next try mends.
-pub fn lasting(error: &Error) -> Option<String> {
-    match error {
-        Error::Api(status) => {
-            (!matches!(status.code, 404 | 409 | 429)).then(|| failure::text(error))
+pub fn lasting(failure: &Failure) -> Option<String> {
+    match failure {
+        Failure::Answered(status) => {
+            (!matches!(status.code, 404 | 409 | 429)).then(|| failure.text())
         }
-        Error::Service(why) => why.downcast_ref::<NoAnswer>().map(ToString::to_string),
-        _ => None,
+        Failure::NoAnswer(limit) => Some(format!(
+            "the API server has not answered within {} s; a webhook that it calls may be slow",
+            limit.as_secs()
+        )),
+        Failure::Broken(_) => None,
     }
 }
 

@@ -15,15 +15,15 @@ use k8s_openapi::api::authorization::v1::{
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Api;
 use kube::api::PostParams;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::context::Context;
 use super::review::{Request, Verdict};
 use super::{denial, gate, overlap};
 use crate::api::keys;
+use crate::apirequest;
 use crate::cluster::events::about_pod;
-use crate::cluster::failure;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{Skips, unreadable_skips};
 use crate::ledger::commit::{Denied, Disruption, Why};
@@ -274,9 +274,9 @@ impl BypassCheck<'_> {
         }
         let user = &self.request.user_info.username;
         let limit = self.deadline.min(Instant::now() + ASK_TIMEOUT);
-        let why = match timeout_at(limit, self.is_allowed(rule)).await {
-            Ok(Ok(true)) => return Ok(()),
-            Ok(Ok(false)) => {
+        let why = match apirequest::by(limit, self.is_allowed(rule)).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {
                 let object = rule.map_or_else(
                     || format!("all {PLURAL} of the namespace"),
                     |rule| format!("{PLURAL}/{rule}"),
@@ -285,8 +285,7 @@ impl BypassCheck<'_> {
                     "its annotation {key} asks to bypass that, but {user} lacks the RBAC verb {VERB} on {object}"
                 )));
             }
-            Ok(Err(e)) => failure::text(&e),
-            Err(_) => "no answer in time".to_owned(),
+            Err(failure) => failure.text(),
         };
         Err(Some(format!(
             "its annotation {key} asks to bypass that, but whether {user} may could not be asked ({why})"

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::is_namespace_terminating;
 use crate::admission::answers;
@@ -15,7 +15,7 @@ use crate::admission::context::Context;
 use crate::admission::held::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR};
 use crate::admission::review::{Handler, Request, Verdict};
 use crate::api::keys;
-use crate::cluster::failure;
+use crate::apirequest;
 use crate::cluster::path::{self, Objects};
 use crate::domain::collaset::leaves_its_pods;
 use crate::domain::pod::{Metadata, Owner};
@@ -56,10 +56,10 @@ impl Handler for Collected {
         }
         let owners = claim.owner_references.iter();
         for owner in owners.filter(|owner| owner.is_collaset()) {
-            let set = match timeout_at(deadline, self.read(&request.namespace, owner)).await {
-                Ok(Ok(set)) => set.filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid)),
-                Ok(Err(e)) => return answers::unchecked(WHAT, &failure::text(&e)),
-                Err(_) => return self.fallback(request, "no answer in time"),
+            let read = self.read(&request.namespace, owner);
+            let set = match apirequest::by(deadline, read).await {
+                Ok(set) => set.filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid)),
+                Err(failure) => return self.fallback(request, &failure.text()),
             };
             if let Some(why) = set.and_then(|set| why_it_stays(&claim, &set)) {
                 let message = format!(

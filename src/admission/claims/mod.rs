@@ -9,13 +9,13 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::answers;
 use super::context::Context;
 use super::review::{Handler, Request, Verdict};
 use crate::api::keys;
-use crate::cluster::failure;
+use crate::apirequest;
 use crate::cluster::path;
 pub use collected::Collected;
 
@@ -43,9 +43,9 @@ impl Handler for Validate {
         if !pending || terminating {
             return Verdict::allow();
         }
-        match timeout_at(deadline, self.mounting(request, &claim, id)).await {
-            Ok(Ok(None)) => Verdict::allow(),
-            Ok(Ok(Some(pod))) => {
+        match apirequest::by(deadline, self.mounting(request, &claim, id)).await {
+            Ok(None) => Verdict::allow(),
+            Ok(Some(pod)) => {
                 let message = format!(
                     "PersistentVolumeClaim {} is Pending and Pod {pod} mounts it (delete pending mounted pvc is not \
                      allowed); delete the Pod first, or wait until the claim is bound",
@@ -53,8 +53,7 @@ impl Handler for Validate {
                 );
                 Verdict::deny(403, "Forbidden", message)
             }
-            Ok(Err(e)) => Verdict::allow().audit("unchecked", failure::text(&e)),
-            Err(_) => self.fallback(request, "no answer in time"),
+            Err(failure) => self.fallback(request, &failure.text()),
         }
     }
 

@@ -9,11 +9,11 @@ use kube::client::Body;
 use kube::core::Status;
 use kube::{Client, Error};
 use serde_json::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::probe::{self, Finding, Probe};
 use crate::api::validation::FieldErrors;
-use crate::cluster::failure;
+use crate::apirequest::{self, Failure};
 use crate::cluster::path::Objects;
 
 /// Requests under way at a time.
@@ -61,23 +61,22 @@ pub async fn about(
                 object,
             } = probe;
             let asked = create(client, namespace, resource, object);
-            (at, timeout_at(deadline - MARGIN, asked).await)
+            (at, apirequest::by(deadline - MARGIN, asked).await)
         })
         .buffered(AT_ONCE);
     while !report.errors.is_full()
         && let Some((at, asked)) = answers.next().await
     {
         let finding = match asked {
-            Ok(Ok(warnings)) => {
+            Ok(warnings) => {
                 report.warn(&at, warnings);
                 continue;
             }
-            Ok(Err(Error::Api(status))) => probe::judge(&status, &at),
-            Ok(Err(e)) => Finding::Unknown(format!(
+            Err(Failure::Answered(status)) => probe::judge(&status, &at),
+            Err(failure) => Finding::Unknown(format!(
                 "the API server could not be asked: {}",
-                failure::text(&e)
+                failure.text()
             )),
-            Err(_) => Finding::Unknown("the API server gave no answer in time".into()),
         };
         match finding {
             Finding::Wrong(errors) => report.errors.extend(errors),

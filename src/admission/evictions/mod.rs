@@ -12,7 +12,7 @@ use super::bypass::{BypassCheck, Refused};
 use super::context::Context;
 use super::review::{Handler, Request, Verdict};
 use super::{denial, gate, grace, held};
-use crate::cluster::failure;
+use crate::apirequest;
 use crate::cluster::{disruptionbudgets, pods};
 use crate::domain::deletion::Wishes;
 use crate::domain::disruptionbudget::Refusal;
@@ -190,16 +190,10 @@ impl Evictions {
     }
 
     async fn live(&self, request: &Request, deadline: Instant) -> Result<Option<Pod>, String> {
-        match timeout_at(
-            deadline.min(Instant::now() + READ_TIMEOUT),
-            pods::get(&self.0.client, &request.namespace, &request.name),
-        )
-        .await
-        {
-            Ok(Ok(pod)) => Ok(pod),
-            Ok(Err(e)) => Err(failure::text(&e)),
-            Err(_) => Err("no answer in time".into()),
-        }
+        let limit = deadline.min(Instant::now() + READ_TIMEOUT);
+        let read = pods::get(&self.0.client, &request.namespace, &request.name);
+        let live = apirequest::by(limit, read).await;
+        live.map_err(|failure| failure.text())
     }
 
     fn unreadable(&self, request: &Request, why: &str) -> Verdict {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use kube::Error;
 
+use crate::apirequest::{self, Failure};
+
 /// Longest wait for one answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Waits between attempts: doubled from the first to the last, each cut by a random part.
@@ -22,14 +24,13 @@ where
 {
     let mut pause = FIRST_PAUSE;
     for attempt in 1.. {
-        let error = match tokio::time::timeout(DEADLINE, call()).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) if attempt == ATTEMPTS || !passing(&error) => {
-                return Err(explain(error)).context(what.to_owned());
+        let error = match apirequest::within(DEADLINE, call()).await {
+            Ok(answer) => return Ok(answer),
+            Err(Failure::NoAnswer(_)) if attempt == ATTEMPTS => break,
+            Err(failure) if attempt == ATTEMPTS || !is_passing(&failure) => {
+                return Err(explain(failure)).context(what.to_owned());
             }
-            Ok(Err(error)) => explain(error),
-            Err(_) if attempt == ATTEMPTS => break,
-            Err(_) => anyhow!("no answer within {} s", DEADLINE.as_secs()),
+            Err(failure) => explain(failure),
         };
         tracing::debug!(what, attempt, error = format!("{error:#}"), "asking again");
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -57,23 +58,26 @@ where
 }
 
 /// Whether another attempt may succeed: a conflict, a busy or starting API server, a broken connection.
-fn passing(error: &Error) -> bool {
-    match error {
-        Error::Api(status) => matches!(status.code, 409 | 429 | 500 | 502 | 503 | 504),
-        Error::HyperError(_) | Error::Service(_) => true,
-        _ => false,
+fn is_passing(failure: &Failure) -> bool {
+    match failure {
+        Failure::Answered(status) => matches!(status.code, 409 | 429 | 500 | 502 | 503 | 504),
+        Failure::NoAnswer(_) => true,
+        Failure::Broken(error) => matches!(error, Error::HyperError(_) | Error::Service(_)),
     }
 }
 
 /// The error as the API server worded it, without the debug form of the library.
-fn explain(error: Error) -> anyhow::Error {
-    match error {
-        Error::Api(status) if !status.message.is_empty() => {
+fn explain(failure: Failure) -> anyhow::Error {
+    match failure {
+        Failure::Answered(status) if !status.message.is_empty() => {
             anyhow!("{} ({})", status.message, status.code)
         }
-        Error::Api(status) => anyhow!("{} ({})", status.reason, status.code),
-        Error::Service(cause) => anyhow!(cause).context("cannot reach the API server"),
-        other => other.into(),
+        Failure::Answered(status) => anyhow!("{} ({})", status.reason, status.code),
+        Failure::NoAnswer(limit) => anyhow!("no answer within {} s", limit.as_secs()),
+        Failure::Broken(Error::Service(cause)) => {
+            anyhow!(cause).context("cannot reach the API server")
+        }
+        Failure::Broken(other) => other.into(),
     }
 }
 

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::apirequest::{self, Failure};
 use crate::domain::explain::RuleObject;
 
 /// No single read takes longer.
@@ -24,18 +25,17 @@ pub async fn call<T>(
     namespace: Option<&str>,
     read: impl Future<Output = Result<T, Error>>,
 ) -> anyhow::Result<T> {
-    match tokio::time::timeout(CALL_TIMEOUT, read).await {
-        Ok(Ok(found)) => Ok(found),
-        Ok(Err(e)) => Err(failure(verb, plural, namespace, e)),
-        Err(_) => anyhow::bail!(
-            "cannot {verb} {plural}: the API server has not answered within {}s; is it the right one (--context)?",
-            CALL_TIMEOUT.as_secs()
-        ),
-    }
+    let found = apirequest::within(CALL_TIMEOUT, read).await;
+    found.map_err(|failure| explain_failure(verb, plural, namespace, failure))
 }
 
 /// The error of a read in words.
-pub fn failure(verb: &str, plural: &str, namespace: Option<&str>, error: Error) -> anyhow::Error {
+pub fn explain_failure(
+    verb: &str,
+    plural: &str,
+    namespace: Option<&str>,
+    failure: Failure,
+) -> anyhow::Error {
     let (place, flag) = match namespace {
         Some(namespace) => (
             format!("in namespace {namespace}"),
@@ -43,8 +43,12 @@ pub fn failure(verb: &str, plural: &str, namespace: Option<&str>, error: Error) 
         ),
         None => ("in all namespaces".to_owned(), "-A".to_owned()),
     };
-    match &error {
-        Error::Api(status) => match status.code {
+    match failure {
+        Failure::NoAnswer(limit) => anyhow::anyhow!(
+            "cannot {verb} {plural}: the API server has not answered within {}s; is it the right one (--context)?",
+            limit.as_secs()
+        ),
+        Failure::Answered(status) => match status.code {
             403 => anyhow::anyhow!(
                 "you may not {verb} {plural} {place}: ask for that right (kubectl auth can-i {verb} {plural} {flag}), or name \
                  another namespace with -n"
@@ -58,7 +62,7 @@ pub fn failure(verb: &str, plural: &str, namespace: Option<&str>, error: Error) 
             ),
             _ => anyhow::anyhow!("cannot {verb} {plural} {place}: {}", status.message),
         },
-        _ => anyhow::Error::new(error).context(format!(
+        Failure::Broken(error) => anyhow::Error::new(error).context(format!(
             "cannot {verb} {plural} {place}: the API server can't be reached, or does not answer as one; is it the right one \
              (--context)?"
         )),
@@ -131,7 +135,13 @@ mod tests {
 
     fn words(code: u16, plural: &str) -> String {
         let status = Status::failure("no", "Reason").with_code(code);
-        failure("list", plural, Some("shop"), Error::Api(Box::new(status))).to_string()
+        explain_failure(
+            "list",
+            plural,
+            Some("shop"),
+            Failure::Answered(Box::new(status)),
+        )
+        .to_string()
     }
 
     #[test]

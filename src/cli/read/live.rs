@@ -63,15 +63,16 @@ where
     let events = watch(api, config).default_backoff();
     events
         .filter_map(move |event| {
-            let change =
-                match event {
-                    Ok(Event::Init | Event::InitApply(_)) => None,
-                    Ok(_) => Some(Ok(())),
-                    Err(
-                        watcher::Error::InitialListFailed(e) | watcher::Error::WatchStartFailed(e),
-                    ) if is_refused(&e) => Some(Err(api::failure("watch", &plural, None, e))),
-                    Err(_) => None,
-                };
+            let change = match event {
+                Ok(Event::Init | Event::InitApply(_)) => None,
+                Ok(_) => Some(Ok(())),
+                Err(watcher::Error::InitialListFailed(e) | watcher::Error::WatchStartFailed(e))
+                    if is_refused(&e) =>
+                {
+                    Some(Err(api::explain_failure("watch", &plural, None, e.into())))
+                }
+                Err(_) => None,
+            };
             std::future::ready(change)
         })
         .boxed()

@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::changes::Change;
-use super::failure;
 use super::failures::Failures;
 use super::index::Index;
 use super::path::{self, Objects};
 use super::position::{self, Unread};
 use super::watch::CatchUp;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::apirequest;
 use crate::domain::announced::{Announced, announced};
 use crate::domain::inplace;
 use crate::domain::rules::ignores;
@@ -210,7 +210,9 @@ impl RuleStore {
             found => found,
         };
         let why = match found {
-            Err(e) if !matches!(&e, Error::Api(status) if status.code == 404) => failure::text(&e),
+            Err(e) if !matches!(&e, Error::Api(status) if status.code == 404) => {
+                apirequest::text(&e)
+            }
             _ => NOT_SERVED.to_owned(),
         };
         warn!(namespace = %key.namespace, rule = %key.name, why, "a rule is not found, and not known to be gone");
@@ -432,7 +434,7 @@ impl Snapshot {
 fn write_error(e: Error) -> WriteError {
     match e {
         Error::Api(status) if status.code == 409 => WriteError::Conflict,
-        e => WriteError::Unreachable(failure::text(&e)),
+        e => WriteError::Unreachable(apirequest::text(&e)),
     }
 }
 

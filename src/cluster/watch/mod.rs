@@ -23,10 +23,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::failure;
 use super::path::Objects;
 use super::position;
 use super::timeline::Timeline;
+use crate::apirequest;
 use list::list;
 pub use source::{LONG, Source};
 pub use unreadable::UnreadableObjects;
@@ -180,7 +180,7 @@ pub async fn run<T, S>(
 
 fn said(error: &anyhow::Error) -> String {
     let answer = error.downcast_ref::<kube::Error>();
-    answer.map_or_else(|| error.to_string(), failure::text)
+    answer.map_or_else(|| error.to_string(), apirequest::text)
 }
 
 fn is_not_served(error: &anyhow::Error) -> bool {
@@ -312,7 +312,7 @@ where
             Ok(Err(e)) => {
                 warn!(
                     path = source.path,
-                    error = failure::text(&e),
+                    error = apirequest::text(&e),
                     "watch failed"
                 );
                 return end(version, false, fruitful);

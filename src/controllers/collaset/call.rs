@@ -9,7 +9,8 @@ use kube::core::Status;
 use tracing::{debug, warn};
 
 use super::super::CALL_TIMEOUT;
-use crate::cluster::{failure, pods};
+use crate::apirequest::{self, Failure};
+use crate::cluster::pods;
 use crate::domain::collaset::status::Step;
 
 /// Requests of one stage that are on their way at once.
@@ -92,40 +93,39 @@ pub async fn call<T>(
     what: &str,
     request: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Trouble> {
-    let error = match tokio::time::timeout(CALL_TIMEOUT, request).await {
-        Ok(Ok(done)) => return Ok(done),
-        Ok(Err(error)) => error,
-        Err(_) => {
-            warn!(what, "a write timed out");
-            let seconds = CALL_TIMEOUT.as_secs();
-            return Err(Trouble::Failed(format!(
-                "{what}: the API server did not answer within {seconds} s; it is tried again"
-            )));
-        }
+    let failure = match apirequest::within(CALL_TIMEOUT, request).await {
+        Ok(done) => return Ok(done),
+        Err(failure) => failure,
     };
-    let trouble = match &error {
-        Error::Api(status) if is_by_policy(status) && !pods::is_own(status) => {
+    let trouble = match &failure {
+        Failure::Answered(status) if is_by_policy(status) && !pods::is_own(status) => {
             Trouble::Denied(format!("{what}: {}", status.message))
         }
-        Error::Api(status) if status.reason == "AlreadyExists" => Trouble::Exists,
-        Error::Api(status) if status.code == 409 => Trouble::Moved,
-        Error::Api(status) if status.code == 404 && names_an_object(status) => Trouble::Moved,
-        Error::Api(status) if status.code == 429 && pods::is_own(status) => {
+        Failure::Answered(status) if status.reason == "AlreadyExists" => Trouble::Exists,
+        Failure::Answered(status) if status.code == 409 => Trouble::Moved,
+        Failure::Answered(status) if status.code == 404 && names_an_object(status) => {
+            Trouble::Moved
+        }
+        Failure::Answered(status) if status.code == 429 && pods::is_own(status) => {
             Trouble::Held(status.message.clone())
         }
-        Error::Api(status) if status.code == 429 => {
+        Failure::Answered(status) if status.code == 429 => {
             Trouble::Held(format!("{what}: {}", status.message))
         }
-        Error::Api(status)
+        Failure::Answered(status)
             if matches!(status.code, 400 | 404 | 405 | 413 | 422) || is_of_node(status) =>
         {
-            Trouble::Refused(format!("{what}: {}", failure::text(&error)))
+            Trouble::Refused(format!("{what}: {}", failure.text()))
         }
-        Error::Api(status) if status.code == 403 && !lacks_right(status) => {
+        Failure::Answered(status) if status.code == 403 && !lacks_right(status) => {
             Trouble::Denied(format!("{what}: {}", status.message))
         }
-        Error::Api(status) => Trouble::Failed(format!("{what}: {}", status.message)),
-        other => Trouble::Failed(format!("{what}: {other}")),
+        Failure::Answered(status) => Trouble::Failed(format!("{what}: {}", status.message)),
+        Failure::NoAnswer(limit) => Trouble::Failed(format!(
+            "{what}: the API server did not answer within {} s; it is tried again",
+            limit.as_secs()
+        )),
+        Failure::Broken(error) => Trouble::Failed(format!("{what}: {error}")),
     };
     if let Trouble::Failed(message) | Trouble::Denied(message) | Trouble::Refused(message) =
         &trouble
@@ -135,7 +135,7 @@ pub async fn call<T>(
         debug!(
             what,
             ?trouble,
-            error = failure::text(&error),
+            error = failure.text(),
             "a write did nothing"
         );
     }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::super::Context;
 use super::memory::Memory;
 use crate::api::collaset::CollaSet;
+use crate::apirequest;
 use crate::cluster::path::Objects;
 use crate::domain::pod::Pod;
 
@@ -50,8 +51,7 @@ async fn read(context: &Context, namespace: &str, name: &str, memory: &Memory) -
         let request = Objects::of("/api/v1", namespace, "pods")?.get(name)?;
         context.client.request::<Pod>(request).await
     };
-    let answer = tokio::time::timeout(CALL_TIMEOUT, request).await;
-    let mut pod = answer.ok()?.ok()?;
+    let mut pod = apirequest::within(CALL_TIMEOUT, request).await.ok()?;
     if pod.is_managed() {
         memory.wrote_pod(pod.metadata.resource_version);
     }

@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::super::{CALL_TIMEOUT, Context, turns};
+use crate::apirequest;
 use crate::cluster::index::State;
-use crate::cluster::{failure, pods};
+use crate::cluster::pods;
 use crate::domain::inplace;
 use crate::domain::ownership::word;
 use crate::domain::pod::Pod;
@@ -430,22 +431,12 @@ async fn read(
     claim: &Claim<Detail>,
 ) -> Option<Option<Pod>> {
     let name = &claim.detail.pod_name;
-    match tokio::time::timeout(
-        CALL_TIMEOUT,
-        pods::get(&context.client, &key.namespace, name),
-    )
-    .await
-    {
-        Ok(Ok(live)) => Some(live.filter(|live| *live.metadata.uid == **pod)),
-        Ok(Err(e)) => {
-            warn!(pod = %name, error = failure::text(&e), "the Pod of a claim could not be read");
-            None
-        }
-        Err(_) => {
-            warn!(pod = %name, "the Pod of a claim could not be read in time");
-            None
-        }
-    }
+    let read = pods::get(&context.client, &key.namespace, name);
+    let live = apirequest::within(CALL_TIMEOUT, read).await;
+    let live = live.inspect_err(|failure| {
+        warn!(pod = %name, error = failure.text(), "the Pod of a claim could not be read");
+    });
+    Some(live.ok()?.filter(|live| *live.metadata.uid == **pod))
 }
 
 #[cfg(test)]

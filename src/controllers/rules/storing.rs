@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::super::{CALL_TIMEOUT, Context};
-use crate::cluster::failure;
+use crate::apirequest;
 use crate::domain::rules::effect::Storing as Finding;
 use crate::ledger::store::{RuleKey, Uid};
 
@@ -87,24 +87,22 @@ impl Storing {
         if !left.is_zero() {
             return Some(left);
         }
-        let tried = timeout(CALL_TIMEOUT, store.try_swap(key, &snapshot.claims)).await;
+        let swap = store.try_swap(key, &snapshot.claims);
+        let tried = apirequest::within(CALL_TIMEOUT, swap).await;
         let now = Instant::now();
         let mut tries = self.0.lock();
         match tried {
-            Ok(Ok(true)) => {
+            Ok(true) => {
                 let (at, waits) = (now + LATER, false);
                 tries.due.insert(key.uid.clone(), Due { at, waits });
                 drop(tries);
                 context.ledgers.restore(key);
                 return None;
             }
-            Ok(Ok(false)) => {}
-            Ok(Err(e)) => {
-                let error = failure::text(&e);
+            Ok(false) => {}
+            Err(failure) => {
+                let error = failure.text();
                 tracing::debug!(namespace = %key.namespace, rule = %key.name, error, "a ledger could not be tried");
-            }
-            Err(_) => {
-                tracing::debug!(namespace = %key.namespace, rule = %key.name, "a ledger could not be tried in time");
             }
         }
         Some(

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use futures::StreamExt;
 use serde_json::Value;
-use tokio::time::timeout;
 
 use super::super::{CALL_TIMEOUT, Context};
 use super::places::{Place, Route};
 use super::{Call, http, rulecalls, trace_id};
 use crate::api::rulecalls::{Answer, Progress};
-use crate::cluster::failure;
+use crate::apirequest;
 use crate::cluster::pods;
 use crate::domain::rules::webhook::{Action, Candidate, Parameter, from_slim};
 
@@ -140,9 +139,8 @@ async fn values(
     let unread = |why: &str| Trouble::Unread(format!("the Pod could not be read: {why}"));
     let pod: Value = if call.webhook.needs_whole_pods() {
         let read = pods::get_raw(&context.client, namespace, name);
-        let read = timeout(CALL_TIMEOUT, read).await;
-        let read = read.map_err(|_| unread("no answer in time"))?;
-        let pod = read.map_err(|e| unread(&failure::text(&e)))?;
+        let pod = apirequest::within(CALL_TIMEOUT, read).await;
+        let pod = pod.map_err(|failure| unread(&failure.text()))?;
         let same = |pod: &Value| pod["metadata"]["uid"] == *candidate.pod_uid;
         pod.filter(same).ok_or_else(|| unread("it is gone"))?
     } else {

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use super::IssueError;
+use crate::apirequest::{self, Failure};
 use crate::tls::PairError;
 
 /// For one API request.
@@ -48,22 +47,29 @@ pub(super) fn unless_raced<T>(
 ) -> Result<bool, SyncError> {
     match written {
         Ok(_) => Ok(true),
-        Err(failed) if raced.contains(&failed.code) => Ok(false),
+        Err(failed)
+            if failed
+                .failure
+                .code()
+                .is_some_and(|code| raced.contains(&code)) =>
+        {
+            Ok(false)
+        }
         Err(failed) => Err(failed.into()),
     }
 }
 
-/// A request that failed; `code` is 0 when there was no answer.
+/// A request that failed; `what` names the request and its object.
 pub(super) struct Failed {
     what: String,
-    code: u16,
-    why: String,
+    failure: Failure,
 }
 
 impl From<Failed> for SyncError {
-    fn from(Failed { what, code, why }: Failed) -> SyncError {
-        match code {
-            401 | 403 => SyncError::Forbidden { what, message: why },
+    fn from(Failed { what, failure }: Failed) -> SyncError {
+        let why = failure.text();
+        match failure.code() {
+            Some(401 | 403) => SyncError::Forbidden { what, message: why },
             _ => SyncError::Api { what, why },
         }
     }
@@ -73,22 +79,6 @@ pub(super) async fn request<T>(
     what: String,
     call: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, Failed> {
-    match timeout(REQUEST_DEADLINE, call).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) => Err(Failed {
-            what,
-            code: status.code,
-            why: status.message.clone(),
-        }),
-        Ok(Err(error)) => Err(Failed {
-            what,
-            code: 0,
-            why: error.to_string(),
-        }),
-        Err(_) => Err(Failed {
-            what,
-            code: 0,
-            why: "no answer in time".to_owned(),
-        }),
-    }
+    let answer = apirequest::within(REQUEST_DEADLINE, call).await;
+    answer.map_err(|failure| Failed { what, failure })
 }

@@ -1,0 +1,127 @@
+//! Requests to the API server: each has a deadline, and its failure is classified in one place.
+
+use std::time::Duration;
+
+use kube::Error;
+use kube::core::Status;
+use tokio::time::{Instant, timeout_at};
+
+/// Why a request to the API server brought nothing.
+#[derive(Debug)]
+pub enum Failure {
+    /// The API server answered with a failure.
+    Answered(Box<Status>),
+    /// The API server gave no answer before the deadline, which was this far away.
+    NoAnswer(Duration),
+    /// The request was not sent, or its answer was not understood.
+    Broken(Error),
+}
+
+impl Failure {
+    /// The HTTP code of the answer; `None` without one.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Failure::Answered(status) => Some(status.code),
+            Failure::NoAnswer(_) | Failure::Broken(_) => None,
+        }
+    }
+
+    /// The failure for a text or the log; see [`text`].
+    pub fn text(&self) -> String {
+        match self {
+            Failure::Answered(status) => status_text(status),
+            Failure::NoAnswer(_) => "no answer in time".to_owned(),
+            Failure::Broken(error) => error.to_string(),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Api(status) => Failure::Answered(status),
+            error => Failure::Broken(error),
+        }
+    }
+}
+
+/// Awaits a request until `deadline`.
+///
+/// # Errors
+/// Why there is no result.
+pub async fn by<T>(
+    deadline: Instant,
+    request: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Failure> {
+    let limit = deadline.saturating_duration_since(Instant::now());
+    match timeout_at(deadline, request).await {
+        Ok(answer) => answer.map_err(Failure::from),
+        Err(_) => Err(Failure::NoAnswer(limit)),
+    }
+}
+
+/// Awaits a request for at most `limit`.
+///
+/// # Errors
+/// Why there is no result.
+pub async fn within<T>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Failure> {
+    let answer = tokio::time::timeout(limit, request).await;
+    answer.map_or(Err(Failure::NoAnswer(limit)), |answer| {
+        answer.map_err(Failure::from)
+    })
+}
+
+/// The message of a failed call. For an answer of the API server this is the `message` of its `Status` alone: kube's own
+/// text for it repeats the message and adds a debug dump of the `Status`.
+pub fn text(error: &Error) -> String {
+    match error {
+        Error::Api(status) => status_text(status),
+        error => error.to_string(),
+    }
+}
+
+fn status_text(status: &Status) -> String {
+    match status.message.is_empty() {
+        true => format!("the API server answered {}", status.code),
+        false => status.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(message: &str) -> Error {
+        let status = Status::failure(message, "Invalid").with_code(422);
+        Error::Api(Box::new(status))
+    }
+
+    #[test]
+    fn text_of_an_answer_is_its_message_alone() {
+        for (message, want) in [
+            ("status.ledger is too long", "status.ledger is too long"),
+            ("", "the API server answered 422"),
+        ] {
+            assert_eq!(text(&answer(message)), want);
+            assert_eq!(Failure::from(answer(message)).text(), want);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_without_an_answer_ends_at_its_deadline() {
+        let limit = Duration::from_secs(3);
+        let silent = std::future::pending::<Result<(), Error>>;
+        let failures = [
+            within(limit, silent()).await,
+            by(Instant::now() + limit, silent()).await,
+        ];
+        for failure in failures {
+            assert!(matches!(failure, Err(Failure::NoAnswer(after)) if after == limit));
+        }
+        let refused = within(limit, async { Err::<(), _>(answer("")) }).await;
+        assert_eq!(refused.map_err(|failure| failure.code()), Err(Some(422)));
+    }
+}
