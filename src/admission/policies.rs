@@ -122,7 +122,7 @@ fn rule_status() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
     )
 }
 
-/// The server deletes Pods with these labels by its own rights (contract 3.5, 6.6). Who may only patch Pods could otherwise
+/// The server deletes Pods with these labels by its own rights (contract 3.5, contract 6.6). Who may only patch Pods could otherwise
 /// delete them.
 fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let labels = [keys::TO_DELETE, keys::TO_REPLACE];

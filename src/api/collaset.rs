@@ -1,4 +1,4 @@
-//! CollaSet: a set of Pods that are updated and scaled through the lifecycle (contract sections 1.1 and 1.2).
+//! CollaSet: a set of Pods that are updated and scaled through the lifecycle (contract 1.1 and contract 1.2).
 
 use std::time::Duration;
 

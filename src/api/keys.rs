@@ -1,5 +1,5 @@
 //! Every label, annotation, finalizer and condition of the API, once, saying who writes it and who
-//! reads it (contract section 2).
+//! reads it (contract 2).
 
 /// API group of all kinds.
 pub const GROUP: &str = "apps.kusionstack.io";
@@ -157,7 +157,7 @@ pub const EXCLUDED_NAMESPACES: [&str; 4] = [
 /// Suffix shared by all labels of the form `<prefix>.podopslifecycle.kusionstack.io/<ID>`.
 pub const LIFECYCLE_DOMAIN: &str = ".podopslifecycle.kusionstack.io/";
 
-/// The twelve label families that carry an ID (for `operation-permission`: a type) behind the slash.
+/// The thirteen label families that carry an ID (for `operation-permission`: a type) behind the slash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// Operator: the operation is wanted, `<nanos>`; its removal is the finish signal.

@@ -1,4 +1,4 @@
-//! OperationJob: an operation on a fixed list of Pods (contract section 1.5).
+//! OperationJob: an operation on a fixed list of Pods (contract 1.5).
 
 use std::collections::BTreeMap;
 

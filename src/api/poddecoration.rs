@@ -1,4 +1,4 @@
-//! PodDecoration: what is added to the Pods of CollaSets (contract section 1.4).
+//! PodDecoration: what is added to the Pods of CollaSets (contract 1.4).
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use super::keys::{self, Family};
 use super::selector::Selector;
 
-/// Labels that CollaSet, the lifecycle or users set on single Pods (contract section 2.1). In a template they would say
+/// Labels that CollaSet, the lifecycle or users set on single Pods (contract 2.1). In a template they would say
 /// so of every Pod, and an in-place update would put them back. [`keys::STAY_OFFLINE`] is not one of them.
 const RESERVED: [&str; 14] = [
     keys::INSTANCE_ID,

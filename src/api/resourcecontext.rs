@@ -1,4 +1,4 @@
-//! ResourceContext: the pool of instance IDs behind a workload (contract sections 1.6 and 6.2). Written by controllers.
+//! ResourceContext: the pool of instance IDs behind a workload (contract 1.6 and contract 6.2). Written by controllers.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ pub mod data {
     /// `true` on the ID of a half of a pair that was replaced or cancelled, until its claims have gone. Kuperator has no such key.
     pub const REPLACED: &str = "PodReplaced";
     /// Which Pod `podToDelete` has had deleted, while the list still holds its name: a name that persists comes back
-    /// and must not be deleted again (contract 10.4 Q37). A digest of the UID; older builds noted the name.
+    /// and must not be deleted again (contract Q37). A digest of the UID; older builds noted the name.
     pub const DELETED: &str = "PodToDelete";
 
     /// The origin's ID that an entry names.

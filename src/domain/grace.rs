@@ -24,7 +24,7 @@ pub fn concerns(pod: &Pod) -> bool {
 }
 
 /// Whether an operation that deletes the Pod has come so far that it may be done: `pod-delete`, or any other whose
-/// operator has announced the deletion, such as CollaSet's scale-in (contract 10.3 Q22). While `pod-delete` waits for its
+/// operator has announced the deletion, such as CollaSet's scale-in (contract Q22). While `pod-delete` waits for its
 /// rules, an announcement that may be its own permits nothing.
 pub fn permits(pod: &Pod) -> bool {
     in_operate(pod).any(|id| match id {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 /// Bounds of a listener. The defaults fit three API servers at their own default limits, and together leave half of a
-/// container's 512 MiB to the caches.
+/// container's 512 MiB to the caches. The flags of `operating serve` have the same defaults, except for
+/// `--drain-timeout`: see [`Limits::drain`].
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Proven connections that are kept open: those over which a review got a verdict, or whose client has shown the
@@ -48,6 +49,7 @@ pub struct Limits {
     /// How long a connection accepted just before that may take to send its first request.
     pub last_request: Duration,
     /// From the end of the lame duck until what is still open is cut off. Longer than the longest timeout of a webhook, 30 s, is no use.
+    /// The default here is 20 s. `operating serve` sets the value of `--drain-timeout`, which is 30 s by default.
     pub drain: Duration,
 }
 

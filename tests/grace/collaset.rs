@@ -1,4 +1,4 @@
-//! CollaSet's own deletions have gone through a lifecycle already (contract 10.3 Q22).
+//! CollaSet's own deletions have gone through a lifecycle already (contract Q22).
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

@@ -155,7 +155,7 @@ async fn a_deletecollection_takes_all_and_never_more_at_once_than_the_rule_allow
     observer.fewest_available(|_| true, 4).await.at_least(3);
 }
 
-/// Contract 10.3 Q22.
+/// See contract Q22.
 #[tokio::test]
 async fn who_has_announced_a_deletion_and_waited_for_operate_deletes_at_once() {
     let scope = bed().await.scope("announced").await;

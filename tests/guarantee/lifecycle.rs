@@ -262,7 +262,7 @@ async fn traffic_is_off_before_the_operation_and_on_before_the_pod_counts_again(
     scope.until_pod("web", "online again", is_idle).await;
 }
 
-/// Contract 10.1 Q1.
+/// See contract Q1.
 #[tokio::test]
 async fn an_operation_that_begins_while_another_completes_wedges_neither() {
     let (scope, off, on) = protected().await;
@@ -295,7 +295,7 @@ async fn an_operation_that_begins_while_another_completes_wedges_neither() {
     scope.until_at_rest("web", 1).await;
 }
 
-/// Contract 10.1 Q2.
+/// See contract Q2.
 #[tokio::test]
 async fn an_operation_begun_again_while_it_completes_is_a_fresh_run() {
     let (scope, off, on) = protected().await;

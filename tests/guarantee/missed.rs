@@ -97,7 +97,7 @@ async fn a_pod_created_while_all_replicas_are_down_is_counted_held_and_operated(
     scope.until_pod("gated", "online again", is_idle).await;
     scope.until_at_rest("web", 3).await;
 
-    // Operated: the finalizer is waited for although there is no gate (contract 10.1 Q3).
+    // Operated: the finalizer is waited for although there is no gate (contract Q3).
     let begun = scope.begin("late", ID).await.unwrap();
     assert!(has(&begun, Family::Preparing), "{:?}", begun.labels());
     assert!(!begun.labels().contains_key(keys::SERVICE_AVAILABLE));

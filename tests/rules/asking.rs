@@ -50,7 +50,7 @@ async fn each_pod_is_asked_about_once_and_then_let_go() {
     }
 }
 
-/// Contract 10.2 Q12: an answer counts for the operation that it was given about.
+/// See contract Q12: an answer counts for the operation that it was given about.
 #[tokio::test]
 async fn an_old_answer_is_never_used_for_a_new_operation() {
     let server = RuleServer::passing().await;
@@ -137,7 +137,7 @@ async fn parameters_are_taken_from_the_pod() {
     assert_eq!(asked.body["resources"][0]["parameters"], want);
 }
 
-/// Contract 10.2 Q15: nothing is written, and nobody is asked, while nothing changes.
+/// See contract Q15: nothing is written, and nobody is asked, while nothing changes.
 #[tokio::test]
 async fn at_rest_nothing_is_asked_or_written() {
     let server = RuleServer::passing().await;

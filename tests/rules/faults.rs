@@ -109,7 +109,7 @@ async fn failures_that_are_ignored_let_pass_and_stay_in_the_history() {
     bed.assert_all_run().await;
 }
 
-/// Contract 10.2 Q7, Q11: nobody there, nobody trusted, nobody who answers.
+/// See contract Q7, contract Q11: nobody there, nobody trusted, nobody who answers.
 #[tokio::test]
 async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
     let bed = Bed::shared().await;
@@ -168,7 +168,7 @@ async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
         assert!(waits(&pod, "x"), "{name}: {:?}", pod.labels());
     }
     assert_eq!(server.asked().len(), 0);
-    // A bundle that is mended is used from then on (Q11: it is the root of trust).
+    // A bundle that is mended is used from then on (contract Q11: it is the root of trust).
     let config = json!({"caBundle": server.ca_bundle});
     scope
         .edit_rule("untrusted", json!({"webhook": {"clientConfig": config}}))
@@ -177,7 +177,7 @@ async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
     bed.assert_all_run().await;
 }
 
-/// Contract 10.2 Q9: one rule that asks for what no Pod has takes nobody else down.
+/// See contract Q9: one rule that asks for what no Pod has takes nobody else down.
 #[tokio::test]
 async fn a_path_through_a_plain_value_holds_with_the_reason_and_others_go_on() {
     let bed = Bed::shared().await;

@@ -114,7 +114,7 @@ async fn filter_disabled_and_the_skip_annotation_let_pass() {
         .await;
 }
 
-/// Contract 10.2 Q13: rules of other namespaces do not reach Pods of the same name here.
+/// See contract Q13: rules of other namespaces do not reach Pods of the same name here.
 #[tokio::test]
 async fn rules_end_at_their_namespace() {
     let bed = Bed::shared().await;

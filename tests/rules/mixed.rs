@@ -9,7 +9,7 @@ use crate::bed::{Bed, wait};
 use crate::helpers::{ask, is_let_go, reason, waits};
 use crate::server::{Reply, RuleServer};
 
-/// Contract 10.2 Q14: one ID in PreCheck and another in PostCheck, each with rules of its own.
+/// See contract Q14: one ID in PreCheck and another in PostCheck, each with rules of its own.
 #[tokio::test]
 async fn both_stages_at_once_are_judged_each_by_its_own_rules() {
     let (before, after) = (RuleServer::passing().await, RuleServer::passing().await);
@@ -177,7 +177,7 @@ async fn two_operations_of_one_pod_are_asked_about_each() {
         .await;
 }
 
-/// Contract 10.2 Q16: a rule that is disabled or skipped is asked nothing.
+/// See contract Q16: a rule that is disabled or skipped is asked nothing.
 #[tokio::test]
 async fn disabled_and_skipped_rules_are_not_asked() {
     let server = RuleServer::start(|_| Reply::refuse("no")).await;

@@ -24,7 +24,7 @@ async fn a_task_is_polled_until_all_have_passed() {
     let server = RuleServer::start(running).await;
     let scope = Bed::shared().await.scope("polled").await;
     let pods = scope.deployed("web", 2).await;
-    // Contract 10.2 Q19: a URL that has a query, and an ID that must be escaped.
+    // See contract Q19: a URL that has a query, and an ID that must be escaped.
     let config = server.polled(json!({"url": server.url("/poll?kind=x"), "rawQueryKey": "id"}));
     scope.ruled("web", json!([ask(config, json!({}))])).await;
     for pod in &pods {
@@ -184,7 +184,7 @@ async fn a_rule_deleted_in_the_middle_of_a_poll_lets_its_pods_go() {
     .await;
 }
 
-/// Contract 10.2 Q8: the manager is killed in the middle of a poll.
+/// See contract Q8: the manager is killed in the middle of a poll.
 #[tokio::test]
 async fn the_next_leader_goes_on_with_a_poll_and_asks_nothing_twice() {
     let bed = Bed::own().await;

@@ -96,7 +96,7 @@ async fn odd_rules_are_refused_with_the_field_and_the_remedy() {
     );
 }
 
-/// Contract 10.2 Q18: admission dials nobody, and a rule whose endpoint is down can be made, changed and deleted.
+/// See contract Q18: admission dials nobody, and a rule whose endpoint is down can be made, changed and deleted.
 #[tokio::test]
 async fn a_rule_is_not_dialled_when_it_is_made() {
     let scope = Bed::shared().await.scope("undialled").await;

@@ -121,7 +121,7 @@ fn object(mut template: Value, kind: &str) -> Option<Value> {
     Some(Map::from_iter(object).into())
 }
 
-/// Adds a volume for each claim, in the place of one of the same name (contract section 6.8).
+/// Adds a volume for each claim, in the place of one of the same name (contract 6.8).
 fn mount(spec: &mut Value, claims: &[Value]) {
     if spec["volumes"].is_null() {
         spec["volumes"] = json!([]);

@@ -1,4 +1,4 @@
-//! Defaults of CollaSet (contract section 1.1).
+//! Defaults of CollaSet (contract 1.1).
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation};

@@ -1,4 +1,4 @@
-//! Defaults of PodTransitionRule (contract section 1.3).
+//! Defaults of PodTransitionRule (contract 1.3).
 
 use json_patch::PatchOperation;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::absent;
 use crate::api::podtransitionrule::{FailurePolicy, POLL_INTERVAL_SECONDS, POLL_TIMEOUT_SECONDS};
 
 /// What a PodTransitionRule lacks: of webhook rules the failure policy, and the interval and timeout of polling. The policy is
-/// `Fail`: Kuperator stored `Ignore` and behaved as `Fail` (contract 10.2 Q10), which is the safe side too.
+/// `Fail`: Kuperator stored `Ignore` and behaved as `Fail` (contract Q10), which is the safe side too.
 /// Anything that has not the expected shape is left to validation.
 pub fn podtransitionrule(object: &Value) -> Vec<PatchOperation> {
     let rules = object.pointer("/spec/rules").and_then(Value::as_array);

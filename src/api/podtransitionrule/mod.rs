@@ -1,4 +1,4 @@
-//! PodTransitionRule: conditions under which Pods may enter or leave an operation (contract section 1.3).
+//! PodTransitionRule: conditions under which Pods may enter or leave an operation (contract 1.3).
 
 mod ledger;
 mod read;

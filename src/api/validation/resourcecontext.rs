@@ -1,4 +1,4 @@
-//! Validation of ResourceContext (contract sections 1.6, 6.2 and 10.3 Q24). A pool may be shared by any owners.
+//! Validation of ResourceContext (contract 1.6, contract 6.2 and contract Q24). A pool may be shared by any owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 

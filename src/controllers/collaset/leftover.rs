@@ -6,7 +6,7 @@ use super::call::{Trouble, call};
 use crate::cluster::objects::{PoolObject, write};
 use crate::cluster::queue::Outcome;
 
-/// Deletes the ResourceContext of this name if it is empty (contract section 9) and no CollaSet uses it: one that was
+/// Deletes the ResourceContext of this name if it is empty (contract 9) and no CollaSet uses it: one that was
 /// edited by hand, or that an earlier controller has left. One with entries stays, since another set of that name may
 /// want to go on with it.
 pub async fn sweep(context: &Context, (namespace, name): &SetName) -> Outcome {

@@ -1,4 +1,4 @@
-//! CollaSets: looks at the caches, plans, and writes what the plan says (contract section 6). What is decided is decided
+//! CollaSets: looks at the caches, plans, and writes what the plan says (contract 6). What is decided is decided
 //! in [`crate::domain::collaset`]; here it is carried out, so that a lost answer, a refusal or a cache that trails never
 //! makes two Pods of one instance ID.
 //!

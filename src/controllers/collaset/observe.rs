@@ -199,7 +199,7 @@ fn mounts(home: &Namespace) -> BTreeMap<String, Vec<Arc<Pod>>> {
 }
 
 /// Whether a revision without a controller carries the labels of the set's selector. A selector without `matchLabels`
-/// has no claim to any (contract 10.4 Q39).
+/// has no claim to any (contract Q39).
 fn is_of(revision: &Revision, set: &CollaSet) -> bool {
     let selector = set.spec.selector.as_ref();
     let labels = selector.and_then(|s| s.match_labels.as_ref());

@@ -8,7 +8,7 @@ use crate::domain::grace;
 use crate::domain::lifecycle::{LabelPatch, Phase, Stage, is_operable, operator, phases};
 use crate::domain::pod::{Owner, Pod};
 
-/// The lifecycle ID of both operations. A change of type is a fresh run (contract 10.1 Q4).
+/// The lifecycle ID of both operations. A change of type is a fresh run (contract Q4).
 pub const ID: &str = "collaset";
 
 /// An operation of a CollaSet on a Pod.
@@ -55,7 +55,7 @@ impl Operation {
         operator::begin(pod, ID, self.type_(), deletes, now)
     }
 
-    /// Cancels it, and the word that the Pod would go (contract 10.1 Q6).
+    /// Cancels it, and the word that the Pod would go (contract Q6).
     pub fn undo(self, pod: &Pod) -> LabelPatch {
         let mut labels = operator::undo(ID, self.type_());
         forget_deletion(pod, &mut labels);

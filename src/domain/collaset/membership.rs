@@ -1,4 +1,4 @@
-//! Who leaves the set and who enters it (contract 6.0 and 6.4).
+//! Who leaves the set and who enters it (contract 6.0 and contract 6.4).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const PAIRED: [&str; 3] = [
 /// Names that an Event holds at most.
 const NAMED: usize = 20;
 
-/// Releases what the selector no longer matches, cleans Pods away that ran to their end (contract 10.4 Q38), excludes
+/// Releases what the selector no longer matches, cleans Pods away that ran to their end (contract Q38), excludes
 /// and includes. True when somebody leaves or enters: the rest of the plan waits for that, unless it was refused lately.
 pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
     let mut moved = false;
@@ -236,7 +236,7 @@ fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     if release_claims(draft, facts.claims_of(id)) {
         return;
     }
-    // The label goes with the exclusion, or it would undo a later inclusion (contract 10.4 Q40). So would those of a pair have it
+    // The label goes with the exclusion, or it would undo a later inclusion (contract Q40). So would those of a pair have it
     // replaced again.
     for key in [keys::TO_EXCLUDE, keys::REPLACED_BY_REPLACE_UPDATE] {
         draft.label(pod, key, None);

@@ -1,4 +1,4 @@
-//! CollaSet planning: from what is observed to what is to be written (contract section 6).
+//! CollaSet planning: from what is observed to what is to be written (contract 6).
 //!
 //! [`planner::plan`] is a pure function of [`observed::Observed`]. It holds no state between two calls and never waits for an effect: what
 //! it wants is derived anew from the objects each time, so that a crash, a lost reply or an edit by hand between any

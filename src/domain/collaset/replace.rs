@@ -145,7 +145,7 @@ fn pair_revision(facts: &Facts, origin: &Pod) -> String {
     named.unwrap_or(&facts.history.updated.name).to_owned()
 }
 
-/// The request was taken back: the new Pod goes, available or not (contract 10.4 Q36), unless the rules have let the origin
+/// The request was taken back: the new Pod goes, available or not (contract Q36), unless the rules have let the origin
 /// go already.
 fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
     if facts.must_leave(origin) {

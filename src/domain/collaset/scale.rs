@@ -18,14 +18,14 @@ const NAMED: usize = 20;
 const UNDELETED: u64 = 5_000_000_000;
 
 /// Fits the instance IDs to the replicas, takes surplus Pods away through the lifecycle, and brings back those whose
-/// scale-in is no longer wanted (contract 10.4 Q33).
+/// scale-in is no longer wanted (contract Q33).
 pub fn step(facts: &Facts, draft: &mut Draft) {
     if facts.strategy.paused {
         stop(facts, draft);
         return;
     }
     let pod_of = |id: &i64| facts.members.get(id);
-    // What is to be excluded leaves by itself: it is neither chosen nor counted (contract 10.4 Q34). Where names persist
+    // What is to be excluded leaves by itself: it is neither chosen nor counted (contract Q34). Where names persist
     // nothing can be excluded.
     let leaves = |id: &i64| {
         let pod = pod_of(id).or_else(|| facts.waiting.get(id));
@@ -144,7 +144,7 @@ fn deletion_cost(pod: &Pod) -> i32 {
     cost.and_then(|cost| cost.parse().ok()).unwrap_or(0)
 }
 
-/// A new half has no place without its origin (contract 10.4 Q35), and is not made again.
+/// A new half has no place without its origin (contract Q35), and is not made again.
 fn take_half_away(facts: &Facts, draft: &mut Draft, origin: i64) {
     let Some(new) = draft.ids.get(&origin).and_then(pool::new_of) else {
         return;

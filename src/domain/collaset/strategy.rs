@@ -64,7 +64,7 @@ pub struct Strategy {
     pub priority: Option<String>,
     /// Nanoseconds between `operate` and the update of a Pod.
     pub update_delay: u64,
-    /// Nanoseconds between `operate` and the deletion of a Pod that is scaled in (contract 10.4 Q31).
+    /// Nanoseconds between `operate` and the deletion of a Pod that is scaled in (contract Q31).
     pub scale_delay: u64,
     /// Whether names are `<set>-<id>`.
     pub sequence: bool,

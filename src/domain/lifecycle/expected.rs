@@ -1,5 +1,5 @@
 //! Finalizers by which cooperators say that traffic is back on (annotation `pod.kusionstack.io/available-conditions`,
-//! contract section 2.2).
+//! contract 2.2).
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl ExpectedFinalizers {
     /// Reads the Pod's annotation; nothing is expected where it is absent.
     ///
     /// # Errors
-    /// What is wrong with the JSON, when it is not of the form of contract section 2.2.
+    /// What is wrong with the JSON, when it is not of the form of contract 2.2.
     pub fn of(pod: &Pod) -> Result<ExpectedFinalizers, String> {
         match pod.annotation(keys::AVAILABLE_CONDITIONS) {
             None => Ok(ExpectedFinalizers::default()),

@@ -1,4 +1,4 @@
-//! PodOpsLifecycle: how an operation takes a Pod off traffic, works on it and puts it back (contract section 3).
+//! PodOpsLifecycle: how an operation takes a Pod off traffic, works on it and puts it back (contract 3).
 //!
 //! Every *run* is an ID on the Pod, and its state is the Pod's labels alone:
 //!

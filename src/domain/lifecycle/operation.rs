@@ -1,4 +1,4 @@
-//! One ID: its labels, and the steps of contract section 3.2 that it takes on its own (rows by number).
+//! One ID: its labels, and the steps of contract 3.2 that it takes on its own (rows by number).
 
 use super::Stage;
 use super::name::is_name;
@@ -97,7 +97,7 @@ impl Operation {
         op
     }
 
-    /// Whether this write begins a run although labels of an earlier one may be there (contract 10.1 Q2, Q4). Seen
+    /// Whether this write begins a run although labels of an earlier one may be there (contract Q2, contract Q4). Seen
     /// from the write, and from the state alone too, in which a write that the webhook missed shows.
     fn is_fresh(&self, before: &Labels, permitted: impl Fn(&str) -> bool) -> bool {
         let begun_again = !before.contains_key(&Family::Operating)

@@ -1,4 +1,4 @@
-//! The operator's side (contract section 3.1): begin, finish, undo, and whether the work may be done.
+//! The operator's side (contract 3.1): begin, finish, undo, and whether the work may be done.
 
 use super::LabelPatch;
 use crate::api::keys::{self, Family};
@@ -8,7 +8,7 @@ use crate::domain::pod::Pod;
 pub const DELETION: &str = "pod-delete";
 
 /// Begins the operation `type_` under `id`; `deletes` tells cooperators that the Pod will not come back. Empty when it
-/// has begun already. Another type under the same ID is a fresh run (contract 10.1 Q4).
+/// has begun already. Another type under the same ID is a fresh run (contract Q4).
 ///
 /// The announcement carries the value of `operating`, so that [`announces`] knows whose it is. The announcement of another
 /// operation in flight stays, but for that of a deletion by GraceDelete, which needs none.

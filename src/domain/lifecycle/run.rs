@@ -102,7 +102,7 @@ impl<'a> Run<'a> {
         labels.get(&stage.family()).map(String::as_str)
     }
 
-    /// The rules of `stage` passed for `id`, and for no other ID (contract 10.1 Q6c). No effect on an ID that is not
+    /// The rules of `stage` passed for `id`, and for no other ID (contract Q6c). No effect on an ID that is not
     /// [`awaiting`](Run::awaiting).
     pub fn pass(&mut self, stage: Stage, id: &str) {
         if let Some(operation) = self.operations.get_mut(id) {
@@ -120,7 +120,7 @@ impl<'a> Run<'a> {
 
     /// Advances every ID as far as it goes, and draws the sum: an ID that holds the Pod off traffic drops
     /// `service-available` (row 3), a Pod that is back gets it (row 12), and `preparing-to-delete` goes with the run
-    /// that has announced it (contract 10.1 Q6).
+    /// that has announced it (contract Q6).
     pub fn settle(&mut self) {
         for operation in self.operations.values_mut() {
             operation.settle(self.gates);
@@ -272,7 +272,7 @@ pub fn is_held_offline(pod: &Pod) -> bool {
     phases(pod).into_values().any(Phase::holds_offline)
 }
 
-/// Row 5, finalizers first (contract 10.1 Q3), and the kubelet has followed the condition: while Ready is still True,
+/// Row 5, finalizers first (contract Q3), and the kubelet has followed the condition: while Ready is still True,
 /// traffic is still on, and a run that ended before the kubelet noticed would bring the Pod back only to lose it to the
 /// kubelet's late answer. A Pod without the gate is off traffic as far as the lifecycle can bring it.
 pub fn is_operable(pod: &Pod) -> bool {

@@ -1,11 +1,11 @@
-//! What the controller does for a Pod: the rows of contract section 3.2 that are its own, and whatever the webhook
+//! What the controller does for a Pod: the rows of contract 3.2 that are its own, and whatever the webhook
 //! missed.
 
 use super::{ExpectedFinalizers, LabelPatch, Phase, Run, Stage, min_ready, restarts};
 use crate::api::keys;
 use crate::domain::pod::{Condition, Pod};
 
-/// What the controller must do for a Pod now. All empty: nothing, and nothing is written (contract 10.1 Q5).
+/// What the controller must do for a Pod now. All empty: nothing, and nothing is written (contract Q5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Labels to write, before the condition: a Pod leaves the count of available ones before it leaves traffic.

@@ -1,4 +1,4 @@
-//! What a write of a Pod may not do (contract section 3.4), judged by what it changes: something malformed that is
+//! What a write of a Pod may not do (contract 3.4), judged by what it changes: something malformed that is
 //! there already must not block an unrelated update.
 
 use std::collections::BTreeSet;

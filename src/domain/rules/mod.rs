@@ -71,7 +71,7 @@ pub struct Rule {
     pub id: String,
     /// Stage; absent in the spec means PreCheck (contract 5.2).
     pub stage: Stage,
-    /// Only matching Pods are subject to the rule; all selected Pods still count in its budget (contract 5.2, 5.3).
+    /// Only matching Pods are subject to the rule; all selected Pods still count in its budget (contract 5.2, contract 5.3).
     pub filter: Option<Selector>,
     /// What it demands.
     pub kind: RuleKind,

@@ -11,7 +11,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::tls::pair::{certificates, validity};
 
-/// What the Secret holds: four keys (contract section 4.5), PEM, and one of our own.
+/// What the Secret holds: four keys (contract 4.5), PEM, and one of our own.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Material {
     /// `tls.crt`: the leaf.

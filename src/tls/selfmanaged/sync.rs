@@ -36,7 +36,7 @@ const FIELD_MANAGER: &str = "operating-certificates";
 pub struct Target {
     /// Namespace of the Secret.
     pub namespace: String,
-    /// Name of the Secret; `webhook-certs` in a Kuperator cluster (contract section 4.5).
+    /// Name of the Secret; `webhook-certs` in a Kuperator cluster (contract 4.5).
     pub secret: String,
     /// Name of the MutatingWebhookConfiguration.
     pub mutating: String,

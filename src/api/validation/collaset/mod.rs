@@ -1,4 +1,4 @@
-//! Validation of CollaSet (contract section 1.1, and what 10.3 Q25 lists as missing). What a Pod or a claim may
+//! Validation of CollaSet (contract 1.1, and what contract Q25 lists as missing). What a Pod or a claim may
 //! contain is the API server's to say; admission asks it.
 
 mod claims;

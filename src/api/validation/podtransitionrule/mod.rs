@@ -1,4 +1,4 @@
-//! Validation of PodTransitionRule (contract section 1.3, and what it lists as missing).
+//! Validation of PodTransitionRule (contract 1.3, and what it lists as missing).
 
 use std::collections::BTreeSet;
 

@@ -49,7 +49,7 @@ pub fn claim_templates(data: &Value) -> &[Value] {
 
 /// Whether two data mean the same, whatever their notation: the types of Go leave their marks
 /// (`"creationTimestamp":null`, `"resources":{}`, quantities in another unit), and a set that is taken over from
-/// Kuperator must not be rolled out for that (contract Q29). The order of claim templates does not count (Q45).
+/// Kuperator must not be rolled out for that (contract Q29). The order of claim templates does not count (contract Q45).
 pub fn equal(a: &Value, b: &Value) -> bool {
     a == b
         || (normal_template(a) == normal_template(b)

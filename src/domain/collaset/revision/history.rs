@@ -80,11 +80,11 @@ impl History {
 /// - The latest revision that equals the template stays; an older one becomes the latest (a rollback); else one is
 ///   created. Only the latest may have lost fields to Kuperator, see [`data::equal_taken_over`].
 /// - One without a controller is adopted if the selector has `matchLabels`, they match, it is of this format, and it carries
-///   the name of the set: a selector without them would match every revision of the namespace (Q39), and the selectors of two
+///   the name of the set: a selector without them would match every revision of the namespace (contract Q39), and the selectors of two
 ///   sets may overlap.
 /// - A revision that cannot be read is left alone and reported. The one that the status names as updated stands for
 ///   the template as long as it is there, because nobody knows that it differs, and a new one would roll the set out.
-/// - Of those not in use the oldest beyond the history limit are deleted (Q30).
+/// - Of those not in use the oldest beyond the history limit are deleted (contract Q30).
 ///
 /// - Where the revision of the template can't be written (`refused`), the latest that is there stands in for it: nothing is
 ///   rolled out, and everything else goes on.

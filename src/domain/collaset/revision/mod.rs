@@ -1,4 +1,4 @@
-//! Revisions: what a template is stored as, which of the stored ones it is, and how two compare (contract 6.1, 6.5).
+//! Revisions: what a template is stored as, which of the stored ones it is, and how two compare (contract 6.1, contract 6.5).
 
 pub mod data;
 mod environment;

@@ -1,4 +1,4 @@
-//! Whether the kubelet has caught up with an in-place update (contract 6.5, Q44).
+//! Whether the kubelet has caught up with an in-place update (contract 6.5, contract Q44).
 
 use std::collections::BTreeMap;
 

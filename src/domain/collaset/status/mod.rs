@@ -1,4 +1,4 @@
-//! Counts and conditions (contract 6.9, 2.4).
+//! Counts and conditions (contract 6.9, contract 2.4).
 
 mod asked;
 mod canaries;
@@ -112,7 +112,7 @@ fn count(
 }
 
 /// The stable revision moves on when no Pod of an older one is left and enough of the updated one are Ready
-/// (contract 10.4 Q47).
+/// (contract Q47).
 fn current(facts: &Facts, pods: &[&Arc<Pod>]) -> String {
     let updated = pods.iter().filter(|p| facts.is_updated(p));
     // A set with minReadySeconds asks for more than Ready.

@@ -181,7 +181,7 @@ fn everything_expired_is_made_anew() {
     assert_eq!(step(&renewed, late), Step::Keep);
 }
 
-/// RSA keys in PKCS#1 and a single name, as Kuperator's Secret has them (contract section 4.5).
+/// RSA keys in PKCS#1 and a single name, as Kuperator's Secret has them (contract 4.5).
 #[test]
 fn a_kuperator_secret_is_accepted_while_it_fits() {
     let material = Material {

@@ -1,4 +1,4 @@
-//! Planning of claims (contract 6.8, Q45).
+//! Planning of claims (contract 6.8, contract Q45).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

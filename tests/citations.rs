@@ -1,0 +1,409 @@
+//! Every citation in code and documents names something that exists: `contract 6.8` and `contract Q45` a section or
+//! a quirk of `docs/reference/contract.md`, `ADR 9` a file of `docs/adr`, `docs/….md` a file, and a link in a Markdown
+//! file its target.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The page whose sections and quirks are cited.
+const CONTRACT: &str = "docs/reference/contract.md";
+
+/// What is searched, below the root of the repository.
+const SEARCHED: &[&str] = &[
+    "src",
+    "tests",
+    "xtask",
+    "fuzz",
+    "docs",
+    "manifests",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+];
+
+/// Folders of build output and of inputs for fuzzing.
+const SKIPPED: &[&str] = &["target", "corpus", "artifacts"];
+
+#[test]
+fn every_citation_resolves() {
+    let known = Known::of(root());
+    let mut found = Found::default();
+    for file in SEARCHED.iter().flat_map(|name| texts(&root().join(name))) {
+        let name = file.strip_prefix(root()).unwrap().to_str().unwrap();
+        if name == "tests/citations.rs" {
+            continue; // has wrong citations on purpose
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        found.add(read(&known, name, &text));
+    }
+    assert!(
+        found.errors.is_empty(),
+        "{} citations lead nowhere:\n{}",
+        found.errors.len(),
+        found.errors.join("\n")
+    );
+    assert!(
+        found.contract > 100 && found.adr > 20 && found.files > 50,
+        "too few citations, so the search must be broken: {found:?}"
+    );
+}
+
+#[test]
+fn no_section_and_no_quirk_is_defined_twice() {
+    let text = fs::read_to_string(root().join(CONTRACT)).unwrap();
+    let mut seen = BTreeSet::new();
+    let twice: Vec<_> = text
+        .lines()
+        .filter_map(defined)
+        .filter(|id| !seen.insert(*id))
+        .collect();
+    let none: Vec<&str> = Vec::new();
+    assert_eq!(twice, none, "in {CONTRACT}");
+}
+
+#[test]
+fn a_wrong_citation_is_found() {
+    for (file, text, expected) in [
+        ("src/a.rs", "/// See contract 6.99.", "no section 6.99"),
+        ("src/a.rs", "/// (contract 99)", "no section 99"),
+        ("src/a.rs", "/// (contract Q999).", "no quirk Q999"),
+        (
+            "src/a.rs",
+            "/// a line that ends in contract\n/// 6.99, as comments do",
+            "no section 6.99",
+        ),
+        ("src/a.rs", "// a bare Q45", "write `contract Q45`"),
+        ("src/a.rs", "// (contract Q44, Q45)", "write `contract Q45`"),
+        ("src/a.rs", "// (contract Q44/Q45)", "write `contract Q45`"),
+        (
+            "src/a.rs",
+            "// contract 6.1 and 6.5",
+            "write `contract 6.5`",
+        ),
+        ("src/a.rs", "// (contract 6.9, 2.4)", "write `contract 2.4`"),
+        ("src/a.rs", "/// Contract 6.8", "write `contract 6.8`"),
+        (
+            "src/a.rs",
+            "// contract section 6.8",
+            "write `contract 6.8`",
+        ),
+        ("docs/a.md", "as in ADR 999.", "no ADR 999"),
+        ("docs/a.md", "as in ADRs 1 and 2", "write `ADR 1`"),
+        ("src/a.rs", "//! see docs/no-such-page.md.", "no file"),
+        (
+            "src/a.rs",
+            "//! (docs/adr/0001-another-title.md)",
+            "no file",
+        ),
+        ("src/a.rs", "//! (docs/adr/0999)", "no ADR 999"),
+        ("docs/a.md", "[rights](rigths.md#who)", "no target"),
+        ("README.md", "[folder](docs/no/)", "no target"),
+    ] {
+        let errors = read(&Known::of(root()), file, text).errors;
+        assert!(
+            errors.iter().any(|error| error.contains(expected)),
+            "{text:?}: {errors:?}, and not {expected:?}"
+        );
+    }
+}
+
+#[test]
+fn a_right_citation_passes() {
+    for (file, text, count) in [
+        (
+            "src/a.rs",
+            "/// (contract 6.8, contract Q45), contract 3.2 row 12.",
+            3,
+        ),
+        ("src/a.rs", "//! in contract\n//! 2.2).", 1),
+        ("src/a.rs", "/// the contract has 2 parties", 0),
+        (
+            "docs/a.md",
+            "[ADR 9](adr/0009-collaset-is-a-pure-plan.md)",
+            2,
+        ),
+        ("README.md", "([docs/adr](docs/adr), [top](#top))", 1),
+        ("src/a.rs", "see docs/adr/0009 and docs/cli.md.", 2),
+        ("src/a.rs", "https://example.com/docs/no.md", 0),
+        ("docs/reference/contract.md", "| Q45 | volumes |", 0),
+    ] {
+        let found = read(&Known::of(root()), file, text);
+        let none: Vec<String> = Vec::new();
+        assert_eq!(found.errors, none, "{text:?}");
+        let all = found.contract + found.adr + found.files;
+        assert_eq!(all, count, "{text:?}");
+    }
+}
+
+/// What may be cited.
+struct Known {
+    /// Sections and quirks of the contract: `6.8`, `Q45`.
+    contract: BTreeSet<String>,
+    /// Numbers of the ADRs.
+    adrs: BTreeSet<u32>,
+}
+
+impl Known {
+    fn of(root: &Path) -> Known {
+        let text = fs::read_to_string(root.join(CONTRACT)).unwrap();
+        let adrs = fs::read_dir(root.join("docs/adr")).unwrap();
+        Known {
+            contract: text
+                .lines()
+                .filter_map(defined)
+                .map(str::to_owned)
+                .collect(),
+            adrs: adrs
+                .filter_map(|entry| entry.unwrap().file_name().to_str()?.get(..4)?.parse().ok())
+                .collect(),
+        }
+    }
+}
+
+/// How many citations a text has, and which of them are wrong.
+#[derive(Debug, Default)]
+struct Found {
+    contract: usize,
+    adr: usize,
+    files: usize,
+    errors: Vec<String>,
+}
+
+impl Found {
+    fn add(&mut self, other: Found) {
+        self.contract += other.contract;
+        self.adr += other.adr;
+        self.files += other.files;
+        self.errors.extend(other.errors);
+    }
+}
+
+/// The section or quirk that a line of the contract defines: a heading `### 6.8 …`, or a row `| Q45 | …`.
+fn defined(line: &str) -> Option<&str> {
+    if line.starts_with('#') {
+        let title = line.trim_start_matches('#').trim_start();
+        let id = title.split_whitespace().next()?.trim_end_matches('.');
+        return (section(id) == id).then_some(id);
+    }
+    let id = line.strip_prefix("| ")?.split(" |").next()?;
+    (quirk(id) == id).then_some(id)
+}
+
+/// Finds the citations in the text of `file`, a path below the root.
+fn read(known: &Known, file: &str, text: &str) -> Found {
+    let mut found = Found::default();
+    let words = words(text);
+    for (at, (line, word)) in words.iter().enumerate() {
+        let marks = ["contract", "Contract", "ADR", "docs/", "Q"];
+        if !marks.iter().any(|mark| word.contains(mark)) {
+            continue; // most words; the rest of the loop takes long
+        }
+        let next = |n: usize| words.get(at + n).map_or("", |(_, word)| *word);
+        let previous = at.checked_sub(1).map_or("", |at| words[at].1);
+        let is_defined = file == CONTRACT && previous == "|";
+        let mut wrong = |what: String| found.errors.push(format!("{file}:{line}: {what}"));
+
+        let bare = opened(word);
+        if bare == "contract" || bare == "Contract" {
+            let cited = match next(1) {
+                "section" | "sections" => id(next(2)),
+                next => id(next),
+            };
+            if cited.is_empty() {
+                // the word in its own meaning
+            } else if bare == "Contract" || next(1).starts_with("section") {
+                wrong(format!("write `contract {cited}`"));
+            } else if !known.contract.contains(cited) {
+                let kind = if cited.starts_with('Q') {
+                    "quirk"
+                } else {
+                    "section"
+                };
+                wrong(format!("no {kind} {cited} in {CONTRACT}"));
+            } else if let Some(more) = continued(next(1), next(2), next(3)) {
+                wrong(format!("write `contract {more}`"));
+            }
+            found.contract += usize::from(!cited.is_empty());
+        } else {
+            for (n, part) in word
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .enumerate()
+            {
+                let is_cited = opened(previous) == "contract" && n == 0;
+                if !part.is_empty() && quirk(part) == part && !is_cited && !is_defined {
+                    wrong(format!("write `contract {part}`"));
+                }
+            }
+        }
+
+        let mut wrong = |what: String| found.errors.push(format!("{file}:{line}: {what}"));
+        let number = digits(next(1));
+        if bare == "ADR" && !number.is_empty() {
+            found.adr += 1;
+            if !has_adr(known, number) {
+                wrong(format!("no ADR {number} in docs/adr"));
+            }
+        } else if bare == "ADRs" && !number.is_empty() {
+            wrong(format!("write `ADR {number}` for each"));
+        }
+        for path in documents(word) {
+            found.files += 1;
+            match path.strip_prefix("docs/adr/") {
+                Some(number) if number.len() == 4 && digits(number) == number => {
+                    if !has_adr(known, number) {
+                        let number = number.trim_start_matches('0');
+                        wrong(format!("no ADR {number} in docs/adr"));
+                    }
+                }
+                _ if root().join(path).is_file() => {}
+                _ => wrong(format!("no file {path}")),
+            }
+        }
+    }
+    if Path::new(file).extension().is_some_and(|e| e == "md") {
+        for (line, text) in text.lines().enumerate() {
+            for target in links(text) {
+                found.files += 1;
+                let from = Path::new(file).parent().unwrap_or(Path::new(""));
+                if !root().join(from).join(target).exists() {
+                    let error = format!("{file}:{}: no target of the link {target}", line + 1);
+                    found.errors.push(error);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn has_adr(known: &Known, number: &str) -> bool {
+    number.parse().is_ok_and(|n| known.adrs.contains(&n))
+}
+
+/// The words of a text, each with the number of its line. What begins a comment is left out, since a citation may be on
+/// two lines.
+fn words(text: &str) -> Vec<(usize, &str)> {
+    let lines = text.lines().enumerate();
+    let words = lines.flat_map(|(n, line)| {
+        let line = line.trim_start();
+        let leaders = ["///", "//!", "//", "# "];
+        let comment = leaders.iter().find_map(|leader| line.strip_prefix(leader));
+        let is_heading = line.starts_with('#');
+        let words = match comment {
+            Some(rest) if !is_heading => rest,
+            _ => line,
+        };
+        words.split_whitespace().map(move |word| (n + 1, word))
+    });
+    words.collect()
+}
+
+/// A word without what opens it, such as a bracket.
+fn opened(word: &str) -> &str {
+    word.trim_start_matches(|c: char| !c.is_alphanumeric())
+}
+
+/// The section or quirk that a word begins with; empty if none.
+fn id(word: &str) -> &str {
+    match quirk(word) {
+        "" => section(word),
+        quirk => quirk,
+    }
+}
+
+/// `6.8` of `6.8).`; empty if the word begins otherwise.
+fn section(word: &str) -> &str {
+    let end = word.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let id = word[..end.unwrap_or(word.len())].trim_end_matches('.');
+    let parts = id.split('.').all(|part| !part.is_empty());
+    let rest = word[id.len()..].chars().next();
+    if parts && !rest.is_some_and(char::is_alphanumeric) {
+        id
+    } else {
+        ""
+    }
+}
+
+/// `Q45` of `Q45):`; empty if the word begins otherwise.
+fn quirk(word: &str) -> &str {
+    let number = word.strip_prefix('Q').map_or("", digits);
+    let end = 1 + number.len();
+    let letter = word.get(end..).and_then(|rest| rest.chars().next());
+    let end = end + usize::from(letter.is_some_and(|c| c.is_ascii_lowercase()));
+    let rest = word.get(end..).and_then(|rest| rest.chars().next());
+    if number.is_empty() || rest.is_some_and(char::is_alphanumeric) {
+        ""
+    } else {
+        &word[..end]
+    }
+}
+
+fn digits(word: &str) -> &str {
+    let end = word.find(|c: char| !c.is_ascii_digit());
+    &word[..end.unwrap_or(word.len())]
+}
+
+/// The section that follows a cited one in a list without the word before it: `contract 6.1 and 6.5`.
+fn continued<'a>(cited: &str, next: &'a str, after: &'a str) -> Option<&'a str> {
+    let more = match next {
+        "and" | "or" | "to" => section(after),
+        _ if cited.ends_with(',') => section(next),
+        _ => "",
+    };
+    more.contains('.').then_some(more)
+}
+
+/// Paths `docs/….md` and `docs/adr/NNNN` in a word. The rest of an address or of another path is none.
+fn documents(word: &str) -> Vec<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let mut found = Vec::new();
+    for (at, _) in word.match_indices("docs/") {
+        if word[..at].ends_with(is_part) {
+            continue;
+        }
+        let path = &word[at..];
+        let end = path.find(|c: char| !is_part(c)).unwrap_or(path.len());
+        let path = path[..end].trim_end_matches('.');
+        let number = path.strip_prefix("docs/adr/").map_or("", digits);
+        if number.len() == 4 || path.ends_with(".md") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Targets of the links of a line to files of the repository, without the part behind `#`.
+fn links(line: &str) -> Vec<&str> {
+    let targets = line.split("](").skip(1);
+    let targets = targets.filter_map(|rest| rest.split([')', '#', ' ']).next());
+    targets
+        .filter(|target| !target.is_empty() && !target.contains("://"))
+        .collect()
+}
+
+/// The text files below a path, or the file itself.
+fn texts(path: &Path) -> Vec<PathBuf> {
+    let named = |names: &[&str], name: Option<&std::ffi::OsStr>| {
+        name.and_then(|n| n.to_str())
+            .is_some_and(|n| names.contains(&n))
+    };
+    if path.is_file() {
+        let is_text = named(&["rs", "md", "yaml", "toml", "txt"], path.extension());
+        return is_text.then(|| path.to_owned()).into_iter().collect();
+    }
+    if named(SKIPPED, path.file_name()) {
+        return Vec::new();
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).unwrap() {
+        files.extend(texts(&entry.unwrap().path()));
+    }
+    files.sort();
+    files
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
