@@ -43,7 +43,7 @@ struct Case {
 
 #[tokio::test]
 async fn the_api_server_refuses_what_is_odd_and_new_and_keeps_what_is_stored() {
-    let plane = xtask::plane::shared().await.unwrap();
+    let plane = testbed::plane::shared().await.unwrap();
     let (client, namespace) = (
         plane.client().unwrap(),
         plane.namespace("crds").await.unwrap(),
@@ -347,7 +347,7 @@ fn full_status(name: usize, containers: usize) -> (PodTransitionRuleStatus, usiz
 /// Else a write would fail, and the same write again for ever.
 #[tokio::test]
 async fn rule_with_every_part_at_its_limit_can_be_stored() {
-    let plane = xtask::plane::shared().await.unwrap();
+    let plane = testbed::plane::shared().await.unwrap();
     let client = plane.client().unwrap();
     let namespace = plane.namespace("full").await.unwrap();
     define(&client, FULL, |_| {}).await;

@@ -223,7 +223,7 @@ impl Plant {
             let at = begin + 60 * minute;
             scrapes.push(json!({ "at": at, "instance": "replica-0", "text": text }));
         }
-        let binary = tokio::task::spawn_blocking(xtask::binaries::alarms);
+        let binary = tokio::task::spawn_blocking(testbed::binaries::alarms);
         let mut evaluation = Command::new(binary.await.unwrap().unwrap())
             .arg(concat!(
                 env!("CARGO_MANIFEST_DIR"),

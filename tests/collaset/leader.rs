@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use operating::api::keys;
 use rustix::process::Signal;
 use serde_json::json;
-use xtask::proxy::{Asked, Effect, Fault};
+use testbed::proxy::{Asked, Effect, Fault};
 
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, STALLED, wait};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use xtask::plane::audit::Event;
+use testbed::plane::audit::Event;
 
 use crate::bed::Bed;
 use crate::sets::Set;

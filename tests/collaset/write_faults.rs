@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
-use xtask::proxy::{Asked, Effect, Fault};
+use testbed::proxy::{Asked, Effect, Fault};
 
 use crate::at_rest::{Rest, no_id_was_shared, until_at_rest};
 use crate::bed::observer::Observer;

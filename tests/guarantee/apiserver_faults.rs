@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use operating::api::keys;
 use serde_json::{Value, json};
-use xtask::proxy::{Asked, Effect, Fault};
+use testbed::proxy::{Asked, Effect, Fault};
 
 use crate::bed::objects::{at_once, claims, is_available, may_operate, names, refusal};
 use crate::bed::observer::Observer;

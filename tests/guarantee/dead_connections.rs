@@ -9,9 +9,9 @@ use operating::api::keys::{self, Family};
 use operating::cluster::following::TRUSTED;
 use operating::domain::pod::MOMENT;
 use serde_json::json;
+use testbed::proxy::{Asked, Effect, Fault};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-use xtask::proxy::{Asked, Effect, Fault};
 
 use crate::bed::Bed;
 use crate::bed::objects::{Scope, condition, may_operate, names, refusal};

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use kube::api::Patch;
 use operating::api::keys::{self, Family};
 use serde_json::json;
-use xtask::binaries::Kubernetes;
+use testbed::binaries::Kubernetes;
 
 use crate::bed::objects::{claims, condition, names, refusal};
 use crate::bed::{Bed, Scope, wait};

@@ -9,8 +9,8 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use operating::api::keys;
 use serde_json::json;
+use testbed::proxy::{Asked, Effect, Fault};
 use tokio::sync::Notify;
-use xtask::proxy::{Asked, Effect, Fault};
 
 use crate::bed::objects::{at_once, is_available, names, refusal};
 use crate::bed::observer::Observer;

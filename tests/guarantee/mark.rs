@@ -16,8 +16,8 @@ use operating::api::keys;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use testbed::proxy::{Asked, Effect, Fault};
 use tokio_util::task::AbortOnDropHandle;
-use xtask::proxy::{Asked, Effect, Fault};
 
 use crate::bed::{Bed, Scope, wait};
 

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use xtask::proxy::{Effect, Fault};
+use testbed::proxy::{Effect, Fault};
 
 use crate::bed::objects::{at_once, names};
 use crate::bed::observer::Observer;

@@ -9,7 +9,7 @@ use kube::api::{
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use xtask::proxy::{Asked, Effect, Fault};
+use testbed::proxy::{Asked, Effect, Fault};
 
 use crate::bed::objects::{at_once, is_available, labels, names, refusal};
 use crate::bed::observer::Observer;

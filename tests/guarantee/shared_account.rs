@@ -3,7 +3,7 @@
 
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use xtask::plane::audit::Filter;
+use testbed::plane::audit::Filter;
 
 use crate::bed::objects::is_available;
 use crate::bed::observer::Observer;

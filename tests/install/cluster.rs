@@ -11,7 +11,7 @@ use operating::admission::routes::{MUTATING, VALIDATING};
 use operating::api::keys;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use xtask::plane::{Options, Plane};
+use testbed::plane::{Options, Plane};
 
 /// A plane of its own: what is installed bears on all of it.
 pub struct Cluster {

@@ -13,8 +13,8 @@ use operating::admission::routes::{MUTATING, VALIDATING};
 use operating::api::keys;
 use operating::cli::install::names;
 use serde_json::json;
+use testbed::plane::{Options, Plane};
 use tokio::sync::{Mutex, MutexGuard};
-use xtask::plane::{Options, Plane};
 
 /// Far beyond what anything takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(180);

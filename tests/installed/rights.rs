@@ -13,8 +13,8 @@ use operating::api::keys;
 use operating::cli::install::rbac::table::{Access, GRANTS};
 use operating::cli::install::{Parts, names};
 use serde_json::json;
-use xtask::lb::LoadBalancer;
-use xtask::plane::audit::Event;
+use testbed::balancer::LoadBalancer;
+use testbed::plane::audit::Event;
 
 use super::bed::{Bed, eventually};
 use super::replica::Replica;

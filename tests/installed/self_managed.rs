@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::ListParams;
 use operating::api::keys;
 use operating::cli::install::names;
-use xtask::lb::LoadBalancer;
+use testbed::balancer::LoadBalancer;
 
 use super::bed::{Bed, eventually};
 use super::dial::{review, serial, serial_in};

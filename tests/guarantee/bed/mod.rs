@@ -18,11 +18,11 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use rustix::process::{Pid, Signal};
+use testbed::balancer::LoadBalancer;
+use testbed::plane::{self, Plane};
+use testbed::proxy::FaultProxy;
 use tokio::runtime::Runtime;
 use tokio::sync::{Mutex, OnceCell, Semaphore, SemaphorePermit};
-use xtask::lb::LoadBalancer;
-use xtask::plane::{self, Plane};
-use xtask::proxy::FaultProxy;
 
 pub use objects::Scope;
 use replica::{Flags, Replica, Setup};

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Bed, wait};
 
-/// Annotation at which every kwok stage of `tests/plane/kwok` stops.
+/// Annotation at which every kwok stage of `testbed/plane/kwok` stops.
 pub const PAUSED: &str = "plane.test/paused";
 
 /// A namespace of a test.

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use testbed::ports;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use xtask::plane::ports;
 
 use super::wait;
 
@@ -142,7 +142,7 @@ impl Replica {
         let tasks = std::fs::read_dir(tasks).unwrap();
         let children: String = tasks.map(|task| of(task.unwrap()).unwrap()).collect();
         let server = children.trim().parse().unwrap(); // the only child of the supervisor
-        xtask::bench::process::peak_kib(server).unwrap() / 1024
+        testbed::usage::peak_kib(server).unwrap() / 1024
     }
 
     /// SIGKILL to the server and its supervisor.

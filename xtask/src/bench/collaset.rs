@@ -7,12 +7,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::json;
+use testbed::usage;
+use testbed::wait;
 
 use super::traffic::{self, SERVER, Traffic};
 use super::workload::{self, NAME, PATIENCE};
-use super::{Bench, floor, process};
+use super::{Bench, floor};
 use crate::demo::observer::Observer;
-use crate::plane::wait;
 
 /// Share of the Pods that may be unavailable.
 const LIMIT: &str = "10%";
@@ -40,7 +41,7 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
     let observer = Observer::start(pods.clone(), size).await?;
     let (mark, cpu, start) = (
         traffic::mark(&bench.plane).await?,
-        process::cpu(pid)?,
+        usage::cpu(pid)?,
         Instant::now(),
     );
     let containers = json!([{ "name": "main", "image": "web:2" }]);
@@ -49,7 +50,7 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
         .await?;
     ready(&sets).await?;
     let took = start.elapsed();
-    let cpu = process::cpu(pid)?.saturating_sub(cpu);
+    let cpu = usage::cpu(pid)?.saturating_sub(cpu);
     let traffic = traffic::since(&bench.plane, mark, &namespace).await?;
     let most = observer.most_unavailable().await?;
     let what = format!("CollaSet, new image for {size} Pods under {LIMIT}");

@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use testbed::wait;
 
 use super::workload::{self, AVAILABLE, PATIENCE};
-use crate::plane::wait;
 
 /// Requests at once.
 pub const AT_ONCE: usize = 16;

@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
+use testbed::wait;
 
 use super::workload::{PATIENCE, Workload};
 use super::{Bench, traffic};
-use crate::plane::wait;
 
 const ID: &str = "bench";
 const PODS: usize = 20;

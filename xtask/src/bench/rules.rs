@@ -18,13 +18,13 @@ use hyper_util::rt::TokioIo;
 use kube::api::{ListParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
+use testbed::wait;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::herd::{AT_ONCE, GROUP, Herd};
 use super::workload::{self, PATIENCE};
 use super::{Bench, traffic};
-use crate::plane::wait;
 
 /// ID of the operation that every Pod begins.
 const OPERATION: &str = "bench";

@@ -9,8 +9,8 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
-
-use crate::plane::{Plane, wait};
+use testbed::plane::Plane;
+use testbed::wait;
 
 /// The signal by which everything counts a Pod as available.
 pub const AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";

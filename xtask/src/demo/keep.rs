@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use testbed::plane::{Plane, directory};
+use testbed::server::{Endpoints, Server};
+use testbed::wait;
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::plane::{Plane, directory, wait};
-use crate::server::{Endpoints, Server};
 
 /// Name of the plane.
 pub const PLANE: &str = "demo";

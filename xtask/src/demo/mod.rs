@@ -66,7 +66,7 @@ pub async fn run(args: Args) -> Result<()> {
             bed.down(&args).await?;
         }
         (None, _) if args.keep => {
-            crate::plane::daemon::down(keep::PLANE).await?;
+            crate::daemon::down(keep::PLANE).await?;
         }
         (None, _) => {}
     }

@@ -9,10 +9,10 @@ use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use testbed::wait;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::workload::is_available;
-use crate::plane::wait;
 
 /// Version and availability of each Pod, by name and UID.
 type Pods = BTreeMap<(String, String), (String, bool)>;

@@ -9,8 +9,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Client, ResourceExt};
 use serde_json::json;
-
-use crate::plane::wait;
+use testbed::wait;
 
 /// The signal by which everything counts a Pod as available.
 const AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";

@@ -16,12 +16,12 @@ use kube::core::DynamicObject;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 
-use crate::fleet::{Fleet, Options};
-use crate::observer::judge::{Judgement, Limit, Rule, judge};
-use crate::observer::{Observer, requests_for, resource, workload_kinds};
-use crate::plane::wait;
-use crate::server::build;
+use crate::build::build;
 use cell::{Cell, LANE_NODES, ready_lane};
+use testbed::fleet::{Fleet, Options};
+use testbed::observer::judge::{Judgement, Limit, Rule, judge};
+use testbed::observer::{Observer, requests_for, resource, workload_kinds};
+use testbed::wait;
 
 pub use cell::Verb;
 pub use owners::Owner;

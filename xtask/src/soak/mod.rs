@@ -22,14 +22,14 @@ use kube::{Api, ResourceExt};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::fleet::{Fleet, Options};
-use crate::observer::judge::{Violation, judge};
-use crate::observer::{Observer, requests_for, workload_kinds};
-use crate::plane::wait;
-use crate::server::build;
+use crate::build::build;
 use act::{Actor, Outcome, list};
 use faults::Pace;
 use ops::{Kind, Operation};
+use testbed::fleet::{Fleet, Options};
+use testbed::observer::judge::{Violation, judge};
+use testbed::observer::{Observer, requests_for, workload_kinds};
+use testbed::wait;
 
 const NODES: usize = 4;
 /// Pods of an owner at the beginning.
@@ -260,7 +260,7 @@ pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result
         result = faults::revive_controllers(&fleet) => result?,
     }
     fleet.stall()?.lift();
-    for index in 0..crate::fleet::REPLICAS {
+    for index in 0..testbed::fleet::REPLICAS {
         fleet.revive(index).await?;
     }
     eprintln!("waiting for everything to come to rest");
@@ -337,7 +337,7 @@ async fn furnish(fleet: &Fleet, actor: &Actor) -> Result<()> {
         let pods = list(&actor.admin, &actor.namespace).await?;
         let serving = pods
             .iter()
-            .filter(|p| crate::observer::Pod::read(p).serves());
+            .filter(|p| testbed::observer::Pod::read(p).serves());
         let serving = serving.count();
         if serving < expected {
             bail!("{serving} of {expected} Pods are available");

@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use testbed::wait;
 
 use super::super::Stage;
 use super::super::workload::{LIMIT, NAME, Workload};
-use crate::plane::wait;
 
 const ID: &str = "demo";
 const WANTED: usize = 5;

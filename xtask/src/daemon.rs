@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
+use testbed::binaries::{self, Kubernetes};
+use testbed::plane::{Options, Plane, directory};
+use testbed::wait;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
-
-use super::{Options, Plane, directory, wait};
-use crate::binaries::{self, Kubernetes};
 
 /// For a plane to come up, once its binaries are there.
 const UP: Duration = Duration::from_secs(300);

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::time::{Instant, sleep};
 
-use super::wait;
+use crate::wait;
 
 /// Makes a component of the test bed end when its standard input does.
 const WATCH_STDIN: (&str, &str) = ("OPERATING_PLANE_STDIN", "watch");

@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 pub use audit::requests_for;
 pub use facts::{Fact, Owner, Pod};
 
-use crate::plane::wait;
+use crate::wait;
 
 /// For the watches to deliver what a list shows.
 const CATCH_UP: Duration = Duration::from_secs(120);

@@ -19,11 +19,12 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use crate::lb::LoadBalancer;
+use crate::balancer::LoadBalancer;
 use crate::observer::judge::{Limit, Rule};
 use crate::observer::resource;
-use crate::plane::{self, Plane, wait};
+use crate::plane::{self, Plane};
 use crate::proxy::FaultProxy;
+use crate::wait;
 use replica::{Replica, Setup};
 
 /// Namespace of the server's own objects.

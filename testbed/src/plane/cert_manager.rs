@@ -10,8 +10,8 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::Plane;
-use super::process::Process;
 use crate::binaries;
+use crate::process::Process;
 
 /// For `kubectl` to bring in the CRDs and see them established.
 const DEADLINE: Duration = Duration::from_secs(180);

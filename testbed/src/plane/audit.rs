@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use super::{Plane, credentials, wait};
+use super::{Plane, credentials};
+use crate::wait;
 
 /// User agent of the clients that a [`Plane`] hands out.
 pub const TEST_USER_AGENT: &str = "plane-test";

@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 /// The top of the checkout this program was compiled from.
 #[must_use]
 pub fn repository() -> &'static Path {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().unwrap_or(xtask)
+    let testbed = Path::new(env!("CARGO_MANIFEST_DIR"));
+    testbed.parent().unwrap_or(testbed)
 }
 
 /// The cache directory, created when missing: `$OPERATING_CACHE`, else `operating` in

@@ -11,8 +11,9 @@ use tokio::sync::Mutex;
 
 use super::components::{self, Ports};
 use super::credentials::{Credentials, write_kubeconfig};
-use super::process::Process;
-use super::{Options, nodes, ports, read_config, wait};
+use super::{Options, nodes, read_config};
+use crate::process::Process;
+use crate::{ports, wait};
 
 /// For one component to get ready; generous, as a loaded machine runs many planes.
 const READY: Duration = Duration::from_secs(300);

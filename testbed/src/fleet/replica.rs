@@ -9,8 +9,8 @@ use anyhow::{Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::plane::process::Process;
-use crate::plane::{ports, wait};
+use crate::process::Process;
+use crate::{ports, wait};
 
 /// For a replica to list what it watches.
 const READY: Duration = Duration::from_secs(180);

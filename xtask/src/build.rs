@@ -5,9 +5,8 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use testbed::paths;
 use tokio::process::Command;
-
-use crate::paths;
 
 /// A line of `cargo build --message-format=json`, as far as it matters here.
 #[derive(Deserialize)]

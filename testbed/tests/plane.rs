@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::{Api, DynamicObject, EvictParams, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::json;
-use xtask::plane::audit::{Filter, TEST_USER_AGENT};
-use xtask::plane::{Options, Plane, shared};
+use testbed::plane::audit::{Filter, TEST_USER_AGENT};
+use testbed::plane::{Options, Plane, shared};
 
 mod common;
 use common::{eventually, is_ready};
@@ -75,7 +75,7 @@ async fn kubectl_is_there_and_a_wrong_object_is_refused() {
         .await
         .unwrap();
     let version: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let kubernetes = xtask::binaries::Kubernetes::of_environment().unwrap();
+    let kubernetes = testbed::binaries::Kubernetes::of_environment().unwrap();
     assert_eq!(version["clientVersion"]["gitVersion"], kubernetes.version());
     let output = plane
         .kubectl(["-n", &namespace, "run", "Bad_Name", "--image=x"])

@@ -1,6 +1,5 @@
 //! The project's own server as a child process: built, started, waited for, and read off.
 
-mod build;
 mod metrics;
 
 use std::ffi::OsString;
@@ -15,10 +14,9 @@ use k8s_openapi::api::admissionregistration::v1::{
 use kube::{Api, Client, Config};
 use rustix::process::Signal;
 
-use crate::plane::process::Process;
-use crate::plane::{ports, wait};
+use crate::process::Process;
+use crate::{ports, wait};
 
-pub use build::build;
 pub use metrics::Metrics;
 
 /// Both webhook configurations; a cluster that has them is in use.

@@ -66,7 +66,7 @@ pub const KWOK_VERSION: &str = "v0.8.0";
 /// # Errors
 /// When Go is missing or the build fails; the message holds the end of the compiler's output.
 pub fn controlplane(kubernetes: Kubernetes) -> Result<PathBuf> {
-    let module = paths::repository().join("tests/plane/controlplane");
+    let module = paths::repository().join("testbed/plane/controlplane");
     let (major, minor) = kubernetes
         .minor()
         .split_once('.')
@@ -106,7 +106,7 @@ pub fn kwok() -> Result<PathBuf> {
 /// # Errors
 /// As [`controlplane`].
 pub fn cert_manager() -> Result<CertManager> {
-    let module = paths::repository().join("tests/plane/certmanager");
+    let module = paths::repository().join("testbed/plane/certmanager");
     let binary = ensure(&Recipe {
         name: "certmanager",
         what: "cert-manager",
@@ -131,7 +131,7 @@ pub fn alarms() -> Result<PathBuf> {
         name: "alarms",
         what: "the evaluation of alarms",
         takes: "about 2 minutes",
-        source: Source::Module(paths::repository().join("tests/plane/alarms")),
+        source: Source::Module(paths::repository().join("testbed/plane/alarms")),
         ldflags: "-s -w".to_owned(),
     })
 }

@@ -165,9 +165,9 @@ pub fn scheduler(dir: &Path, kubeconfig: &Path) -> Result<Vec<String>> {
     ]))
 }
 
-/// kwok with the stages of `tests/plane/kwok`, to be started under `supervise`.
+/// kwok with the stages of `testbed/plane/kwok`, to be started under `supervise`.
 pub fn kwok(binary: &Path, kubeconfig: &Path) -> Result<Vec<String>> {
-    let stages = paths::repository().join("tests/plane/kwok");
+    let stages = paths::repository().join("testbed/plane/kwok");
     let mut files = fs::read_dir(&stages)
         .with_context(|| format!("reading {}", stages.display()))?
         .map(|entry| entry.map(|e| e.path()))

@@ -5,7 +5,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use xtask::plane::shared;
+use testbed::plane::shared;
 
 mod common;
 use common::{eventually, is_ready};

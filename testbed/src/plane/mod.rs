@@ -5,15 +5,13 @@ mod callers;
 mod cert_manager;
 mod components;
 mod credentials;
-pub mod daemon;
-pub(crate) mod directory;
+
+pub mod directory;
 mod faults;
 mod local;
 mod nodes;
-pub mod ports;
-pub(crate) mod process;
+
 mod shared;
-pub(crate) mod wait;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,6 +25,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use crate::binaries::{self, Kubernetes};
+use crate::wait;
 use local::Local;
 pub use shared::shared;
 
