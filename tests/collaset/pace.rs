@@ -7,9 +7,9 @@ use kube::api::{Patch, PatchParams};
 use operating::api::keys;
 use serde_json::json;
 
-use crate::bed::Bed;
-use crate::bed::observer::Observer;
 use crate::sets::{Set, condition, label};
+use testbed::Bed;
+use testbed::history::Observer;
 
 /// When a Pod became Ready, and when it was made available, as its condition and its label say.
 fn ready_and_available(pod: &Pod) -> Option<(Timestamp, Timestamp)> {

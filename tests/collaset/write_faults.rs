@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use testbed::proxy::{Asked, Effect, Fault};
 
 use crate::at_rest::{Rest, no_id_was_shared, until_at_rest};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope};
 use crate::claims::{template, volumes};
 use crate::sets::Set;
+use testbed::history::Observer;
+use testbed::{Bed, Scope};
 
 const ERROR: Effect = Effect::Answer(StatusCode::INTERNAL_SERVER_ERROR);
 const CONFLICT: Effect = Effect::Answer(StatusCode::CONFLICT);

@@ -126,7 +126,7 @@ impl Observer {
                 listed.insert(object.uid().unwrap_or_default(), version(object)?);
             }
             let kind = api.resource_url();
-            wait::until("the observer to catch up", CATCH_UP, || async {
+            wait::within("the observer to catch up", CATCH_UP, || async {
                 let seen = lock(&self.seen);
                 if let Some(failure) = &seen.failure {
                     bail!("the observer lost its place: {failure}");

@@ -23,10 +23,10 @@ use operating::api::keys::{self, Family};
 
 use super::Manner;
 use super::acts::REPLICAS;
-use crate::bed::objects::is_available;
-use crate::bed::observer::{Change, serves, told};
 use crate::claims::mounted;
 use crate::sets::{condition, label};
+use testbed::history::{Change, serves, told};
+use testbed::pods::is_available;
 
 /// How far the controller's caches may trail behind: far longer than they do.
 const LAG: Duration = Duration::from_secs(20);

@@ -28,13 +28,13 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use crate::at_rest::{Rest, until_at_rest};
-use crate::bed::objects::availability;
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, wait};
 use crate::claims::{self, template, volumes};
 use crate::sets::{Set, label};
 use acts::{Act, REPLICAS, draw};
 use judge::{Seen, judge};
+use testbed::history::Observer;
+use testbed::scope::availability;
+use testbed::{Bed, wait};
 use world::World;
 
 const STEPS: usize = 16;

@@ -112,7 +112,7 @@ impl Observer {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             Ok(seen.failure.is_some() || seen.pods == there)
         };
-        wait::until(
+        wait::within(
             "the observer to catch up",
             Duration::from_secs(60),
             caught_up,

@@ -1,20 +1,21 @@
 //! Follows the Pods of a namespace, or other objects, and replays them in resourceVersion order.
+#![allow(clippy::unwrap_used, clippy::panic)] // a test fails by a panic
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
-use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::objects::is_available;
-use super::{Scope, wait};
+use crate::pods::is_available;
+use crate::scope::Scope;
+use crate::wait;
 
 /// What can be followed.
 pub trait Followed: ResourceExt + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
@@ -31,11 +32,12 @@ pub struct Observer<K = Pod> {
 /// One change of an object.
 #[derive(Clone, Debug)]
 pub struct Change<K> {
+    /// The resource version that the change produced.
     pub version: u64,
+    /// UID of the object.
     pub uid: String,
     /// What is there from now on. Gone: `None`.
     pub object: Option<K>,
-    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
     /// When the watch delivered it.
     pub at: Instant,
 }
@@ -64,6 +66,7 @@ impl<K: Followed> History<K> {
 }
 
 impl<K: Followed> Observer<K> {
+    /// Begins to follow all objects of an API.
     pub async fn follow(api: Api<K>) -> Observer<K> {
         let seen = Arc::new(Mutex::new(History {
             events: Vec::new(),
@@ -72,7 +75,7 @@ impl<K: Followed> Observer<K> {
         let list = api.list(&ListParams::default()).await.unwrap();
         let from = list.metadata.resource_version.clone().unwrap();
         for object in list.items {
-            seen.lock().push(object, false);
+            lock(&seen).push(object, false);
         }
         let watching = tokio::spawn(follow(api.clone(), from, seen.clone()));
         Observer {
@@ -85,7 +88,7 @@ impl<K: Followed> Observer<K> {
     /// Every change in the order in which they were written; complete up to the call.
     pub async fn history(&self) -> Vec<Change<K>> {
         self.catch_up().await;
-        let mut seen = self.seen.lock();
+        let mut seen = lock(&self.seen);
         seen.events.sort_by_key(|change| change.version);
         seen.events.clone()
     }
@@ -100,7 +103,7 @@ impl<K: Followed> Observer<K> {
             .map(|object| (object.uid().unwrap(), version(object)))
             .collect();
         wait::until("the observer to catch up", async || {
-            let seen = self.seen.lock();
+            let seen = lock(&self.seen);
             let newest = seen.events.iter().map(|change| change.version).max();
             let newest = newest.unwrap_or_default();
             let missing = listed
@@ -117,18 +120,17 @@ impl<K: Followed> Observer<K> {
 }
 
 impl Observer {
+    /// Begins to follow the Pods of a namespace.
     pub async fn start(scope: &Scope) -> Observer {
         Observer::follow(scope.pods()).await
     }
 
-    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
     /// Every version of every Pod in the order in which they were written; complete up to the call.
     pub async fn versions(&self) -> Vec<Pod> {
         let changes = self.changes().await;
         changes.into_iter().filter_map(|(_, pod)| pod).collect()
     }
 
-    #[allow(dead_code)] // as above
     /// The same by UID, with `None` where a Pod is gone.
     pub async fn changes(&self) -> Vec<(String, Option<Pod>)> {
         let history = self.history().await.into_iter();
@@ -174,6 +176,7 @@ impl Observer {
 
 /// The fewest Pods that were available, and how it came to that.
 pub struct Fewest {
+    /// How many were available.
     pub count: usize,
     until: usize,
     story: Vec<String>,
@@ -245,11 +248,11 @@ async fn follow<K: Followed>(api: Api<K>, mut from: String, seen: Arc<Mutex<Hist
                 match event {
                     WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                         from = object.resource_version().unwrap();
-                        seen.lock().push(object, false);
+                        lock(&seen).push(object, false);
                     }
                     WatchEvent::Deleted(object) => {
                         from = object.resource_version().unwrap();
-                        seen.lock().push(object, true);
+                        lock(&seen).push(object, true);
                     }
                     WatchEvent::Bookmark(mark) => from = mark.metadata.resource_version,
                     WatchEvent::Error(error) => panic!("the observer lost its place: {error:?}"),
@@ -258,4 +261,8 @@ async fn follow<K: Followed>(api: Api<K>, mut from: String, seen: Arc<Mutex<Hist
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
+}
+
+fn lock<K>(history: &Mutex<History<K>>) -> MutexGuard<'_, History<K>> {
+    history.lock().unwrap_or_else(PoisonError::into_inner)
 }
