@@ -8,13 +8,13 @@
 //! `xtask` is not compiled anew with each change of the server, and a test on the bed notices when the server renames a
 //! key of its API.
 
+pub mod api;
 pub mod authority;
 pub mod balancer;
 pub mod bed;
 pub mod binaries;
 pub mod endpoint;
 pub mod fleet;
-pub mod history;
 pub mod keys;
 pub mod kubectl;
 pub mod observer;

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::claims;
 use crate::sets::{Set, condition, label};
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::is_available;
 use testbed::scope::claims as ledger_claims;
 use testbed::wait;
@@ -203,7 +203,7 @@ async fn revisions(set: &Set<'_>, object: &CollaSet) -> BTreeMap<String, (i64, S
 /// Fails if two Pods of one owner that were not on their way out ever had one ID.
 pub async fn no_id_was_shared(observer: &Observer) {
     let mut holders: BTreeMap<String, (Option<String>, String)> = BTreeMap::new();
-    for (uid, pod) in observer.changes().await {
+    for (uid, pod) in observer.by_uid().await {
         let stays = pod.filter(|p| p.metadata.deletion_timestamp.is_none());
         let id = stays.as_ref().and_then(|p| label(p, keys::INSTANCE_ID));
         let (Some(pod), Some(id)) = (&stays, id) else {

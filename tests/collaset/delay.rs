@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::sets::{Set, image, label};
 use testbed::Bed;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 
 const DELAY: i64 = 3;
 

@@ -14,7 +14,7 @@ use testbed::proxy::{Asked, Effect, Fault};
 use crate::claims::{self, mounted};
 use crate::sets::{Set, label};
 use testbed::bed::STALLED;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::{Bed, wait};
 
 /// Pods of the set that makes all deletions of its claims in one plan.

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::claims;
 use crate::sets::{Set, condition, ids, image, is_paired, label};
 use testbed::Bed;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{in_flight, is_available, is_idle, may_operate};
 use testbed::wait;
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::at_rest::no_id_was_shared;
 use crate::sets::{Set, condition, ids, uids};
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::is_available;
 use testbed::scope::PAUSED;
 use testbed::{Bed, Scope, wait};

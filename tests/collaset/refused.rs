@@ -11,7 +11,7 @@ use crate::membership::told;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, ids, image, uids};
 use crate::trouble::until_told;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::is_available;
 use testbed::{Bed, Scope, wait};
 

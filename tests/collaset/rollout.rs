@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::sets::{Set, is_operating, label};
 use crate::tools::kubectl;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::{Bed, Scope};
 
 const PODS: i32 = 20;

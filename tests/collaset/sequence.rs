@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::sets::{Set, uids};
 use testbed::Bed;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 
 #[tokio::test]
 async fn names_are_ordinals_and_stay_whatever_happens() {

@@ -14,7 +14,7 @@ use testbed::proxy::{Asked, Effect, Fault};
 use crate::at_rest::{Rest, no_id_was_shared, until_at_rest};
 use crate::claims::{template, volumes};
 use crate::sets::Set;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::{Bed, Scope};
 
 const ERROR: Effect = Effect::Answer(StatusCode::INTERNAL_SERVER_ERROR);

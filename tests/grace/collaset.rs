@@ -8,7 +8,7 @@ use operating::api::keys;
 use serde_json::{Value, json};
 
 use crate::{bed, marked};
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::{Scope, wait};
 
 async fn set(scope: &Scope, replicas: usize) -> Api<CollaSet> {

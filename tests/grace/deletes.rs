@@ -9,7 +9,7 @@ use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
 
 use crate::{UNDERWAY, bed, finalizer, is_marked, is_terminating, leaving, let_go, protected};
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{is_idle, may_operate, names, service_ready};
 use testbed::scope::refusal;
 use testbed::wait;

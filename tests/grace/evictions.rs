@@ -7,7 +7,7 @@ use kube::api::{EvictParams, PostParams};
 use serde_json::json;
 
 use crate::{UNDERWAY, bed, is_marked, is_terminating, leaving, let_go, protected};
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{condition, is_available, may_operate, service_ready};
 use testbed::scope::refusal;
 

@@ -9,13 +9,13 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::{bed, finalizer, is_marked, is_terminating};
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::is_available;
 use testbed::{Scope, wait};
 
 /// UIDs of the Pods that were deleted, finally or not.
 async fn deleted(observer: &Observer) -> BTreeSet<String> {
-    let changes = observer.changes().await.into_iter();
+    let changes = observer.by_uid().await.into_iter();
     let going = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
     let deleted = changes.filter(|(_, pod)| pod.as_ref().is_none_or(going));
     deleted.map(|(uid, _)| uid).collect()

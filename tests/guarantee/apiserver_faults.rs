@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use testbed::proxy::{Asked, Effect, Fault};
 
 use crate::in_place::set_image;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{at_once, is_available, may_operate, names};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

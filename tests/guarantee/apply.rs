@@ -7,7 +7,7 @@ use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
 
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{is_available, is_idle, labels, may_operate};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope};

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use kube::core::Status;
 use serde_json::json;
 
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{at_once, may_operate, names};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope};

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use testbed::Bed;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 
 #[tokio::test]
 async fn a_drain_finishes_and_never_takes_more_than_the_rule_allows() {

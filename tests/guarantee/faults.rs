@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::names;
 use testbed::scope::refusal;
 use testbed::{Bed, wait};

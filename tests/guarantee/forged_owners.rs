@@ -7,7 +7,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::owners;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{at_once, is_available, labels};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

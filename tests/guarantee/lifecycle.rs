@@ -7,7 +7,7 @@ use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
 
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{in_flight, is_available, is_idle, may_operate, service_ready};
 use testbed::{Bed, Scope};
 
@@ -190,7 +190,7 @@ async fn grant_takes_the_pod_off_traffic_in_the_same_write() {
     scope
         .until_pod(&pods[1], "operate", |p| may_operate(p, ID))
         .await;
-    let seen = observer.changes().await.into_iter();
+    let seen = observer.by_uid().await.into_iter();
     let mut granted = seen.filter_map(|(_, pod)| {
         pod.filter(|p| p.name_any() == pods[1] && has(p, Family::Preparing, ID))
     });

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use testbed::bed::STALLED;
 use testbed::endpoint::{Reply, RuleServer};
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{at_once, is_available, names};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

@@ -9,7 +9,7 @@ use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
 
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{at_once, may_operate};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
@@ -26,7 +26,7 @@ fn has_begun(pod: &Pod) -> bool {
 /// Most Pods that the operation has kept off traffic at one time.
 async fn most_begun(observer: &Observer) -> usize {
     let mut begun = BTreeSet::new();
-    let sizes = observer.changes().await.into_iter().map(|(uid, pod)| {
+    let sizes = observer.by_uid().await.into_iter().map(|(uid, pod)| {
         if pod.as_ref().is_some_and(has_begun) {
             begun.insert(uid);
         } else {

@@ -7,7 +7,7 @@ use kube::{Api, ResourceExt};
 use operating::api::keys;
 use serde_json::json;
 
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::labels;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

@@ -14,7 +14,7 @@ use testbed::proxy::{Effect, Fault};
 
 use testbed::bed::STALLED;
 use testbed::fleet::HOME;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{at_once, names};
 use testbed::{Bed, Scope, wait};
 

@@ -12,7 +12,7 @@ use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
 use testbed::proxy::{Asked, Effect, Fault};
 
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{at_once, is_available, labels, names};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::in_place::set_image;
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{condition, is_available, is_idle, may_operate, names, service_ready};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};

@@ -5,7 +5,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use testbed::plane::audit::Filter;
 
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::is_available;
 use testbed::{Bed, Scope, wait};
 

@@ -8,7 +8,7 @@ use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
 
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::{condition, is_available, is_idle, service_ready};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::pods::names;
 use testbed::{Bed, Scope, wait};
 

@@ -32,7 +32,7 @@ use crate::claims::{self, template, volumes};
 use crate::sets::{Set, label};
 use acts::{Act, REPLICAS, draw};
 use judge::{Seen, judge};
-use testbed::history::Observer;
+use testbed::observer::Observer;
 use testbed::scope::availability;
 use testbed::{Bed, wait};
 use world::World;
@@ -93,8 +93,8 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
     })
     .await;
     let pods = Observer::start(&scope).await;
-    let volumes = Observer::follow(claims::api(&scope)).await;
-    let sets = Observer::follow(Set::of(&scope, "web").api).await;
+    let volumes = Observer::<PersistentVolumeClaim>::follow(&scope).await;
+    let sets = Observer::<CollaSet>::follow(&scope).await;
     let mut spec = template(&scope, "1Gi");
     let naming = if manner.sequence {
         "PersistentSequence"

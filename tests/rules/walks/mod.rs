@@ -38,7 +38,7 @@ use endpoints::Endpoint;
 use history::{History, ObjectVersion, PodVersion};
 use judge::judge;
 use testbed::endpoint::now;
-use testbed::history::{Change, Observer};
+use testbed::observer::{Change, Observer};
 use testbed::{Bed, wait};
 use world::World;
 
@@ -88,7 +88,7 @@ async fn walk(bed: &Bed, seed: u64) -> Sum {
     });
     let endpoints = join_all(endpoints).await;
     let pods = Observer::start(&scope).await;
-    let objects = Observer::<PodTransitionRule>::follow(scope.api()).await;
+    let objects = Observer::<PodTransitionRule>::follow(&scope).await;
     let mut world = World::new(scope, endpoints, names);
     join_all((0..plan.pods).map(|index| world.make(index))).await;
     world.scope.all_available("app=web", plan.pods).await;

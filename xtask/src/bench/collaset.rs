@@ -13,7 +13,7 @@ use testbed::wait;
 use super::traffic::{self, SERVER, Traffic};
 use super::workload::{self, NAME, PATIENCE};
 use super::{Bench, floor};
-use crate::demo::observer::Observer;
+use crate::demo::worst::Worst;
 
 /// Share of the Pods that may be unavailable.
 const LIMIT: &str = "10%";
@@ -38,7 +38,7 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
 
     let rules = workload::rules(bench.client.clone(), &namespace);
     workload::create_rule(&rules, json!(LIMIT)).await?;
-    let observer = Observer::start(pods.clone(), size).await?;
+    let observer = Worst::start(&bench.client, &namespace, size).await?;
     let (mark, cpu, start) = (
         traffic::mark(&bench.plane).await?,
         usage::cpu(pid)?,

@@ -3,7 +3,7 @@
 mod bed;
 pub mod keep;
 mod narrator;
-pub(crate) mod observer;
+pub(crate) mod worst;
 mod scenes;
 mod workload;
 
@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use bed::Bed;
 use narrator::Narrator;
-use observer::Observer;
+use worst::Worst;
 use workload::{LIMIT, REPLICAS, Workload};
 
 /// Flags of `demo`.
@@ -77,7 +77,7 @@ pub async fn run(args: Args) -> Result<()> {
 struct Stage<'a> {
     bed: &'a Bed,
     workload: &'a Workload,
-    observer: Observer,
+    observer: Worst,
     narrator: Narrator,
 }
 
@@ -95,7 +95,7 @@ async fn perform(args: &Args, bed: &mut Option<Bed>, work: &mut Option<Workload>
     let pods = workload.whole().await?.len();
     narrator.check("10 Pods available", pods, pods == REPLICAS);
     let mut stage = Stage {
-        observer: Observer::start(workload.pods.clone(), REPLICAS).await?,
+        observer: Worst::start(&bed.plane.client()?, &workload.namespace, REPLICAS).await?,
         bed,
         workload,
         narrator,

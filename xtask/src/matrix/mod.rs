@@ -351,7 +351,7 @@ async fn cell(
         if let Some(own) = owner.kind().filter(|kind| kind.group == owners::GROUP) {
             kinds.push(own);
         }
-        let observer = Observer::start(&client, &cell.namespace, &kinds).await?;
+        let observer = Observer::of_budgets(&client, &cell.namespace, &kinds).await?;
         let begun = Instant::now();
         let bound = if held(owner, verb) { HELD } else { bound };
         let rest = async {

@@ -241,7 +241,7 @@ pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result
         nodes: NODES,
     };
     furnish(&fleet, &actor).await?;
-    let observer = Observer::start(&admin, &namespace, &workload_kinds()).await?;
+    let observer = Observer::of_budgets(&admin, &namespace, &workload_kinds()).await?;
 
     let pace = Pace {
         kill: plan.kill,

@@ -1,5 +1,6 @@
-//! As much of an API server as the stages of a plan need, in memory: it keeps objects, writes down requests, and can
-//! refuse them, before or after doing what they ask.
+//! A fake API server for unit tests, in memory: it keeps objects, checks resource versions, writes down requests, and can
+//! refuse them, before or after doing what they ask. It knows no kinds: an object is JSON at a path.
+#![allow(clippy::unwrap_used)] // a test fails by a panic
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -14,23 +15,30 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 /// What a request is answered instead.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Refusal {
-    /// Begin of method and path, e.g. `POST /api/v1/namespaces/n/pods`.
+    /// Begin of method and path, e.g. `POST /api/v1/namespaces/n/pods`. `P` alone is every POST, PUT and PATCH.
     pub of: &'static str,
+    /// Status code of the answer.
     pub code: u16,
+    /// Message of the answer.
     pub message: &'static str,
     /// Whether it is done all the same.
     pub done: bool,
 }
 
-#[derive(Default)]
+/// What the fake holds, and how it behaves.
+#[derive(Debug, Default)]
 pub struct State {
     /// Objects by path.
     pub objects: BTreeMap<String, Value>,
+    /// The last resource version.
     pub version: u64,
     /// Method and path of each request, and its body.
     pub requests: Vec<(String, Value)>,
+    /// Method and path of each write that was accepted.
+    pub writes: Vec<String>,
+    /// What is refused.
     pub refusal: Option<Refusal>,
     /// What a webhook does to each object that is written.
     pub mutation: Option<fn(&mut Value)>,
@@ -40,12 +48,17 @@ pub struct State {
     pub reading: Duration,
     /// How long a write takes, that of an Event aside.
     pub writing: Duration,
+    /// How often a request lets other tasks go first; once without.
+    pub pace: Option<fn() -> usize>,
 }
 
-#[derive(Clone, Default)]
+/// The fake; a clone is the same server.
+#[derive(Clone, Debug, Default)]
 pub struct FakeApi(pub Arc<Mutex<State>>);
 
 impl FakeApi {
+    /// A client of the fake.
+    #[must_use]
     pub fn client(&self) -> Client {
         let state = Arc::clone(&self.0);
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -54,7 +67,10 @@ impl FakeApi {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-                tokio::task::yield_now().await;
+                let pace = state.lock().pace;
+                for _ in 0..pace.map_or(1, |pace| pace()) {
+                    tokio::task::yield_now().await;
+                }
                 let is_dry = head.uri.query().is_some_and(|q| q.contains("dryRun"))
                     || body["dryRun"].is_array();
                 if is_dry {
@@ -88,6 +104,7 @@ impl FakeApi {
     }
 
     /// Method and path of each request so far, Events left out.
+    #[must_use]
     pub fn requests(&self) -> Vec<String> {
         let state = self.0.lock();
         let requests = state.requests.iter().map(|(request, _)| request.clone());
@@ -95,12 +112,14 @@ impl FakeApi {
     }
 
     /// The bodies sent with a request.
+    #[must_use]
     pub fn bodies(&self, request: &str) -> Vec<Value> {
         let state = self.0.lock();
         let bodies = state.requests.iter().filter(|(r, _)| r == request);
         bodies.map(|(_, body)| body.clone()).collect()
     }
 
+    /// Refuses from now on.
     pub fn refuse(&self, refusal: Option<Refusal>) {
         self.0.lock().refusal = refusal;
     }
@@ -118,7 +137,7 @@ impl State {
         let refusal = self.refusal.clone();
         let refusal = refusal.filter(|r| request.starts_with(r.of));
         if let Some(refusal) = refusal.as_ref().filter(|r| !r.done) {
-            return failure(refusal.code, "Refused", refusal.message);
+            return refusal.answer();
         }
         let answer = match *method {
             Method::POST => self.create(path, body),
@@ -140,10 +159,14 @@ impl State {
                 }
                 None => failure(404, "NotFound", "there is none"),
             },
+            Method::PUT => self.replace(path, body),
             _ => self.patch(path, body),
         };
+        if answer.0 < 300 && *method != Method::GET {
+            self.writes.push(request);
+        }
         match refusal {
-            Some(refusal) => failure(refusal.code, "Refused", refusal.message),
+            Some(refusal) => refusal.answer(),
             None => answer,
         }
     }
@@ -169,16 +192,22 @@ impl State {
         (201, self.put(&path, object))
     }
 
-    fn patch(&mut self, path: &str, patch: Value) -> (u16, Value) {
-        let path = path.trim_end_matches("/status").trim_end_matches("/resize");
-        let Some(mut object) = self.objects.get(path).cloned() else {
-            return failure(404, "NotFound", "there is none");
-        };
-        let known = &object["metadata"]["resourceVersion"];
-        let asked = &patch["metadata"]["resourceVersion"];
-        if !asked.is_null() && asked != known {
-            return failure(409, "Conflict", "the object has been modified");
+    fn replace(&mut self, path: &str, object: Value) -> (u16, Value) {
+        match self.checked(path, &object) {
+            Ok(_) => (200, self.put(path, object)),
+            Err(failure) => failure,
         }
+    }
+
+    fn patch(&mut self, path: &str, mut patch: Value) -> (u16, Value) {
+        let path = SUBRESOURCES
+            .iter()
+            .fold(path, |path, name| path.trim_end_matches(name));
+        let mut object = match self.checked(path, &patch) {
+            Ok(object) => object,
+            Err(failure) => return failure,
+        };
+        merge_webhooks(&mut object, &mut patch);
         json_patch::merge(&mut object, &patch);
         if let Some(mutate) = self.mutation {
             mutate(&mut object);
@@ -188,6 +217,19 @@ impl State {
             return (200, object);
         }
         (200, self.put(path, object))
+    }
+
+    /// The object at a path that a write is about, unless the write is about another version of it.
+    fn checked(&self, path: &str, written: &Value) -> Result<Value, (u16, Value)> {
+        let Some(object) = self.objects.get(path) else {
+            return Err(failure(404, "NotFound", "there is none"));
+        };
+        let known = &object["metadata"]["resourceVersion"];
+        let asked = &written["metadata"]["resourceVersion"];
+        if !asked.is_null() && asked != known {
+            return Err(failure(409, "Conflict", "the object has been modified"));
+        }
+        Ok(object.clone())
     }
 
     fn put(&mut self, path: &str, mut object: Value) -> Value {
@@ -202,6 +244,34 @@ impl State {
         }
         self.objects.insert(path.to_owned(), object.clone());
         object
+    }
+}
+
+/// Subresources of which a patch goes to the object itself.
+const SUBRESOURCES: [&str; 2] = ["/status", "/resize"];
+
+/// Merges the entries of webhook configurations by their names, as strategic merge patches do, and takes them out of the
+/// patch.
+fn merge_webhooks(object: &mut Value, patch: &mut Value) {
+    let entries = object.get_mut("webhooks").and_then(Value::as_array_mut);
+    let changes = patch.as_object_mut().map(|patch| patch.shift_remove("webhooks"));
+    let (Some(entries), Some(Some(Value::Array(changes)))) = (entries, changes) else {
+        return;
+    };
+    for change in changes {
+        let mut named = entries.iter_mut();
+        let entry = named.find(|entry| entry["name"] == change["name"]);
+        json_patch::merge(entry.unwrap(), &change);
+    }
+}
+
+impl Refusal {
+    fn answer(&self) -> (u16, Value) {
+        let reason = match self.code {
+            409 => "Conflict",
+            _ => "Refused",
+        };
+        failure(self.code, reason, self.message)
     }
 }
 
