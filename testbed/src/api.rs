@@ -254,7 +254,9 @@ const SUBRESOURCES: [&str; 2] = ["/status", "/resize"];
 /// patch.
 fn merge_webhooks(object: &mut Value, patch: &mut Value) {
     let entries = object.get_mut("webhooks").and_then(Value::as_array_mut);
-    let changes = patch.as_object_mut().map(|patch| patch.shift_remove("webhooks"));
+    let changes = patch
+        .as_object_mut()
+        .map(|patch| patch.shift_remove("webhooks"));
     let (Some(entries), Some(Some(Value::Array(changes)))) = (entries, changes) else {
         return;
     };

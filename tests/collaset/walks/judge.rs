@@ -268,7 +268,12 @@ impl<'a> Judge<'a> {
         };
         let going = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_some();
         let goes = change.object.as_deref().is_none_or(going) && !before.is_some_and(going);
-        let Some(name) = change.object.as_deref().or(before).map(ResourceExt::name_any) else {
+        let Some(name) = change
+            .object
+            .as_deref()
+            .or(before)
+            .map(ResourceExt::name_any)
+        else {
             return;
         };
         if !goes || self.deleted.contains(&name) {

@@ -3,9 +3,9 @@
 mod bed;
 pub mod keep;
 mod narrator;
-pub(crate) mod worst;
 mod scenes;
 mod workload;
+pub(crate) mod worst;
 
 use std::path::PathBuf;
 
@@ -14,8 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use bed::Bed;
 use narrator::Narrator;
-use worst::Worst;
 use workload::{LIMIT, REPLICAS, Workload};
+use worst::Worst;
 
 /// Flags of `demo`.
 #[derive(Debug, clap::Args)]

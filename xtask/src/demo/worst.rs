@@ -30,7 +30,8 @@ impl Worst {
     pub async fn reset(&self) -> Result<()> {
         let changes = self.observer.changes().await?;
         let last = changes.iter().map(|change| change.version).max();
-        self.since.store(last.unwrap_or_default(), Ordering::Relaxed);
+        self.since
+            .store(last.unwrap_or_default(), Ordering::Relaxed);
         Ok(())
     }
 
