@@ -44,7 +44,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::{Layer, ServiceExt};
 
-use crate::rig::{Authority, call, review};
+use testbed::authority::Authority;
+use testbed::review::{call, deletion};
 
 /// One at a time: panics are counted for the whole process.
 static ALONE: std::sync::LazyLock<tokio::sync::Mutex<()>> =
@@ -227,7 +228,7 @@ impl Plant {
             let at = begin + 60 * minute;
             scrapes.push(json!({ "at": at, "instance": "replica-0", "text": text }));
         }
-        let binary = tokio::task::spawn_blocking(xtask::binaries::alarms);
+        let binary = tokio::task::spawn_blocking(testbed::binaries::alarms);
         let mut evaluation = Command::new(binary.await.unwrap().unwrap())
             .arg(concat!(
                 env!("CARGO_MANIFEST_DIR"),
@@ -282,7 +283,7 @@ impl Plant {
         let doors = Arc::new(Doors::default());
         doors.require(vec!["0".repeat(32)]);
         let router = guard(axum::Router::new(), doors, &self.metrics);
-        let request = call("/pods", review("web-1")).map(axum::body::Body::new);
+        let request = call("/pods", deletion("web-1")).map(axum::body::Body::new);
         let answer = router.oneshot(request).now_or_never();
         assert_eq!(answer.expect("an answer at once").unwrap().status(), 403);
     }
@@ -305,7 +306,7 @@ impl Plant {
             &self.denials,
         );
         let router = webhooks::router(handlers, &limits, &self.metrics);
-        let request = call("/pods", review("web-1")).map(axum::body::Body::new);
+        let request = call("/pods", deletion("web-1")).map(axum::body::Body::new);
         let answer = router.oneshot(request).now_or_never();
         assert_eq!(answer.expect("an answer at once").unwrap().status(), 200);
     }

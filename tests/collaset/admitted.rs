@@ -7,8 +7,8 @@ use operating::domain::collaset::room::most_replicas;
 use serde_json::json;
 
 use crate::admission;
-use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Set, condition, uids};
+use testbed::{Bed, Scope, wait};
 
 /// A webhook for Pods of the namespace that nobody serves.
 pub struct Dead<'a> {
@@ -117,7 +117,7 @@ async fn replicas_beyond_the_room_of_the_pool_are_refused() {
         set["spec"]["updateStrategy"] = json!({ "podUpgradePolicy": policy });
         let apply = ["apply", "--dry-run=server"];
         let output = admission::kubectl(&scope, &apply, &set).await;
-        (output.status.success(), admission::text(&output))
+        (output.succeeded(), output.text())
     };
     let most = most_replicas("web");
     let (passes, said) = tried(most + 1, "Recreate").await;

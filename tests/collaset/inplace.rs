@@ -5,11 +5,11 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::bed::objects::{condition, is_available, may_operate};
-use crate::bed::{Bed, Scope};
 use crate::policy::Policy;
 use crate::refused::memory;
 use crate::sets::{Set, image, is_operating, uids};
+use testbed::pods::{condition, is_available, may_operate};
+use testbed::{Bed, Scope};
 
 /// ID of the container that runs.
 fn run(pod: &Pod) -> String {

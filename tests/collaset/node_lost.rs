@@ -7,10 +7,11 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::at_rest::no_id_was_shared;
-use crate::bed::objects::{PAUSED, is_available};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Set, condition, ids, uids};
+use testbed::observer::Observer;
+use testbed::pods::is_available;
+use testbed::scope::PAUSED;
+use testbed::{Bed, Scope, wait};
 
 /// Whoever holds the lease of a lost node instead of its kubelet.
 const NOBODY: &str = "nobody";

@@ -6,14 +6,14 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::admitted::Dead;
-use crate::bed::objects::is_available;
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
 use crate::claims::{template, volumes};
 use crate::membership::told;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, ids, image, uids};
 use crate::trouble::until_told;
+use testbed::observer::Observer;
+use testbed::pods::is_available;
+use testbed::{Bed, Scope, wait};
 
 /// As many claims as the namespace may have.
 async fn quota(scope: &Scope, claims: u32) {

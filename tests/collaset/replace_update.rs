@@ -5,9 +5,9 @@ use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
 
-use crate::bed::objects::is_available;
-use crate::bed::{Bed, Scope};
 use crate::sets::{Pods, Set, ids, image, is_paired, label, uids};
+use testbed::pods::is_available;
+use testbed::{Bed, Scope};
 
 fn replace(rolling_update: Value) -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": rolling_update } })

@@ -6,10 +6,10 @@ use kube::ResourceExt;
 use operating::api::keys::Family;
 use serde_json::json;
 
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope};
 use crate::sets::{Set, is_operating, label};
 use crate::tools::kubectl;
+use testbed::observer::Observer;
+use testbed::{Bed, Scope};
 
 const PODS: i32 = 20;
 

@@ -5,9 +5,9 @@ use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use serde_json::json;
 
-use crate::bed::objects::is_available;
-use crate::bed::{Bed, Scope};
 use crate::sets::{Set, ids, image, is_operating, label, uids};
+use testbed::pods::is_available;
+use testbed::{Bed, Scope};
 
 #[tokio::test]
 async fn it_is_scaled_out_and_in_and_the_named_go_first() {

@@ -3,9 +3,9 @@
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::bed::Bed;
-use crate::bed::observer::Observer;
 use crate::sets::{Set, uids};
+use testbed::Bed;
+use testbed::observer::Observer;
 
 #[tokio::test]
 async fn names_are_ordinals_and_stay_whatever_happens() {

@@ -5,9 +5,9 @@ use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
 
-use crate::bed::Bed;
-use crate::bed::objects::is_available;
 use crate::sets::{Set, image, label, uids};
+use testbed::Bed;
+use testbed::pods::is_available;
 
 #[tokio::test]
 async fn an_image_changes_in_place_under_a_rule_and_names_stay() {

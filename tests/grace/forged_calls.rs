@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::bed::call::about;
 use crate::{bed, is_marked, is_terminating, protected};
+use testbed::review::about;
 
 #[tokio::test]
 async fn call_without_a_client_certificate_begins_no_deletion() {

@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::bed::objects::refusal;
-use crate::bed::{Bed, Scope, wait};
 use crate::{bed, is_marked, is_terminating, protected};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 async fn create<K>(bed: &Bed, object: Value) -> Api<K>
 where

@@ -2,9 +2,9 @@
 
 use kube::ResourceExt;
 
-use crate::bed::Bed;
-use crate::bed::objects::refusal;
 use crate::{GATE, is_marked, is_terminating, protected};
+use testbed::Bed;
+use testbed::scope::refusal;
 
 #[tokio::test]
 async fn a_dead_server_and_an_uninstalled_one_hold_no_deletion_where_there_is_no_rule() {

@@ -3,8 +3,8 @@
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Scope};
 use crate::{bed, is_marked, protected};
+use testbed::{Bed, Scope};
 
 /// What `why` says of Pod `web`.
 fn why(bed: &Bed, scope: &Scope) -> Value {
@@ -41,7 +41,7 @@ async fn why_says_that_label_check_holds_a_deletion() {
         .until_status("web", "deletions that wait", is_told)
         .await;
     let held = "waiting for rule fit of PodTransitionRule web";
-    crate::bed::wait::until("the deletion to wait for the rule", async || {
+    testbed::wait::until("the deletion to wait for the rule", async || {
         why(bed, &scope)["summary"].as_str().unwrap().contains(held)
     })
     .await;

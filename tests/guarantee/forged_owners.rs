@@ -6,10 +6,11 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::objects::{at_once, is_available, labels, refusal};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
 use crate::owners;
+use testbed::observer::Observer;
+use testbed::pods::{at_once, is_available, labels};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 #[tokio::test]
 async fn pod_with_a_forged_owner_name_does_not_hide_the_owner() {

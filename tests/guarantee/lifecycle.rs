@@ -4,11 +4,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
 
-use crate::bed::objects::{in_flight, is_available, is_idle, may_operate, service_ready};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope};
+use testbed::observer::Observer;
+use testbed::pods::{in_flight, is_available, is_idle, may_operate, service_ready};
+use testbed::{Bed, Scope};
 
 const ID: &str = "upgrade";
 
@@ -87,20 +88,24 @@ async fn waiting_pods_are_granted_one_by_one_the_longest_waiting_first() {
         );
     }
     scope
-        .until_status("web", "three waiting, with the reason", |s| {
-            let waiting: Vec<_> = s
-                .details
-                .iter()
-                .filter(|d| !d.passed && d.stage == "PreCheck")
-                .collect();
-            s.waiting_pods == 3
-                && waiting.len() == 3
-                && waiting.iter().all(|d| {
-                    d.reject_info
-                        .iter()
-                        .any(|r| r.reason.starts_with("blocked by max unavailable"))
-                })
-        })
+        .until_status(
+            "web",
+            "three waiting, with the reason",
+            |s: &PodTransitionRuleStatus| {
+                let waiting: Vec<_> = s
+                    .details
+                    .iter()
+                    .filter(|d| !d.passed && d.stage == "PreCheck")
+                    .collect();
+                s.waiting_pods == 3
+                    && waiting.len() == 3
+                    && waiting.iter().all(|d| {
+                        d.reject_info
+                            .iter()
+                            .any(|r| r.reason.starts_with("blocked by max unavailable"))
+                    })
+            },
+        )
         .await;
     for (index, pod) in pods.iter().enumerate() {
         scope
@@ -185,7 +190,7 @@ async fn grant_takes_the_pod_off_traffic_in_the_same_write() {
     scope
         .until_pod(&pods[1], "operate", |p| may_operate(p, ID))
         .await;
-    let seen = observer.changes().await.into_iter();
+    let seen = observer.by_uid().await.into_iter();
     let mut granted = seen.filter_map(|(_, pod)| {
         pod.filter(|p| p.name_any() == pods[1] && has(p, Family::Preparing, ID))
     });

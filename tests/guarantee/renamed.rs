@@ -6,8 +6,8 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::bed::objects::{at_once, names};
-use crate::bed::{Bed, Scope};
+use testbed::pods::{at_once, names};
+use testbed::{Bed, Scope};
 
 const PODS: usize = 8;
 const ROUNDS: usize = 6;

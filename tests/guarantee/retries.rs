@@ -9,8 +9,8 @@ use operating::api::keys;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
 
-use crate::bed::objects::{claims, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::scope::{claims, refusal};
+use testbed::{Bed, Scope, wait};
 
 /// Request timeout of the API server: after this long the leader closes a claim that is renewed.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,7 +64,9 @@ async fn place_is_given_back(scope: &Scope, other: &str, ask: impl AsyncFn() -> 
     };
     let watch = async {
         scope
-            .until_status("web", "the claim", |s| claims(s) == 1)
+            .until_status("web", "the claim", |s: &PodTransitionRuleStatus| {
+                claims(s) == 1
+            })
             .await;
         let status = refusal(scope.delete(other).await);
         assert!(
@@ -140,14 +142,14 @@ async fn deletion_that_gave_its_place_back_does_not_take_it_again_at_once() {
     let mut was_closing = false;
     wait::until("the claim to go", async || {
         refusal(scope.delete(&pods[0]).await);
-        let status = scope.status("web").await;
+        let status = scope.status::<PodTransitionRuleStatus>("web").await;
         was_closing |= is_closing(&status);
         was_closing && claims(&status) == 0
     })
     .await;
     for _ in 0..10 {
         refusal(scope.delete(&pods[0]).await);
-        assert_eq!(claims(&scope.status("web").await), 0);
+        assert_eq!(scope.claims("web").await, 0);
     }
     scope.delete(&pods[1]).await.unwrap();
 }

@@ -8,8 +8,9 @@ use operating::api::resourcecontext::ResourceContext;
 use operating::cli::install::{self, names};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, eventually};
+use crate::cluster::Cluster;
 use crate::{assert_called, everything, objects, url};
+use testbed::wait;
 
 fn api<K: kube::Resource<DynamicType = ()>>(
     cluster: &Cluster,
@@ -47,7 +48,7 @@ async fn a_dead_webhook_stops_new_specs_of_collasets_and_nothing_else() {
         changed.map(drop)
     };
     let mut limit = 0;
-    eventually("a new spec is denied", || {
+    wait::until("a new spec is denied", || {
         limit += 1;
         let denied = change(json!({"spec": {"historyLimit": limit}}));
         async { denied.await.is_err() }

@@ -7,7 +7,7 @@ use operating::admission::routes::{ClientConfig, Settings, configurations};
 use operating::cli::install::{Parts, names, rbac};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use xtask::binaries::Kubernetes;
+use testbed::binaries::Kubernetes;
 
 /// Objects by kind and name, of `manifests` with these components.
 fn built(components: &[&str]) -> BTreeMap<String, Value> {
@@ -22,7 +22,7 @@ fn built(components: &[&str]) -> BTreeMap<String, Value> {
     });
     let file = dir.path().join("kustomization.yaml");
     std::fs::write(file, kustomization.to_string()).unwrap();
-    let output = Command::new(xtask::binaries::controlplane(Kubernetes::default()).unwrap())
+    let output = Command::new(testbed::binaries::controlplane(Kubernetes::default()).unwrap())
         .args(["kubectl", "kustomize"])
         .arg(dir.path())
         .output()

@@ -11,7 +11,7 @@ use operating::api::keys;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::bed::eventually;
+use testbed::wait;
 
 /// Edits at once.
 const PODS: usize = 8;
@@ -57,7 +57,7 @@ impl Load {
     /// Waits until `count` more edits have ended.
     pub async fn more(&self, count: usize) {
         let goal = self.edits() + count;
-        eventually("more edits", async || self.edits() >= goal).await;
+        wait::until("more edits", async || self.edits() >= goal).await;
     }
 
     /// Edits so far.

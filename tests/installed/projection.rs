@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::bed::eventually;
+use testbed::wait;
 
 pub struct Projection {
     directory: TempDir,
@@ -40,7 +40,7 @@ impl Projection {
             }
         });
         let data = directory.path().join("..data");
-        eventually("the Secret is projected", async || data.exists()).await;
+        wait::until("the Secret is projected", async || data.exists()).await;
         Projection {
             directory,
             _following: AbortOnDropHandle::new(following),

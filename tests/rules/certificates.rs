@@ -3,9 +3,9 @@
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::bed::Bed;
-use crate::helpers::{ask, spec, waits};
-use crate::server::RuleServer;
+use crate::helpers::{RuleScope, ask, spec, waits};
+use testbed::Bed;
+use testbed::endpoint::RuleServer;
 
 /// As `openssl req -x509` makes it: its own CA, and served as it is.
 #[tokio::test]

@@ -7,9 +7,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-
-use crate::binaries::{self, KUBERNETES_VARIABLE, Kubernetes};
-use crate::paths;
+use testbed::binaries::{self, KUBERNETES_VARIABLE, Kubernetes};
+use testbed::paths;
 
 /// Version of the licence and dependency checker.
 const CARGO_DENY: &str = "0.20.2";

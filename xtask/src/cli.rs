@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use testbed::binaries::{self, Kubernetes};
 
-use crate::binaries::{self, Kubernetes};
-use crate::plane::daemon;
+use crate::daemon;
 use crate::{bench, check, demo, fuzz, matrix, soak};
 
 /// Developer commands of the project

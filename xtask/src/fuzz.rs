@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
+use testbed::paths;
 
 use crate::check::cargo_binary;
-use crate::paths;
 
 /// What libFuzzer needs the compiler to add.
 const INSTRUMENTED: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

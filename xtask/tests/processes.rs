@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use xtask::plane::{Options, Plane};
+use testbed::plane::{Options, Plane};
 
 /// Ids of the processes whose command line names the directory of a plane, with that line.
 fn processes_of(plane: &Path) -> Vec<(i32, String)> {
@@ -89,7 +89,7 @@ fn run_plane(name: &str) -> (Child, std::path::PathBuf) {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let dir = xtask::paths::cache().unwrap().join("planes").join(name);
+    let dir = testbed::paths::cache().unwrap().join("planes").join(name);
     until("the plane to be up", || {
         assert_eq!(child.try_wait().unwrap(), None, "it ended");
         dir.join("state.json").exists()
@@ -127,7 +127,7 @@ fn a_killed_owner_takes_a_frozen_api_server_with_it() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let dir = xtask::paths::cache().unwrap().join("planes").join(name);
+    let dir = testbed::paths::cache().unwrap().join("planes").join(name);
     until("the API server to be frozen", || {
         assert_eq!(child.try_wait().unwrap(), None, "it ended");
         dir.join("frozen").exists()

@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 use super::acts::Act;
 use super::judge::Excuses;
 use super::rewriting;
-use crate::bed::objects::{PAUSED, is_available};
-use crate::bed::wait;
 use crate::claims;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, label};
+use testbed::pods::is_available;
+use testbed::scope::PAUSED;
+use testbed::wait;
 
 const KEEPER: &str = "walk.test/keeper";
 
@@ -351,7 +352,7 @@ impl<'a> World<'a> {
             format!(
                 "{} {}",
                 is_available(pod),
-                crate::bed::observer::told("", Some(pod))
+                testbed::observer::told("", Some(pod))
             )
         };
         let pods: Vec<_> = pods.iter().map(told).collect();

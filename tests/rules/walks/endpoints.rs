@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use super::history::{Call, Said};
-use crate::server::{Heard, Reply, RuleServer};
+use testbed::endpoint::{Heard, Reply, RuleServer};
 
 /// How an endpoint is for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,11 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use testbed::usage;
 
+use super::Bench;
 use super::reviews::{Caller, percentile, review};
 use super::workload::{NAME, Workload};
-use super::{Bench, process};
 
 const VALIDATE: &str = "/validate/pods";
 const MUTATE: &str = "/mutate/pods";
@@ -114,7 +115,7 @@ async fn throughput(bench: &mut Bench, pods: &[Value]) -> Result<()> {
         let connections =
             (0..CONNECTIONS).map(|_| Caller::new(&bench.client, &bench.server.endpoints));
         let callers = try_join_all(connections).await?;
-        let (cpu, begin) = (process::cpu(pid)?, Instant::now());
+        let (cpu, begin) = (usage::cpu(pid)?, Instant::now());
         let body = &body;
         let times = try_join_all(callers.iter().map(|caller| async move {
             let mut times = Vec::new();
@@ -126,7 +127,7 @@ async fn throughput(bench: &mut Bench, pods: &[Value]) -> Result<()> {
         }))
         .await?;
         let took = begin.elapsed().as_secs_f64();
-        let cpu = process::cpu(pid)?.saturating_sub(cpu);
+        let cpu = usage::cpu(pid)?.saturating_sub(cpu);
         let mut times = times.concat();
         times.sort_unstable();
         let reviews = times.len();

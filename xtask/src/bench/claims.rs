@@ -47,7 +47,7 @@ async fn burst(bench: &mut Bench, work: &Workload, evict: bool, count: usize) ->
     }
     let what = if evict { "evictions" } else { "deletes" };
     let ratio = |n: f64| format!("{:.2}", n / admitted as f64);
-    let between = |name, from: &crate::server::Metrics, to: &crate::server::Metrics| {
+    let between = |name, from: &testbed::server::Metrics, to: &testbed::server::Metrics| {
         to.sum(name) - from.sum(name)
     };
     let writes = "operating_ledger_writes_total";

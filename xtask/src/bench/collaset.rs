@@ -7,12 +7,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::json;
+use testbed::usage;
+use testbed::wait;
 
 use super::traffic::{self, SERVER, Traffic};
 use super::workload::{self, NAME, PATIENCE};
-use super::{Bench, floor, process};
-use crate::demo::observer::Observer;
-use crate::plane::wait;
+use super::{Bench, floor};
+use crate::demo::worst::Worst;
 
 /// Share of the Pods that may be unavailable.
 const LIMIT: &str = "10%";
@@ -37,10 +38,10 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
 
     let rules = workload::rules(bench.client.clone(), &namespace);
     workload::create_rule(&rules, json!(LIMIT)).await?;
-    let observer = Observer::start(pods.clone(), size).await?;
+    let observer = Worst::start(&bench.client, &namespace, size).await?;
     let (mark, cpu, start) = (
         traffic::mark(&bench.plane).await?,
-        process::cpu(pid)?,
+        usage::cpu(pid)?,
         Instant::now(),
     );
     let containers = json!([{ "name": "main", "image": "web:2" }]);
@@ -49,7 +50,7 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
         .await?;
     ready(&sets).await?;
     let took = start.elapsed();
-    let cpu = process::cpu(pid)?.saturating_sub(cpu);
+    let cpu = usage::cpu(pid)?.saturating_sub(cpu);
     let traffic = traffic::since(&bench.plane, mark, &namespace).await?;
     let most = observer.most_unavailable().await?;
     let what = format!("CollaSet, new image for {size} Pods under {LIMIT}");
@@ -67,7 +68,7 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
     let background = DeleteParams::background();
     rules.delete(NAME, &DeleteParams::default()).await?;
     sets.delete(NAME, &background).await?;
-    wait::until("the Pods to go", PATIENCE, || async {
+    wait::within("the Pods to go", PATIENCE, || async {
         let left = pods.list_metadata(&ListParams::default()).await?;
         Ok(left.items.is_empty())
     })
@@ -111,7 +112,7 @@ fn set(size: usize) -> Result<DynamicObject> {
 
 /// Waits until the set is as its spec says.
 async fn ready(sets: &Api<DynamicObject>) -> Result<()> {
-    wait::until("the CollaSet to be as wanted", PATIENCE, || async {
+    wait::within("the CollaSet to be as wanted", PATIENCE, || async {
         let set = sets.get(NAME).await?;
         let status = &set.data["status"];
         let conditions = status["conditions"].as_array();

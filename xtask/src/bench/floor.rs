@@ -8,9 +8,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
+use testbed::plane::Plane;
 
 use super::workload::PATIENCE;
-use crate::plane::Plane;
 
 const GATE: &str = "bench.test/gate";
 const LOOK: Duration = Duration::from_millis(20);

@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use testbed::wait;
 
 use super::workload::{self, AVAILABLE, PATIENCE};
-use crate::plane::wait;
 
 /// Requests at once.
 pub const AT_ONCE: usize = 16;
@@ -125,7 +125,7 @@ impl Herd {
     pub async fn serve(&self) -> Result<()> {
         self.write_status(0, 0..self.size).await?;
         let serving = ListParams::default().labels(AVAILABLE);
-        wait::until("the Pods to be available", PATIENCE, || async {
+        wait::within("the Pods to be available", PATIENCE, || async {
             Ok(self.pods.list_metadata(&serving).await?.items.len() == self.size)
         })
         .await

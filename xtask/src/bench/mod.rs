@@ -11,7 +11,7 @@ mod floor;
 mod herd;
 mod idle;
 mod plan;
-pub mod process;
+
 mod report;
 mod reviews;
 mod roundtrip;
@@ -26,10 +26,11 @@ use anyhow::Result;
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::plane::{Options, Plane};
-use crate::server::{Endpoints, Server, build};
+use crate::build::build;
 use herd::Herd;
 use report::Report;
+use testbed::plane::{Options, Plane};
+use testbed::server::{Endpoints, Server};
 use workload::Workload;
 
 /// Flags of `bench`.

@@ -5,11 +5,11 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use testbed::paths;
 use tokio::process::Command;
 
 use super::report::Report;
 use crate::check::cargo_binary;
-use crate::paths;
 
 /// A Pod of the larger set may allocate so many times as much as one of the smaller.
 const MOST: f64 = 1.3;

@@ -7,8 +7,7 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
-
-use crate::server::{CONFIGURATIONS, Endpoints};
+use testbed::server::{CONFIGURATIONS, Endpoints};
 
 /// A connection to the server, trusting what the webhook configuration trusts.
 #[derive(Clone)]

@@ -18,13 +18,13 @@ use hyper_util::rt::TokioIo;
 use kube::api::{ListParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
+use testbed::wait;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::herd::{AT_ONCE, GROUP, Herd};
 use super::workload::{self, PATIENCE};
 use super::{Bench, traffic};
-use crate::plane::wait;
 
 /// ID of the operation that every Pod begins.
 const OPERATION: &str = "bench";
@@ -45,7 +45,7 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     let gone = ListParams::default().labels(&format!(
         "preparing.podopslifecycle.kusionstack.io/{OPERATION}"
     ));
-    wait::until("all Pods to be let go", PATIENCE, || async {
+    wait::within("all Pods to be let go", PATIENCE, || async {
         Ok(herd.pods.list_metadata(&gone).await?.items.len() == size)
     })
     .await?;
@@ -110,7 +110,7 @@ async fn create_rules(
         .buffer_unordered(AT_ONCE)
         .try_collect::<()>()
         .await?;
-    wait::until("the rules to be observed", PATIENCE, || async {
+    wait::within("the rules to be observed", PATIENCE, || async {
         let rules = api.list(&ListParams::default()).await?.items;
         let seen = rules
             .iter()

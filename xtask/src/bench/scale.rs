@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use testbed::usage;
+use testbed::wait;
 
+use super::Bench;
 use super::herd::Herd;
 use super::reviews::{Caller, percentile, review};
-use super::{Bench, process};
-use crate::plane::wait;
 
 /// The bar for 10,000 Pods.
 const BAR: &str = "≤ 120 MiB";
@@ -16,7 +17,7 @@ const BAR: &str = "≤ 120 MiB";
 pub async fn measure(bench: &mut Bench, herd: &Herd) -> Result<()> {
     let size = herd.size();
     let endpoints = bench.server.endpoints.clone();
-    wait::until(
+    wait::within(
         "the cache to hold the Pods",
         Duration::from_secs(120),
         || async { Ok(endpoints.metrics().await?.sum("operating_managed_pods") >= size as f64) },
@@ -25,7 +26,7 @@ pub async fn measure(bench: &mut Bench, herd: &Herd) -> Result<()> {
     // What creating them left to do is not what a decision costs.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let pid = bench.server.pid()?;
-    let memory = process::resident_kib(pid)? as f64 / 1024.0;
+    let memory = usage::resident_kib(pid)? as f64 / 1024.0;
     let bar = if size == 10_000 { BAR } else { "" };
     let figure = format!("resident memory at {size} managed Pods");
     bench
@@ -38,9 +39,9 @@ pub async fn measure(bench: &mut Bench, herd: &Herd) -> Result<()> {
     let path = "/validate/pods";
     caller.ask_often(path, &bodies, 200, refused).await?;
     let count = if bench.quick { 1_000 } else { 4_000 };
-    let cpu = process::cpu(pid)?;
+    let cpu = usage::cpu(pid)?;
     let times = caller.ask_often(path, &bodies, count, refused).await?;
-    let cpu = process::cpu(pid)?.saturating_sub(cpu);
+    let cpu = usage::cpu(pid)?.saturating_sub(cpu);
     let value = format!(
         "p50 {} µs, {:.0} µs of the server's processor each",
         percentile(&times, 50),

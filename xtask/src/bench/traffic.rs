@@ -4,9 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-
-use crate::plane::Plane;
-use crate::plane::audit::Event;
+use testbed::plane::Plane;
+use testbed::plane::audit::Event;
 
 /// User agent of the server's client.
 pub const SERVER: &str = "operating";

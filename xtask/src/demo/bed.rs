@@ -7,12 +7,14 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::DeleteParams;
+use testbed::binaries::Kubernetes;
+use testbed::plane::{Options, Plane};
+use testbed::server::{CONFIGURATIONS, Endpoints, Server};
 
 use super::workload::Workload;
 use super::{Args, keep};
-use crate::binaries::Kubernetes;
-use crate::plane::{Options, Plane, daemon};
-use crate::server::{CONFIGURATIONS, Endpoints, Server, build};
+use crate::build::build;
+use crate::daemon;
 
 /// Nodes of the demo's own plane: 10 Pods on 3 nodes are 4 on one at least, more than the limit.
 const NODES: usize = 3;

@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use testbed::plane::{Plane, directory};
+use testbed::server::{Endpoints, Server};
+use testbed::wait;
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::plane::{Plane, directory, wait};
-use crate::server::{Endpoints, Server};
 
 /// Name of the plane.
 pub const PLANE: &str = "demo";
@@ -67,7 +67,7 @@ pub async fn serve(plane: &Plane, binary: &Path, endpoints: Endpoints) -> Result
         .spawn()
         .context("starting the process that holds the server")?;
     let client = plane.client()?;
-    wait::until("the server to be ready", READY, || endpoints.ready(&client))
+    wait::within("the server to be ready", READY, || endpoints.ready(&client))
         .await
         .with_context(|| format!("see {}", log.display()))
 }

@@ -3,9 +3,9 @@
 mod bed;
 pub mod keep;
 mod narrator;
-pub(crate) mod observer;
 mod scenes;
 mod workload;
+pub(crate) mod worst;
 
 use std::path::PathBuf;
 
@@ -14,8 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use bed::Bed;
 use narrator::Narrator;
-use observer::Observer;
 use workload::{LIMIT, REPLICAS, Workload};
+use worst::Worst;
 
 /// Flags of `demo`.
 #[derive(Debug, clap::Args)]
@@ -66,7 +66,7 @@ pub async fn run(args: Args) -> Result<()> {
             bed.down(&args).await?;
         }
         (None, _) if args.keep => {
-            crate::plane::daemon::down(keep::PLANE).await?;
+            crate::daemon::down(keep::PLANE).await?;
         }
         (None, _) => {}
     }
@@ -77,7 +77,7 @@ pub async fn run(args: Args) -> Result<()> {
 struct Stage<'a> {
     bed: &'a Bed,
     workload: &'a Workload,
-    observer: Observer,
+    observer: Worst,
     narrator: Narrator,
 }
 
@@ -95,7 +95,7 @@ async fn perform(args: &Args, bed: &mut Option<Bed>, work: &mut Option<Workload>
     let pods = workload.whole().await?.len();
     narrator.check("10 Pods available", pods, pods == REPLICAS);
     let mut stage = Stage {
-        observer: Observer::start(workload.pods.clone(), REPLICAS).await?,
+        observer: Worst::start(&bed.plane.client()?, &workload.namespace, REPLICAS).await?,
         bed,
         workload,
         narrator,

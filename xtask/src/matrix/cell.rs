@@ -11,11 +11,11 @@ use kube::api::{
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use testbed::observer::{Pod, resource};
+use testbed::wait;
 use tokio::time::sleep;
 
 use super::owners::{self, NAME, Owner};
-use crate::observer::{Pod, resource};
-use crate::plane::wait;
 
 /// Nodes of a lane.
 pub const LANE_NODES: usize = 4;
@@ -81,7 +81,7 @@ pub struct Cell<'a> {
     /// Whose nodes they run on.
     pub lane: usize,
     /// For `kubectl`.
-    pub plane: &'a crate::plane::Plane,
+    pub plane: &'a testbed::plane::Plane,
 }
 
 impl Cell<'_> {
@@ -120,7 +120,7 @@ impl Cell<'_> {
                 .create(&PostParams::default(), &object)
                 .await?;
         }
-        wait::until("the Pods of the cell", BEGIN, || async {
+        wait::within("the Pods of the cell", BEGIN, || async {
             self.is_whole(size, None).await
         })
         .await

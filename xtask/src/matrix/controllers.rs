@@ -7,10 +7,10 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use testbed::observer::{Pod, resource};
 
 use super::cell::Cell;
 use super::owners::{GROUP, NAME, Owner};
-use crate::observer::{Pod, resource};
 
 /// Between two looks; a refused deletion is tried again as soon.
 const PERIOD: Duration = Duration::from_millis(400);

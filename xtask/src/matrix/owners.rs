@@ -4,8 +4,7 @@ use std::fmt;
 
 use kube::core::ApiResource;
 use serde_json::{Value, json};
-
-use crate::observer::resource;
+use testbed::observer::resource;
 
 /// API group of the matrix's own kinds.
 pub const GROUP: &str = "matrix.operating.test";

@@ -6,10 +6,10 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use testbed::observer::resource;
 
 use super::ops::{Kind, Operation};
 use super::tenant::{self, BARE, OWNERS, TIER};
-use crate::observer::resource;
 
 /// Owners that the tenant makes and deletes during the soak.
 const EXTRA: [&str; 3] = ["extra-0", "extra-1", "extra-2"];

@@ -8,10 +8,9 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
+use testbed::fleet::{Fleet, REPLICAS};
+use testbed::proxy::{Effect, Fault};
 use tokio::time::sleep;
-
-use crate::fleet::{Fleet, REPLICAS};
-use crate::proxy::{Effect, Fault};
 
 /// How often things go wrong.
 #[derive(Debug, Clone, Copy)]
@@ -64,10 +63,10 @@ pub async fn stall_watches(fleet: &Fleet, pace: Pace) -> Result<()> {
             pace.stalled
         );
         fleet
-            .stall()?
+            .proxy()?
             .set(Fault::new(Effect::Freeze).on(|asked| asked.watches()));
         sleep(pace.stalled).await;
-        fleet.stall()?.lift();
+        fleet.proxy()?.lift();
     }
 }
 

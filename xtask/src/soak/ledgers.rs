@@ -9,8 +9,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::{Map, Value};
-
-use crate::fleet;
+use testbed::fleet;
 
 /// Fields that come and go while a claim stays. Everything else stays with its claim, whoever knows it.
 const PASSING: [&str; 7] = [

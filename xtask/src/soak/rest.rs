@@ -8,12 +8,12 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use testbed::fleet::Fleet;
+use testbed::observer::{Pod, resource};
 use tokio::time::{Instant, sleep};
 
 use super::act::{Actor, FINALIZER, PROTECTION, finalizers, list, own_labels};
 use super::{tenant, unrest};
-use crate::fleet::Fleet;
-use crate::observer::{Pod, resource};
 
 /// Between two lines of progress.
 const TELL: Duration = Duration::from_secs(20);

@@ -5,10 +5,9 @@ use kube::api::PostParams;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-
-use crate::fleet::Fleet;
-use crate::observer::judge::{Limit, Rule};
-use crate::observer::resource;
+use testbed::fleet::Fleet;
+use testbed::observer::judge::{Limit, Rule};
+use testbed::observer::resource;
 
 /// The tenant's service account.
 pub const ACCOUNT: &str = "tenant";

@@ -1,7 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod api;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +27,7 @@ use crate::domain::collaset::plan::{
 use crate::domain::collaset::refused::Refused;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
-use api::{FakeApi, Refusal};
+use testbed::api::{FakeApi, Refusal};
 
 const SET: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/collasets/web";
 const POOL: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/resourcecontexts/web";

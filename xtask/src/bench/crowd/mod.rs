@@ -12,9 +12,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::time::timeout;
 
+use super::Bench;
 use super::reviews::{Caller, Verdict, percentile, review};
-use super::{Bench, process};
 use objects::Crowd;
+use testbed::usage;
 
 /// The size that the others are compared with.
 const FEW: usize = 100;
@@ -94,7 +95,7 @@ async fn figures(bench: &mut Bench, pods: usize) -> Result<()> {
         .report
         .judge(figure, value, format!("≤ {READY} ×"), times <= READY);
     let cold = resident(bench).await?;
-    let peak = process::peak_kib(bench.server.pid()?)? as f64 / 1024.0;
+    let peak = usage::peak_kib(bench.server.pid()?)? as f64 / 1024.0;
     let figure = "resident memory after the cold start";
     let value = format!("{cold:.1} MiB, {peak:.1} MiB at most");
     bench
@@ -106,16 +107,16 @@ async fn figures(bench: &mut Bench, pods: usize) -> Result<()> {
 /// Resident memory in MiB once the server has nothing left to do.
 async fn resident(bench: &Bench) -> Result<f64> {
     let pid = bench.server.pid()?;
-    let mut last = process::cpu(pid)?;
+    let mut last = usage::cpu(pid)?;
     for _ in 0..120 {
         tokio::time::sleep(Duration::from_secs(2)).await;
-        let cpu = process::cpu(pid)?;
+        let cpu = usage::cpu(pid)?;
         if cpu.saturating_sub(last) < Duration::from_millis(60) {
             break;
         }
         last = cpu;
     }
-    Ok(process::resident_kib(pid)? as f64 / 1024.0)
+    Ok(usage::resident_kib(pid)? as f64 / 1024.0)
 }
 
 /// Refused DELETE reviews of Pods of all rules, which no rule lets go: where the slowest hundredth begins, in µs. They are

@@ -10,9 +10,9 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use testbed::plane::Plane;
 
 use super::super::workload::{self, AVAILABLE};
-use crate::plane::Plane;
 
 /// Requests at once.
 const AT_ONCE: usize = 24;

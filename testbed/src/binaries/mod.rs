@@ -1,0 +1,234 @@
+//! The programs a plane is made of, built once from Go modules and cached outside the checkout.
+
+mod go;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
+
+use crate::paths;
+use go::{Recipe, Source};
+
+/// Names the [`Kubernetes`] of all planes of a process that are not told which.
+pub const KUBERNETES_VARIABLE: &str = "OPERATING_KUBERNETES";
+
+/// Kubernetes of a plane.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Kubernetes {
+    /// The one that everything is tested on.
+    #[default]
+    #[value(name = "1.36")]
+    Newest,
+    /// The oldest one that the guarantee holds on.
+    #[value(name = "1.33")]
+    Oldest,
+}
+
+impl Kubernetes {
+    /// As `kubectl version` prints it.
+    #[must_use]
+    pub const fn version(self) -> &'static str {
+        match self {
+            Kubernetes::Newest => "v1.36.3",
+            Kubernetes::Oldest => "v1.33.13",
+        }
+    }
+
+    /// Major and minor version, as a command line names it.
+    #[must_use]
+    pub const fn minor(self) -> &'static str {
+        match self {
+            Kubernetes::Newest => "1.36",
+            Kubernetes::Oldest => "1.33",
+        }
+    }
+
+    /// The one of [`KUBERNETES_VARIABLE`], or the newest.
+    ///
+    /// # Errors
+    /// When the variable names another one.
+    pub fn of_environment() -> Result<Self> {
+        match std::env::var(KUBERNETES_VARIABLE) {
+            Ok(text) if !text.is_empty() => Kubernetes::from_str(&text, false)
+                .map_err(|_| anyhow!("{KUBERNETES_VARIABLE} is {text:?}: set it to 1.36 or 1.33")),
+            _ => Ok(Kubernetes::default()),
+        }
+    }
+}
+/// Version of kwok, which plays the kubelets.
+pub const KWOK_VERSION: &str = "v0.8.0";
+
+/// etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl in one binary.
+///
+/// # Errors
+/// When Go is missing or the build fails; the message holds the end of the compiler's output.
+pub fn controlplane(kubernetes: Kubernetes) -> Result<PathBuf> {
+    let module = paths::repository().join("testbed/plane/controlplane");
+    let (major, minor) = kubernetes
+        .minor()
+        .split_once('.')
+        .context("a minor version")?;
+    let (package, version) = ("k8s.io/component-base/version", kubernetes.version());
+    ensure(&Recipe {
+        name: "controlplane",
+        what: "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl",
+        takes: "about 4 minutes",
+        source: match kubernetes {
+            Kubernetes::Newest => Source::Module(module),
+            Kubernetes::Oldest => Source::Variant(module, kubernetes.minor()),
+        },
+        ldflags: format!(
+            "-s -w -X {package}.gitVersion={version} \
+             -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+        ),
+    })
+}
+
+/// kwok, the simulated kubelets.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn kwok() -> Result<PathBuf> {
+    ensure(&Recipe {
+        name: "kwok",
+        what: "kwok",
+        takes: "about 2 minutes",
+        source: Source::Package(format!("sigs.k8s.io/kwok/cmd/kwok@{KWOK_VERSION}")),
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
+/// cert-manager's controllers and CA injector, and the directory of its CRDs beside them.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn cert_manager() -> Result<CertManager> {
+    let module = paths::repository().join("testbed/plane/certmanager");
+    let binary = ensure(&Recipe {
+        name: "certmanager",
+        what: "cert-manager",
+        takes: "about 2 minutes",
+        source: Source::Module(module.clone()),
+        ldflags: "-s -w".to_owned(),
+    })?;
+    let crds = binary.with_file_name("crds");
+    if !crds.is_dir() {
+        let from = go::module_directory(&module, "github.com/cert-manager/cert-manager")?;
+        copy_manifests(&from.join("deploy/crds"), &crds)?;
+    }
+    Ok(CertManager { binary, crds })
+}
+
+/// Prometheus's parser and engine of alarms, for the tests of alarms.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn alarms() -> Result<PathBuf> {
+    ensure(&Recipe {
+        name: "alarms",
+        what: "the evaluation of alarms",
+        takes: "about 2 minutes",
+        source: Source::Module(paths::repository().join("testbed/plane/alarms")),
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
+/// What a plane needs to run cert-manager.
+#[derive(Debug, Clone)]
+pub struct CertManager {
+    /// Controllers and CA injector in one process.
+    pub binary: PathBuf,
+    /// Directory of the CRD manifests (`*.yaml`).
+    pub crds: PathBuf,
+}
+
+/// Builds everything the tests need, so that no test waits for a compiler.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn build_all(kubernetes: Kubernetes) -> Result<()> {
+    controlplane(kubernetes)?;
+    kwok()?;
+    cert_manager()?;
+    alarms()?;
+    Ok(())
+}
+
+/// The cached binary of a recipe; builds it when it is not there. Processes that ask at the
+/// same time wait for one build, held apart by a lock file.
+fn ensure(recipe: &Recipe) -> Result<PathBuf> {
+    let bin = paths::cache()?.join("bin");
+    let toolchain = go::version(recipe)?;
+    let dir = bin.join(format!("{}-{}", recipe.name, recipe.key(&toolchain)?));
+    let binary = dir.join(recipe.name);
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+    // One lock for all recipes: two Go builds at once only slow each other down.
+    let lock = File::create(bin.join("build.lock")).context("creating the build lock")?;
+    if lock.try_lock().is_err() {
+        eprintln!("waiting for another process that builds {}", recipe.what);
+        lock.lock().context("waiting for the build lock")?;
+    }
+    if !binary.is_file() {
+        let fresh = go::build(recipe, &dir, Duration::from_secs(10))?;
+        fs::rename(&fresh, &binary).with_context(|| format!("placing {}", binary.display()))?;
+    }
+    Ok(binary)
+}
+
+/// Copies the `*.yaml` files of a directory; the target appears complete or not at all.
+fn copy_manifests(from: &Path, to: &Path) -> Result<()> {
+    let parent = to.parent().context("a target with a parent")?;
+    let staging = tempfile::tempdir_in(parent)?;
+    let mut copied = 0;
+    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let path = entry?.path();
+        if let (Some(name), Some("yaml")) =
+            (path.file_name(), path.extension().and_then(|e| e.to_str()))
+        {
+            // Written, not copied: files in the module cache are read-only.
+            fs::write(staging.path().join(name), fs::read(&path)?)?;
+            copied += 1;
+        }
+    }
+    if copied == 0 {
+        bail!("no CRD manifests in {}", from.display());
+    }
+    let staged = staging.keep();
+    if let Err(error) = fs::rename(&staged, to) {
+        fs::remove_dir_all(&staged)?;
+        // Another process was faster, with the same content.
+        if !to.is_dir() {
+            return Err(error).with_context(|| format!("placing {}", to.display()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn manifests_are_copied_once_and_only_yaml() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        assert!(copy_manifests(&from, &to).is_err(), "nothing to copy");
+        fs::write(from.join("a.yaml"), "kind: A").unwrap();
+        fs::write(from.join("readme.md"), "no").unwrap();
+        copy_manifests(&from, &to).unwrap();
+        copy_manifests(&from, &to).unwrap();
+        let names: Vec<_> = fs::read_dir(&to)
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["a.yaml"]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Waiting with a deadline.
+//!
+//! Commands wait with [`within`], which returns an error. Tests wait with [`until`] and [`value`], which panic after
+//! [`PATIENCE`]: a test does not say how fast something must be.
+
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::time::{Instant, sleep, timeout};
+
+const POLL: Duration = Duration::from_millis(50);
+/// One look may take this long; a hanging one must not eat the whole deadline.
+pub const LOOK: Duration = Duration::from_secs(5);
+
+/// Far beyond what anything takes on a loaded machine.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Waits until `probe` returns true.
+///
+/// # Panics
+/// After [`PATIENCE`].
+pub async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
+    value(what, async || probe().await.then_some(())).await;
+}
+
+/// Waits until `probe` returns a value.
+///
+/// # Panics
+/// After [`PATIENCE`].
+#[allow(clippy::panic)] // a test fails by a panic
+pub async fn value<T>(what: &str, probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = found(probe).await;
+    found.unwrap_or_else(|| panic!("waited {PATIENCE:?} for {what}"))
+}
+
+/// As [`value`]; `None` after [`PATIENCE`].
+pub async fn found<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+    let looking = async {
+        loop {
+            if let Some(found) = probe().await {
+                return found;
+            }
+            sleep(POLL).await;
+        }
+    };
+    timeout(PATIENCE, looking).await.ok()
+}
+
+/// Waits until `probe` returns true, at most for `deadline`. An error of `probe` counts as "not yet"; the last error is
+/// part of the message when the deadline passes.
+///
+/// # Errors
+/// When the deadline passes.
+pub async fn within<F, T>(what: &str, deadline: Duration, mut probe: F) -> Result<()>
+where
+    F: FnMut() -> T,
+    T: Future<Output = Result<bool>>,
+{
+    let end = Instant::now() + deadline;
+    let mut last = None;
+    while Instant::now() < end {
+        match timeout(LOOK, probe()).await {
+            Ok(Ok(true)) => return Ok(()),
+            Ok(Ok(false)) => last = None,
+            Ok(Err(error)) => last = Some(error),
+            Err(_) => last = Some(anyhow::anyhow!("no answer within {LOOK:?}")),
+        }
+        sleep(POLL).await;
+    }
+    let message = format!("waited {deadline:?} for {what}");
+    match last {
+        Some(error) => Err(error).context(message),
+        None => bail!(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn a_deadline_tells_what_was_waited_for_and_the_last_error() {
+        let moment = Duration::from_millis(1);
+        let error = within("rain", moment, || async { bail!("sunny") })
+            .await
+            .unwrap_err();
+        assert_eq!(format!("{error:#}"), "waited 1ms for rain: sunny");
+        let error = within("rain", moment, || async { Ok(false) }).await;
+        assert_eq!(error.unwrap_err().to_string(), "waited 1ms for rain");
+        within("rain", moment, || async { Ok(true) }).await.unwrap();
+    }
+}

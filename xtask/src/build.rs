@@ -1,0 +1,65 @@
+//! Building the server with the cargo that runs us.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use testbed::paths;
+use tokio::process::Command;
+
+/// A line of `cargo build --message-format=json`, as far as it matters here.
+#[derive(Deserialize)]
+struct Message {
+    #[serde(default)]
+    executable: Option<PathBuf>,
+}
+
+/// Builds the server and returns the path of its binary. Cargo's progress goes to standard
+/// error; the build ends when the future is dropped.
+///
+/// # Errors
+/// When cargo is missing or the build fails; what it says about that has been shown already.
+pub async fn build(release: bool) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(["build", "--package", "operating", "--bin", "operating"])
+        .args(["--locked", "--message-format", "json-render-diagnostics"])
+        .args(release.then_some("--release"))
+        .current_dir(paths::repository())
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    let output = command.spawn().context("starting cargo build")?;
+    let output = output.wait_with_output().await?;
+    if !output.status.success() {
+        bail!("cargo build of the server failed; the messages above say why");
+    }
+    executable(&String::from_utf8_lossy(&output.stdout)).context("no binary in cargo's answer")
+}
+
+/// The last executable that cargo names: the others are build scripts of dependencies.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let read = |line| serde_json::from_str::<Message>(line).ok();
+    messages.lines().rev().find_map(|l| read(l)?.executable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_executable_is_the_server() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","executable":"/t/debug/operating"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        assert_eq!(executable(messages), Some("/t/debug/operating".into()));
+        assert_eq!(executable(""), None);
+    }
+}
