@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::judge::{Cause, Judgement, Limit, Rule, judge};
-use super::{Change, Fact};
+use super::{Change, Fact, Record};
 
 const LENIENCY: Duration = Duration::from_secs(10);
 
