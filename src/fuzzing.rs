@@ -33,5 +33,5 @@ pub fn watch_frame(caches: &Caches, watch: Watch, line: &str) -> Option<u64> {
 
 /// The text of a `Warning` header.
 pub fn warning(header: &str) -> Option<String> {
-    probe::warning(header)
+    probe::parse_warning_header(header)
 }

@@ -48,7 +48,7 @@ fn changed_definitions_have_a_new_revision() {
     });
     let all: Vec<String> = all.collect();
     let mut digest = operating::domain::digest::Digest::default();
-    all.iter().for_each(|text| digest.feed(text));
+    all.iter().for_each(|text| digest.add_text(text));
     let now = format!("{:016x}", digest.value());
     let recorded = std::fs::read_to_string(&file).unwrap_or_default();
     let (revision, then) = recorded.trim().split_once(' ').unwrap_or(("0", ""));

@@ -16,7 +16,7 @@ use operating::api::podtransitionrule::{
 use operating::api::stored::{
     self, MAX_DETAILS_BYTES, MAX_LEDGER_BYTES, MAX_REASONS_BYTES, MAX_SPEC_BYTES, MAX_STATES_BYTES,
 };
-use operating::domain::inplace::Before;
+use operating::domain::inplace::ContainerBefore;
 use operating::ledger::commit::claim_bytes;
 use operating::ledger::store::Detail;
 use serde::Deserialize;
@@ -233,7 +233,7 @@ fn object(case: &Case, index: usize, body: &Value) -> DynamicObject {
 
 /// A claim whose Pod has a name of `name` characters and restarts so many containers; the rest is as long as it can be.
 fn claim(index: usize, name: usize, containers: usize) -> (Claim, usize) {
-    let containers = (0..containers).map(|i| Before {
+    let containers = (0..containers).map(|i| ContainerBefore {
         name: format!("{i:0>63}"),
         run: format!("containerd://{i:0>64}"),
         image: Some(u64::MAX),

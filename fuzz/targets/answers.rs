@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use operating::api::rulecalls::{Answer, Progress, read};
-use operating::domain::rules::webhook::{Action, Candidate, Endpoint, Memory, Poll, Webhook};
+use operating::domain::rules::webhook::{
+    CallAction, CallState, Candidate, CompiledWebhook, RuleEndpoint, TaskPolling,
+};
 
 use super::choice;
 
@@ -21,19 +23,19 @@ pub fn run(data: &[u8]) {
     let rule = webhook(way & 1 != 0, way & 2 != 0);
     let all = ["web-1", "web-2", "web-3"].map(candidate);
     let staying: BTreeSet<Candidate> = all.iter().cloned().collect();
-    let mut memory = Memory::default();
+    let mut memory = CallState::default();
     let mut now = Timestamp::UNIX_EPOCH;
     let mut lines = data.split(|byte| *byte == b'\n').take(20);
     for _ in 0..60 {
         now += Duration::from_secs(30);
-        for action in memory.plan(&rule, now, &staying, &all).actions {
+        for action in memory.plan_calls(&rule, now, &staying, &all).actions {
             let Some(line) = lines.next() else {
                 return;
             };
             let before = passed(&memory, &all);
             let said = match action {
-                Action::Ask(asked) => answered(&mut memory, &rule, &asked, line, now),
-                Action::Poll(id) => polled(&mut memory, &rule, &id, line, now),
+                CallAction::Ask(asked) => answered(&mut memory, &rule, &asked, line, now),
+                CallAction::Poll(id) => polled(&mut memory, &rule, &id, line, now),
             };
             for candidate in passed(&memory, &all).difference(&before) {
                 assert!(said.lets(candidate), "{candidate} passed by {said:?}");
@@ -62,8 +64,8 @@ impl Said {
 }
 
 fn answered(
-    memory: &mut Memory,
-    rule: &Webhook,
+    memory: &mut CallState,
+    rule: &CompiledWebhook,
     asked: &[Candidate],
     line: &[u8],
     now: Timestamp,
@@ -78,11 +80,17 @@ fn answered(
         Err(_) if !rule.fail => Said::All,
         Err(_) => Said::Nothing,
     };
-    memory.answered(rule, asked, answer, now, 0.0);
+    memory.record_answer(rule, asked, answer, now, 0.0);
     said
 }
 
-fn polled(memory: &mut Memory, rule: &Webhook, id: &str, line: &[u8], now: Timestamp) -> Said {
+fn polled(
+    memory: &mut CallState,
+    rule: &CompiledWebhook,
+    id: &str,
+    line: &[u8],
+    now: Timestamp,
+) -> Said {
     let progress = match line.split_first() {
         Some((b'p', body)) => read::<Progress>(body),
         _ => Err("the poll failed".to_owned()),
@@ -92,22 +100,22 @@ fn polled(memory: &mut Memory, rule: &Webhook, id: &str, line: &[u8], now: Times
         Ok(progress) => Said::These(progress.finished_names.clone()),
         Err(_) => Said::Nothing,
     };
-    memory.polled(rule, id, progress, now);
+    memory.record_poll(rule, id, progress, now);
     said
 }
 
-fn passed(memory: &Memory, all: &[Candidate]) -> BTreeSet<String> {
+fn passed(memory: &CallState, all: &[Candidate]) -> BTreeSet<String> {
     let passed = all.iter().filter(|c| memory.has_passed(c));
     passed.map(|c| c.name.clone()).collect()
 }
 
-fn stored(memory: &Memory, rule: &Webhook, all: &[Candidate], now: Timestamp) {
-    let status = memory.status();
+fn stored(memory: &CallState, rule: &CompiledWebhook, all: &[Candidate], now: Timestamp) {
+    let status = memory.stored_status();
     let text = serde_json::to_string(&status).unwrap_or_default();
     assert!(text.len() < 200_000, "{} bytes of status", text.len());
-    let again = Memory::restore(status.as_ref(), rule, memory.generation(), now);
+    let again = CallState::from_status(status.as_ref(), rule, memory.generation(), now);
     assert_eq!(passed(&again, all), passed(memory, all));
-    assert_eq!(again.status(), status);
+    assert_eq!(again.stored_status(), status);
 }
 
 fn candidate(name: &str) -> Candidate {
@@ -119,18 +127,18 @@ fn candidate(name: &str) -> Candidate {
     }
 }
 
-fn webhook(fail: bool, polls: bool) -> Webhook {
-    let endpoint = Endpoint {
+fn webhook(fail: bool, polls: bool) -> CompiledWebhook {
+    let endpoint = RuleEndpoint {
         url: "https://check.example.com/pods".to_owned(),
         ca: Vec::new(),
     };
-    let poll = polls.then(|| Poll {
+    let poll = polls.then(|| TaskPolling {
         endpoint: endpoint.clone(),
         key: "task-id".to_owned(),
         interval: Duration::from_secs(5),
         timeout: Duration::from_secs(60),
     });
-    Webhook {
+    CompiledWebhook {
         endpoint,
         poll,
         fail,

@@ -6,9 +6,9 @@ use std::fs;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use operating::api::validation::endpoint;
-use operating::tls::Pair;
-use operating::tls::clients::Clients;
-use operating::tls::selfmanaged::{Material, Names, Policy, assess};
+use operating::tls::CertificatePair;
+use operating::tls::client_authorities::ClientAuthorities;
+use operating::tls::selfmanaged::{CertificateNames, Material, RenewalPolicy, next_step};
 use rustls_pki_types::CertificateDer;
 
 use super::choice;
@@ -23,8 +23,8 @@ pub fn run(data: &[u8]) {
         0 => data.to_vec(),
         _ => pem::encode(&pem::Pem::new("CERTIFICATE", data)).into_bytes(),
     };
-    if let Ok(pair) = Pair::from_pem(&pem, &pem) {
-        assert!(!pair.leaf().is_empty());
+    if let Ok(pair) = CertificatePair::from_pem(&pem, &pem) {
+        assert!(!pair.leaf_der().is_empty());
         let _ = (pair.not_before(), pair.not_after(), pair.intermediates());
     }
     let keys = ["tls.crt", "tls.key", "ca.crt", "ca.key"];
@@ -37,8 +37,8 @@ pub fn run(data: &[u8]) {
     assert_eq!(written, secret);
     let now = Timestamp::UNIX_EPOCH;
     let roots = material.roots(now);
-    if let Ok(names) = Names::new(["operating.kusionstack-system.svc"]) {
-        let _ = assess(Some(&material), now, &names, &Policy::default());
+    if let Ok(names) = CertificateNames::new(["operating.kusionstack-system.svc"]) {
+        let _ = next_step(Some(&material), now, &names, &RenewalPolicy::default());
     }
     callers(&pem, &roots, data);
     let text = String::from_utf8_lossy(&pem);
@@ -51,10 +51,16 @@ fn callers(pem: &[u8], roots: &[CertificateDer<'static>], data: &[u8]) {
     if fs::write(&file, pem).is_err() {
         return;
     }
-    if let Ok(clients) = Clients::read(file.clone(), vec!["nobody has this name".to_owned()]) {
-        assert!(!clients.client(&[]).may_call());
-        assert!(!clients.client(roots).may_call());
-        assert!(!clients.client(&[CertificateDer::from(data)]).may_call());
+    if let Ok(clients) =
+        ClientAuthorities::from_file(file.clone(), vec!["nobody has this name".to_owned()])
+    {
+        assert!(!clients.identify_client(&[]).may_call());
+        assert!(!clients.identify_client(roots).may_call());
+        assert!(
+            !clients
+                .identify_client(&[CertificateDer::from(data)])
+                .may_call()
+        );
     }
     let _ = fs::remove_file(&file);
 }

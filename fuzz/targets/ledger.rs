@@ -10,7 +10,7 @@ use kube::client::Body;
 use operating::api::podtransitionrule::{Ledger, PodTransitionRule};
 use operating::cluster::index::Index;
 use operating::cluster::rulestore::RuleStore;
-use operating::domain::rules::Skips;
+use operating::domain::rules::SkipAnnotation;
 use operating::ledger::protocol::Operation;
 use operating::ledger::store::{RuleKey, Snapshot, Store};
 use parking_lot::Mutex;
@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
     let Some((object, stored)) = stored_as(&ledger) else {
         return;
     };
-    let snapshot = Snapshot::of(&object, None, Skips::default());
+    let snapshot = Snapshot::of(&object, None, SkipAnnotation::default());
     let claims = &snapshot.claims;
     for claim in &stored.claims {
         assert!(claims.holds(&claim.pod_uid.as_str().into()), "{claim:?}");
@@ -43,7 +43,7 @@ pub fn run(data: &[u8]) {
     for of in words(&stored).keys() {
         assert!(words(&written).contains_key(of), "{of:?} is gone");
     }
-    let again = Snapshot::of(&again, None, Skips::default());
+    let again = Snapshot::of(&again, None, SkipAnnotation::default());
     assert!(again.claims.claims.keys().eq(claims.claims.keys()));
     // Times are stored in seconds, so that only what was written is written the same.
     assert_eq!(self::written(&again), sent);

@@ -2,10 +2,11 @@
 
 use operating::domain::inplace;
 use operating::domain::lifecycle::{
-    ExpectedFinalizers, Run, controller_step, is_held_offline, phases, restarts, untyped, validate,
+    ExpectedFinalizers, LifecycleWrite, controller_step, ids_without_type, is_held_offline,
+    restarts, stored_phases, validate,
 };
 use operating::domain::pod::Pod;
-use operating::domain::rules::unreadable_skips;
+use operating::domain::rules::unreadable_skips_message;
 
 use super::read;
 
@@ -26,9 +27,9 @@ pub fn run(data: &[u8]) {
     write(None, new);
     if let Some(old) = &old {
         write(Some(old), new);
-        let _ = restarts::after(old, new, new, false, NOW).value();
-        if let Some(change) = inplace::change(old, new) {
-            let applied = inplace::is_applied(new, &change.target);
+        let _ = restarts::restarts_after_write(old, new, new, false, NOW).annotation_value();
+        if let Some(change) = inplace::in_place_restart(old, new) {
+            let applied = inplace::is_spec_applied(new, &change.target);
             assert!(applied, "{change:?} is that of {new:?}");
         }
     }
@@ -38,24 +39,34 @@ fn ask(pod: &Pod) {
     assert!(!(pod.is_available() && (pod.is_terminating() || pod.is_finished())));
     let _ = (
         pod.is_broken(),
-        pod.created(),
+        pod.created_at(),
         pod.controller(),
         pod.is_mirror(),
     );
-    let _ = (phases(pod), untyped(pod), is_held_offline(pod));
+    let _ = (
+        stored_phases(pod),
+        ids_without_type(pod),
+        is_held_offline(pod),
+    );
     let _ = controller_step(pod, NOW);
-    let _ = (restarts::told(pod), restarts::believed_in(pod, NOW));
-    let _ = (ExpectedFinalizers::of(pod), unreadable_skips(pod));
+    let _ = (
+        restarts::describe_pending(pod),
+        restarts::assumed_done_in(pod, NOW),
+    );
+    let _ = (
+        ExpectedFinalizers::from_pod(pod),
+        unreadable_skips_message(pod),
+    );
     let _ = inplace::unfinished_resizes(pod);
-    if inplace::is_deferred(pod) {
-        assert!(inplace::is_pending(pod));
+    if inplace::is_resize_deferred(pod) {
+        assert!(inplace::is_resize_pending(pod));
     }
 }
 
 fn write(old: Option<&Pod>, new: &Pod) {
     let _ = validate(old, new);
-    let mut run = Run::open(old, new, NOW);
-    run.settle();
+    let mut run = LifecycleWrite::from_write(old, new, NOW);
+    run.advance_all();
     let patch = run.patch();
     let mut labels = new.metadata.labels.clone();
     let current = serde_json::to_value(&labels).unwrap_or_default();

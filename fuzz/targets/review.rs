@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use operating::admission::review::{Request, Verdict};
-use operating::admission::{Context, MAX_RULES_PER_NAMESPACE, Settings, handlers};
+use operating::admission::{AdmissionSettings, Context, MAX_RULES_PER_NAMESPACE, handlers};
 use operating::cluster::events::Recorder;
 use operating::cluster::index::{Index, NamespaceFacts};
 use operating::cluster::kind::Kind;
@@ -139,7 +139,7 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
         objects: Arc::default(),
         disruption_budgets: Arc::default(),
         ledgers: Ledgers::new(store),
-        settings: Settings {
+        settings: AdmissionSettings {
             request_timeout: Duration::from_secs(60),
             grace_delete: mood >= 5,
             collasets: true,

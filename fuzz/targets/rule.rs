@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use operating::api::defaults;
 use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleSpec};
 use operating::api::validation::podtransitionrule::validate;
-use operating::domain::rules::{RuleKind, RuleSet, effect, mark::Mark};
+use operating::domain::rules::{RuleKind, RuleSet, conditions, enforcement::NamespaceEnforcement};
 use serde_json::Value;
 
 use super::collaset::defaulted;
@@ -26,7 +26,10 @@ pub fn run(data: &[u8]) {
         }
         let ids: BTreeSet<_> = set.rules.iter().map(|rule| &rule.id).collect();
         assert_eq!(ids.len(), set.rules.len(), "IDs of {:?}", set.rules);
-        let _ = (Mark::for_rules([&set]), effect::warnings(&set, None, false));
+        let _ = (
+            NamespaceEnforcement::for_rules([&set]),
+            conditions::rule_warnings(&set, None, false),
+        );
     }
     if let Some(spec) = read::<Value>(data) {
         let mut object = serde_json::json!({ "metadata": { "name": "fuzz" }, "spec": spec });

@@ -44,7 +44,7 @@ pub fn quantity(data: &[u8]) {
     for value in text.into_iter().chain(read(data)) {
         let (nanos, canonical) = (quantity::nanos(&value), quantity::canonical(&value));
         assert_eq!(nanos.is_some(), canonical.is_some());
-        assert!(!quantity::normal(&value).is_empty());
+        assert!(!quantity::normal_form(&value).is_empty());
         if let Some(canonical) = canonical {
             let again = Value::from(canonical.as_str());
             assert_eq!(quantity::nanos(&again), nanos, "{value} as {canonical}");

@@ -16,16 +16,16 @@ use crate::cluster::objects::Objects;
 use crate::cluster::presence::Kinds;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
-use crate::domain::lifecycle::restarts::Moment;
+use crate::domain::lifecycle::restarts::WriteTime;
 use crate::domain::pod::Pod;
-use crate::domain::rules::webhook::Networks;
+use crate::domain::rules::webhook::EndpointNetworks;
 use crate::ledger::commit::{Disruption, Ledgers};
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::Detail;
 
 /// Settings of admission.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct AdmissionSettings {
     /// The API server's `--request-timeout`: after this long a request that was admitted has surely had its effect or
     /// never will.
     pub request_timeout: Duration,
@@ -38,12 +38,12 @@ pub struct Settings {
     /// Bytes of the largest CollaSet that is accepted.
     pub collaset_bytes: usize,
     /// Where the endpoints of webhook rules may be.
-    pub endpoints: Networks,
+    pub endpoints: EndpointNetworks,
 }
 
 /// Owners of a Pod that one review looks up at most: a tenant may write thousands of references into a Pod, each to be
 /// looked up at the API server.
-pub const OWNERS_LOOKED_UP: usize = 8;
+pub const MAX_OWNER_LOOKUPS: usize = 8;
 
 /// [`Settings::max_rules`] where nobody says otherwise.
 pub const MAX_RULES_PER_NAMESPACE: u32 = 200;
@@ -72,7 +72,7 @@ pub struct Context {
     /// For what users should know beside the verdict.
     pub events: Arc<Recorder>,
     /// Settings.
-    pub settings: Settings,
+    pub settings: AdmissionSettings,
     /// The clock, a parameter so that tests can set it.
     pub now: fn() -> Timestamp,
     /// The earliest time that it may be, see [`crate::cluster::clock::earliest`]. What is believed when a while is over goes by
@@ -82,21 +82,21 @@ pub struct Context {
 
 impl Context {
     /// Nanoseconds since the epoch: the value of lifecycle labels.
-    pub fn nanos(&self) -> u64 {
+    pub fn now_nanos(&self) -> u64 {
         u64::try_from((self.now)().as_nanosecond()).unwrap_or(0)
     }
 
     /// When a restart is written or judged.
-    pub fn moment(&self) -> Moment {
+    pub fn restart_moment(&self) -> WriteTime {
         let nanos = |time: Timestamp| u64::try_from(time.as_nanosecond()).unwrap_or(0);
-        Moment {
-            now: self.nanos(),
+        WriteTime {
+            now: self.now_nanos(),
             earliest: nanos((self.earliest)()),
         }
     }
 
     /// A disruption of a Pod, now.
-    pub fn disruption(&self, pod: &Arc<Pod>, operation: Operation) -> Disruption {
+    pub fn new_disruption(&self, pod: &Arc<Pod>, operation: Operation) -> Disruption {
         let since = (self.now)();
         let until = since
             .checked_add(self.settings.request_timeout)
@@ -136,13 +136,13 @@ impl Context {
             objects: Arc::default(),
             disruption_budgets: Arc::default(),
             ledgers: Ledgers::new(store),
-            settings: Settings {
+            settings: AdmissionSettings {
                 request_timeout: Duration::from_secs(60),
                 grace_delete: false,
                 max_rules: MAX_RULES_PER_NAMESPACE,
                 collasets: true,
                 collaset_bytes: 1 << 20,
-                endpoints: Networks::default(),
+                endpoints: EndpointNetworks::default(),
             },
             now: || Timestamp::UNIX_EPOCH,
             earliest: || Timestamp::UNIX_EPOCH,

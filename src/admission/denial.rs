@@ -3,20 +3,25 @@
 use jiff::Timestamp;
 
 use super::review::Verdict;
-use crate::domain::wording;
+use crate::domain::messages;
 use crate::ledger::commit::{Denied, Why};
 use crate::ledger::protocol::Operation;
 
 /// HTTP status and reason of everything that is held: `kubectl drain` and controllers try again on it.
-pub const HELD: (u16, &str) = (429, "TooManyRequests");
+pub const TOO_MANY_REQUESTS: (u16, &str) = (429, "TooManyRequests");
 
 /// The verdict for a held operation.
-pub fn verdict(pod: &str, denied: &Denied, now: Timestamp) -> Verdict {
-    Verdict::deny(HELD.0, HELD.1, text(pod, denied, now)).audit("held", reason_word(&denied.why))
+pub fn denied_to_verdict(pod: &str, denied: &Denied, now: Timestamp) -> Verdict {
+    Verdict::deny(
+        TOO_MANY_REQUESTS.0,
+        TOO_MANY_REQUESTS.1,
+        describe_denial(pod, denied, now),
+    )
+    .with_audit("held", audit_reason(&denied.why))
 }
 
 /// One word for the audit annotation and the metrics.
-pub fn reason_word(why: &Why) -> &'static str {
+pub fn audit_reason(why: &Why) -> &'static str {
     match why {
         Why::Full { .. } => "budget-used-up",
         Why::Unhealthy { .. } => "budget-unhealthy",
@@ -36,8 +41,8 @@ pub fn reason_word(why: &Why) -> &'static str {
 }
 
 /// The message.
-pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
-    let rule = wording::rule(&denied.object, &denied.rule);
+pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
+    let rule = messages::qualified_rule_name(&denied.object, &denied.rule);
     match &denied.why {
         Why::Full {
             used,
@@ -49,26 +54,34 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
         } => {
             let holders: Vec<_> = holders
                 .iter()
-                .map(|(name, since)| wording::holder(name, *since, now))
+                .map(|(name, since)| messages::describe_holder(name, *since, now))
                 .collect();
-            let used_by = wording::used_by(
-                wording::figures(*used, *expected, *limit, *minimum),
+            let used_by = messages::figures_with_holders(
+                messages::budget_figures(*used, *expected, *limit, *minimum),
                 &holders,
             );
             let restart = lasting.restart.as_ref();
-            let until = restart.map(|r| wording::until_restart(&r.pod, r.deferred));
+            let until = restart.map(|r| messages::restart_frees_budget(&r.pod, r.deferred));
             let remedy = match (&lasting.rollout, until) {
                 (Some(rollout), _) => rollout.clone(),
                 // The only Pod that uses the budget is available.
                 (None, Some(until)) if holders.len() == 1 && *limit > 0 => {
-                    format!("{until}; try again then, or {}", wording::loosen(*minimum))
+                    format!(
+                        "{until}; try again then, or {}",
+                        messages::limit_field_to_raise(*minimum)
+                    )
                 }
-                (None, Some(until)) => format!("{}; {until}", wording::remedy(*limit, *minimum)),
-                (None, None) => wording::remedy(*limit, *minimum).to_owned(),
+                (None, Some(until)) => {
+                    format!("{}; {until}", messages::budget_remedy(*limit, *minimum))
+                }
+                (None, None) => messages::budget_remedy(*limit, *minimum).to_owned(),
             };
-            let deadline = lasting.deadline.as_deref().map(wording::until_deadline);
+            let deadline = lasting
+                .deadline
+                .as_deref()
+                .map(messages::deadline_frees_budget);
             let deadline = deadline.map_or_else(String::new, |text| format!("; {text}"));
-            let unreadable = lasting.unreadable.as_deref().map(wording::unreadable);
+            let unreadable = lasting.unreadable.as_deref().map(messages::unreadable_pod);
             let unreadable = unreadable.map_or_else(String::new, |text| format!("; {text}"));
             format!("Pod {pod} is held by {rule}: {used_by}; {remedy}{deadline}{unreadable}")
         }
@@ -111,7 +124,7 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
         Why::Closing { until } => format!(
             "Pod {pod} is held by {rule}: an earlier request for the same operation on this Pod was admitted and had no \
              effect; its place in the budget is given back in about {}, try again then",
-            wording::ago(now, *until)
+            messages::format_ago(now, *until)
         ),
         Why::Resting { left } => format!(
             "Pod {pod} is held by {rule}: earlier requests for the same operation on this Pod were admitted and had no \
@@ -143,7 +156,7 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
 }
 
 /// Why a write that leaves the Pod running for now takes a place in the budget; `None` for other operations.
-pub fn because(operation: Operation) -> Option<&'static str> {
+pub fn explain_held_write(operation: Operation) -> Option<&'static str> {
     match operation {
         Operation::Leave => Some(
             "after this change of its labels the rule would neither count nor hold the Pod, so the change takes a place in the \
@@ -163,7 +176,7 @@ mod tests {
     use super::*;
     use crate::admission::guarded;
     use crate::api::int_or_percent::IntOrPercent;
-    use crate::domain::rules::budget::Minimum;
+    use crate::domain::rules::budget::BindingMinimum;
     use crate::ledger::commit::{AwaitedRestart, Lasting};
 
     fn denied(why: Why) -> Denied {
@@ -192,7 +205,7 @@ mod tests {
             lasting: Box::default(),
         };
         assert_eq!(
-            text("web-3", &denied(why), now),
+            describe_denial("web-3", &denied(why), now),
             "Pod web-3 is held by rule availability of PodTransitionRule web: 3 of 10 Pods are unavailable, the limit is 3 \
              (used by web-1 for 30s, web-2); try again when one of them is available, or raise the limit"
         );
@@ -211,7 +224,7 @@ mod tests {
                 ..Lasting::default()
             }),
         };
-        let text = text("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+        let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
         assert!(
             text.ends_with(
                 "; Pod web-1 keeps its place until its spec.activeDeadlineSeconds ends it, which nobody can raise or remove: \
@@ -234,7 +247,7 @@ mod tests {
                 ..Lasting::default()
             }),
         };
-        let text = text("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+        let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
         let end = "; Pod web-1 counts as not available whatever its status: it has more than the 96 KiB that are cached of a Pod, or \
                    this version can't read it; give it fewer or shorter labels, owners, finalizers, volumes or containers";
         assert!(text.ends_with(end), "{text}");
@@ -256,7 +269,7 @@ mod tests {
                 ..Lasting::default()
             }),
         };
-        text("web-3", &denied(why), Timestamp::UNIX_EPOCH)
+        describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH)
     }
 
     #[test]
@@ -284,7 +297,7 @@ mod tests {
                 ..Lasting::default()
             }),
         };
-        let text = text("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+        let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
         assert!(
             text.ends_with("the limit is 1 (used by web-1); Deployment web: relax the rule"),
             "{text}"
@@ -295,7 +308,11 @@ mod tests {
     fn writes_that_leave_the_pod_running_say_why_they_are_held() {
         for operation in Operation::ALL {
             let is_said = matches!(operation, Operation::Leave | Operation::Deadline);
-            assert_eq!(because(operation).is_some(), is_said, "{operation:?}");
+            assert_eq!(
+                explain_held_write(operation).is_some(),
+                is_said,
+                "{operation:?}"
+            );
         }
     }
 
@@ -307,7 +324,7 @@ mod tests {
             expected: 10,
         };
         assert_eq!(
-            text("web-3", &denied(why), Timestamp::UNIX_EPOCH),
+            describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH),
             "Pod web-3 is held by rule availability of PodTransitionRule web: it is not available itself, and may go \
              (unhealthyPodPolicy IfHealthyBudget) only while at least 7 of 10 Pods are available, which 6 are; try again \
              when more are"
@@ -325,7 +342,7 @@ mod tests {
             lasting: Box::default(),
         };
         assert!(
-            text("p", &denied(why), Timestamp::UNIX_EPOCH)
+            describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH)
                 .ends_with("raise the limit or disable the rule")
         );
     }
@@ -336,7 +353,7 @@ mod tests {
             used: 0,
             limit: 0,
             expected: 2,
-            minimum: Some(Minimum {
+            minimum: Some(BindingMinimum {
                 value: IntOrPercent::Int(4),
                 desired: 4,
                 available: 4,
@@ -345,7 +362,7 @@ mod tests {
             lasting: Box::default(),
         };
         assert_eq!(
-            text("p", &denied(why), Timestamp::UNIX_EPOCH),
+            describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
             "Pod p is held by rule availability of PodTransitionRule web: 4 must be available (minAvailableValue), 2 are \
              wanted, 4 are available; lower minAvailableValue, or scale up"
         );
@@ -354,7 +371,7 @@ mod tests {
     #[test]
     fn a_second_in_place_change_says_what_it_waits_for() {
         assert_eq!(
-            text("p", &denied(Why::UnderWay), Timestamp::UNIX_EPOCH),
+            describe_denial("p", &denied(Why::UnderWay), Timestamp::UNIX_EPOCH),
             "Pod p is held by rule availability of PodTransitionRule web: an earlier change of this Pod has yet to take \
              effect (containers that restart, or another controller); try again when it has and the Pod is available, or \
              delete the Pod"
@@ -365,7 +382,7 @@ mod tests {
     fn closing_claim_says_when_its_place_is_free() {
         let until = "1970-01-01T00:00:40Z".parse().unwrap();
         assert_eq!(
-            text("p", &denied(Why::Closing { until }), Timestamp::UNIX_EPOCH),
+            describe_denial("p", &denied(Why::Closing { until }), Timestamp::UNIX_EPOCH),
             "Pod p is held by rule availability of PodTransitionRule web: an earlier request for the same operation on \
              this Pod was admitted and had no effect; its place in the budget is given back in about 40s, try again then"
         );
@@ -375,7 +392,7 @@ mod tests {
     fn owner_that_can_not_be_read_is_named_with_cause_and_remedy() {
         let why = Why::UnknownOwner("Rollout web can't be read: HTTP 405 at /apis; mend it".into());
         assert_eq!(
-            text("p", &denied(why), Timestamp::UNIX_EPOCH),
+            describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
             "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
              for Rollout web can't be read: HTTP 405 at /apis; mend it"
         );
@@ -388,7 +405,7 @@ mod tests {
             field: "spec.replicas".into(),
         };
         assert_eq!(
-            text("p", &denied(why), Timestamp::UNIX_EPOCH),
+            describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
             "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
              for Rollout web does not set spec.replicas; set spec.replicas of Rollout web"
         );
@@ -419,9 +436,9 @@ mod tests {
             Why::Unusable("x".into()),
             Why::Unreachable("x".into()),
         ] {
-            let word = reason_word(&why);
-            assert!(guarded::REASONS.contains(&word), "{word}");
-            let verdict = verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
+            let word = audit_reason(&why);
+            assert!(guarded::DENIAL_REASONS.contains(&word), "{word}");
+            let verdict = denied_to_verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
             assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
         }
     }

@@ -13,12 +13,12 @@ use crate::cluster::timeline::Timeline;
 use crate::tasks::Supervisor;
 
 /// Why a process with a fault denies.
-const ENDING: &str = "this replica is ending after an internal error";
+const REPLICA_ENDING: &str = "this replica is ending after an internal error";
 /// Reason of denials by [`Handler::fallback`].
 const NOT_DECIDED: &str = "not-decided";
 
 /// Every reason by which a denial is counted: the words of the audit annotation `held`, and others for denials without it.
-pub const REASONS: &[&str] = &[
+pub const DENIAL_REASONS: &[&str] = &[
     "budget-used-up",
     "budget-unhealthy",
     "rule-broken",
@@ -52,24 +52,24 @@ pub const REASONS: &[&str] = &[
 
 /// Denials since the start, by reason. Cloning shares the counts.
 #[derive(Clone, Debug, Default)]
-pub struct Denials(Arc<Mutex<BTreeMap<&'static str, u64>>>);
+pub struct DenialCounts(Arc<Mutex<BTreeMap<&'static str, u64>>>);
 
-impl Denials {
+impl DenialCounts {
     /// The counts of all [`REASONS`].
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let counts = self.0.lock();
         let count = |reason: &&'static str| (*reason, counts.get(reason).copied().unwrap_or(0));
-        REASONS.iter().map(count).collect()
+        DENIAL_REASONS.iter().map(count).collect()
     }
 
-    fn count(&self, verdict: &Verdict) {
+    fn count_denial(&self, verdict: &Verdict) {
         if !verdict.is_allowed() {
-            *self.0.lock().entry(reason(verdict)).or_default() += 1;
+            *self.0.lock().entry(denial_reason(verdict)).or_default() += 1;
         }
     }
 }
 
-fn reason(verdict: &Verdict) -> &'static str {
+fn denial_reason(verdict: &Verdict) -> &'static str {
     let word = match (verdict.annotations().get("held"), verdict.code()) {
         (Some(word), _) => word.as_str(),
         (None, 400 | 422) => "invalid",
@@ -78,19 +78,19 @@ fn reason(verdict: &Verdict) -> &'static str {
         (None, 500..) => "unavailable",
         (None, _) => "other",
     };
-    let known = REASONS.iter().find(|known| **known == word);
+    let known = DENIAL_REASONS.iter().find(|known| **known == word);
     known.copied().unwrap_or("other")
 }
 
 /// Puts the guard before handlers.
-pub fn guarded(
+pub fn guard_handlers(
     handlers: Vec<(&'static str, Arc<dyn Handler>)>,
     supervisor: &Supervisor,
     timeline: &Timeline,
-    denials: &Denials,
+    denials: &DenialCounts,
 ) -> Vec<(&'static str, Arc<dyn Handler>)> {
     let guard = |(path, inner)| {
-        let guarded = Guarded {
+        let guarded = GuardedHandler {
             inner,
             supervisor: supervisor.clone(),
             timeline: timeline.clone(),
@@ -101,23 +101,23 @@ pub fn guarded(
     handlers.into_iter().map(guard).collect()
 }
 
-struct Guarded {
+struct GuardedHandler {
     inner: Arc<dyn Handler>,
     supervisor: Supervisor,
     timeline: Timeline,
-    denials: Denials,
+    denials: DenialCounts,
 }
 
 #[async_trait]
-impl Handler for Guarded {
+impl Handler for GuardedHandler {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         // What has panicked may have left the counts of Pods torn, and what etcd was restored from is not what the caches hold:
         // nothing may be admitted by them.
         if self.supervisor.fault().is_some() || self.timeline.lost().is_some() {
-            return self.fallback(request, ENDING);
+            return self.fallback(request, REPLICA_ENDING);
         }
         let verdict = self.inner.review(request, deadline).await;
-        self.denials.count(&verdict);
+        self.denials.count_denial(&verdict);
         verdict
     }
 
@@ -138,10 +138,10 @@ mod tests {
 
     use super::*;
 
-    struct Fixed(fn() -> Verdict);
+    struct FixedHandler(fn() -> Verdict);
 
     #[async_trait]
-    impl Handler for Fixed {
+    impl Handler for FixedHandler {
         async fn review(&self, _: &Request, _: Instant) -> Verdict {
             self.0()
         }
@@ -155,9 +155,9 @@ mod tests {
         verdict: fn() -> Verdict,
         supervisor: &Supervisor,
     ) -> (Verdict, Vec<&'static str>) {
-        let denials = Denials::default();
-        let handlers: Vec<(_, Arc<dyn Handler>)> = vec![("/pods", Arc::new(Fixed(verdict)))];
-        let guarded = guarded(handlers, supervisor, &Timeline::default(), &denials);
+        let denials = DenialCounts::default();
+        let handlers: Vec<(_, Arc<dyn Handler>)> = vec![("/pods", Arc::new(FixedHandler(verdict)))];
+        let guarded = guard_handlers(handlers, supervisor, &Timeline::default(), &denials);
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {
@@ -181,12 +181,12 @@ mod tests {
         let supervisor = Supervisor::new(CancellationToken::new());
         for (verdict, reason) in [
             (
-                (|| Verdict::deny(429, "TooManyRequests", "x").audit("held", "cache-behind"))
+                (|| Verdict::deny(429, "TooManyRequests", "x").with_audit("held", "cache-behind"))
                     as fn() -> Verdict,
                 vec!["cache-behind"],
             ),
             (
-                || Verdict::deny(429, "TooManyRequests", "x").audit("held", "Pod web-1"),
+                || Verdict::deny(429, "TooManyRequests", "x").with_audit("held", "Pod web-1"),
                 vec!["other"],
             ),
             (|| Verdict::deny(422, "Invalid", "x"), vec!["invalid"]),
@@ -203,9 +203,9 @@ mod tests {
     #[tokio::test]
     async fn process_with_a_fault_admits_nothing_by_its_counts() {
         let supervisor = Supervisor::new(CancellationToken::new());
-        supervisor.fail("a watch", "panicked");
+        supervisor.report_fault("a watch", "panicked");
         let (verdict, counted) = decided(Verdict::allow, &supervisor).await;
-        assert_eq!((verdict.code(), verdict.message()), (429, ENDING));
+        assert_eq!((verdict.code(), verdict.message()), (429, REPLICA_ENDING));
         assert_eq!(counted, [NOT_DECIDED]);
     }
 }

@@ -1,32 +1,32 @@
 //! Decisions on requests: review in, verdict out. One module per kind; patches work on the raw JSON.
 
-mod answers;
 mod bypass;
-pub mod claims;
 pub mod collasets;
 mod context;
 mod denial;
 pub mod evictions;
-mod gate;
-mod grace;
+mod exempt;
+mod graceful_deletion;
 pub mod guarded;
-mod held;
-mod mark;
+mod namespace_label;
 mod overlap;
+pub mod persistentvolumeclaims;
 pub mod pods;
 pub mod policies;
 pub mod resourcecontexts;
+mod responses;
 pub mod review;
 pub mod routes;
+mod rule_check;
 pub mod rules;
-mod stored;
+mod stored_pod;
 
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-pub use context::{Context, MAX_RULES_PER_NAMESPACE, Settings};
+pub use context::{AdmissionSettings, Context, MAX_RULES_PER_NAMESPACE};
 use review::Handler;
 use routes::Route;
 
@@ -39,17 +39,23 @@ pub fn handlers(context: &Arc<Context>) -> Vec<(&'static str, Arc<dyn Handler>)>
         .map(|route| {
             let context = Arc::clone(context);
             let handler: Arc<dyn Handler> = match route {
-                Route::MutatePods => Arc::new(pods::Mutate(context)),
-                Route::ValidatePods => Arc::new(pods::Validate(context)),
-                Route::MutateEvictions => Arc::new(evictions::Evictions(context)),
-                Route::MutatePodTransitionRules => Arc::new(rules::Mutate(context)),
-                Route::ValidatePodTransitionRules => Arc::new(rules::Validate(context)),
-                Route::MutateCollaSets => Arc::new(collasets::Mutate(context)),
-                Route::NoteLeavingCollaSets => Arc::new(collasets::Note),
-                Route::ValidateCollaSets => Arc::new(collasets::Validate(context)),
-                Route::ValidateResourceContexts => Arc::new(resourcecontexts::Validate),
-                Route::ValidateClaims => Arc::new(claims::Validate(context)),
-                Route::ValidateCollectedClaims => Arc::new(claims::Collected(context)),
+                Route::MutatePods => Arc::new(pods::PodMutator(context)),
+                Route::ValidatePods => Arc::new(pods::PodValidator(context)),
+                Route::MutateEvictions => Arc::new(evictions::EvictionHandler(context)),
+                Route::MutatePodTransitionRules => Arc::new(rules::RuleMutator(context)),
+                Route::ValidatePodTransitionRules => Arc::new(rules::RuleValidator(context)),
+                Route::MutateCollaSets => Arc::new(collasets::CollaSetMutator(context)),
+                Route::NoteLeavingCollaSets => Arc::new(collasets::OrphanAnnotator),
+                Route::ValidateCollaSets => Arc::new(collasets::CollaSetValidator(context)),
+                Route::ValidateResourceContexts => {
+                    Arc::new(resourcecontexts::ResourceContextValidator)
+                }
+                Route::ValidateClaims => {
+                    Arc::new(persistentvolumeclaims::PvcDeletionValidator(context))
+                }
+                Route::ValidateCollectedClaims => {
+                    Arc::new(persistentvolumeclaims::PvcCollectionValidator(context))
+                }
             };
             (route.path(), handler)
         })

@@ -14,12 +14,12 @@ use crate::ledger::commit::{Denied, Why};
 use crate::ledger::store::RuleKey;
 
 /// Names of rule objects that a message tells.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 /// Selectors that are matched before others get their turn.
-const MATCHES_AT_ONCE: usize = 1_000;
+const MATCHES_PER_YIELD: usize = 1_000;
 /// Selectors that are matched for one rule that is applied. What more Pods there are is not looked at: admission denies what
 /// the rules of such a Pod can't decide.
-const MATCHES: usize = 200_000;
+const MAX_MATCHES: usize = 200_000;
 
 /// A Pod that more rule objects cover, or would cover, than may.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Overlap {
 
 /// Refuses a disruption of a Pod that too many of these rule objects cover, before any owner or ledger is asked. Those that
 /// are bypassed, by name in `beyond`, do not count.
-pub fn check(
+pub fn check_overlap(
     index: &Index,
     rules: &[RuleKey],
     beyond: &BTreeSet<String>,
@@ -43,7 +43,7 @@ pub fn check(
     if rules.len() <= MAX_OBJECTS_PER_POD {
         return Ok(());
     }
-    let mut names = limiting(index, rules);
+    let mut names = availability_rule_names(index, rules);
     names.retain(|name| !beyond.contains(*name));
     if names.len() <= MAX_OBJECTS_PER_POD {
         return Ok(());
@@ -52,16 +52,20 @@ pub fn check(
     Err(Denied::unknown(Why::Overlapping {
         objects: names.len(),
         most: MAX_OBJECTS_PER_POD,
-        names: names.into_iter().take(NAMED).map(str::to_owned).collect(),
+        names: names
+            .into_iter()
+            .take(MAX_NAMED)
+            .map(str::to_owned)
+            .collect(),
     }))
 }
 
 /// The names of those of these rule objects that have an availability rule.
-pub fn limiting<'a>(index: &Index, rules: &'a [RuleKey]) -> Vec<&'a str> {
+pub fn availability_rule_names<'a>(index: &Index, rules: &'a [RuleKey]) -> Vec<&'a str> {
     let state = index.read();
     let limits = |key: &&RuleKey| {
         let entry = state.rule(&key.namespace, &key.name);
-        entry.is_some_and(|entry| is_limiting(&entry.snapshot.rules))
+        entry.is_some_and(|entry| has_availability_rule(&entry.snapshot.rules))
     };
     rules
         .iter()
@@ -72,22 +76,26 @@ pub fn limiting<'a>(index: &Index, rules: &'a [RuleKey]) -> Vec<&'a str> {
 
 /// A Pod of the cache that `new`, which is applied in place of `old`, covers beside too many others; the first that is found,
 /// and one that `old` did not cover before others.
-pub async fn look(context: &Context, new: &RuleSet, old: Option<&RuleSet>) -> Option<Overlap> {
-    if !is_limiting(new) {
+pub async fn find_overlap(
+    context: &Context,
+    new: &RuleSet,
+    old: Option<&RuleSet>,
+) -> Option<Overlap> {
+    if !has_availability_rule(new) {
         return None;
     }
     let (others, pods): (Vec<Arc<RuleSet>>, Vec<Arc<Pod>>) = {
         let state = context.index.read();
         let home = state.namespace(&new.namespace)?;
         let others = home.rules.values().map(|entry| &entry.snapshot.rules);
-        let others = others.filter(|rules| rules.name != new.name && is_limiting(rules));
+        let others = others.filter(|rules| rules.name != new.name && has_availability_rule(rules));
         let others: Vec<_> = others.cloned().collect();
         if others.len() < MAX_OBJECTS_PER_POD {
             return None; // as everywhere but where rules are many
         }
         (others, home.pods.values().cloned().collect())
     };
-    let old = old.filter(|old| is_limiting(old));
+    let old = old.filter(|old| has_availability_rule(old));
     let (mut matched, mut paused_at, mut known) = (0, 0, None);
     for pod in pods {
         matched += 1;
@@ -106,10 +114,10 @@ pub async fn look(context: &Context, new: &RuleSet, old: Option<&RuleSet>) -> Op
                 known.get_or_insert(overlap);
             }
         }
-        if matched >= MATCHES {
+        if matched >= MAX_MATCHES {
             break;
         }
-        if matched - paused_at >= MATCHES_AT_ONCE {
+        if matched - paused_at >= MATCHES_PER_YIELD {
             paused_at = matched;
             yield_now().await;
         }
@@ -118,13 +126,13 @@ pub async fn look(context: &Context, new: &RuleSet, old: Option<&RuleSet>) -> Op
 }
 
 /// Whether an object has a rule that is written down in its ledger.
-fn is_limiting(rules: &RuleSet) -> bool {
-    rules.limits().next().is_some()
+fn has_availability_rule(rules: &RuleSet) -> bool {
+    rules.availability_limits().next().is_some()
 }
 
 impl Overlap {
     /// What is said of it.
-    pub fn text(&self) -> String {
+    pub fn overlap_message(&self) -> String {
         format!(
             "spec.selector: {} PodTransitionRules with an availability rule would cover Pod {}, and at most \
              {MAX_OBJECTS_PER_POD} may: put the rules into spec.rules of fewer objects, or narrow spec.selector",

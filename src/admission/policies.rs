@@ -19,42 +19,48 @@ pub const NAMESPACE_LABELS: &str = "namespace-labels.operating.kusionstack.io";
 /// Name of the policy, and of its binding, on the status of rules, which holds the ledger.
 pub const RULE_STATUS: &str = "rule-status.operating.kusionstack.io";
 /// Name of the policy, and of its binding, on the labels by which the server deletes a Pod.
-pub const TO_DELETE: &str = "pods-to-delete.operating.kusionstack.io";
+pub const PODS_TO_DELETE: &str = "pods-to-delete.operating.kusionstack.io";
 /// Name of the policy, and of its binding, that warns of Deployments which no rule lets roll out.
-pub const RECREATE: &str = "recreate-deployments.operating.kusionstack.io";
+pub const RECREATE_DEPLOYMENTS: &str = "recreate-deployments.operating.kusionstack.io";
 /// Name of the policy, and of its binding, that warns of rules in namespaces that are excluded from the webhooks.
-pub const EXCLUDED: &str = "excluded-namespaces.operating.kusionstack.io";
+pub const EXCLUDED_NAMESPACE_RULES: &str = "excluded-namespaces.operating.kusionstack.io";
 /// Every policy and binding, in the order in which they are applied.
-pub const NAMES: [&str; 5] = [NAMESPACE_LABELS, RULE_STATUS, TO_DELETE, RECREATE, EXCLUDED];
+pub const POLICY_NAMES: [&str; 5] = [
+    NAMESPACE_LABELS,
+    RULE_STATUS,
+    PODS_TO_DELETE,
+    RECREATE_DEPLOYMENTS,
+    EXCLUDED_NAMESPACE_RULES,
+];
 
 /// The verb on `podtransitionrules`, for the whole cluster, that changing the labels of enforcement and the status of a rule
 /// needs.
-pub const ENFORCE: &str = "enforce";
+pub const ENFORCE_VERB: &str = "enforce";
 
 /// Every policy with its binding.
 pub fn policies() -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 5] {
     [
-        namespace_labels(),
-        rule_status(),
-        to_delete(),
-        recreate(),
-        excluded(),
+        namespace_labels_policy(),
+        rule_status_policy(),
+        pods_to_delete_policy(),
+        recreate_policy(),
+        excluded_namespaces_policy(),
     ]
 }
 
 /// `.namespace()` is left out of the check on purpose: with it a tenant's `*` on `*` in a namespace of their own would
 /// do.
-fn may_enforce() -> String {
+fn may_enforce_expression() -> String {
     format!(
-        "authorizer.group('{}').resource('podtransitionrules').check('{ENFORCE}').allowed()",
+        "authorizer.group('{}').resource('podtransitionrules').check('{ENFORCE_VERB}').allowed()",
         keys::GROUP
     )
 }
 
 /// Refuses whoever does not have the verb.
-fn only_enforcers(message: String) -> Validation {
+fn require_enforce_verb(message: String) -> Validation {
     Validation {
-        expression: may_enforce(),
+        expression: may_enforce_expression(),
         message: Some(message),
         reason: Some("Forbidden".to_owned()),
         ..Validation::default()
@@ -63,7 +69,7 @@ fn only_enforcers(message: String) -> Validation {
 
 /// Who may patch a namespace could otherwise switch its rules off: without the mark, or with the exclusion, the API
 /// server sends nothing to the server.
-fn namespace_labels() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+fn namespace_labels_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let [mark, exclude] = [keys::NAMESPACE_HAS_RULES, keys::NAMESPACE_EXCLUDED];
     let label = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}']");
     let changed = |key| format!("{} != {}", label("object", key), label("oldObject", key));
@@ -76,36 +82,40 @@ fn namespace_labels() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBi
     );
     let message = format!(
         "the labels {mark} and {exclude} of a namespace decide whether its PodTransitionRules are enforced: changing \
-         them needs the RBAC verb {ENFORCE} on podtransitionrules.{} in the whole cluster (a ClusterRoleBinding), which \
+         them needs the RBAC verb {ENFORCE_VERB} on podtransitionrules.{} in the whole cluster (a ClusterRoleBinding), which \
          cluster administrators have; leave these labels as they are, or ask an administrator",
         keys::GROUP
     );
     let spec = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Fail".to_owned()),
-        match_constraints: Some(constraints(
+        match_constraints: Some(match_resource_rules(
             "",
             &["namespaces", "namespaces/status", "namespaces/finalize"],
             "Cluster",
         )),
-        match_conditions: Some(vec![condition("labels-of-enforcement-changed", matched)]),
-        validations: Some(vec![only_enforcers(message)]),
+        match_conditions: Some(vec![match_condition(
+            "labels-of-enforcement-changed",
+            matched,
+        )]),
+        validations: Some(vec![require_enforce_verb(message)]),
         ..ValidatingAdmissionPolicySpec::default()
     };
     (
-        policy(NAMESPACE_LABELS, spec),
-        binding(NAMESPACE_LABELS, "Deny", None),
+        build_policy(NAMESPACE_LABELS, spec),
+        build_binding(NAMESPACE_LABELS, "Deny", None),
     )
 }
 
 /// The claims stand in the status: who may write it could take claims off, and more Pods would go than the rule allows, or
 /// invent some, and none would. A role over all resources of the group has it, as tenants are often given.
-fn rule_status() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
-    let mut constraints = constraints(keys::GROUP, &["podtransitionrules/status"], "Namespaced");
+fn rule_status_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+    let mut constraints =
+        match_resource_rules(keys::GROUP, &["podtransitionrules/status"], "Namespaced");
     for rule in constraints.resource_rules.iter_mut().flatten() {
         rule.api_versions = Some(vec![keys::VERSION.to_owned()]);
     }
     let message = format!(
-        "the status of a PodTransitionRule holds the claims that keep its budget: writing it needs the RBAC verb {ENFORCE} on \
+        "the status of a PodTransitionRule holds the claims that keep its budget: writing it needs the RBAC verb {ENFORCE_VERB} on \
          podtransitionrules.{} in the whole cluster (a ClusterRoleBinding), which the server and cluster administrators have; \
          to let more Pods go, edit spec.rules",
         keys::GROUP
@@ -113,18 +123,18 @@ fn rule_status() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
     let spec = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Fail".to_owned()),
         match_constraints: Some(constraints),
-        validations: Some(vec![only_enforcers(message)]),
+        validations: Some(vec![require_enforce_verb(message)]),
         ..ValidatingAdmissionPolicySpec::default()
     };
     (
-        policy(RULE_STATUS, spec),
-        binding(RULE_STATUS, "Deny", None),
+        build_policy(RULE_STATUS, spec),
+        build_binding(RULE_STATUS, "Deny", None),
     )
 }
 
 /// The server deletes Pods with these labels by its own rights (contract 3.5, contract 6.6). Who may only patch Pods could otherwise
 /// delete them.
-fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+fn pods_to_delete_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let labels = [keys::TO_DELETE, keys::TO_REPLACE];
     let has = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}'].hasValue()");
     // Another value too: a CollaSet takes its own word back, and no other. The annotation tells which that is.
@@ -158,9 +168,10 @@ fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) 
         .chain(noted)
         .map(|term| format!("({term})"));
     let set: Vec<String> = set.collect();
-    let mut both = constraints("", &["pods", "pods/status"], "Namespaced");
+    let mut both = match_resource_rules("", &["pods", "pods/status"], "Namespaced");
     // The labels of a binding come onto the Pod.
-    let of_bindings = constraints("", &["pods/binding", "bindings"], "Namespaced").resource_rules;
+    let of_bindings =
+        match_resource_rules("", &["pods/binding", "bindings"], "Namespaced").resource_rules;
     let rules = both.resource_rules.get_or_insert_default();
     for rule in rules.iter_mut() {
         // Who makes a Pod may have it deleted.
@@ -182,7 +193,7 @@ fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) 
     let spec = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Fail".to_owned()),
         match_constraints: Some(constraints),
-        match_conditions: Some(vec![condition("label-is-set", set.join(" || "))]),
+        match_conditions: Some(vec![match_condition("label-is-set", set.join(" || "))]),
         validations: Some(vec![Validation {
             expression: may_delete.to_owned(),
             message: Some(message),
@@ -191,12 +202,15 @@ fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) 
         }]),
         ..ValidatingAdmissionPolicySpec::default()
     };
-    (policy(TO_DELETE, spec), binding(TO_DELETE, "Deny", None))
+    (
+        build_policy(PODS_TO_DELETE, spec),
+        build_binding(PODS_TO_DELETE, "Deny", None),
+    )
 }
 
 /// A Deployment with `Recreate` deletes all Pods before it makes new ones. Under a rule it gets only as many deletions
 /// as the budget has, and without new Pods none of them is ever given back.
-fn recreate() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+fn recreate_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let recreates = "object.spec.?strategy.?type.orValue('') == 'Recreate'";
     let managed = format!(
         "object.spec.template.?metadata.?labels[?'{}'].orValue('') == '{}'",
@@ -209,10 +223,10 @@ fn recreate() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
                    maxSurge of 1 or more, or a CollaSet";
     let spec = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Ignore".to_owned()),
-        match_constraints: Some(constraints("apps", &["deployments"], "Namespaced")),
+        match_constraints: Some(match_resource_rules("apps", &["deployments"], "Namespaced")),
         match_conditions: Some(vec![
-            condition("spec-changed", changed.to_owned()),
-            condition("managed", managed),
+            match_condition("spec-changed", changed.to_owned()),
+            match_condition("managed", managed),
         ]),
         validations: Some(vec![Validation {
             expression: format!("!({recreates})"),
@@ -234,13 +248,13 @@ fn recreate() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
         match_labels: None,
     };
     (
-        policy(RECREATE, spec),
-        binding(RECREATE, "Warn", Some(enforced)),
+        build_policy(RECREATE_DEPLOYMENTS, spec),
+        build_binding(RECREATE_DEPLOYMENTS, "Warn", Some(enforced)),
     )
 }
 
 /// The webhooks are not called for a rule in an excluded namespace either, so only the API server can warn of it.
-fn excluded() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+fn excluded_namespaces_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let names = keys::EXCLUDED_NAMESPACES
         .map(|name| format!("'{name}'"))
         .join(", ");
@@ -253,7 +267,7 @@ fn excluded() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
          kube-node-lease, the server's own, and those labelled {}). Move the Pods and the rule to another namespace",
         keys::NAMESPACE_EXCLUDED
     );
-    let mut constraints = constraints(keys::GROUP, &["podtransitionrules"], "Namespaced");
+    let mut constraints = match_resource_rules(keys::GROUP, &["podtransitionrules"], "Namespaced");
     for rule in constraints.resource_rules.iter_mut().flatten() {
         rule.api_versions = Some(vec![keys::VERSION.to_owned()]);
     }
@@ -261,7 +275,7 @@ fn excluded() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let spec = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Ignore".to_owned()),
         match_constraints: Some(constraints),
-        match_conditions: Some(vec![condition("spec-changed", changed.to_owned())]),
+        match_conditions: Some(vec![match_condition("spec-changed", changed.to_owned())]),
         validations: Some(vec![Validation {
             expression: format!("!({excluded})"),
             message: Some(message),
@@ -269,10 +283,13 @@ fn excluded() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
         }]),
         ..ValidatingAdmissionPolicySpec::default()
     };
-    (policy(EXCLUDED, spec), binding(EXCLUDED, "Warn", None))
+    (
+        build_policy(EXCLUDED_NAMESPACE_RULES, spec),
+        build_binding(EXCLUDED_NAMESPACE_RULES, "Warn", None),
+    )
 }
 
-fn policy(name: &str, spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPolicy {
+fn build_policy(name: &str, spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPolicy {
     ValidatingAdmissionPolicy {
         metadata: metadata(name),
         spec: Some(spec),
@@ -280,7 +297,7 @@ fn policy(name: &str, spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissio
     }
 }
 
-fn binding(
+fn build_binding(
     policy: &str,
     action: &str,
     namespaces: Option<LabelSelector>,
@@ -310,7 +327,7 @@ fn metadata(name: &str) -> ObjectMeta {
 }
 
 /// CREATE and UPDATE of resources in `v1` of a group.
-fn constraints(group: &str, resources: &[&str], scope: &str) -> MatchResources {
+fn match_resource_rules(group: &str, resources: &[&str], scope: &str) -> MatchResources {
     let owned = |list: &[&str]| Some(list.iter().map(|s| (*s).to_owned()).collect());
     MatchResources {
         match_policy: Some("Equivalent".to_owned()),
@@ -328,7 +345,7 @@ fn constraints(group: &str, resources: &[&str], scope: &str) -> MatchResources {
     }
 }
 
-fn condition(name: &str, expression: String) -> MatchCondition {
+fn match_condition(name: &str, expression: String) -> MatchCondition {
     MatchCondition {
         name: name.to_owned(),
         expression,
@@ -342,7 +359,7 @@ mod tests {
 
     #[test]
     fn right_is_checked_for_the_whole_cluster() {
-        for (policy, binding) in [namespace_labels(), rule_status()] {
+        for (policy, binding) in [namespace_labels_policy(), rule_status_policy()] {
             let spec = policy.spec.unwrap();
             let expression = &spec.validations.unwrap()[0].expression;
             assert!(!expression.contains(".namespace("), "{expression}");
@@ -360,6 +377,6 @@ mod tests {
             assert_eq!(binding.metadata.name.as_ref(), Some(&bound));
             bound
         });
-        assert_eq!(names, NAMES);
+        assert_eq!(names, POLICY_NAMES);
     }
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::answers;
+use super::responses;
 use super::review::{Handler, Request, Verdict};
 use crate::api::resourcecontext::ResourceContext;
 use crate::api::validation::FieldErrors;
@@ -12,17 +12,19 @@ use crate::api::validation::resourcecontext::check;
 const KIND: &str = "ResourceContext";
 
 /// Validation.
-pub struct Validate;
+pub struct ResourceContextValidator;
 
 #[async_trait]
-impl Handler for Validate {
+impl Handler for ResourceContextValidator {
     async fn review(&self, request: &Request, _deadline: Instant) -> Verdict {
-        let object: ResourceContext = match answers::read(request.object.as_deref(), KIND) {
+        let object: ResourceContext = match responses::parse_object(request.object.as_deref(), KIND)
+        {
             Ok(object) => object,
             Err(denial) => return denial,
         };
         let old = request.old_object.as_deref();
-        let old = old.and_then(|raw| answers::read::<ResourceContext>(Some(raw), KIND).ok());
+        let old =
+            old.and_then(|raw| responses::parse_object::<ResourceContext>(Some(raw), KIND).ok());
         let mut errors = FieldErrors::forgiving(|errors| {
             old.iter().for_each(|old| check(&old.spec, errors));
         });
@@ -30,7 +32,7 @@ impl Handler for Validate {
         if errors.is_empty() {
             return Verdict::allow();
         }
-        answers::invalid(KIND, &request.name, &errors)
+        responses::deny_invalid(KIND, &request.name, &errors)
     }
 
     fn fallback(&self, _request: &Request, _why: &str) -> Verdict {

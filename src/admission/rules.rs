@@ -9,10 +9,10 @@ use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::answers;
 use super::context::Context;
-use super::mark;
+use super::namespace_label;
 use super::overlap::{self, Overlap};
+use super::responses;
 use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
@@ -20,31 +20,31 @@ use crate::apirequest;
 use crate::cluster::index::State;
 use crate::cluster::selected;
 use crate::domain::rules::RuleSet;
-use crate::domain::rules::effect::{self, Matches};
-use crate::domain::rules::ignores;
-use crate::domain::rules::mark::Mark;
+use crate::domain::rules::conditions::{self, SelectorMatches};
+use crate::domain::rules::enforcement::NamespaceEnforcement;
+use crate::domain::rules::ignore_policy;
 use crate::domain::rules::rollouts;
 
 const KIND: &str = "PodTransitionRule";
 
 /// Defaults, and labels the namespace before the rule is stored.
-pub struct Mutate(pub Arc<Context>);
+pub struct RuleMutator(pub Arc<Context>);
 
 /// Validation, and warnings of rules that hold less than their author may think.
-pub struct Validate(pub Arc<Context>);
+pub struct RuleValidator(pub Arc<Context>);
 
 /// For the read behind a warning. A warning that comes too late is left out.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+const WARNING_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[async_trait]
-impl Handler for Mutate {
+impl Handler for RuleMutator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
-        let object: Value = match answers::read(request.object.as_deref(), KIND) {
+        let object: Value = match responses::parse_object(request.object.as_deref(), KIND) {
             Ok(object) => object,
             Err(denial) => return denial,
         };
         // Here and not only in the validation behind: the CRD's schema is checked in between, and names no remedy.
-        let verdict = judge(&self.0, request);
+        let verdict = validate_spec(&self.0, request);
         if !verdict.is_allowed() {
             return verdict;
         }
@@ -53,18 +53,20 @@ impl Handler for Mutate {
             let message = format!("no rule in namespace {} is enforced", request.namespace);
             return Verdict::deny(403, "Forbidden", message);
         }
-        let rule = match answers::read::<PodTransitionRule>(request.object.as_deref(), KIND) {
-            Ok(rule) => rule,
-            Err(denial) => return denial,
-        };
-        let old = stored(request);
-        let mark = Mark::for_rules([&RuleSet::compile(&rule)]);
+        let rule =
+            match responses::parse_object::<PodTransitionRule>(request.object.as_deref(), KIND) {
+                Ok(rule) => rule,
+                Err(denial) => return denial,
+            };
+        let old = stored_rule(request);
+        let mark = NamespaceEnforcement::for_rules([&RuleSet::compile(&rule)]);
         // A change can only ask for more than any rule does.
-        let asks_for_more = mark > Mark::Ruled && !is_unchanged(old.as_ref(), &rule);
+        let asks_for_more =
+            mark > NamespaceEnforcement::Ruled && !is_unchanged(old.as_ref(), &rule);
         if (request.operation == Operation::Create || asks_for_more)
             && !request.dry_run
             && let Err(why) = self
-                .mark_namespace(&request.namespace, mark, deadline)
+                .label_namespace(&request.namespace, mark, deadline)
                 .await
         {
             let message = format!(
@@ -77,8 +79,8 @@ impl Handler for Mutate {
             return Verdict::deny(503, "ServiceUnavailable", message);
         }
         let mut patch = defaults::podtransitionrule(&object);
-        patch.extend(ignored(old.as_ref(), &rule));
-        let unknown = ignores::unknown(old.as_ref(), &rule).into_iter();
+        patch.extend(ignored_failures_patch(old.as_ref(), &rule));
+        let unknown = ignore_policy::unknown_names(old.as_ref(), &rule).into_iter();
         let unknown = unknown.map(|name| {
             format!(
                 "metadata.annotations[{}]: {name:?} is not kept: no webhook rule with failurePolicy Ignore has that name; write a JSON \
@@ -86,20 +88,26 @@ impl Handler for Mutate {
                 keys::IGNORES_FAILURES
             )
         });
-        unknown.fold(Verdict::allow().with_patch(Patch(patch)), Verdict::warn)
+        unknown.fold(
+            Verdict::allow().with_patch(Patch(patch)),
+            Verdict::with_warning,
+        )
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
-        answers::unchecked("the rule", why)
+        responses::deny_unchecked("the rule", why)
     }
 }
 
 /// Sets the annotation that says which rules let Pods pass while their endpoint fails, where it differs.
-fn ignored(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> Vec<PatchOperation> {
+fn ignored_failures_patch(
+    old: Option<&PodTransitionRule>,
+    new: &PodTransitionRule,
+) -> Vec<PatchOperation> {
     let key = keys::IGNORES_FAILURES;
     let annotations = new.metadata.annotations.as_ref();
     let has = annotations.and_then(|all| all.get(key));
-    let wanted = ignores::value(old, new);
+    let wanted = ignore_policy::annotation_value(old, new);
     if has == wanted.as_ref() {
         return Vec::new();
     }
@@ -114,15 +122,20 @@ fn ignored(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> Vec<Patc
     none.into_iter().chain([add(at, json!(wanted))]).collect()
 }
 
-impl Mutate {
+impl RuleMutator {
     /// Labels the namespace: from now on the API server sends its deletions and evictions here.
-    async fn mark_namespace(
+    async fn label_namespace(
         &self,
         name: &str,
-        mark: Mark,
+        mark: NamespaceEnforcement,
         deadline: Instant,
     ) -> Result<(), String> {
-        match timeout_at(deadline, mark::raise(&self.0, name, mark)).await {
+        match timeout_at(
+            deadline,
+            namespace_label::ensure_namespace_label(&self.0, name, mark),
+        )
+        .await
+        {
             Ok(written) => written.map_err(|e| apirequest::text(&e)),
             Err(_) => Err("no answer in time".into()),
         }
@@ -130,48 +143,49 @@ impl Mutate {
 }
 
 #[async_trait]
-impl Handler for Validate {
+impl Handler for RuleValidator {
     async fn review(&self, request: &Request, _deadline: Instant) -> Verdict {
-        let verdict = judge(&self.0, request);
+        let verdict = validate_spec(&self.0, request);
         if !verdict.is_allowed() {
             return verdict;
         }
-        let overlap = self.overlap(request).await;
+        let overlap = self.find_new_overlap(request).await;
         if let Some(overlap) = overlap.as_ref().filter(|overlap| overlap.is_new) {
-            return Verdict::deny(403, "Forbidden", overlap.text());
+            return Verdict::deny(403, "Forbidden", overlap.overlap_message());
         }
-        let warnings = self.warnings(request).await;
-        let overlap = overlap.map(|overlap| overlap.text());
+        let warnings = self.rule_warnings(request).await;
+        let overlap = overlap.map(|overlap| overlap.overlap_message());
         let warnings = warnings.into_iter().chain(overlap);
-        warnings.fold(verdict, Verdict::warn)
+        warnings.fold(verdict, Verdict::with_warning)
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
-        answers::unchecked("the rule", why)
+        responses::deny_unchecked("the rule", why)
     }
 }
 
-impl Validate {
+impl RuleValidator {
     /// A Pod that more objects would cover than may, if the spec is new or changed.
-    async fn overlap(&self, request: &Request) -> Option<Overlap> {
-        let object = answers::read::<PodTransitionRule>(request.object.as_deref(), KIND);
-        let (mut object, old) = (object.ok()?, stored(request));
+    async fn find_new_overlap(&self, request: &Request) -> Option<Overlap> {
+        let object = responses::parse_object::<PodTransitionRule>(request.object.as_deref(), KIND);
+        let (mut object, old) = (object.ok()?, stored_rule(request));
         if is_unchanged(old.as_ref(), &object) {
             return None;
         }
         let namespace = &mut object.metadata.namespace;
         namespace.get_or_insert_with(|| request.namespace.clone());
         let old = old.as_ref().map(RuleSet::compile);
-        overlap::look(&self.0, &RuleSet::compile(&object), old.as_ref()).await
+        overlap::find_overlap(&self.0, &RuleSet::compile(&object), old.as_ref()).await
     }
 
     /// What to warn of, if the spec is new or changed.
-    async fn warnings(&self, request: &Request) -> Vec<String> {
-        let Ok(mut object) = answers::read::<PodTransitionRule>(request.object.as_deref(), KIND)
+    async fn rule_warnings(&self, request: &Request) -> Vec<String> {
+        let Ok(mut object) =
+            responses::parse_object::<PodTransitionRule>(request.object.as_deref(), KIND)
         else {
             return Vec::new();
         };
-        if is_unchanged(stored(request).as_ref(), &object) {
+        if is_unchanged(stored_rule(request).as_ref(), &object) {
             return Vec::new();
         }
         object
@@ -183,18 +197,23 @@ impl Validate {
             let state = self.0.index.read();
             let cached = selected::is_cached(&state, &rules);
             let filtered_out = selected::are_filtered_out(&state, &rules);
-            (cached, filtered_out, held_up(&state, &rules))
+            (
+                cached,
+                filtered_out,
+                permanent_hold_warnings(&state, &rules),
+            )
         };
         let matches = match cached {
-            _ if filtered_out => Some(Matches::FilteredOut),
-            true => Some(Matches::Managed),
-            false => selected::look(&self.0.client, &rules, LOOK_TIMEOUT).await,
+            _ if filtered_out => Some(SelectorMatches::FilteredOut),
+            true => Some(SelectorMatches::Managed),
+            false => selected::look(&self.0.client, &rules, WARNING_READ_TIMEOUT).await,
         };
-        let mut all = effect::warnings(&rules, matches.as_ref(), self.0.settings.grace_delete);
+        let mut all =
+            conditions::rule_warnings(&rules, matches.as_ref(), self.0.settings.grace_delete);
         all.extend(more);
-        all.extend(self.0.settings.endpoints.warnings(&object.spec));
-        let old = stored(request);
-        let newly = ignores::newly(old.as_ref(), &object);
+        all.extend(self.0.settings.endpoints.network_warnings(&object.spec));
+        let old = stored_rule(request);
+        let newly = ignore_policy::new_ignore_rules(old.as_ref(), &object);
         all.extend(newly.map(|(index, _)| {
             format!(
                 "spec.rules[{index}].webhook.failurePolicy: Ignore lets Pods pass while the endpoint fails. Kuperator, which writes it \
@@ -206,9 +225,12 @@ impl Validate {
 }
 
 /// What the rules hold up for ever at this moment, by the cache.
-fn held_up(state: &State, rules: &RuleSet) -> Vec<String> {
+fn permanent_hold_warnings(state: &State, rules: &RuleSet) -> Vec<String> {
     let expected = state.expected(rules);
-    let desired = rules.limits().map(|limits| limits.desired(expected)).max();
+    let desired = rules
+        .availability_limits()
+        .map(|limits| limits.desired(expected))
+        .max();
     let recreating = desired.map_or_else(Vec::new, |desired| {
         let limit = expected.total.saturating_sub(desired);
         let home = state.namespace(&rules.namespace).into_iter();
@@ -217,18 +239,21 @@ fn held_up(state: &State, rules: &RuleSet) -> Vec<String> {
             owners.filter(|(_, owner)| selected::is_kept_from_recreating(rules, owner, limit));
         kept.map(|(_, owner)| owner.name.clone()).collect()
     });
-    let frozen = effect::frozen(rules, expected);
+    let frozen = conditions::zero_budget_warning(rules, expected);
     frozen
         .into_iter()
-        .chain(rollouts::warning(rules, recreating))
-        .chain(effect::expected_unknown(rules, state.silent(rules)))
+        .chain(rollouts::recreate_warning(rules, recreating))
+        .chain(conditions::expected_unknown_warning(
+            rules,
+            state.silent(rules),
+        ))
         .collect()
 }
 
 /// The object before the change, if it can be read.
-fn stored(request: &Request) -> Option<PodTransitionRule> {
+fn stored_rule(request: &Request) -> Option<PodTransitionRule> {
     let old = request.old_object.as_deref()?;
-    answers::read(Some(old), KIND).ok()
+    responses::parse_object(Some(old), KIND).ok()
 }
 
 /// Whether the review leaves the spec as it was, or the object is being deleted.
@@ -239,13 +264,13 @@ fn is_unchanged(old: Option<&PodTransitionRule>, object: &PodTransitionRule) -> 
 /// Judges a spec that is new or changed; whatever else is done to an object with an odd stored spec must stay possible. What
 /// was stored with a fault, by an earlier version perhaps, can be changed in other ways: a rule that holds a drain must be
 /// open to be relaxed.
-fn judge(context: &Context, request: &Request) -> Verdict {
+fn validate_spec(context: &Context, request: &Request) -> Verdict {
     use validation::podtransitionrule::check;
-    let object: PodTransitionRule = match answers::read(request.object.as_deref(), KIND) {
+    let object: PodTransitionRule = match responses::parse_object(request.object.as_deref(), KIND) {
         Ok(object) => object,
         Err(denial) => return denial,
     };
-    let old = stored(request);
+    let old = stored_rule(request);
     if is_unchanged(old.as_ref(), &object) {
         return Verdict::allow();
     }
@@ -254,21 +279,21 @@ fn judge(context: &Context, request: &Request) -> Verdict {
     });
     check(&object.spec, &mut errors);
     if !errors.is_empty() {
-        return answers::invalid(KIND, &request.name, &errors);
+        return responses::deny_invalid(KIND, &request.name, &errors);
     }
     let verdict = match request.operation {
-        Operation::Create => crowded(context, request).unwrap_or_else(Verdict::allow),
+        Operation::Create => refuse_over_limit(context, request).unwrap_or_else(Verdict::allow),
         _ => Verdict::allow(),
     };
     errors.forgiven().iter().fold(verdict, |verdict, error| {
-        verdict.warn(format!("stored as it was: {error}"))
+        verdict.with_warning(format!("stored as it was: {error}"))
     })
 }
 
 /// Refuses a new object where the namespace has as many as it may. What a finalizer keeps counts: it has its place in the
 /// cache of every API server, and is read wherever rules are read live. The cache is counted: objects that are made at the
 /// same time do not see each other.
-fn crowded(context: &Context, request: &Request) -> Option<Verdict> {
+fn refuse_over_limit(context: &Context, request: &Request) -> Option<Verdict> {
     let most = context.settings.max_rules;
     let (live, ending) = {
         let state = context.index.read();
@@ -321,10 +346,10 @@ mod tests {
         let context = Arc::new(context);
         let deadline = Instant::now() + Duration::from_secs(5);
         vec![
-            Mutate(Arc::clone(&context))
+            RuleMutator(Arc::clone(&context))
                 .review(&request, deadline)
                 .await,
-            Validate(context).review(&request, deadline).await,
+            RuleValidator(context).review(&request, deadline).await,
         ]
     }
 
@@ -333,7 +358,7 @@ mod tests {
         let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
         let request = review(operation, object.clone(), old);
         let deadline = Instant::now() + Duration::from_secs(5);
-        let mutate = Mutate(Arc::new(with_rules(0)));
+        let mutate = RuleMutator(Arc::new(with_rules(0)));
         let verdict = mutate.review(&request, deadline).await;
         assert!(verdict.is_allowed(), "{}", verdict.message());
         let mut stored = object.clone();
@@ -385,7 +410,7 @@ mod tests {
                 None,
             )
         };
-        let validate = Validate(Arc::new(with_rules(0)));
+        let validate = RuleValidator(Arc::new(with_rules(0)));
         let deadline = Instant::now() + Duration::from_secs(5);
         let warned = async |host| {
             let verdict = validate.review(&create(host), deadline).await;
@@ -504,12 +529,17 @@ mod tests {
         let pod = covering(0).index.read().pod("shop", "p").cloned().unwrap();
         for count in [3, 16, 17] {
             let index = covering(count).index;
-            let checked = overlap::check(&index, &index.rules_of(&pod), &none, &pod);
+            let checked = overlap::check_overlap(&index, &index.rules_of(&pod), &none, &pod);
             assert_eq!(checked.is_ok(), count <= 16, "{count}");
         }
         let index = covering(17).index;
-        let denied = overlap::check(&index, &index.rules_of(&pod), &none, &pod).unwrap_err();
-        let text = crate::admission::denial::text("web-1", &denied, jiff::Timestamp::UNIX_EPOCH);
+        let denied =
+            overlap::check_overlap(&index, &index.rules_of(&pod), &none, &pod).unwrap_err();
+        let text = crate::admission::denial::describe_denial(
+            "web-1",
+            &denied,
+            jiff::Timestamp::UNIX_EPOCH,
+        );
         assert_eq!(
             text,
             "Pod web-1 is held: 17 PodTransitionRules with an availability rule cover it (limit-00, limit-01, limit-02 and \
@@ -521,21 +551,22 @@ mod tests {
         other["spec"]["rules"] = json!([{ "name": "a", "labelCheck": { "requires": {} } }]);
         index.apply_rule(serde_json::from_value(other).unwrap());
         assert_eq!(index.rules_of(&pod).len(), 17);
-        assert!(overlap::check(&index, &index.rules_of(&pod), &none, &pod).is_ok());
+        assert!(overlap::check_overlap(&index, &index.rules_of(&pod), &none, &pod).is_ok());
     }
 
     #[tokio::test]
     async fn disruption_under_too_many_rules_is_denied_before_any_ledger_is_asked() {
-        use crate::admission::gate;
+        use crate::admission::rule_check;
         use crate::ledger::protocol;
         for count in [16, 17] {
             let context = covering(count);
             context.index.mark_all_listed();
             context.index.following.trust();
             let pod = context.index.read().pod("shop", "p").cloned().unwrap();
-            let disruption = context.disruption(&pod, protocol::Operation::Delete);
+            let disruption = context.new_disruption(&pod, protocol::Operation::Delete);
             let deadline = Instant::now() + Duration::from_secs(5);
-            let denied = gate::claim(&context, &disruption, true, deadline).await;
+            let denied =
+                rule_check::claim_for_disruption(&context, &disruption, true, deadline).await;
             let overlaps = matches!(
                 denied,
                 Err(crate::ledger::commit::Denied {
@@ -555,7 +586,9 @@ mod tests {
             let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
             let request = review(operation, object, old);
             let deadline = Instant::now() + Duration::from_secs(5);
-            Validate(Arc::new(context)).review(&request, deadline).await
+            RuleValidator(Arc::new(context))
+                .review(&request, deadline)
+                .await
         };
         for (count, app) in [(15, "web"), (30, "other")] {
             let verdict = apply(count, limiting(50, app, 1), None).await;
@@ -585,7 +618,7 @@ mod tests {
         };
         let validate = async |object, old| {
             let request = review("UPDATE", object, Some(old));
-            judge(&with_rules(1), &request)
+            validate_spec(&with_rules(1), &request)
         };
         let faulty = spec(json!(1), "ftp://endpoint");
 

@@ -12,7 +12,7 @@ use tower::util::MapResponseLayer;
 
 use super::args::{ClusterArgs, ReaderArgs};
 use crate::cluster::clock;
-use crate::telemetry::calls::Calls;
+use crate::telemetry::api_calls::ApiCallMetrics;
 
 /// How this program names itself to the API server, for audit logs and request counts.
 pub const AGENT: &str = concat!("operating/", env!("CARGO_PKG_VERSION"));
@@ -25,7 +25,7 @@ pub async fn client(args: &ClusterArgs) -> anyhow::Result<Client> {
 }
 
 /// As [`client`], with its calls counted, and the time of its answers told to the [`clock`].
-pub async fn counted(args: &ClusterArgs, calls: &Calls) -> anyhow::Result<Client> {
+pub async fn counted(args: &ClusterArgs, calls: &ApiCallMetrics) -> anyhow::Result<Client> {
     let builder = ClientBuilder::try_from(config(args).await?)
         .context("cannot set up the client of the API server")?;
     let clock = MapResponseLayer::new(|answer: Response<_>| {

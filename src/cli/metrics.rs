@@ -13,20 +13,20 @@ use kube::client::Body;
 use tokio_util::sync::CancellationToken;
 
 use super::serve::reads::{self, Reads};
-use crate::admission::guarded::Denials;
+use crate::admission::guarded::DenialCounts;
 use crate::cluster::caches::Caches;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::watch::CatchUp;
 use crate::cluster::watches;
-use crate::controllers::Work;
-use crate::controllers::webhooks::Pool;
+use crate::controllers::ControllerStats;
+use crate::controllers::rule_endpoints::EndpointPool;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::RuleKey;
 use crate::tasks::Supervisor;
-use crate::telemetry::calls::Calls;
+use crate::telemetry::api_calls::ApiCallMetrics;
 use crate::telemetry::metrics::{Exposition, ServerMetrics};
 use crate::telemetry::process;
-use crate::telemetry::watchdog::{self, Probe};
+use crate::telemetry::watchdog::{self, WatchdogProbe};
 
 /// `docs/metrics.md`: every metric with its type, labels and meaning.
 ///
@@ -139,9 +139,9 @@ fn label_names(sample: &str) -> Vec<String> {
 /// The text of every metric, each with a sample. To be called on a runtime.
 fn example() -> anyhow::Result<String> {
     let exposition = Exposition::default();
-    ServerMetrics::register(&exposition).touch();
-    Calls::register(&exposition).count("get", 200);
-    process::register(&exposition);
+    ServerMetrics::register(&exposition).init_all_labels();
+    ApiCallMetrics::register(&exposition).count_success("get", 200);
+    process::register_process_metrics(&exposition);
     let service = tower::service_fn(|_: Request<Body>| async {
         let mut nothing = Response::new(Body::empty());
         *nothing.status_mut() = StatusCode::NOT_FOUND;
@@ -153,10 +153,10 @@ fn example() -> anyhow::Result<String> {
     supervisor.stop().cancel();
     watches::start(&client, &caches, true, &supervisor);
     let store = RuleStore::new(client, Arc::clone(&caches.index), CatchUp::default());
-    let probe = Probe {
+    let probe = WatchdogProbe {
         name: "index-lock",
         restart_after: None,
-        look: Box::new(|_| Ok(())),
+        check: Box::new(|_| Ok(())),
     };
     let (_leading, lead) = tokio::sync::watch::channel(false);
     let rule = RuleKey {
@@ -164,16 +164,16 @@ fn example() -> anyhow::Result<String> {
         namespace: "shop".into(),
         name: "web".into(),
     };
-    let calls = Arc::<Pool>::default();
-    calls.ignored.add(&rule, "ask", 1);
+    let calls = Arc::<EndpointPool>::default();
+    calls.ignored.count_ignored(&rule, "ask", 1);
     let reads = Reads {
         caches,
         ledgers: Ledgers::new(store),
         calls,
-        denials: Denials::default(),
-        work: Arc::new(Work::default()),
+        denials: DenialCounts::default(),
+        work: Arc::new(ControllerStats::default()),
         lead,
-        sight: watchdog::start(vec![probe], supervisor.stop().clone(), |_| {})?,
+        sight: watchdog::start_watchdog(vec![probe], supervisor.stop().clone(), |_| {})?,
         now: Timestamp::now,
         clock: std::time::Instant::now,
     };

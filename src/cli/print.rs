@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::args::{EndpointArgs, WebhookConfigArgs};
 use super::install::{client_config, read_ca};
 use crate::admission;
-use crate::admission::routes::{Settings, configurations};
+use crate::admission::routes::{ConfigurationSettings, webhook_configurations};
 use crate::api::crd;
 
 /// All CustomResourceDefinitions, one document each.
@@ -23,7 +23,7 @@ pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
         ca_file,
         cert_manager,
     } = args;
-    webhooks(&Settings {
+    webhooks(&ConfigurationSettings {
         client: client_config(webhook_url.as_deref(), namespace),
         namespace: namespace.clone(),
         ca_bundle: read_ca(ca_file.as_deref())?,
@@ -35,8 +35,8 @@ pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
 }
 
 /// Both webhook configurations, one document each.
-pub fn webhooks(settings: &Settings) -> anyhow::Result<String> {
-    let (mutating, validating) = configurations(settings);
+pub fn webhooks(settings: &ConfigurationSettings) -> anyhow::Result<String> {
+    let (mutating, validating) = webhook_configurations(settings);
     Ok(document(&mutating)? + &document(&validating)?)
 }
 

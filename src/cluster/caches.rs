@@ -9,7 +9,7 @@ use super::objects::Objects;
 use super::pulse::Pulses;
 use super::registration::Registration;
 use super::watch::UnreadableObjects;
-use crate::domain::rules::Skips;
+use crate::domain::rules::SkipAnnotation;
 
 /// The caches of one replica. Cloning shares them.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Caches {
 
 impl Caches {
     /// Empty caches; `skips` says whether Pods can skip rules by an annotation.
-    pub fn new(skips: Skips) -> Caches {
+    pub fn new(skips: SkipAnnotation) -> Caches {
         let index = Arc::new(Index::new(skips));
         Caches {
             changes: index.changes().clone(),
@@ -48,6 +48,6 @@ impl Caches {
 
 impl Default for Caches {
     fn default() -> Caches {
-        Caches::new(Skips::default())
+        Caches::new(SkipAnnotation::default())
     }
 }

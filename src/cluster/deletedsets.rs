@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::path;
 use crate::api::collaset::CollaSet;
-use crate::domain::collaset::takes_its_pods_along;
+use crate::domain::collaset::deletes_its_pods;
 use crate::domain::pod::Owner;
 
 /// No read takes longer.
@@ -46,7 +46,7 @@ impl DeletedSets {
         let Ok(Ok(Some(set))) = read.await else {
             return false;
         };
-        let is_it = set.uid.as_deref() == Some(&owner.uid) && takes_its_pods_along(&set);
+        let is_it = set.uid.as_deref() == Some(&owner.uid) && deletes_its_pods(&set);
         if is_it {
             let mut known = self.0.lock();
             known.retain(|_, at| is_fresh(at));

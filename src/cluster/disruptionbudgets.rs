@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use serde::Deserialize;
 
 use super::path;
-use crate::domain::disruptionbudget::{DisruptionBudget, Refusal, refusal};
+use crate::domain::disruptionbudget::{DisruptionBudget, EvictionRefusal, eviction_refusal};
 use crate::domain::pod::Pod;
 
 /// The cache.
@@ -26,10 +26,10 @@ struct State {
 impl DisruptionBudgets {
     /// Why the API server will refuse the eviction of a Pod, as far as this replica knows. `None` until the budgets have
     /// been listed.
-    pub fn refusal(&self, pod: &Pod) -> Option<Refusal> {
+    pub fn refusal(&self, pod: &Pod) -> Option<EvictionRefusal> {
         let state = self.0.read();
         let home = state.namespaces.get(&pod.metadata.namespace)?;
-        refusal(home.values(), pod).filter(|_| state.is_listed)
+        eviction_refusal(home.values(), pod).filter(|_| state.is_listed)
     }
 
     /// Whether no budget is known.
@@ -73,7 +73,7 @@ impl State {
 }
 
 /// As [`DisruptionBudgets::refusal`], by a live list of the budgets in the Pod's namespace.
-pub async fn live_refusal(client: &Client, pod: &Pod) -> kube::Result<Option<Refusal>> {
+pub async fn live_refusal(client: &Client, pod: &Pod) -> kube::Result<Option<EvictionRefusal>> {
     #[derive(Deserialize)]
     struct List {
         #[serde(default)]
@@ -84,5 +84,5 @@ pub async fn live_refusal(client: &Client, pod: &Pod) -> kube::Result<Option<Ref
     let list: List = client
         .request(budgets.list(&ListParams::default())?)
         .await?;
-    Ok(refusal(list.items.unwrap_or_default().iter(), pod))
+    Ok(eviction_refusal(list.items.unwrap_or_default().iter(), pod))
 }

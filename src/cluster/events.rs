@@ -71,7 +71,7 @@ impl Recorder {
     ) -> Arc<Self> {
         let (recorder, work) = Recorder::with_work(client, now);
         let stop = supervisor.stop().clone();
-        supervisor.keep("the writer of Events", async move {
+        supervisor.spawn_supervised("the writer of Events", async move {
             let work = async {
                 work.await;
                 // Nobody is left who tells: whatever ended them is the fault, and not this.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::domain::pod::{Container, Owner, Pod, ReadinessGate};
-use crate::domain::shared::Pool;
+use crate::domain::shared::Interner;
 use crate::ledger::store::Uid;
 
 /// The index of one namespace.
@@ -21,19 +21,19 @@ struct Controlled {
 /// What Pods of one template have in common: more than half of what is kept of them.
 #[derive(Debug, Default)]
 struct Common {
-    owners: Pool<Vec<Owner>>,
-    containers: Pool<Vec<Container>>,
-    gates: Pool<Vec<ReadinessGate>>,
-    resources: Pool<serde_json::Value>,
+    owners: Interner<Vec<Owner>>,
+    containers: Interner<Vec<Container>>,
+    gates: Interner<Vec<ReadinessGate>>,
+    resources: Interner<serde_json::Value>,
 }
 
 impl Common {
     fn share(&mut self, pod: &mut Pod) {
-        self.owners.share(&mut pod.metadata.owner_references);
-        self.containers.share(&mut pod.spec.containers);
-        self.containers.share(&mut pod.spec.init_containers);
-        self.gates.share(&mut pod.spec.readiness_gates);
-        self.resources.share(&mut pod.spec.resources);
+        self.owners.intern(&mut pod.metadata.owner_references);
+        self.containers.intern(&mut pod.spec.containers);
+        self.containers.intern(&mut pod.spec.init_containers);
+        self.gates.intern(&mut pod.spec.readiness_gates);
+        self.resources.intern(&mut pod.spec.resources);
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::absent;
 use super::path::Objects;
 use crate::api::keys;
-use crate::domain::deletion::{Propagation, Wishes};
+use crate::domain::deletion::{DeletionOptions, Propagation};
 use crate::domain::pod::Pod;
 
 fn pods(namespace: &str) -> Result<Objects, Error> {
@@ -157,7 +157,7 @@ pub async fn patch_service_ready(
 /// Deletes a Pod, if it is still the very version that was looked at: whoever stood still for a while must not delete one that serves
 /// again. `wishes` are those of whoever asked for it first. Gone already is fine. Returns the resourceVersion that the
 /// watch will have shown the effect at; 0 if the answer does not tell.
-pub async fn delete(client: &Client, pod: &Pod, wishes: &Wishes) -> Result<u64, Error> {
+pub async fn delete(client: &Client, pod: &Pod, wishes: &DeletionOptions) -> Result<u64, Error> {
     match client.request::<Value>(deletion(pod, wishes, false)?).await {
         Ok(answer) => {
             let version = answer["metadata"]["resourceVersion"].as_str();
@@ -169,7 +169,7 @@ pub async fn delete(client: &Client, pod: &Pod, wishes: &Wishes) -> Result<u64, 
 }
 
 /// Whether everything that judges a deletion by this program lets this one pass, by a dry run.
-pub async fn may_delete(client: &Client, pod: &Pod, wishes: &Wishes) -> Result<(), Error> {
+pub async fn may_delete(client: &Client, pod: &Pod, wishes: &DeletionOptions) -> Result<(), Error> {
     client
         .request::<Value>(deletion(pod, wishes, true)?)
         .await?;
@@ -212,7 +212,11 @@ fn eviction(pod: &Pod) -> Result<http::Request<Vec<u8>>, Error> {
     pods(&meta.namespace)?.create_subresource(&meta.name, "eviction", &params, body)
 }
 
-fn deletion(pod: &Pod, wishes: &Wishes, dry_run: bool) -> Result<http::Request<Vec<u8>>, Error> {
+fn deletion(
+    pod: &Pod,
+    wishes: &DeletionOptions,
+    dry_run: bool,
+) -> Result<http::Request<Vec<u8>>, Error> {
     let version = pod.metadata.resource_version.to_string();
     let preconditions = Preconditions {
         uid: Some(pod.metadata.uid.clone()),

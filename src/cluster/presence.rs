@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::absent;
 use super::path::{self, is_plain};
 use crate::apirequest;
-use crate::domain::collaset::leaves_its_pods;
+use crate::domain::collaset::orphans_its_pods;
 use crate::domain::pod::Owner;
 
 /// No look-up takes longer.
@@ -215,7 +215,7 @@ fn has_scale(capabilities: &ApiCapabilities) -> bool {
 fn stage(object: &ObjectMeta) -> Presence {
     match object.deletion_timestamp {
         None => Presence::Here,
-        Some(_) if leaves_its_pods(object) => Presence::Leaving,
+        Some(_) if orphans_its_pods(object) => Presence::Leaving,
         Some(_) => Presence::Gone,
     }
 }

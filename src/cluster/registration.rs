@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::RwLock;
 
 use crate::api::keys;
-use crate::domain::rules::mark::Mark;
-use crate::domain::rules::registration::{Configuration, Needed};
+use crate::domain::rules::enforcement::NamespaceEnforcement;
+use crate::domain::rules::registration::{RequiredConfiguration, WebhookConfiguration};
 
 /// The cache. Empty until [`Registration::expect`] names what should be there.
 #[derive(Debug, Default)]
 pub struct Registration {
-    all: RwLock<Vec<(Needed, Stored)>>,
+    all: RwLock<Vec<(RequiredConfiguration, Stored)>>,
     /// Whether the log was told last that something is lacking.
     lacking: AtomicBool,
 }
@@ -35,7 +35,7 @@ pub enum Stored {
     /// Nothing.
     Absent,
     /// This.
-    There(Configuration),
+    There(WebhookConfiguration),
 }
 
 impl Registration {
@@ -45,8 +45,8 @@ impl Registration {
         let all = self.all.read();
         all.iter().find_map(|(needed, stored)| match stored {
             Stored::Unknown => None,
-            Stored::Absent => needed.gap(None, labels),
-            Stored::There(found) => needed.gap(Some(found), labels),
+            Stored::Absent => needed.configuration_gap(None, labels),
+            Stored::There(found) => needed.configuration_gap(Some(found), labels),
         })
     }
 
@@ -57,12 +57,12 @@ impl Registration {
 
     /// What is not sent of namespaces with rules.
     fn lack(&self) -> Option<String> {
-        let marks = [Mark::Ruled, Mark::Strict].into_iter();
+        let marks = [NamespaceEnforcement::Ruled, NamespaceEnforcement::Strict].into_iter();
         let mut marks = marks.filter_map(|mark| {
             Some(
                 [(
                     keys::NAMESPACE_HAS_RULES.to_owned(),
-                    mark.value()?.to_owned(),
+                    mark.label_value()?.to_owned(),
                 )]
                 .into(),
             )
@@ -71,7 +71,7 @@ impl Registration {
     }
 
     /// Adds a configuration of which nothing is known yet; returns its place.
-    pub fn expect(&self, needed: Needed) -> usize {
+    pub fn expect(&self, needed: RequiredConfiguration) -> usize {
         let mut all = self.all.write();
         all.push((needed, Stored::Unknown));
         all.len() - 1
@@ -118,7 +118,11 @@ mod tests {
             "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"] }],
         }] });
         let there = || Stored::There(serde_json::from_value(stored.clone()).unwrap());
-        let needed = Needed::read("ValidatingWebhookConfiguration", "ours", stored.clone());
+        let needed = RequiredConfiguration::from_installed(
+            "ValidatingWebhookConfiguration",
+            "ours",
+            stored.clone(),
+        );
         let registration = Registration::default();
         let place = registration.expect(needed.unwrap());
         let told = |stored: Stored| {

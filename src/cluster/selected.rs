@@ -13,9 +13,9 @@ use super::path;
 use super::sizes::Workload;
 use crate::api::keys;
 use crate::domain::pod::Pod;
-use crate::domain::rules::effect::Matches;
-use crate::domain::rules::rollouts::Cause;
-use crate::domain::rules::{Availability, RuleSet};
+use crate::domain::rules::conditions::SelectorMatches;
+use crate::domain::rules::rollouts::RolloutHeldCause;
+use crate::domain::rules::{AvailabilityRules, RuleSet};
 
 /// Whether the cache holds a managed Pod that the rules select.
 pub fn is_cached(state: &State, rules: &RuleSet) -> bool {
@@ -28,7 +28,7 @@ pub fn is_cached(state: &State, rules: &RuleSet) -> bool {
 /// Whether the filters of the rules leave out all managed Pods that the selector matches, so that no deletion is held. While
 /// there are no such Pods, those count that the owners make from their templates. False if there are none of these either.
 pub fn are_filtered_out(state: &State, rules: &RuleSet) -> bool {
-    if !rules.limits_by_filter() {
+    if !rules.has_only_filtered_limits() {
         return false;
     }
     let Some(namespace) = state.namespace(&rules.namespace) else {
@@ -38,21 +38,21 @@ pub fn are_filtered_out(state: &State, rules: &RuleSet) -> bool {
     let pods = pods.filter(|pod| rules.selects(pod) && !pod.is_finished());
     let mut labels = pods.map(|pod| &pod.metadata.labels).peekable();
     if labels.peek().is_some() {
-        return !labels.any(|labels| rules.limits_labels(labels));
+        return !labels.any(|labels| rules.may_limit_labels(labels));
     }
     let owners = namespace.workloads().map(|(_, owner)| owner);
     let making = owners.filter(|owner| owner.replicas != Some(0) && is_selected(rules, owner));
     let mut labels = making
         .filter_map(|owner| owner.template_labels.as_ref())
         .peekable();
-    labels.peek().is_some() && !labels.any(|labels| rules.limits_labels(labels))
+    labels.peek().is_some() && !labels.any(|labels| rules.may_limit_labels(labels))
 }
 
 /// Whether the rules select the Pods that an owner makes from its template. Templates that make no managed Pods are not
 /// kept.
 pub fn is_selected(rules: &RuleSet, owner: &Workload) -> bool {
     let labels = owner.template_labels.as_ref();
-    owner.template_labels_dropped || labels.is_some_and(|labels| rules.covers(labels))
+    owner.template_labels_dropped || labels.is_some_and(|labels| rules.covers_labels(labels))
 }
 
 /// Whether the owner is a Deployment of strategy `Recreate` that the rules keep from deleting all of its Pods at once:
@@ -60,8 +60,9 @@ pub fn is_selected(rules: &RuleSet, owner: &Workload) -> bool {
 pub fn is_kept_from_recreating(rules: &RuleSet, owner: &Workload, limit: u32) -> bool {
     owner.recreates
         && owner.replicas.is_some_and(|n| n > limit)
-        && template(owner)
-            .is_some_and(|pod| !matches!(rules.availability(&pod), Availability::NotHeld))
+        && template(owner).is_some_and(|pod| {
+            !matches!(rules.availability_rules(&pod), AvailabilityRules::NotHeld)
+        })
 }
 
 /// The owner whose rollout deletes the Pods of `controller`, and why it can't end once the budget is used up; `None` if it
@@ -72,19 +73,19 @@ pub fn held_rollout<'a>(
     rules: &RuleSet,
     controller: &'a Workload,
     limit: u32,
-) -> Option<(&'a Workload, Cause)> {
+) -> Option<(&'a Workload, RolloutHeldCause)> {
     if matches!(controller.kind, Kind::StatefulSet | Kind::DaemonSet) {
         let wants = controller.replicas.is_some_and(|n| n > 0);
         let goes_on = controller.rolling && !controller.keeps_old;
         let leaves = wants && goes_on && !is_selected(rules, controller);
-        return leaves.then_some((controller, Cause::Leaves));
+        return leaves.then_some((controller, RolloutHeldCause::Leaves));
     }
     let owner = controller.controller.as_ref()?;
     let deployment = home
         .workload(&owner.uid)
         .filter(|w| w.kind == Kind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
     if !is_selected(rules, deployment) {
-        return Some((deployment, Cause::Leaves));
+        return Some((deployment, RolloutHeldCause::Leaves));
     }
     let mut siblings = home.workloads().filter(|(_, w)| {
         let other = w.controller.as_ref();
@@ -92,7 +93,7 @@ pub fn held_rollout<'a>(
     });
     let recreates = is_kept_from_recreating(rules, deployment, limit)
         && siblings.all(|(_, w)| w.replicas == Some(0));
-    recreates.then_some((deployment, Cause::Recreates))
+    recreates.then_some((deployment, RolloutHeldCause::Recreates))
 }
 
 /// A Pod as the owner makes it, as far as selectors look at it; `None` if its template makes no managed Pods.
@@ -105,7 +106,7 @@ fn template(owner: &Workload) -> Option<Pod> {
 
 /// Lists one Pod of the selector, metadata alone: the watch brings managed Pods only. `None` when the selector can't be
 /// read, or when the API server refuses or does not answer within `limit`.
-pub async fn look(client: &Client, rules: &RuleSet, limit: Duration) -> Option<Matches> {
+pub async fn look(client: &Client, rules: &RuleSet, limit: Duration) -> Option<SelectorMatches> {
     let selector = rules.selector.as_ref().ok()?;
     let pods: Api<core::Pod> = path::namespaced(client, &rules.namespace).ok()?;
     let params = ListParams::default().labels(&selector.to_string()).limit(1);
@@ -118,13 +119,13 @@ pub async fn look(client: &Client, rules: &RuleSet, limit: Duration) -> Option<M
         .iter()
         .find(|pod| selector.matches(pod.labels()));
     Some(match found {
-        None => Matches::Nothing,
+        None => SelectorMatches::Nothing,
         Some(pod)
             if pod.labels().get(keys::CONTROL).map(String::as_str) == Some(keys::CONTROL_VALUE) =>
         {
-            Matches::Managed
+            SelectorMatches::Managed
         }
-        Some(pod) => Matches::Unmanaged(pod.name_any()),
+        Some(pod) => SelectorMatches::Unmanaged(pod.name_any()),
     })
 }
 
@@ -183,7 +184,7 @@ mod tests {
         let state = index.read();
         let home = state.namespace("n").unwrap();
         let found = held_rollout(home, &rules, home.workload("db").unwrap(), 1);
-        found.is_some_and(|(owner, cause)| owner.name == "db" && cause == Cause::Leaves)
+        found.is_some_and(|(owner, cause)| owner.name == "db" && cause == RolloutHeldCause::Leaves)
     }
 
     #[test]

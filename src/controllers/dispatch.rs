@@ -6,7 +6,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::turns::Turns;
+use super::wait_queue::WaitQueue;
 use super::{Context, Queues};
 use crate::api::keys;
 use crate::cluster::changes::Change;
@@ -15,10 +15,10 @@ use crate::domain::collaset;
 use crate::ledger::store::Uid;
 
 /// Feeds the queues until `stop`: first with everything, then with what changes.
-pub async fn run(
+pub async fn run_dispatcher(
     context: Arc<Context>,
     queues: Arc<Queues>,
-    turns: Arc<Turns>,
+    turns: Arc<WaitQueue>,
     stop: CancellationToken,
 ) {
     let index = &context.index;
@@ -30,15 +30,15 @@ pub async fn run(
             tokio::select! { () = stop.cancelled() => return, change = changes.recv() => change };
         match change {
             Ok(change) => {
-                outdate(&turns, &change); // before anybody looks at them because of the change
-                enqueue(&context, &queues, change);
+                mark_wait_queue_changed(&turns, &change); // before anybody looks at them because of the change
+                enqueue_change(&context, &queues, change);
             }
             Err(RecvError::Lagged(missed)) => {
                 info!(
                     missed,
                     "fell behind the changes; looking at everything again"
                 );
-                turns.all_changed();
+                turns.mark_all_changed();
                 enqueue_all(&context, &queues);
             }
             Err(RecvError::Closed) => return,
@@ -66,12 +66,12 @@ fn enqueue_all(context: &Context, queues: &Queues) {
     }
 }
 
-fn enqueue(context: &Context, queues: &Queues, change: Change) {
+fn enqueue_change(context: &Context, queues: &Queues, change: Change) {
     let index = &context.index;
     match change {
         Change::Pod(namespace, uid) => {
             enqueue_pod(queues, &namespace, &uid);
-            enqueue_including(context, queues, &namespace, &uid);
+            enqueue_including_sets(context, queues, &namespace, &uid);
             enqueue_rules(index, queues, &namespace);
         }
         Change::Workload(namespace) => enqueue_rules(index, queues, &namespace),
@@ -89,12 +89,12 @@ fn enqueue(context: &Context, queues: &Queues, change: Change) {
 }
 
 /// What the turns of a namespace rest on has changed.
-fn outdate(turns: &Turns, change: &Change) {
+fn mark_wait_queue_changed(turns: &WaitQueue, change: &Change) {
     match change {
         Change::Pod(namespace, _)
         | Change::Rule(namespace, _)
         | Change::Namespace(namespace)
-        | Change::Workload(namespace) => turns.changed(namespace),
+        | Change::Workload(namespace) => turns.mark_changed(namespace),
         Change::CollaSet(..) | Change::Registration => {}
     }
 }
@@ -105,7 +105,7 @@ fn enqueue_pod(queues: &Queues, namespace: &str, uid: &Uid) {
 }
 
 /// CollaSets that ask for a Pod which nobody controls, or may adopt it.
-fn enqueue_including(context: &Context, queues: &Queues, namespace: &str, uid: &Uid) {
+fn enqueue_including_sets(context: &Context, queues: &Queues, namespace: &str, uid: &Uid) {
     let state = context.index.read();
     let pod = state.pod(namespace, uid);
     let Some(pod) = pod.filter(|pod| pod.controller().is_none()) else {
@@ -114,9 +114,9 @@ fn enqueue_including(context: &Context, queues: &Queues, namespace: &str, uid: &
     let objects = &context.objects;
     let name = &pod.metadata.name;
     let mut sets = objects.sets_including(namespace, name);
-    if pod.label(keys::INSTANCE_ID).is_some() || !pod.spec.claims.is_empty() {
+    if pod.label(keys::INSTANCE_ID).is_some() || !pod.spec.pvcs.is_empty() {
         sets.extend(objects.sets.names_where(namespace, |set| {
-            collaset::has_name_of(set.metadata.name.as_deref().unwrap_or_default(), name)
+            collaset::has_name_of_set(set.metadata.name.as_deref().unwrap_or_default(), name)
         }));
     }
     for set in sets {

@@ -11,77 +11,82 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::turns::Turns;
-use super::written::Written;
-use super::{Context, PodKey, reasons, whole, write};
+use super::wait_queue::WaitQueue;
+use super::written_versions::WrittenVersions;
+use super::{Context, PodKey, call_api, pod_write_failures, read_whole_pod};
 use crate::api::keys;
 use crate::cluster::events::about_pod;
 use crate::cluster::presence::{Kinds, Presence};
 use crate::cluster::queue::Outcome;
 use crate::cluster::{path, pods};
-use crate::domain::collaset::{abandoned, makes_the_step};
-use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing, restarts};
+use crate::domain::collaset::{abandoned_metadata_patch, updates_in_step_write};
+use crate::domain::lifecycle::{
+    LifecycleStep, Stage, controller_step, controller_step_with_passed, restarts,
+};
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::candidate;
+use crate::domain::rules::stage::new_candidate;
 use crate::ledger::store::Uid;
 
 /// A grant that admission did not give is asked for again after this long at the latest; mostly the rule's own change
 /// comes first.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
+const GRANT_RETRY: Duration = Duration::from_secs(2);
 
 /// Objects whose finalizer is expected are looked at again after this long, because they are not watched.
-const OBJECTS_AGAIN: Duration = Duration::from_secs(30);
+const OBJECTS_RECHECK: Duration = Duration::from_secs(30);
 /// Objects that one look at a Pod reads: its annotation may name thousands.
-const READ_AT_ONCE: usize = 16;
+const MAX_OBJECT_READS: usize = 16;
 /// As [`OBJECTS_AGAIN`], where none of them can be read.
-const UNREADABLE_AGAIN: Duration = Duration::from_secs(600);
+const UNREADABLE_RECHECK: Duration = Duration::from_secs(600);
 /// Reason of the Event about an expected finalizer that the server cannot judge.
-const EVENT: &str = "ExpectedFinalizerMissing";
+const FINALIZER_EVENT_REASON: &str = "ExpectedFinalizerMissing";
 
 /// A step that a CollaSet makes together with its update is left to it for this long.
-const LEFT_TO_ITS_SET: Duration = Duration::from_secs(1);
+const SET_STEP_GRACE: Duration = Duration::from_secs(1);
 
 /// The controller.
 pub struct Lifecycle {
     context: Arc<Context>,
-    turns: Arc<Turns>,
+    turns: Arc<WaitQueue>,
     kinds: Kinds,
-    written: Written,
+    written: WrittenVersions,
     /// Pods that were asked for in vain by their status. A webhook of another build may take no heed of such a write.
-    in_vain: Mutex<HashSet<Uid>>,
+    ignored_status_writes: Mutex<HashSet<Uid>>,
     /// Until when steps of Pods are left to their CollaSets.
-    left: Mutex<HashMap<Uid, Instant>>,
+    set_step_deadlines: Mutex<HashMap<Uid, Instant>>,
 }
 
 impl Lifecycle {
     /// A controller.
-    pub fn new(context: Arc<Context>, turns: Arc<Turns>) -> Arc<Self> {
+    pub fn new(context: Arc<Context>, turns: Arc<WaitQueue>) -> Arc<Self> {
         let kinds = Kinds::new(context.client.clone());
         Arc::new(Lifecycle {
             context,
             turns,
             kinds,
-            written: Written::default(),
-            in_vain: Mutex::default(),
-            left: Mutex::default(),
+            written: WrittenVersions::default(),
+            ignored_status_writes: Mutex::default(),
+            set_step_deadlines: Mutex::default(),
         })
     }
 
     /// One look at a Pod.
     pub async fn reconcile(&self, (namespace, uid): PodKey) -> Outcome {
         let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else {
-            self.written.forget(&uid);
-            self.in_vain.lock().remove(&uid);
-            self.left.lock().remove(&uid);
-            self.context.unstepped.forget(&uid);
+            self.written.forget_object(&uid);
+            self.ignored_status_writes.lock().remove(&uid);
+            self.set_step_deadlines.lock().remove(&uid);
+            self.context.blocked_lifecycles.clear_write_failure(&uid);
             return Outcome::Done;
         };
         let version = pod.metadata.resource_version;
-        if let Some(left) = self.written.unseen(&uid, version, Instant::now()) {
+        if let Some(left) = self
+            .written
+            .time_until_visible(&uid, version, Instant::now())
+        {
             return Outcome::After(left); // the change brings the Pod back here, mostly earlier
         }
-        match whole(&self.context, pod).await {
-            Ok(Some(pod)) if pod.is_readable() => match self.step(&pod).await {
+        match read_whole_pod(&self.context, pod).await {
+            Ok(Some(pod)) if pod.is_readable() => match self.write_next_step(&pod).await {
                 Ok(outcome) | Err(outcome) => outcome,
             },
             Ok(_) => Outcome::Done,
@@ -89,33 +94,36 @@ impl Lifecycle {
         }
     }
 
-    async fn step(&self, pod: &Pod) -> Result<Outcome, Outcome> {
+    async fn write_next_step(&self, pod: &Pod) -> Result<Outcome, Outcome> {
         let context = &self.context;
-        if let Some(metadata) = abandoned(pod) {
+        if let Some(metadata) = abandoned_metadata_patch(pod) {
             let request = pods::patch_metadata(&context.client, pod, metadata);
             let what = "cancel the operation of a CollaSet that has gone";
-            self.wrote(&reasons::step(&self.context, pod, what, request).await?);
+            self.record_write(
+                &pod_write_failures::write_lifecycle_step(&self.context, pod, what, request)
+                    .await?,
+            );
             return Ok(Outcome::Done); // the change brings the Pod back here
         }
         let now = (context.now)();
         let nanos = u64::try_from(now.as_nanosecond()).unwrap_or(0);
         let mut step = controller_step(pod, nanos);
-        let passed = self.passed(pod, &step);
+        let passed = self.operations_to_grant(pod, &step);
         if !passed.is_empty() {
-            step = controller_step_passing(pod, &passed, nanos);
+            step = controller_step_with_passed(pod, &passed, nanos);
         }
         if let Some(problem) = &step.problem {
             // An Event and no line in the log: whoever may write Pods could fill it.
             let message = format!("The Pod can't come back: {problem}");
             context
                 .events
-                .record(&about_pod(pod), true, EVENT, &message);
+                .record(&about_pod(pod), true, FINALIZER_EVENT_REASON, &message);
         }
-        if let Some(left) = self.left_to_its_set(pod, &step) {
+        if let Some(left) = self.set_step_delay(pod, &step) {
             return Ok(Outcome::After(left)); // mostly the set's write brings the Pod back here before
         }
-        let moment = self.after_the_moment(pod, &step);
-        let ready = step.again_nanos.map(Duration::from_nanos);
+        let moment = self.momentary_loss_left(pod, &step);
+        let ready = step.requeue_after_nanos.map(Duration::from_nanos);
         let again = moment.into_iter().chain(ready).min();
         let mut outcome = again.map_or(Outcome::Done, Outcome::After);
         let mut patch = serde_json::Map::new();
@@ -123,7 +131,7 @@ impl Lifecycle {
             patch.insert("labels".to_owned(), step.labels.to_merge_patch());
         }
         let earliest = u64::try_from((context.earliest)().as_nanosecond()).unwrap_or(0);
-        match restarts::believed_in(pod, earliest) {
+        match restarts::assumed_done_in(pod, earliest) {
             // The webhook drops it, by its own clock.
             Some(0) => {
                 let record = json!({ keys::AWAITS_RESTART: null });
@@ -137,38 +145,51 @@ impl Lifecycle {
         // That of a deletion which is yet to begin is the other controller's.
         let is_kept = pod.label(keys::TO_DELETE).is_some();
         if patch.is_empty() && step.service_ready.is_none() && !is_kept {
-            context.unstepped.forget(&pod.metadata.uid);
+            context
+                .blocked_lifecycles
+                .clear_write_failure(&pod.metadata.uid);
         }
         if !patch.is_empty() {
             let patch = Value::Object(patch);
             let client = &context.client;
             // What has passed goes on with the readiness condition, which admission sets in the same write.
             let uid = Uid::from(pod.metadata.uid.as_str());
-            let by_status = !self.in_vain.lock().remove(&uid) && !passed.is_empty();
+            let by_status = !self.ignored_status_writes.lock().remove(&uid) && !passed.is_empty();
             let request = async {
                 match by_status {
                     true => pods::patch_metadata_by_status(client, pod, patch).await,
                     false => pods::patch_metadata(client, pod, patch).await,
                 }
             };
-            let written = reasons::step(&self.context, pod, "step a lifecycle", request).await?;
-            self.wrote(&written);
+            let written = pod_write_failures::write_lifecycle_step(
+                &self.context,
+                pod,
+                "step a lifecycle",
+                request,
+            )
+            .await?;
+            self.record_write(&written);
             if written.metadata.resource_version != pod.metadata.resource_version {
                 return Ok(Outcome::Done); // the change brings the Pod back here
             }
             if by_status {
-                self.in_vain.lock().insert(uid);
+                self.ignored_status_writes.lock().insert(uid);
             }
-            outcome = Outcome::After(ASK_AGAIN);
+            outcome = Outcome::After(GRANT_RETRY);
         }
         if let Some(ready) = step.service_ready {
             let request = pods::patch_service_ready(&context.client, pod, ready, now);
-            let written =
-                reasons::step(&self.context, pod, "write the readiness condition", request).await?;
-            self.wrote(&written);
+            let written = pod_write_failures::write_lifecycle_step(
+                &self.context,
+                pod,
+                "write the readiness condition",
+                request,
+            )
+            .await?;
+            self.record_write(&written);
         }
         if !step.dirty.is_empty() {
-            let again = self.clean(pod, &step.dirty).await?;
+            let again = self.clean_expected_finalizers(pod, &step.dirty).await?;
             outcome = match outcome {
                 Outcome::After(pause) => Outcome::After(pause.min(again)),
                 _ => Outcome::After(again),
@@ -178,26 +199,26 @@ impl Lifecycle {
     }
 
     /// How long a step is left to the CollaSet of the Pod, which makes it in the write of its update.
-    fn left_to_its_set(&self, pod: &Pod, step: &Step) -> Option<Duration> {
+    fn set_step_delay(&self, pod: &Pod, step: &LifecycleStep) -> Option<Duration> {
         let uid = Uid::from(pod.metadata.uid.as_str());
-        let mut left = self.left.lock();
-        if !self.context.collasets || !makes_the_step(pod, &step.labels) {
+        let mut left = self.set_step_deadlines.lock();
+        if !self.context.collasets || !updates_in_step_write(pod, &step.labels) {
             left.remove(&uid);
             return None;
         }
         let now = Instant::now();
-        let until = *left.entry(uid).or_insert(now + LEFT_TO_ITS_SET);
+        let until = *left.entry(uid).or_insert(now + SET_STEP_GRACE);
         (until > now).then(|| until - now)
     }
 
-    fn wrote(&self, pod: &Pod) {
+    fn record_write(&self, pod: &Pod) {
         let metadata = &pod.metadata;
         self.written
-            .note(&metadata.uid, metadata.resource_version, Instant::now());
+            .record_version(&metadata.uid, metadata.resource_version, Instant::now());
     }
 
     /// A Pod that waits while it is down for a moment may go beyond the budget after that: nothing else brings it back here.
-    fn after_the_moment(&self, pod: &Pod, step: &Step) -> Option<Duration> {
+    fn momentary_loss_left(&self, pod: &Pod, step: &LifecycleStep) -> Option<Duration> {
         let mut waiting = step.reevaluate.iter();
         if !waiting.any(|(stage, _)| *stage == Stage::PreCheck) {
             return None;
@@ -207,17 +228,21 @@ impl Lifecycle {
 
     /// IDs of the Pod that seem ready to pass. Admission decides: this only saves asking in vain. A Pod whose turn it is not
     /// comes back when it may be: that is asked first, because the rules of many Pods that wait take long to look at.
-    fn passed(&self, pod: &Pod, step: &Step) -> Vec<(Stage, String)> {
+    fn operations_to_grant(&self, pod: &Pod, step: &LifecycleStep) -> Vec<(Stage, String)> {
         let waiting = step.reevaluate.iter();
         let mut stages = waiting.clone().map(|(stage, _)| *stage);
         let is_next = stages.any(|stage| stage == Stage::PreCheck) && self.turns.is_next(pod);
         let asking = waiting.filter(|(stage, _)| is_next || *stage == Stage::PostCheck);
         let asking: Vec<_> = asking.cloned().collect();
-        self.passed_by_rules(pod, asking)
+        self.filter_passing_rules(pod, asking)
     }
 
     /// Those of the IDs that no rule keeps waiting, apart from the budgets.
-    fn passed_by_rules(&self, pod: &Pod, waiting: Vec<(Stage, String)>) -> Vec<(Stage, String)> {
+    fn filter_passing_rules(
+        &self,
+        pod: &Pod,
+        waiting: Vec<(Stage, String)>,
+    ) -> Vec<(Stage, String)> {
         if waiting.is_empty() {
             return waiting;
         }
@@ -225,7 +250,7 @@ impl Lifecycle {
             let ids = waiting.iter().filter(move |(stage, _)| *stage == of);
             let candidates = ids.map(|(stage, id)| {
                 let since = pod.label(&stage.family().key(id)).unwrap_or_default();
-                candidate(pod, id, since)
+                new_candidate(pod, id, since)
             });
             candidates.collect::<Vec<_>>()
         };
@@ -241,32 +266,42 @@ impl Lifecycle {
     /// Drops the expected finalizers of objects that do not exist, and of Services that do not select the Pod any more.
     /// Returns when to look again. If an object cannot be read, its entry stays and an Event on the Pod says what to do. Of many
     /// objects a look reads a few, and the next look others.
-    async fn clean(&self, pod: &Pod, keys: &[String]) -> Result<Duration, Outcome> {
+    async fn clean_expected_finalizers(
+        &self,
+        pod: &Pod,
+        keys: &[String],
+    ) -> Result<Duration, Outcome> {
         let (mut gone, mut unknown) = (Vec::new(), Vec::new());
-        let read = in_turn(keys, (self.context.now)());
+        let read = objects_to_read(keys, (self.context.now)());
         for key in read {
-            match self.wants(pod, key).await? {
+            match self.check_expected_object(pod, key).await? {
                 Presence::Gone | Presence::Leaving => gone.push(key.clone()),
                 Presence::Here => {}
                 Presence::Unknown(why) => unknown.push(format!("{key} ({why})")),
             }
         }
-        if let Some(patch) = Step::drop_dirty(pod, &gone) {
+        if let Some(patch) = LifecycleStep::drop_dirty_patch(pod, &gone) {
             let metadata = patch["metadata"].clone();
             let request = pods::patch_metadata(&self.context.client, pod, metadata);
-            reasons::step(&self.context, pod, "drop expected finalizers", request).await?;
+            pod_write_failures::write_lifecycle_step(
+                &self.context,
+                pod,
+                "drop expected finalizers",
+                request,
+            )
+            .await?;
         }
-        if !unknown.is_empty() && self.has_waited(pod) {
-            self.tell(pod, &unknown);
+        if !unknown.is_empty() && self.is_wait_notable(pod) {
+            self.report_unknown_finalizers(pod, &unknown);
             if unknown.len() == keys.len() {
-                return Ok(UNREADABLE_AGAIN);
+                return Ok(UNREADABLE_RECHECK);
             }
         }
-        Ok(OBJECTS_AGAIN)
+        Ok(OBJECTS_RECHECK)
     }
 
     /// Whether the object that a key of the expected finalizers names is there, and wants the Pod.
-    async fn wants(&self, pod: &Pod, key: &str) -> Result<Presence, Outcome> {
+    async fn check_expected_object(&self, pod: &Pod, key: &str) -> Result<Presence, Outcome> {
         let [kind, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
             return Ok(Presence::Here);
         };
@@ -283,10 +318,10 @@ impl Lifecycle {
             let service = match path::checked_name(name)
                 .and_then(|_| path::namespaced::<Service>(&self.context.client, namespace))
             {
-                Ok(services) => write("read a Service", services.get_opt(name)).await?,
+                Ok(services) => call_api("read a Service", services.get_opt(name)).await?,
                 Err(_) => None,
             };
-            return Ok(match service.is_some_and(|s| selects(&s, pod)) {
+            return Ok(match service.is_some_and(|s| service_selects(&s, pod)) {
                 true => Presence::Here,
                 false => Presence::Gone,
             });
@@ -295,7 +330,7 @@ impl Lifecycle {
     }
 
     /// Whether it is worth an Event that the Pod is Ready and still not available.
-    fn has_waited(&self, pod: &Pod) -> bool {
+    fn is_wait_notable(&self, pod: &Pod) -> bool {
         let conditions = pod.status.conditions.iter();
         let changed = conditions
             .filter(|c| ["Ready", keys::SERVICE_READY].contains(&c.type_.as_str()))
@@ -307,7 +342,7 @@ impl Lifecycle {
     }
 
     /// Says on a Pod which expected finalizers nobody but a person can judge.
-    fn tell(&self, pod: &Pod, unknown: &[String]) {
+    fn report_unknown_finalizers(&self, pod: &Pod, unknown: &[String]) {
         let message = format!(
             "The Pod stays unavailable until the finalizers are there that annotation {} expects. Whether these objects still \
              exist cannot be told: {}. Remove their entries from the annotation, or let the server read their kind.",
@@ -315,20 +350,22 @@ impl Lifecycle {
             unknown.join(", ")
         );
         let about = about_pod(pod);
-        self.context.events.record(&about, true, EVENT, &message);
+        self.context
+            .events
+            .record(&about, true, FINALIZER_EVENT_REASON, &message);
     }
 }
 
 /// The objects that a look at this time reads.
-fn in_turn(keys: &[String], now: Timestamp) -> &[String] {
-    let parts: Vec<_> = keys.chunks(READ_AT_ONCE).collect();
-    let look = u64::try_from(now.as_second()).unwrap_or(0) / OBJECTS_AGAIN.as_secs().max(1);
+fn objects_to_read(keys: &[String], now: Timestamp) -> &[String] {
+    let parts: Vec<_> = keys.chunks(MAX_OBJECT_READS).collect();
+    let look = u64::try_from(now.as_second()).unwrap_or(0) / OBJECTS_RECHECK.as_secs().max(1);
     let turn = look.checked_rem(parts.len() as u64).unwrap_or(0);
     let turn = usize::try_from(turn).unwrap_or(0);
     parts.get(turn).copied().unwrap_or_default()
 }
 
-fn selects(service: &Service, pod: &Pod) -> bool {
+fn service_selects(service: &Service, pod: &Pod) -> bool {
     let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
     selector.is_some_and(|s| !s.is_empty() && s.iter().all(|(k, v)| pod.label(k) == Some(v)))
 }
@@ -342,7 +379,7 @@ mod tests {
     use kube::client::Body;
     use tokio_util::sync::CancellationToken;
 
-    use super::super::work::Work;
+    use super::super::controller_stats::ControllerStats;
     use super::*;
     use crate::api::keys::Family;
 
@@ -370,9 +407,9 @@ mod tests {
         let context = Context::at_epoch(Client::new(service, "default"));
         let cached = serde_json::from_value(cached).unwrap();
         context.index.apply_pod(cached);
-        let turns = Turns::new(
+        let turns = WaitQueue::new(
             &context,
-            &Work::default().begin(),
+            &ControllerStats::default().begin_term(),
             &CancellationToken::new(),
         );
         let lifecycle = Lifecycle::new(context, turns);
@@ -430,16 +467,16 @@ mod tests {
         let keys: Vec<String> = (0..1_500).map(|n| format!("Service/n/{n}")).collect();
         let looks = (0..200).map(|look| {
             let now = Timestamp::from_second(1_800_000_000 + 30 * look).unwrap();
-            in_turn(&keys, now)
+            objects_to_read(&keys, now)
         });
         let mut read: Vec<&String> = looks
-            .inspect(|keys| assert!(keys.len() <= READ_AT_ONCE))
+            .inspect(|keys| assert!(keys.len() <= MAX_OBJECT_READS))
             .flatten()
             .collect();
         read.sort();
         read.dedup();
         assert_eq!(read.len(), keys.len());
-        assert!(in_turn(&[], Timestamp::UNIX_EPOCH).is_empty());
+        assert!(objects_to_read(&[], Timestamp::UNIX_EPOCH).is_empty());
     }
 
     #[tokio::test]

@@ -2,19 +2,19 @@
 //! only; nothing they do is needed for the guarantee.
 
 pub mod collaset;
+mod controller_stats;
 mod dispatch;
+mod headroom;
 pub mod lifecycle;
 pub mod namespaces;
-mod pace;
+mod pod_write_failures;
 pub mod poddeletion;
-mod reasons;
-mod room;
+pub mod rule_endpoints;
 pub mod rules;
-mod turns;
-mod waits;
-pub mod webhooks;
-mod work;
-mod written;
+mod wait_events;
+mod wait_queue;
+mod written_versions;
+mod yielder;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,11 +39,11 @@ use crate::domain::pod::Pod;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::Uid;
 
-pub use reasons::Reasons;
-pub use work::{Figures, Work};
+pub use controller_stats::{ControllerFigures, ControllerStats};
+pub use pod_write_failures::PodWriteFailures;
 
 /// No single write of a controller takes longer.
-const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+const API_CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A Pod: namespace and UID.
 pub type PodKey = (String, Uid);
@@ -51,7 +51,7 @@ pub type PodKey = (String, Uid);
 pub type RuleName = (String, String);
 
 /// A CollaSet: namespace and name.
-pub type SetName = (String, String);
+pub type CollaSetName = (String, String);
 
 /// What every controller works with.
 pub struct Context {
@@ -80,13 +80,13 @@ pub struct Context {
     /// Waits longer than this are worth an Event.
     pub wait_notice: Duration,
     /// Pods that can't be deleted.
-    pub undeleted: Arc<Reasons>,
+    pub blocked_deletions: Arc<PodWriteFailures>,
     /// Which Pods that are scaled in have begun to go.
     pub beginnings: Arc<Beginnings>,
     /// Pods whose lifecycle can't go on.
-    pub unstepped: Arc<Reasons>,
+    pub blocked_lifecycles: Arc<PodWriteFailures>,
     /// Calls to the endpoints of webhook rules.
-    pub calls: Arc<webhooks::Pool>,
+    pub calls: Arc<rule_endpoints::EndpointPool>,
     /// Whether CollaSets are reconciled (feature gate `CollaSets`).
     pub collasets: bool,
     /// Whether deletions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
@@ -118,9 +118,9 @@ impl Context {
             tenure: Tenure::always(),
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
-            undeleted: Arc::default(),
+            blocked_deletions: Arc::default(),
             beginnings: Arc::default(),
-            unstepped: Arc::default(),
+            blocked_lifecycles: Arc::default(),
             calls: Arc::default(),
             collasets: true,
             grace_delete: false,
@@ -139,16 +139,16 @@ pub struct Queues {
     /// Rule objects.
     pub rules: Arc<Queue<RuleName>>,
     /// CollaSets.
-    pub collasets: Arc<Queue<SetName>>,
+    pub collasets: Arc<Queue<CollaSetName>>,
     /// Namespaces.
     pub namespaces: Arc<Queue<String>>,
 }
 
 /// Runs all controllers until the stop, e.g. because the lease was lost; `work` tells what they do.
-pub async fn run(context: Arc<Context>, work: &Work, ends: Stop) {
+pub async fn run(context: Arc<Context>, work: &ControllerStats, ends: Stop) {
     let stop = ends.begun.clone();
-    let queues = work.begin();
-    let turns = turns::Turns::new(&context, &queues, &stop);
+    let queues = work.begin_term();
+    let turns = wait_queue::WaitQueue::new(&context, &queues, &stop);
     let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context), Arc::clone(&turns));
     let rules = rules::Rules::new(&context, &queues, &turns, &stop);
     let collasets = collaset::CollaSets::new(Arc::clone(&context));
@@ -156,9 +156,9 @@ pub async fn run(context: Arc<Context>, work: &Work, ends: Stop) {
     let namespaces = namespaces::Namespaces::new(Arc::clone(&context));
     let start = Arc::clone(&rules);
     tokio::join!(
-        start.begin(&stop),
-        waits::run(Arc::clone(&context), stop.clone()),
-        dispatch::run(
+        start.begin_term(&stop),
+        wait_events::run_wait_events(Arc::clone(&context), stop.clone()),
+        dispatch::run_dispatcher(
             Arc::clone(&context),
             Arc::clone(&queues),
             turns,
@@ -186,12 +186,12 @@ pub async fn run(context: Arc<Context>, work: &Work, ends: Stop) {
             async move { namespaces.reconcile(key).await }
         }),
     );
-    work.end();
+    work.end_term();
 }
 
 /// A Pod with all that it has: read live where the cache has a part of its metadata alone, because the rest is too large or is
 /// not understood. `None` if there is no ground to act on: a newer version brings the Pod back.
-async fn whole(context: &Context, cached: Arc<Pod>) -> Result<Option<Arc<Pod>>, Outcome> {
+async fn read_whole_pod(context: &Context, cached: Arc<Pod>) -> Result<Option<Arc<Pod>>, Outcome> {
     if cached.is_readable() {
         return Ok(Some(cached));
     }
@@ -202,36 +202,40 @@ async fn whole(context: &Context, cached: Arc<Pod>) -> Result<Option<Arc<Pod>>, 
             read => read,
         }
     };
-    let live = write("read a Pod that is not in the cache", read).await?;
+    let live = call_api("read a Pod that is not in the cache", read).await?;
     let is_same = |live: &Pod| live.metadata.uid == metadata.uid;
     Ok(live.filter(is_same).map(Arc::new))
 }
 
 /// Awaits a write with a deadline and says what to do next: a conflict waits for the newer object, anything else is
 /// tried again.
-async fn write<T>(
+async fn call_api<T>(
     what: &'static str,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Outcome> {
-    write_again(what, false, call).await
+    call_api_again(what, false, call).await
 }
 
 /// As [`write`]. `failing` says that the same write failed before, so that another failure is not worth a warning.
-async fn write_again<T>(
+async fn call_api_again<T>(
     what: &'static str,
     failing: bool,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Outcome> {
-    outcome(what, failing, in_time(call).await)
+    call_outcome(what, failing, with_api_deadline(call).await)
 }
 
 /// Awaits a write with a deadline.
-async fn in_time<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
-    apirequest::within(CALL_TIMEOUT, call).await
+async fn with_api_deadline<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+    apirequest::within(API_CALL_TIMEOUT, call).await
 }
 
 /// What to do next after a write.
-fn outcome<T>(what: &'static str, failing: bool, done: Result<T, Failure>) -> Result<T, Outcome> {
+fn call_outcome<T>(
+    what: &'static str,
+    failing: bool,
+    done: Result<T, Failure>,
+) -> Result<T, Outcome> {
     match done {
         Ok(done) => return Ok(done),
         Err(Failure::Answered(status)) if matches!(status.code, 404 | 409) => {

@@ -29,27 +29,27 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Context, write};
+use super::{Context, call_api};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::queue::Outcome;
 use crate::cluster::{pages, path};
 use crate::domain::rules::RuleSet;
-use crate::domain::rules::mark::{Mark, Seen};
+use crate::domain::rules::enforcement::{NamespaceEnforcement, ObservedNamespace};
 use crate::ledger::evidence::MARGIN;
 
 /// The controller.
 pub struct Namespaces {
     context: Arc<Context>,
-    idle: Mutex<Idle>,
+    idle: Mutex<IdleVersions>,
 }
 
 /// Since when namespaces with a larger mark than they need have been at the version that was seen last.
 #[derive(Default)]
-struct Idle(HashMap<String, (Seen, Instant)>);
+struct IdleVersions(HashMap<String, (ObservedNamespace, Instant)>);
 
-impl Idle {
+impl IdleVersions {
     /// How long the namespace has been at this version. Begins anew with every other version.
-    fn time(&mut self, name: &str, seen: &Seen, now: Instant) -> Duration {
+    fn time_at_version(&mut self, name: &str, seen: &ObservedNamespace, now: Instant) -> Duration {
         match self.0.get(name) {
             Some((earlier, since)) if earlier == seen => now.saturating_duration_since(*since),
             _ => {
@@ -60,7 +60,7 @@ impl Idle {
     }
 
     /// The namespace needs its mark, or is gone.
-    fn forget(&mut self, name: &str) {
+    fn forget_namespace(&mut self, name: &str) {
         self.0.remove(name);
     }
 }
@@ -76,28 +76,34 @@ impl Namespaces {
 
     /// Makes the mark agree with the rules of the namespace.
     pub async fn reconcile(&self, name: String) -> Outcome {
-        let looked = look(&self.context, &name);
+        let looked = observe_namespace(&self.context, &name);
         let Some((seen, needed)) = looked.filter(|(seen, needed)| seen.mark != *needed) else {
-            self.idle.lock().forget(&name);
+            self.idle.lock().forget_namespace(&name);
             return Outcome::Done;
         };
         if seen.mark > needed {
-            let idle = self.idle.lock().time(&name, &seen, Instant::now());
+            let idle = self
+                .idle
+                .lock()
+                .time_at_version(&name, &seen, Instant::now());
             let pause = self.context.request_timeout + MARGIN;
             if idle < pause {
                 return Outcome::After(pause - idle);
             }
-            match self.needed(&name).await {
+            match self.needed_enforcement(&name).await {
                 Ok(live) if live <= needed => {}
                 Ok(_) => return Outcome::After(MARGIN), // the cache will say so
                 Err(outcome) => return outcome,
             }
         } else {
-            self.idle.lock().forget(&name);
+            self.idle.lock().forget_namespace(&name);
         }
         let namespaces: Api<Namespace> = Api::all(self.context.client.clone());
-        let (params, patch) = (PatchParams::default(), Patch::Merge(seen.change(needed)));
-        match write(
+        let (params, patch) = (
+            PatchParams::default(),
+            Patch::Merge(seen.label_patch(needed)),
+        );
+        match call_api(
             "mark a namespace",
             namespaces.patch_metadata(&name, &params, &patch),
         )
@@ -107,30 +113,33 @@ impl Namespaces {
                 info!(namespace = %name, mark = ?needed, "the mark for namespaces with rules was changed");
                 Outcome::Done
             }
-            Err(_) if look(&self.context, &name).is_none() => Outcome::Done,
+            Err(_) if observe_namespace(&self.context, &name).is_none() => Outcome::Done,
             Err(outcome) => outcome,
         }
     }
 
     /// The mark that the rules in etcd need. The list has no resourceVersion, therefore the API server answers it as of now.
-    async fn needed(&self, name: &str) -> Result<Mark, Outcome> {
+    async fn needed_enforcement(&self, name: &str) -> Result<NamespaceEnforcement, Outcome> {
         let list = async {
             let rules: Api<PodTransitionRule> = path::namespaced(&self.context.client, name)?;
-            pages::objects(&rules, RuleSet::of_alive).await
+            pages::objects(&rules, RuleSet::compile_if_alive).await
         };
-        let sets = write("list rules", list).await?;
-        Ok(Mark::for_rules(&sets))
+        let sets = call_api("list rules", list).await?;
+        Ok(NamespaceEnforcement::for_rules(&sets))
     }
 }
 
 /// The namespace as it was seen last, and the mark that its rules need; `None` when there is nothing to mark.
-fn look(context: &Context, name: &str) -> Option<(Seen, Mark)> {
+fn observe_namespace(
+    context: &Context,
+    name: &str,
+) -> Option<(ObservedNamespace, NamespaceEnforcement)> {
     let state = context.index.read();
     let namespace = state.namespace(name)?;
     let seen = namespace.seen()?;
     namespace.terminating_since.is_none().then(|| {
         let rules = namespace.rules.values().map(|e| &*e.snapshot.rules);
-        (seen, Mark::for_rules(rules))
+        (seen, NamespaceEnforcement::for_rules(rules))
     })
 }
 
@@ -139,16 +148,16 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn seen(uid: &str, version: u64) -> Seen {
-        Seen::new(uid, version, &[].into()).unwrap()
+    fn seen(uid: &str, version: u64) -> ObservedNamespace {
+        ObservedNamespace::new(uid, version, &[].into()).unwrap()
     }
 
     #[test]
     fn time_at_a_version_begins_anew_with_every_change() {
-        let (mut idle, begin) = (Idle::default(), Instant::now());
-        let mut after = |seconds, name: &str, seen: &Seen| {
+        let (mut idle, begin) = (IdleVersions::default(), Instant::now());
+        let mut after = |seconds, name: &str, seen: &ObservedNamespace| {
             let now = begin + Duration::from_secs(seconds);
-            idle.time(name, seen, now).as_secs()
+            idle.time_at_version(name, seen, now).as_secs()
         };
         assert_eq!(after(0, "shop", &seen("a", 7)), 0);
         assert_eq!(after(60, "shop", &seen("a", 7)), 60);
@@ -156,7 +165,10 @@ mod tests {
         assert_eq!(after(70, "other", &seen("a", 8)), 0);
         assert_eq!(after(71, "shop", &seen("a", 8)), 10);
         assert_eq!(after(72, "shop", &seen("b", 8)), 0);
-        idle.forget("shop");
-        assert_eq!(idle.time("shop", &seen("b", 8), begin), Duration::ZERO);
+        idle.forget_namespace("shop");
+        assert_eq!(
+            idle.time_at_version("shop", &seen("b", 8), begin),
+            Duration::ZERO
+        );
     }
 }

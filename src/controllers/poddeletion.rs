@@ -7,27 +7,27 @@ use std::time::Duration;
 use serde_json::json;
 use tracing::info;
 
-use super::{Context, PodKey, in_time, outcome, reasons, whole};
+use super::{Context, PodKey, call_outcome, pod_write_failures, read_whole_pod, with_api_deadline};
 use crate::api::keys::{self, Family};
 use crate::apirequest::Failure;
 use crate::cluster::events::about_pod;
 use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
 use crate::cluster::scalein;
-use crate::domain::deletion::Wishes;
-use crate::domain::grace::{self, ID, TYPE};
+use crate::domain::deletion::DeletionOptions;
+use crate::domain::grace_delete::{self, DELETION_ID, DELETION_TYPE};
 use crate::domain::lifecycle::{LabelPatch, operator};
 use crate::domain::pod::Pod;
 
 /// Pods that a ReplicaSet has chosen are looked at this often: nothing else may tell that it wants more Pods again.
-const PERIOD: Duration = Duration::from_secs(10);
+const SCALE_IN_RECHECK: Duration = Duration::from_secs(10);
 
 /// Those that wait until another has given way to them are looked at this often.
-const TURN: Duration = Duration::from_secs(2);
+const GIVE_WAY_RECHECK: Duration = Duration::from_secs(2);
 
 /// What to do for a Pod.
 #[derive(Debug, PartialEq, Eq)]
-enum Next {
+enum DeletionStep {
     Nothing,
     Write(LabelPatch),
     /// The deletion is not wanted any more.
@@ -43,24 +43,27 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
         return Outcome::Done; // the server has no right to delete Pods then
     }
     let Some(pod) = context.index.read().pod(&namespace, &uid).cloned() else {
-        context.undeleted.forget(&uid);
+        context.blocked_deletions.clear_write_failure(&uid);
         context.beginnings.forget(&uid);
         return Outcome::Done;
     };
     context.beginnings.see(&pod);
-    let pod = match whole(context, pod).await {
+    let pod = match read_whole_pod(context, pod).await {
         Ok(Some(pod)) => pod,
         Ok(None) => return Outcome::Done,
         Err(outcome) => return outcome,
     };
     let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
-    let next = scale_in(context, &pod, nanos).unwrap_or_else(|| next(&pod, nanos));
-    if next != Next::Delete {
-        context.undeleted.forget(&pod.metadata.uid);
+    let next =
+        scale_in_step(context, &pod, nanos).unwrap_or_else(|| next_deletion_step(&pod, nanos));
+    if next != DeletionStep::Delete {
+        context
+            .blocked_deletions
+            .clear_write_failure(&pod.metadata.uid);
     }
     let written = match next {
-        Next::Nothing => return done(&pod),
-        Next::Write(labels) => {
+        DeletionStep::Nothing => return requeue_or_done(&pod),
+        DeletionStep::Write(labels) => {
             let mut patch = json!({ "labels": labels.to_merge_patch() });
             if pod.label(keys::TO_DELETE).is_none() {
                 // What was wished for goes with the word that is taken back.
@@ -68,10 +71,12 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
                     json!({ (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null });
             }
             let request = pods::patch_metadata(&context.client, &pod, patch);
-            let done = reasons::step(context, &pod, "step a deletion", request).await;
+            let done =
+                pod_write_failures::write_lifecycle_step(context, &pod, "step a deletion", request)
+                    .await;
             done.map(|_| ())
         }
-        Next::Cancel => {
+        DeletionStep::Cancel => {
             info!(%namespace, pod = %pod.metadata.name, "keeping a Pod that its ReplicaSet has not asked to delete any more");
             let patch = json!({
                 "labels": { (keys::TO_DELETE): null },
@@ -80,55 +85,72 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
                 },
             });
             let request = pods::patch_metadata(&context.client, &pod, patch);
-            let done = reasons::step(context, &pod, "cancel a deletion", request).await;
+            let done = pod_write_failures::write_lifecycle_step(
+                context,
+                &pod,
+                "cancel a deletion",
+                request,
+            )
+            .await;
             done.map(|_| ())
         }
-        Next::Wake => {
+        DeletionStep::Wake => {
             let patch = pods::waking((context.now)());
-            let request = in_time(pods::patch_metadata(&context.client, &pod, patch)).await;
-            outcome("wake a controller", false, request).map(|_| ())
+            let request =
+                with_api_deadline(pods::patch_metadata(&context.client, &pod, patch)).await;
+            call_outcome("wake a controller", false, request).map(|_| ())
         }
-        Next::Delete => {
+        DeletionStep::Delete => {
             info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
-            let done = in_time(pods::delete(&context.client, &pod, &Wishes::stored(&pod))).await;
+            let done = with_api_deadline(pods::delete(
+                &context.client,
+                &pod,
+                &DeletionOptions::from_pod(&pod),
+            ))
+            .await;
             match &done {
-                Ok(_) => context.undeleted.forget(&pod.metadata.uid),
-                Err(error) => tell(context, &pod, error),
+                Ok(_) => context
+                    .blocked_deletions
+                    .clear_write_failure(&pod.metadata.uid),
+                Err(error) => report_refused_deletion(context, &pod, error),
             }
-            outcome("delete a Pod", false, done).map(|_| ())
+            call_outcome("delete a Pod", false, done).map(|_| ())
         }
     };
-    written.map_or_else(|outcome| outcome, |()| done(&pod))
+    written.map_or_else(|outcome| outcome, |()| requeue_or_done(&pod))
 }
 
 /// The outcome of a look that has nothing more to do now.
-fn done(pod: &Pod) -> Outcome {
-    match grace::scaled_in_by(pod) {
-        Some(_) if grace::is_in_flight(pod) => Outcome::After(PERIOD),
-        Some(_) => Outcome::After(TURN),
+fn requeue_or_done(pod: &Pod) -> Outcome {
+    match grace_delete::scale_in_replica_set(pod) {
+        Some(_) if grace_delete::is_deletion_in_flight(pod) => Outcome::After(SCALE_IN_RECHECK),
+        Some(_) => Outcome::After(GIVE_WAY_RECHECK),
         None => Outcome::Done,
     }
 }
 
 /// What becomes of a Pod that its ReplicaSet alone has chosen, where that is not up to its lifecycle.
-fn scale_in(context: &Context, pod: &Pod, nanos: u64) -> Option<Next> {
-    let owner = grace::scaled_in_by(pod)?;
+fn scale_in_step(context: &Context, pod: &Pod, nanos: u64) -> Option<DeletionStep> {
+    let owner = grace_delete::scale_in_replica_set(pod)?;
     let state = context.index.read();
     let home = state.namespace(&pod.metadata.namespace)?;
     if scalein::has_lapsed(home, owner, pod, nanos) {
-        return Some(Next::Cancel);
+        return Some(DeletionStep::Cancel);
     }
     if scalein::wakes_owner(home, owner, pod, nanos) {
-        return Some(Next::Wake);
+        return Some(DeletionStep::Wake);
     }
-    let waits = !grace::is_in_flight(pod) && !context.beginnings.admit(home, owner, pod, nanos);
-    waits.then_some(Next::Nothing)
+    let waits = !grace_delete::is_deletion_in_flight(pod)
+        && !context.beginnings.admit(home, owner, pod, nanos);
+    waits.then_some(DeletionStep::Nothing)
 }
 
 /// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic. Its CollaSet says it too.
-fn tell(context: &Context, pod: &Pod, error: &Failure) {
-    if let Some(why) = reasons::lasting(error) {
-        context.undeleted.note(&pod.metadata.uid, why.clone());
+fn report_refused_deletion(context: &Context, pod: &Pod, error: &Failure) {
+    if let Some(why) = pod_write_failures::lasting_failure(error) {
+        context
+            .blocked_deletions
+            .record_write_failure(&pod.metadata.uid, why.clone());
         let message = format!(
             "The Pod is off traffic to be deleted, which is refused, and tried again: {why}"
         );
@@ -139,20 +161,32 @@ fn tell(context: &Context, pod: &Pod, error: &Failure) {
     }
 }
 
-fn next(pod: &Pod, nanos: u64) -> Next {
+fn next_deletion_step(pod: &Pod, nanos: u64) -> DeletionStep {
     if pod.is_terminating() || !pod.is_managed() {
-        return Next::Nothing;
+        return DeletionStep::Nothing;
     }
-    let begun = grace::is_in_flight(pod);
+    let begun = grace_delete::is_deletion_in_flight(pod);
     match (pod.label(keys::TO_DELETE).is_some(), begun) {
-        (true, false) => Next::Write(operator::begin(pod, ID, TYPE, true, nanos)),
+        (true, false) => DeletionStep::Write(operator::begin_labels(
+            pod,
+            DELETION_ID,
+            DELETION_TYPE,
+            true,
+            nanos,
+        )),
         // The ReplicaSet deletes the Pods that it chooses then: by now it may have chosen others.
-        (true, true) if grace::scaled_in_by(pod).is_some() => Next::Nothing,
-        (true, true) if operator::is_allowed(pod, ID, TYPE, 0, nanos) => Next::Delete,
-        (false, true) if pod.label(&Family::UndoOperationType.key(ID)).is_none() => {
-            Next::Write(operator::undo(ID, TYPE))
+        (true, true) if grace_delete::scale_in_replica_set(pod).is_some() => DeletionStep::Nothing,
+        (true, true) if operator::is_operation_due(pod, DELETION_ID, DELETION_TYPE, 0, nanos) => {
+            DeletionStep::Delete
         }
-        _ => Next::Nothing,
+        (false, true)
+            if pod
+                .label(&Family::UndoOperationType.key(DELETION_ID))
+                .is_none() =>
+        {
+            DeletionStep::Write(operator::undo_labels(DELETION_ID, DELETION_TYPE))
+        }
+        _ => DeletionStep::Nothing,
     }
 }
 
@@ -214,32 +248,35 @@ mod tests {
 
     #[test]
     fn begins_deletes_when_allowed_and_cancels() {
-        let step = |labels: &[(&str, &str)], at| next(&pod(labels), at);
-        let Next::Write(begin) = step(&[(keys::TO_DELETE, "1")], 5) else {
+        let step = |labels: &[(&str, &str)], at| next_deletion_step(&pod(labels), at);
+        let DeletionStep::Write(begin) = step(&[(keys::TO_DELETE, "1")], 5) else {
             panic!()
         };
         assert_eq!(
-            begin.0.get(&Family::Operating.key(ID)),
+            begin.0.get(&Family::Operating.key(DELETION_ID)),
             Some(&Some("5".to_owned()))
         );
-        let operating = Family::Operating.key(ID);
-        let type_ = Family::OperationType.key(ID);
-        let operate = Family::Operate.key(ID);
-        let begun = [(operating.as_str(), "5"), (type_.as_str(), TYPE)];
+        let operating = Family::Operating.key(DELETION_ID);
+        let type_ = Family::OperationType.key(DELETION_ID);
+        let operate = Family::Operate.key(DELETION_ID);
+        let begun = [(operating.as_str(), "5"), (type_.as_str(), DELETION_TYPE)];
         assert_eq!(
             step(&[&[(keys::TO_DELETE, "1")], &begun[..]].concat(), 6),
-            Next::Nothing
+            DeletionStep::Nothing
         );
         let allowed = [
             &[(keys::TO_DELETE, "1"), (operate.as_str(), "6")],
             &begun[..],
         ]
         .concat();
-        assert_eq!(step(&allowed, 7), Next::Delete);
-        let Next::Write(undo) = step(&begun, 7) else {
+        assert_eq!(step(&allowed, 7), DeletionStep::Delete);
+        let DeletionStep::Write(undo) = step(&begun, 7) else {
             panic!()
         };
-        assert!(undo.0.contains_key(&Family::UndoOperationType.key(ID)));
-        assert_eq!(step(&[], 7), Next::Nothing);
+        assert!(
+            undo.0
+                .contains_key(&Family::UndoOperationType.key(DELETION_ID))
+        );
+        assert_eq!(step(&[], 7), DeletionStep::Nothing);
     }
 }

@@ -9,7 +9,7 @@ use crate::api::keys;
 /// server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Wishes {
+pub struct DeletionOptions {
     /// Seconds that the containers get to end; 0 takes the Pod out of the API at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_period_seconds: Option<u32>,
@@ -30,11 +30,11 @@ pub enum Propagation {
     Orphan,
 }
 
-impl Wishes {
+impl DeletionOptions {
     /// Those of a DELETE of `pod`, both as JSON. The API server has filled the grace period in before it asks: with that of the Pod, or
     /// with 0 for a Pod that is on no node (`CheckGracefulDelete` of its strategy for Pods). Later that would be another one.
-    pub fn of_delete(options: &serde_json::Value, pod: &serde_json::Value) -> Wishes {
-        let wishes = Wishes::of(options);
+    pub fn from_delete(options: &serde_json::Value, pod: &serde_json::Value) -> DeletionOptions {
+        let wishes = DeletionOptions::from_eviction(options);
         let spec = &pod["spec"];
         let is_placed = spec["nodeName"]
             .as_str()
@@ -42,7 +42,7 @@ impl Wishes {
         let own = spec["terminationGracePeriodSeconds"].as_u64();
         let given = wishes.grace_period_seconds;
         let is_said = is_placed && given.map(u64::from) != own;
-        Wishes {
+        DeletionOptions {
             grace_period_seconds: given.filter(|_| is_said),
             ..wishes
         }
@@ -50,11 +50,11 @@ impl Wishes {
 
     /// Read off the `DeleteOptions` of an eviction, as JSON. A field that says nothing more than the API server's default, or that
     /// the API server refuses, is left out.
-    pub fn of(options: &serde_json::Value) -> Wishes {
+    pub fn from_eviction(options: &serde_json::Value) -> DeletionOptions {
         let grace = options["gracePeriodSeconds"].as_u64();
         let by_name = |policy: &serde_json::Value| Propagation::deserialize(policy).ok();
         let orphan = options["orphanDependents"] == true;
-        Wishes {
+        DeletionOptions {
             grace_period_seconds: grace.and_then(|seconds| u32::try_from(seconds).ok()),
             propagation_policy: by_name(&options["propagationPolicy"])
                 .or_else(|| orphan.then_some(Propagation::Orphan)),
@@ -64,12 +64,12 @@ impl Wishes {
 
     /// What was written to the Pod when its deletion was asked for. An annotation that can't be read, or that was written with an
     /// earlier mark, says nothing.
-    pub fn stored(pod: &Pod) -> Wishes {
+    pub fn from_pod(pod: &Pod) -> DeletionOptions {
         let text = pod.annotation(keys::DELETE_OPTIONS);
-        let stored = text.and_then(|text| serde_json::from_str::<Wishes>(text).ok());
+        let stored = text.and_then(|text| serde_json::from_str::<DeletionOptions>(text).ok());
         let mark = pod.label(keys::TO_DELETE);
         let stored = stored.filter(|stored| mark == Some(&*stored.mark));
-        stored.map_or_else(Wishes::default, |stored| Wishes {
+        stored.map_or_else(DeletionOptions::default, |stored| DeletionOptions {
             mark: String::new(),
             ..stored
         })
@@ -77,9 +77,9 @@ impl Wishes {
 
     /// These wishes and those of a later request. As for a Pod that is being deleted, a later request can shorten the grace
     /// period and not lengthen it.
-    pub fn and(&self, later: &Wishes) -> Wishes {
+    pub fn merge_later(&self, later: &DeletionOptions) -> DeletionOptions {
         let grace = [self.grace_period_seconds, later.grace_period_seconds];
-        Wishes {
+        DeletionOptions {
             grace_period_seconds: grace.into_iter().flatten().min(),
             propagation_policy: later.propagation_policy.or(self.propagation_policy),
             mark: String::new(),
@@ -87,9 +87,9 @@ impl Wishes {
     }
 
     /// The value of the annotation beside this mark; `None` where there is nothing to keep.
-    pub fn value(&self, mark: &str) -> Option<String> {
-        let is_empty = *self == Wishes::default();
-        let stored = Wishes {
+    pub fn annotation_value(&self, mark: &str) -> Option<String> {
+        let is_empty = *self == DeletionOptions::default();
+        let stored = DeletionOptions {
             mark: mark.to_owned(),
             ..self.clone()
         };
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn options_are_read_and_stored_without_defaults() {
-        let value = |options| Wishes::of(&options).value("7");
+        let value = |options| DeletionOptions::from_eviction(&options).annotation_value("7");
         assert_eq!(value(json!(null)), None);
         assert_eq!(value(json!({ "propagationPolicy": "Background" })), None);
         assert_eq!(value(json!({ "gracePeriodSeconds": -1 })), None);
@@ -113,7 +113,7 @@ mod tests {
         let options =
             json!({ "gracePeriodSeconds": 0, "propagationPolicy": "Foreground", "dryRun": [] });
         assert_eq!(value(options).as_deref(), Some(stored));
-        let orphan = Wishes::of(&json!({ "orphanDependents": true }));
+        let orphan = DeletionOptions::from_eviction(&json!({ "orphanDependents": true }));
         assert_eq!(orphan.propagation_policy, Some(Propagation::Orphan));
 
         let mut pod = Pod::default();
@@ -128,7 +128,11 @@ mod tests {
         ] {
             let annotations = &mut pod.metadata.annotations;
             annotations.insert(keys::DELETE_OPTIONS.to_owned(), text.to_owned());
-            assert_eq!(Wishes::stored(&pod).grace_period_seconds, grace, "{text}");
+            assert_eq!(
+                DeletionOptions::from_pod(&pod).grace_period_seconds,
+                grace,
+                "{text}"
+            );
         }
     }
 
@@ -136,7 +140,7 @@ mod tests {
     fn grace_period_that_the_api_server_fills_in_is_no_wish() {
         let grace = |seconds: u64, spec: serde_json::Value| {
             let options = json!({ "gracePeriodSeconds": seconds });
-            Wishes::of_delete(&options, &json!({ "spec": spec })).grace_period_seconds
+            DeletionOptions::from_delete(&options, &json!({ "spec": spec })).grace_period_seconds
         };
         let placed = json!({ "nodeName": "a", "terminationGracePeriodSeconds": 30 });
         assert_eq!(grace(30, placed.clone()), None);
@@ -150,9 +154,9 @@ mod tests {
 
     #[test]
     fn later_request_shortens_the_grace_period_and_never_lengthens_it() {
-        let grace = |seconds| Wishes {
+        let grace = |seconds| DeletionOptions {
             grace_period_seconds: seconds,
-            ..Wishes::default()
+            ..DeletionOptions::default()
         };
         for (first, later, both) in [
             (None, None, None),
@@ -161,7 +165,7 @@ mod tests {
             (Some(5), Some(3), Some(3)),
             (Some(5), Some(30), Some(5)),
         ] {
-            assert_eq!(grace(first).and(&grace(later)), grace(both));
+            assert_eq!(grace(first).merge_later(&grace(later)), grace(both));
         }
     }
 }

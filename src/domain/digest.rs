@@ -11,7 +11,7 @@ impl Default for Digest {
 
 impl Digest {
     /// Adds a text, and where it ends.
-    pub fn feed(&mut self, text: &str) {
+    pub fn add_text(&mut self, text: &str) {
         for byte in text.bytes().chain([0]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }

@@ -9,11 +9,11 @@ use super::pod::Pod;
 use crate::api::selector::Selector;
 
 /// More disrupted Pods than this in a status are an error of their own (`MaxDisruptedPodSize`).
-const MOST_DISRUPTED: usize = 2000;
+const MAX_DISRUPTED_PODS: usize = 2000;
 
 /// A PodDisruptionBudget, as far as an eviction depends on it.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(from = "Wire")]
+#[serde(from = "WirePdb")]
 pub struct DisruptionBudget {
     /// `metadata.namespace`.
     pub namespace: String,
@@ -33,7 +33,7 @@ pub struct DisruptionBudget {
 
 /// Why the API server refuses an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum EvictionRefusal {
     /// A budget allows no disruption, or is not observed yet: HTTP 429. `cause` is the message of the API server's status
     /// cause `DisruptionBudget`, which names the budget.
     Disallowed {
@@ -47,7 +47,7 @@ pub enum Refusal {
 impl DisruptionBudget {
     /// A budget of which nothing but its name is known.
     pub fn selecting_nothing(namespace: String, name: String) -> Self {
-        DisruptionBudget::from(Wire {
+        DisruptionBudget::from(WirePdb {
             metadata: Metadata {
                 namespace,
                 name,
@@ -64,20 +64,20 @@ impl DisruptionBudget {
     }
 
     /// Whether an eviction of a Pod that is not Ready passes without the budget being asked.
-    fn lets_unhealthy_go(&self) -> bool {
+    fn allows_unhealthy_eviction(&self) -> bool {
         let is_met = self.current_healthy >= self.desired_healthy && self.desired_healthy > 0;
         self.always_allows_unhealthy || is_met
     }
 
     /// Why no eviction passes; `None` if one may, or if the answer is an error of another kind.
-    fn refuses(&self) -> Option<String> {
+    fn exhaustion_reason(&self) -> Option<String> {
         let name = &self.name;
         if !self.is_observed {
             return Some(format!(
                 "The disruption budget {name} is still being processed by the server."
             ));
         }
-        if self.disruptions_allowed != 0 || self.disrupted > MOST_DISRUPTED {
+        if self.disruptions_allowed != 0 || self.disrupted > MAX_DISRUPTED_PODS {
             return None;
         }
         let (desired, current) = (self.desired_healthy, self.current_healthy);
@@ -100,26 +100,28 @@ impl DisruptionBudget {
 
 /// Why the API server will refuse the eviction of `pod`, if it reads these budgets of the Pod's namespace. `None` if it
 /// may let the eviction pass.
-pub fn refusal<'a>(
+pub fn eviction_refusal<'a>(
     budgets: impl Iterator<Item = &'a DisruptionBudget>,
     pod: &Pod,
-) -> Option<Refusal> {
+) -> Option<EvictionRefusal> {
     if pod.is_terminating() || pod.is_finished() || pod.status.phase == "Pending" {
         return None;
     }
     let mut selecting = budgets.filter(|budget| budget.selects(pod));
     let budget = selecting.next()?;
     if selecting.next().is_some() {
-        return Some(Refusal::Several);
+        return Some(EvictionRefusal::Several);
     }
-    if !pod.is_ready() && budget.lets_unhealthy_go() {
+    if !pod.is_ready() && budget.allows_unhealthy_eviction() {
         return None;
     }
-    budget.refuses().map(|cause| Refusal::Disallowed { cause })
+    budget
+        .exhaustion_reason()
+        .map(|cause| EvictionRefusal::Disallowed { cause })
 }
 
 #[derive(Deserialize)]
-struct Wire {
+struct WirePdb {
     metadata: Metadata,
     #[serde(default)]
     spec: Option<Spec>,
@@ -163,8 +165,8 @@ struct Condition {
     message: String,
 }
 
-impl From<Wire> for DisruptionBudget {
-    fn from(wire: Wire) -> Self {
+impl From<WirePdb> for DisruptionBudget {
+    fn from(wire: WirePdb) -> Self {
         let (spec, status) = (
             wire.spec.unwrap_or_default(),
             wire.status.unwrap_or_default(),
@@ -222,10 +224,10 @@ mod tests {
     }
 
     fn cause(patch: Value) -> Option<String> {
-        match refusal([budget(patch)].iter(), &pod(true, "Running")) {
-            Some(Refusal::Disallowed { cause }) => Some(cause),
+        match eviction_refusal([budget(patch)].iter(), &pod(true, "Running")) {
+            Some(EvictionRefusal::Disallowed { cause }) => Some(cause),
             None => None,
-            Some(Refusal::Several) => unreachable!(),
+            Some(EvictionRefusal::Several) => unreachable!(),
         }
     }
 
@@ -278,19 +280,20 @@ mod tests {
         let budget = budget(json!({}));
         for phase in ["Pending", "Succeeded", "Failed"] {
             assert_eq!(
-                refusal([&budget].into_iter(), &pod(true, phase)),
+                eviction_refusal([&budget].into_iter(), &pod(true, phase)),
                 None,
                 "{phase}"
             );
         }
         let mut terminating = pod(true, "Running");
         terminating.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
-        assert_eq!(refusal([&budget].into_iter(), &terminating), None);
+        assert_eq!(eviction_refusal([&budget].into_iter(), &terminating), None);
     }
 
     #[test]
     fn pod_that_is_not_ready_passes_by_the_policy_of_the_budget() {
-        let refuses = |patch| refusal([budget(patch)].iter(), &pod(false, "Running")).is_some();
+        let refuses =
+            |patch| eviction_refusal([budget(patch)].iter(), &pod(false, "Running")).is_some();
         assert!(!refuses(json!({}))); // as many are healthy as must be
         let missing = json!({ "status": { "currentHealthy": 2 } });
         assert!(refuses(missing.clone()));
@@ -309,8 +312,8 @@ mod tests {
             budget(json!({ "metadata": { "name": "b" } })),
         ];
         assert_eq!(
-            refusal(both.iter(), &pod(true, "Running")),
-            Some(Refusal::Several)
+            eviction_refusal(both.iter(), &pod(true, "Running")),
+            Some(EvictionRefusal::Several)
         );
     }
 }

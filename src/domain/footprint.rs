@@ -9,17 +9,17 @@ use super::pod::{Container, ContainerStatus, Metadata, Owner, Pod};
 use crate::api::keys;
 
 /// Bytes that a cache keeps of one Pod at most. A Pod of two containers has about 3,000, and one of eighty has less than this.
-pub const MOST: usize = 96 << 10;
+pub const MAX_POD_BYTES: usize = 96 << 10;
 /// Bytes of labels that are kept of a Pod whose metadata alone has more than [`MOST`], and of the template of an owner; and
 /// bytes of the selector of an owner.
-pub const MOST_LABELS: usize = 16 << 10;
+pub const MAX_LABEL_BYTES: usize = 16 << 10;
 /// Bytes of the reference to the controller that are kept then. Names that lead to an object fit.
-const MOST_OWNER: usize = 1 << 10;
+const MAX_OWNER_BYTES: usize = 1 << 10;
 
 /// What a Pod of so many bytes means for who stores it.
-pub fn excess(bytes: usize) -> String {
+pub fn excess_message(bytes: usize) -> String {
     format!(
-        "takes {bytes} bytes of the cache of each replica, more than {MOST}: it counts as not available under every \
+        "takes {bytes} bytes of the cache of each replica, more than {MAX_POD_BYTES}: it counts as not available under every \
          PodTransitionRule, and what it needs is read live, which takes longer. Give it fewer or shorter labels, lifecycle \
          annotations, owners, finalizers, volumes or containers"
     )
@@ -27,7 +27,7 @@ pub fn excess(bytes: usize) -> String {
 
 impl Pod {
     /// About how many bytes the Pod takes.
-    pub fn bytes(&self) -> usize {
+    pub fn pod_bytes(&self) -> usize {
         let spec = &self.spec;
         let containers = spec.containers.iter().chain(&spec.init_containers);
         let gates = spec.readiness_gates.iter();
@@ -38,30 +38,30 @@ impl Pod {
             .chain(&status.init_container_statuses);
         let conditions = status.conditions.iter().map(|c| {
             let since = c.last_transition_time.as_deref().unwrap_or_default();
-            size_of_val(c) + texts([&*c.type_, &c.status, &c.reason, since])
+            size_of_val(c) + text_bytes([&*c.type_, &c.status, &c.reason, since])
         });
         size_of_val(self)
-            + self.metadata.bytes()
-            + texts([&*spec.restart_policy, &status.phase])
-            + texts(spec.claims.iter().map(String::as_str))
-            + texts(gates.map(|gate| gate.condition_type.as_str()))
-            + containers.map(container).sum::<usize>()
-            + amounts(&spec.resources)
+            + self.metadata.metadata_bytes()
+            + text_bytes([&*spec.restart_policy, &status.phase])
+            + text_bytes(spec.pvcs.iter().map(String::as_str))
+            + text_bytes(gates.map(|gate| gate.condition_type.as_str()))
+            + containers.map(container_bytes).sum::<usize>()
+            + resource_bytes(&spec.resources)
             + conditions.sum::<usize>()
-            + statuses.map(container_status).sum::<usize>()
+            + statuses.map(container_status_bytes).sum::<usize>()
     }
 }
 
 impl Metadata {
     /// About how many bytes the fields of variable length take.
-    fn bytes(&self) -> usize {
+    fn metadata_bytes(&self) -> usize {
         let times = [&self.deletion_timestamp, &self.creation_timestamp];
-        texts([&*self.namespace, &self.name, &self.uid])
-            + texts(times.into_iter().flatten().map(String::as_str))
-            + map(&self.labels)
-            + map(&self.annotations)
-            + texts(self.finalizers.iter().map(String::as_str))
-            + self.owner_references.iter().map(owner).sum::<usize>()
+        text_bytes([&*self.namespace, &self.name, &self.uid])
+            + text_bytes(times.into_iter().flatten().map(String::as_str))
+            + map_bytes(&self.labels)
+            + map_bytes(&self.annotations)
+            + text_bytes(self.finalizers.iter().map(String::as_str))
+            + self.owner_references.iter().map(owner_bytes).sum::<usize>()
     }
 
     /// The metadata as a cache may keep them. Of metadata that take more than [`MOST`] bytes those stay that identify the
@@ -70,30 +70,32 @@ impl Metadata {
     /// A Pod without some of its labels is covered by all rules of its namespace
     /// ([`RuleSet::selects`](super::rules::RuleSet::selects)): it takes a place in each, and makes room in none.
     pub fn reduced(mut self) -> Metadata {
-        if self.bytes() <= MOST {
+        if self.metadata_bytes() <= MAX_POD_BYTES {
             return self;
         }
         self.annotations.clear();
         self.finalizers = Vec::new();
         let controller = self.owner_references.iter().find(|o| o.controller);
-        let controller = controller.filter(|o| owner(o) <= MOST_OWNER).cloned();
+        let controller = controller
+            .filter(|o| owner_bytes(o) <= MAX_OWNER_BYTES)
+            .cloned();
         self.owner_references = controller.into_iter().collect();
-        (self.labels, self.labels_dropped) = fitting(std::mem::take(&mut self.labels));
+        (self.labels, self.labels_dropped) = fitting_labels(std::mem::take(&mut self.labels));
         self
     }
 }
 
 /// Labels as far as a cache keeps them, those of this project first, and whether others were dropped.
-pub fn fitting(labels: BTreeMap<String, String>) -> (BTreeMap<String, String>, bool) {
-    if map(&labels) <= MOST_LABELS {
+pub fn fitting_labels(labels: BTreeMap<String, String>) -> (BTreeMap<String, String>, bool) {
+    if map_bytes(&labels) <= MAX_LABEL_BYTES {
         return (labels, false);
     }
     let mut labels: Vec<_> = labels.into_iter().collect();
-    labels.sort_by_key(|(key, _)| rank(key)); // a stable sort
-    let mut room = MOST_LABELS;
+    labels.sort_by_key(|(key, _)| label_rank(key)); // a stable sort
+    let mut room = MAX_LABEL_BYTES;
     let all = labels.len();
     let fit = |(key, value): &(String, String)| {
-        let left = room.checked_sub(texts([&**key, value]));
+        let left = room.checked_sub(text_bytes([&**key, value]));
         room = left.unwrap_or(room);
         left.is_some()
     };
@@ -103,7 +105,7 @@ pub fn fitting(labels: BTreeMap<String, String>) -> (BTreeMap<String, String>, b
 }
 
 /// Which labels are kept first: that of managed Pods, those that this project and its revisions use, others.
-fn rank(key: &str) -> u8 {
+fn label_rank(key: &str) -> u8 {
     match key {
         keys::CONTROL => 0,
         keys::REVISION | keys::POD_TEMPLATE_HASH => 1,
@@ -117,36 +119,38 @@ fn rank(key: &str) -> u8 {
     }
 }
 
-fn texts<'a>(all: impl IntoIterator<Item = &'a str>) -> usize {
+fn text_bytes<'a>(all: impl IntoIterator<Item = &'a str>) -> usize {
     all.into_iter().map(|t| t.len() + size_of::<String>()).sum()
 }
 
-fn map(of: &BTreeMap<String, String>) -> usize {
-    of.iter().map(|(key, value)| texts([&**key, value])).sum()
+fn map_bytes(of: &BTreeMap<String, String>) -> usize {
+    of.iter()
+        .map(|(key, value)| text_bytes([&**key, value]))
+        .sum()
 }
 
-fn owner(of: &Owner) -> usize {
-    size_of_val(of) + texts([&*of.api_version, &of.kind, &of.name, &of.uid])
+fn owner_bytes(of: &Owner) -> usize {
+    size_of_val(of) + text_bytes([&*of.api_version, &of.kind, &of.name, &of.uid])
 }
 
-fn container(of: &Container) -> usize {
+fn container_bytes(of: &Container) -> usize {
     let policies = of.resize_policy.iter();
-    let policies = policies.map(|p| texts([&*p.resource_name, &p.restart_policy]));
+    let policies = policies.map(|p| text_bytes([&*p.resource_name, &p.restart_policy]));
     size_of_val(of)
-        + texts([&*of.name, &of.image])
-        + amounts(&of.resources)
+        + text_bytes([&*of.name, &of.image])
+        + resource_bytes(&of.resources)
         + policies.sum::<usize>()
 }
 
-fn container_status(of: &ContainerStatus) -> usize {
+fn container_status_bytes(of: &ContainerStatus) -> usize {
     let waiting = of.waiting.as_ref();
     size_of_val(of)
-        + texts([&*of.name, &of.container_id, &of.image, &of.image_id])
-        + waiting.map_or(0, |w| texts([&*w.reason, &w.message]))
+        + text_bytes([&*of.name, &of.container_id, &of.image, &of.image_id])
+        + waiting.map_or(0, |w| text_bytes([&*w.reason, &w.message]))
 }
 
 /// Bytes of the quantities of a `resources` field.
-fn amounts(resources: &serde_json::Value) -> usize {
+fn resource_bytes(resources: &serde_json::Value) -> usize {
     let kinds = resources.as_object().into_iter().flatten();
     let each = kinds.flat_map(|(_, amounts)| amounts.as_object().into_iter().flatten());
     each.map(|(name, amount)| {
@@ -190,7 +194,7 @@ mod tests {
 
     #[test]
     fn large_metadata_are_reduced_to_identity_controller_and_some_labels() {
-        let long = json!({ "annotations": { (keys::BYPASS): "x".repeat(MOST) } });
+        let long = json!({ "annotations": { (keys::BYPASS): "x".repeat(MAX_POD_BYTES) } });
         let kept = metadata(long).reduced();
         let usual = metadata(json!({}));
         assert_eq!(kept.labels, usual.labels);
@@ -198,7 +202,10 @@ mod tests {
         assert_eq!(kept.owner_references[..], usual.owner_references[1..]);
         for key in ["example.com/", "a.kusionstack.io/", "kusionstack.io/a"] {
             let kept = metadata(json!({ "labels": labels(key, 10_000) })).reduced();
-            assert!(kept.labels_dropped && kept.bytes() < MOST, "{key}");
+            assert!(
+                kept.labels_dropped && kept.metadata_bytes() < MAX_POD_BYTES,
+                "{key}"
+            );
             assert!(kept.labels.contains_key(keys::CONTROL), "{key}");
             assert_eq!((kept.uid.as_str(), kept.resource_version), ("u", 7));
         }
@@ -207,8 +214,7 @@ mod tests {
         own.labels
             .insert(keys::SERVICE_AVAILABLE.to_owned(), "1".to_owned());
         assert!(own.reduced().labels.contains_key(keys::SERVICE_AVAILABLE));
-        let endless =
-            json!({ "ownerReferences": [{ "uid": "x".repeat(MOST), "controller": true }] });
+        let endless = json!({ "ownerReferences": [{ "uid": "x".repeat(MAX_POD_BYTES), "controller": true }] });
         assert_eq!(metadata(endless).reduced().owner_references.len(), 0);
     }
 
@@ -234,12 +240,12 @@ mod tests {
             "status": { "containerStatuses": (0..40).map(status).collect::<Vec<_>>() },
         }))
         .unwrap();
-        assert!(pod.bytes() < MOST, "{}", pod.bytes());
+        assert!(pod.pod_bytes() < MAX_POD_BYTES, "{}", pod.pod_bytes());
     }
 
     #[test]
     fn every_text_and_list_counts() {
-        let long = "x".repeat(MOST);
+        let long = "x".repeat(MAX_POD_BYTES);
         let many = |item: Value| vec![item; 8_000];
         let resources = json!({ "limits": { "cpu": long } });
         for pod in [
@@ -260,7 +266,11 @@ mod tests {
         ] {
             let said: String = pod.to_string().chars().take(80).collect();
             let pod: Pod = serde_json::from_value(pod).unwrap();
-            assert!(pod.bytes() > MOST, "{said}: {}", pod.bytes());
+            assert!(
+                pod.pod_bytes() > MAX_POD_BYTES,
+                "{said}: {}",
+                pod.pod_bytes()
+            );
         }
     }
 }

@@ -8,16 +8,16 @@ use super::quantity;
 
 /// An in-place change that restarts at least one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct InPlaceRestart {
     /// Digest of the containers as they shall be.
     pub target: String,
     /// Containers that will restart.
-    pub containers: Vec<Before>,
+    pub containers: Vec<ContainerBefore>,
 }
 
 /// A container that a change restarts, as it was before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Before {
+pub struct ContainerBefore {
     /// Name.
     pub name: String,
     /// The ID that it ran under; empty: none yet.
@@ -31,7 +31,7 @@ pub struct Before {
 
 /// How far the restart is that a change brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Restart {
+pub enum RestartProgress {
     /// A container runs as before, or not at all, or the kubelet has not seen the change.
     Awaited,
     /// All run anew, but one has the very image it had: either it has crashed before the kubelet got to the change, or the
@@ -45,7 +45,7 @@ pub enum Restart {
 
 /// What the kubelet says of the last resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resize {
+enum ResizeState {
     /// Neither pending nor in progress.
     Idle,
     /// It is being made, or an answer is yet to come.
@@ -63,165 +63,191 @@ enum Resize {
 /// What the kubelet says of the resize to the Pod's spec. Its word is of the spec that changed resources last: another image or an ephemeral
 /// container, say, raises the generation alone (`HandlePodUpdates` in `pkg/kubelet/kubelet.go`, Kubernetes 1.36). Kubernetes 1.33 does not
 /// say of which resize it is.
-fn resize(pod: &Pod) -> Resize {
-    if !pod.is_observed() || pod.condition(RESIZE_IN_PROGRESS) == Some(true) {
-        return Resize::InProgress;
+fn resize_state(pod: &Pod) -> ResizeState {
+    if !pod.is_spec_observed() || pod.condition(RESIZE_IN_PROGRESS) == Some(true) {
+        return ResizeState::InProgress;
     }
     let mut conditions = pod.status.conditions.iter();
     let pending = conditions.find(|c| c.type_ == RESIZE_PENDING && c.status == "True");
     let Some(pending) = pending else {
-        return Resize::Idle;
+        return ResizeState::Idle;
     };
     let (said, wanted) = (pending.observed_generation, pod.metadata.generation);
     let is_former = said != 0 && said < wanted;
     match pending.reason.as_str() {
         // Not known to have seen the spec.
-        _ if is_former && pod.status.observed_generation == 0 => Resize::InProgress,
-        "Infeasible" if is_former => Resize::FormerInfeasible,
-        "Infeasible" if said != 0 => Resize::Infeasible,
-        _ if is_former || said == 0 => Resize::SomeDeferred,
-        _ => Resize::Deferred,
+        _ if is_former && pod.status.observed_generation == 0 => ResizeState::InProgress,
+        "Infeasible" if is_former => ResizeState::FormerInfeasible,
+        "Infeasible" if said != 0 => ResizeState::Infeasible,
+        _ if is_former || said == 0 => ResizeState::SomeDeferred,
+        _ => ResizeState::Deferred,
     }
 }
 
 /// Whether the kubelet has not begun with the last resize of the Pod, and says so. Another resize may take its place.
-pub fn is_pending(pod: &Pod) -> bool {
-    is_deferred(pod) || matches!(resize(pod), Resize::Infeasible | Resize::FormerInfeasible)
+pub fn is_resize_pending(pod: &Pod) -> bool {
+    is_resize_deferred(pod)
+        || matches!(
+            resize_state(pod),
+            ResizeState::Infeasible | ResizeState::FormerInfeasible
+        )
 }
 
 /// Whether the kubelet says that it is done with the last resize of the Pod, or will not make it. Of containers that inherit a limit from the
 /// Pod it does not tell.
-pub fn is_settled(pod: &Pod) -> bool {
+pub fn is_resize_settled(pod: &Pod) -> bool {
     let is_done = matches!(
-        resize(pod),
-        Resize::Idle | Resize::Infeasible | Resize::FormerInfeasible
+        resize_state(pod),
+        ResizeState::Idle | ResizeState::Infeasible | ResizeState::FormerInfeasible
     );
-    is_done && !running(pod).any(|container| inherits(pod, container))
+    is_done && !running_containers(pod).any(|container| inherits_pod_limit(pod, container))
 }
 
 /// Whether the kubelet has deferred the last resize of the Pod: the node has no room for it now.
-pub fn is_deferred(pod: &Pod) -> bool {
-    matches!(resize(pod), Resize::Deferred | Resize::SomeDeferred)
+pub fn is_resize_deferred(pod: &Pod) -> bool {
+    matches!(
+        resize_state(pod),
+        ResizeState::Deferred | ResizeState::SomeDeferred
+    )
 }
 
 /// Whether the kubelet is yet to make the last resize of the Pod, or to say what it makes of it.
-fn is_open(pod: &Pod) -> bool {
-    resize(pod) == Resize::InProgress || is_deferred(pod)
+fn is_resize_open(pod: &Pod) -> bool {
+    resize_state(pod) == ResizeState::InProgress || is_resize_deferred(pod)
 }
 
 /// Whether a change takes back what the kubelet has deferred: with the resources of the new spec, which are in force, nothing restarts.
-pub fn takes_back(old: &Pod, new: &Pod) -> bool {
-    let before = Containers::of(old);
+pub fn withdraws_deferred_resize(old: &Pod, new: &Pod) -> bool {
+    let before = RunningContainers::from_pod(old);
     let is_in_force = |container: &Container| {
-        let former = before.named(&container.name);
-        let status = before.status(&container.name);
+        let former = before.find_container(&container.name);
+        let status = before.find_status(&container.name);
         former.is_some_and(|former| former.image == container.image)
-            && status.is_some_and(|status| in_force((new, container), status) == InForce::All)
+            && status.is_some_and(|status| {
+                container_resources_in_force((new, container), status) == ResourcesInForce::All
+            })
     };
-    is_deferred(old) && running(new).all(is_in_force)
+    is_resize_deferred(old) && running_containers(new).all(is_in_force)
 }
 
 /// Whether a restart is to come, or may come, for a resize of the Pod.
-pub fn is_resize_to_come(pod: &Pod) -> bool {
-    is_resize_untold(pod) || !unfinished_resizes(pod).is_empty()
+pub fn may_restart_for_resize(pod: &Pod) -> bool {
+    is_resize_unobservable(pod) || !unfinished_resizes(pod).is_empty()
 }
 
 /// The containers of a Pod that run as long as it does (no init containers, or restartable ones) and the statuses, by name.
 /// Nobody has yet counted those of a new Pod: a search for each of them could take minutes.
-pub struct Containers<'a> {
+pub struct RunningContainers<'a> {
     pod: &'a Pod,
-    resize: Resize,
+    resize: ResizeState,
     named: HashMap<&'a str, &'a Container>,
     statuses: HashMap<&'a str, &'a ContainerStatus>,
 }
 
-impl<'a> Containers<'a> {
+impl<'a> RunningContainers<'a> {
     /// Those of a Pod.
-    pub fn of(pod: &'a Pod) -> Self {
+    pub fn from_pod(pod: &'a Pod) -> Self {
         let status = &pod.status;
         let statuses = status.container_statuses.iter();
         let statuses = statuses.chain(&status.init_container_statuses);
-        Containers {
+        RunningContainers {
             pod,
-            resize: resize(pod),
+            resize: resize_state(pod),
             // Backwards: of several of one name, the first counts.
-            named: running(pod).rev().map(|c| (c.name.as_str(), c)).collect(),
+            named: running_containers(pod)
+                .rev()
+                .map(|c| (c.name.as_str(), c))
+                .collect(),
             statuses: statuses.rev().map(|s| (s.name.as_str(), s)).collect(),
         }
     }
 
     /// The container of this name.
-    pub fn named(&self, name: &str) -> Option<&'a Container> {
+    pub fn find_container(&self, name: &str) -> Option<&'a Container> {
         self.named.get(name).copied()
     }
 
-    fn status(&self, name: &str) -> Option<&'a ContainerStatus> {
+    fn find_status(&self, name: &str) -> Option<&'a ContainerStatus> {
         self.statuses.get(name).copied()
     }
 
     /// The status of a container whose kubelet has seen the spec of the Pod, if the container runs and is ready.
-    pub fn ready_now(&self, name: &str) -> Option<&'a ContainerStatus> {
-        let status = self.status(name);
-        status.filter(|s| self.pod.is_observed() && s.ready && !s.container_id.is_empty())
+    pub fn ready_status(&self, name: &str) -> Option<&'a ContainerStatus> {
+        let status = self.find_status(name);
+        status.filter(|s| self.pod.is_spec_observed() && s.ready && !s.container_id.is_empty())
     }
 
     /// Whether the kubelet has said of the last change of resources that it will not make it.
-    pub fn is_infeasible(&self) -> bool {
-        matches!(self.resize, Resize::Infeasible | Resize::FormerInfeasible)
+    pub fn is_resize_infeasible(&self) -> bool {
+        matches!(
+            self.resize,
+            ResizeState::Infeasible | ResizeState::FormerInfeasible
+        )
     }
 
     /// As the function [`restart`].
-    pub fn restart(&self, containers: &[Before]) -> Restart {
-        if !self.pod.is_observed() {
-            return Restart::Awaited;
+    pub fn restart_progress(&self, containers: &[ContainerBefore]) -> RestartProgress {
+        if !self.pod.is_spec_observed() {
+            return RestartProgress::Awaited;
         }
-        let each = containers.iter().map(|before| self.restart_of(before));
-        each.min().unwrap_or(Restart::Proven)
+        let each = containers
+            .iter()
+            .map(|before| self.container_restart_progress(before));
+        each.min().unwrap_or(RestartProgress::Proven)
     }
 
-    fn restart_of(&self, before: &Before) -> Restart {
-        let Some(now) = self.ready_now(&before.name) else {
-            return Restart::Awaited;
+    fn container_restart_progress(&self, before: &ContainerBefore) -> RestartProgress {
+        let Some(now) = self.ready_status(&before.name) else {
+            return RestartProgress::Awaited;
         };
         let anew = now.container_id != before.run;
         match before.image {
-            Some(old) if anew && old == image(now) => Restart::Unproven,
-            Some(_) if anew => Restart::Proven,
-            Some(_) => Restart::Awaited,
-            None => match (self.resize, self.in_force(now)) {
-                (Resize::Infeasible, _) => Restart::Nothing,
+            Some(old) if anew && old == image_digest(now) => RestartProgress::Unproven,
+            Some(_) if anew => RestartProgress::Proven,
+            Some(_) => RestartProgress::Awaited,
+            None => match (self.resize, self.resources_in_force(now)) {
+                (ResizeState::Infeasible, _) => RestartProgress::Nothing,
                 // A kubelet that starts says of the former resize what it has said, and looks at the last one half a minute later.
-                (Resize::InProgress | Resize::FormerInfeasible, _) => Restart::Awaited,
-                (Resize::SomeDeferred, InForce::All) => Restart::Unproven,
+                (ResizeState::InProgress | ResizeState::FormerInfeasible, _) => {
+                    RestartProgress::Awaited
+                }
+                (ResizeState::SomeDeferred, ResourcesInForce::All) => RestartProgress::Unproven,
                 // What is deferred may restart nothing, or another container.
-                (Resize::Idle | Resize::Deferred, InForce::All) => Restart::Nothing,
-                (Resize::Idle, InForce::AllKnown) if before.by_resources => Restart::Nothing,
-                (Resize::Idle, _) if anew && !before.by_resources => Restart::Proven,
-                _ => Restart::Awaited,
+                (ResizeState::Idle | ResizeState::Deferred, ResourcesInForce::All) => {
+                    RestartProgress::Nothing
+                }
+                (ResizeState::Idle, ResourcesInForce::AllKnown) if before.by_resources => {
+                    RestartProgress::Nothing
+                }
+                (ResizeState::Idle, _) if anew && !before.by_resources => RestartProgress::Proven,
+                _ => RestartProgress::Awaited,
             },
         }
     }
 
-    fn in_force(&self, status: &ContainerStatus) -> InForce {
-        let container = self.named(&status.name);
-        container.map_or(InForce::NotAll, |container| {
-            in_force((self.pod, container), status)
+    fn resources_in_force(&self, status: &ContainerStatus) -> ResourcesInForce {
+        let container = self.find_container(&status.name);
+        container.map_or(ResourcesInForce::NotAll, |container| {
+            container_resources_in_force((self.pod, container), status)
         })
     }
 }
 
-fn in_force((pod, container): (&Pod, &Container), status: &ContainerStatus) -> InForce {
-    let wanted = Resources::of(&container.resources);
-    let is_inherited = |name: &&str| inherited((pod, container), name).is_some();
-    let mut known = restarting(container).filter(|name| !is_inherited(name));
+fn container_resources_in_force(
+    (pod, container): (&Pod, &Container),
+    status: &ContainerStatus,
+) -> ResourcesInForce {
+    let wanted = Resources::from_resources(&container.resources);
+    let is_inherited = |name: &&str| inherited_limit((pod, container), name).is_some();
+    let mut known = restarting_resources(container).filter(|name| !is_inherited(name));
     if status.resources == Resources::default()
-        || !known.all(|name| wanted.named(name) == status.resources.named(name))
+        || !known.all(|name| wanted.digest_of(name) == status.resources.digest_of(name))
     {
-        return InForce::NotAll;
+        return ResourcesInForce::NotAll;
     }
-    match inherits(pod, container) {
-        true => InForce::AllKnown,
-        false => InForce::All,
+    match inherits_pod_limit(pod, container) {
+        true => ResourcesInForce::AllKnown,
+        false => ResourcesInForce::All,
     }
 }
 
@@ -230,32 +256,33 @@ fn in_force((pod, container): (&Pod, &Container), status: &ContainerStatus) -> I
 /// The kubelet restarts a container when its image changes, and on a resize of a resource whose `resizePolicy` is
 /// `RestartContainer`. A container without a limit of its own has that of the Pod, so a resize of the Pod restarts it in
 /// the same way. Init containers count only if they are restartable: others have run already.
-pub fn change(old: &Pod, new: &Pod) -> Option<Change> {
-    let before = Containers::of(old);
-    let restarting: Vec<_> = running(new)
+pub fn in_place_restart(old: &Pod, new: &Pod) -> Option<InPlaceRestart> {
+    let before = RunningContainers::from_pod(old);
+    let restarting: Vec<_> = running_containers(new)
         .filter_map(|c| {
-            let o = before.named(&c.name)?;
-            if !restarts(o, c) && !inherits_another_limit((old, o), (new, c)) {
+            let o = before.find_container(&c.name)?;
+            if !is_restart_needed(o, c) && !has_inherited_limit_changed((old, o), (new, c)) {
                 return None;
             }
-            let now = before.status(&c.name);
-            Some(Before {
+            let now = before.find_status(&c.name);
+            Some(ContainerBefore {
                 name: c.name.clone(),
                 run: now.map(|s| s.container_id.clone()).unwrap_or_default(),
-                image: (o.image != c.image).then(|| now.map_or(0, image)),
+                image: (o.image != c.image).then(|| now.map_or(0, image_digest)),
                 by_resources: false,
             })
         })
         .collect();
-    (!restarting.is_empty()).then(|| Change {
-        target: digest(new, quantity::normal),
+    (!restarting.is_empty()).then(|| InPlaceRestart {
+        target: restart_digest(new, quantity::normal_form),
         containers: restarting,
     })
 }
 
 /// Whether the Pod's spec is the admitted one. Claims of earlier versions have a digest of quantities as they are written.
-pub fn is_applied(pod: &Pod, target: &str) -> bool {
-    digest(pod, quantity::normal) == target || digest(pod, ToString::to_string) == target
+pub fn is_spec_applied(pod: &Pod, target: &str) -> bool {
+    restart_digest(pod, quantity::normal_form) == target
+        || restart_digest(pod, ToString::to_string) == target
 }
 
 /// How far the kubelet is with a change of these containers.
@@ -266,28 +293,28 @@ pub fn is_applied(pod: &Pod, target: &str) -> bool {
 /// A resize may never come. One that is `Infeasible` is over: the kubelet drops it. One that is `Deferred` is not: the
 /// kubelet makes it as soon as the node has room.
 /// (<https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/#pod-resize-status>)
-pub fn restart(pod: &Pod, containers: &[Before]) -> Restart {
-    Containers::of(pod).restart(containers)
+pub fn restart_progress_of(pod: &Pod, containers: &[ContainerBefore]) -> RestartProgress {
+    RunningContainers::from_pod(pod).restart_progress(containers)
 }
 
 /// Containers that the last resize of the Pod has yet to restart, as they are now. Empty if the kubelet says that it is done
 /// with the resize or will not make it. Containers that inherit a limit from the Pod are left out, as the status does not
 /// tell what is in force for them.
-pub fn unfinished_resizes(pod: &Pod) -> Vec<Before> {
-    if !is_open(pod) {
+pub fn unfinished_resizes(pod: &Pod) -> Vec<ContainerBefore> {
+    if !is_resize_open(pod) {
         return Vec::new();
     }
-    let by_name = Containers::of(pod);
+    let by_name = RunningContainers::from_pod(pod);
     let differs = |container: &Container, now: &ContainerStatus| {
-        let wanted = Resources::of(&container.resources);
+        let wanted = Resources::from_resources(&container.resources);
         now.resources != Resources::default()
-            && restarting(container)
-                .filter(|name| inherited((pod, container), name).is_none())
-                .any(|name| wanted.named(name) != now.resources.named(name))
+            && restarting_resources(container)
+                .filter(|name| inherited_limit((pod, container), name).is_none())
+                .any(|name| wanted.digest_of(name) != now.resources.digest_of(name))
     };
-    let resized = running(pod).filter_map(|container| {
-        let now = by_name.status(&container.name)?;
-        differs(container, now).then(|| Before {
+    let resized = running_containers(pod).filter_map(|container| {
+        let now = by_name.find_status(&container.name)?;
+        differs(container, now).then(|| ContainerBefore {
             name: container.name.clone(),
             run: now.container_id.clone(),
             image: None,
@@ -299,13 +326,14 @@ pub fn unfinished_resizes(pod: &Pod) -> Vec<Before> {
 
 /// Whether a resize of the Pod is yet to be made, and may restart a container whose status will not tell: one that inherits
 /// a limit from the Pod.
-pub fn is_resize_untold(pod: &Pod) -> bool {
-    is_open(pod) && running(pod).any(|container| inherits(pod, container))
+pub fn is_resize_unobservable(pod: &Pod) -> bool {
+    is_resize_open(pod)
+        && running_containers(pod).any(|container| inherits_pod_limit(pod, container))
 }
 
 /// How much of the resources that restart a container is in force as its spec wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InForce {
+enum ResourcesInForce {
     All,
     /// All that the status tells. A limit that is inherited from the Pod is not in it.
     AllKnown,
@@ -313,12 +341,12 @@ enum InForce {
 }
 
 /// Whether the container has a limit from its Pod whose change restarts it.
-fn inherits(pod: &Pod, container: &Container) -> bool {
-    restarting(container).any(|name| inherited((pod, container), name).is_some())
+fn inherits_pod_limit(pod: &Pod, container: &Container) -> bool {
+    restarting_resources(container).any(|name| inherited_limit((pod, container), name).is_some())
 }
 
 /// The resources whose resize restarts a container.
-pub fn restarting(container: &Container) -> impl Iterator<Item = &str> {
+pub fn restarting_resources(container: &Container) -> impl Iterator<Item = &str> {
     let policies = container.resize_policy.iter();
     policies
         .filter(|policy| policy.restart_policy == "RestartContainer")
@@ -326,16 +354,16 @@ pub fn restarting(container: &Container) -> impl Iterator<Item = &str> {
 }
 
 /// Digest of the ID of the image that a container runs; 0 when absent.
-pub fn image(status: &ContainerStatus) -> u64 {
+pub fn image_digest(status: &ContainerStatus) -> u64 {
     if status.image_id.is_empty() {
         return 0;
     }
     let mut digest = Digest::default();
-    digest.feed(&status.image_id);
+    digest.add_text(&status.image_id);
     digest.value()
 }
 
-fn running(pod: &Pod) -> impl DoubleEndedIterator<Item = &Container> {
+fn running_containers(pod: &Pod) -> impl DoubleEndedIterator<Item = &Container> {
     let sidecars = pod
         .spec
         .init_containers
@@ -344,29 +372,30 @@ fn running(pod: &Pod) -> impl DoubleEndedIterator<Item = &Container> {
     pod.spec.containers.iter().chain(sidecars)
 }
 
-fn restarts(old: &Container, new: &Container) -> bool {
+fn is_restart_needed(old: &Container, new: &Container) -> bool {
     old.image != new.image
-        || restarting(new).any(|name| {
-            let [old, new] = [old, new].map(|c| resource(c, name).map(|v| v.map(quantity::normal)));
+        || restarting_resources(new).any(|name| {
+            let [old, new] = [old, new]
+                .map(|c| request_and_limit(c, name).map(|v| v.map(quantity::normal_form)));
             old != new
         })
 }
 
 /// Whether a limit of the Pod changed that the container inherits, in a way that restarts it. Requests of the Pod restart
 /// nothing (`containerResourcesFromRequirements` in `pkg/kubelet/kuberuntime/kuberuntime_manager.go`, Kubernetes 1.36).
-fn inherits_another_limit(old: (&Pod, &Container), new: (&Pod, &Container)) -> bool {
-    restarting(new.1).any(|name| {
-        let [old, new] = [old, new].map(|at| inherited(at, name).map(quantity::normal));
+fn has_inherited_limit_changed(old: (&Pod, &Container), new: (&Pod, &Container)) -> bool {
+    restarting_resources(new.1).any(|name| {
+        let [old, new] = [old, new].map(|at| inherited_limit(at, name).map(quantity::normal_form));
         old != new
     })
 }
 
 /// The limit of a resource that the container has from its Pod; `None` where it has its own, or neither has one.
-fn inherited<'a>(
+fn inherited_limit<'a>(
     (pod, container): (&'a Pod, &Container),
     name: &str,
 ) -> Option<&'a serde_json::Value> {
-    let [_, own] = resource(container, name);
+    let [_, own] = request_and_limit(container, name);
     match own {
         Some(_) => None,
         None => pod.spec.resources.get("limits")?.get(name),
@@ -374,24 +403,29 @@ fn inherited<'a>(
 }
 
 /// Request and limit of one resource.
-fn resource<'a>(container: &'a Container, name: &str) -> [Option<&'a serde_json::Value>; 2] {
+fn request_and_limit<'a>(
+    container: &'a Container,
+    name: &str,
+) -> [Option<&'a serde_json::Value>; 2] {
     ["requests", "limits"].map(|kind| container.resources.get(kind).and_then(|r| r.get(name)))
 }
 
 /// Digest of what [`restarts`] compares, as hex; `text` says how a quantity is written.
-fn digest(pod: &Pod, text: impl Fn(&serde_json::Value) -> String) -> String {
+fn restart_digest(pod: &Pod, text: impl Fn(&serde_json::Value) -> String) -> String {
     let mut digest = Digest::default();
-    for container in running(pod) {
-        digest.feed(&container.name);
-        digest.feed(&container.image);
-        for name in restarting(container) {
-            for value in resource(container, name) {
-                digest.feed(&value.map(&text).unwrap_or_default());
+    for container in running_containers(pod) {
+        digest.add_text(&container.name);
+        digest.add_text(&container.image);
+        for name in restarting_resources(container) {
+            for value in request_and_limit(container, name) {
+                digest.add_text(&value.map(&text).unwrap_or_default());
             }
         }
         // Fed only where there is one: claims of earlier versions know nothing of them.
-        for limit in restarting(container).filter_map(|name| inherited((pod, container), name)) {
-            digest.feed(&text(limit));
+        for limit in restarting_resources(container)
+            .filter_map(|name| inherited_limit((pod, container), name))
+        {
+            digest.add_text(&text(limit));
         }
     }
     format!("{:016x}", digest.value())
@@ -429,17 +463,17 @@ mod tests {
     #[test]
     fn an_image_or_a_resize_that_restarts_is_a_change() {
         let old = before();
-        assert_eq!(change(&old, &old), None);
-        let image = change(&old, &pod("a:2", "1Gi", "run-1", "a:1")).unwrap();
+        assert_eq!(in_place_restart(&old, &old), None);
+        let image = in_place_restart(&old, &pod("a:2", "1Gi", "run-1", "a:1")).unwrap();
         let [app] = &image.containers[..] else {
             unreachable!("{image:?}")
         };
         assert_eq!((app.name.as_str(), app.run.as_str()), ("app", "run-1"));
         assert_eq!(
             app.image,
-            Some(super::image(&old.status.container_statuses[0]))
+            Some(super::image_digest(&old.status.container_statuses[0]))
         );
-        let resize = change(&old, &pod("a:1", "2Gi", "run-1", "a:1")).unwrap();
+        let resize = in_place_restart(&old, &pod("a:1", "2Gi", "run-1", "a:1")).unwrap();
         assert_eq!(resize.containers[0].image, None);
     }
 
@@ -461,59 +495,65 @@ mod tests {
     fn resize_of_the_pod_restarts_containers_without_own_limit() {
         let old = with_limits("2Gi", "1");
         let resized = with_limits("3Gi", "1");
-        let change = change(&old, &resized).unwrap();
+        let change = in_place_restart(&old, &resized).unwrap();
         let names: Vec<_> = change.containers.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names, ["bare"]);
-        assert!(!is_applied(&old, &change.target));
-        assert!(is_applied(&resized, &change.target));
+        assert!(!is_spec_applied(&old, &change.target));
+        assert!(is_spec_applied(&resized, &change.target));
     }
 
     #[test]
     fn resize_of_the_pod_without_restart_policy_is_no_change() {
         assert_eq!(
-            change(&with_limits("2Gi", "1"), &with_limits("2Gi", "2")),
+            in_place_restart(&with_limits("2Gi", "1"), &with_limits("2Gi", "2")),
             None
         );
         let mut requests = with_limits("2Gi", "1");
         requests.spec.resources["requests"]["memory"] = json!("1Gi");
-        assert_eq!(change(&with_limits("2Gi", "1"), &requests), None);
+        assert_eq!(in_place_restart(&with_limits("2Gi", "1"), &requests), None);
     }
 
     #[test]
     fn it_is_over_when_every_container_runs_anew() {
         let after = |run, runs| pod("a:2", "1Gi", run, runs);
-        let change = change(&before(), &after("run-1", "a:1")).unwrap();
-        assert!(!is_applied(&before(), &change.target));
-        assert!(is_applied(&after("run-1", "a:1"), &change.target));
-        let far = |pod| restart(&pod, &change.containers);
-        assert_eq!(far(after("run-1", "a:1")), Restart::Awaited);
-        assert_eq!(far(after("run-2", "a:2")), Restart::Proven);
+        let change = in_place_restart(&before(), &after("run-1", "a:1")).unwrap();
+        assert!(!is_spec_applied(&before(), &change.target));
+        assert!(is_spec_applied(&after("run-1", "a:1"), &change.target));
+        let far = |pod| restart_progress_of(&pod, &change.containers);
+        assert_eq!(far(after("run-1", "a:1")), RestartProgress::Awaited);
+        assert_eq!(far(after("run-2", "a:2")), RestartProgress::Proven);
     }
 
     #[test]
     fn a_run_of_the_old_image_may_be_a_crash() {
         let after = pod("a:2", "1Gi", "run-2", "a:1");
-        let image = change(&before(), &after).unwrap();
-        assert_eq!(restart(&after, &image.containers), Restart::Unproven);
+        let image = in_place_restart(&before(), &after).unwrap();
+        assert_eq!(
+            restart_progress_of(&after, &image.containers),
+            RestartProgress::Unproven
+        );
         let after = pod("a:1", "2Gi", "run-2", "a:1");
-        let resize = change(&before(), &after).unwrap();
-        assert_eq!(restart(&after, &resize.containers), Restart::Proven);
+        let resize = in_place_restart(&before(), &after).unwrap();
+        assert_eq!(
+            restart_progress_of(&after, &resize.containers),
+            RestartProgress::Proven
+        );
     }
 
     #[test]
     fn a_restart_before_the_kubelet_has_seen_the_change_is_not_the_one() {
         let mut after = pod("a:1", "2Gi", "run-2", "a:1");
-        let resize = change(&before(), &after).unwrap();
+        let resize = in_place_restart(&before(), &after).unwrap();
         for (generation, observed, far) in [
-            (2, 1, Restart::Awaited),
-            (2, 2, Restart::Proven),
-            (2, 0, Restart::Proven), // a kubelet that does not tell
-            (0, 1, Restart::Proven),
+            (2, 1, RestartProgress::Awaited),
+            (2, 2, RestartProgress::Proven),
+            (2, 0, RestartProgress::Proven), // a kubelet that does not tell
+            (0, 1, RestartProgress::Proven),
         ] {
             after.metadata.generation = generation;
             after.status.observed_generation = observed;
             assert_eq!(
-                restart(&after, &resize.containers),
+                restart_progress_of(&after, &resize.containers),
                 far,
                 "{observed} of {generation}"
             );
@@ -524,7 +564,7 @@ mod tests {
     fn resized(wanted: &str, actual: &str, run: &str, pending: Option<&str>) -> Pod {
         let mut pod = pod("a:1", wanted, run, "a:1");
         let actual = json!({ "requests": { "memory": actual, "cpu": "1" } });
-        pod.status.container_statuses[0].resources = Resources::of(&actual);
+        pod.status.container_statuses[0].resources = Resources::from_resources(&actual);
         pod.metadata.generation = 2;
         pod.status.observed_generation = 2;
         pod.status.conditions = pending
@@ -541,45 +581,51 @@ mod tests {
 
     #[test]
     fn infeasible_resize_restarts_nothing_and_deferred_one_may() {
-        let resize = change(&before(), &resized("2Gi", "1Gi", "run-1", None)).unwrap();
-        let far = |pod: &Pod| restart(pod, &resize.containers);
-        assert_eq!(far(&resized("2Gi", "1Gi", "run-1", None)), Restart::Awaited);
+        let resize = in_place_restart(&before(), &resized("2Gi", "1Gi", "run-1", None)).unwrap();
+        let far = |pod: &Pod| restart_progress_of(pod, &resize.containers);
+        assert_eq!(
+            far(&resized("2Gi", "1Gi", "run-1", None)),
+            RestartProgress::Awaited
+        );
         let infeasible = resized("2Gi", "1Gi", "run-1", Some("Infeasible"));
-        assert_eq!(far(&infeasible), Restart::Nothing);
+        assert_eq!(far(&infeasible), RestartProgress::Nothing);
         let deferred = resized("2Gi", "1Gi", "run-1", Some("Deferred"));
-        assert_eq!(far(&deferred), Restart::Awaited);
-        assert!(is_pending(&infeasible) && is_pending(&deferred));
+        assert_eq!(far(&deferred), RestartProgress::Awaited);
+        assert!(is_resize_pending(&infeasible) && is_resize_pending(&deferred));
         let mut of_the_last = infeasible.clone();
         of_the_last.status.conditions[0].observed_generation = 1;
-        assert_eq!(far(&of_the_last), Restart::Awaited);
-        assert!(is_pending(&of_the_last) && is_settled(&of_the_last));
-        assert!(!is_resize_to_come(&of_the_last));
+        assert_eq!(far(&of_the_last), RestartProgress::Awaited);
+        assert!(is_resize_pending(&of_the_last) && is_resize_settled(&of_the_last));
+        assert!(!may_restart_for_resize(&of_the_last));
         of_the_last.status.observed_generation = 0;
-        assert!(is_resize_to_come(&of_the_last), "as far as is known");
+        assert!(may_restart_for_resize(&of_the_last), "as far as is known");
         let mut of_the_last = deferred.clone();
         of_the_last.status.conditions[0].observed_generation = 1;
-        assert_eq!(far(&of_the_last), Restart::Awaited);
-        assert!(is_deferred(&of_the_last) && is_resize_to_come(&of_the_last));
+        assert_eq!(far(&of_the_last), RestartProgress::Awaited);
+        assert!(is_resize_deferred(&of_the_last) && may_restart_for_resize(&of_the_last));
         let mut unseen = infeasible.clone();
         unseen.metadata.generation = 3;
-        assert_eq!(far(&unseen), Restart::Awaited);
+        assert_eq!(far(&unseen), RestartProgress::Awaited);
         let mut of_1_33 = infeasible;
         of_1_33.metadata.generation = 3;
         of_1_33.status.observed_generation = 0;
         of_1_33.status.conditions[0].observed_generation = 0;
-        assert_eq!(far(&of_1_33), Restart::Awaited, "of which resize?");
+        assert_eq!(far(&of_1_33), RestartProgress::Awaited, "of which resize?");
     }
 
     #[test]
     fn what_is_deferred_may_restart_nothing() {
-        let resize = change(&before(), &resized("2Gi", "1Gi", "run-1", None)).unwrap();
+        let resize = in_place_restart(&before(), &resized("2Gi", "1Gi", "run-1", None)).unwrap();
         let mut of_cpu = resized("1Gi", "1Gi", "run-1", Some("Deferred"));
-        assert_eq!(restart(&of_cpu, &resize.containers), Restart::Nothing);
-        assert!(!is_resize_to_come(&of_cpu));
+        assert_eq!(
+            restart_progress_of(&of_cpu, &resize.containers),
+            RestartProgress::Nothing
+        );
+        assert!(!may_restart_for_resize(&of_cpu));
         let condition = &mut of_cpu.status.conditions[0];
         condition.observed_generation = 0;
-        let restart = restart(&of_cpu, &resize.containers);
-        assert_eq!(restart, Restart::Unproven, "of which resize?");
+        let restart = restart_progress_of(&of_cpu, &resize.containers);
+        assert_eq!(restart, RestartProgress::Unproven, "of which resize?");
     }
 
     #[test]
@@ -599,53 +645,62 @@ mod tests {
                 false,
             ),
         ] {
-            assert_eq!(takes_back(old, new), is_back);
+            assert_eq!(withdraws_deferred_resize(old, new), is_back);
         }
     }
 
     #[test]
     fn resize_to_the_resources_in_force_restarts_nothing() {
         let wanted = resized("2Gi", "1Gi", "run-1", Some("Infeasible"));
-        let back = change(&wanted, &resized("1Gi", "1Gi", "run-1", None)).unwrap();
-        let far = |pod: &Pod| restart(pod, &back.containers);
-        assert_eq!(far(&resized("1Gi", "1Gi", "run-1", None)), Restart::Nothing);
+        let back = in_place_restart(&wanted, &resized("1Gi", "1Gi", "run-1", None)).unwrap();
+        let far = |pod: &Pod| restart_progress_of(pod, &back.containers);
+        assert_eq!(
+            far(&resized("1Gi", "1Gi", "run-1", None)),
+            RestartProgress::Nothing
+        );
         let notation = resized("1Gi", "1073741824", "run-1", None);
-        assert_eq!(far(&notation), Restart::Nothing);
+        assert_eq!(far(&notation), RestartProgress::Nothing);
         let mut acting = resized("1Gi", "1Gi", "run-1", None);
         acting.status.conditions.push(
             serde_json::from_value(json!({ "type": RESIZE_IN_PROGRESS, "status": "True" }))
                 .unwrap(),
         );
-        assert_eq!(far(&acting), Restart::Awaited);
+        assert_eq!(far(&acting), RestartProgress::Awaited);
     }
 
     #[test]
     fn new_run_of_stacked_resize_proves_nothing() {
-        let stacked = [Before {
+        let stacked = [ContainerBefore {
             by_resources: true,
-            ..change(&before(), &resized("2Gi", "1Gi", "run-1", None))
+            ..in_place_restart(&before(), &resized("2Gi", "1Gi", "run-1", None))
                 .unwrap()
                 .containers[0]
                 .clone()
         }];
-        let far = |pod: &Pod| restart(pod, &stacked);
-        assert_eq!(far(&resized("1Gi", "2Gi", "run-2", None)), Restart::Awaited);
-        assert_eq!(far(&resized("1Gi", "1Gi", "run-3", None)), Restart::Nothing);
+        let far = |pod: &Pod| restart_progress_of(pod, &stacked);
+        assert_eq!(
+            far(&resized("1Gi", "2Gi", "run-2", None)),
+            RestartProgress::Awaited
+        );
+        assert_eq!(
+            far(&resized("1Gi", "1Gi", "run-3", None)),
+            RestartProgress::Nothing
+        );
     }
 
     #[test]
     fn another_notation_of_a_quantity_is_no_change() {
         let old = before();
         assert_eq!(
-            change(&old, &pod("a:1", "1073741824", "run-1", "a:1")),
+            in_place_restart(&old, &pod("a:1", "1073741824", "run-1", "a:1")),
             None
         );
-        let resize = change(&old, &pod("a:1", "2Gi", "run-1", "a:1")).unwrap();
+        let resize = in_place_restart(&old, &pod("a:1", "2Gi", "run-1", "a:1")).unwrap();
         let same = pod("a:1", "2147483648", "run-1", "a:1");
-        assert!(is_applied(&same, &resize.target));
+        assert!(is_spec_applied(&same, &resize.target));
         // As earlier versions have stored it.
-        let stored = digest(&pod("a:1", "2Gi", "run-1", "a:1"), ToString::to_string);
-        assert!(is_applied(&pod("a:1", "2Gi", "run-1", "a:1"), &stored));
+        let stored = restart_digest(&pod("a:1", "2Gi", "run-1", "a:1"), ToString::to_string);
+        assert!(is_spec_applied(&pod("a:1", "2Gi", "run-1", "a:1"), &stored));
     }
 
     /// A container with a limit of its own for memory, and the Pod's for cpu; both restart it.
@@ -662,31 +717,37 @@ mod tests {
     #[test]
     fn resources_in_force_are_believed_as_far_as_the_status_tells_them() {
         let pod = inheriting();
-        let before = |by_resources| Before {
+        let before = |by_resources| ContainerBefore {
             name: "app".to_owned(),
             run: "run-1".to_owned(),
             image: None,
             by_resources,
         };
-        assert_eq!(restart(&pod, &[before(true)]), Restart::Nothing);
         assert_eq!(
-            restart(&pod, &[before(false)]),
-            Restart::Awaited,
+            restart_progress_of(&pod, &[before(true)]),
+            RestartProgress::Nothing
+        );
+        assert_eq!(
+            restart_progress_of(&pod, &[before(false)]),
+            RestartProgress::Awaited,
             "of a resize of the Pod only the restart tells"
         );
         let mut other = pod.clone();
         other.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
-        assert_eq!(restart(&other, &[before(true)]), Restart::Awaited);
+        assert_eq!(
+            restart_progress_of(&other, &[before(true)]),
+            RestartProgress::Awaited
+        );
     }
 
     #[test]
     fn resize_that_a_container_inherits_is_untold_until_it_is_made() {
         let mut pod = inheriting();
-        assert!(!is_resize_untold(&pod));
+        assert!(!is_resize_unobservable(&pod));
         pod.metadata.generation = 2;
         pod.status.observed_generation = 1;
-        assert!(is_resize_untold(&pod));
+        assert!(is_resize_unobservable(&pod));
         *pod.spec.resources = json!({});
-        assert!(!is_resize_untold(&pod));
+        assert!(!is_resize_unobservable(&pod));
     }
 }

@@ -11,25 +11,25 @@ use super::pod::{Owner, Pod};
 
 /// A change of the owners that may end the Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reowned<'a> {
+pub struct OwnerChange<'a> {
     /// The references as they shall be stored; at least one.
     pub owners: &'a [Owner],
     /// Whether the Pod goes from one controller to another. Otherwise the change is harmless if one of the owners exists.
     pub other_controller: bool,
 }
 
-impl Reowned<'_> {
+impl OwnerChange<'_> {
     /// The new controller as a [`word`], or the first owner if there is no controller.
-    pub fn target(&self) -> Cow<'_, str> {
+    pub fn new_controller_token(&self) -> Cow<'_, str> {
         let controller = self.owners.iter().find(|o| o.controller);
         let target = controller.or(self.owners.first());
-        target.map_or(Cow::Borrowed(""), |owner| word(&owner.uid))
+        target.map_or(Cow::Borrowed(""), |owner| uid_token(&owner.uid))
     }
 }
 
 /// A UID without spaces, so that several can be stored in one text. The API server takes any text that is not empty for the UID
 /// of an owner.
-pub fn word(uid: &str) -> Cow<'_, str> {
+pub fn uid_token(uid: &str) -> Cow<'_, str> {
     match uid.contains([' ', '%']) {
         true => Cow::Owned(uid.replace('%', "%25").replace(' ', "%20")),
         false => Cow::Borrowed(uid),
@@ -38,7 +38,7 @@ pub fn word(uid: &str) -> Cow<'_, str> {
 
 /// What an UPDATE changes in the owners of a Pod; `None` if the garbage collector treats the Pod as before or leaves it
 /// alone: all references are gone, or all that there were are kept.
-pub fn change<'a>(old: &Pod, new: &'a Pod) -> Option<Reowned<'a>> {
+pub fn owner_change<'a>(old: &Pod, new: &'a Pod) -> Option<OwnerChange<'a>> {
     let owners = &new.metadata.owner_references;
     let before = &old.metadata.owner_references;
     if owners.is_empty() {
@@ -49,16 +49,19 @@ pub fn change<'a>(old: &Pod, new: &'a Pod) -> Option<Reowned<'a>> {
         (Some(old), Some(new)) if old.uid != new.uid
     );
     // A set, because a Pod may have thousands of references.
-    let after: BTreeSet<_> = owners.iter().map(identity).collect();
-    let harmless = !before.is_empty() && before.iter().all(|o| after.contains(&identity(o)));
-    (other_controller || !harmless).then_some(Reowned {
+    let after: BTreeSet<_> = owners.iter().map(reference_identity).collect();
+    let harmless = !before.is_empty()
+        && before
+            .iter()
+            .all(|o| after.contains(&reference_identity(o)));
+    (other_controller || !harmless).then_some(OwnerChange {
         owners,
         other_controller,
     })
 }
 
 /// What the object is that a reference names. The garbage collector looks an owner up by its kind and name too.
-fn identity(owner: &Owner) -> [&str; 4] {
+fn reference_identity(owner: &Owner) -> [&str; 4] {
     [&owner.uid, &owner.api_version, &owner.kind, &owner.name]
 }
 
@@ -84,7 +87,8 @@ mod tests {
     /// Whether the change is named, whether it is one of the controller, and its target.
     fn judged(old: &[&str], new: &[&str]) -> Option<(bool, String)> {
         let (old, new) = (owned(old), owned(new));
-        change(&old, &new).map(|c| (c.other_controller, c.target().into_owned()))
+        owner_change(&old, &new)
+            .map(|c| (c.other_controller, c.new_controller_token().into_owned()))
     }
 
     #[test]
@@ -124,6 +128,6 @@ mod tests {
     fn same_uid_under_another_name_is_another_owner() {
         let (old, mut new) = (owned(&["c1"]), owned(&["c1"]));
         new.metadata.owner_references[0].name = "other".to_owned();
-        assert!(change(&old, &new).is_some());
+        assert!(owner_change(&old, &new).is_some());
     }
 }

@@ -45,13 +45,13 @@ pub struct Metadata {
     /// Counts the changes of the spec; 0 when absent.
     pub generation: i64,
     /// Labels.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<String, String>,
     /// The annotations that the lifecycle, the rules and CollaSet read; others are dropped.
     #[serde(deserialize_with = "known_annotations")]
     pub annotations: BTreeMap<String, String>,
     /// Finalizers.
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "exact_list")]
     pub finalizers: Vec<String>,
     /// RFC 3339; present once deletion has begun.
     pub deletion_timestamp: Option<String>,
@@ -122,8 +122,8 @@ pub struct Spec {
     #[serde(deserialize_with = "shared_resizable")]
     pub resources: Shared<serde_json::Value>,
     /// Names of the PersistentVolumeClaims among its volumes.
-    #[serde(rename = "volumes", deserialize_with = "claim_names")]
-    pub claims: Vec<String>,
+    #[serde(rename = "volumes", deserialize_with = "pvc_names")]
+    pub pvcs: Vec<String>,
 }
 
 /// A container: what an in-place change can alter.
@@ -138,10 +138,10 @@ pub struct Container {
     pub restart_policy: Option<String>,
     /// Requests and limits of `cpu` and `memory`, kept raw: only compared. The API server lets nobody resize another
     /// resource, and a Pod may ask for thousands of resources that do not exist.
-    #[serde(deserialize_with = "resizable")]
+    #[serde(deserialize_with = "resizable_resources")]
     pub resources: serde_json::Value,
     /// What a change of a resource does to the container.
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "exact_list")]
     pub resize_policy: Vec<ResizePolicy>,
 }
 
@@ -175,10 +175,10 @@ pub struct Status {
     #[serde(deserialize_with = "known_conditions")]
     pub conditions: Vec<Condition>,
     /// One per container that the kubelet has seen.
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "exact_list")]
     pub container_statuses: Vec<ContainerStatus>,
     /// One per init container that the kubelet has seen.
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "exact_list")]
     pub init_container_statuses: Vec<ContainerStatus>,
 }
 
@@ -220,8 +220,8 @@ pub struct ContainerStatus {
     /// The resources that are in force.
     pub resources: Resources,
     /// Why it does not run, from `state.waiting`.
-    #[serde(rename = "state", deserialize_with = "waiting")]
-    pub waiting: Option<Box<Waiting>>,
+    #[serde(rename = "state", deserialize_with = "waiting_state")]
+    pub waiting: Option<Box<WaitingState>>,
 }
 
 /// Resources of a container that can be resized, each as a digest of its request and limit; 0 when not reported.
@@ -235,12 +235,12 @@ pub struct Resources {
 
 impl Resources {
     /// Those of a `resources` field.
-    pub fn of(resources: &serde_json::Value) -> Resources {
+    pub fn from_resources(resources: &serde_json::Value) -> Resources {
         let digest = |name| {
             let mut digest = Digest::default();
             for kind in ["requests", "limits"] {
                 let value = resources.get(kind).and_then(|r| r.get(name));
-                digest.feed(&value.map(quantity::normal).unwrap_or_default());
+                digest.add_text(&value.map(quantity::normal_form).unwrap_or_default());
             }
             digest.value()
         };
@@ -254,7 +254,7 @@ impl Resources {
     }
 
     /// The digest of a resource by its name in a `resizePolicy`; `None` for a resource that can't be resized.
-    pub fn named(&self, name: &str) -> Option<u64> {
+    pub fn digest_of(&self, name: &str) -> Option<u64> {
         match name {
             "cpu" => Some(self.cpu),
             "memory" => Some(self.memory),
@@ -265,14 +265,16 @@ impl Resources {
 
 impl<'de> Deserialize<'de> for Resources {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Resources, D::Error> {
-        Ok(Resources::of(&serde_json::Value::deserialize(d)?))
+        Ok(Resources::from_resources(&serde_json::Value::deserialize(
+            d,
+        )?))
     }
 }
 
 /// `state.waiting` of a container status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Waiting {
+pub struct WaitingState {
     /// One word, such as `ImagePullBackOff`.
     pub reason: String,
     /// A sentence, cut after 200 bytes.
@@ -282,7 +284,7 @@ pub struct Waiting {
 /// Values of `state.waiting.reason` that say that a container cannot run as the Pod describes it. The kubelet sets them
 /// (`pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`, `pkg/kubelet/kuberuntime`). The other reasons,
 /// `ContainerCreating` and `PodInitializing`, belong to every normal start.
-const BROKEN: [&str; 14] = [
+const BROKEN_REASONS: [&str; 14] = [
     "CrashLoopBackOff",
     "CreateContainerConfigError",
     "CreateContainerError",
@@ -308,7 +310,7 @@ const ELLIPSIS: char = '…';
 /// default `periodSeconds` of 10. A Pod that one failed round of probes took off traffic is back by then.
 ///
 /// A new Pod counts as starting for as long, see [`Pod::is_starting`].
-pub const MOMENT: Duration = Duration::from_secs(30);
+pub const BRIEFLY_DOWN: Duration = Duration::from_secs(30);
 
 impl Pod {
     /// Whether the Pod opted into the lifecycle and the rules.
@@ -347,7 +349,7 @@ impl Pod {
     }
 
     /// Whether the kubelet has seen the spec, as far as it tells (Kubernetes 1.34 and later do).
-    pub fn is_observed(&self) -> bool {
+    pub fn is_spec_observed(&self) -> bool {
         let (wanted, seen) = (self.metadata.generation, self.status.observed_generation);
         wanted == 0 || seen == 0 || seen >= wanted
     }
@@ -381,12 +383,12 @@ impl Pod {
             && (self.status.phase == "Pending"
                 || statuses.any(|s| {
                     let waiting = s.waiting.as_ref();
-                    waiting.is_some_and(|w| BROKEN.contains(&w.reason.as_str()))
+                    waiting.is_some_and(|w| BROKEN_REASONS.contains(&w.reason.as_str()))
                 }))
     }
 
     /// When the API server stored the Pod first, in whole seconds by its clock.
-    pub fn created(&self) -> Option<Timestamp> {
+    pub fn created_at(&self) -> Option<Timestamp> {
         let text = self.metadata.creation_timestamp.as_deref()?;
         text.parse().ok()
     }
@@ -398,8 +400,8 @@ impl Pod {
     /// more than a moment ahead of `now`, the clocks differ too much, and the Pod does not count as starting.
     pub fn is_starting(&self, now: Timestamp) -> bool {
         let is_new = self
-            .created()
-            .is_some_and(|at| now.duration_since(at).unsigned_abs() < MOMENT);
+            .created_at()
+            .is_some_and(|at| now.duration_since(at).unsigned_abs() < BRIEFLY_DOWN);
         is_new
             && !self.is_available()
             && !self.is_broken()
@@ -457,13 +459,15 @@ fn resource_version<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
     })
 }
 
-fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(d: D) -> Result<T, D::Error> {
+fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    d: D,
+) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
 
 /// A list that takes no more memory than its items.
-fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, D::Error> {
-    let mut items: Vec<T> = nullable(d)?;
+fn exact_list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, D::Error> {
+    let mut items: Vec<T> = null_as_default(d)?;
     items.shrink_to_fit();
     Ok(items)
 }
@@ -471,14 +475,14 @@ fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, 
 fn shared_list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     d: D,
 ) -> Result<Shared<Vec<T>>, D::Error> {
-    list(d).map(Shared::from)
+    exact_list(d).map(Shared::from)
 }
 
 /// `resources` with requests and limits of what can be resized, and nothing else.
-fn resizable<'de, D: Deserializer<'de>>(d: D) -> Result<serde_json::Value, D::Error> {
+fn resizable_resources<'de, D: Deserializer<'de>>(d: D) -> Result<serde_json::Value, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Kept {
+    struct ResizableAmounts {
         requests: Option<Amounts>,
         limits: Option<Amounts>,
     }
@@ -488,15 +492,17 @@ fn resizable<'de, D: Deserializer<'de>>(d: D) -> Result<serde_json::Value, D::Er
         cpu: Option<serde_json::Value>,
         memory: Option<serde_json::Value>,
     }
-    fn object<const N: usize>(fields: [(&str, Option<serde_json::Value>); N]) -> serde_json::Value {
+    fn json_object<const N: usize>(
+        fields: [(&str, Option<serde_json::Value>); N],
+    ) -> serde_json::Value {
         let present = fields
             .into_iter()
             .filter_map(|(name, value)| Some((name.to_owned(), value?)));
         serde_json::Value::Object(present.collect())
     }
-    let amounts = |of: Amounts| object([("cpu", of.cpu), ("memory", of.memory)]);
-    let kept: Kept = nullable(d)?;
-    Ok(object([
+    let amounts = |of: Amounts| json_object([("cpu", of.cpu), ("memory", of.memory)]);
+    let kept: ResizableAmounts = null_as_default(d)?;
+    Ok(json_object([
         ("requests", kept.requests.map(amounts)),
         ("limits", kept.limits.map(amounts)),
     ]))
@@ -505,24 +511,24 @@ fn resizable<'de, D: Deserializer<'de>>(d: D) -> Result<serde_json::Value, D::Er
 fn shared_resizable<'de, D: Deserializer<'de>>(
     d: D,
 ) -> Result<Shared<serde_json::Value>, D::Error> {
-    resizable(d).map(Shared::from)
+    resizable_resources(d).map(Shared::from)
 }
 
-fn waiting<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<Waiting>>, D::Error> {
+fn waiting_state<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<WaitingState>>, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct State {
-        waiting: Option<Box<Waiting>>,
+        waiting: Option<Box<WaitingState>>,
     }
-    let mut waiting = nullable::<_, State>(d)?.waiting;
+    let mut waiting = null_as_default::<_, State>(d)?.waiting;
     if let Some(waiting) = &mut waiting {
-        waiting.message = cut(std::mem::take(&mut waiting.message));
+        waiting.message = truncate_message(std::mem::take(&mut waiting.message));
     }
     Ok(waiting)
 }
 
 /// A message as far as it is kept: a longer one ends with a whole word, if there is one, and an ellipsis.
-fn cut(mut message: String) -> String {
+fn truncate_message(mut message: String) -> String {
     if message.len() > MESSAGE_LIMIT {
         message.truncate(message.floor_char_boundary(MESSAGE_LIMIT - ELLIPSIS.len_utf8()));
         let word = message.rfind(char::is_whitespace);
@@ -535,7 +541,7 @@ fn cut(mut message: String) -> String {
     message
 }
 
-fn claim_names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
+fn pvc_names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Volume {
@@ -546,7 +552,7 @@ fn claim_names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error>
     struct Source {
         claim_name: String,
     }
-    let volumes: Vec<Volume> = nullable(d)?;
+    let volumes: Vec<Volume> = null_as_default(d)?;
     let claims = volumes
         .into_iter()
         .filter_map(|v| v.persistent_volume_claim);
@@ -558,7 +564,7 @@ fn claim_names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error>
 fn known_annotations<'de, D: Deserializer<'de>>(
     d: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
-    let mut all: BTreeMap<String, String> = nullable(d)?;
+    let mut all: BTreeMap<String, String> = null_as_default(d)?;
     all.retain(|k, _| {
         matches!(
             k.as_str(),
@@ -584,7 +590,7 @@ fn known_annotations<'de, D: Deserializer<'de>>(
 }
 
 fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Condition>, D::Error> {
-    let mut all: Vec<Condition> = nullable(d)?;
+    let mut all: Vec<Condition> = null_as_default(d)?;
     all.retain(|c| {
         matches!(
             c.type_.as_str(),
@@ -600,7 +606,7 @@ fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Condition>, D
         }
         let sentence = condition.message.take();
         if condition.type_ == "PodScheduled" && condition.status != "True" {
-            condition.message = sentence.map(|text| cut(text.into()).into());
+            condition.message = sentence.map(|text| truncate_message(text.into()).into());
         }
     }
     all.shrink_to_fit();
@@ -630,7 +636,7 @@ mod tests {
 
     #[test]
     fn pod_that_crashes_or_cannot_start_is_broken() {
-        for reason in BROKEN {
+        for reason in BROKEN_REASONS {
             for list in ["containerStatuses", "initContainerStatuses"] {
                 let pod = waits("Running", "False", list, Some(reason));
                 assert!(pod.is_broken(), "{reason} in {list}");
@@ -645,7 +651,12 @@ mod tests {
             let pod = waits("Running", "False", "containerStatuses", reason);
             assert!(!pod.is_broken(), "{reason:?}");
         }
-        let ready = waits("Running", "True", "containerStatuses", Some(BROKEN[0]));
+        let ready = waits(
+            "Running",
+            "True",
+            "containerStatuses",
+            Some(BROKEN_REASONS[0]),
+        );
         assert!(!ready.is_broken());
         assert!(!Pod::default().is_broken());
     }
@@ -752,9 +763,9 @@ mod tests {
             { "name": "c", "persistentVolumeClaim": null },
         ]);
         let spec: Spec = serde_json::from_value(json!({ "volumes": volumes })).unwrap();
-        assert_eq!(spec.claims, ["web-b"]);
+        assert_eq!(spec.pvcs, ["web-b"]);
         let none: Spec = serde_json::from_value(json!({ "volumes": null })).unwrap();
-        assert_eq!(none.claims.len(), 0);
+        assert_eq!(none.pvcs.len(), 0);
     }
 
     #[test]
@@ -779,13 +790,16 @@ mod tests {
     #[test]
     fn long_message_ends_at_a_word_with_an_ellipsis() {
         let words = |count| vec!["abc"; count].join(" ");
-        assert_eq!(cut(words(50)), words(50));
-        assert_eq!(cut(words(51)), words(49) + "…");
-        assert_eq!(cut(format!("x{}", "é".repeat(300))).len(), MESSAGE_LIMIT);
+        assert_eq!(truncate_message(words(50)), words(50));
+        assert_eq!(truncate_message(words(51)), words(49) + "…");
+        assert_eq!(
+            truncate_message(format!("x{}", "é".repeat(300))).len(),
+            MESSAGE_LIMIT
+        );
         for message in [words(300), "é".repeat(300), String::new()] {
-            let once = cut(message);
+            let once = truncate_message(message);
             assert!(once.len() <= MESSAGE_LIMIT, "{once}");
-            assert_eq!(cut(once.clone()), once);
+            assert_eq!(truncate_message(once.clone()), once);
         }
     }
 }

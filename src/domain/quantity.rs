@@ -19,9 +19,9 @@ enum Format {
     Binary,
 }
 
-const NANOS: u32 = 9;
-const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+const NANO_DIGITS: u32 = 9;
+const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+const DECIMAL_SUFFIXES: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 
 /// Value of a JSON string or number in units of 10⁻⁹; `None` when it is no quantity, or beyond 10²⁹.
 pub fn nanos(value: &Value) -> Option<i128> {
@@ -34,7 +34,7 @@ pub fn canonical(value: &Value) -> Option<String> {
 }
 
 /// A text that two notations of one value share (`1Gi`, `1073741824`); a value that is no quantity stands for itself.
-pub fn normal(value: &Value) -> String {
+pub fn normal_form(value: &Value) -> String {
     nanos(value).map_or_else(|| value.to_string(), |nanos| nanos.to_string())
 }
 
@@ -61,7 +61,7 @@ fn parse(text: &str) -> Option<Quantity> {
         return None;
     }
     let number = if number.is_empty() { "0" } else { number };
-    let (format, exponent) = interpret(suffix)?;
+    let (format, exponent) = parse_suffix(suffix)?;
     let joined = format!("{number}{fraction}");
     let value: i128 = joined.parse().ok()?;
     let places = i32::try_from(fraction.len()).ok()?;
@@ -74,14 +74,14 @@ fn parse(text: &str) -> Option<Quantity> {
     };
     let mut nanos = scale_to_nanos(scaled, scale)?;
     if format == Format::Binary {
-        nanos = nanos.min(i128::from(i64::MAX) * 10_i128.pow(NANOS));
+        nanos = nanos.min(i128::from(i64::MAX) * 10_i128.pow(NANO_DIGITS));
     }
     if text.starts_with('-') {
         nanos = -nanos;
     }
     let kept = match format {
         Format::Binary => {
-            fraction.is_empty() && value & 7 != 0 && binary_is_quick(number, exponent)
+            fraction.is_empty() && value & 7 != 0 && is_binary_fast_path(number, exponent)
         }
         _ => {
             joined.len() <= 18
@@ -105,16 +105,16 @@ fn split_digits(text: &str) -> (&str, &str) {
     )
 }
 
-fn interpret(suffix: &str) -> Option<(Format, i32)> {
+fn parse_suffix(suffix: &str) -> Option<(Format, i32)> {
     if let Some(power) = (0..)
-        .zip(DECIMAL)
+        .zip(DECIMAL_SUFFIXES)
         .find(|(_, s)| *s == suffix)
         .map(|(i, _)| i)
     {
         return Some((Format::Decimal, power * 3 - 9));
     }
     if let Some(power) = (0..)
-        .zip(BINARY)
+        .zip(BINARY_SUFFIXES)
         .find(|(_, s)| *s == suffix)
         .map(|(i, _)| i)
     {
@@ -125,7 +125,7 @@ fn interpret(suffix: &str) -> Option<(Format, i32)> {
 }
 
 // Go takes its quick way, the only one that keeps the text, while the digits surely fit 64 bits.
-fn binary_is_quick(number: &str, exponent: i32) -> bool {
+fn is_binary_fast_path(number: &str, exponent: i32) -> bool {
     let digits = i32::try_from(number.len()).unwrap_or(i32::MAX);
     14_i32.saturating_sub(digits) - exponent * 3 / 10 >= 0
 }
@@ -150,7 +150,7 @@ impl std::fmt::Display for Quantity {
         if let Some(kept) = &self.kept {
             return f.write_str(kept);
         }
-        let unit = 10_i128.pow(NANOS);
+        let unit = 10_i128.pow(NANO_DIGITS);
         if self.nanos == 0 {
             return f.write_str("0");
         }
@@ -158,11 +158,11 @@ impl std::fmt::Display for Quantity {
             && self.nanos % unit == 0
             && self.nanos.abs() >= 1024 * unit
         {
-            let (value, power) = factor(self.nanos / unit, 1024, BINARY.len() - 1);
-            return write!(f, "{value}{}", BINARY[power]);
+            let (value, power) = remove_factor(self.nanos / unit, 1024, BINARY_SUFFIXES.len() - 1);
+            return write!(f, "{value}{}", BINARY_SUFFIXES[power]);
         }
-        let (value, power) = factor(self.nanos, 1000, usize::MAX);
-        match (self.format, DECIMAL.get(power)) {
+        let (value, power) = remove_factor(self.nanos, 1000, usize::MAX);
+        match (self.format, DECIMAL_SUFFIXES.get(power)) {
             (Format::Exponent, _) if power == 3 => write!(f, "{value}"),
             (Format::Exponent, _) | (_, None) => write!(f, "{value}e{}", power as i64 * 3 - 9),
             (_, Some(suffix)) => write!(f, "{value}{suffix}"),
@@ -170,7 +170,7 @@ impl std::fmt::Display for Quantity {
     }
 }
 
-fn factor(mut value: i128, base: i128, limit: usize) -> (i128, usize) {
+fn remove_factor(mut value: i128, base: i128, limit: usize) -> (i128, usize) {
     let mut power = 0;
     while power < limit && value % base == 0 {
         value /= base;

@@ -55,26 +55,26 @@ where
 
 /// The distinct values of objects of one origin, such as the specs of one owner's Pods: as many as it has revisions.
 #[derive(Debug)]
-pub struct Pool<T>(Vec<Shared<T>>);
+pub struct Interner<T>(Vec<Shared<T>>);
 
 /// Values that a pool compares with. Objects whose values all differ gain nothing from more.
-const DISTINCT: usize = 4;
+const MAX_DISTINCT: usize = 4;
 
-impl<T> Default for Pool<T> {
+impl<T> Default for Interner<T> {
     fn default() -> Self {
-        Pool(Vec::new())
+        Interner(Vec::new())
     }
 }
 
-impl<T: PartialEq> Pool<T> {
+impl<T: PartialEq> Interner<T> {
     /// Makes the value the pool's own if the pool has an equal one, and otherwise adds it for those that come.
-    pub fn share(&mut self, value: &mut Shared<T>) {
+    pub fn intern(&mut self, value: &mut Shared<T>) {
         if let Some(known) = self.0.iter().find(|known| ***known == **value) {
             value.0 = Arc::clone(&known.0);
             return;
         }
         self.0.retain(|known| Arc::strong_count(&known.0) > 1);
-        if self.0.len() == DISTINCT {
+        if self.0.len() == MAX_DISTINCT {
             self.0.remove(0);
         }
         self.0.push(Shared(Arc::clone(&value.0)));
@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn equal_values_are_kept_once() {
-        let mut pool = Pool::default();
+        let mut pool = Interner::default();
         let [mut a, mut b, mut c] = ["x", "x", "y"].map(Shared::from);
         for value in [&mut a, &mut b, &mut c] {
-            pool.share(value);
+            pool.intern(value);
         }
         assert!(is_same(&a, &b) && !is_same(&a, &c));
         assert_eq!((*a, *b, *c), ("x", "x", "y"));
@@ -102,33 +102,33 @@ mod tests {
 
     #[test]
     fn change_does_not_reach_others() {
-        let mut pool = Pool::default();
+        let mut pool = Interner::default();
         let [mut a, mut b] = [1, 1].map(Shared::from);
-        pool.share(&mut a);
-        pool.share(&mut b);
+        pool.intern(&mut a);
+        pool.intern(&mut b);
         *b += 1;
         assert_eq!((*a, *b), (1, 2));
     }
 
     #[test]
     fn values_that_nobody_has_any_more_make_room() {
-        let mut pool = Pool::default();
+        let mut pool = Interner::default();
         let mut kept = Shared::from(0);
-        pool.share(&mut kept);
+        pool.intern(&mut kept);
         for n in 1..100 {
-            pool.share(&mut Shared::from(n));
+            pool.intern(&mut Shared::from(n));
         }
         let mut equal = Shared::from(0);
-        pool.share(&mut equal);
+        pool.intern(&mut equal);
         assert!(is_same(&kept, &equal));
         assert!(pool.0.len() <= 2, "{}", pool.0.len());
     }
 
     #[test]
     fn pool_of_values_that_all_differ_stays_small() {
-        let mut pool = Pool::default();
+        let mut pool = Interner::default();
         let mut all: Vec<_> = (0..100).map(Shared::from).collect();
-        all.iter_mut().for_each(|value| pool.share(value));
-        assert_eq!(pool.0.len(), DISTINCT);
+        all.iter_mut().for_each(|value| pool.intern(value));
+        assert_eq!(pool.0.len(), MAX_DISTINCT);
     }
 }

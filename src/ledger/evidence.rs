@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::protocol::Operation;
-use crate::domain::inplace::Restart;
+use crate::domain::inplace::RestartProgress;
 
 /// A claim without effect lapses this long after the API server's request timeout: time for the reply, and for clocks that
 /// tick unevenly.
@@ -30,7 +30,7 @@ pub enum Sighting {
         /// controller. False for other operations.
         applied: bool,
         /// For an in-place change, how far the kubelet is with it.
-        restart: Restart,
+        restart: RestartProgress,
     },
 }
 
@@ -76,7 +76,9 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
                     Operation::Delete | Operation::Begin | Operation::Leave => true,
                     Operation::Evict | Operation::Unknown => false,
                     Operation::Deadline | Operation::Reown => !applied,
-                    Operation::InPlace => !applied || (restart >= Restart::Nothing && available),
+                    Operation::InPlace => {
+                        !applied || (restart >= RestartProgress::Nothing && available)
+                    }
                 };
             released.then_some(version)
         }
@@ -108,8 +110,8 @@ pub fn lapsed(operation: Operation, live: Sighting) -> bool {
             Operation::Unknown => false,
             Operation::InPlace => {
                 !applied
-                    || restart == Restart::Unproven
-                    || (restart > Restart::Unproven && available)
+                    || restart == RestartProgress::Unproven
+                    || (restart > RestartProgress::Unproven && available)
             }
         },
     }
@@ -124,7 +126,7 @@ mod tests {
         terminating: false,
         available: true,
         applied: false,
-        restart: Restart::Awaited,
+        restart: RestartProgress::Awaited,
     };
 
     #[test]
@@ -134,7 +136,7 @@ mod tests {
             terminating: false,
             available: false,
             applied: true,
-            restart: Restart::Proven,
+            restart: RestartProgress::Proven,
         };
         for operation in Operation::ALL {
             assert_eq!(evidence(operation, 5, same), None, "{operation:?}");
@@ -168,7 +170,7 @@ mod tests {
             terminating: false,
             available: false,
             applied: false,
-            restart: Restart::Awaited,
+            restart: RestartProgress::Awaited,
         };
         assert_eq!(evidence(Operation::Evict, 5, flap), None);
         let going = Sighting::Seen {
@@ -176,7 +178,7 @@ mod tests {
             terminating: true,
             available: false,
             applied: false,
-            restart: Restart::Awaited,
+            restart: RestartProgress::Awaited,
         };
         assert_eq!(evidence(Operation::Evict, 5, going), Some(6));
         assert_eq!(
@@ -195,13 +197,13 @@ mod tests {
             restart,
         };
         for (applied, restart, available, based_on) in [
-            (true, Restart::Awaited, true, None),
-            (true, Restart::Unproven, true, None),
-            (true, Restart::Nothing, false, None),
-            (true, Restart::Nothing, true, Some(6)),
-            (true, Restart::Proven, false, None),
-            (true, Restart::Proven, true, Some(6)),
-            (false, Restart::Awaited, true, Some(6)),
+            (true, RestartProgress::Awaited, true, None),
+            (true, RestartProgress::Unproven, true, None),
+            (true, RestartProgress::Nothing, false, None),
+            (true, RestartProgress::Nothing, true, Some(6)),
+            (true, RestartProgress::Proven, false, None),
+            (true, RestartProgress::Proven, true, Some(6)),
+            (false, RestartProgress::Awaited, true, Some(6)),
         ] {
             let sighting = seen(applied, restart, available);
             assert_eq!(
@@ -219,7 +221,7 @@ mod tests {
             terminating,
             available: !terminating,
             applied,
-            restart: Restart::Awaited,
+            restart: RestartProgress::Awaited,
         };
         for operation in [Operation::Deadline, Operation::Reown] {
             assert_eq!(evidence(operation, 5, seen(true, false)), None);
@@ -249,13 +251,20 @@ mod tests {
             applied: true,
             restart,
         };
-        assert!(!lapsed(Operation::InPlace, applied(Restart::Awaited, true)));
+        assert!(!lapsed(
+            Operation::InPlace,
+            applied(RestartProgress::Awaited, true)
+        ));
         // A Pod that is not available counts by itself, and may be resized in an operation.
         assert!(lapsed(
             Operation::InPlace,
-            applied(Restart::Unproven, false)
+            applied(RestartProgress::Unproven, false)
         ));
-        for over in [Restart::Unproven, Restart::Nothing, Restart::Proven] {
+        for over in [
+            RestartProgress::Unproven,
+            RestartProgress::Nothing,
+            RestartProgress::Proven,
+        ] {
             assert!(lapsed(Operation::InPlace, applied(over, true)));
         }
         assert!(lapsed(Operation::InPlace, NEWER));

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 
 use super::protocol::{Ledger, Operation, Purpose, View};
 use crate::api::podtransitionrule::{self as api, Unknown};
-use crate::domain::announced::Announced;
-use crate::domain::inplace::Before;
+use crate::domain::announced_disruption::AnnouncedDisruption;
+use crate::domain::inplace::ContainerBefore;
 use crate::domain::rules::RuleSet;
 
 /// A Pod's UID.
@@ -40,7 +40,7 @@ pub struct Detail {
     /// those of all that the Pod was given in turn, with spaces between.
     pub target: Option<String>,
     /// For an in-place change: the containers that it restarts.
-    pub containers: Vec<Before>,
+    pub containers: Vec<ContainerBefore>,
     /// What a newer build has stored with the claim, if it has.
     pub carried: Option<Arc<Carried>>,
 }
@@ -86,7 +86,7 @@ impl Detail {
             self.containers.extend(kept);
         }
         let former = earlier.map_or(&[][..], |earlier| &earlier.containers);
-        let resizes = |containers: &[Before]| containers.iter().all(|c| c.image.is_none());
+        let resizes = |containers: &[ContainerBefore]| containers.iter().all(|c| c.image.is_none());
         // The same change, which may not have been written yet, takes no place of itself.
         let is_another = earlier.is_none_or(|earlier| earlier.target != self.target);
         let stacks = gives_way && is_another && resizes(&self.containers) && resizes(former);
@@ -217,7 +217,7 @@ pub trait Store: Send + Sync + 'static {
     /// Names of up to `most` Pods that `rules` selects and that are unavailable, longest first, and since when.
     fn unavailable(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)>;
     /// Pods that `rules` selects and that serve, but do not count as available, by their names.
-    fn announced(&self, rules: &RuleSet) -> Vec<(String, Announced)>;
+    fn announced(&self, rules: &RuleSet) -> Vec<(String, AnnouncedDisruption)>;
     /// Name of a Pod that `rules` selects and that counts as not available because the cache has its metadata alone.
     fn unreadable(&self, rules: &RuleSet) -> Option<String>;
     /// Of a Pod that is available: whether the kubelet has deferred its last resize. `None` if the Pod is not available or

@@ -8,23 +8,23 @@ use http_body_util::BodyExt;
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::memory::{Arriving, Excess, Memory, copies, needed};
-use super::status::{closing, failure};
+use super::review_memory::{ArrivingBody, MemoryExcess, ReviewMemory, copy_bytes, review_bytes};
+use super::status::{close_connection, failure_response};
 
 /// How much of an oversized body is read and dropped, in multiples of the limit. A client that is still sending when
 /// the connection closes may never see the answer.
-const DISCARD: usize = 4;
+const DISCARD_FACTOR: usize = 4;
 
 /// A body, and the memory that its review may take until the verdict.
-pub(super) struct Held<'m> {
+pub(super) struct ReceivedBody<'m> {
     pub(super) bytes: Bytes,
     pub(super) memory: SemaphorePermit<'m>,
     /// Why it can only be parsed in outline: `memory` is that of its copies.
-    pub(super) excess: Option<Excess>,
+    pub(super) excess: Option<MemoryExcess>,
 }
 
 /// Bounds of one body.
-pub(super) struct Bounds {
+pub(super) struct BodyBounds {
     /// Bytes.
     pub(super) limit: usize,
     /// Until when it must be there.
@@ -50,7 +50,7 @@ pub(super) enum BodyError {
 
 impl BodyError {
     /// Name in metrics.
-    pub(super) fn label(self) -> &'static str {
+    pub(super) fn metric_label(self) -> &'static str {
         match self {
             BodyError::Oversized => "oversized",
             BodyError::Slow => "slow",
@@ -70,7 +70,7 @@ impl BodyError {
     }
 
     /// The answer; `limit` in bytes.
-    pub(super) fn answer(self, limit: usize) -> Response {
+    pub(super) fn to_response(self, limit: usize) -> Response {
         let (reason, message) = match self {
             BodyError::Oversized => (
                 "RequestEntityTooLarge",
@@ -86,25 +86,25 @@ impl BodyError {
                 "the body could not be read to its end".to_owned(),
             ),
         };
-        closing(failure(self.code(), reason, &message))
+        close_connection(failure_response(self.code(), reason, &message))
     }
 }
 
 /// Reads all of `body` within `bounds`, and waits for the memory that its review takes.
-pub(super) async fn read<'m>(
+pub(super) async fn read_body<'m>(
     body: Body,
-    bounds: Bounds,
-    arriving: Arriving,
-    memory: &'m Memory,
-) -> Result<Held<'m>, BodyError> {
+    bounds: BodyBounds,
+    arriving: ArrivingBody,
+    memory: &'m ReviewMemory,
+) -> Result<ReceivedBody<'m>, BodyError> {
     let whole = async {
-        let collected = timeout_at(bounds.arrived, collect(body, bounds.limit, &arriving));
+        let collected = timeout_at(bounds.arrived, collect_body(body, bounds.limit, &arriving));
         let bytes = collected.await.unwrap_or(Err(BodyError::Slow))?;
-        let needed = needed(&bytes, bounds.per_value);
-        let excess = memory.excess(needed);
-        let room = memory.review(excess.map_or(needed, |_| copies(bytes.len())));
+        let needed = review_bytes(&bytes, bounds.per_value);
+        let excess = memory.check_excess(needed);
+        let room = memory.acquire_review(excess.map_or(needed, |_| copy_bytes(bytes.len())));
         match timeout_at(bounds.deadline, room).await {
-            Ok(Some(memory)) => Ok(Held {
+            Ok(Some(memory)) => Ok(ReceivedBody {
                 bytes,
                 memory,
                 excess,
@@ -114,12 +114,16 @@ pub(super) async fn read<'m>(
     };
     tokio::select! {
         biased;
-        () = arriving.lost() => Err(BodyError::Busy),
+        () = arriving.wait_until_lost() => Err(BodyError::Busy),
         held = whole => held,
     }
 }
 
-async fn collect(mut body: Body, limit: usize, arriving: &Arriving) -> Result<Bytes, BodyError> {
+async fn collect_body(
+    mut body: Body,
+    limit: usize,
+    arriving: &ArrivingBody,
+) -> Result<Bytes, BodyError> {
     let mut buffer = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
@@ -127,10 +131,10 @@ async fn collect(mut body: Body, limit: usize, arriving: &Arriving) -> Result<By
         };
         if buffer.len() + data.len() > limit {
             drop(buffer);
-            discard(body, limit * DISCARD).await;
+            discard_body(body, limit * DISCARD_FACTOR).await;
             return Err(BodyError::Oversized);
         }
-        if !arriving.grow(data.len()) {
+        if !arriving.reserve_bytes(data.len()) {
             return Err(BodyError::Busy);
         }
         buffer.extend_from_slice(&data);
@@ -138,7 +142,7 @@ async fn collect(mut body: Body, limit: usize, arriving: &Arriving) -> Result<By
     Ok(buffer.freeze())
 }
 
-async fn discard(mut body: Body, mut left: usize) {
+async fn discard_body(mut body: Body, mut left: usize) {
     while let Some(Ok(frame)) = body.frame().await {
         let length = frame.data_ref().map_or(0, Bytes::len);
         if length > left {
@@ -159,8 +163,8 @@ mod tests {
 
     use super::*;
     use crate::server::Limits;
-    use crate::server::dial::Own;
-    use crate::server::places::{Place, Places};
+    use crate::server::connection_slots::{ConnectionSlot, ConnectionSlots};
+    use crate::server::self_check::OwnConnections;
     use crate::telemetry::metrics::{Exposition, LoadMetrics};
 
     fn chunks(sizes: &[usize]) -> Body {
@@ -171,19 +175,24 @@ mod tests {
         Body::from_stream(stream::iter(chunks))
     }
 
-    fn place(last: u8) -> Arc<Place> {
+    fn place(last: u8) -> Arc<ConnectionSlot> {
         let metrics = LoadMetrics::register(&Exposition::default());
-        let places = Places::new("webhook", &Limits::default(), &metrics, Own::default());
-        places.enter(SocketAddr::from(([10, 0, 0, last], 1)))
+        let places = ConnectionSlots::new(
+            "webhook",
+            &Limits::default(),
+            &metrics,
+            OwnConnections::default(),
+        );
+        places.acquire_slot(SocketAddr::from(([10, 0, 0, last], 1)))
     }
 
-    fn memory(limits: Limits) -> Memory {
-        Memory::new(&limits, &LoadMetrics::register(&Exposition::default()))
+    fn memory(limits: Limits) -> ReviewMemory {
+        ReviewMemory::new(&limits, &LoadMetrics::register(&Exposition::default()))
     }
 
-    fn bounds() -> Bounds {
+    fn bounds() -> BodyBounds {
         let deadline = Instant::now() + Duration::from_secs(5);
-        Bounds {
+        BodyBounds {
             limit: 10_000,
             arrived: deadline,
             deadline,
@@ -191,9 +200,9 @@ mod tests {
         }
     }
 
-    async fn outcome(body: Body, memory: &Memory) -> Result<usize, BodyError> {
-        let arriving = memory.arriving(&place(1));
-        let held = read(body, bounds(), arriving, memory).await;
+    async fn outcome(body: Body, memory: &ReviewMemory) -> Result<usize, BodyError> {
+        let arriving = memory.begin_body(&place(1));
+        let held = read_body(body, bounds(), arriving, memory).await;
         held.map(|held| held.bytes.len())
     }
 
@@ -221,8 +230,8 @@ mod tests {
             ..Limits::default()
         });
         let held_open = (0..3).map(|_| {
-            let arriving = memory.arriving(&place(2));
-            read(endless(8_000), bounds(), arriving, &memory)
+            let arriving = memory.begin_body(&place(2));
+            read_body(endless(8_000), bounds(), arriving, &memory)
         });
         let honest = async {
             tokio::task::yield_now().await;
@@ -243,12 +252,12 @@ mod tests {
             ..Limits::default()
         });
         for (items, excess) in [(1_000, false), (3_000, true)] {
-            let bounds = Bounds {
+            let bounds = BodyBounds {
                 per_value: 1_000,
                 ..bounds()
             };
             let body = Body::from("[0".to_owned() + &",0".repeat(items) + "]");
-            let held = read(body, bounds, memory.arriving(&place(1)), &memory).await;
+            let held = read_body(body, bounds, memory.begin_body(&place(1)), &memory).await;
             assert_eq!(held.ok().unwrap().excess.is_some(), excess);
         }
     }

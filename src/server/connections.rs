@@ -22,22 +22,22 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::caller::Caller;
-use super::dial::Own;
-use super::places::{Full, Place, Places};
-use super::quiet::Quiet;
+use super::connection_slots::{ConnectionSlot, ConnectionSlots, SlotsExhausted};
+use super::log_limiter::LogLimiter;
+use super::self_check::OwnConnections;
 use super::{Limits, Shutdown};
 use crate::telemetry::metrics::{ListenerLabel, ServerMetrics};
-use crate::tls::clients::{Client, Clients};
+use crate::tls::client_authorities::{ClientAuthorities, TlsClient};
 
 /// Pause after an accept that failed, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a proven client may take to notice that its silent connection ends.
-const GOODBYE: Duration = Duration::from_secs(1);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Failed accepts that are logged in a period.
-const LOGGED: u64 = 3;
+const MAX_LOGGED_FAILURES: u64 = 3;
 /// Requests at once on an HTTP/2 connection. API servers call webhooks over HTTP/1.1.
-const MOST_STREAMS: u32 = 32;
+const MAX_STREAMS: u32 = 32;
 
 /// A bound socket and what is served on it.
 pub struct Listener {
@@ -48,7 +48,7 @@ pub struct Listener {
     /// TLS, or plain HTTP.
     pub tls: Option<Arc<ServerConfig>>,
     /// Whose calls are served; all, if nobody has said.
-    pub clients: Option<Arc<Clients>>,
+    pub clients: Option<Arc<ClientAuthorities>>,
     /// Answers requests.
     pub router: Router,
     /// Bounds.
@@ -58,14 +58,14 @@ pub struct Listener {
     /// When to end.
     pub shutdown: Shutdown,
     /// Connections that this process makes to itself.
-    pub own: Own,
+    pub own: OwnConnections,
 }
 
 impl Listener {
     /// Serves until [`Shutdown`] has run its course; returns when every connection has ended.
     pub async fn serve(self) {
         let load = &self.metrics.load;
-        let places = Places::new(self.name, &self.limits, load, self.own);
+        let places = ConnectionSlots::new(self.name, &self.limits, load, self.own);
         let connections = Arc::new(Connections {
             silent: load.shed(self.name, "silent"),
             full: load.shed(self.name, "full"),
@@ -77,9 +77,9 @@ impl Listener {
             metrics: self.metrics,
             shutdown: self.shutdown,
         });
-        let log = Quiet::new(
+        let log = LogLimiter::new(
             "failed accepts",
-            LOGGED,
+            MAX_LOGGED_FAILURES,
             connections.metrics.load.unlogged.clone(),
         );
         let mut tasks = JoinSet::new();
@@ -91,7 +91,7 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let place = places.enter(peer);
+                    let place = places.acquire_slot(peer);
                     tasks.spawn(connections.clone().serve(stream, place));
                 }
                 Err(error) => {
@@ -99,7 +99,7 @@ impl Listener {
                         tracing::warn!(listener = self.name, %error, "accept failed");
                     }
                     // The file descriptors may have run out.
-                    places.shed();
+                    places.shed_connection();
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -108,7 +108,7 @@ impl Listener {
         // Connections that the kernel has completed already would be reset by closing the socket.
         tokio::task::yield_now().await;
         while let Some(Ok((stream, peer))) = self.socket.accept().now_or_never() {
-            tasks.spawn(connections.clone().serve(stream, places.enter(peer)));
+            tasks.spawn(connections.clone().serve(stream, places.acquire_slot(peer)));
         }
         drop(self.socket);
         tokio::select! {
@@ -125,7 +125,7 @@ impl Listener {
 struct Connections {
     name: &'static str,
     tls: Option<TlsAcceptor>,
-    clients: Option<Arc<Clients>>,
+    clients: Option<Arc<ClientAuthorities>>,
     router: Router,
     limits: Limits,
     metrics: ServerMetrics,
@@ -136,31 +136,31 @@ struct Connections {
 
 impl Connections {
     /// Serves one connection to its end, or until its place is given to another one.
-    async fn serve(self: Arc<Self>, stream: TcpStream, place: Arc<Place>) {
-        let _open = Open::new(&self.metrics, self.name);
+    async fn serve(self: Arc<Self>, stream: TcpStream, place: Arc<ConnectionSlot>) {
+        let _open = OpenConnectionGuard::new(&self.metrics, self.name);
         tokio::select! {
             biased;
-            () = place.shed() => {}
-            () = self.tls(stream, &place) => {}
+            () = place.wait_until_shed() => {}
+            () = self.accept_tls(stream, &place) => {}
         }
     }
 
-    async fn tls(self: Arc<Self>, stream: TcpStream, place: &Arc<Place>) {
+    async fn accept_tls(self: Arc<Self>, stream: TcpStream, place: &Arc<ConnectionSlot>) {
         // Answers are one small write; without this they could wait for the client's acknowledgement.
         let _ = stream.set_nodelay(true);
         let Some(acceptor) = self.tls.clone() else {
-            return self.http(stream, false, None, place).await;
+            return self.serve_http(stream, false, None, place).await;
         };
         match timeout(self.limits.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let session = stream.get_ref().1;
                 let http2 = session.alpn_protocol() == Some(b"h2");
                 let shown = session.peer_certificates().unwrap_or_default();
-                let client = self.clients.as_ref().map(|it| it.client(shown));
-                if caller(client.as_ref()) == Caller::Known {
-                    place.prove();
+                let client = self.clients.as_ref().map(|it| it.identify_client(shown));
+                if identify_caller(client.as_ref()) == Caller::Known {
+                    place.mark_proven();
                 }
-                self.http(stream, http2, client, place).await;
+                self.serve_http(stream, http2, client, place).await;
             }
             Ok(Err(error)) => self.handshake_failed(&error.to_string()),
             Err(_) => self.handshake_failed("took too long"),
@@ -173,53 +173,55 @@ impl Connections {
         tracing::debug!(listener = self.name, why, "TLS handshake failed");
     }
 
-    async fn http(
+    async fn serve_http(
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
         http2: bool,
-        client: Option<Client>,
-        place: &Arc<Place>,
+        client: Option<TlsClient>,
+        place: &Arc<ConnectionSlot>,
     ) {
-        let activity = Arc::new(Activity::default());
+        let activity = Arc::new(ConnectionActivity::default());
         let (this, on, active) = (self.clone(), place.clone(), activity.clone());
         let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
-            let serving = active.begin();
-            request.extensions_mut().insert(caller(client.as_ref()));
+            let serving = active.begin_request();
+            request
+                .extensions_mut()
+                .insert(identify_caller(client.as_ref()));
             request.extensions_mut().insert(on.clone());
-            let answer = this.clone().answer(request);
+            let answer = this.clone().answer_request(request);
             async move {
                 let _serving = serving;
                 answer.await
             }
         });
-        let builder = self.builder(http2);
+        let builder = self.http_builder(http2);
         let mut connection =
             std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
 
         tokio::select! {
-            ended = connection.as_mut() => return log_end(ended),
-            () = self.silence(&activity, place) => {
+            ended = connection.as_mut() => return log_connection_end(ended),
+            () = self.wait_until_idle(&activity, place) => {
                 self.silent.inc();
                 // A proven client learns of the end, so that it does not send another request.
                 connection.as_mut().graceful_shutdown();
-                let _ = timeout(GOODBYE, connection.as_mut()).await;
+                let _ = timeout(GOODBYE_TIMEOUT, connection.as_mut()).await;
                 return;
             }
             () = self.shutdown.stopping() => {}
         }
         // A connection just made has its first request on the way: ending it now would fail that request.
         tokio::select! {
-            ended = connection.as_mut() => return log_end(ended),
+            ended = connection.as_mut() => return log_connection_end(ended),
             _ = timeout(self.limits.last_request, activity.asked.cancelled()) => {}
         }
         connection.as_mut().graceful_shutdown();
-        log_end(connection.await);
+        log_connection_end(connection.await);
     }
 
     /// Ends when the client has sent no request for longer than its standing allows.
-    async fn silence(&self, activity: &Activity, place: &Place) {
+    async fn wait_until_idle(&self, activity: &ConnectionActivity, place: &ConnectionSlot) {
         loop {
-            let is_calm = place.is_proven() || place.unproven() <= self.limits.unproven_calm;
+            let is_calm = place.is_proven() || place.unproven_count() <= self.limits.unproven_calm;
             let allowed = match is_calm {
                 true => self.limits.idle,
                 false => self.limits.unproven_idle,
@@ -236,7 +238,7 @@ impl Connections {
     }
 
     /// Fixed to the protocol that was negotiated: guessing it from the first bytes has no timeout.
-    fn builder(&self, http2: bool) -> auto::Builder<TokioExecutor> {
+    fn http_builder(&self, http2: bool) -> auto::Builder<TokioExecutor> {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
             .http1()
@@ -245,7 +247,7 @@ impl Connections {
         builder
             .http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(MOST_STREAMS)
+            .max_concurrent_streams(MAX_STREAMS)
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(10));
         if http2 {
@@ -255,13 +257,13 @@ impl Connections {
         }
     }
 
-    async fn answer(
+    async fn answer_request(
         self: Arc<Self>,
         request: hyper::Request<Incoming>,
     ) -> Result<axum::response::Response, Infallible> {
         let http1 = request.version() <= Version::HTTP_11;
         let mut response = self.router.clone().oneshot(request).await?;
-        let full = response.extensions().get::<Full>().is_some();
+        let full = response.extensions().get::<SlotsExhausted>().is_some();
         if full {
             self.full.inc();
         }
@@ -276,8 +278,8 @@ impl Connections {
 }
 
 /// Who calls on a connection; without a client, nobody has said whose calls are served.
-fn caller(client: Option<&Client>) -> Caller {
-    match client.map(Client::may_call) {
+fn identify_caller(client: Option<&TlsClient>) -> Caller {
+    match client.map(TlsClient::may_call) {
         None => Caller::Anyone,
         Some(true) => Caller::Known,
         Some(false) => Caller::Unknown,
@@ -285,29 +287,29 @@ fn caller(client: Option<&Client>) -> Caller {
 }
 
 /// What a connection is doing.
-struct Activity {
+struct ConnectionActivity {
     /// A request has come.
     asked: CancellationToken,
     state: Mutex<(usize, Instant)>,
 }
 
 /// A request of a connection is being answered until dropped.
-struct Serving(Arc<Activity>);
+struct ServingGuard(Arc<ConnectionActivity>);
 
-impl Default for Activity {
+impl Default for ConnectionActivity {
     fn default() -> Self {
-        Activity {
+        ConnectionActivity {
             asked: CancellationToken::new(),
             state: Mutex::new((0, Instant::now())),
         }
     }
 }
 
-impl Activity {
-    fn begin(self: &Arc<Self>) -> Serving {
+impl ConnectionActivity {
+    fn begin_request(self: &Arc<Self>) -> ServingGuard {
         self.asked.cancel();
         self.state.lock().0 += 1;
-        Serving(self.clone())
+        ServingGuard(self.clone())
     }
 
     /// Since when no request is being answered.
@@ -317,7 +319,7 @@ impl Activity {
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServingGuard {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         *state = (state.0 - 1, Instant::now());
@@ -325,26 +327,26 @@ impl Drop for Serving {
 }
 
 /// Broken connections are the client's doing.
-fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+fn log_connection_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
     }
 }
 
 /// Counts a connection as open until dropped.
-struct Open(prometheus_client::metrics::gauge::Gauge);
+struct OpenConnectionGuard(prometheus_client::metrics::gauge::Gauge);
 
-impl Open {
-    fn new(metrics: &ServerMetrics, listener: &'static str) -> Open {
+impl OpenConnectionGuard {
+    fn new(metrics: &ServerMetrics, listener: &'static str) -> OpenConnectionGuard {
         let gauge = metrics
             .connections
             .get_or_create_owned(&ListenerLabel { listener });
         gauge.inc();
-        Open(gauge)
+        OpenConnectionGuard(gauge)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnectionGuard {
     fn drop(&mut self) {
         self.0.dec();
     }

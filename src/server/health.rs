@@ -22,25 +22,25 @@ use crate::telemetry::metrics::{CONTENT_TYPE, Exposition};
 const CHECK_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A detail to show, or why the process is not ready.
-pub type Checked = Result<String, String>;
+pub type CheckResult = Result<String, String>;
 
-type Check = Arc<dyn Fn() -> BoxFuture<'static, Checked> + Send + Sync>;
+type ReadinessCheck = Arc<dyn Fn() -> BoxFuture<'static, CheckResult> + Send + Sync>;
 
 /// Why the process should be started anew, if it should.
-type Life = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+type LivenessCheck = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// The checks behind `/livez` and `/readyz`. Cloning shares them.
 #[derive(Clone)]
 pub struct Health {
-    lives: Arc<RwLock<Vec<Life>>>,
-    checks: Arc<RwLock<Vec<(&'static str, Check)>>>,
+    liveness_checks: Arc<RwLock<Vec<LivenessCheck>>>,
+    checks: Arc<RwLock<Vec<(&'static str, ReadinessCheck)>>>,
     shutdown: Shutdown,
     metrics: Exposition,
 }
 
 /// Outcome of all checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ReadinessReport {
     /// Whether all checks passed and the process is not ending.
     pub ready: bool,
     /// One line per check.
@@ -51,7 +51,7 @@ impl Health {
     /// Ready once every check added passes, until `shutdown` begins to drain.
     pub fn new(shutdown: Shutdown, metrics: Exposition) -> Health {
         Health {
-            lives: Arc::default(),
+            liveness_checks: Arc::default(),
             checks: Arc::default(),
             shutdown,
             metrics,
@@ -59,10 +59,10 @@ impl Health {
     }
 
     /// Adds a readiness check, such as `caches synced`. It is asked on every probe and has two seconds.
-    pub fn check<F, R>(&self, name: &'static str, check: F)
+    pub fn add_readiness_check<F, R>(&self, name: &'static str, check: F)
     where
         F: Fn() -> R + Send + Sync + 'static,
-        R: Future<Output = Checked> + Send + 'static,
+        R: Future<Output = CheckResult> + Send + 'static,
     {
         self.checks
             .write()
@@ -70,18 +70,18 @@ impl Health {
     }
 
     /// Adds a check of `/livez`, which must not block: why the process should be started anew, if it should.
-    pub fn check_life(&self, why: impl Fn() -> Option<String> + Send + Sync + 'static) {
-        self.lives.write().push(Arc::new(why));
+    pub fn add_liveness_check(&self, why: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        self.liveness_checks.write().push(Arc::new(why));
     }
 
     /// Why the process should be started anew; empty while it is fine.
-    pub fn ills(&self) -> Vec<String> {
-        let lives = self.lives.read().clone();
+    pub fn liveness_failures(&self) -> Vec<String> {
+        let lives = self.liveness_checks.read().clone();
         lives.iter().filter_map(|why| why()).collect()
     }
 
     /// Runs all checks at once. Who is to be started anew is not ready.
-    pub async fn report(&self) -> Report {
+    pub async fn run_checks(&self) -> ReadinessReport {
         let checks = self.checks.read().clone();
         let outcomes = join_all(
             checks
@@ -89,8 +89,8 @@ impl Health {
                 .map(|(_, check)| timeout(CHECK_DEADLINE, check())),
         )
         .await;
-        let ills = self.ills();
-        let mut report = Report {
+        let ills = self.liveness_failures();
+        let mut report = ReadinessReport {
             ready: !self.shutdown.is_draining() && ills.is_empty(),
             text: ills
                 .iter()
@@ -129,20 +129,20 @@ impl Health {
 }
 
 async fn livez(State(health): State<Health>) -> Response {
-    let ills = health.ills();
+    let ills = health.liveness_failures();
     if ills.is_empty() {
-        return text(StatusCode::OK, "alive\n".to_owned());
+        return plain_text_response(StatusCode::OK, "alive\n".to_owned());
     }
     let lines = ills.iter().map(|why| format!("[-] {why}\n"));
-    text(
+    plain_text_response(
         StatusCode::INTERNAL_SERVER_ERROR,
         lines.chain(["not alive\n".to_owned()]).collect(),
     )
 }
 
 async fn readyz(State(health): State<Health>) -> Response {
-    let report = health.report().await;
-    text(
+    let report = health.run_checks().await;
+    plain_text_response(
         if report.ready {
             StatusCode::OK
         } else {
@@ -155,14 +155,14 @@ async fn readyz(State(health): State<Health>) -> Response {
 async fn metrics(State(health): State<Health>) -> Response {
     match health.metrics.encode() {
         Ok(body) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], body).into_response(),
-        Err(_) => text(
+        Err(_) => plain_text_response(
             StatusCode::INTERNAL_SERVER_ERROR,
             "the metrics could not be written\n".to_owned(),
         ),
     }
 }
 
-fn text(code: StatusCode, body: String) -> Response {
+fn plain_text_response(code: StatusCode, body: String) -> Response {
     (
         code,
         [
@@ -190,18 +190,18 @@ mod tests {
     #[tokio::test]
     async fn every_check_must_pass() {
         let (health, shutdown) = health();
-        health.check("caches synced", async || Ok("5 kinds".to_owned()));
+        health.add_readiness_check("caches synced", async || Ok("5 kinds".to_owned()));
         assert_eq!(
-            health.report().await,
-            Report {
+            health.run_checks().await,
+            ReadinessReport {
                 ready: true,
                 text: "[+] caches synced: 5 kinds\nready\n".to_owned()
             }
         );
-        health.check("webhook listener", async || {
+        health.add_readiness_check("webhook listener", async || {
             Err("connection refused".to_owned())
         });
-        let report = health.report().await;
+        let report = health.run_checks().await;
         assert!(!report.ready);
         assert_eq!(
             report.text,
@@ -210,7 +210,7 @@ mod tests {
         shutdown.drain();
         assert!(
             health
-                .report()
+                .run_checks()
                 .await
                 .text
                 .starts_with("[-] shutdown: draining\n")
@@ -220,13 +220,16 @@ mod tests {
     #[tokio::test]
     async fn every_ill_is_told_and_ends_readiness() {
         let (health, _) = health();
-        health.check_life(|| None);
-        assert_eq!(health.ills(), Vec::<String>::new());
-        assert!(health.report().await.ready);
-        health.check_life(|| Some("a watch panicked".to_owned()));
-        health.check_life(|| Some("the index is locked".to_owned()));
-        assert_eq!(health.ills(), ["a watch panicked", "the index is locked"]);
-        let report = health.report().await;
+        health.add_liveness_check(|| None);
+        assert_eq!(health.liveness_failures(), Vec::<String>::new());
+        assert!(health.run_checks().await.ready);
+        health.add_liveness_check(|| Some("a watch panicked".to_owned()));
+        health.add_liveness_check(|| Some("the index is locked".to_owned()));
+        assert_eq!(
+            health.liveness_failures(),
+            ["a watch panicked", "the index is locked"]
+        );
+        let report = health.run_checks().await;
         let text = "[-] life: a watch panicked\n[-] life: the index is locked\nnot ready\n";
         assert_eq!((report.ready, report.text.as_str()), (false, text));
     }
@@ -234,9 +237,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_check_that_hangs_has_failed() {
         let (health, _) = health();
-        health.check("caches synced", std::future::pending);
+        health.add_readiness_check("caches synced", std::future::pending);
         assert_eq!(
-            health.report().await.text,
+            health.run_checks().await.text,
             "[-] caches synced: no answer in time\nnot ready\n"
         );
     }

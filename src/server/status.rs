@@ -5,16 +5,16 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
 /// A failure `code` with a message for people.
-pub(super) fn failure(code: StatusCode, reason: &'static str, message: &str) -> Response {
+pub(super) fn failure_response(code: StatusCode, reason: &'static str, message: &str) -> Response {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {},
         "status": "Failure", "code": code.as_u16(), "reason": reason, "message": message,
     });
-    json_body(code, status.to_string().into_bytes())
+    json_response(code, status.to_string().into_bytes())
 }
 
 /// A JSON body.
-pub(super) fn json_body(code: StatusCode, body: Vec<u8>) -> Response {
+pub(super) fn json_response(code: StatusCode, body: Vec<u8>) -> Response {
     (
         code,
         [(
@@ -27,7 +27,7 @@ pub(super) fn json_body(code: StatusCode, body: Vec<u8>) -> Response {
 }
 
 /// Makes an HTTP/1 connection end after this answer, because the rest of the request was not read.
-pub(super) fn closing(mut response: Response) -> Response {
+pub(super) fn close_connection(mut response: Response) -> Response {
     response
         .headers_mut()
         .insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -13,91 +13,96 @@ use http::{StatusCode, header};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::body::{self, BodyError, Bounds, Held};
+use super::body::{self, BodyBounds, BodyError, ReceivedBody};
 use super::caller::Caller;
-use super::dial::Own;
-use super::memory::Memory;
-use super::places::{Full, Place, Places};
-use super::quiet::Quiet;
-use super::status::{closing, failure, json_body};
-use super::{Limits, timeout};
+use super::connection_slots::{ConnectionSlot, ConnectionSlots, SlotsExhausted};
+use super::log_limiter::LogLimiter;
+use super::review_memory::ReviewMemory;
+use super::self_check::OwnConnections;
+use super::status::{close_connection, failure_response, json_response};
+use super::{Limits, call_timeout};
 use crate::admission::review::{self, Handler, Verdict};
 use crate::telemetry::metrics::{
     LoadMetrics, RefusedLabel, ReviewLabels, RouteLabel, ServerMetrics,
 };
 
 /// A webhook path and who decides its reviews.
-pub type Routes = Vec<(&'static str, Arc<dyn Handler>)>;
+pub type WebhookRoutes = Vec<(&'static str, Arc<dyn Handler>)>;
 
 /// Why the fallback decides.
 const OVERLOADED: &str = "the admission server is overloaded";
-const LATE: &str = "the decision was not ready before the API server's deadline";
-const UNKNOWN: &str = "calls need a client certificate that --client-ca-file and --client-name of the server admit: \
+const DEADLINE_PASSED: &str = "the decision was not ready before the API server's deadline";
+const UNKNOWN_CLIENT: &str = "calls need a client certificate that --client-ca-file and --client-name of the server admit: \
      give the API server one by its AdmissionConfiguration";
-const PANICKED: &str = "the review ended in an internal error";
+const REVIEW_PANICKED: &str = "the review ended in an internal error";
 
 /// Lines about calls that are no review, in ten seconds.
-const REFUSALS: u64 = 20;
+const MAX_LOGGED_REFUSALS: u64 = 20;
 /// Lines about denials in ten seconds, where callers are not known to be API servers.
-const DENIALS: u64 = 2000;
+const MAX_LOGGED_DENIALS: u64 = 2000;
 
 /// Where calls come from that no listener has brought.
-const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+const UNKNOWN_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-struct Shared {
+struct RouterState {
     limits: Limits,
     metrics: ServerMetrics,
     slots: Semaphore,
-    memory: Memory,
+    memory: ReviewMemory,
     /// Of calls that are no review.
-    refusals: Quiet,
+    refusals: LogLimiter,
     /// Of denials where callers are not known to be API servers.
-    denials: Quiet,
+    denials: LogLimiter,
     /// Of calls that no listener has brought; in no metric.
-    elsewhere: Arc<Places>,
+    elsewhere: Arc<ConnectionSlots>,
 }
 
-struct Route {
+struct WebhookRoute {
     path: &'static str,
     handler: Arc<dyn Handler>,
-    shared: Arc<Shared>,
+    shared: Arc<RouterState>,
 }
 
 /// The webhook paths. POST only; other methods get 405, other paths 404.
-pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Router {
-    let shared = Arc::new(Shared {
+pub fn webhook_router(routes: WebhookRoutes, limits: &Limits, metrics: &ServerMetrics) -> Router {
+    let shared = Arc::new(RouterState {
         limits: limits.clone(),
         metrics: metrics.clone(),
         slots: Semaphore::new(limits.reviews),
-        memory: Memory::new(limits, &metrics.load),
-        refusals: Quiet::new(
+        memory: ReviewMemory::new(limits, &metrics.load),
+        refusals: LogLimiter::new(
             "calls that are no review",
-            REFUSALS,
+            MAX_LOGGED_REFUSALS,
             metrics.load.unlogged.clone(),
         ),
-        denials: Quiet::new("denials", DENIALS, metrics.load.unlogged.clone()),
-        elsewhere: Places::new("", limits, &LoadMetrics::default(), Own::default()),
+        denials: LogLimiter::new("denials", MAX_LOGGED_DENIALS, metrics.load.unlogged.clone()),
+        elsewhere: ConnectionSlots::new(
+            "",
+            limits,
+            &LoadMetrics::default(),
+            OwnConnections::default(),
+        ),
     });
     let mut router = Router::new();
     for (path, handler) in routes {
-        metrics.begin(path);
-        let route = Arc::new(Route {
+        metrics.init_route(path);
+        let route = Arc::new(WebhookRoute {
             path,
             handler,
             shared: shared.clone(),
         });
-        router = router.route(path, post(call).with_state(route));
+        router = router.route(path, post(handle_call).with_state(route));
     }
     router
         .fallback(async || {
-            failure(
+            failure_response(
                 StatusCode::NOT_FOUND,
                 "NotFound",
                 "no webhook has this path",
             )
         })
         .method_not_allowed_fallback(async || {
-            failure(
+            failure_response(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "MethodNotAllowed",
                 "webhooks are called by POST",
@@ -105,11 +110,11 @@ pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Route
         })
 }
 
-async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
+async fn handle_call(State(route): State<Arc<WebhookRoute>>, request: Request) -> Response {
     let arrival = Instant::now();
     let caller = request.extensions().get::<Caller>().copied();
     if caller == Some(Caller::Unknown) {
-        route.count("unauthenticated", 403);
+        route.count_review("unauthenticated", 403);
         let label = RefusedLabel {
             reason: "certificate",
         };
@@ -120,34 +125,38 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
                 "a call without a known client certificate"
             );
         }
-        return closing(failure(StatusCode::FORBIDDEN, "Forbidden", UNKNOWN));
+        return close_connection(failure_response(
+            StatusCode::FORBIDDEN,
+            "Forbidden",
+            UNKNOWN_CLIENT,
+        ));
     }
-    let deadline = timeout::deadline(request.uri().query(), arrival);
+    let deadline = call_timeout::review_deadline(request.uri().query(), arrival);
     if !is_json(&request) {
-        route.count("malformed", 415);
+        route.count_review("malformed", 415);
         let message = "the Content-Type must be application/json";
-        return failure(
+        return failure_response(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "UnsupportedMediaType",
             message,
         );
     }
-    let place = request.extensions().get::<Arc<Place>>().cloned();
-    let place = place.unwrap_or_else(|| route.shared.elsewhere.enter(NOWHERE));
-    let Shared { limits, memory, .. } = &*route.shared;
-    let bounds = Bounds {
+    let place = request.extensions().get::<Arc<ConnectionSlot>>().cloned();
+    let place = place.unwrap_or_else(|| route.shared.elsewhere.acquire_slot(UNKNOWN_PEER));
+    let RouterState { limits, memory, .. } = &*route.shared;
+    let bounds = BodyBounds {
         limit: limits.body_bytes,
         arrived: deadline.min(arrival + limits.body),
         deadline,
         per_value: route.handler.bytes_per_value(),
     };
-    let arriving = memory.arriving(&place);
-    let held = match body::read(request.into_body(), bounds, arriving, memory).await {
+    let arriving = memory.begin_body(&place);
+    let held = match body::read_body(request.into_body(), bounds, arriving, memory).await {
         Ok(held) => held,
-        Err(error) => return route.unread(error),
+        Err(error) => return route.body_error_response(error),
     };
     // Held until the verdict: so long there are copies of the body.
-    let Held {
+    let ReceivedBody {
         bytes,
         memory: _memory,
         excess,
@@ -156,13 +165,13 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
     drop(bytes);
     let mut request = match parsed {
         Ok(request) => request,
-        Err(malformed) => return route.malformed(malformed),
+        Err(malformed) => return route.malformed_response(malformed),
     };
     request.is_verified = caller == Some(Caller::Known);
-    let _deciding = place.decide();
+    let _deciding = place.begin_review();
     let verdict = match excess {
-        None => route.decide(&request, deadline).await,
-        Some(excess) => route.refuse(&request, &excess.to_string()),
+        None => route.decide_review(&request, deadline).await,
+        Some(excess) => route.refuse_excessive(&request, &excess.to_string()),
     };
     let label = RouteLabel { route: route.path };
     route
@@ -171,9 +180,9 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
         .duration
         .get_or_create(&label)
         .observe(arrival.elapsed().as_secs_f64());
-    let mut answer = route.answer(&request, &verdict, caller);
-    if !place.prove() {
-        answer.extensions_mut().insert(Full);
+    let mut answer = route.verdict_response(&request, &verdict, caller);
+    if !place.mark_proven() {
+        answer.extensions_mut().insert(SlotsExhausted);
     }
     answer
 }
@@ -192,16 +201,16 @@ fn is_json(request: &Request) -> bool {
     kind.trim().eq_ignore_ascii_case("application/json")
 }
 
-impl Route {
+impl WebhookRoute {
     /// A verdict by `deadline`, by the fallback if need be.
-    async fn decide(&self, request: &review::Request, deadline: Instant) -> Verdict {
+    async fn decide_review(&self, request: &review::Request, deadline: Instant) -> Verdict {
         let metrics = &self.shared.metrics;
         let label = RouteLabel { route: self.path };
         let Ok(_slot) = self.shared.slots.try_acquire() else {
             metrics.shed.get_or_create(&label).inc();
             return self.fallback(request, OVERLOADED);
         };
-        let _counted = InFlight::new(metrics);
+        let _counted = InFlightGuard::new(metrics);
         // A panicking handler may leave its own state torn, which is its own locks' business; nothing here is.
         let review = AssertUnwindSafe(self.handler.review(request, deadline)).catch_unwind();
         match timeout_at(deadline, review).await {
@@ -209,25 +218,25 @@ impl Route {
             Ok(Err(_)) => {
                 metrics.panics.get_or_create(&label).inc();
                 tracing::error!(route = self.path, uid = ?request.uid, "a review panicked");
-                self.fallback(request, PANICKED)
+                self.fallback(request, REVIEW_PANICKED)
             }
             Err(_) => {
                 metrics.late.get_or_create(&label).inc();
-                self.fallback(request, LATE)
+                self.fallback(request, DEADLINE_PASSED)
             }
         }
     }
 
     fn fallback(&self, request: &review::Request, why: &str) -> Verdict {
-        self.guarded(why, || self.handler.fallback(request, why))
+        self.catch_panic(why, || self.handler.fallback(request, why))
     }
 
     /// The verdict on a review that takes more memory than any may.
-    fn refuse(&self, request: &review::Request, why: &str) -> Verdict {
-        self.guarded(why, || self.handler.excessive(request, why))
+    fn refuse_excessive(&self, request: &review::Request, why: &str) -> Verdict {
+        self.catch_panic(why, || self.handler.deny_excessive(request, why))
     }
 
-    fn guarded(&self, why: &str, verdict: impl FnOnce() -> Verdict) -> Verdict {
+    fn catch_panic(&self, why: &str, verdict: impl FnOnce() -> Verdict) -> Verdict {
         std::panic::catch_unwind(AssertUnwindSafe(verdict)).unwrap_or_else(|_| {
             self.shared
                 .metrics
@@ -239,20 +248,20 @@ impl Route {
     }
 
     /// Refuses a call whose body could not be read.
-    fn unread(&self, error: BodyError) -> Response {
+    fn body_error_response(&self, error: BodyError) -> Response {
         if self.shared.refusals.may_log() {
             tracing::warn!(
                 route = self.path,
-                why = error.label(),
+                why = error.metric_label(),
                 "no review: body not read"
             );
         }
-        self.count(error.label(), error.code().as_u16());
-        error.answer(self.shared.limits.body_bytes)
+        self.count_review(error.metric_label(), error.code().as_u16());
+        error.to_response(self.shared.limits.body_bytes)
     }
 
     /// Counts the verdict, logs a denial, and puts it on the wire.
-    fn answer(
+    fn verdict_response(
         &self,
         request: &review::Request,
         verdict: &Verdict,
@@ -263,7 +272,7 @@ impl Route {
         } else {
             "denied"
         };
-        self.count(label, verdict.code());
+        self.count_review(label, verdict.code());
         let known = caller == Some(Caller::Known);
         if !verdict.is_allowed() && (known || self.shared.denials.may_log()) {
             tracing::info!(
@@ -282,12 +291,12 @@ impl Route {
                 "denied"
             );
         }
-        self.write(&request.uid, verdict)
+        self.write_review(&request.uid, verdict)
     }
 
     /// Denies a call that is no review; without a uid to echo only the HTTP status can say so.
-    fn malformed(&self, malformed: review::Malformed) -> Response {
-        self.count("malformed", 400);
+    fn malformed_response(&self, malformed: review::Malformed) -> Response {
+        self.count_review("malformed", 400);
         if self.shared.refusals.may_log() {
             tracing::warn!(
                 route = self.path,
@@ -297,17 +306,17 @@ impl Route {
         }
         let message = format!("malformed AdmissionReview: {malformed}");
         match malformed.uid {
-            Some(uid) => self.write(&uid, &Verdict::deny(400, "BadRequest", message)),
-            None => failure(StatusCode::BAD_REQUEST, "BadRequest", &message),
+            Some(uid) => self.write_review(&uid, &Verdict::deny(400, "BadRequest", message)),
+            None => failure_response(StatusCode::BAD_REQUEST, "BadRequest", &message),
         }
     }
 
-    fn write(&self, uid: &str, verdict: &Verdict) -> Response {
+    fn write_review(&self, uid: &str, verdict: &Verdict) -> Response {
         match verdict.to_json(uid) {
-            Ok(body) => json_body(StatusCode::OK, body),
+            Ok(body) => json_response(StatusCode::OK, body),
             Err(error) => {
                 tracing::error!(route = self.path, %error, "a verdict could not be written");
-                failure(
+                failure_response(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "InternalError",
                     "the verdict could not be written",
@@ -316,7 +325,7 @@ impl Route {
         }
     }
 
-    fn count(&self, verdict: &'static str, code: u16) {
+    fn count_review(&self, verdict: &'static str, code: u16) {
         let code = match code {
             200..300 => "2xx",
             500.. => "5xx",
@@ -332,16 +341,16 @@ impl Route {
 }
 
 /// Counts a review as in flight until dropped, also when the caller hangs up.
-struct InFlight<'m>(&'m ServerMetrics);
+struct InFlightGuard<'m>(&'m ServerMetrics);
 
-impl<'m> InFlight<'m> {
-    fn new(metrics: &'m ServerMetrics) -> InFlight<'m> {
+impl<'m> InFlightGuard<'m> {
+    fn new(metrics: &'m ServerMetrics) -> InFlightGuard<'m> {
         metrics.in_flight.inc();
-        InFlight(metrics)
+        InFlightGuard(metrics)
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.in_flight.dec();
     }

@@ -57,16 +57,16 @@ impl Supervisor {
 
     /// Starts a task that ends at [`Supervisor::stop`]. If it panics or ends earlier, that is a fault. `task` is a noun with
     /// its article, for messages.
-    pub fn keep<F>(&self, task: impl Into<Cow<'static, str>>, work: F) -> JoinHandle<()>
+    pub fn spawn_supervised<F>(&self, task: impl Into<Cow<'static, str>>, work: F) -> JoinHandle<()>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let stop = self.stop.clone();
-        self.keep_until(task, move || stop.is_cancelled(), work)
+        self.spawn_supervised_until(task, move || stop.is_cancelled(), work)
     }
 
     /// As [`Supervisor::keep`], for a task that may end once `is_over` says so.
-    pub fn keep_until<F>(
+    pub fn spawn_supervised_until<F>(
         &self,
         task: impl Into<Cow<'static, str>>,
         is_over: impl Fn() -> bool + Send + 'static,
@@ -77,19 +77,19 @@ impl Supervisor {
     {
         let (supervisor, task) = (self.clone(), task.into());
         #[cfg(feature = "faults")]
-        let work = faults::under(task.clone(), work);
+        let work = faults::run_with_faults(task.clone(), work);
         tokio::spawn(async move {
             // Whatever state the panic has torn is not used any more: the process ends.
             match AssertUnwindSafe(work).catch_unwind().await {
                 Ok(()) if is_over() => {}
-                Ok(()) => supervisor.fail(task, "ended although nothing has stopped it"),
-                Err(panic) => supervisor.fail(task, panicked(&*panic)),
+                Ok(()) => supervisor.report_fault(task, "ended although nothing has stopped it"),
+                Err(panic) => supervisor.report_fault(task, describe_panic(&*panic)),
             }
         })
     }
 
     /// Reports a fault. Only the first one counts.
-    pub fn fail(&self, task: impl Into<Cow<'static, str>>, what: impl Into<String>) {
+    pub fn report_fault(&self, task: impl Into<Cow<'static, str>>, what: impl Into<String>) {
         let (task, what) = (task.into(), what.into());
         error!(%task, what, "the process can't go on");
         self.fault.send_if_modified(|fault| {
@@ -105,7 +105,7 @@ impl Supervisor {
     }
 
     /// Returns when there is a fault.
-    pub async fn failed(&self) -> Fault {
+    pub async fn wait_for_fault(&self) -> Fault {
         let mut fault = self.fault.subscribe();
         loop {
             if let Some(fault) = fault.borrow_and_update().clone() {
@@ -120,7 +120,7 @@ impl Supervisor {
 
 /// What happened to a task that panicked. The message is repeated only if it is a literal of the source: a formatted message may
 /// quote an object.
-pub fn panicked(message: &(dyn Any + Send)) -> String {
+pub fn describe_panic(message: &(dyn Any + Send)) -> String {
     match message.downcast_ref::<&'static str>() {
         Some(message) => format!("panicked: {message}"),
         None => "panicked; the log says where".to_owned(),
@@ -141,8 +141,8 @@ mod tests {
     #[tokio::test]
     async fn panic_of_a_kept_task_is_a_fault() {
         let supervisor = supervisor();
-        let task = supervisor.keep("the watch of Pods", async { panic!("as asked") });
-        let fault = supervisor.failed().await;
+        let task = supervisor.spawn_supervised("the watch of Pods", async { panic!("as asked") });
+        let fault = supervisor.wait_for_fault().await;
         assert_eq!(fault.to_string(), "the watch of Pods panicked: as asked");
         task.await.unwrap();
     }
@@ -151,8 +151,8 @@ mod tests {
     async fn formatted_message_of_a_panic_is_not_repeated() {
         let supervisor = supervisor();
         let secret = std::hint::black_box("s3cret").to_owned();
-        supervisor.keep("the watch of Pods", async move { panic!("{secret}") });
-        let fault = supervisor.failed().await;
+        supervisor.spawn_supervised("the watch of Pods", async move { panic!("{secret}") });
+        let fault = supervisor.wait_for_fault().await;
         assert_eq!(
             fault.to_string(),
             "the watch of Pods panicked; the log says where"
@@ -162,7 +162,10 @@ mod tests {
     #[tokio::test]
     async fn end_before_the_stop_is_a_fault() {
         let supervisor = supervisor();
-        supervisor.keep("the election", async {}).await.unwrap();
+        supervisor
+            .spawn_supervised("the election", async {})
+            .await
+            .unwrap();
         let fault = supervisor.fault().unwrap().to_string();
         assert_eq!(fault, "the election ended although nothing has stopped it");
     }
@@ -171,7 +174,8 @@ mod tests {
     async fn end_after_the_stop_is_no_fault() {
         let supervisor = supervisor();
         let stop = supervisor.stop().clone();
-        let task = supervisor.keep("the election", async move { stop.cancelled().await });
+        let task =
+            supervisor.spawn_supervised("the election", async move { stop.cancelled().await });
         supervisor.stop().cancel();
         task.await.unwrap();
         assert_eq!(supervisor.fault(), None);
@@ -181,7 +185,7 @@ mod tests {
     async fn panic_after_the_stop_is_a_fault() {
         let supervisor = supervisor();
         supervisor.stop().cancel();
-        let task = supervisor.keep("the election", async { panic!("as asked") });
+        let task = supervisor.spawn_supervised("the election", async { panic!("as asked") });
         task.await.unwrap();
         assert!(supervisor.fault().is_some());
     }
@@ -189,8 +193,8 @@ mod tests {
     #[tokio::test]
     async fn first_fault_is_kept() {
         let supervisor = supervisor();
-        supervisor.fail("the first", "panicked");
-        supervisor.fail("the second", "panicked");
-        assert_eq!(supervisor.failed().await.task, "the first");
+        supervisor.report_fault("the first", "panicked");
+        supervisor.report_fault("the second", "panicked");
+        assert_eq!(supervisor.wait_for_fault().await.task, "the first");
     }
 }

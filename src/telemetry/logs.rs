@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// How a log line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum LogLineFormat {
     /// For people.
     #[default]
     Text,
@@ -19,22 +19,22 @@ pub enum Format {
     Json,
 }
 
-impl FromStr for Format {
+impl FromStr for LogLineFormat {
     type Err = String;
-    fn from_str(text: &str) -> Result<Format, String> {
+    fn from_str(text: &str) -> Result<LogLineFormat, String> {
         match text {
-            "text" => Ok(Format::Text),
-            "json" => Ok(Format::Json),
+            "text" => Ok(LogLineFormat::Text),
+            "json" => Ok(LogLineFormat::Json),
             _ => Err(format!("log format {text:?}: must be text or json")),
         }
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for LogLineFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Format::Text => "text",
-            Format::Json => "json",
+            LogLineFormat::Text => "text",
+            LogLineFormat::Json => "json",
         })
     }
 }
@@ -45,7 +45,7 @@ impl fmt::Display for Format {
 ///
 /// # Errors
 /// When `filter` does not parse, naming the part that does not, or when logging was set up before.
-pub fn init(format: Format, filter: &str) -> anyhow::Result<()> {
+pub fn init_logging(format: LogLineFormat, filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter).map_err(|error| {
         anyhow::anyhow!("log filter {filter:?}: {error}; write for example info,operating=debug")
     })?;
@@ -55,7 +55,7 @@ pub fn init(format: Format, filter: &str) -> anyhow::Result<()> {
 }
 
 fn subscriber<W>(
-    format: Format,
+    format: LogLineFormat,
     filter: EnvFilter,
     writer: W,
 ) -> Box<dyn tracing::Subscriber + Send + Sync>
@@ -66,8 +66,8 @@ where
         .with_env_filter(filter)
         .with_writer(writer);
     match format {
-        Format::Text => Box::new(builder.with_ansi(false).finish()),
-        Format::Json => Box::new(
+        LogLineFormat::Text => Box::new(builder.with_ansi(false).finish()),
+        LogLineFormat::Json => Box::new(
             builder
                 .json()
                 .flatten_event(true)
@@ -78,21 +78,21 @@ where
 }
 
 /// Panics of all threads and tasks since [`init`], those that were caught included.
-pub fn panics() -> u64 {
-    PANICS.load(Ordering::Relaxed)
+pub fn panic_count() -> u64 {
+    PANIC_COUNT.load(Ordering::Relaxed)
 }
 
-static PANICS: AtomicU64 = AtomicU64::new(0);
+static PANIC_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a panic, and logs where it happened. Its message is repeated only if it is a literal of the source: a formatted one may
 /// quote the object under review.
 fn report_panic(info: &PanicHookInfo<'_>) {
-    PANICS.fetch_add(1, Ordering::Relaxed);
+    PANIC_COUNT.fetch_add(1, Ordering::Relaxed);
     let location = info.location().map(ToString::to_string).unwrap_or_default();
-    tracing::error!(location, why = literal(info.payload()), "panic");
+    tracing::error!(location, why = panic_literal(info.payload()), "panic");
 }
 
-fn literal(payload: &(dyn Any + Send)) -> &'static str {
+fn panic_literal(payload: &(dyn Any + Send)) -> &'static str {
     payload
         .downcast_ref::<&'static str>()
         .copied()
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    fn logged(format: Format) -> String {
+    fn logged(format: LogLineFormat) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
         let subscriber = subscriber(format, EnvFilter::new("info"), move || writer.clone());
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn text_is_one_plain_line_per_event() {
-        let text = logged(Format::Text);
+        let text = logged(LogLineFormat::Text);
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(
             text.contains("INFO") && text.contains(r#"denied pod="a\nb""#),
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn json_is_one_object_per_event() {
-        let line: serde_json::Value = serde_json::from_str(&logged(Format::Json)).unwrap();
+        let line: serde_json::Value = serde_json::from_str(&logged(LogLineFormat::Json)).unwrap();
         assert_eq!(line["level"], "INFO");
         assert_eq!(line["message"], "denied");
     }
@@ -152,20 +152,23 @@ mod tests {
     #[test]
     fn a_panic_message_is_repeated_only_if_it_is_a_literal() {
         let payload = |panics: fn()| std::panic::catch_unwind(panics).unwrap_err();
-        assert_eq!(literal(&*payload(|| panic!("a literal"))), "a literal");
+        assert_eq!(
+            panic_literal(&*payload(|| panic!("a literal"))),
+            "a literal"
+        );
         let quoting = payload(|| panic!("{}", std::hint::black_box("s3cret").to_owned()));
-        assert_eq!(literal(&*quoting), "(message withheld)");
+        assert_eq!(panic_literal(&*quoting), "(message withheld)");
     }
 
     #[test]
     fn formats_and_filters_are_checked() {
-        assert_eq!("json".parse(), Ok(Format::Json));
-        assert_eq!("text".parse::<Format>().unwrap().to_string(), "text");
+        assert_eq!("json".parse(), Ok(LogLineFormat::Json));
+        assert_eq!("text".parse::<LogLineFormat>().unwrap().to_string(), "text");
         assert_eq!(
-            "xml".parse::<Format>().unwrap_err(),
+            "xml".parse::<LogLineFormat>().unwrap_err(),
             r#"log format "xml": must be text or json"#
         );
-        let error = init(Format::Text, "operating=loud")
+        let error = init_logging(LogLineFormat::Text, "operating=loud")
             .unwrap_err()
             .to_string();
         assert!(

@@ -9,8 +9,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use super::metrics::Exposition;
 
 /// Adds the metrics of the process, and `operating_build_info`.
-pub fn register(exposition: &Exposition) {
-    exposition.register_common(|r| r.register_collector(Box::new(Process)));
+pub fn register_process_metrics(exposition: &Exposition) {
+    exposition.register_common(|r| r.register_collector(Box::new(ProcessCollector)));
     exposition.register(|r| {
         let labels = vec![("version", env!("CARGO_PKG_VERSION"))];
         let info = prometheus_client::metrics::info::Info::new(labels);
@@ -19,11 +19,11 @@ pub fn register(exposition: &Exposition) {
 }
 
 #[derive(Debug)]
-struct Process;
+struct ProcessCollector;
 
 /// What `/proc` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Usage {
+struct ProcessUsage {
     cpu_seconds: f64,
     resident_bytes: f64,
     virtual_bytes: f64,
@@ -35,9 +35,9 @@ struct Usage {
     threads: f64,
 }
 
-impl Collector for Process {
+impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let Some(usage) = Usage::read() else {
+        let Some(usage) = ProcessUsage::from_proc() else {
             return Ok(()); // there is no /proc, so nothing is known
         };
         let cpu = encoder.encode_descriptor(
@@ -82,23 +82,23 @@ impl Collector for Process {
     }
 }
 
-impl Usage {
-    fn read() -> Option<Usage> {
+impl ProcessUsage {
+    fn from_proc() -> Option<ProcessUsage> {
         let text = |path| std::fs::read_to_string(path).ok();
-        let usage = Usage::parse(
+        let usage = ProcessUsage::parse_proc(
             &text("/proc/self/stat")?,
             &text("/proc/stat")?,
             &text("/proc/self/limits")?,
         )?;
         let open = std::fs::read_dir("/proc/self/fd").ok()?.count();
-        Some(Usage {
+        Some(ProcessUsage {
             open_files: open as f64 - 1.0, // the directory itself
             ..usage
         })
     }
 
     /// From `/proc/self/stat`, `/proc/stat` and `/proc/self/limits`; proc(5) numbers the fields of the first from 1.
-    fn parse(own: &str, system: &str, limits: &str) -> Option<Usage> {
+    fn parse_proc(own: &str, system: &str, limits: &str) -> Option<ProcessUsage> {
         let (_, after_name) = own.rsplit_once(')')?; // the name may hold anything
         let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
         let field = |number: usize| -> Option<f64> { fields.get(number - 3)?.parse().ok() };
@@ -111,7 +111,7 @@ impl Usage {
             .lines()
             .find_map(|line| line.strip_prefix("Max open files"))?;
         let most = most.split_ascii_whitespace().next()?;
-        Some(Usage {
+        Some(ProcessUsage {
             cpu_seconds: (field(14)? + field(15)?) / ticks,
             threads: field(20)?,
             start: booted + field(22)? / ticks,
@@ -133,11 +133,11 @@ mod tests {
         let own = "7 (a ) b) S 1 7 7 0 -1 4194304 1 0 0 0 150 50 0 0 20 0 9 0 1000 4096000 25 18446744073709551615";
         let system = "cpu  1 2 3\nbtime 1700000000\nprocesses 9\n";
         let limits = "Limit  Soft  Hard  Units\nMax open files            1024                 4096  files\n";
-        let usage = Usage::parse(own, system, limits).unwrap();
+        let usage = ProcessUsage::parse_proc(own, system, limits).unwrap();
         let ticks = rustix::param::clock_ticks_per_second() as f64;
         assert_eq!(
             usage,
-            Usage {
+            ProcessUsage {
                 cpu_seconds: 200.0 / ticks,
                 resident_bytes: 25.0 * rustix::param::page_size() as f64,
                 virtual_bytes: 4_096_000.0,
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn own_usage_is_plausible() {
-        let usage = Usage::read().unwrap();
+        let usage = ProcessUsage::from_proc().unwrap();
         assert!(usage.resident_bytes > 1e5, "{usage:?}");
         assert!(usage.start > 1.6e9, "{usage:?}");
         assert!(usage.open_files >= 1.0 && usage.open_files <= usage.max_files);

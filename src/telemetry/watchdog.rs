@@ -13,54 +13,54 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 /// Pause between two rounds of looks.
-const PERIOD: Duration = Duration::from_secs(5);
+const PROBE_PERIOD: Duration = Duration::from_secs(5);
 /// Without a round for this long, the watchdog itself stands still.
-const ASLEEP: Duration = Duration::from_secs(120);
+const ASLEEP_AFTER: Duration = Duration::from_secs(120);
 
 /// A look: `Err` says what stands still.
-type Look = Box<dyn FnMut(Instant) -> Result<(), String> + Send>;
+type ProbeCheck = Box<dyn FnMut(Instant) -> Result<(), String> + Send>;
 
 /// Something that may stand still.
-pub struct Probe {
+pub struct WatchdogProbe {
     /// One word, for log and metric.
     pub name: &'static str,
     /// `/livez` fails when it has stood still for so long; never, where a restart would not help.
     pub restart_after: Option<Duration>,
     /// Looks. It may block for some seconds, and must not hold what it looks at.
-    pub look: Look,
+    pub check: ProbeCheck,
 }
 
 /// What the watchdog has seen. Cloning shares it.
 #[derive(Clone, Debug)]
-pub struct Sight(Arc<Mutex<Seen>>);
+pub struct WatchdogStatus(Arc<Mutex<WatchdogState>>);
 
 #[derive(Debug)]
-struct Seen {
+struct WatchdogState {
     last_round: Instant,
-    probes: Vec<State>,
+    probes: Vec<ProbeState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ProbeState {
     name: &'static str,
     restart_after: Option<Duration>,
     /// Since when it stands still, and what the last look said.
     stalled: Option<(Instant, String)>,
 }
 
-impl Sight {
+impl WatchdogStatus {
     /// Names of all probes, and whether each stands still.
-    pub fn stalled(&self) -> Vec<(&'static str, bool)> {
+    pub fn stalled_probes(&self) -> Vec<(&'static str, bool)> {
         let seen = self.0.lock();
         let states = seen.probes.iter();
         states.map(|s| (s.name, s.stalled.is_some())).collect()
     }
 
     /// Why the process should be started anew, if it should.
-    pub fn ill(&self, now: Instant) -> Option<String> {
+    pub fn liveness_failure(&self, now: Instant) -> Option<String> {
         let seen = self.0.lock();
         let asleep = now.saturating_duration_since(seen.last_round);
-        if asleep > ASLEEP {
+        if asleep > ASLEEP_AFTER {
             return Some(format!("the watchdog has not looked for {asleep:.0?}"));
         }
         seen.probes.iter().find_map(|state| {
@@ -70,32 +70,32 @@ impl Sight {
         })
     }
 
-    fn new(probes: &[Probe], now: Instant) -> Sight {
-        let states = probes.iter().map(|probe| State {
+    fn new(probes: &[WatchdogProbe], now: Instant) -> WatchdogStatus {
+        let states = probes.iter().map(|probe| ProbeState {
             name: probe.name,
             restart_after: probe.restart_after,
             stalled: None,
         });
-        Sight(Arc::new(Mutex::new(Seen {
+        WatchdogStatus(Arc::new(Mutex::new(WatchdogState {
             last_round: now,
             probes: states.collect(),
         })))
     }
 
     /// Looks at everything once.
-    fn round(&self, probes: &mut [Probe], now: Instant) {
+    fn run_probes(&self, probes: &mut [WatchdogProbe], now: Instant) {
         for (place, probe) in probes.iter_mut().enumerate() {
-            let found = (probe.look)(now); // without the lock: it may block
+            let found = (probe.check)(now); // without the lock: it may block
             if let Some(state) = self.0.lock().probes.get_mut(place) {
-                state.take(found, now);
+                state.record_result(found, now);
             }
         }
         self.0.lock().last_round = now;
     }
 }
 
-impl State {
-    fn take(&mut self, found: Result<(), String>, now: Instant) {
+impl ProbeState {
+    fn record_result(&mut self, found: Result<(), String>, now: Instant) {
         match (found, &mut self.stalled) {
             (Ok(()), None) => {}
             (Ok(()), stalled) => {
@@ -115,20 +115,20 @@ impl State {
 ///
 /// # Errors
 /// When the system gives no thread.
-pub fn start(
-    mut probes: Vec<Probe>,
+pub fn start_watchdog(
+    mut probes: Vec<WatchdogProbe>,
     stop: CancellationToken,
     died: impl FnOnce(&(dyn Any + Send)) + Send + 'static,
-) -> std::io::Result<Sight> {
-    let sight = Sight::new(&probes, Instant::now());
+) -> std::io::Result<WatchdogStatus> {
+    let sight = WatchdogStatus::new(&probes, Instant::now());
     let seen = sight.clone();
     std::thread::Builder::new()
         .name("watchdog".to_owned())
         .spawn(move || {
             let looks = AssertUnwindSafe(|| {
                 while !stop.is_cancelled() {
-                    seen.round(&mut probes, Instant::now());
-                    std::thread::sleep(PERIOD);
+                    seen.run_probes(&mut probes, Instant::now());
+                    std::thread::sleep(PROBE_PERIOD);
                 }
             });
             if let Err(panic) = std::panic::catch_unwind(looks) {
@@ -146,13 +146,13 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// A probe that finds what is put into the cell.
-    fn probe(restart_after: Option<Duration>) -> (Vec<Probe>, Arc<Mutex<Option<String>>>) {
+    fn probe(restart_after: Option<Duration>) -> (Vec<WatchdogProbe>, Arc<Mutex<Option<String>>>) {
         let found = Arc::new(Mutex::new(None::<String>));
         let look = Arc::clone(&found);
-        let probe = Probe {
+        let probe = WatchdogProbe {
             name: "index",
             restart_after,
-            look: Box::new(move |_| look.lock().clone().map_or(Ok(()), Err)),
+            check: Box::new(move |_| look.lock().clone().map_or(Ok(()), Err)),
         };
         (vec![probe], found)
     }
@@ -161,53 +161,53 @@ mod tests {
     fn stall_is_ill_only_after_it_has_lasted() {
         let (mut probes, found) = probe(Some(30 * SECOND));
         let begin = Instant::now();
-        let sight = Sight::new(&probes, begin);
-        sight.round(&mut probes, begin);
-        assert_eq!(sight.stalled(), [("index", false)]);
+        let sight = WatchdogStatus::new(&probes, begin);
+        sight.run_probes(&mut probes, begin);
+        assert_eq!(sight.stalled_probes(), [("index", false)]);
 
         *found.lock() = Some("it is locked".to_owned());
-        sight.round(&mut probes, begin + 5 * SECOND);
-        assert_eq!(sight.stalled(), [("index", true)]);
-        assert_eq!(sight.ill(begin + 34 * SECOND), None);
-        sight.round(&mut probes, begin + 30 * SECOND);
-        let why = sight.ill(begin + 35 * SECOND);
+        sight.run_probes(&mut probes, begin + 5 * SECOND);
+        assert_eq!(sight.stalled_probes(), [("index", true)]);
+        assert_eq!(sight.liveness_failure(begin + 34 * SECOND), None);
+        sight.run_probes(&mut probes, begin + 30 * SECOND);
+        let why = sight.liveness_failure(begin + 35 * SECOND);
         assert_eq!(why.as_deref(), Some("index: it is locked"));
 
         *found.lock() = None;
-        sight.round(&mut probes, begin + 36 * SECOND);
-        assert_eq!(sight.stalled(), [("index", false)]);
-        assert_eq!(sight.ill(begin + 99 * SECOND), None);
+        sight.run_probes(&mut probes, begin + 36 * SECOND);
+        assert_eq!(sight.stalled_probes(), [("index", false)]);
+        assert_eq!(sight.liveness_failure(begin + 99 * SECOND), None);
     }
 
     #[test]
     fn stall_that_no_restart_mends_is_never_ill() {
         let (mut probes, found) = probe(None);
         let begin = Instant::now();
-        let sight = Sight::new(&probes, begin);
+        let sight = WatchdogStatus::new(&probes, begin);
         *found.lock() = Some("the API server says nothing".to_owned());
-        sight.round(&mut probes, begin);
-        assert_eq!(sight.stalled(), [("index", true)]);
-        assert_eq!(sight.ill(begin + 100 * SECOND), None);
+        sight.run_probes(&mut probes, begin);
+        assert_eq!(sight.stalled_probes(), [("index", true)]);
+        assert_eq!(sight.liveness_failure(begin + 100 * SECOND), None);
     }
 
     #[test]
     fn watchdog_that_sleeps_is_ill() {
         let (probes, _) = probe(None);
         let begin = Instant::now();
-        let sight = Sight::new(&probes, begin);
-        let why = sight.ill(begin + 121 * SECOND).unwrap();
+        let sight = WatchdogStatus::new(&probes, begin);
+        let why = sight.liveness_failure(begin + 121 * SECOND).unwrap();
         assert_eq!(why, "the watchdog has not looked for 121s");
     }
 
     #[test]
     fn panic_of_a_look_is_told() {
-        let probe = Probe {
+        let probe = WatchdogProbe {
             name: "index",
             restart_after: None,
-            look: Box::new(|_| panic!("as asked")),
+            check: Box::new(|_| panic!("as asked")),
         };
         let (told, died) = std::sync::mpsc::channel();
-        start(vec![probe], CancellationToken::new(), move |panic| {
+        start_watchdog(vec![probe], CancellationToken::new(), move |panic| {
             told.send(panic.is::<&str>()).unwrap();
         })
         .unwrap();

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 
-use self::clients::Clients;
-pub use self::pair::{Pair, PairError};
-pub use self::resolver::{Resolver, Served};
+pub use self::certificate_pair::{CertificatePair, PairError};
+use self::client_authorities::ClientAuthorities;
+pub use self::resolver::{CertificateResolver, ServedCertificate};
 
-pub mod clients;
-pub mod doors;
-pub mod files;
-mod pair;
+pub mod certificate_files;
+mod certificate_pair;
+pub mod client_authorities;
+pub mod path_guard;
 mod resolver;
 pub mod selfmanaged;
 
 /// The cryptography of every TLS connection, named so that no process-wide default is needed.
-pub fn provider() -> Arc<CryptoProvider> {
+pub fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -27,10 +27,10 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// # Errors
 /// When the provider supports neither version, which it does.
 pub fn server_config(
-    resolver: Arc<Resolver>,
-    clients: Option<Arc<Clients>>,
+    resolver: Arc<CertificateResolver>,
+    clients: Option<Arc<ClientAuthorities>>,
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
-    let builder = ServerConfig::builder_with_provider(provider())
+    let builder = ServerConfig::builder_with_provider(crypto_provider())
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?;
     let builder = match clients {
         Some(clients) => builder.with_client_cert_verifier(clients),

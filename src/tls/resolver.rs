@@ -7,30 +7,30 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
-use super::Pair;
+use super::CertificatePair;
 use crate::telemetry::metrics::ServerMetrics;
 
 /// What is being served, and what a client must trust to accept it.
 #[derive(Clone, Debug)]
-pub struct Served {
+pub struct ServedCertificate {
     /// Chain and key.
-    pub pair: Arc<Pair>,
+    pub pair: Arc<CertificatePair>,
     /// Certificate authorities in the published `caBundle`; empty when somebody else publishes it.
     pub roots: Arc<[CertificateDer<'static>]>,
 }
 
 /// Serves the current pair. Without one, handshakes fail and the server is not ready.
 #[derive(Debug)]
-pub struct Resolver {
-    served: ArcSwapOption<Served>,
+pub struct CertificateResolver {
+    served: ArcSwapOption<ServedCertificate>,
     problem: ArcSwapOption<String>,
     metrics: ServerMetrics,
 }
 
-impl Resolver {
+impl CertificateResolver {
     /// A resolver with nothing to serve yet.
-    pub fn new(metrics: ServerMetrics) -> Arc<Resolver> {
-        Arc::new(Resolver {
+    pub fn new(metrics: ServerMetrics) -> Arc<CertificateResolver> {
+        Arc::new(CertificateResolver {
             served: ArcSwapOption::empty(),
             problem: ArcSwapOption::empty(),
             metrics,
@@ -38,7 +38,7 @@ impl Resolver {
     }
 
     /// Takes a pair into service for all handshakes from now on and clears the last problem.
-    pub fn serve(&self, pair: Pair, roots: Vec<CertificateDer<'static>>) {
+    pub fn serve_pair(&self, pair: CertificatePair, roots: Vec<CertificateDer<'static>>) {
         self.metrics
             .certificate_expiry
             .set(pair.not_after().as_second() as f64);
@@ -47,19 +47,19 @@ impl Resolver {
             .served
             .load()
             .as_deref()
-            .is_some_and(|now| now.pair.leaf() == pair.leaf());
+            .is_some_and(|now| now.pair.leaf_der() == pair.leaf_der());
         if !same {
             self.metrics.certificate_loads.inc();
             tracing::info!(valid_until = %pair.not_after(), "serving a new certificate");
         }
-        self.served.store(Some(Arc::new(Served {
+        self.served.store(Some(Arc::new(ServedCertificate {
             pair: Arc::new(pair),
             roots: roots.into(),
         })));
     }
 
     /// Notes that a newer pair could not be had; the current one stays. Logged once per problem.
-    pub fn keep_because(&self, problem: String) {
+    pub fn report_problem(&self, problem: String) {
         self.metrics.certificate_failures.inc();
         if self.problem.load().as_deref() == Some(&problem) {
             return;
@@ -72,7 +72,7 @@ impl Resolver {
     }
 
     /// What is served now.
-    pub fn served(&self) -> Option<Arc<Served>> {
+    pub fn served(&self) -> Option<Arc<ServedCertificate>> {
         self.served.load_full()
     }
 
@@ -82,11 +82,11 @@ impl Resolver {
     }
 }
 
-impl ResolvesServerCert for Resolver {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.served
             .load()
             .as_ref()
-            .map(|served| served.pair.certified().clone())
+            .map(|served| served.pair.certified_key().clone())
     }
 }

@@ -13,7 +13,7 @@ use operating::admission::review::Verdict;
 use operating::cluster::objects::store::Key;
 use operating::cluster::watch::Source;
 use operating::cluster::watches::registration;
-use operating::domain::rules::registration::Needed;
+use operating::domain::rules::registration::RequiredConfiguration;
 use operating::telemetry::logs;
 use serde_json::json;
 
@@ -67,7 +67,9 @@ async fn webhook_configuration_that_is_gone() {
         "name": "delete", "failurePolicy": "Fail",
         "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"] }],
     }] });
-    let needed = Needed::read("ValidatingWebhookConfiguration", "ours", stored).unwrap();
+    let needed =
+        RequiredConfiguration::from_installed("ValidatingWebhookConfiguration", "ours", stored)
+            .unwrap();
     let told: registration::Told = std::sync::Arc::new(|_| {});
     registration::start(
         &plant.client,
@@ -85,7 +87,14 @@ async fn webhook_configuration_that_is_gone() {
 async fn probe_that_stands_still() {
     let plant = Plant::new().await;
     *plant.stalled.lock() = true;
-    plant::until(|| plant.sight.stalled().iter().any(|(_, stalled)| *stalled)).await;
+    plant::until(|| {
+        plant
+            .sight
+            .stalled_probes()
+            .iter()
+            .any(|(_, stalled)| *stalled)
+    })
+    .await;
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingStalled"]);
 }
@@ -93,7 +102,7 @@ async fn probe_that_stands_still() {
 #[tokio::test]
 async fn panic_of_a_task() {
     let plant = Plant::new().await;
-    let _ = logs::init(logs::Format::Text, "off");
+    let _ = logs::init_logging(logs::LogLineFormat::Text, "off");
     let panics = |minute| {
         if minute == 3 {
             let _ = catch_unwind(|| panic!("as asked"));
@@ -178,11 +187,13 @@ async fn claims_of_which_nothing_came() {
 #[tokio::test]
 async fn denials_whatever_the_budget() {
     let plant = Plant::new().await;
-    let behind = || Verdict::deny(429, "TooManyRequests", "behind").audit("held", "cache-behind");
+    let behind =
+        || Verdict::deny(429, "TooManyRequests", "behind").with_audit("held", "cache-behind");
     let deny = |_| plant.decide(behind);
     let fired = plant.alarms(20, deny, |_, text| text).await;
     assert_eq!(fired, ["OperatingUnsure"]);
-    let full = || Verdict::deny(429, "TooManyRequests", "full").audit("held", "budget-used-up");
+    let full =
+        || Verdict::deny(429, "TooManyRequests", "full").with_audit("held", "budget-used-up");
     let plant = Plant::again(plant).await;
     let deny = |_| plant.decide(full);
     assert_eq!(plant.alarms(20, deny, |_, text| text).await, NONE);
@@ -247,7 +258,14 @@ async fn controllers_that_do_not_keep_up() {
         plant.rule(&format!("web-{n}"), json!(null));
     }
     let controllers = plant.controllers();
-    let depth = || plant.work.figures().map(|f| f.depth).into_iter().max();
+    let depth = || {
+        plant
+            .work
+            .controller_figures()
+            .map(|f| f.depth)
+            .into_iter()
+            .max()
+    };
     plant::until(|| depth() > Some(150)).await;
     let fired = plant.alarms(20, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingBacklog"]);

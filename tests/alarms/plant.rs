@@ -14,7 +14,7 @@ use http::{Request, Response, StatusCode};
 use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
-use operating::admission::guarded::{Denials, guarded};
+use operating::admission::guarded::{DenialCounts, guard_handlers};
 use operating::admission::review::{self, Handler, Verdict};
 use operating::cli::serve::reads::{self, Reads};
 use operating::cluster::caches::Caches;
@@ -24,19 +24,19 @@ use operating::cluster::rulestore::RuleStore;
 use operating::cluster::sizes::LiveOwners;
 use operating::cluster::tenure::Tenure;
 use operating::cluster::watches;
-use operating::controllers::webhooks::Pool;
-use operating::controllers::{self, Work};
+use operating::controllers::rule_endpoints::EndpointPool;
+use operating::controllers::{self, ControllerStats};
 use operating::ledger::commit::Ledgers;
-use operating::server::doors::guard;
+use operating::server::path_filter::filter_paths;
 use operating::server::{Limits, webhooks};
 use operating::tasks::Supervisor;
-use operating::telemetry::calls::Calls;
+use operating::telemetry::api_calls::ApiCallMetrics;
 use operating::telemetry::logs;
 use operating::telemetry::metrics::{Exposition, ServerMetrics};
 use operating::telemetry::process;
-use operating::telemetry::watchdog::{self, Probe, Sight};
-use operating::tls::doors::Doors;
-use operating::tls::{Pair, Resolver};
+use operating::telemetry::watchdog::{self, WatchdogProbe, WatchdogStatus};
+use operating::tls::path_guard::PathGuard;
+use operating::tls::{CertificatePair, CertificateResolver};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{MutexGuard, watch};
@@ -56,17 +56,17 @@ pub struct Plant {
     pub caches: Caches,
     pub index: Arc<Index>,
     pub ledgers: Arc<Ledgers<RuleStore>>,
-    pub work: Arc<Work>,
+    pub work: Arc<ControllerStats>,
     pub leading: watch::Sender<bool>,
     pub supervisor: Supervisor,
-    pub sight: Sight,
+    pub sight: WatchdogStatus,
     /// What the probe of the watchdog finds.
     pub stalled: Arc<Mutex<bool>>,
     exposition: Exposition,
     pub metrics: ServerMetrics,
-    resolver: Arc<Resolver>,
-    denials: Denials,
-    calls: Calls,
+    resolver: Arc<CertificateResolver>,
+    denials: DenialCounts,
+    calls: ApiCallMetrics,
     /// Panics of the tests before this one.
     panics: u64,
     alone: Option<MutexGuard<'static, ()>>,
@@ -133,8 +133,8 @@ impl Plant {
     ) -> Plant {
         let exposition = Exposition::default();
         let metrics = ServerMetrics::register(&exposition);
-        let calls = Calls::register(&exposition);
-        process::register(&exposition);
+        let calls = ApiCallMetrics::register(&exposition);
+        process::register_process_metrics(&exposition);
         let client = api();
         let caches = Caches::default();
         let index = Arc::clone(&caches.index);
@@ -143,21 +143,25 @@ impl Plant {
         let ledgers = Ledgers::new(RuleStore::new(client.clone(), Arc::clone(&index), catch_up));
         let stalled = Arc::new(Mutex::new(false));
         let look = Arc::clone(&stalled);
-        let probe = Probe {
+        let probe = WatchdogProbe {
             name: "index-lock",
             restart_after: None,
-            look: Box::new(move |_| match *look.lock() {
+            check: Box::new(move |_| match *look.lock() {
                 true => Err("as asked".to_owned()),
                 false => Ok(()),
             }),
         };
-        let sight = watchdog::start(vec![probe], supervisor.stop().clone(), |_| {}).unwrap();
+        let sight =
+            watchdog::start_watchdog(vec![probe], supervisor.stop().clone(), |_| {}).unwrap();
         let (leading, lead) = watch::channel(true);
-        let (denials, work) = (Denials::default(), Arc::new(Work::default()));
+        let (denials, work) = (
+            DenialCounts::default(),
+            Arc::new(ControllerStats::default()),
+        );
         let reads = Reads {
             caches: caches.clone(),
             ledgers: Arc::clone(&ledgers),
-            calls: Arc::new(Pool::default()),
+            calls: Arc::new(EndpointPool::default()),
             denials: denials.clone(),
             work: Arc::clone(&work),
             lead,
@@ -166,7 +170,7 @@ impl Plant {
             clock,
         };
         reads::register(&exposition, reads);
-        let resolver = Resolver::new(metrics.clone());
+        let resolver = CertificateResolver::new(metrics.clone());
         let plant = Plant {
             client,
             caches,
@@ -182,7 +186,7 @@ impl Plant {
             resolver,
             denials,
             calls,
-            panics: logs::panics(),
+            panics: logs::panic_count(),
             alone: Some(alone),
         };
         plant.certificate(60 * 24);
@@ -192,8 +196,8 @@ impl Plant {
 
     /// What a server shows that has just begun, and that nobody has called.
     pub fn fresh(&self) -> String {
-        let handlers: webhooks::Routes = vec![("/pods", Arc::new(Fixed(Verdict::allow)))];
-        drop(webhooks::router(
+        let handlers: webhooks::WebhookRoutes = vec![("/pods", Arc::new(Fixed(Verdict::allow)))];
+        drop(webhooks::webhook_router(
             handlers,
             &Limits::default(),
             &self.metrics,
@@ -203,7 +207,7 @@ impl Plant {
 
     /// What the process shows, as if it had begun with this test.
     fn scrape(&self) -> String {
-        let (name, panics) = ("operating_panics_total", logs::panics());
+        let (name, panics) = ("operating_panics_total", logs::panic_count());
         let text = self.exposition.encode().unwrap();
         text.replace(
             &format!("{name} {panics}\n"),
@@ -223,7 +227,7 @@ impl Plant {
         for minute in 0..=minutes {
             act(minute);
             // A server at rest calls now and then.
-            self.calls.count("get", 200);
+            self.calls.count_success("get", 200);
             let text = edit(minute, self.scrape());
             let at = begin + 60 * minute;
             scrapes.push(json!({ "at": at, "instance": "replica-0", "text": text }));
@@ -265,8 +269,8 @@ impl Plant {
     /// Serves a certificate that is valid for so many hours.
     pub fn certificate(&self, hours: i64) {
         let (chain, key) = Authority::new().leaf(hours);
-        let pair = Pair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
-        self.resolver.serve(pair, Vec::new());
+        let pair = CertificatePair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+        self.resolver.serve_pair(pair, Vec::new());
     }
 
     pub fn count(&self, counter: &AtomicU64) {
@@ -280,9 +284,9 @@ impl Plant {
 
     /// Sends a review by a path without the segment.
     pub fn call_by_another_path(&self) {
-        let doors = Arc::new(Doors::default());
-        doors.require(vec!["0".repeat(32)]);
-        let router = guard(axum::Router::new(), doors, &self.metrics);
+        let doors = Arc::new(PathGuard::default());
+        doors.require_segments(vec!["0".repeat(32)]);
+        let router = filter_paths(axum::Router::new(), doors, &self.metrics);
         let request = call("/pods", deletion("web-1")).map(axum::body::Body::new);
         let answer = router.oneshot(request).now_or_never();
         assert_eq!(answer.expect("an answer at once").unwrap().status(), 403);
@@ -298,14 +302,14 @@ impl Plant {
     }
 
     fn send(&self, verdict: fn() -> Verdict, limits: Limits) {
-        let handlers: webhooks::Routes = vec![("/pods", Arc::new(Fixed(verdict)))];
-        let handlers = guarded(
+        let handlers: webhooks::WebhookRoutes = vec![("/pods", Arc::new(Fixed(verdict)))];
+        let handlers = guard_handlers(
             handlers,
             &self.supervisor,
             &self.index.timeline,
             &self.denials,
         );
-        let router = webhooks::router(handlers, &limits, &self.metrics);
+        let router = webhooks::webhook_router(handlers, &limits, &self.metrics);
         let request = call("/pods", deletion("web-1")).map(axum::body::Body::new);
         let answer = router.oneshot(request).now_or_never();
         assert_eq!(answer.expect("an answer at once").unwrap().status(), 200);
@@ -361,9 +365,9 @@ impl Plant {
             owners: LiveOwners::new(&self.index),
             ledgers: Arc::clone(&self.ledgers),
             tenure: Tenure::always(),
-            undeleted: Arc::default(),
+            blocked_deletions: Arc::default(),
             beginnings: Arc::default(),
-            unstepped: Arc::default(),
+            blocked_lifecycles: Arc::default(),
             events: Recorder::new(self.client.clone(), Timestamp::now),
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),

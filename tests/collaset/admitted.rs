@@ -3,7 +3,7 @@
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::collaset::CollaSet;
-use operating::domain::collaset::room::most_replicas;
+use operating::domain::collaset::headroom::max_replicas;
 use serde_json::json;
 
 use crate::admission;
@@ -119,7 +119,7 @@ async fn replicas_beyond_the_room_of_the_pool_are_refused() {
         let output = admission::kubectl(&scope, &apply, &set).await;
         (output.succeeded(), output.text())
     };
-    let most = most_replicas("web");
+    let most = max_replicas("web");
     let (passes, said) = tried(most + 1, "Recreate").await;
     assert!(!passes, "{said}");
     for words in [

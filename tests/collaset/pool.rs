@@ -4,7 +4,7 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
 use operating::api::keys;
 use operating::api::resourcecontext::{ContextDetail, ResourceContext};
-use operating::domain::collaset::room;
+use operating::domain::collaset::headroom;
 use serde_json::{Value, json};
 
 use crate::sets::{Pods, Set, condition, image, label, uids};
@@ -159,7 +159,7 @@ async fn the_largest_pool_is_stored_with_bytes_to_spare() {
             .collect()
     };
     let (create, params) = (PostParams::default(), PatchParams::default());
-    for count in [2_000, room::most_replicas(&owner)] {
+    for count in [2_000, headroom::max_replicas(&owner)] {
         let name = format!("pool-{count}");
         let pool = pool_of(&name, &fresh(1));
         set.pools().create(&create, &pool).await.unwrap();
@@ -183,7 +183,7 @@ async fn a_set_whose_pool_is_full_goes_on_with_what_it_has() {
     let scope = Bed::shared().await.scope("pool-full").await;
     let set = Set::of(&scope, "web");
     // Room for five IDs of the set.
-    let entry = room::MOST / room::most_replicas("web");
+    let entry = headroom::MAX_POOL_BYTES / headroom::max_replicas("web");
     let foreign = |id: usize, filler: usize| {
         let data =
             json!({ "Owner": "somebody", "PodJustCreate": "true", "Note": "x".repeat(filler) });
@@ -191,7 +191,7 @@ async fn a_set_whose_pool_is_full_goes_on_with_what_it_has() {
     };
     // As the bound counts it, with the commas after the last key and after the entry.
     let frame = foreign(1000, 0).to_string().len() + 2;
-    let bytes = room::MOST - 5 * entry - entry / 2;
+    let bytes = headroom::MAX_POOL_BYTES - 5 * entry - entry / 2;
     let filler = |id: usize| bytes / 100 - frame + if id == 1000 { bytes % 100 } else { 0 };
     let others = (1000..1100).map(|id| foreign(id, filler(id)));
     let others: Vec<Value> = others.collect();

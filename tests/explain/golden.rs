@@ -9,8 +9,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use operating::api::keys;
 use operating::cli::read::tree;
-use operating::domain::explain::facts::Trial;
-use operating::domain::explain::{Around, Controller, Observed, RuleObject, explain};
+use operating::domain::diagnosis::facts::DryRunDeletion;
+use operating::domain::diagnosis::{ObservedPod, PodContext, PodController, RuleObject, diagnose};
 use operating::domain::pod::Pod;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -48,17 +48,17 @@ struct Surroundings {
 }
 
 impl Surroundings {
-    fn read(self) -> Around {
+    fn read(self) -> PodContext {
         let budgets = self.disruption_budgets.into_iter();
-        Around {
+        PodContext {
             excluded: self.excluded,
             unscheduled: self.unscheduled,
             disruption_budgets: budgets
                 .map(|b| serde_json::from_value(b).unwrap())
                 .collect(),
             trial: self.trial.map(|(code, message)| match code {
-                200 => Trial::Allowed,
-                code => Trial::refused(code, &message),
+                200 => DryRunDeletion::Allowed,
+                code => DryRunDeletion::from_api_refusal(code, &message),
             }),
             recreate: self.recreate,
         }
@@ -196,16 +196,16 @@ fn others(listed: &[Arc<Pod>], rules: &[Value]) -> Vec<Arc<Pod>> {
     left_out.collect()
 }
 
-fn observed(situation: Situation) -> Observed {
+fn observed(situation: Situation) -> ObservedPod {
     let mut pods: Vec<_> = situation.pods.iter().map(pod).collect();
     pods.extend(others(&pods, &situation.rules));
     let mut named = pods.iter().filter(|pod| pod.metadata.name == situation.pod);
-    Observed {
+    ObservedPod {
         pod: Arc::clone(named.next().unwrap()),
         rules: situation.rules.into_iter().map(rule).collect(),
         controller: situation
             .set
-            .map(|set| Controller::CollaSet(Arc::new(serde_json::from_value(set).unwrap()))),
+            .map(|set| PodController::CollaSet(Arc::new(serde_json::from_value(set).unwrap()))),
         jobs: situation
             .job
             .map(|job| Arc::new(serde_json::from_value(job).unwrap()))
@@ -235,7 +235,7 @@ fn golden_situations() {
         let text = fs::read_to_string(&file).unwrap();
         let situation =
             serde_norway::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-        let explanation = explain(&observed(situation));
+        let explanation = diagnose(&observed(situation));
         let json = serde_json::to_string_pretty(&explanation).unwrap() + "\n";
         for (extension, said) in [("txt", tree::text(&explanation, now())), ("json", json)] {
             let golden = file.with_extension(extension);
@@ -265,8 +265,8 @@ fn deletions_are_not_said_to_wait_for_a_rule_that_looks_at_labels_alone() {
               rules: [{ name: drained, labelCheck: { requires: { matchLabels: { drained: "yes" } } } }]
     "#;
     let mut observed = observed(serde_norway::from_str(situation).unwrap());
-    observed.around.trial = Some(Trial::Allowed);
-    let said = explain(&observed);
+    observed.around.trial = Some(DryRunDeletion::Allowed);
+    let said = diagnose(&observed);
     let begin = "Pod web-3 is available, and an operation on it would wait for rule drained of PodTransitionRule web: ";
     assert!(said.summary.starts_with(begin), "{}", said.summary);
     assert!(
@@ -292,7 +292,7 @@ fn rule_of_post_check_would_hold_the_end_of_an_operation() {
               selector: { matchLabels: { app: web } }
               rules: [{ name: verified, stage: PostCheck, labelCheck: { requires: { matchLabels: { verified: "yes" } } } }]
     "#;
-    let said = explain(&observed(serde_norway::from_str(situation).unwrap()));
+    let said = diagnose(&observed(serde_norway::from_str(situation).unwrap()));
     let text = tree::text(&said, now());
     let rule = "rule verified of PodTransitionRule web (labelCheck, PostCheck) would hold the end of an operation\n";
     assert!(text.contains(rule), "{text}");

@@ -256,7 +256,7 @@ async fn rules_say_when_webhook_configurations_are_gone_or_changed() {
     };
 
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(scope.client.clone());
-    let name = routes::VALIDATING;
+    let name = routes::VALIDATING_CONFIGURATION;
     let ignored = json!({ "webhooks": [{ "name": "pod-delete.apps.kusionstack.io", "failurePolicy": "Ignore" }] });
     configurations
         .patch(name, &PatchParams::default(), &Patch::Strategic(ignored))

@@ -8,7 +8,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use operating::cluster::following::TRUSTED;
-use operating::domain::pod::MOMENT;
+use operating::domain::pod::BRIEFLY_DOWN;
 use serde_json::json;
 use testbed::proxy::{Asked, Effect, Fault};
 use tokio::task::JoinHandle;
@@ -219,7 +219,7 @@ async fn pod_that_served_again_while_no_watch_told_of_it_does_not_count_as_long_
             s.available_pods == 2
         })
         .await;
-    sleep(MOMENT + Duration::from_secs(1)).await;
+    sleep(BRIEFLY_DOWN + Duration::from_secs(1)).await;
     bed.faults().set(Fault::new(Effect::Freeze).on(pod_watches));
     sleep(TRUSTED + Duration::from_secs(1)).await;
     scope.become_ready(&pods[0]).await;

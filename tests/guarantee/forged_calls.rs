@@ -113,14 +113,18 @@ async fn calls_need_the_segment_that_the_servers_publish() {
 
     // Whoever puts the plain paths back is served, and the segment comes again.
     let api: Api<ValidatingWebhookConfiguration> = Api::all(bed.admin());
-    let mut stored = api.get(routes::VALIDATING).await.unwrap();
+    let mut stored = api.get(routes::VALIDATING_CONFIGURATION).await.unwrap();
     for webhook in stored.webhooks.iter_mut().flatten() {
         let url = webhook.client_config.url.as_mut().unwrap();
         *url = url.replacen(&format!("/{}", "5".repeat(32)), "", 1);
     }
-    api.replace(routes::VALIDATING, &PostParams::default(), &stored)
-        .await
-        .unwrap();
+    api.replace(
+        routes::VALIDATING_CONFIGURATION,
+        &PostParams::default(),
+        &stored,
+    )
+    .await
+    .unwrap();
     until_segments(&bed).await;
     let installed = bed.operating(&["install", "--webhook-url", bed.url()]);
     assert!(installed.status.success(), "{installed:?}");

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Client, Resource, ResourceExt};
-use operating::admission::routes::{MUTATING, VALIDATING};
+use operating::admission::routes::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use operating::api::keys;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -128,12 +128,12 @@ impl Cluster {
     }
 
     pub async fn configuration_opt(&self, name: &str) -> Option<DynamicObject> {
-        let kind = if name == MUTATING {
+        let kind = if name == MUTATING_CONFIGURATION {
             "MutatingWebhookConfiguration"
         } else {
             "ValidatingWebhookConfiguration"
         };
-        assert!(name == MUTATING || name == VALIDATING);
+        assert!(name == MUTATING_CONFIGURATION || name == VALIDATING_CONFIGURATION);
         let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
         Api::all_with(self.client(), &ApiResource::from_gvk(&gvk))
             .get_opt(name)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use operating::admission::routes::{ClientConfig, Settings, configurations};
+use operating::admission::routes::{ClientConfig, ConfigurationSettings, webhook_configurations};
 use operating::cli::install::{Parts, names, rbac};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ fn assert_renders(components: &[&str], parts: Parts) {
     let shown: BTreeMap<_, _> = shown.map(|(k, o)| (k.clone(), o.clone())).collect();
     assert_eq!(shown, rbac, "{components:?}");
 
-    let (mutating, validating) = configurations(&Settings {
+    let (mutating, validating) = webhook_configurations(&ConfigurationSettings {
         client: ClientConfig::Service {
             name: names::SERVICE.into(),
             namespace: names::NAMESPACE.into(),

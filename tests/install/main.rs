@@ -16,7 +16,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Client, Resource, ResourceExt};
-use operating::admission::routes::{ClientConfig, MUTATING, Settings, VALIDATING, WEBHOOKS};
+use operating::admission::routes::{
+    ClientConfig, ConfigurationSettings, MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION, WEBHOOKS,
+};
 use operating::api::collaset::CollaSet;
 use operating::api::{crd, keys};
 use operating::cli::install::{self, names};
@@ -26,8 +28,8 @@ use serde_json::{Value, json};
 /// Nobody listens there.
 const NOWHERE: &str = "https://localhost:1";
 
-fn settings(client: ClientConfig) -> Settings {
-    Settings {
+fn settings(client: ClientConfig) -> ConfigurationSettings {
+    ConfigurationSettings {
         client,
         namespace: names::NAMESPACE.into(),
         ca_bundle: None,
@@ -38,11 +40,11 @@ fn settings(client: ClientConfig) -> Settings {
     }
 }
 
-fn url() -> Settings {
+fn url() -> ConfigurationSettings {
     settings(ClientConfig::Url(NOWHERE.into()))
 }
 
-async fn everything(client: Client, settings: Settings) {
+async fn everything(client: Client, settings: ConfigurationSettings) {
     install::prepare(&client, names::NAMESPACE).await.unwrap();
     install::access(&client, names::NAMESPACE, install::Parts::ALL)
         .await
@@ -54,7 +56,7 @@ async fn everything(client: Client, settings: Settings) {
 /// `(name, clientConfig)` of all entries of both configurations.
 async fn entries(cluster: &Cluster) -> Vec<(String, Value)> {
     let mut found = Vec::new();
-    for name in [MUTATING, VALIDATING] {
+    for name in [MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION] {
         let object = cluster.configuration(name).await;
         for entry in object.data["webhooks"].as_array().unwrap() {
             let name = entry["name"].as_str().unwrap().to_owned();
@@ -86,10 +88,16 @@ async fn three_installers_at_once_take_over_what_kuperator_left() {
     }
 
     // Once more: nothing is written.
-    let before = cluster.configuration(MUTATING).await.resource_version();
+    let before = cluster
+        .configuration(MUTATING_CONFIGURATION)
+        .await
+        .resource_version();
     everything(cluster.client(), url()).await;
     assert_eq!(
-        cluster.configuration(MUTATING).await.resource_version(),
+        cluster
+            .configuration(MUTATING_CONFIGURATION)
+            .await
+            .resource_version(),
         before
     );
 
@@ -431,7 +439,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
                 .is_none()
         );
     }
-    for name in [MUTATING, VALIDATING] {
+    for name in [MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION] {
         assert!(cluster.configuration_opt(name).await.is_none());
     }
 
@@ -477,7 +485,7 @@ fn kuperator() -> DynamicObject {
     serde_json::from_value(json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": MUTATING},
+        "metadata": {"name": MUTATING_CONFIGURATION},
         "webhooks": [
             entry("mutating-pod.apps.kusionstack.io", "*", "pods"),
             entry("mutating-generic.apps.kusionstack.io", keys::GROUP, "*/*"),

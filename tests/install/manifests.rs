@@ -3,8 +3,8 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::Api;
-use operating::admission::policies::NAMES;
-use operating::admission::routes::{MUTATING, VALIDATING};
+use operating::admission::policies::POLICY_NAMES;
+use operating::admission::routes::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use operating::cli::install::names;
 use serde_json::json;
 
@@ -21,7 +21,11 @@ async fn the_kustomization_brings_everything_and_takes_it_away() {
         .ask_kubectl(&["apply", "-k", manifests])
         .await
         .success();
-    let policies = [&["get", "validatingadmissionpolicybindings"][..], &NAMES].concat();
+    let policies = [
+        &["get", "validatingadmissionpolicybindings"][..],
+        &POLICY_NAMES,
+    ]
+    .concat();
     let _ = cluster.plane().ask_kubectl(&policies).await.success();
 
     // The certificate comes from the CA, and its CA gets into every entry.
@@ -32,7 +36,7 @@ async fn the_kustomization_brings_everything_and_takes_it_away() {
     .await;
     let secret = secrets.get(names::SECRET).await.unwrap().data.unwrap();
     let ca = json!(secret["ca.crt"]);
-    for name in [MUTATING, VALIDATING] {
+    for name in [MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION] {
         wait::until("the CA is in every entry", || async {
             let found = cluster.configuration(name).await;
             let entries = found.data["webhooks"].as_array().unwrap();
@@ -71,7 +75,7 @@ async fn the_kustomization_brings_everything_and_takes_it_away() {
     assert_eq!(left.out, "");
     let namespaces: Api<Namespace> = Api::all(cluster.client());
     cluster.until_gone(&namespaces, names::NAMESPACE).await;
-    for name in [MUTATING, VALIDATING] {
+    for name in [MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION] {
         assert!(cluster.configuration_opt(name).await.is_none());
     }
 }

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
-use operating::admission::policies::NAMES;
+use operating::admission::policies::POLICY_NAMES;
 use operating::api::keys;
 use operating::cli::install::{self, names};
 use operating::cli::uninstall::uninstall;
@@ -111,7 +111,10 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
     ] {
         let get = ["get", kind, "-o", "name"];
         let left = cluster.plane().ask_kubectl(&get).await.success().out;
-        assert!(NAMES.iter().all(|name| !left.contains(name)), "{left}");
+        assert!(
+            POLICY_NAMES.iter().all(|name| !left.contains(name)),
+            "{left}"
+        );
     }
 }
 

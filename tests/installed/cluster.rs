@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use operating::admission::routes::{MUTATING, VALIDATING};
+use operating::admission::routes::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use operating::api::keys;
 use operating::cli::install::names;
 use serde_json::json;
@@ -116,8 +116,8 @@ impl Cluster {
     pub async fn bundles(&self) -> BTreeSet<Vec<u8>> {
         let mut found = BTreeSet::new();
         for (kind, name) in [
-            ("MutatingWebhookConfiguration", MUTATING),
-            ("ValidatingWebhookConfiguration", VALIDATING),
+            ("MutatingWebhookConfiguration", MUTATING_CONFIGURATION),
+            ("ValidatingWebhookConfiguration", VALIDATING_CONFIGURATION),
         ] {
             let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
             let api: Api<DynamicObject> =

@@ -69,14 +69,14 @@ fn pod(name: &str) -> World {
 fn act(world: &mut World, line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let result = match words[..] {
-        ["begin", id, type_] => {
-            world.patch(&operator::begin(&world.pod, id, type_, false, world.now))
-        }
-        ["begin", id, type_, "deleting"] => {
-            world.patch(&operator::begin(&world.pod, id, type_, true, world.now))
-        }
-        ["finish", id] => world.patch(&operator::finish(&world.pod, id)),
-        ["undo", id, type_] => world.patch(&operator::undo(id, type_)),
+        ["begin", id, type_] => world.patch(&operator::begin_labels(
+            &world.pod, id, type_, false, world.now,
+        )),
+        ["begin", id, type_, "deleting"] => world.patch(&operator::begin_labels(
+            &world.pod, id, type_, true, world.now,
+        )),
+        ["finish", id] => world.patch(&operator::finish_labels(&world.pod, id)),
+        ["undo", id, type_] => world.patch(&operator::undo_labels(id, type_)),
         ["label", key, value] => {
             world.write(|pod| _ = pod.metadata.labels.insert(long(key), value.to_owned()))
         }

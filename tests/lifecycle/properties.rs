@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use operating::api::keys::{self, Family};
-use operating::domain::lifecycle::{Run, Stage, controller_step, operator, validate};
+use operating::domain::lifecycle::{LifecycleWrite, Stage, controller_step, operator, validate};
 use operating::domain::pod::{Pod, ReadinessGate};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -73,7 +73,7 @@ fn worlds() -> impl Strategy<Value = World> {
 fn act(world: &mut World, action: &Action) {
     match *action {
         Action::Begin(id, type_, deletes) => {
-            let begin = operator::begin(&world.pod, id, type_, deletes, world.now);
+            let begin = operator::begin_labels(&world.pod, id, type_, deletes, world.now);
             world.patch(&begin).unwrap();
         }
         Action::Finish(id) => world.finish(id),
@@ -272,15 +272,15 @@ proptest! {
     fn no_object_however_broken_breaks_the_lifecycle(old in pods(), new in pods(), now: u64) {
         for old in [None, Some(&old)] {
             let _ = validate(old, &new);
-            let mut run = Run::open(old, &new, now);
+            let mut run = LifecycleWrite::from_write(old, &new, now);
             for stage in [Stage::PreCheck, Stage::PostCheck] {
-                for (i, id) in run.awaiting(stage).into_iter().enumerate() {
-                    if i % 2 == 0 { run.pass(stage, &id) } else { run.hold(stage, &id) }
+                for (i, id) in run.ids_awaiting_stage(stage).into_iter().enumerate() {
+                    if i % 2 == 0 { run.pass_stage(stage, &id) } else { run.hold_stage(stage, &id) }
                 }
             }
-            run.settle();
+            run.advance_all();
             let once = run.patch();
-            run.settle();
+            run.advance_all();
             prop_assert_eq!(&run.patch(), &once);
             let mut settled = new.clone();
             once.apply(&mut settled.metadata.labels);
@@ -290,8 +290,8 @@ proptest! {
                 [keys::PREPARING_TO_DELETE, keys::SERVICE_AVAILABLE, keys::CREATING, keys::COMPLETING].contains(&key.as_str()) || matches!(Family::parse(key), Some((Family::OperationType, _)))
             };
             for first in [true, false] {
-                let mut again = Run::open(Some(&settled), &settled, now);
-                again.settle();
+                let mut again = LifecycleWrite::from_write(Some(&settled), &settled, now);
+                again.advance_all();
                 let patch = again.patch();
                 let more = patch.0.keys().filter(|key| !first || !announced(key)).count();
                 prop_assert_eq!(more, 0, "{:?} has more to do: {:?}", settled.metadata.labels, patch);

@@ -2,7 +2,7 @@
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::LabelPatch;
-use operating::domain::lifecycle::{Phase, Stage, controller_step, operator, phases};
+use operating::domain::lifecycle::{Phase, Stage, controller_step, operator, stored_phases};
 use operating::domain::pod::Pod;
 
 use crate::world::{EXPECTED, World};
@@ -16,7 +16,7 @@ fn operate(world: &mut World, id: &str, type_: &str) {
 
 /// Begins at a time that tells the operation from others; `deletes` announces a deletion.
 fn begin_at(world: &mut World, id: &str, type_: &str, deletes: bool, at: u64) {
-    let begin = operator::begin(&world.pod, id, type_, deletes, at);
+    let begin = operator::begin_labels(&world.pod, id, type_, deletes, at);
     world.patch(&begin).unwrap();
 }
 
@@ -49,7 +49,7 @@ fn q1_an_operation_that_begins_while_another_waits_for_post_check_does_not_wedge
     world.finish("c");
     world.quiesce();
     assert_eq!(
-        phases(&world.pod),
+        stored_phases(&world.pod),
         [
             ("a".to_owned(), Phase::PostCheck),
             ("c".to_owned(), Phase::Completing)
@@ -218,7 +218,7 @@ fn q4_a_scale_in_does_not_inherit_the_permission_of_an_update() {
         ],
         "neither operate nor operation-permission/update is left"
     );
-    assert!(!operator::is_allowed(
+    assert!(!operator::is_operation_due(
         &world.pod, "collaset", "scale-in", 0, world.now
     ));
     world.held.clear();
@@ -259,7 +259,7 @@ fn q5_an_idle_pod_is_never_written() {
         World::bare(),
     ] {
         assert!(controller_step(&world.pod, 9).is_empty());
-        assert!(phases(&world.pod).is_empty());
+        assert!(stored_phases(&world.pod).is_empty());
         world.quiesce();
         assert_eq!(world.writes, 0);
     }
@@ -377,7 +377,9 @@ fn q6b_a_service_that_is_gone_does_not_keep_the_pod_unavailable() {
     let step = controller_step(&world.pod, 9);
     assert_eq!(step.dirty, ["Service/default/web"]);
     assert!(step.labels.is_empty());
-    let cleaned = operating::domain::lifecycle::Step::drop_dirty(&world.pod, &step.dirty).unwrap();
+    let cleaned =
+        operating::domain::lifecycle::LifecycleStep::drop_dirty_patch(&world.pod, &step.dirty)
+            .unwrap();
     let text = cleaned["metadata"]["annotations"][keys::AVAILABLE_CONDITIONS]
         .as_str()
         .unwrap()
@@ -561,11 +563,11 @@ fn announcement_of_an_undone_operation_is_no_other_ones() {
     let mut world = World::serving();
     begin_at(&mut world, "upgrade", "update", false, 5);
     begin_at(&mut world, "pod-delete", "delete", true, 6);
-    assert!(operator::announces(&world.pod, "pod-delete"));
-    assert!(!operator::announces(&world.pod, "upgrade"));
+    assert!(operator::announces_deletion(&world.pod, "pod-delete"));
+    assert!(!operator::announces_deletion(&world.pod, "upgrade"));
     world.undo("pod-delete");
     world.quiesce();
-    assert!(!operator::announces(&world.pod, "upgrade"));
+    assert!(!operator::announces_deletion(&world.pod, "upgrade"));
     assert!(world.pod.label(keys::PREPARING_TO_DELETE).is_none());
 }
 
@@ -573,12 +575,12 @@ fn announcement_of_an_undone_operation_is_no_other_ones() {
 fn announcement_with_a_time_of_its_own_is_that_of_the_operation_that_begins() {
     let mut world = World::serving();
     begin_at(&mut world, "upgrade", "update", false, 5);
-    let mut begin = operator::begin(&world.pod, "replace", "replace", true, 6);
+    let mut begin = operator::begin_labels(&world.pod, "replace", "replace", true, 6);
     let announced = keys::PREPARING_TO_DELETE.to_owned();
     begin.0.insert(announced, Some("7".to_owned()));
     world.patch(&begin).unwrap();
-    assert!(operator::announces(&world.pod, "replace"));
-    assert!(!operator::announces(&world.pod, "upgrade"));
+    assert!(operator::announces_deletion(&world.pod, "replace"));
+    assert!(!operator::announces_deletion(&world.pod, "upgrade"));
 }
 
 #[test]
@@ -594,7 +596,10 @@ fn announcement_after_the_rules_permits_nothing() {
     for value in [since.as_str(), "7"] {
         let late = [(keys::PREPARING_TO_DELETE.to_owned(), Some(value.to_owned()))];
         world.patch(&LabelPatch(late.into())).unwrap();
-        assert!(!operator::announces(&world.pod, "upgrade"), "{value}");
+        assert!(
+            !operator::announces_deletion(&world.pod, "upgrade"),
+            "{value}"
+        );
     }
 }
 
@@ -604,7 +609,7 @@ fn announcement_of_another_type_under_the_id_counts() {
     begin_at(&mut world, "collaset", "update", false, 1_000_000);
     world.quiesce();
     begin_at(&mut world, "collaset", "scale-in", true, 1_000_001);
-    assert!(operator::announces(&world.pod, "collaset"));
+    assert!(operator::announces_deletion(&world.pod, "collaset"));
 }
 
 #[test]
@@ -615,6 +620,6 @@ fn begin_time_of_a_running_operation_can_not_change() {
     begin_at(&mut world, "pod-delete", "delete", true, 1_000_001);
     let forged = [(Family::Operating.key("upgrade"), Some("1000001".to_owned()))];
     world.patch(&LabelPatch(forged.into())).unwrap();
-    assert!(!operator::announces(&world.pod, "upgrade"));
-    assert!(operator::announces(&world.pod, "pod-delete"));
+    assert!(!operator::announces_deletion(&world.pod, "upgrade"));
+    assert!(operator::announces_deletion(&world.pod, "pod-delete"));
 }

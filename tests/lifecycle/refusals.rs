@@ -1,7 +1,7 @@
 //! Writes that are refused, each with its field and what to do instead; and forged labels that get nowhere.
 
 use operating::api::keys::{self, Family};
-use operating::domain::lifecycle::{Phase, Run, Stage, validate};
+use operating::domain::lifecycle::{LifecycleWrite, Phase, Stage, validate};
 use operating::domain::pod::Pod;
 
 use crate::world::World;
@@ -263,13 +263,17 @@ fn forged_labels_get_an_operation_nowhere() {
             new.metadata.labels.insert(family.key("a"), "a".to_owned());
         }
     }
-    let mut run = Run::open(Some(&world.pod), &new, 7);
-    assert_eq!(run.awaiting(Stage::PreCheck), ["a"], "the mark only asks");
-    assert!(run.awaiting(Stage::PostCheck).is_empty());
-    run.pass(Stage::PreCheck, "a");
-    run.hold(Stage::PreCheck, "a");
-    run.settle();
-    assert_eq!(run.phase("a"), Phase::PreCheck);
+    let mut run = LifecycleWrite::from_write(Some(&world.pod), &new, 7);
+    assert_eq!(
+        run.ids_awaiting_stage(Stage::PreCheck),
+        ["a"],
+        "the mark only asks"
+    );
+    assert!(run.ids_awaiting_stage(Stage::PostCheck).is_empty());
+    run.pass_stage(Stage::PreCheck, "a");
+    run.hold_stage(Stage::PreCheck, "a");
+    run.advance_all();
+    assert_eq!(run.phase_of("a"), Phase::PreCheck);
     assert!(!run.takes_offline());
     run.patch().apply(&mut new.metadata.labels);
     let result = World {
@@ -313,9 +317,9 @@ fn a_new_pod_begins_with_what_its_owner_asks_for_and_nothing_else() {
     new.metadata
         .labels
         .insert(keys::CREATING.to_owned(), "1".to_owned());
-    let mut run = Run::open(None, &new, 7);
-    assert_eq!(run.awaiting(Stage::PreCheck), ["a"]);
-    run.settle();
+    let mut run = LifecycleWrite::from_write(None, &new, 7);
+    assert_eq!(run.ids_awaiting_stage(Stage::PreCheck), ["a"]);
+    run.advance_all();
     assert!(!run.takes_offline());
     run.patch().apply(&mut new.metadata.labels);
     assert_eq!(validate(None, &new), []);

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::{
-    FieldError, LabelPatch, Run, Stage, Step, controller_step, controller_step_passing, follow,
-    is_held_offline, operator, restarts, validate,
+    FieldError, LabelPatch, LifecycleStep, LifecycleWrite, Stage, controller_step,
+    controller_step_with_passed, follow_readiness, is_held_offline, operator, restarts, validate,
 };
 use operating::domain::pod::{Condition, Pod, ReadinessGate};
 
@@ -100,7 +100,8 @@ impl World {
                 &self.pod
             };
             let lost = !self.pod.is_available() && !is_held_offline(&self.pod);
-            let record = restarts::after(&self.pod, &new, seen, lost, self.now).value();
+            let record = restarts::restarts_after_write(&self.pod, &new, seen, lost, self.now)
+                .annotation_value();
             let annotations = &mut new.metadata.annotations;
             annotations.remove(keys::AWAITS_RESTART);
             annotations.extend(record.map(|value| (keys::AWAITS_RESTART.to_owned(), value)));
@@ -108,18 +109,18 @@ impl World {
             if !errors.is_empty() {
                 return Err(errors);
             }
-            let mut run = Run::open(Some(&self.pod), &new, self.now);
+            let mut run = LifecycleWrite::from_write(Some(&self.pod), &new, self.now);
             self.answer(&mut run);
-            run.settle();
+            run.advance_all();
             let patch = run.patch();
             let mut again = run.clone();
-            again.settle();
+            again.advance_all();
             assert_eq!(again.patch(), patch, "settling twice is settling once");
             self.took_offline |= run.takes_offline();
             let goes_on = status && run.has_passed();
             patch.apply(&mut new.metadata.labels);
             if goes_on {
-                follow(&mut new, self.now);
+                follow_readiness(&mut new, self.now);
             }
             assert_eq!(
                 validate(Some(&self.pod), &new),
@@ -134,13 +135,13 @@ impl World {
         Ok(())
     }
 
-    fn answer(&self, run: &mut Run<'_>) {
+    fn answer(&self, run: &mut LifecycleWrite<'_>) {
         for stage in [Stage::PreCheck, Stage::PostCheck] {
-            for id in run.awaiting(stage) {
+            for id in run.ids_awaiting_stage(stage) {
                 if self.held.contains(&id) || self.denied.contains(&id) {
-                    run.hold(stage, &id)
+                    run.hold_stage(stage, &id)
                 } else {
-                    run.pass(stage, &id)
+                    run.pass_stage(stage, &id)
                 }
             }
         }
@@ -151,12 +152,12 @@ impl World {
     }
 
     pub fn begin(&mut self, id: &str, type_: &str) {
-        let patch = operator::begin(&self.pod, id, type_, false, self.now);
+        let patch = operator::begin_labels(&self.pod, id, type_, false, self.now);
         self.patch(&patch).unwrap();
     }
 
     pub fn finish(&mut self, id: &str) {
-        let patch = operator::finish(&self.pod, id);
+        let patch = operator::finish_labels(&self.pod, id);
         self.patch(&patch).unwrap();
     }
 
@@ -166,11 +167,11 @@ impl World {
             .label(&Family::OperationType.key(id))
             .unwrap_or("none")
             .to_owned();
-        self.patch(&operator::undo(id, &type_)).unwrap();
+        self.patch(&operator::undo_labels(id, &type_)).unwrap();
     }
 
     /// One reconcile; what it found to do.
-    pub fn reconcile(&mut self) -> Step {
+    pub fn reconcile(&mut self) -> LifecycleStep {
         let mut step = controller_step(&self.pod, self.now);
         let passed: Vec<_> = step
             .reevaluate
@@ -179,7 +180,7 @@ impl World {
             .cloned()
             .collect();
         if !passed.is_empty() {
-            step = controller_step_passing(&self.pod, &passed, self.now);
+            step = controller_step_with_passed(&self.pod, &passed, self.now);
         }
         if !step.labels.is_empty() {
             let labels = step.labels.clone();

@@ -1,6 +1,6 @@
 //! The steps that touch the ledger, through its own functions; a control edits what they did.
 
-use operating::domain::inplace::Restart;
+use operating::domain::inplace::RestartProgress;
 use operating::ledger::evidence::{Sighting, evidence, is_conditional, lapsed};
 use operating::ledger::protocol::{Claim, Operation, Purpose, Refusal, Request as Disruption};
 
@@ -245,7 +245,7 @@ impl World {
                 *applied = seen.spec == claim.detail.target;
             }
             if self.lacks(Fault::DeferredTakenForInfeasible) && seen.is_pending() {
-                *restart = Restart::Nothing;
+                *restart = RestartProgress::Nothing;
             }
         }
         let at = if self.lacks(Fault::OldEvidence) {
@@ -268,7 +268,7 @@ impl World {
                     Operation::InPlace => {
                         self.lacks(Fault::InPlaceReleasedOnMove)
                             || (self.lacks(Fault::CrashPassesForRestart)
-                                && restart == Restart::Unproven
+                                && restart == RestartProgress::Unproven
                                 && available)
                     }
                     _ => false,

@@ -1,6 +1,6 @@
 //! The Pods of the model, and what the API server, the kubelet and fate do to them.
 
-use operating::domain::inplace::Restart;
+use operating::domain::inplace::RestartProgress;
 use operating::ledger::evidence::Sighting;
 use operating::ledger::protocol::{Operation, Purpose};
 
@@ -113,20 +113,20 @@ impl Pod {
         }
     }
 
-    fn restart(&self, change: &Change) -> Restart {
+    fn restart(&self, change: &Change) -> RestartProgress {
         let in_force = self.spec == self.running && self.starting.is_none();
         if self.observed != self.spec || !self.ready || self.pending == Some(Pending::Deferred) {
-            Restart::Awaited
+            RestartProgress::Awaited
         } else if self.pending == Some(Pending::Infeasible)
             || (in_force && (change.stacked || self.run == change.run))
         {
-            Restart::Nothing
+            RestartProgress::Nothing
         } else if change.stacked || self.run == change.run {
-            Restart::Awaited
+            RestartProgress::Awaited
         } else if self.running == change.running {
-            Restart::Unproven
+            RestartProgress::Unproven
         } else {
-            Restart::Proven
+            RestartProgress::Proven
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use operating::server::Limits;
-use operating::tls::files::Files;
+use operating::tls::certificate_files::CertificateFiles;
 
 use super::rig::{Authority, Rig, rig_without_certificate};
 
@@ -33,7 +33,7 @@ async fn presented(rig: &Rig) -> Vec<Vec<u8>> {
 async fn a_chain_is_reloaded_on_the_swap_and_a_broken_pair_is_not() {
     let rig = rig_without_certificate(Limits::default()).await;
     let directory = tempfile::tempdir().unwrap();
-    let mut files = Files::new(directory.path(), rig.resolver.clone());
+    let mut files = CertificateFiles::new(directory.path(), rig.resolver.clone());
     assert!(!files.poll().await);
     let problem = rig.resolver.problem().unwrap();
     assert!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use operating::server::Limits;
-use operating::tls::clients::Clients;
+use operating::tls::client_authorities::ClientAuthorities;
 use rustls::ClientConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
@@ -17,19 +17,19 @@ use super::rig::{Authority, Rig, Sender, call, pair, review, rig_for, text};
 const NAME: &str = "kube-apiserver";
 
 async fn rig(file: &Path) -> Rig {
-    let clients = Clients::read(file.to_owned(), vec![NAME.to_owned()]).unwrap();
+    let clients = ClientAuthorities::from_file(file.to_owned(), vec![NAME.to_owned()]).unwrap();
     let period = Duration::from_millis(20);
-    tokio::spawn(Arc::clone(&clients).keep(period, CancellationToken::new()));
+    tokio::spawn(Arc::clone(&clients).reload_periodically(period, CancellationToken::new()));
     let rig = rig_for(Limits::default(), Some(clients)).await;
     rig.resolver
-        .serve(pair(&rig.authority), vec![rig.authority.der()]);
+        .serve_pair(pair(&rig.authority), vec![rig.authority.der()]);
     rig
 }
 
 fn with(rig: &Rig, authority: &Authority, name: &str) -> ClientConfig {
     let mut config = rig.client_config(rustls::ALL_VERSIONS, &[b"http/1.1"]);
     let (leaf, key) = authority.client(name);
-    let provider = operating::tls::provider();
+    let provider = operating::tls::crypto_provider();
     let key = provider.key_provider.load_private_key(key).unwrap();
     let certified = rustls::sign::CertifiedKey::new(vec![leaf], key);
     config.client_auth_cert_resolver = Arc::new(rustls::sign::SingleCertAndKey::from(certified));
@@ -149,7 +149,7 @@ fn file_without_an_authority_is_an_error() {
     let error = |file: &Path| {
         format!(
             "{:#}",
-            Clients::read(file.to_owned(), Vec::new()).unwrap_err()
+            ClientAuthorities::from_file(file.to_owned(), Vec::new()).unwrap_err()
         )
     };
     assert!(error(&file).contains("ca.crt"), "{}", error(&file));

@@ -2,7 +2,7 @@
 
 use operating::server::Limits;
 use operating::tasks::Supervisor;
-use operating::tls::{Pair, Resolver};
+use operating::tls::{CertificatePair, CertificateResolver};
 use tokio_util::sync::CancellationToken;
 
 use super::rig::{Authority, Rig, pair, rig, rig_without_certificate};
@@ -22,7 +22,7 @@ async fn ready_only_with_a_good_certificate() {
     unready(&rig, "[-] webhook listener: no certificate yet").await;
 
     rig.resolver
-        .serve(pair(&rig.authority), vec![rig.authority.der()]);
+        .serve_pair(pair(&rig.authority), vec![rig.authority.der()]);
     let (code, text) = rig.probe("/readyz").await;
     assert_eq!(code, 200, "{text}");
     assert!(
@@ -31,12 +31,12 @@ async fn ready_only_with_a_good_certificate() {
     );
 
     rig.resolver
-        .serve(pair(&rig.authority), vec![Authority::new().der()]);
+        .serve_pair(pair(&rig.authority), vec![Authority::new().der()]);
     unready(&rig, "invalid peer certificate").await;
 
     let (chain, key) = rig.authority.leaf(0);
-    rig.resolver.serve(
-        Pair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap(),
+    rig.resolver.serve_pair(
+        CertificatePair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap(),
         Vec::new(),
     );
     unready(&rig, "Expired").await;
@@ -49,11 +49,11 @@ async fn fault_of_a_task_fails_livez() {
     let supervisor = Supervisor::new(CancellationToken::new());
     let watched = supervisor.clone();
     let why = move || watched.fault().map(|fault| fault.to_string());
-    rig.health.check_life(why);
+    rig.health.add_liveness_check(why);
     assert_eq!(rig.probe("/livez").await, (200, "alive\n".to_owned()));
 
-    supervisor.keep("a watch", async { panic!("as asked") });
-    supervisor.failed().await;
+    supervisor.spawn_supervised("a watch", async { panic!("as asked") });
+    supervisor.wait_for_fault().await;
     let text = "[-] a watch panicked: as asked\nnot alive\n".to_owned();
     assert_eq!(rig.probe("/livez").await, (500, text));
 }
@@ -61,11 +61,15 @@ async fn fault_of_a_task_fails_livez() {
 #[tokio::test]
 async fn another_certificate_than_the_loaded_one_is_noticed() {
     let rig = rig(Limits::default()).await;
-    let other = Resolver::new(rig.metrics.clone());
-    other.serve(pair(&rig.authority), Vec::new());
-    let error = operating::server::dial::check(rig.address, other, Default::default())
-        .await
-        .unwrap_err();
+    let other = CertificateResolver::new(rig.metrics.clone());
+    other.serve_pair(pair(&rig.authority), Vec::new());
+    let error = operating::server::self_check::check_served_certificate(
+        rig.address,
+        other,
+        Default::default(),
+    )
+    .await
+    .unwrap_err();
     assert!(
         error.contains("another certificate is served than was loaded"),
         "{error}"
@@ -77,7 +81,7 @@ async fn not_ready_once_the_listener_is_gone() {
     let rig = rig(Limits::default()).await;
     assert_eq!(rig.probe("/readyz").await.0, 200);
     rig.webhook.abort();
-    while rig.health.report().await.ready {}
+    while rig.health.run_checks().await.ready {}
     unready(&rig, "[-] webhook listener: 127.0.0.1:").await;
 }
 

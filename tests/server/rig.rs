@@ -13,10 +13,10 @@ use operating::admission::review::{self, Handler, Verdict};
 use operating::server::connections::Listener;
 use operating::server::health::Health;
 use operating::server::webhooks;
-use operating::server::{Limits, Shutdown, dial};
+use operating::server::{Limits, Shutdown, self_check};
 use operating::telemetry::metrics::{Exposition, ServerMetrics};
-use operating::tls::clients::Clients;
-use operating::tls::{self, Pair, Resolver};
+use operating::tls::client_authorities::ClientAuthorities;
+use operating::tls::{self, CertificatePair, CertificateResolver};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use rustls_pki_types::ServerName;
 use serde_json::Value;
@@ -30,9 +30,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// A certificate for localhost, and its key, as the server loads them.
-pub fn pair(authority: &Authority) -> Pair {
+pub fn pair(authority: &Authority) -> CertificatePair {
     let (chain, key) = authority.leaf(24);
-    Pair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap()
+    CertificatePair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap()
 }
 
 /// Decides by the object's name: `allow…`, `deny…`, `panic…`, `hang…` (until released). Names that contain `free`
@@ -55,7 +55,7 @@ impl Handler for ByName {
             self.release.notified().await;
         }
         if name.starts_with("deny") {
-            return Verdict::deny(429, "TooManyRequests", "3 of 3 in use").audit("rule", "r");
+            return Verdict::deny(429, "TooManyRequests", "3 of 3 in use").with_audit("rule", "r");
         }
         Verdict::allow()
     }
@@ -76,7 +76,7 @@ pub struct Rig {
     pub address: SocketAddr,
     pub probes: SocketAddr,
     pub authority: Authority,
-    pub resolver: Arc<Resolver>,
+    pub resolver: Arc<CertificateResolver>,
     pub handler: Arc<ByName>,
     pub metrics: ServerMetrics,
     pub health: Health,
@@ -88,7 +88,7 @@ pub struct Rig {
 pub async fn rig(limits: Limits) -> Rig {
     let rig = rig_without_certificate(limits).await;
     rig.resolver
-        .serve(pair(&rig.authority), vec![rig.authority.der()]);
+        .serve_pair(pair(&rig.authority), vec![rig.authority.der()]);
     rig
 }
 
@@ -97,21 +97,21 @@ pub async fn rig_without_certificate(limits: Limits) -> Rig {
 }
 
 /// A server without a certificate that serves the calls of `clients`.
-pub async fn rig_for(limits: Limits, clients: Option<Arc<Clients>>) -> Rig {
+pub async fn rig_for(limits: Limits, clients: Option<Arc<ClientAuthorities>>) -> Rig {
     let exposition = Exposition::default();
     let metrics = ServerMetrics::register(&exposition);
-    let resolver = Resolver::new(metrics.clone());
+    let resolver = CertificateResolver::new(metrics.clone());
     let shutdown = Shutdown::default();
     let handler = Arc::new(ByName::default());
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
-    let own = dial::Own::default();
+    let own = self_check::OwnConnections::default();
     let listener = Listener {
         name: "webhook",
         socket,
         tls: Some(tls::server_config(resolver.clone(), clients.clone()).unwrap()),
         clients,
-        router: webhooks::router(vec![("/pods", handler.clone())], &limits, &metrics),
+        router: webhooks::webhook_router(vec![("/pods", handler.clone())], &limits, &metrics),
         limits,
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
@@ -121,8 +121,8 @@ pub async fn rig_for(limits: Limits, clients: Option<Arc<Clients>>) -> Rig {
 
     let health = Health::new(shutdown.clone(), exposition);
     let dialled = (resolver.clone(), own);
-    health.check("webhook listener", move || {
-        dial::check(address, dialled.0.clone(), dialled.1.clone())
+    health.add_readiness_check("webhook listener", move || {
+        self_check::check_served_certificate(address, dialled.0.clone(), dialled.1.clone())
     });
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let probes = socket.local_addr().unwrap();
@@ -136,7 +136,7 @@ pub async fn rig_for(limits: Limits, clients: Option<Arc<Clients>>) -> Rig {
         metrics: metrics.clone(),
         // Probes are answered to the very end.
         shutdown: Shutdown::default(),
-        own: dial::Own::default(),
+        own: self_check::OwnConnections::default(),
     };
     tokio::spawn(listener.serve());
     Rig {
@@ -162,7 +162,7 @@ impl Rig {
     ) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.der()).unwrap();
-        let mut config = ClientConfig::builder_with_provider(tls::provider())
+        let mut config = ClientConfig::builder_with_provider(tls::crypto_provider())
             .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(roots)

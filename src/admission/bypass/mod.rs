@@ -20,30 +20,30 @@ use tracing::warn;
 
 use super::context::Context;
 use super::review::{Request, Verdict};
-use super::{denial, gate, overlap};
+use super::{denial, overlap, rule_check};
 use crate::api::keys;
 use crate::apirequest;
 use crate::cluster::events::about_pod;
 use crate::domain::pod::Pod;
-use crate::domain::rules::{Skips, unreadable_skips};
+use crate::domain::rules::{SkipAnnotation, unreadable_skips_message};
 use crate::ledger::commit::{Denied, Disruption, Why};
 use crate::ledger::protocol::{Grant, Operation};
 use crate::ledger::store::RuleKey;
 
 /// The verb on `podtransitionrules`, by name of the rule.
-pub const VERB: &str = "bypass";
+pub const BYPASS_VERB: &str = "bypass";
 const PLURAL: &str = "podtransitionrules";
 const KIND: &str = "PodTransitionRule";
 /// How a request is admitted that a budget has no room for.
-const BEYOND: &str = "beyond the budget of";
+const BEYOND_BUDGET: &str = "beyond the budget of";
 /// How a request is admitted that a rule of another kind holds.
-pub const AGAINST: &str = "though not let go by";
+pub const AGAINST_RULE: &str = "though not let go by";
 /// Reason of the Event on rule and Pod.
-const EVENT: &str = "BudgetBypassed";
+const BYPASS_EVENT: &str = "BudgetBypassed";
 /// Reason of the Event on rule and Pod when the Pod skips a rule that would hold it.
-const SKIPPED: &str = "RuleSkipped";
+const SKIP_EVENT: &str = "RuleSkipped";
 /// For the question, so that a denial is still in time when the API server does not answer.
-const ASK_TIMEOUT: Duration = Duration::from_secs(3);
+const ACCESS_REVIEW_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One request that asks rules for leave, and may appeal.
 pub struct BypassCheck<'a> {
@@ -63,32 +63,32 @@ pub struct BypassCheck<'a> {
 
 /// What was given.
 #[derive(Debug, Default)]
-pub struct Admission {
+pub struct Approval {
     /// Claims, by rule object.
     pub claims: Vec<(RuleKey, Grant)>,
     /// Rule objects whose budget was gone beyond.
-    pub beyond: BTreeSet<String>,
+    pub bypassed_rules: BTreeSet<String>,
     /// Rules that would hold the Pod and that its annotation skips, by rule object.
     pub skipped: BTreeMap<String, Vec<String>>,
     /// Rule objects that were bypassed otherwise: their label checks, their endpoints, or the lifecycle before a deletion.
-    pub past: BTreeSet<String>,
+    pub bypassed_checks: BTreeSet<String>,
     /// Whether a deletion was admitted without the lifecycle that comes before it.
     pub without_lifecycle: bool,
 }
 
 /// A denial, and why an appeal or the annotation to skip rules did not help; of what was not tried nothing is said.
 #[derive(Debug)]
-pub struct Refused {
+pub struct DenialWithNote {
     /// The denial.
     pub denied: Denied,
     /// To be added to its text: also that the Pod's annotation to skip rules can't be read.
     pub note: Option<String>,
 }
 
-impl Refused {
+impl DenialWithNote {
     /// The message.
-    pub fn text(&self, pod: &str, now: Timestamp) -> String {
-        let text = denial::text(pod, &self.denied, now);
+    pub fn denial_message(&self, pod: &str, now: Timestamp) -> String {
+        let text = denial::describe_denial(pod, &self.denied, now);
         match &self.note {
             Some(note) => format!("{text}; {note}"),
             None => text,
@@ -96,33 +96,33 @@ impl Refused {
     }
 
     /// Adds why a write that leaves the Pod running is held.
-    pub fn because(mut self, operation: Operation) -> Refused {
-        let parts = denial::because(operation).map(str::to_owned);
+    pub fn with_held_write_reason(mut self, operation: Operation) -> DenialWithNote {
+        let parts = denial::explain_held_write(operation).map(str::to_owned);
         let parts: Vec<_> = parts.into_iter().chain(self.note.take()).collect();
         self.note = (!parts.is_empty()).then(|| parts.join("; "));
         self
     }
 
     /// The verdict.
-    pub fn verdict(&self, pod: &str, now: Timestamp) -> Verdict {
-        let (code, reason) = denial::HELD;
-        Verdict::deny(code, reason, self.text(pod, now))
-            .audit("held", denial::reason_word(&self.denied.why))
+    pub fn to_verdict(&self, pod: &str, now: Timestamp) -> Verdict {
+        let (code, reason) = denial::TOO_MANY_REQUESTS;
+        Verdict::deny(code, reason, self.denial_message(pod, now))
+            .with_audit("held", denial::audit_reason(&self.denied.why))
     }
 }
 
-impl Admission {
+impl Approval {
     /// Adds to the audit event of an allowed request which rules the Pod skips, which were gone beyond, and why.
-    pub fn audit(&self, mut verdict: Verdict, appeal: &BypassCheck<'_>) -> Verdict {
+    pub fn audit_bypass(&self, mut verdict: Verdict, appeal: &BypassCheck<'_>) -> Verdict {
         if !self.skipped.is_empty() {
             let skipped = self.skipped.iter();
             let skipped = skipped.flat_map(|(object, rules)| {
                 rules.iter().map(move |rule| format!("{object}/{rule}"))
             });
             let skipped: Vec<_> = skipped.collect();
-            verdict = verdict.audit("skipped-rules", skipped.join(", "));
+            verdict = verdict.with_audit("skipped-rules", skipped.join(", "));
         }
-        let mut rules: Vec<_> = (self.beyond.iter().chain(&self.past))
+        let mut rules: Vec<_> = (self.bypassed_rules.iter().chain(&self.bypassed_checks))
             .map(String::as_str)
             .collect();
         if self.without_lifecycle {
@@ -131,59 +131,74 @@ impl Admission {
         if rules.is_empty() {
             return verdict;
         }
-        let reason = appeal.reason().unwrap_or_default();
-        verdict.audit("bypassed", format!("{}: {reason}", rules.join(", ")))
+        let reason = appeal.bypass_reason().unwrap_or_default();
+        verdict.with_audit("bypassed", format!("{}: {reason}", rules.join(", ")))
     }
 }
 
 impl BypassCheck<'_> {
     /// Claims for the disruption by every rule object that covers the Pod, beyond the budget of those that may be
     /// bypassed.
-    pub async fn claim(&self, mut disruption: Disruption) -> Result<Admission, Refused> {
+    pub async fn claim_or_bypass(
+        &self,
+        mut disruption: Disruption,
+    ) -> Result<Approval, DenialWithNote> {
         loop {
-            let asked = gate::claim(self.context, &disruption, self.dry_run, self.deadline).await;
+            let asked = rule_check::claim_for_disruption(
+                self.context,
+                &disruption,
+                self.dry_run,
+                self.deadline,
+            )
+            .await;
             let denied = match asked {
                 Ok(claims) => {
                     let beyond = disruption.beyond;
-                    self.tell(&disruption.pod, &beyond, BEYOND);
-                    let skipped = self.skipped(&disruption.pod, false);
-                    return Ok(Admission {
+                    self.announce_bypass(&disruption.pod, &beyond, BEYOND_BUDGET);
+                    let skipped = self.announce_skipped_rules(&disruption.pod, false);
+                    return Ok(Approval {
                         claims,
-                        beyond,
+                        bypassed_rules: beyond,
                         skipped,
-                        ..Admission::default()
+                        ..Approval::default()
                     });
                 }
                 Err(denied) => denied,
             };
-            self.against(denied, &disruption.pod, &mut disruption.beyond)
+            self.bypass_denied_rule(denied, &disruption.pod, &mut disruption.beyond)
                 .await?;
         }
     }
 
     /// Asks the rules that hold Pods that are not available; the names of those bypassed.
-    pub async fn let_go(&self, pod: &Arc<Pod>) -> Result<Admission, Refused> {
+    pub async fn admit_unavailable(&self, pod: &Arc<Pod>) -> Result<Approval, DenialWithNote> {
         let mut beyond = BTreeSet::new();
-        while let Err(denied) = gate::let_go(self.context, pod, &beyond, self.deadline).await {
-            self.against(denied, pod, &mut beyond).await?;
+        while let Err(denied) =
+            rule_check::admit_unavailable(self.context, pod, &beyond, self.deadline).await
+        {
+            self.bypass_denied_rule(denied, pod, &mut beyond).await?;
         }
-        self.tell(pod, &beyond, BEYOND);
-        Ok(Admission {
-            beyond,
-            skipped: self.skipped(pod, true),
-            ..Admission::default()
+        self.announce_bypass(pod, &beyond, BEYOND_BUDGET);
+        Ok(Approval {
+            bypassed_rules: beyond,
+            skipped: self.announce_skipped_rules(pod, true),
+            ..Approval::default()
         })
     }
 
     /// The rules that would hold the Pod and that its annotation skips, by rule object; told to everybody who looks.
     /// `unavailable`: only those that hold Pods that are not available.
-    fn skipped(&self, pod: &Pod, unavailable: bool) -> BTreeMap<String, Vec<String>> {
+    fn announce_skipped_rules(
+        &self,
+        pod: &Pod,
+        unavailable: bool,
+    ) -> BTreeMap<String, Vec<String>> {
         let state = self.context.index.read();
         let namespace = state.namespace(&pod.metadata.namespace);
         let rules = namespace.into_iter().flat_map(|n| n.rules.values());
         let skipped = rules.filter_map(|entry| {
             let rules = &entry.snapshot.rules;
-            let names = rules.skipped_by(pod, unavailable);
+            let names = rules.skipped_rules(pod, unavailable);
             let names: Vec<_> = names.into_iter().map(str::to_owned).collect();
             (!names.is_empty()).then(|| (rules.name.clone(), names))
         });
@@ -198,22 +213,22 @@ impl BypassCheck<'_> {
         for (object, rules) in &skipped {
             let message = format!(
                 "{} of Pod {name} by {user} was admitted without {KIND} {object}, rule {}: the Pod skips it by its annotation {}",
-                self.what(),
+                self.describe_request(),
                 rules.join(", "),
                 keys::SKIP_RULE_CONDITIONS
             );
-            self.record(pod, object, SKIPPED, &message);
+            self.record_warning_event(pod, object, SKIP_EVENT, &message);
         }
         skipped
     }
 
     /// Adds the rule of a denial to those that may be bypassed.
-    async fn against(
+    async fn bypass_denied_rule(
         &self,
         denied: Denied,
         pod: &Pod,
         beyond: &mut BTreeSet<String>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), DenialWithNote> {
         let by_rule = matches!(
             denied.why,
             Why::Full { .. }
@@ -224,13 +239,13 @@ impl BypassCheck<'_> {
         );
         let by_number = matches!(denied.why, Why::Overlapping { .. }) && beyond.is_empty();
         if !by_number && (!by_rule || beyond.contains(&denied.object)) {
-            return Err(Refused { denied, note: None });
+            return Err(DenialWithNote { denied, note: None });
         }
         let rule = by_rule.then_some(denied.object.as_str());
         let note = match self.may_bypass(rule).await {
             Ok(()) if by_number => {
                 let (index, rules) = (&self.context.index, self.context.index.rules_of(pod));
-                let names = overlap::limiting(index, &rules).into_iter();
+                let names = overlap::availability_rule_names(index, &rules).into_iter();
                 beyond.extend(names.map(str::to_owned));
                 return Ok(());
             }
@@ -241,30 +256,30 @@ impl BypassCheck<'_> {
             Err(note) => note,
         };
         let skips = match self.context.index.skips() {
-            Skips::Honoured => unreadable_skips(pod),
-            Skips::Ignored => None,
+            SkipAnnotation::Honoured => unreadable_skips_message(pod),
+            SkipAnnotation::Ignored => None,
         };
         let notes: Vec<_> = skips.into_iter().chain(note).collect();
         let note = (!notes.is_empty()).then(|| notes.join("; "));
-        Err(Refused { denied, note })
+        Err(DenialWithNote { denied, note })
     }
 
     /// The reason in the annotation.
-    fn reason(&self) -> Option<&str> {
+    fn bypass_reason(&self) -> Option<&str> {
         let carrier = self.is_asked_for.then_some(self.carrier)?;
         carrier.annotation(keys::BYPASS).map(str::trim)
     }
 
     /// Whether there is an appeal at all.
-    pub fn is_made(&self) -> bool {
-        self.reason().is_some()
+    pub fn is_requested(&self) -> bool {
+        self.bypass_reason().is_some()
     }
 
     /// Whether the user may bypass a rule object, all of the namespace where none is named; else what to tell them, nothing
     /// where they did not ask.
     pub async fn may_bypass(&self, rule: Option<&str>) -> Result<(), Option<String>> {
         let key = keys::BYPASS;
-        let Some(reason) = self.reason() else {
+        let Some(reason) = self.bypass_reason() else {
             return Err(None);
         };
         if reason.is_empty() {
@@ -273,7 +288,7 @@ impl BypassCheck<'_> {
             )));
         }
         let user = &self.request.user_info.username;
-        let limit = self.deadline.min(Instant::now() + ASK_TIMEOUT);
+        let limit = self.deadline.min(Instant::now() + ACCESS_REVIEW_TIMEOUT);
         let why = match apirequest::by(limit, self.is_allowed(rule)).await {
             Ok(true) => return Ok(()),
             Ok(false) => {
@@ -282,7 +297,7 @@ impl BypassCheck<'_> {
                     |rule| format!("{PLURAL}/{rule}"),
                 );
                 return Err(Some(format!(
-                    "its annotation {key} asks to bypass that, but {user} lacks the RBAC verb {VERB} on {object}"
+                    "its annotation {key} asks to bypass that, but {user} lacks the RBAC verb {BYPASS_VERB} on {object}"
                 )));
             }
             Err(failure) => failure.text(),
@@ -313,7 +328,7 @@ impl BypassCheck<'_> {
                 extra: Some(extra.collect()),
                 resource_attributes: Some(ResourceAttributes {
                     namespace: Some(self.request.namespace.clone()),
-                    verb: Some(VERB.to_owned()),
+                    verb: Some(BYPASS_VERB.to_owned()),
                     group: Some(keys::GROUP.to_owned()),
                     version: Some(keys::VERSION.to_owned()),
                     resource: Some(PLURAL.to_owned()),
@@ -332,7 +347,7 @@ impl BypassCheck<'_> {
 
     /// Tells everybody who looks that a request was admitted `how` of these rule objects: the log, the metric, Events on Pod and
     /// rules.
-    pub fn tell(&self, pod: &Pod, rules: &BTreeSet<String>, how: &str) {
+    pub fn announce_bypass(&self, pod: &Pod, rules: &BTreeSet<String>, how: &str) {
         if rules.is_empty() || self.dry_run {
             return;
         }
@@ -340,19 +355,19 @@ impl BypassCheck<'_> {
         counters.bypassed.fetch_add(1, Ordering::Relaxed);
         let (name, namespace) = (&pod.metadata.name, &pod.metadata.namespace);
         let user = self.request.user();
-        let reason = self.reason().unwrap_or_default();
-        let what = self.what();
+        let reason = self.bypass_reason().unwrap_or_default();
+        let what = self.describe_request();
         for rule in rules {
             warn!(%namespace, pod = %name, %rule, %user, reason, "admitted {how} the rule");
             let message = format!(
                 "{what} of Pod {name} by {user} was admitted {how} {KIND} {rule}: {reason}"
             );
-            self.record(pod, rule, EVENT, &message);
+            self.record_warning_event(pod, rule, BYPASS_EVENT, &message);
         }
     }
 
     /// The same where no rule object covers the Pod.
-    pub fn tell_of_pod(&self, pod: &Pod, how: &str) {
+    pub fn announce_pod_bypass(&self, pod: &Pod, how: &str) {
         if self.dry_run {
             return;
         }
@@ -360,18 +375,18 @@ impl BypassCheck<'_> {
         counters.bypassed.fetch_add(1, Ordering::Relaxed);
         let (name, namespace) = (&pod.metadata.name, &pod.metadata.namespace);
         let user = self.request.user();
-        let reason = self.reason().unwrap_or_default();
+        let reason = self.bypass_reason().unwrap_or_default();
         warn!(%namespace, pod = %name, %user, reason, "admitted {how}");
         let message = format!(
             "{} of Pod {name} by {user} was admitted {how}: {reason}",
-            self.what()
+            self.describe_request()
         );
         let events = &self.context.events;
-        events.record(&about_pod(pod), true, EVENT, &message);
+        events.record(&about_pod(pod), true, BYPASS_EVENT, &message);
     }
 
     /// What is asked for, such as `DELETE` or `CREATE of pods/eviction`.
-    fn what(&self) -> String {
+    fn describe_request(&self) -> String {
         let operation = self.request.operation.as_str();
         match self.request.sub_resource.as_deref() {
             Some(sub) => format!("{operation} of pods/{sub}"),
@@ -380,7 +395,7 @@ impl BypassCheck<'_> {
     }
 
     /// A Warning on the Pod and on a rule object.
-    fn record(&self, pod: &Pod, rule: &str, reason: &'static str, message: &str) {
+    fn record_warning_event(&self, pod: &Pod, rule: &str, reason: &'static str, message: &str) {
         let namespace = &pod.metadata.namespace;
         let state = self.context.index.read();
         let uid = state.rule(namespace, rule).map(|e| e.key().uid.to_string());

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use super::*;
 
-type Asked = Arc<Mutex<Vec<Value>>>;
+type AccessReviews = Arc<Mutex<Vec<Value>>>;
 
 /// A context whose API server gives every question the same answer; `None` never answers.
-fn context(answer: Option<(u16, Value)>) -> (Context, Asked) {
-    let asked = Asked::default();
+fn context(answer: Option<(u16, Value)>) -> (Context, AccessReviews) {
+    let asked = AccessReviews::default();
     let seen = Arc::clone(&asked);
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let (seen, answer) = (Arc::clone(&seen), answer.clone());
@@ -56,7 +56,7 @@ fn pod(reason: Option<&str>) -> Pod {
 }
 
 /// What comes of an appeal with this reason against a rule `web`, and what the API server was asked.
-async fn outcome(
+async fn bypass_outcome(
     reason: Option<&str>,
     answer: Option<(u16, Value)>,
 ) -> (Result<(), Option<String>>, Vec<Value>) {
@@ -84,7 +84,7 @@ fn review(status: Value) -> Option<(u16, Value)> {
 
 #[tokio::test]
 async fn the_very_user_is_asked_about_with_all_that_is_known_of_them() {
-    let (said, asked) = outcome(Some("fire"), review(json!({"allowed": true}))).await;
+    let (said, asked) = bypass_outcome(Some("fire"), review(json!({"allowed": true}))).await;
     assert_eq!(said, Ok(()));
     assert_eq!(
         asked[0]["spec"],
@@ -100,9 +100,9 @@ async fn the_very_user_is_asked_about_with_all_that_is_known_of_them() {
 
 #[tokio::test]
 async fn without_a_reason_nobody_is_asked() {
-    let (said, asked) = outcome(None, review(json!({"allowed": true}))).await;
+    let (said, asked) = bypass_outcome(None, review(json!({"allowed": true}))).await;
     assert_eq!((said, asked.len()), (Err(None), 0));
-    let (said, asked) = outcome(Some(" "), review(json!({"allowed": true}))).await;
+    let (said, asked) = bypass_outcome(Some(" "), review(json!({"allowed": true}))).await;
     assert!(said.unwrap_err().unwrap().contains("needs its reason"));
     assert_eq!(asked.len(), 0);
 }
@@ -128,7 +128,7 @@ async fn a_no_an_error_and_silence_are_denials_that_say_so() {
         (Some((201, json!("?"))), "could not be asked"),
         (None, "could not be asked (no answer in time)"),
     ] {
-        let (said, _) = outcome(Some("fire"), answer).await;
+        let (said, _) = bypass_outcome(Some("fire"), answer).await;
         let note = said.unwrap_err().unwrap();
         assert!(note.contains(why), "{note}");
     }
@@ -161,8 +161,11 @@ async fn denial_says_that_the_annotation_to_skip_rules_can_not_be_read() {
             why,
         };
         let (pod, mut beyond) = (with(text), BTreeSet::new());
-        let refused = appeal.against(denied, &pod, &mut beyond).await.unwrap_err();
-        let said = refused.text("web-1", Timestamp::UNIX_EPOCH);
+        let refused = appeal
+            .bypass_denied_rule(denied, &pod, &mut beyond)
+            .await
+            .unwrap_err();
+        let said = refused.denial_message("web-1", Timestamp::UNIX_EPOCH);
         assert_eq!(said.contains("skips no rule"), told, "{text}: {said}");
     }
 }
@@ -196,17 +199,17 @@ async fn more_rules_than_may_cover_a_pod_are_bypassed_by_who_may_bypass_them_all
         };
         let rules = context.index.rules_of(&pod);
         let mut beyond = BTreeSet::new();
-        let denied = overlap::check(&context.index, &rules, &beyond, &pod).unwrap_err();
-        let said = appeal.against(denied, &pod, &mut beyond).await;
+        let denied = overlap::check_overlap(&context.index, &rules, &beyond, &pod).unwrap_err();
+        let said = appeal.bypass_denied_rule(denied, &pod, &mut beyond).await;
         assert_eq!((said.is_ok(), beyond.len()), (allowed, bypassed));
         let attributes = &asked.lock()[0]["spec"]["resourceAttributes"];
         assert_eq!(attributes.get("name"), None, "the right over all of them");
         assert_eq!(
-            overlap::check(&context.index, &rules, &beyond, &pod).is_ok(),
+            overlap::check_overlap(&context.index, &rules, &beyond, &pod).is_ok(),
             allowed
         );
         if let Err(refused) = said {
-            let text = refused.text("web-1", Timestamp::UNIX_EPOCH);
+            let text = refused.denial_message("web-1", Timestamp::UNIX_EPOCH);
             assert!(
                 text.contains("on all podtransitionrules of the namespace"),
                 "{text}"

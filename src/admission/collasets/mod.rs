@@ -1,13 +1,13 @@
 //! CollaSets: defaults, and validation with the API server's help.
 
-mod ask;
-mod back;
-mod bound;
-mod former;
-mod leaving;
+mod dry_run;
+mod former_pvcs;
+mod headroom;
+mod orphaning;
+mod partition;
 pub(crate) mod probe;
-mod room;
-mod size;
+mod size_limit;
+mod unbounded_update;
 mod warnings;
 
 use std::sync::Arc;
@@ -21,52 +21,58 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::answers;
 use super::context::Context;
+use super::responses;
 use super::review::{Handler, Request, Verdict};
 use crate::api::collaset::CollaSetSpec;
 use crate::api::{defaults, validation};
-use ask::Report;
-pub use leaving::Note;
+use dry_run::DryRunReport;
+pub use orphaning::OrphanAnnotator;
 
 const KIND: &str = "CollaSet";
 /// What could not be checked.
-const WHAT: &str = "the CollaSet";
+const CHECKED_SUBJECT: &str = "the CollaSet";
 
 /// See [`Handler::bytes_per_value`]: a template is parsed to values once, and the dry run takes them over. A value of
 /// `serde_json` has 72 bytes, and a map of one entry some 450 more. The rest is for what an allocator keeps.
 const BYTES_PER_VALUE: usize = 1_024;
 
 /// Defaults.
-pub struct Mutate(pub Arc<Context>);
+pub struct CollaSetMutator(pub Arc<Context>);
 
 /// Validation.
-pub struct Validate(pub Arc<Context>);
+pub struct CollaSetValidator(pub Arc<Context>);
 
 #[async_trait]
-impl Handler for Mutate {
+impl Handler for CollaSetMutator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
-        if let Some(verdict) = size::verdict(request, self.0.settings.collaset_bytes) {
+        if let Some(verdict) =
+            size_limit::check_review_size(request, self.0.settings.collaset_bytes)
+        {
             return verdict;
         }
-        let mut strategies = match answers::read::<Strategies>(request.object.as_deref(), KIND) {
-            Ok(strategies) => strategies.outline(),
-            Err(denial) => return denial,
-        };
+        let mut strategies =
+            match responses::parse_object::<DefaultedStrategies>(request.object.as_deref(), KIND) {
+                Ok(strategies) => strategies.to_defaulted_json(),
+                Err(denial) => return denial,
+            };
         let defaults = Patch(defaults::collaset(&strategies));
         if let Err(e) = json_patch::patch(&mut strategies, &defaults) {
-            return answers::unchecked(WHAT, &format!("defaults can't be added, {e}"));
+            return responses::deny_unchecked(
+                CHECKED_SUBJECT,
+                &format!("defaults can't be added, {e}"),
+            );
         }
         // The CRD's schema is checked between here and the validation behind. Of a wrong value it names no remedy, so
         // that is said here, and everything else with it; of a wrong type it is the one that names the path.
-        let new = answers::read::<Reviewed>(request.object.as_deref(), KIND).ok();
-        let kept = new.as_ref().and_then(|new| kept_replicas(request, new));
-        let new = new.and_then(|new| new.with(strategies));
-        if let Some(mut change) = new.and_then(|new| Change::to(new, request)) {
-            let errors = change.errors();
+        let new = responses::parse_object::<ReviewedCollaSet>(request.object.as_deref(), KIND).ok();
+        let kept = new.as_ref().and_then(|new| omitted_replicas(request, new));
+        let new = new.and_then(|new| new.with_strategies(strategies));
+        if let Some(mut change) = new.and_then(|new| SpecChange::from_request(new, request)) {
+            let errors = change.validation_errors();
             if !errors.is_empty() {
-                let report = change.ask(&self.0, request, deadline).await;
-                return change.verdict(errors, report);
+                let report = change.dry_run_templates(&self.0, request, deadline).await;
+                return change.into_verdict(errors, report);
             }
         }
         let Some(replicas) = kept else {
@@ -77,7 +83,7 @@ impl Handler for Mutate {
             path: PointerBuf::from_tokens(["spec", "replicas"]),
             value: json!(replicas),
         }));
-        Verdict::allow().with_patch(patch).warn(format!(
+        Verdict::allow().with_patch(patch).with_warning(format!(
             "spec.replicas: was left out, and stays at {replicas}: without a number every Pod would be deleted; set 0 if that \
              is meant"
         ))
@@ -87,8 +93,8 @@ impl Handler for Mutate {
         Verdict::allow() // absent fields read as their defaults; the validation behind decides
     }
 
-    fn excessive(&self, request: &Request, why: &str) -> Verdict {
-        size::excessive(request, why)
+    fn deny_excessive(&self, request: &Request, why: &str) -> Verdict {
+        size_limit::deny_excessive(request, why)
     }
 
     fn bytes_per_value(&self) -> usize {
@@ -97,37 +103,49 @@ impl Handler for Mutate {
 }
 
 #[async_trait]
-impl Handler for Validate {
+impl Handler for CollaSetValidator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
-        if let Some(verdict) = size::verdict(request, self.0.settings.collaset_bytes) {
+        if let Some(verdict) =
+            size_limit::check_review_size(request, self.0.settings.collaset_bytes)
+        {
             return verdict;
         }
-        let new: Reviewed = match answers::read(request.object.as_deref(), KIND) {
+        let new: ReviewedCollaSet = match responses::parse_object(request.object.as_deref(), KIND) {
             Ok(new) => new,
             Err(denial) => return denial,
         };
-        let Some(mut change) = Change::to(new, request) else {
+        let Some(mut change) = SpecChange::from_request(new, request) else {
             return Verdict::allow();
         };
         let former = change.old.as_ref().map(|old| &old.spec);
-        let unbounded = bound::warning(&self.0.index, &request.namespace, former, &change.new.spec);
+        let unbounded = unbounded_update::unbounded_update_warning(
+            &self.0.index,
+            &request.namespace,
+            former,
+            &change.new.spec,
+        );
         change.warnings.extend(unbounded);
         if change.old.is_none() {
             let name = change.new.metadata.name.as_deref().unwrap_or_default();
-            let left = former::warning(&self.0.objects, &request.namespace, name, &change.new.spec);
+            let left = former_pvcs::former_pvcs_warning(
+                &self.0.objects,
+                &request.namespace,
+                name,
+                &change.new.spec,
+            );
             change.warnings.extend(left);
         }
-        let errors = change.errors();
-        let report = change.ask(&self.0, request, deadline).await;
-        change.verdict(errors, report)
+        let errors = change.validation_errors();
+        let report = change.dry_run_templates(&self.0, request, deadline).await;
+        change.into_verdict(errors, report)
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
-        answers::unchecked(WHAT, why)
+        responses::deny_unchecked(CHECKED_SUBJECT, why)
     }
 
-    fn excessive(&self, request: &Request, why: &str) -> Verdict {
-        size::excessive(request, why)
+    fn deny_excessive(&self, request: &Request, why: &str) -> Verdict {
+        size_limit::deny_excessive(request, why)
     }
 
     fn bytes_per_value(&self) -> usize {
@@ -136,8 +154,9 @@ impl Handler for Validate {
 }
 
 /// The replicas that an update would take away by leaving them out, as when they are handed over to an autoscaler.
-fn kept_replicas(request: &Request, new: &Reviewed) -> Option<i32> {
-    let old = answers::read::<Reviewed>(request.old_object.as_deref(), KIND).ok()?;
+fn omitted_replicas(request: &Request, new: &ReviewedCollaSet) -> Option<i32> {
+    let old =
+        responses::parse_object::<ReviewedCollaSet>(request.old_object.as_deref(), KIND).ok()?;
     let goes = new.metadata.deletion_timestamp.is_some() || new.spec.replicas.is_some();
     old.spec.replicas.filter(|_| !goes)
 }
@@ -145,16 +164,16 @@ fn kept_replicas(request: &Request, new: &Reviewed) -> Option<i32> {
 /// A CollaSet as far as it is judged. The rest of its metadata, and its status, can be as large as its spec.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Reviewed {
-    metadata: Metadata,
+struct ReviewedCollaSet {
+    metadata: CollaSetMetadata,
     spec: CollaSetSpec,
-    status: Option<Progress>,
+    status: Option<RolloutProgress>,
 }
 
 /// How far a rollout is, as the status says.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Progress {
+struct RolloutProgress {
     observed_generation: i64,
     replicas: usize,
     updated_replicas: usize,
@@ -164,7 +183,7 @@ struct Progress {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Metadata {
+struct CollaSetMetadata {
     name: Option<String>,
     generation: i64,
     generate_name: Option<String>,
@@ -172,20 +191,20 @@ struct Metadata {
 }
 
 /// Characters that the API server adds to a `generateName`.
-const GENERATED: &str = "xxxxx";
+const GENERATED_SUFFIX: &str = "xxxxx";
 
-impl Metadata {
+impl CollaSetMetadata {
     /// The name, or one as long as the one that will be generated.
     fn known_name(&self) -> String {
         let name = self.name.clone().filter(|name| !name.is_empty());
         let prefix = self.generate_name.as_deref().unwrap_or_default();
-        name.unwrap_or_else(|| format!("{prefix}{GENERATED}"))
+        name.unwrap_or_else(|| format!("{prefix}{GENERATED_SUFFIX}"))
     }
 }
 
-impl Reviewed {
+impl ReviewedCollaSet {
     /// The same with these strategies; `None` where the schema refuses them.
-    fn with(mut self, mut strategies: Value) -> Option<Reviewed> {
+    fn with_strategies(mut self, mut strategies: Value) -> Option<ReviewedCollaSet> {
         let mut part = |name| strategies["spec"][name].take();
         self.spec.update_strategy = Option::deserialize(part("updateStrategy")).ok()?;
         self.spec.naming_strategy = Option::deserialize(part("namingStrategy")).ok()?;
@@ -196,13 +215,13 @@ impl Reviewed {
 /// The parts of a spec that have defaults.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Strategies {
+struct DefaultedStrategies {
     spec: Option<Box<RawValue>>,
 }
 
-impl Strategies {
+impl DefaultedStrategies {
     /// The CollaSet with nothing but them; its spec is null where it is no object.
-    fn outline(&self) -> Value {
+    fn to_defaulted_json(&self) -> Value {
         #[derive(Deserialize, Serialize)]
         #[serde(rename_all = "camelCase")]
         struct Spec {
@@ -219,29 +238,36 @@ impl Strategies {
 }
 
 /// A CollaSet whose spec is new or changed.
-struct Change {
-    old: Option<Reviewed>,
-    new: Reviewed,
+struct SpecChange {
+    old: Option<ReviewedCollaSet>,
+    new: ReviewedCollaSet,
     /// What is allowed and may not be what was meant.
     warnings: Vec<String>,
 }
 
-impl Change {
+impl SpecChange {
     /// What there is to judge; `None` when that is nothing: whatever is done to an object besides changing its spec must
     /// stay possible.
-    fn to(new: Reviewed, request: &Request) -> Option<Change> {
+    fn from_request(new: ReviewedCollaSet, request: &Request) -> Option<SpecChange> {
         let old = request.old_object.as_deref();
-        let old = old.and_then(|raw| answers::read::<Reviewed>(Some(raw), KIND).ok());
+        let old =
+            old.and_then(|raw| responses::parse_object::<ReviewedCollaSet>(Some(raw), KIND).ok());
         let unchanged = old.as_ref().is_some_and(|old| old.spec == new.spec);
         let judged = !unchanged && new.metadata.deletion_timestamp.is_none();
         judged.then(|| {
             let former = old.as_ref().map(|old| &old.spec);
             let mut all = validation::collaset::warnings(former, &new.spec);
-            all.extend(warnings::of(former, &new.spec));
-            all.extend(room::warning(&new.metadata.known_name(), former, &new.spec));
-            let back = old.as_ref().and_then(|old| back::warning(old, &new.spec));
+            all.extend(warnings::spec_warnings(former, &new.spec));
+            all.extend(headroom::replace_warning(
+                &new.metadata.known_name(),
+                former,
+                &new.spec,
+            ));
+            let back = old
+                .as_ref()
+                .and_then(|old| partition::partition_warning(old, &new.spec));
             all.extend(back);
-            Change {
+            SpecChange {
                 old,
                 new,
                 warnings: all,
@@ -254,7 +280,7 @@ impl Change {
     }
 
     /// What is wrong and was not before. An object that was stored with a fault can be changed in other ways.
-    fn errors(&self) -> validation::FieldErrors {
+    fn validation_errors(&self) -> validation::FieldErrors {
         use validation::collaset::{check, validate_change, validate_claims};
         let old = self.old.as_ref().map(|old| &old.spec);
         let mut errors = validation::FieldErrors::forgiving(|errors| {
@@ -267,43 +293,52 @@ impl Change {
             errors.extend(validate_change(old, &self.new.spec));
         }
         let name = self.new.metadata.known_name();
-        errors.extend(room::error(&name, old, &self.new.spec));
+        errors.extend(headroom::replicas_error(&name, old, &self.new.spec));
         errors
     }
 
     /// What the API server says to the templates, where they are new or changed. They are gone afterwards, and while the API
     /// server is asked: only what is sent to it is held.
-    async fn ask(&mut self, context: &Context, request: &Request, deadline: Instant) -> Report {
-        let new = probe::Templates::of(&mut self.new.spec);
+    async fn dry_run_templates(
+        &mut self,
+        context: &Context,
+        request: &Request,
+        deadline: Instant,
+    ) -> DryRunReport {
+        let new = probe::SpecTemplates::take_from_spec(&mut self.new.spec);
         let old = self
             .old
             .as_mut()
-            .map(|old| probe::Templates::of(&mut old.spec));
+            .map(|old| probe::SpecTemplates::take_from_spec(&mut old.spec));
         let same = old.as_ref().is_some_and(|old| *old == new);
         let (probes, unasked) = match same {
             true => (Vec::new(), None),
             false => new.probes(old),
         };
-        let mut report = ask::about(&context.client, &request.namespace, probes, deadline).await;
+        let mut report =
+            dry_run::dry_run_probes(&context.client, &request.namespace, probes, deadline).await;
         report.errors.extend(unasked);
         report
     }
 
-    fn verdict(self, mut errors: validation::FieldErrors, report: Report) -> Verdict {
+    fn into_verdict(self, mut errors: validation::FieldErrors, report: DryRunReport) -> Verdict {
         errors.extend(report.errors);
         if !errors.is_empty() {
             let generated = self.new.metadata.generate_name.as_deref();
             let name = Some(self.name()).filter(|n| !n.is_empty()).or(generated);
-            return answers::invalid(KIND, name.unwrap_or_default(), &errors);
+            return responses::deny_invalid(KIND, name.unwrap_or_default(), &errors);
         }
         // What is stored already can be changed although the templates could not be tried: a rollback must not wait for what
         // hangs.
         let untried = match report.unknown {
-            Some(why) if self.old.is_none() => return answers::unchecked(WHAT, &why),
+            Some(why) if self.old.is_none() => {
+                return responses::deny_unchecked(CHECKED_SUBJECT, &why);
+            }
             why => why.map(|why| format!("the templates were not tried: {why}")),
         };
         let all = self.warnings.into_iter().chain(report.warnings);
-        all.chain(untried).fold(Verdict::allow(), Verdict::warn)
+        all.chain(untried)
+            .fold(Verdict::allow(), Verdict::with_warning)
     }
 }
 

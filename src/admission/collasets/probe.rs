@@ -12,11 +12,11 @@ use crate::api::validation::collaset::MOST_CLAIMS;
 use crate::api::validation::{FieldError, FieldErrors, cut};
 
 /// Longest text of the API server that is passed on, in characters.
-const LONGEST: usize = 1_000;
+const MAX_TEXT_CHARS: usize = 1_000;
 
 /// An object to create in dry-run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Probe {
+pub struct DryRunProbe {
     /// Resource in `v1`, plural.
     pub resource: &'static str,
     /// Path of the template in the CollaSet; errors are told of fields below it.
@@ -27,7 +27,7 @@ pub struct Probe {
 
 /// What the API server thinks of a probe.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Finding {
+pub enum DryRunFinding {
     /// The template can never become an object.
     Wrong(FieldErrors),
     /// Refused now, for reasons that may pass: quota, policies, an account that is yet to come.
@@ -38,15 +38,15 @@ pub enum Finding {
 
 /// The templates of a spec.
 #[derive(Debug, PartialEq)]
-pub struct Templates {
+pub struct SpecTemplates {
     pod: Value,
     claims: Vec<Value>,
 }
 
-impl Templates {
+impl SpecTemplates {
     /// Takes them out of a spec: a copy would double what a review takes.
-    pub fn of(spec: &mut CollaSetSpec) -> Templates {
-        Templates {
+    pub fn take_from_spec(spec: &mut CollaSetSpec) -> SpecTemplates {
+        SpecTemplates {
             pod: spec.template.take(),
             claims: std::mem::take(&mut spec.volume_claim_templates),
         }
@@ -55,15 +55,15 @@ impl Templates {
     /// Their probes, and what is wrong where there would be too many. Templates without a spec have none.
     ///
     /// The claims are those that are not stored already, each distinct one once: their names do not matter to the API server.
-    pub fn probes(self, old: Option<Templates>) -> (Vec<Probe>, Option<FieldError>) {
+    pub fn probes(self, old: Option<SpecTemplates>) -> (Vec<DryRunProbe>, Option<FieldError>) {
         let old = old.map(|old| old.claims).unwrap_or_default();
-        let pod = object(self.pod, "Pod").map(|mut object| {
-            mount(&mut object["spec"], &self.claims);
+        let pod = probe_object(self.pod, "Pod").map(|mut object| {
+            add_claim_volumes(&mut object["spec"], &self.claims);
             // Not managed: the webhooks for Pods would call ourselves.
             if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
                 labels.shift_remove(keys::CONTROL);
             }
-            Probe {
+            DryRunProbe {
                 resource: "pods",
                 at: "spec.template".into(),
                 object,
@@ -74,10 +74,10 @@ impl Templates {
             let same_place = old.get(*index).is_some_and(|old| old == claim);
             !same_place && !old.contains(claim)
         });
-        let mut probes: Vec<Probe> = pod.into_iter().collect();
+        let mut probes: Vec<DryRunProbe> = pod.into_iter().collect();
         let others = probes.len();
         for (index, template) in claims {
-            let Some(object) = object(template, "PersistentVolumeClaim") else {
+            let Some(object) = probe_object(template, "PersistentVolumeClaim") else {
                 continue;
             };
             if probes[others..].iter().any(|probe| probe.object == object) {
@@ -91,7 +91,7 @@ impl Templates {
                 let error = FieldError::missing("spec.volumeClaimTemplates", problem);
                 return (probes, Some(error));
             }
-            probes.push(Probe {
+            probes.push(DryRunProbe {
                 resource: "persistentvolumeclaims",
                 at: format!("spec.volumeClaimTemplates[{index}]"),
                 object,
@@ -102,7 +102,7 @@ impl Templates {
 }
 
 /// The object of a template: of its metadata what is copied to objects, and its spec as it stands.
-fn object(mut template: Value, kind: &str) -> Option<Value> {
+fn probe_object(mut template: Value, kind: &str) -> Option<Value> {
     let spec = template.get_mut("spec").filter(|s| s.is_object())?.take();
     let mut metadata = Map::from_iter([("generateName".to_owned(), "dry-run-".into())]);
     for field in ["labels", "annotations", "finalizers"] {
@@ -122,7 +122,7 @@ fn object(mut template: Value, kind: &str) -> Option<Value> {
 }
 
 /// Adds a volume for each claim, in the place of one of the same name (contract 6.8).
-fn mount(spec: &mut Value, claims: &[Value]) {
+fn add_claim_volumes(spec: &mut Value, claims: &[Value]) {
     if spec["volumes"].is_null() {
         spec["volumes"] = json!([]);
     }
@@ -144,9 +144,9 @@ fn mount(spec: &mut Value, claims: &[Value]) {
 }
 
 /// Reads a refusal.
-pub fn judge(status: &Status, at: &str) -> Finding {
-    let message = cut(&status.message, LONGEST);
-    let doubtful = || Finding::Doubtful(message.clone().into_owned());
+pub fn classify_refusal(status: &Status, at: &str) -> DryRunFinding {
+    let message = cut(&status.message, MAX_TEXT_CHARS);
+    let doubtful = || DryRunFinding::Doubtful(message.clone().into_owned());
     // Another's webhook; it may also be one that knows no dry-run, which is a 400 of the API server.
     if message.starts_with("admission webhook ") {
         return doubtful();
@@ -159,26 +159,26 @@ pub fn judge(status: &Status, at: &str) -> Finding {
             let causes = status.details.iter().flat_map(|d| &d.causes);
             let mut errors = FieldErrors::default();
             errors.extend(causes.filter(|c| !c.field.is_empty()).map(|cause| {
-                let field = cut(&cause.field, LONGEST);
-                FieldError::missing(format!("{at}.{field}"), cut(&cause.message, LONGEST))
+                let field = cut(&cause.field, MAX_TEXT_CHARS);
+                FieldError::missing(format!("{at}.{field}"), cut(&cause.message, MAX_TEXT_CHARS))
             }));
             // Without a field it is a ValidatingAdmissionPolicy.
             if errors.is_empty() {
                 doubtful()
             } else {
-                Finding::Wrong(errors)
+                DryRunFinding::Wrong(errors)
             }
         }
-        400 | 413 => Finding::Wrong(FieldError::missing(at, message).into()),
+        400 | 413 => DryRunFinding::Wrong(FieldError::missing(at, message).into()),
         403 | 404 => doubtful(),
-        code => Finding::Unknown(format!(
+        code => DryRunFinding::Unknown(format!(
             "the API server answers {code} to a dry-run, {message}"
         )),
     }
 }
 
 /// The text of a `Warning` header such as `299 - "unknown field \"spec.x\""`.
-pub fn warning(header: &str) -> Option<String> {
+pub fn parse_warning_header(header: &str) -> Option<String> {
     let quoted = header.splitn(3, ' ').nth(2)?;
     let inner = quoted.strip_prefix('"')?.strip_suffix('"')?;
     let mut text = String::with_capacity(inner.len());
@@ -197,9 +197,9 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
 
-    fn probes(spec: Value) -> Vec<Probe> {
+    fn probes(spec: Value) -> Vec<DryRunProbe> {
         let mut spec: CollaSetSpec = serde_json::from_value(spec).unwrap();
-        Templates::of(&mut spec).probes(None).0
+        SpecTemplates::take_from_spec(&mut spec).probes(None).0
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
         }));
         let of =
             |name: &str| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
-        let claimed = |index: usize, name: &str| Probe {
+        let claimed = |index: usize, name: &str| DryRunProbe {
             resource: "persistentvolumeclaims",
             at: format!("spec.volumeClaimTemplates[{index}]"),
             object: json!({
@@ -225,7 +225,7 @@ mod tests {
                 "metadata": { "generateName": "dry-run-", "labels": { "l": "m" } }, "spec": { "newer": name },
             }),
         };
-        let pod = Probe {
+        let pod = DryRunProbe {
             resource: "pods",
             at: "spec.template".into(),
             object: json!({
@@ -265,7 +265,9 @@ mod tests {
             { "reason": "FieldValueInvalid", "message": "Invalid value: \"a b\": no", "field": "metadata.labels" },
             { "message": "of a policy" },
         ]);
-        let Finding::Wrong(errors) = judge(&status(422, "m", causes), "spec.template") else {
+        let DryRunFinding::Wrong(errors) =
+            classify_refusal(&status(422, "m", causes), "spec.template")
+        else {
             panic!("it is wrong");
         };
         assert_eq!(
@@ -275,8 +277,8 @@ mod tests {
         let undecodable = "Pod in version \"v1\" cannot be handled as a Pod: json: …";
         let want = FieldError::missing("spec.template", undecodable).into();
         assert_eq!(
-            judge(&status(400, undecodable, json!([])), "spec.template"),
-            Finding::Wrong(want)
+            classify_refusal(&status(400, undecodable, json!([])), "spec.template"),
+            DryRunFinding::Wrong(want)
         );
     }
 
@@ -294,18 +296,18 @@ mod tests {
         ] {
             let causes = json!([{ "message": "no" }]);
             assert_eq!(
-                judge(&status(code, message, causes), "a"),
-                Finding::Doubtful(message.into())
+                classify_refusal(&status(code, message, causes), "a"),
+                DryRunFinding::Doubtful(message.into())
             );
         }
         let down = "Internal error occurred: failed calling webhook \"a.b.c\": failed to call webhook: no endpoints";
         assert_eq!(
-            judge(&status(500, down, json!([])), "a"),
-            Finding::Doubtful(down.into())
+            classify_refusal(&status(500, down, json!([])), "a"),
+            DryRunFinding::Doubtful(down.into())
         );
         assert_eq!(
-            judge(&status(500, "etcdserver: no leader", json!([])), "a"),
-            Finding::Unknown(
+            classify_refusal(&status(500, "etcdserver: no leader", json!([])), "a"),
+            DryRunFinding::Unknown(
                 "the API server answers 500 to a dry-run, etcdserver: no leader".into()
             )
         );
@@ -323,7 +325,7 @@ mod tests {
             ("299 - plain", None),
             ("299", None),
         ] {
-            assert_eq!(warning(header).as_deref(), want, "{header}");
+            assert_eq!(parse_warning_header(header).as_deref(), want, "{header}");
         }
     }
 }

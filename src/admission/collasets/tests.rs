@@ -13,15 +13,15 @@ use serde_json::json;
 use super::*;
 
 /// An API server that gives every dry-run the same answer.
-struct Bench {
+struct FakeApiServer {
     context: Arc<Context>,
     /// URI and body of each request.
     asked: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
-impl Bench {
+impl FakeApiServer {
     /// `None` never answers.
-    fn answering(answer: Option<(u16, Value)>) -> Bench {
+    fn with_answer(answer: Option<(u16, Value)>) -> FakeApiServer {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&asked);
         let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -46,36 +46,36 @@ impl Bench {
             }
         });
         let context = Context::at_epoch(Client::new(service, "default"));
-        Bench {
+        FakeApiServer {
             context: Arc::new(context),
             asked,
         }
     }
 
-    fn fine() -> Bench {
-        Bench::answering(Some((201, json!({}))))
+    fn accepting_all() -> FakeApiServer {
+        FakeApiServer::with_answer(Some((201, json!({}))))
     }
 
-    fn refusing(code: u16, message: &str, causes: Value) -> Bench {
+    fn refusing(code: u16, message: &str, causes: Value) -> FakeApiServer {
         let details = json!({ "causes": causes });
         let status =
             json!({ "status": "Failure", "code": code, "message": message, "details": details });
-        Bench::answering(Some((code, status)))
+        FakeApiServer::with_answer(Some((code, status)))
     }
 
     async fn mutate(&self, request: &Request) -> Verdict {
-        Mutate(Arc::clone(&self.context))
+        CollaSetMutator(Arc::clone(&self.context))
             .review(request, deadline())
             .await
     }
 
     async fn validate(&self, request: &Request) -> Verdict {
-        Validate(Arc::clone(&self.context))
+        CollaSetValidator(Arc::clone(&self.context))
             .review(request, deadline())
             .await
     }
 
-    fn asked(&self) -> usize {
+    fn request_count(&self) -> usize {
         self.asked.lock().len()
     }
 }
@@ -85,7 +85,7 @@ fn deadline() -> Instant {
 }
 
 /// A good CollaSet with `part` merged into its spec.
-fn set(part: Value) -> Value {
+fn collaset_json(part: Value) -> Value {
     let mut spec = json!({
         "replicas": 3,
         "selector": { "matchLabels": { "app": "a" } },
@@ -115,11 +115,11 @@ fn request(old: Option<Value>, new: Value, dry_run: bool) -> Request {
 }
 
 fn create(part: Value) -> Request {
-    request(None, set(part), false)
+    request(None, collaset_json(part), false)
 }
 
 fn update(old: Value, new: Value) -> Request {
-    request(Some(set(old)), set(new), false)
+    request(Some(collaset_json(old)), collaset_json(new), false)
 }
 
 fn denied(verdict: &Verdict) -> (u16, &str, &str) {
@@ -128,9 +128,11 @@ fn denied(verdict: &Verdict) -> (u16, &str, &str) {
 
 #[tokio::test]
 async fn defaults_are_written_in_a_dry_run_too() {
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     for dry_run in [false, true] {
-        let verdict = bench.mutate(&request(None, set(json!({})), dry_run)).await;
+        let verdict = bench
+            .mutate(&request(None, collaset_json(json!({})), dry_run))
+            .await;
         let patch = serde_json::to_value(verdict.patch().unwrap()).unwrap();
         let value = json!({ "podUpgradePolicy": "InPlaceIfPossible", "rollingUpdate": { "byPartition": {} } });
         assert_eq!(
@@ -150,13 +152,13 @@ async fn defaults_are_written_in_a_dry_run_too() {
         "{}",
         verdict.message()
     );
-    assert_eq!(bench.asked(), 0, "the validation behind asks");
+    assert_eq!(bench.request_count(), 0, "the validation behind asks");
 }
 
 #[tokio::test]
 async fn all_that_is_wrong_is_said_before_the_schema_says_a_part() {
     let causes = json!([{ "message": "Required value", "field": "spec.containers" }]);
-    let bench = Bench::refusing(422, "m", causes);
+    let bench = FakeApiServer::refusing(422, "m", causes);
     let verdict = bench
         .mutate(&create(json!({ "replicas": -1, "historyLimit": -1 })))
         .await;
@@ -174,7 +176,7 @@ async fn all_that_is_wrong_is_said_before_the_schema_says_a_part() {
 
 #[tokio::test]
 async fn templates_are_tried_in_dry_run_when_they_are_new_or_changed() {
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let claim = json!({ "metadata": { "name": "data" }, "spec": {
         "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } });
     let verdict = bench
@@ -206,7 +208,7 @@ async fn templates_are_tried_in_dry_run_when_they_are_new_or_changed() {
         (json!({}), image, 1),
     ] {
         assert!(bench.validate(&update(old, new)).await.is_allowed());
-        assert_eq!(bench.asked(), count);
+        assert_eq!(bench.request_count(), count);
     }
 }
 
@@ -214,7 +216,7 @@ async fn templates_are_tried_in_dry_run_when_they_are_new_or_changed() {
 async fn answers_of_the_api_server_become_verdicts() {
     let causes =
         json!([{ "message": "Invalid value: \"\": no", "field": "spec.containers[0].image" }]);
-    let verdict = Bench::refusing(422, "m", causes)
+    let verdict = FakeApiServer::refusing(422, "m", causes)
         .validate(&create(json!({})))
         .await;
     let want =
@@ -222,7 +224,7 @@ async fn answers_of_the_api_server_become_verdicts() {
     assert_eq!(denied(&verdict), (422, "Invalid", want));
 
     let quota = "pods \"dry-run-x\" is forbidden: exceeded quota: q";
-    let verdict = Bench::refusing(403, quota, json!([]))
+    let verdict = FakeApiServer::refusing(403, quota, json!([]))
         .validate(&create(
             json!({ "updateStrategy": { "maxUnavailable": 1 } }),
         ))
@@ -235,7 +237,7 @@ async fn answers_of_the_api_server_become_verdicts() {
         )]
     );
 
-    let verdict = Bench::refusing(500, "oh", json!([]))
+    let verdict = FakeApiServer::refusing(500, "oh", json!([]))
         .validate(&create(json!({})))
         .await;
     let want = "the CollaSet can't be checked: the API server answers 500 to a dry-run, oh; try again in a moment";
@@ -255,7 +257,7 @@ async fn refusal_of_any_length_becomes_a_short_denial() {
         (1_000, "only the first 100 errors are listed"),
         (33_000, "create an object from it to read the answer"),
     ] {
-        let bench = Bench::refusing(422, "m", wrong(count));
+        let bench = FakeApiServer::refusing(422, "m", wrong(count));
         let verdict = bench.validate(&create(json!({}))).await;
         let (code, _, message) = denied(&verdict);
         assert_eq!(code, 422);
@@ -279,7 +281,7 @@ fn with_claims(claims: &[Value]) -> Value {
 
 #[tokio::test]
 async fn many_claim_templates_cost_few_dry_runs() {
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let wanted = "CollaSet web is invalid: spec.volumeClaimTemplates: has 1000 entries and may have 16: put the data on fewer \
                   volumes and mount parts of one with subPath";
     let verdict = bench.validate(&create(with_claims(&claims(1_000)))).await;
@@ -289,34 +291,34 @@ async fn many_claim_templates_cost_few_dry_runs() {
         "{}",
         verdict.message()
     );
-    assert_eq!(bench.asked(), 1 + 16);
+    assert_eq!(bench.request_count(), 1 + 16);
     // Also where the first webhook judges, which asks when something is wrong.
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let verdict = bench.mutate(&create(with_claims(&claims(1_000)))).await;
-    assert_eq!((verdict.code(), bench.asked()), (422, 1 + 16));
+    assert_eq!((verdict.code(), bench.request_count()), (422, 1 + 16));
 
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let verdict = bench.validate(&create(with_claims(&claims(16)))).await;
     assert!(verdict.is_allowed(), "{}", verdict.message());
-    assert_eq!(bench.asked(), 1 + 16);
+    assert_eq!(bench.request_count(), 1 + 16);
 }
 
 #[tokio::test]
 async fn claims_that_differ_by_name_or_not_at_all_are_tried_once() {
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let mut alike = claims(8);
     for claim in &mut alike {
         claim["spec"] = claims(1)[0]["spec"].clone();
     }
     let verdict = bench.validate(&create(with_claims(&alike))).await;
     assert!(verdict.is_allowed(), "{}", verdict.message());
-    assert_eq!(bench.asked(), 2);
+    assert_eq!(bench.request_count(), 2);
     // Of stored ones those that change.
     let mut changed = alike.clone();
     changed[3]["spec"]["resources"]["requests"]["storage"] = "70Gi".into();
     let update = update(with_claims(&alike), with_claims(&changed));
     assert!(bench.validate(&update).await.is_allowed());
-    assert_eq!(bench.asked(), 2 + 2);
+    assert_eq!(bench.request_count(), 2 + 2);
 }
 
 #[tokio::test]
@@ -331,29 +333,29 @@ async fn stored_set_of_more_claims_than_allowed_can_be_changed() {
         (stored[..30].to_vec(), "a", true),
         (claims(41), "a", false),
     ] {
-        let bench = Bench::fine();
+        let bench = FakeApiServer::accepting_all();
         let update = update(part(&stored, "a"), part(&new, image));
         let verdict = bench.validate(&update).await;
         assert_eq!(verdict.is_allowed(), allowed, "{}", verdict.message());
-        assert!(bench.asked() <= 2, "{}", bench.asked());
+        assert!(bench.request_count() <= 2, "{}", bench.request_count());
     }
     // Not all at once.
     let mut all = stored.clone();
     for claim in &mut all {
         claim["metadata"]["labels"] = json!({ "a": "b" });
     }
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let verdict = bench
         .validate(&update(part(&stored, "a"), part(&all, "a")))
         .await;
     let said = "spec.volumeClaimTemplates: more than 16 different entries are new or changed";
     assert!(verdict.message().contains(said), "{}", verdict.message());
-    assert_eq!(bench.asked(), 1 + 16);
+    assert_eq!(bench.request_count(), 1 + 16);
 }
 
 #[tokio::test]
 async fn new_faults_beyond_the_hundredth_are_refused() {
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let names = |count: usize| vec!["web-1"; count];
     let part = |count: usize| json!({ "scaleStrategy": { "podToDelete": names(count) } });
     let mut scaled = part(150);
@@ -369,7 +371,9 @@ async fn new_faults_beyond_the_hundredth_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn no_answer_in_time_is_said_in_time() {
     let until = deadline();
-    let verdict = Bench::answering(None).validate(&create(json!({}))).await;
+    let verdict = FakeApiServer::with_answer(None)
+        .validate(&create(json!({})))
+        .await;
     let want = "the CollaSet can't be checked: the API server gave no answer in time; try again in a moment";
     assert_eq!(denied(&verdict), (503, "ServiceUnavailable", want));
     assert!(Instant::now() < until);
@@ -377,7 +381,7 @@ async fn no_answer_in_time_is_said_in_time() {
 
 #[tokio::test]
 async fn a_fault_that_was_stored_is_no_reason_to_refuse_other_changes() {
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let odd = json!({
         "historyLimit": -1,
         "scaleStrategy": { "podToDelete": ["a", "a"], "context": "A b" },
@@ -401,7 +405,7 @@ async fn a_fault_that_was_stored_is_no_reason_to_refuse_other_changes() {
 
 #[tokio::test]
 async fn only_a_changed_spec_is_judged() {
-    let bench = Bench::refusing(500, "oh", json!([]));
+    let bench = FakeApiServer::refusing(500, "oh", json!([]));
     let odd = json!({ "selector": null, "template": null });
     assert!(
         bench
@@ -409,27 +413,29 @@ async fn only_a_changed_spec_is_judged() {
             .await
             .is_allowed()
     );
-    let mut going = set(json!({ "replicas": -1 }));
+    let mut going = collaset_json(json!({ "replicas": -1 }));
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    let verdict = bench.validate(&request(Some(set(odd)), going, false)).await;
+    let verdict = bench
+        .validate(&request(Some(collaset_json(odd)), going, false))
+        .await;
     assert!(verdict.is_allowed());
-    assert_eq!(bench.asked(), 0);
+    assert_eq!(bench.request_count(), 0);
 }
 
 #[tokio::test]
 async fn without_a_review_defaults_are_left_out_and_nothing_passes_unchecked() {
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let request = create(json!({}));
-    let mutate = Mutate(Arc::clone(&bench.context)).fallback(&request, "why");
+    let mutate = CollaSetMutator(Arc::clone(&bench.context)).fallback(&request, "why");
     assert!(mutate.is_allowed() && mutate.patch().is_none());
-    let validate = Validate(bench.context).fallback(&request, "the server is overloaded");
+    let validate = CollaSetValidator(bench.context).fallback(&request, "the server is overloaded");
     let want = "the CollaSet can't be checked: the server is overloaded; try again in a moment";
     assert_eq!(denied(&validate), (503, "ServiceUnavailable", want));
 }
 
 #[tokio::test]
 async fn replicas_that_are_left_out_stay_as_they_are() {
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let absent = json!({ "replicas": null });
     let verdict = bench.mutate(&update(json!({}), absent.clone())).await;
     let patch = serde_json::to_value(verdict.patch().unwrap()).unwrap();
@@ -449,12 +455,12 @@ async fn replicas_that_are_left_out_stay_as_they_are() {
 
 #[tokio::test]
 async fn update_of_all_pods_at_once_is_told_when_it_begins() {
-    let warned = async |bench: &Bench, request: Request| {
+    let warned = async |bench: &FakeApiServer, request: Request| {
         let verdict = bench.validate(&request).await;
         let mut warnings = verdict.warnings().iter();
         warnings.any(|w| w.starts_with("spec.updateStrategy.maxUnavailable: is not set"))
     };
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let strategy = |strategy: Value| json!({ "updateStrategy": strategy });
     let bounded = || strategy(json!({ "maxUnavailable": "25%" }));
     assert!(warned(&bench, create(json!({}))).await);
@@ -491,8 +497,8 @@ async fn update_of_all_pods_at_once_is_told_when_it_begins() {
 async fn claims_of_a_former_set_of_another_template_are_told_of_when_one_is_made() {
     use crate::api::keys;
     use crate::cluster::objects::store::Key;
-    use crate::domain::collaset::claims::hash::hash;
-    use crate::domain::collaset::observed::Claim;
+    use crate::domain::collaset::observed::Pvc;
+    use crate::domain::collaset::pvcs::hash::hash_template;
 
     let template = |size: &str| {
         json!({
@@ -500,17 +506,17 @@ async fn claims_of_a_former_set_of_another_template_are_told_of_when_one_is_made
             "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": size } } },
         })
     };
-    let bench = Bench::fine();
+    let bench = FakeApiServer::accepting_all();
     let put = |name: &str, of: &Value| {
         let labels = [
             (keys::PVC_TEMPLATE_NAME, "data".to_owned()),
-            (keys::PVC_TEMPLATE_HASH, hash(of)),
+            (keys::PVC_TEMPLATE_HASH, hash_template(of)),
         ];
-        let claim = Claim {
+        let claim = Pvc {
             name: name.into(),
             uid: name.into(),
             labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
-            ..Claim::default()
+            ..Pvc::default()
         };
         let key = Key {
             namespace: "shop".into(),

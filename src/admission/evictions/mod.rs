@@ -1,6 +1,6 @@
 //! `pods/eviction`: claim here or never, for the delete behind an eviction passes no admission.
 
-mod body;
+mod eviction_object;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, timeout_at};
 
-use super::bypass::{BypassCheck, Refused};
+use super::bypass::{BypassCheck, DenialWithNote};
 use super::context::Context;
 use super::review::{Handler, Request, Verdict};
-use super::{denial, gate, grace, held};
+use super::{denial, exempt, graceful_deletion, rule_check};
 use crate::apirequest;
 use crate::cluster::{disruptionbudgets, pods};
-use crate::domain::deletion::Wishes;
-use crate::domain::disruptionbudget::Refusal;
+use crate::domain::deletion::DeletionOptions;
+use crate::domain::disruptionbudget::EvictionRefusal;
 use crate::domain::lifecycle::is_held_offline;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Disruption, Why};
 use crate::ledger::protocol::Operation;
-use body::{Bound, Eviction};
+use eviction_object::{DeleteBinding, Eviction};
 
 /// For the live read, so that a denial is still in time when the API server does not answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Decides evictions.
-pub struct Evictions(pub Arc<Context>);
+pub struct EvictionHandler(pub Arc<Context>);
 
 #[async_trait]
-impl Handler for Evictions {
+impl Handler for EvictionHandler {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         let context = &self.0;
         let eviction: Eviction = match request
@@ -43,16 +43,16 @@ impl Handler for Evictions {
             }
             None => return Verdict::deny(400, "BadRequest", "the review carries no Eviction"),
         };
-        let pod = match self.live(request, deadline).await {
+        let pod = match self.read_live_pod(request, deadline).await {
             Ok(Some(pod)) => Arc::new(pod),
-            Ok(None) => return Verdict::allow().audit("free", "pod-not-found"), // the eviction itself says 404
-            Err(why) => return self.unreadable(request, &why),
+            Ok(None) => return Verdict::allow().with_audit("free", "pod-not-found"), // the eviction itself says 404
+            Err(why) => return self.deny_unreadable_pod(request, &why),
         };
-        if eviction.is_of_another(&request.name) {
+        if eviction.is_for_another_pod(&request.name) {
             let message = "name in URL does not match name in Eviction object";
             return Verdict::deny(400, "BadRequest", message);
         }
-        if let Some(why) = eviction.mismatch(&pod) {
+        if let Some(why) = eviction.precondition_mismatch(&pod) {
             let message = format!("Pod {} can't be evicted: {why}", pod.metadata.name);
             return Verdict::deny(409, "Conflict", message);
         }
@@ -64,15 +64,15 @@ impl Handler for Evictions {
             is_asked_for: true,
             deadline,
         };
-        let (verdict, bound) = self.judge(&appeal, &pod).await;
+        let (verdict, bound) = self.decide_eviction(&appeal, &pod).await;
         // The API server deletes by name, and tries again for up to 10 s: without this it could delete another Pod of the
         // name, which nobody has judged.
-        verdict.with_patch(eviction.bind(&pod, bound))
+        verdict.with_patch(eviction.binding_patch(&pod, bound))
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
         // The review does not show the Pod, and that the cache does not know it proves nothing.
-        let (code, reason) = denial::HELD;
+        let (code, reason) = denial::TOO_MANY_REQUESTS;
         Verdict::deny(
             code,
             reason,
@@ -84,62 +84,84 @@ impl Handler for Evictions {
     }
 }
 
-impl Evictions {
+impl EvictionHandler {
     /// The verdict on the eviction of a Pod, and what the delete behind an allowed one is to be bound to.
-    async fn judge(&self, appeal: &BypassCheck<'_>, pod: &Arc<Pod>) -> (Verdict, Bound) {
+    async fn decide_eviction(
+        &self,
+        appeal: &BypassCheck<'_>,
+        pod: &Arc<Pod>,
+    ) -> (Verdict, DeleteBinding) {
         let context = &self.0;
-        if let Some(reason) = held::never(context, appeal.request, pod, appeal.deadline).await {
-            return (Verdict::allow().audit("free", reason), Bound::Uid);
+        if let Some(reason) =
+            exempt::find_exemption(context, appeal.request, pod, appeal.deadline).await
+        {
+            return (
+                Verdict::allow().with_audit("free", reason),
+                DeleteBinding::Uid,
+            );
         }
-        if let Some(refused) = self.refused_anyway(appeal, pod).await {
-            return (refused, Bound::Uid);
+        if let Some(refused) = self.refuse_by_disruption_budget(appeal, pod).await {
+            return (refused, DeleteBinding::Uid);
         }
-        if grace::is_due(context.settings.grace_delete, pod) {
-            if grace::is_own_question(context, appeal.request, appeal.deadline).await {
-                return (Verdict::allow().audit("free", "own-dry-run"), Bound::Uid);
+        if graceful_deletion::is_lifecycle_due(context.settings.grace_delete, pod) {
+            if graceful_deletion::is_own_dry_run(context, appeal.request, appeal.deadline).await {
+                return (
+                    Verdict::allow().with_audit("free", "own-dry-run"),
+                    DeleteBinding::Uid,
+                );
             }
-            let wishes = Wishes::of(&appeal.request.object_json()["deleteOptions"]);
-            let verdict = grace::verdict(appeal, pod, Operation::Evict, wishes).await;
-            return (verdict, Bound::Uid);
+            let wishes =
+                DeletionOptions::from_eviction(&appeal.request.object_json()["deleteOptions"]);
+            let verdict =
+                graceful_deletion::decide_deletion(appeal, pod, Operation::Evict, wishes).await;
+            return (verdict, DeleteBinding::Uid);
         }
-        if held::goes_with_its_set(context, pod, appeal.deadline).await {
-            let verdict = Verdict::allow().audit("free", held::SET_DELETED);
-            return (verdict, Bound::Uid);
+        if exempt::is_deleted_with_collaset(context, pod, appeal.deadline).await {
+            let verdict = Verdict::allow().with_audit("free", exempt::COLLASET_DELETED);
+            return (verdict, DeleteBinding::Uid);
         }
-        let disruption = context.disruption(pod, Operation::Evict);
+        let disruption = context.new_disruption(pod, Operation::Evict);
         if pod.is_available() {
-            return (self.claim(appeal, disruption).await, Bound::Uid);
+            return (
+                self.claim_eviction(appeal, disruption).await,
+                DeleteBinding::Uid,
+            );
         }
-        let leave = match appeal.let_go(pod).await {
+        let leave = match appeal.admit_unavailable(pod).await {
             Ok(leave) => leave,
-            Err(denied) => return (self.refuse(pod, &denied), Bound::Uid),
+            Err(denied) => return (self.deny_eviction(pod, &denied), DeleteBinding::Uid),
         };
         // Such a Pod comes back, or becomes available, by itself, so the eviction makes the loss last. The delete is not bound
         // to the version: the status that the kubelet writes in these moments would turn the eviction into a conflict, which
         // ends a drain.
         let is_starting = pod.is_starting((context.now)()) && !is_held_offline(pod);
         if is_starting || context.index.read().is_down_for_a_moment(pod) {
-            let verdict = self.claim(appeal, disruption).await;
-            return (leave.audit(verdict, appeal), Bound::Uid);
+            let verdict = self.claim_eviction(appeal, disruption).await;
+            return (leave.audit_bypass(verdict, appeal), DeleteBinding::Uid);
         }
         let (dry_run, deadline) = (appeal.dry_run, appeal.deadline);
-        let (verdict, bound) = match gate::claim(context, &disruption, dry_run, deadline).await {
-            Ok(claims) => (claimed(claims.is_empty()), Bound::Uid),
-            // Or nobody tells any more for how long it has been down.
-            Err(denied)
-                if matches!(denied.why, Why::Broken(_) | Why::Unusable(_))
-                    || context.index.read().is_down_for_a_moment(pod) =>
-            {
-                (self.claim(appeal, disruption).await, Bound::Uid)
-            }
-            // A Pod that is down takes nothing from the budget by going, but it may recover before the delete that no
-            // webhook sees: let the delete happen only to the very version that was judged.
-            Err(_) => {
-                let verdict = Verdict::allow().audit("free", "unavailable-at-this-version");
-                (verdict, Bound::Version)
-            }
-        };
-        (leave.audit(verdict, appeal), bound)
+        let (verdict, bound) =
+            match rule_check::claim_for_disruption(context, &disruption, dry_run, deadline).await {
+                Ok(claims) => (allow_with_claim(claims.is_empty()), DeleteBinding::Uid),
+                // Or nobody tells any more for how long it has been down.
+                Err(denied)
+                    if matches!(denied.why, Why::Broken(_) | Why::Unusable(_))
+                        || context.index.read().is_down_for_a_moment(pod) =>
+                {
+                    (
+                        self.claim_eviction(appeal, disruption).await,
+                        DeleteBinding::Uid,
+                    )
+                }
+                // A Pod that is down takes nothing from the budget by going, but it may recover before the delete that no
+                // webhook sees: let the delete happen only to the very version that was judged.
+                Err(_) => {
+                    let verdict =
+                        Verdict::allow().with_audit("free", "unavailable-at-this-version");
+                    (verdict, DeleteBinding::Version)
+                }
+            };
+        (leave.audit_bypass(verdict, appeal), bound)
     }
 
     /// The denial of an eviction that a PodDisruptionBudget is sure to refuse. A claim for it would keep a place in the budget
@@ -147,65 +169,74 @@ impl Evictions {
     ///
     /// The text is the API server's. The caller is not told to retry after some time (`Retry-After`): client-go would wait
     /// inside of the call and say nothing, and `kubectl drain` tries again after 5 s on any 429.
-    async fn refused_anyway(&self, appeal: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict> {
+    async fn refuse_by_disruption_budget(
+        &self,
+        appeal: &BypassCheck<'_>,
+        pod: &Pod,
+    ) -> Option<Verdict> {
         let context = &self.0;
-        let begun = grace::is_under_way(context.settings.grace_delete, pod);
+        let begun = graceful_deletion::is_lifecycle_running(context.settings.grace_delete, pod);
         if begun || context.index.rules_of(pod).is_empty() {
             return None; // the deletion is not up to the budgets any more, or nothing would be claimed
         }
         match context.disruption_budgets.refusal(pod)? {
-            Refusal::Disallowed { cause } => {
+            EvictionRefusal::Disallowed { cause } => {
                 let text = format!(
                     "Cannot evict pod as it would violate the pod's disruption budget. {cause}"
                 );
-                let (code, reason) = denial::HELD;
-                let denied = Verdict::deny(code, reason, text).caused_by("DisruptionBudget", cause);
-                Some(denied.audit("held", "disruption-budget"))
+                let (code, reason) = denial::TOO_MANY_REQUESTS;
+                let denied =
+                    Verdict::deny(code, reason, text).with_cause("DisruptionBudget", cause);
+                Some(denied.with_audit("held", "disruption-budget"))
             }
             // This ends a drain, so the cache alone is not believed.
-            Refusal::Several => {
+            EvictionRefusal::Several => {
                 let live = disruptionbudgets::live_refusal(&context.client, pod);
                 let limit = appeal.deadline.min(Instant::now() + READ_TIMEOUT);
-                let Ok(Ok(Some(Refusal::Several))) = timeout_at(limit, live).await else {
+                let Ok(Ok(Some(EvictionRefusal::Several))) = timeout_at(limit, live).await else {
                     return None;
                 };
                 let text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
                 let denied = Verdict::deny(500, "InternalError", text);
-                Some(denied.audit("held", "disruption-budgets"))
+                Some(denied.with_audit("held", "disruption-budgets"))
             }
         }
     }
 
     /// Allows with a claim by every rule that holds the Pod.
-    async fn claim(&self, appeal: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
+    async fn claim_eviction(&self, appeal: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
         let pod = Arc::clone(&disruption.pod);
-        match appeal.claim(disruption).await {
-            Ok(leave) => leave.audit(claimed(leave.claims.is_empty()), appeal),
-            Err(denied) => self.refuse(&pod, &denied),
+        match appeal.claim_or_bypass(disruption).await {
+            Ok(leave) => leave.audit_bypass(allow_with_claim(leave.claims.is_empty()), appeal),
+            Err(denied) => self.deny_eviction(&pod, &denied),
         }
     }
 
-    fn refuse(&self, pod: &Pod, refused: &Refused) -> Verdict {
-        refused.verdict(&pod.metadata.name, (self.0.now)())
+    fn deny_eviction(&self, pod: &Pod, refused: &DenialWithNote) -> Verdict {
+        refused.to_verdict(&pod.metadata.name, (self.0.now)())
     }
 
-    async fn live(&self, request: &Request, deadline: Instant) -> Result<Option<Pod>, String> {
+    async fn read_live_pod(
+        &self,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<Option<Pod>, String> {
         let limit = deadline.min(Instant::now() + READ_TIMEOUT);
         let read = pods::get(&self.0.client, &request.namespace, &request.name);
         let live = apirequest::by(limit, read).await;
         live.map_err(|failure| failure.text())
     }
 
-    fn unreadable(&self, request: &Request, why: &str) -> Verdict {
+    fn deny_unreadable_pod(&self, request: &Request, why: &str) -> Verdict {
         self.fallback(request, &format!("the Pod can't be read ({why})"))
     }
 }
 
 /// Allows; the audit annotation tells of a claim if there is one.
-fn claimed(without: bool) -> Verdict {
+fn allow_with_claim(without: bool) -> Verdict {
     match without {
         true => Verdict::allow(),
-        false => Verdict::allow().audit("claimed", "eviction"),
+        false => Verdict::allow().with_audit("claimed", "eviction"),
     }
 }
 
@@ -232,7 +263,7 @@ mod tests {
             "object": { "metadata": { "name": "web-1", "namespace": "shop" } },
         } });
         let request = Request::parse(review.to_string().as_bytes()).unwrap();
-        let verdict = Evictions(Arc::new(context)).fallback(&request, "nobody can look");
+        let verdict = EvictionHandler(Arc::new(context)).fallback(&request, "nobody can look");
         assert_eq!(verdict.code(), 429);
         assert!(verdict.message().contains("nobody can look"));
     }

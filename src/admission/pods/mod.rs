@@ -1,24 +1,24 @@
 //! Pods: [`Mutate`] steps the lifecycle, [`Validate`] holds what would break a rule.
 
-mod entering;
 mod mutate;
-mod replaced;
-mod traffic;
+mod pod_updates;
+mod replacement;
+mod rule_entry;
+mod service_ready;
 mod validate;
-mod waits;
-mod writes;
+mod wait_messages;
 
 use serde_json::value::RawValue;
 
-pub use mutate::Mutate;
-pub use validate::Validate;
+pub use mutate::PodMutator;
+pub use validate::PodValidator;
 
 use super::review::{Request, Verdict};
 use crate::domain::lifecycle::FieldError;
 use crate::domain::pod::Pod;
 
 /// The Pod in a review, with the namespace and name of the request where a CREATE has none yet.
-fn parse(request: &Request, raw: Option<&RawValue>) -> Result<Pod, Verdict> {
+fn parse_pod(request: &Request, raw: Option<&RawValue>) -> Result<Pod, Verdict> {
     let Some(raw) = raw else {
         return Err(Verdict::deny(
             400,
@@ -38,7 +38,7 @@ fn parse(request: &Request, raw: Option<&RawValue>) -> Result<Pod, Verdict> {
 }
 
 /// The verdict on malformed fields: all of them, each with its path and remedy.
-fn invalid(pod: &Pod, errors: &[FieldError]) -> Verdict {
+fn deny_invalid_pod(pod: &Pod, errors: &[FieldError]) -> Verdict {
     let list: Vec<_> = errors
         .iter()
         .map(|e| format!("{}: {}", e.path, e.message))

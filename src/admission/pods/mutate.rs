@@ -11,58 +11,63 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{invalid, parse, replaced, traffic, waits, writes};
-use crate::admission::bypass::{AGAINST, Admission, BypassCheck};
+use super::{deny_invalid_pod, parse_pod, pod_updates, replacement, service_ready, wait_messages};
+use crate::admission::bypass::{AGAINST_RULE, Approval, BypassCheck};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
-use crate::admission::{denial, gate, held, overlap};
+use crate::admission::{denial, exempt, overlap, rule_check};
 use crate::api::keys::{self, Family};
 use crate::cluster::index::Entry;
 use crate::domain::footprint;
-use crate::domain::grace::is_in_flight;
-use crate::domain::lifecycle::restarts::{self, Restarts};
-use crate::domain::lifecycle::{LabelPatch, Run, Stage, by_hand, untyped, validate};
+use crate::domain::grace_delete::is_deletion_in_flight;
+use crate::domain::lifecycle::restarts::{self, PendingRestarts};
+use crate::domain::lifecycle::{
+    LabelPatch, LifecycleWrite, Stage, ids_without_type, manual_label, validate,
+};
+use crate::domain::messages;
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::{candidate, rejections_of};
+use crate::domain::rules::stage::{new_candidate, operation_rejections};
 use crate::domain::rules::webhook::Candidate;
-use crate::domain::rules::{Skips, unreadable_skips};
-use crate::domain::wording;
+use crate::domain::rules::{SkipAnnotation, unreadable_skips_message};
 use crate::ledger::protocol::Operation as Claimed;
 
 /// Pods of a queue that are looked at for one that waits longer. Where rules keep all of them waiting whatever the budget, those
 /// behind them may go first: the ledger decides.
-const OTHERS: usize = 50;
+const MAX_QUEUED_PODS: usize = 50;
 
 /// Steps the lifecycle.
-pub struct Mutate(pub Arc<Context>);
+pub struct PodMutator(pub Arc<Context>);
 
 #[async_trait]
-impl Handler for Mutate {
+impl Handler for PodMutator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         let verdict = match request.operation {
-            Operation::Create => self.create(request),
-            Operation::Update => self.update(request, deadline).await,
+            Operation::Create => self.review_create(request),
+            Operation::Update => self.review_update(request, deadline).await,
             Operation::Delete | Operation::Connect => return Verdict::allow(),
         };
         let warnings = self
             .skip_warning(request)
             .into_iter()
             .chain(untyped_warnings(request))
-            .chain(replaced::warning(&self.0.objects.claims, request));
-        warnings.fold(verdict, Verdict::warn)
+            .chain(replacement::replacement_warning(
+                &self.0.objects.claims,
+                request,
+            ));
+        warnings.fold(verdict, Verdict::with_warning)
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
         // Nothing is lost by not stepping now (the controller makes up for it), except where the write itself takes an
         // available Pod offline.
         let (Ok(old), Ok(new)) = (
-            parse(request, request.old_object.as_deref()),
-            parse(request, request.object.as_deref()),
+            parse_pod(request, request.old_object.as_deref()),
+            parse_pod(request, request.object.as_deref()),
         ) else {
             return Verdict::allow();
         };
         let held = |what: &str| {
-            let (code, reason) = denial::HELD;
+            let (code, reason) = denial::TOO_MANY_REQUESTS;
             let name = &new.metadata.name;
             let text = format!("Pod {name}: {what} is held: {why}; try again in a moment");
             Verdict::deny(code, reason, text)
@@ -73,7 +78,7 @@ impl Handler for Mutate {
         }
         // A mark asks for a grant. Stored without an answer it would pass for one.
         let had = |key: &str| old.is_managed() && old.label(key).is_some();
-        let mut brought = new.metadata.labels.keys().filter(|key| is_mark(key));
+        let mut brought = new.metadata.labels.keys().filter(|key| is_grant_mark(key));
         if new.is_managed() && brought.any(|key| !had(key)) {
             return held("a grant");
         }
@@ -83,16 +88,17 @@ impl Handler for Mutate {
         if removes_available(&old, &new) {
             return held("taking it off traffic");
         }
-        Verdict::allow().audit("skipped", why)
+        Verdict::allow().with_audit("skipped", why)
     }
 }
 
 /// What to say of a managed Pod that becomes too large to be cached.
 fn size_warning(old: Option<&Pod>, new: &Pod) -> Option<String> {
-    let bytes = new.bytes();
-    let is_news = bytes > footprint::MOST && old.is_none_or(|old| old.bytes() <= footprint::MOST);
+    let bytes = new.pod_bytes();
+    let is_news = bytes > footprint::MAX_POD_BYTES
+        && old.is_none_or(|old| old.pod_bytes() <= footprint::MAX_POD_BYTES);
     is_news.then(|| {
-        let excess = footprint::excess(bytes);
+        let excess = footprint::excess_message(bytes);
         match new.metadata.name.as_str() {
             "" => format!("the Pod {excess}"),
             name => format!("Pod {name} {excess}"),
@@ -100,59 +106,63 @@ fn size_warning(old: Option<&Pod>, new: &Pod) -> Option<String> {
     })
 }
 
-impl Mutate {
+impl PodMutator {
     /// What to say if the request sets an annotation to skip rules that can't be read.
     fn skip_warning(&self, request: &Request) -> Option<String> {
         let key = keys::SKIP_RULE_CONDITIONS;
         let raw = request.object.as_deref()?;
-        if self.0.index.skips() == Skips::Ignored || !raw.get().contains(key) {
+        if self.0.index.skips() == SkipAnnotation::Ignored || !raw.get().contains(key) {
             return None;
         }
-        let new = parse(request, Some(raw)).ok()?;
-        let problem = unreadable_skips(&new)?;
+        let new = parse_pod(request, Some(raw)).ok()?;
+        let problem = unreadable_skips_message(&new)?;
         let old = request.old_object.as_deref();
-        let old = old.and_then(|raw| parse(request, Some(raw)).ok());
+        let old = old.and_then(|raw| parse_pod(request, Some(raw)).ok());
         let is_old = old.is_some_and(|old| old.annotation(key) == new.annotation(key));
         (!is_old).then(|| format!("Pod {}: {problem}", new.metadata.name))
     }
 
-    fn create(&self, request: &Request) -> Verdict {
-        let new = match parse(request, request.object.as_deref()) {
+    fn review_create(&self, request: &Request) -> Verdict {
+        let new = match parse_pod(request, request.object.as_deref()) {
             Ok(new) => new,
             Err(verdict) => return verdict,
         };
         if !new.is_managed() {
             return Verdict::allow();
         }
-        let mut patch = self.anew(request, &new);
-        patch.extend(readiness_gate(&new).filter(|_| has_spec(request)));
+        let mut patch = self.new_lifecycle_patch(request, &new);
+        patch.extend(readiness_gate_patch(&new).filter(|_| has_spec(request)));
         let verdict = Verdict::allow().with_patch(Patch(patch));
         let warning = size_warning(None, &new);
-        warning.into_iter().fold(verdict, Verdict::warn)
+        warning.into_iter().fold(verdict, Verdict::with_warning)
     }
 
     /// A Pod comes under the management: anybody may have written what it carries of the lifecycle. The leader goes on from here.
-    fn enter(&self, request: &Request, new: &Pod) -> Verdict {
-        let verdict = Verdict::allow().with_patch(Patch(self.anew(request, new)));
+    fn enter_management(&self, request: &Request, new: &Pod) -> Verdict {
+        let verdict = Verdict::allow().with_patch(Patch(self.new_lifecycle_patch(request, new)));
         let warning = size_warning(None, new);
-        warning.into_iter().fold(verdict, Verdict::warn)
+        warning.into_iter().fold(verdict, Verdict::with_warning)
     }
 
     /// What is to change in a Pod that has no lifecycle yet. What it carries of one was copied from another Pod, or forged.
-    fn anew(&self, request: &Request, new: &Pod) -> Vec<PatchOperation> {
-        let mut run = Run::open(None, new, self.0.nanos());
-        run.settle();
-        let mut patch = labels(request, &run);
+    fn new_lifecycle_patch(&self, request: &Request, new: &Pod) -> Vec<PatchOperation> {
+        let mut run = LifecycleWrite::from_write(None, new, self.0.now_nanos());
+        run.advance_all();
+        let mut patch = lifecycle_label_patch(request, &run);
         let nothing = BTreeMap::new();
-        patch.extend(annotations(request, &new.metadata.annotations, &nothing));
+        patch.extend(annotation_patch(
+            request,
+            &new.metadata.annotations,
+            &nothing,
+        ));
         patch
     }
 
-    async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
+    async fn review_update(&self, request: &Request, deadline: Instant) -> Verdict {
         let of_status = request.sub_resource.as_deref() == Some("status");
         let (old, new) = match (
-            parse(request, request.old_object.as_deref()),
-            parse(request, request.object.as_deref()),
+            parse_pod(request, request.old_object.as_deref()),
+            parse_pod(request, request.object.as_deref()),
         ) {
             (Ok(old), Ok(new)) => (Arc::new(old), new),
             (Err(verdict), _) | (_, Err(verdict)) => return verdict,
@@ -170,25 +180,29 @@ impl Mutate {
             return Verdict::allow(); // leaving the management is for the validation to judge
         }
         if !old.is_managed() {
-            return self.enter(request, &new);
+            return self.enter_management(request, &new);
         }
         let asked_annotations = new.metadata.annotations.clone();
-        self.record(request, &old, &mut new);
+        self.record_restarts(request, &old, &mut new);
         let asked = new.metadata.labels.clone();
-        let by_hand = by_hand::take(&old, &mut new, self.0.nanos());
+        let by_hand = manual_label::take_manual_label(&old, &mut new, self.0.now_nanos());
         let errors = validate(Some(&old), &new);
         if !errors.is_empty() {
-            return invalid(&new, &errors);
+            return deny_invalid_pod(&new, &errors);
         }
-        let mut run = Run::open(Some(&old), &new, self.0.nanos());
+        let mut run = LifecycleWrite::from_write(Some(&old), &new, self.0.now_nanos());
         let mut waits = Vec::new();
         // A write of the status may tell that the Pod is Ready again. No operation that waits goes on with it: the leader asks
         // for that in a write of its own, which shows how things stand then.
-        let mut asking = run.awaiting(Stage::PreCheck);
-        asking.retain(|id| !of_status || is_grant(&old, &new, id) || is_begin(&old, &new, id));
-        let known = match asking.is_empty() && run.awaiting(Stage::PostCheck).is_empty() {
+        let mut asking = run.ids_awaiting_stage(Stage::PreCheck);
+        asking.retain(|id| {
+            !of_status || is_grant_request(&old, &new, id) || is_operation_begin(&old, &new, id)
+        });
+        let known = match asking.is_empty() && run.ids_awaiting_stage(Stage::PostCheck).is_empty() {
             true => Ok(()),
-            false => gate::current_rules(&self.0, &new.metadata.namespace, deadline).await,
+            false => {
+                rule_check::ensure_rules_current(&self.0, &new.metadata.namespace, deadline).await
+            }
         };
         let known = known.is_ok();
         // The reason counts for a write that gives it, and for operations that begin or end with the write: it must not turn any other
@@ -207,10 +221,10 @@ impl Mutate {
             deadline,
         };
         let mut past = BTreeSet::new();
-        let leaving = run.awaiting(Stage::PostCheck);
+        let leaving = run.ids_awaiting_stage(Stage::PostCheck);
         for id in leaving.clone() {
             match self
-                .decide(
+                .check_stage(
                     &appeal(gives_reason || asks_now(&id)),
                     &run,
                     Stage::PostCheck,
@@ -221,72 +235,77 @@ impl Mutate {
             {
                 Ok(bypassed) => {
                     past.extend(bypassed);
-                    run.pass(Stage::PostCheck, &id);
+                    run.pass_stage(Stage::PostCheck, &id);
                 }
-                Err(told) => hold(&mut run, Stage::PostCheck, &id, told, &mut waits),
+                Err(told) => hold_operation(&mut run, Stage::PostCheck, &id, told, &mut waits),
             }
         }
         let mut past_before = BTreeSet::new();
         for id in &asking {
             let appeal = appeal(gives_reason || asks_now(id));
-            match self.decide(&appeal, &run, Stage::PreCheck, id, known).await {
+            match self
+                .check_stage(&appeal, &run, Stage::PreCheck, id, known)
+                .await
+            {
                 Ok(bypassed) => {
                     past_before.extend(bypassed);
-                    run.pass(Stage::PreCheck, id);
+                    run.pass_stage(Stage::PreCheck, id);
                 }
-                Err(told) => hold(&mut run, Stage::PreCheck, id, told, &mut waits),
+                Err(told) => hold_operation(&mut run, Stage::PreCheck, id, told, &mut waits),
             }
         }
         let appeal = appeal(gives_reason || asking.iter().chain(&leaving).any(|id| asks_now(id)));
         let mut free = None;
-        let mut leave = Admission::default();
+        let mut leave = Approval::default();
         let mut settled = run.clone();
-        settled.settle();
-        let begins = asking.iter().any(|id| settled.phase(id).holds_offline());
+        settled.advance_all();
+        let begins = asking.iter().any(|id| settled.phase_of(id).holds_offline());
         // A Pod that is down for a moment would come back by itself: an operation makes the loss last.
         let prolongs = begins && self.0.index.read().is_down_for_a_moment(&old);
         let is_lost = settled.takes_offline() || prolongs;
-        let is_free =
-            is_lost && is_in_flight(&new) && held::goes_with_its_set(&self.0, &old, deadline).await;
+        let is_free = is_lost
+            && is_deletion_in_flight(&new)
+            && exempt::is_deleted_with_collaset(&self.0, &old, deadline).await;
         if is_free {
-            free = Some(held::SET_DELETED);
+            free = Some(exempt::COLLASET_DELETED);
         } else if is_lost {
-            let granted = asking.iter().any(|id| is_grant(&old, &new, id));
-            match self.claim(&appeal, &old, granted).await {
+            let granted = asking.iter().any(|id| is_grant_request(&old, &new, id));
+            match self.claim_operation(&appeal, &old, granted).await {
                 Ok(given) => leave = given,
                 // The begin itself stands; the Pod waits and is granted later.
                 Err(denied) if !asking.is_empty() && !removes_available(&old, &new) => {
                     for id in &asking {
-                        run.hold(Stage::PreCheck, id);
+                        run.hold_stage(Stage::PreCheck, id);
                     }
                     past_before.clear();
                     waits.push(denied);
                     settled = run;
-                    settled.settle();
+                    settled.advance_all();
                     if settled.takes_offline() {
-                        return self.held(&waits);
+                        return self.deny_takes_offline(&waits);
                     }
                 }
                 Err(denied) => {
                     waits.push(denied);
-                    return self.held(&waits);
+                    return self.deny_takes_offline(&waits);
                 }
             }
         }
         past.append(&mut past_before);
-        appeal.tell(&old, &past, AGAINST);
-        leave.past = past;
-        let verdict = leave.audit(Verdict::allow(), &appeal);
+        appeal.announce_bypass(&old, &past, AGAINST_RULE);
+        leave.bypassed_checks = past;
+        let verdict = leave.audit_bypass(Verdict::allow(), &appeal);
         let verdict = free
             .into_iter()
-            .fold(verdict, |v, why| v.audit("free", why));
+            .fold(verdict, |v, why| v.with_audit("free", why));
         let mut became = new.clone();
         settled.patch().apply(&mut became.metadata.labels);
         let goes_on = of_status && settled.has_passed();
-        let condition = goes_on.then(|| traffic::change(request, &mut became, (self.0.now)()));
+        let condition = goes_on
+            .then(|| service_ready::service_ready_patch(request, &mut became, (self.0.now)()));
         let changed = LabelPatch::between(&asked, &became.metadata.labels);
-        let mut patch = of_labels(request, &changed);
-        patch.extend(annotations(
+        let mut patch = label_patch(request, &changed);
+        patch.extend(annotation_patch(
             request,
             &asked_annotations,
             &new.metadata.annotations,
@@ -298,12 +317,12 @@ impl Mutate {
             None => size_warning(Some(&old), &new),
         };
         let warnings = waits.into_iter().chain(by_hand).chain(warning);
-        warnings.fold(verdict, Verdict::warn)
+        warnings.fold(verdict, Verdict::with_warning)
     }
 
     /// Sets in `new` the restarts that the Pod is to wait for, whatever the request says of them.
-    fn record(&self, request: &Request, old: &Pod, new: &mut Pod) {
-        if let Err(problem) = Restarts::of(old) {
+    fn record_restarts(&self, request: &Request, old: &Pod, new: &mut Pod) {
+        if let Err(problem) = PendingRestarts::from_pod(old) {
             // Dropped by this write, so it is logged once.
             warn!(namespace = %old.metadata.namespace, pod = %old.metadata.name, problem, "annotation {} can't be read and is dropped", keys::AWAITS_RESTART);
         }
@@ -311,8 +330,9 @@ impl Mutate {
             Some("status") => &*new,
             _ => old,
         };
-        let lost = old.spec != new.spec && writes::is_lost(&self.0, old);
-        let value = restarts::after(old, new, seen, lost, self.0.moment()).value();
+        let lost = old.spec != new.spec && pod_updates::is_lost(&self.0, old);
+        let value = restarts::restarts_after_write(old, new, seen, lost, self.0.restart_moment())
+            .annotation_value();
         let annotations = &mut new.metadata.annotations;
         match value {
             Some(value) => annotations.insert(keys::AWAITS_RESTART.to_owned(), value),
@@ -321,43 +341,46 @@ impl Mutate {
     }
 
     /// The claim that an operation needs to take the Pod offline, or to keep it there; the error says why it waits.
-    async fn claim(
+    async fn claim_operation(
         &self,
         appeal: &BypassCheck<'_>,
         old: &Arc<Pod>,
         granted: bool,
-    ) -> Result<Admission, String> {
+    ) -> Result<Approval, String> {
         let context = &self.0;
         let rules = context.index.rules_of(old);
-        let queues =
-            if granted || overlap::check(&context.index, &rules, &BTreeSet::new(), old).is_err() {
-                Vec::new() // such a claim is denied
-            } else {
-                self.others_wait(old)
-            };
+        let queues = if granted
+            || overlap::check_overlap(&context.index, &rules, &BTreeSet::new(), old).is_err()
+        {
+            Vec::new() // such a claim is denied
+        } else {
+            self.queue_heads(old)
+        };
         for (rule, head) in queues {
             if let Err(note) = appeal.may_bypass(Some(&rule)).await {
                 let text = format!(
                     "Pod {} {}, which waits longer for the budget of PodTransitionRule {rule}",
                     old.metadata.name,
-                    wording::turn(&head)
+                    messages::queue_position(&head)
                 );
                 return Err(note.map_or(text.clone(), |note| format!("{text}; {note}")));
             }
         }
-        let leave = appeal.claim(context.disruption(old, Claimed::Begin)).await;
-        leave.map_err(|refused| refused.text(&old.metadata.name, (context.now)()))
+        let leave = appeal
+            .claim_or_bypass(context.new_disruption(old, Claimed::Begin))
+            .await;
+        leave.map_err(|refused| refused.denial_message(&old.metadata.name, (context.now)()))
     }
 
     /// The longest waiting goes first: a begin that meets others in the queue joins it. Names the rule objects with others
     /// in their queue, each with the Pod that is next. A Pod that a rule keeps waiting whatever the budget takes no turn.
-    fn others_wait(&self, pod: &Pod) -> Vec<(String, String)> {
+    fn queue_heads(&self, pod: &Pod) -> Vec<(String, String)> {
         let state = self.0.index.read();
         let limiting = state
             .covering(pod)
-            .filter(|entry| entry.snapshot.rules.limits().next().is_some());
+            .filter(|entry| entry.snapshot.rules.availability_limits().next().is_some());
         let head = |entry: &Entry| {
-            let others = entry.tally.waiting().take(OTHERS);
+            let others = entry.tally.waiting().take(MAX_QUEUED_PODS);
             let mut others = others
                 .filter(|uid| ***uid != *pod.metadata.uid)
                 .filter_map(|uid| state.pod(&pod.metadata.namespace, uid))
@@ -373,7 +396,7 @@ impl Mutate {
 
     /// What the rules of a stage keep these operations waiting for, nothing if they pass; and the rule objects that do, if
     /// `all`.
-    fn waits(
+    fn stage_waits(
         &self,
         stage: Stage,
         pod: &Pod,
@@ -385,12 +408,13 @@ impl Mutate {
         let rules = namespace.flat_map(|namespace| namespace.rules.values());
         let objects = RefCell::new(BTreeSet::new());
         let mut rejections = rules.flat_map(|entry| {
-            let of = rejections_of(&entry.snapshot.rules, stage, pod, waiting, &entry.verdicts);
+            let of =
+                operation_rejections(&entry.snapshot.rules, stage, pod, waiting, &entry.verdicts);
             of.inspect(|rejection| {
                 objects.borrow_mut().insert(rejection.object.clone());
             })
         });
-        let told = waits::told(rejections.by_ref());
+        let told = wait_messages::describe_waits(rejections.by_ref());
         if all {
             rejections.for_each(drop);
         }
@@ -399,10 +423,10 @@ impl Mutate {
 
     /// Whether an ID passes the rules of a stage: the rule objects that were bypassed for it, or what it waits for. `known`:
     /// whether the cache knows all rules.
-    async fn decide(
+    async fn check_stage(
         &self,
         appeal: &BypassCheck<'_>,
-        run: &Run<'_>,
+        run: &LifecycleWrite<'_>,
         stage: Stage,
         id: &str,
         known: bool,
@@ -417,14 +441,14 @@ impl Mutate {
         // By the label as it is stored, whatever the request says of it.
         let since = run.waits_since(stage, id);
         let waiting: Vec<_> = since
-            .map(|since| candidate(pod, id, since))
+            .map(|since| new_candidate(pod, id, since))
             .into_iter()
             .collect();
-        let (mut told, objects) = self.waits(stage, pod, &waiting, appeal.is_made());
+        let (mut told, objects) = self.stage_waits(stage, pod, &waiting, appeal.is_requested());
         if told.is_empty() {
             return Ok(BTreeSet::new());
         }
-        if appeal.is_made() {
+        if appeal.is_requested() {
             match appeal.may_bypass_all(&objects).await {
                 Ok(()) => return Ok(objects),
                 Err(note) => told.extend(note),
@@ -433,15 +457,21 @@ impl Mutate {
         Err(told)
     }
 
-    fn held(&self, waits: &[String]) -> Verdict {
-        let (code, reason) = denial::HELD;
-        Verdict::deny(code, reason, waits.join("; ")).audit("held", "takes-offline")
+    fn deny_takes_offline(&self, waits: &[String]) -> Verdict {
+        let (code, reason) = denial::TOO_MANY_REQUESTS;
+        Verdict::deny(code, reason, waits.join("; ")).with_audit("held", "takes-offline")
     }
 }
 
 /// Holds an ID, and adds what it waits for to `waits`.
-fn hold(run: &mut Run<'_>, stage: Stage, id: &str, told: Vec<String>, waits: &mut Vec<String>) {
-    run.hold(stage, id);
+fn hold_operation(
+    run: &mut LifecycleWrite<'_>,
+    stage: Stage,
+    id: &str,
+    told: Vec<String>,
+    waits: &mut Vec<String>,
+) {
+    run.hold_stage(stage, id);
     for wait in told {
         if !waits.contains(&wait) {
             waits.push(wait);
@@ -450,7 +480,7 @@ fn hold(run: &mut Run<'_>, stage: Stage, id: &str, told: Vec<String>, waits: &mu
 }
 
 /// Whether this very write carries the mark by which the controller asks for the grant of an ID that already waits.
-fn is_grant(old: &Pod, new: &Pod, id: &str) -> bool {
+fn is_grant_request(old: &Pod, new: &Pod, id: &str) -> bool {
     let mark = Family::PreChecked.key(id);
     old.label(&Family::PreCheck.key(id)).is_some()
         && old.label(&mark).is_none()
@@ -458,13 +488,13 @@ fn is_grant(old: &Pod, new: &Pod, id: &str) -> bool {
 }
 
 /// Whether this very write begins an operation, and nothing else of the status changes.
-fn is_begin(old: &Pod, new: &Pod, id: &str) -> bool {
+fn is_operation_begin(old: &Pod, new: &Pod, id: &str) -> bool {
     let key = Family::Operating.key(id);
     old.label(&key).is_none() && new.label(&key).is_some() && old.status == new.status
 }
 
 /// Whether a label is a mark by which a grant is asked for.
-fn is_mark(key: &str) -> bool {
+fn is_grant_mark(key: &str) -> bool {
     let family = Family::parse(key).map(|(family, _)| family);
     matches!(family, Some(Family::PreChecked | Family::PostChecked))
 }
@@ -476,19 +506,21 @@ fn untyped_warnings(request: &Request) -> Vec<String> {
     if !raw.is_some_and(|raw| raw.get().contains(prefix)) {
         return Vec::new();
     }
-    let Ok(new) = parse(request, raw) else {
+    let Ok(new) = parse_pod(request, raw) else {
         return Vec::new();
     };
     if !new.is_managed() || new.is_terminating() {
         return Vec::new();
     }
     let old = request.old_object.as_deref();
-    let old = old.and_then(|raw| parse(request, Some(raw)).ok());
-    let known = old.map_or_else(Vec::new, |old| untyped(&old));
+    let old = old.and_then(|raw| parse_pod(request, Some(raw)).ok());
+    let known = old.map_or_else(Vec::new, |old| ids_without_type(&old));
     let name = &new.metadata.name;
-    let fresh = untyped(&new).into_iter().filter(|id| !known.contains(id));
+    let fresh = ids_without_type(&new)
+        .into_iter()
+        .filter(|id| !known.contains(id));
     fresh
-        .map(|id| format!("Pod {name}: {}", wording::untyped(&id)))
+        .map(|id| format!("Pod {name}: {}", messages::missing_operation_type(&id)))
         .collect()
 }
 
@@ -497,11 +529,11 @@ fn removes_available(old: &Pod, new: &Pod) -> bool {
     old.is_available() && new.label(keys::SERVICE_AVAILABLE).is_none()
 }
 
-fn labels(request: &Request, run: &Run<'_>) -> Vec<PatchOperation> {
-    of_labels(request, &run.patch())
+fn lifecycle_label_patch(request: &Request, run: &LifecycleWrite<'_>) -> Vec<PatchOperation> {
+    label_patch(request, &run.patch())
 }
 
-fn of_labels(request: &Request, change: &LabelPatch) -> Vec<PatchOperation> {
+fn label_patch(request: &Request, change: &LabelPatch) -> Vec<PatchOperation> {
     let object = request
         .object
         .as_deref()
@@ -510,16 +542,16 @@ fn of_labels(request: &Request, change: &LabelPatch) -> Vec<PatchOperation> {
 }
 
 /// Annotations that this program writes into the objects of requests.
-const OWN: [&str; 2] = [keys::AWAITS_RESTART, keys::REPLACES];
+const OWN_ANNOTATIONS: [&str; 2] = [keys::AWAITS_RESTART, keys::REPLACES];
 
 /// What gives the [`OWN`] annotations other values than the object of a request asks for.
-fn annotations(
+fn annotation_patch(
     request: &Request,
     asked: &BTreeMap<String, String>,
     wanted: &BTreeMap<String, String>,
 ) -> Vec<PatchOperation> {
     let mut changes = Vec::new();
-    for key in OWN
+    for key in OWN_ANNOTATIONS
         .into_iter()
         .filter(|key| asked.get(*key) != wanted.get(*key))
     {
@@ -557,7 +589,7 @@ fn has_spec(request: &Request) -> bool {
     outline.is_some_and(|outline| outline.spec.is_some())
 }
 
-fn readiness_gate(pod: &Pod) -> Option<PatchOperation> {
+fn readiness_gate_patch(pod: &Pod) -> Option<PatchOperation> {
     if pod.has_service_ready_gate() {
         return None;
     }
@@ -602,7 +634,7 @@ mod tests {
         Request::parse(review.to_string().as_bytes()).unwrap()
     }
 
-    fn soon() -> Instant {
+    fn deadline_in_future() -> Instant {
         Instant::now() + std::time::Duration::from_secs(5)
     }
 
@@ -612,7 +644,7 @@ mod tests {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
         let client = kube::Client::new(service, "default");
-        let mutate = Mutate(Arc::new(Context::at_epoch(client)));
+        let mutate = PodMutator(Arc::new(Context::at_epoch(client)));
         let (operating, type_) = (Family::Operating.key("x1"), Family::OperationType.key("x1"));
         let pod = |mut labels: Value| {
             labels[keys::CONTROL] = json!(keys::CONTROL_VALUE);
@@ -628,19 +660,19 @@ mod tests {
             (&idle, &complete, false),
             (&alone, &idle, false),
         ] {
-            let verdict = mutate.review(&review(old, new), soon()).await;
+            let verdict = mutate.review(&review(old, new), deadline_in_future()).await;
             let said = verdict.warnings().join(" ");
             let names_it = said.contains(&format!("the label {type_} is missing"));
             assert_eq!(names_it, warned, "{old} {new}: {said}");
         }
     }
 
-    fn mutate() -> Mutate {
+    fn mutate() -> PodMutator {
         let service = tower::service_fn(async |_: http::Request<Body>| {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
         let client = kube::Client::new(service, "default");
-        Mutate(Arc::new(Context::at_epoch(client)))
+        PodMutator(Arc::new(Context::at_epoch(client)))
     }
 
     fn labelled(mut labels: Value) -> Value {
@@ -659,7 +691,7 @@ mod tests {
             let mut request = review(&old, &new);
             request.sub_resource = Some("status".to_owned());
             request.user_info.groups = serde_json::from_value(groups).unwrap();
-            let verdict = mutate().review(&request, soon()).await;
+            let verdict = mutate().review(&request, deadline_in_future()).await;
             assert!(verdict.is_allowed());
             let changes = verdict.patch().map_or(0, |patch| patch.0.len());
             assert_eq!(changes > 0, patched, "{verdict:?}");
@@ -684,7 +716,11 @@ mod tests {
             (pod(true, false), pod(true, true), false),
             (pod(true, true), pod(true, true), false),
         ] {
-            assert_eq!(is_begin(&old, &new, "x1"), begins, "{old:?} {new:?}");
+            assert_eq!(
+                is_operation_begin(&old, &new, "x1"),
+                begins,
+                "{old:?} {new:?}"
+            );
         }
     }
 
@@ -715,7 +751,7 @@ mod tests {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
         let client = kube::Client::new(service, "default");
-        let mutate = Mutate(Arc::new(Context::at_epoch(client)));
+        let mutate = PodMutator(Arc::new(Context::at_epoch(client)));
         let (fine, odd) = (Some(r#"{"skipRules":["a"]}"#), Some("all"));
         for (old, new, warned) in [
             (pod(None), pod(odd), true),
@@ -724,7 +760,9 @@ mod tests {
             (pod(odd), pod(fine), false),
             (pod(None), pod(None), false),
         ] {
-            let verdict = mutate.review(&review(&old, &new), soon()).await;
+            let verdict = mutate
+                .review(&review(&old, &new), deadline_in_future())
+                .await;
             let said = verdict.warnings().join(" ");
             assert_eq!(
                 said.contains("skips no rule"),
@@ -740,7 +778,7 @@ mod tests {
             let pod = json!({ "metadata": { "name": "web-1" }, "spec": { "restartPolicy": "x".repeat(bytes) } });
             serde_json::from_value::<Pod>(pod).unwrap()
         };
-        let (small, large) = (sized(10), sized(footprint::MOST));
+        let (small, large) = (sized(10), sized(footprint::MAX_POD_BYTES));
         let said = size_warning(None, &large).unwrap();
         for part in [
             "Pod web-1 takes 9",
@@ -763,10 +801,9 @@ mod tests {
         let context = Context::at_epoch(kube::Client::new(service, "default"));
         let mut new = pod(None);
         new["metadata"]["labels"] = json!({ (keys::CONTROL): keys::CONTROL_VALUE });
-        new["spec"] =
-            json!({ "containers": [{ "name": "a", "image": "x".repeat(footprint::MOST) }] });
+        new["spec"] = json!({ "containers": [{ "name": "a", "image": "x".repeat(footprint::MAX_POD_BYTES) }] });
         let request = review(&Value::Null, &new);
-        let verdict = Mutate(Arc::new(context))
+        let verdict = PodMutator(Arc::new(context))
             .review(&request, Instant::now())
             .await;
         assert!(verdict.is_allowed());

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{entering, invalid, parse, writes};
-use crate::admission::bypass::{BypassCheck, Refused};
+use super::{deny_invalid_pod, parse_pod, pod_updates, rule_entry};
+use crate::admission::bypass::{BypassCheck, DenialWithNote};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
-use crate::admission::{denial, gate, grace, held};
+use crate::admission::{denial, exempt, graceful_deletion, rule_check};
 use crate::api::keys::Family;
-use crate::domain::deletion::Wishes;
-use crate::domain::grace::is_operated;
+use crate::domain::deletion::DeletionOptions;
+use crate::domain::grace_delete::is_operation_allowed;
 use crate::domain::lifecycle::FieldError;
 use crate::domain::lifecycle::{is_held_offline, restarts, validate};
 use crate::domain::pod::Pod;
@@ -23,34 +23,35 @@ use crate::ledger::protocol::{Grant, Operation as Claimed};
 use crate::ledger::store::RuleKey;
 
 /// Holds what would break a rule.
-pub struct Validate(pub Arc<Context>);
+pub struct PodValidator(pub Arc<Context>);
 
 #[async_trait]
-impl Handler for Validate {
+impl Handler for PodValidator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         match request.operation {
-            Operation::Delete => self.delete(request, deadline).await,
-            Operation::Update => self.update(request, deadline).await,
+            Operation::Delete => self.review_delete(request, deadline).await,
+            Operation::Update => self.review_update(request, deadline).await,
             Operation::Create | Operation::Connect => Verdict::allow(),
         }
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
-        let old = match parse(request, request.old_object.as_deref()) {
+        let old = match parse_pod(request, request.old_object.as_deref()) {
             Ok(old) => old,
             Err(verdict) => return verdict,
         };
         let free = match request.operation {
-            Operation::Update => match parse(request, request.object.as_deref()) {
-                Ok(new) => self.frees_update(request, &old, &new),
+            Operation::Update => match parse_pod(request, request.object.as_deref()) {
+                Ok(new) => self.update_exemption(request, &old, &new),
                 Err(verdict) => return verdict,
             },
-            _ => held::by_itself(request, &old).or_else(|| self.frees_deletion(&old)),
+            _ => exempt::exemption_by_request(request, &old)
+                .or_else(|| self.deletion_exemption(&old)),
         };
         if let Some(reason) = free {
-            return Verdict::allow().audit("free", reason);
+            return Verdict::allow().with_audit("free", reason);
         }
-        let (code, reason) = denial::HELD;
+        let (code, reason) = denial::TOO_MANY_REQUESTS;
         Verdict::deny(
             code,
             reason,
@@ -62,42 +63,45 @@ impl Handler for Validate {
     }
 }
 
-impl Validate {
-    async fn delete(&self, request: &Request, deadline: Instant) -> Verdict {
-        let old = match parse(request, request.old_object.as_deref()) {
+impl PodValidator {
+    async fn review_delete(&self, request: &Request, deadline: Instant) -> Verdict {
+        let old = match parse_pod(request, request.old_object.as_deref()) {
             Ok(old) => Arc::new(old),
             Err(verdict) => return verdict,
         };
-        if let Some(reason) = held::never(&self.0, request, &old, deadline).await {
-            return Verdict::allow().audit("free", reason);
+        if let Some(reason) = exempt::find_exemption(&self.0, request, &old, deadline).await {
+            return Verdict::allow().with_audit("free", reason);
         }
-        if let Some(reason) = held::by_shared_identity(&self.0, request, &old).await {
-            return Verdict::allow().audit("free", reason);
+        if let Some(reason) = exempt::exemption_for_controller_manager(&self.0, request, &old).await
+        {
+            return Verdict::allow().with_audit("free", reason);
         }
-        let appeal = self.appeal(request, &old, deadline);
-        if grace::is_due(self.0.settings.grace_delete, &old) {
-            if grace::is_own_question(&self.0, request, deadline).await {
-                return Verdict::allow().audit("free", "own-dry-run");
+        let appeal = self.bypass_check(request, &old, deadline);
+        if graceful_deletion::is_lifecycle_due(self.0.settings.grace_delete, &old) {
+            if graceful_deletion::is_own_dry_run(&self.0, request, deadline).await {
+                return Verdict::allow().with_audit("free", "own-dry-run");
             }
-            let wishes = Wishes::of_delete(&request.options_json(), &request.old_object_json());
-            return grace::verdict(&appeal, &old, Claimed::Delete, wishes).await;
+            let wishes =
+                DeletionOptions::from_delete(&request.options_json(), &request.old_object_json());
+            return graceful_deletion::decide_deletion(&appeal, &old, Claimed::Delete, wishes)
+                .await;
         }
-        if held::goes_with_its_set(&self.0, &old, deadline).await {
-            return Verdict::allow().audit("free", held::SET_DELETED);
+        if exempt::is_deleted_with_collaset(&self.0, &old, deadline).await {
+            return Verdict::allow().with_audit("free", exempt::COLLASET_DELETED);
         }
-        let disruption = self.0.disruption(&old, Claimed::Delete);
+        let disruption = self.0.new_disruption(&old, Claimed::Delete);
         if old.is_available() {
-            return self.claim(&appeal, disruption).await;
+            return self.claim_disruption(&appeal, disruption).await;
         }
-        let leave = match appeal.let_go(&old).await {
+        let leave = match appeal.admit_unavailable(&old).await {
             Ok(leave) => leave,
-            Err(refused) => return refused.verdict(&old.metadata.name, (self.0.now)()),
+            Err(refused) => return refused.to_verdict(&old.metadata.name, (self.0.now)()),
         };
         if self.is_about_to_serve(&old) {
-            let verdict = self.claim(&appeal, disruption).await;
-            return leave.audit(verdict, &appeal);
+            let verdict = self.claim_disruption(&appeal, disruption).await;
+            return leave.audit_bypass(verdict, &appeal);
         }
-        leave.audit(Verdict::allow().audit("free", "unavailable"), &appeal)
+        leave.audit_bypass(Verdict::allow().with_audit("free", "unavailable"), &appeal)
     }
 
     /// Whether a Pod is Ready, as of a moment ago, and lacks but the label that the leader adds then: many may come back at once,
@@ -108,7 +112,7 @@ impl Validate {
         pod.is_ready() && !is_held_offline(pod) && is_new()
     }
 
-    fn appeal<'a>(
+    fn bypass_check<'a>(
         &'a self,
         request: &'a Request,
         carrier: &'a Pod,
@@ -124,173 +128,190 @@ impl Validate {
         }
     }
 
-    async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
+    async fn review_update(&self, request: &Request, deadline: Instant) -> Verdict {
         let (old, new) = match (
-            parse(request, request.old_object.as_deref()),
-            parse(request, request.object.as_deref()),
+            parse_pod(request, request.old_object.as_deref()),
+            parse_pod(request, request.object.as_deref()),
         ) {
             (Ok(old), Ok(new)) => (Arc::new(old), new),
             (Err(verdict), _) | (_, Err(verdict)) => return verdict,
         };
         if new.is_managed()
-            && gate::are_labels_changed(&old, &new)
+            && rule_check::are_user_labels_changed(&old, &new)
             && let Err(denied) =
-                gate::current_rules(&self.0, &old.metadata.namespace, deadline).await
-            && held::never(&self.0, request, &new, deadline)
+                rule_check::ensure_rules_current(&self.0, &old.metadata.namespace, deadline).await
+            && exempt::find_exemption(&self.0, request, &new, deadline)
                 .await
                 .is_none()
         {
-            return self.held(&old, &denied); // a rule that it comes under may be among those that are not known
+            return self.deny_held(&old, &denied); // a rule that it comes under may be among those that are not known
         }
-        if let Some(refused) = entering::refused(&self.0, request, &old, &new)
-            && held::never(&self.0, request, &new, deadline)
+        if let Some(refused) = rule_entry::refuse_entry(&self.0, request, &old, &new)
+            && exempt::find_exemption(&self.0, request, &new, deadline)
                 .await
                 .is_none()
         {
             return refused;
         }
-        if let Some(reason) = held::never(&self.0, request, &old, deadline).await {
-            return Verdict::allow().audit("free", reason);
+        if let Some(reason) = exempt::find_exemption(&self.0, request, &old, deadline).await {
+            return Verdict::allow().with_audit("free", reason);
         }
         if new.is_managed() {
             let errors: Vec<FieldError> = validate(Some(&old), &new);
             if !errors.is_empty() {
-                return invalid(&new, &errors);
+                return deny_invalid_pod(&new, &errors);
             }
         }
         // Before the rules are looked up: what changes in between is another generation.
-        let generations = match gate::are_labels_changed(&old, &new) {
-            true => gate::generations(&self.0, &old.metadata.namespace),
+        let generations = match rule_check::are_user_labels_changed(&old, &new) {
+            true => rule_check::rule_generations(&self.0, &old.metadata.namespace),
             false => BTreeMap::new(),
         };
-        let left = match gate::left(&self.0, &old, &new, deadline).await {
+        let left = match rule_check::rules_losing_pod(&self.0, &old, &new, deadline).await {
             Ok(left) => left,
-            Err(denied) => return self.held(&old, &denied),
+            Err(denied) => return self.deny_held(&old, &denied),
         };
-        let mut taken = Taken::default();
+        let mut taken = TakenClaims::default();
         if let Some(rule) = left.first() {
-            if let Some(restarts) = restarts::awaited(&old) {
+            if let Some(restarts) = restarts::pending_restarts(&old) {
                 // Outside of the management anybody could remove the record.
                 let message = format!(
                     "Pod {} can't leave PodTransitionRule {} while it waits for {restarts}",
                     old.metadata.name, rule.name
                 );
-                return Verdict::deny(403, "Forbidden", message).audit("held", "awaits-restart");
+                return Verdict::deny(403, "Forbidden", message)
+                    .with_audit("held", "awaits-restart");
             }
-            if let Some(id) = in_flight(&old) {
+            if let Some(id) = operation_in_flight(&old) {
                 let message = format!(
                     "Pod {} can't leave PodTransitionRule {} while operation {id} is in flight on it: finish or undo the \
                      operation first",
                     old.metadata.name, rule.name
                 );
-                return Verdict::deny(403, "Forbidden", message).audit("held", "leaves-in-flight");
+                return Verdict::deny(403, "Forbidden", message)
+                    .with_audit("held", "leaves-in-flight");
             }
             if old.is_available() || self.is_about_to_serve(&old) {
                 let disruption = Disruption {
                     generations,
-                    ..self.0.disruption(&old, Claimed::Leave)
+                    ..self.0.new_disruption(&old, Claimed::Leave)
                 };
-                let claimed =
-                    gate::claim_by(&self.0, left, &disruption, request.dry_run, deadline).await;
+                let claimed = rule_check::claim_by_rules(
+                    &self.0,
+                    left,
+                    &disruption,
+                    request.dry_run,
+                    deadline,
+                )
+                .await;
                 match claimed {
                     Ok(claims) => taken.add(Claimed::Leave, claims),
                     Err(denied) => {
                         let note = None;
-                        let refused = Refused { denied, note }.because(Claimed::Leave);
-                        return refused.verdict(&old.metadata.name, (self.0.now)());
+                        let refused =
+                            DenialWithNote { denied, note }.with_held_write_reason(Claimed::Leave);
+                        return refused.to_verdict(&old.metadata.name, (self.0.now)());
                     }
                 }
             }
         }
-        let appeal = self.appeal(request, &new, deadline);
+        let appeal = self.bypass_check(request, &new, deadline);
         let mut verdict = Verdict::allow();
-        for disruption in writes::disruptions(&self.0, &old, &new, deadline).await {
+        for disruption in pod_updates::update_disruptions(&self.0, &old, &new, deadline).await {
             let operation = disruption.operation;
             if !disruption.beyond.is_empty() {
-                match gate::claim(&self.0, &disruption, request.dry_run, deadline).await {
+                match rule_check::claim_for_disruption(
+                    &self.0,
+                    &disruption,
+                    request.dry_run,
+                    deadline,
+                )
+                .await
+                {
                     Ok(claims) => taken.add(operation, claims),
                     Err(denied) => {
                         taken.withdraw(&self.0, &old);
-                        return self.held(&old, &denied);
+                        return self.deny_held(&old, &denied);
                     }
                 }
                 continue;
             }
-            match appeal.claim(disruption).await {
+            match appeal.claim_or_bypass(disruption).await {
                 Ok(leave) => {
-                    verdict = leave.audit(verdict, &appeal);
+                    verdict = leave.audit_bypass(verdict, &appeal);
                     taken.add(operation, leave.claims);
                 }
                 Err(refused) => {
                     taken.withdraw(&self.0, &old);
-                    let refused = refused.because(operation);
-                    return refused.verdict(&old.metadata.name, (self.0.now)());
+                    let refused = refused.with_held_write_reason(operation);
+                    return refused.to_verdict(&old.metadata.name, (self.0.now)());
                 }
             }
         }
-        match taken.operations() {
-            Some(operations) => verdict.audit("claimed", operations),
+        match taken.audit_operations() {
+            Some(operations) => verdict.with_audit("claimed", operations),
             None => verdict,
         }
     }
 
-    async fn claim(&self, appeal: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
+    async fn claim_disruption(&self, appeal: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
         let (pod, operation) = (Arc::clone(&disruption.pod), disruption.operation);
-        match appeal.claim(disruption).await {
-            Ok(leave) if leave.claims.is_empty() => leave.audit(Verdict::allow(), appeal),
+        match appeal.claim_or_bypass(disruption).await {
+            Ok(leave) if leave.claims.is_empty() => leave.audit_bypass(Verdict::allow(), appeal),
             Ok(leave) => {
-                let verdict = Verdict::allow().audit("claimed", operation.as_str());
-                leave.audit(verdict, appeal)
+                let verdict = Verdict::allow().with_audit("claimed", operation.as_str());
+                leave.audit_bypass(verdict, appeal)
             }
-            Err(refused) => refused.verdict(&pod.metadata.name, (self.0.now)()),
+            Err(refused) => refused.to_verdict(&pod.metadata.name, (self.0.now)()),
         }
     }
 
-    fn held(&self, pod: &Pod, denied: &Denied) -> Verdict {
-        denial::verdict(&pod.metadata.name, denied, (self.0.now)())
+    fn deny_held(&self, pod: &Pod, denied: &Denied) -> Verdict {
+        denial::denied_to_verdict(&pod.metadata.name, denied, (self.0.now)())
     }
 
     /// Why the budget of no rule holds a deletion, as far as the review tells. What the caches do not know proves nothing:
     /// a rule may have been made a moment ago, or have come back with a restore of etcd.
-    fn frees_deletion(&self, old: &Pod) -> Option<&'static str> {
-        if grace::is_due(self.0.settings.grace_delete, old) {
+    fn deletion_exemption(&self, old: &Pod) -> Option<&'static str> {
+        if graceful_deletion::is_lifecycle_due(self.0.settings.grace_delete, old) {
             return None;
         }
-        (!old.is_available() && is_operated(old)).then_some("unavailable")
+        (!old.is_available() && is_operation_allowed(old)).then_some("unavailable")
     }
 
     /// As [`Validate::frees_deletion`] of an UPDATE. Every write that a look at the rules could refuse or have claimed for is
     /// held: which rules the Pod comes under or leaves cannot be told.
-    fn frees_update(&self, request: &Request, old: &Pod, new: &Pod) -> Option<&'static str> {
-        let may_be_held = held::by_itself(request, new).is_none();
-        if may_be_held && entering::refused_by_itself(&self.0, request, old, new).is_some() {
+    fn update_exemption(&self, request: &Request, old: &Pod, new: &Pod) -> Option<&'static str> {
+        let may_be_held = exempt::exemption_by_request(request, new).is_none();
+        if may_be_held && rule_entry::refuse_entry_by_review(&self.0, request, old, new).is_some() {
             return None;
         }
-        if let Some(reason) = held::by_itself(request, old) {
+        if let Some(reason) = exempt::exemption_by_request(request, old) {
             return Some(reason);
         }
         if new.is_managed() && !validate(Some(old), new).is_empty() {
             return None;
         }
-        if writes::may_disrupt_by_itself(&self.0, old, new) {
+        if pod_updates::may_disrupt_by_itself(&self.0, old, new) {
             return None;
         }
-        if !gate::are_labels_changed(old, new) {
+        if !rule_check::are_user_labels_changed(old, new) {
             // Of its labels, those of the lifecycle at most.
             let is_begun_or_ended = old.metadata.labels != new.metadata.labels;
             return (!is_begun_or_ended || !old.is_available()).then_some("no-disruption");
         }
-        let may_leave =
-            !old.is_available() && in_flight(old).is_none() && restarts::awaited(old).is_none();
+        let may_leave = !old.is_available()
+            && operation_in_flight(old).is_none()
+            && restarts::pending_restarts(old).is_none();
         may_leave.then_some("unavailable")
     }
 }
 
 /// The claims that one request has taken so far, by operation.
 #[derive(Debug, Default)]
-struct Taken(Vec<(Claimed, Vec<(RuleKey, Grant)>)>);
+struct TakenClaims(Vec<(Claimed, Vec<(RuleKey, Grant)>)>);
 
-impl Taken {
+impl TakenClaims {
     fn add(&mut self, operation: Claimed, claims: Vec<(RuleKey, Grant)>) {
         if !claims.is_empty() {
             self.0.push((operation, claims));
@@ -306,14 +327,14 @@ impl Taken {
     }
 
     /// For the audit annotation.
-    fn operations(&self) -> Option<String> {
+    fn audit_operations(&self) -> Option<String> {
         let words: Vec<_> = self.0.iter().map(|(o, _)| o.as_str()).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
 }
 
 /// An ID in flight on the Pod, if any.
-fn in_flight(pod: &Pod) -> Option<&str> {
+fn operation_in_flight(pod: &Pod) -> Option<&str> {
     pod.metadata
         .labels
         .keys()
@@ -362,7 +383,7 @@ mod tests {
             },
         } });
         let request = Request::parse(review.to_string().as_bytes()).unwrap();
-        Validate(Arc::new(context)).fallback(&request, "nobody can look")
+        PodValidator(Arc::new(context)).fallback(&request, "nobody can look")
     }
 
     #[tokio::test]
@@ -386,7 +407,7 @@ mod tests {
     }
 
     /// The verdict without a look at anything on an UPDATE of a Pod. `change` is made to what is stored.
-    fn blind(old: &Value, change: impl FnOnce(&mut Value)) -> Verdict {
+    fn update_fallback(old: &Value, change: impl FnOnce(&mut Value)) -> Verdict {
         let context = Context::at_epoch(Client::new(
             tower::service_fn(|_: http::Request<kube::client::Body>| async {
                 Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
@@ -403,7 +424,7 @@ mod tests {
             "userInfo": { "username": "ann" }, "oldObject": old, "object": new,
         } });
         let request = Request::parse(review.to_string().as_bytes()).unwrap();
-        Validate(Arc::new(context)).fallback(&request, "nobody can look")
+        PodValidator(Arc::new(context)).fallback(&request, "nobody can look")
     }
 
     fn stored(labels: Value) -> Value {
@@ -422,9 +443,12 @@ mod tests {
         let leave = |pod: &mut Value| pod["metadata"]["labels"][keys::CONTROL] = json!("other");
         let key = Family::Operating.key("x");
         let operated = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE, (key): "1" }));
-        assert!(!blind(&operated, leave).is_allowed());
+        assert!(!update_fallback(&operated, leave).is_allowed());
         let down = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE }));
-        assert!(blind(&down, leave).is_allowed(), "nobody is served by it");
+        assert!(
+            update_fallback(&down, leave).is_allowed(),
+            "nobody is served by it"
+        );
     }
 
     #[tokio::test]
@@ -432,34 +456,40 @@ mod tests {
         let enter =
             |pod: &mut Value| pod["metadata"]["labels"][keys::CONTROL] = json!(keys::CONTROL_VALUE);
         let mut changed = stored(json!({}));
-        assert!(!blind(&changed, enter).is_allowed(), "its spec has changed");
+        assert!(
+            !update_fallback(&changed, enter).is_allowed(),
+            "its spec has changed"
+        );
         let relabel = |pod: &mut Value| pod["metadata"]["labels"]["app"] = json!("web");
-        assert!(blind(&changed, relabel).is_allowed(), "not managed at all");
+        assert!(
+            update_fallback(&changed, relabel).is_allowed(),
+            "not managed at all"
+        );
         changed["metadata"]["labels"] = json!({ (keys::CONTROL): keys::CONTROL_VALUE });
         assert!(
-            !blind(&changed, relabel).is_allowed(),
+            !update_fallback(&changed, relabel).is_allowed(),
             "its spec has changed"
         );
         changed["metadata"]["generation"] = json!(1);
-        assert!(blind(&changed, relabel).is_allowed());
+        assert!(update_fallback(&changed, relabel).is_allowed());
     }
 
     #[tokio::test]
     async fn without_a_look_nothing_restarts_ends_or_forges_the_lifecycle() {
         let down = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE }));
         let image = |pod: &mut Value| pod["spec"]["containers"][0]["image"] = json!("a:2");
-        assert!(!blind(&down, image).is_allowed());
+        assert!(!update_fallback(&down, image).is_allowed());
         let deadline = |pod: &mut Value| pod["spec"]["activeDeadlineSeconds"] = json!(9);
-        assert!(!blind(&down, deadline).is_allowed());
+        assert!(!update_fallback(&down, deadline).is_allowed());
         let owned = |pod: &mut Value| {
             pod["metadata"]["ownerReferences"] =
                 json!([{ "apiVersion": "v1", "kind": "Thing", "name": "a", "uid": "a" }]);
         };
-        assert!(!blind(&down, owned).is_allowed());
+        assert!(!update_fallback(&down, owned).is_allowed());
         let forge =
             |pod: &mut Value| pod["metadata"]["labels"][Family::Operate.key("x")] = json!("1");
-        assert!(!blind(&down, forge).is_allowed());
+        assert!(!update_fallback(&down, forge).is_allowed());
         let note = |pod: &mut Value| pod["metadata"]["annotations"] = json!({ "a": "b" });
-        assert!(blind(&down, note).is_allowed());
+        assert!(update_fallback(&down, note).is_allowed());
     }
 }

@@ -37,7 +37,7 @@ pub trait Handler: Send + Sync + 'static {
     fn fallback(&self, request: &Request, why: &str) -> Verdict;
 
     /// Decides a review that takes more memory than any may, without parsing its objects; `why` is a clause.
-    fn excessive(&self, _request: &Request, why: &str) -> Verdict {
+    fn deny_excessive(&self, _request: &Request, why: &str) -> Verdict {
         Verdict::deny(413, "RequestEntityTooLarge", why)
     }
 
@@ -77,7 +77,7 @@ impl Operation {
 /// Fully qualified kind of the object. `group` is empty for the core group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Kind {
+pub struct RequestKind {
     /// API group.
     pub group: String,
     /// API version.
@@ -89,7 +89,7 @@ pub struct Kind {
 /// Fully qualified resource of the request. `group` is empty for the core group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Resource {
+pub struct RequestResource {
     /// API group.
     pub group: String,
     /// API version.
@@ -99,7 +99,7 @@ pub struct Resource {
 }
 
 /// Group of all kubelets.
-pub const NODES: &str = "system:nodes";
+pub const NODES_GROUP: &str = "system:nodes";
 
 /// Who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -118,7 +118,7 @@ pub struct UserInfo {
 impl UserInfo {
     /// Whether it is a kubelet (<https://kubernetes.io/docs/reference/access-authn-authz/node/>).
     pub fn is_node(&self) -> bool {
-        self.groups.iter().any(|group| group == NODES)
+        self.groups.iter().any(|group| group == NODES_GROUP)
     }
 }
 
@@ -128,9 +128,9 @@ pub struct Request {
     /// Identifies this call; echoed in the answer. A retry of the storage transaction has another one.
     pub uid: String,
     /// Kind of the object.
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// Resource.
-    pub resource: Resource,
+    pub resource: RequestResource,
     /// Subresource such as `status` or `eviction`; `None` when the object itself is meant.
     pub sub_resource: Option<String>,
     /// Object name, a DNS subdomain name; empty for a CREATE by `generateName` and for a deletecollection.
@@ -153,7 +153,7 @@ pub struct Request {
     pub options: Option<Box<RawValue>>,
 }
 
-fn json_of(raw: Option<&RawValue>) -> Value {
+fn raw_to_json(raw: Option<&RawValue>) -> Value {
     let read = raw.and_then(|raw| serde_json::from_str(raw.get()).ok());
     read.unwrap_or_default()
 }
@@ -166,22 +166,22 @@ impl Request {
     /// [`Malformed`] when the body is not an `admission.k8s.io/v1` AdmissionReview with a usable request. It names the
     /// field, quotes nothing of the body, and carries the uid when that could be read.
     pub fn parse(body: &[u8]) -> Result<Request, Malformed> {
-        parse::request(body)
+        parse::parse_request(body)
     }
 
     /// The object after the operation as JSON; null without one.
     pub fn object_json(&self) -> Value {
-        json_of(self.object.as_deref())
+        raw_to_json(self.object.as_deref())
     }
 
     /// The object before the operation as JSON; null without one.
     pub fn old_object_json(&self) -> Value {
-        json_of(self.old_object.as_deref())
+        raw_to_json(self.old_object.as_deref())
     }
 
     /// The options as JSON; null without any.
     pub fn options_json(&self) -> Value {
-        json_of(self.options.as_deref())
+        raw_to_json(self.options.as_deref())
     }
 
     /// Who asks, for messages and logs: only an API server's word counts.
@@ -224,7 +224,7 @@ impl Request {
 }
 
 /// Raw fields of a JSON object by name.
-type Fields<'a> = BTreeMap<String, &'a RawValue>;
+type RawFields<'a> = BTreeMap<String, &'a RawValue>;
 
 #[cfg(test)]
 mod tests;

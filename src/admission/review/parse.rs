@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{API_VERSION, Fields, KIND, Request};
+use super::{API_VERSION, KIND, RawFields, Request};
 use crate::api::labels;
 
 /// A body that is no review of ours.
@@ -23,14 +23,14 @@ pub struct Malformed {
     pub message: String,
 }
 
-pub(super) fn request(body: &[u8]) -> Result<Request, Malformed> {
-    let mut review = Review::default();
+pub(super) fn parse_request(body: &[u8]) -> Result<Request, Malformed> {
+    let mut review = PartialReview::default();
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = ReviewSeed(&mut review)
         .deserialize(&mut json)
         .and_then(|()| json.end());
     // A uid of the wrong shape could not be matched by the caller anyway.
-    let uid = field::<String>(&review.request, "uid")
+    let uid = required_field::<String>(&review.request, "uid")
         .ok()
         .filter(|uid| !uid.is_empty());
     let malformed = |message: String| Malformed {
@@ -38,7 +38,7 @@ pub(super) fn request(body: &[u8]) -> Result<Request, Malformed> {
         message,
     };
 
-    read.map_err(|error| malformed(describe(&error)))?;
+    read.map_err(|error| malformed(describe_json_error(&error)))?;
     for (name, found, wanted) in [
         ("apiVersion", &review.api_version, API_VERSION),
         ("kind", &review.kind, KIND),
@@ -50,28 +50,28 @@ pub(super) fn request(body: &[u8]) -> Result<Request, Malformed> {
     if !review.has_request {
         return Err(malformed("request: missing".to_owned()));
     }
-    assemble(&review.request).map_err(malformed)
+    assemble_request(&review.request).map_err(malformed)
 }
 
-fn assemble(fields: &Fields<'_>) -> Result<Request, String> {
-    let uid: String = field(fields, "uid")?;
+fn assemble_request(fields: &RawFields<'_>) -> Result<Request, String> {
+    let uid: String = required_field(fields, "uid")?;
     if uid.is_empty() {
         return Err("request.uid: must not be empty".to_owned());
     }
     let request = Request {
         uid,
-        kind: field(fields, "kind")?,
-        resource: field(fields, "resource")?,
-        sub_resource: optional(fields, "subResource")?.filter(|s: &String| !s.is_empty()),
-        name: optional(fields, "name")?.unwrap_or_default(),
-        namespace: optional(fields, "namespace")?.unwrap_or_default(),
-        operation: field(fields, "operation")?,
-        user_info: optional(fields, "userInfo")?.unwrap_or_default(),
+        kind: required_field(fields, "kind")?,
+        resource: required_field(fields, "resource")?,
+        sub_resource: optional_field(fields, "subResource")?.filter(|s: &String| !s.is_empty()),
+        name: optional_field(fields, "name")?.unwrap_or_default(),
+        namespace: optional_field(fields, "namespace")?.unwrap_or_default(),
+        operation: required_field(fields, "operation")?,
+        user_info: optional_field(fields, "userInfo")?.unwrap_or_default(),
         is_verified: false,
-        dry_run: optional(fields, "dryRun")?.unwrap_or_default(),
-        object: raw(fields, "object")?,
-        old_object: raw(fields, "oldObject")?,
-        options: raw(fields, "options")?,
+        dry_run: optional_field(fields, "dryRun")?.unwrap_or_default(),
+        object: optional_raw_field(fields, "object")?,
+        old_object: optional_raw_field(fields, "oldObject")?,
+        options: optional_raw_field(fields, "options")?,
     };
     check_names(&request)?;
     Ok(request)
@@ -80,14 +80,14 @@ fn assemble(fields: &Fields<'_>) -> Result<Request, String> {
 /// The metadata by which an object is found.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Named<'a> {
+struct ObjectNames<'a> {
     #[serde(borrow)]
-    metadata: Option<Identity<'a>>,
+    metadata: Option<ObjectIdentity<'a>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Identity<'a> {
+struct ObjectIdentity<'a> {
     #[serde(borrow)]
     namespace: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -103,14 +103,14 @@ fn check_names(request: &Request) -> Result<(), String> {
     ];
     let problems = [labels::dns_label_problem, labels::dns_name_problem];
     for ((field, value), problem) in named.into_iter().zip(problems) {
-        check(field, value, problem)?;
+        check_name(field, value, problem)?;
     }
     for (field, object) in [
         ("request.object", &request.object),
         ("request.oldObject", &request.old_object),
     ] {
         let Some(object) = object else { continue };
-        let object: Named<'_> = serde_json::from_str(object.get()).map_err(|_| {
+        let object: ObjectNames<'_> = serde_json::from_str(object.get()).map_err(|_| {
             format!("{field}.metadata: must be an object with the strings namespace and name")
         })?;
         let found = object.metadata.unwrap_or_default();
@@ -121,7 +121,7 @@ fn check_names(request: &Request) -> Result<(), String> {
         let wanted = named.into_iter().zip(problems);
         for ((part, value), ((other, wanted), problem)) in found.iter().zip(wanted) {
             let field = format!("{field}.metadata.{part}");
-            check(&field, value, problem)?;
+            check_name(&field, value, problem)?;
             let may_differ = part == &"name" && wanted.is_empty();
             if !value.is_empty() && !may_differ && value != wanted {
                 return Err(format!("{field}: must be the same as {other}"));
@@ -131,7 +131,7 @@ fn check_names(request: &Request) -> Result<(), String> {
     Ok(())
 }
 
-fn check(
+fn check_name(
     field: &str,
     value: &str,
     problem: fn(&str) -> Option<&'static str>,
@@ -143,7 +143,7 @@ fn check(
 }
 
 /// What the field must be; serde's own message would quote the value.
-fn expected(name: &str) -> &'static str {
+fn expected_type(name: &str) -> &'static str {
     match name {
         "kind" => "an object with the strings group, version and kind",
         "resource" => "an object with the strings group, version and resource",
@@ -155,20 +155,23 @@ fn expected(name: &str) -> &'static str {
     }
 }
 
-fn field<T: DeserializeOwned>(fields: &Fields<'_>, name: &str) -> Result<T, String> {
-    optional(fields, name)?
-        .ok_or_else(|| format!("request.{name}: missing; must be {}", expected(name)))
+fn required_field<T: DeserializeOwned>(fields: &RawFields<'_>, name: &str) -> Result<T, String> {
+    optional_field(fields, name)?
+        .ok_or_else(|| format!("request.{name}: missing; must be {}", expected_type(name)))
 }
 
-fn optional<T: DeserializeOwned>(fields: &Fields<'_>, name: &str) -> Result<Option<T>, String> {
+fn optional_field<T: DeserializeOwned>(
+    fields: &RawFields<'_>,
+    name: &str,
+) -> Result<Option<T>, String> {
     let Some(raw) = fields.get(name) else {
         return Ok(None);
     };
     serde_json::from_str(raw.get())
-        .map_err(|_| format!("request.{name}: must be {}", expected(name)))
+        .map_err(|_| format!("request.{name}: must be {}", expected_type(name)))
 }
 
-fn raw(fields: &Fields<'_>, name: &str) -> Result<Option<Box<RawValue>>, String> {
+fn optional_raw_field(fields: &RawFields<'_>, name: &str) -> Result<Option<Box<RawValue>>, String> {
     match fields
         .get(name)
         .map(|raw| (raw.get().as_bytes().first(), *raw))
@@ -176,12 +179,12 @@ fn raw(fields: &Fields<'_>, name: &str) -> Result<Option<Box<RawValue>>, String>
         None => Ok(None),
         Some((Some(b'{'), raw)) => Ok(Some(raw.to_owned())),
         Some(_) if fields[name].get() == "null" => Ok(None),
-        Some(_) => Err(format!("request.{name}: must be {}", expected(name))),
+        Some(_) => Err(format!("request.{name}: must be {}", expected_type(name))),
     }
 }
 
 /// Position and class of a syntax error, without the text around it.
-fn describe(error: &serde_json::Error) -> String {
+fn describe_json_error(error: &serde_json::Error) -> String {
     let what = match error.classify() {
         serde_json::error::Category::Eof => "the body ends too early",
         serde_json::error::Category::Syntax => "the body is not JSON",
@@ -192,14 +195,14 @@ fn describe(error: &serde_json::Error) -> String {
 
 /// What has been read so far: kept when a later byte is wrong.
 #[derive(Default)]
-struct Review<'de> {
+struct PartialReview<'de> {
     api_version: Option<String>,
     kind: Option<String>,
     has_request: bool,
-    request: Fields<'de>,
+    request: RawFields<'de>,
 }
 
-struct ReviewSeed<'s, 'de>(&'s mut Review<'de>);
+struct ReviewSeed<'s, 'de>(&'s mut PartialReview<'de>);
 
 impl<'de> DeserializeSeed<'de> for ReviewSeed<'_, 'de> {
     type Value = ();
@@ -231,7 +234,7 @@ impl<'de> Visitor<'de> for ReviewSeed<'_, 'de> {
     }
 }
 
-struct FieldsSeed<'s, 'de>(&'s mut Fields<'de>);
+struct FieldsSeed<'s, 'de>(&'s mut RawFields<'de>);
 
 impl<'de> DeserializeSeed<'de> for FieldsSeed<'_, 'de> {
     type Value = ();

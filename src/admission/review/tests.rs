@@ -228,8 +228,8 @@ fn a_patch_is_base64_json_and_an_empty_one_is_not_sent() {
 #[test]
 fn a_denial_carries_a_whole_status() {
     let verdict = Verdict::deny(429, "TooManyRequests", "3 of 3 in use")
-        .warn("a\nb\u{7}c")
-        .audit("decision", "held");
+        .with_warning("a\nb\u{7}c")
+        .with_audit("decision", "held");
     assert!(!verdict.is_allowed());
     assert_eq!(
         (verdict.code(), verdict.reason(), verdict.message()),

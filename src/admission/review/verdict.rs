@@ -23,12 +23,12 @@ struct Denial {
     code: u16,
     reason: &'static str,
     message: String,
-    cause: Option<Cause>,
+    cause: Option<DenialCause>,
 }
 
 /// An entry of `status.details.causes`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Cause {
+struct DenialCause {
     reason: &'static str,
     message: String,
 }
@@ -60,10 +60,10 @@ impl Verdict {
 
     /// Adds a cause to a denial, for clients that look at `status.details.causes`: the API server passes it on. `reason` is a
     /// `metav1.CauseType` such as `DisruptionBudget`.
-    pub fn caused_by(mut self, reason: &'static str, message: impl Into<String>) -> Verdict {
+    pub fn with_cause(mut self, reason: &'static str, message: impl Into<String>) -> Verdict {
         if let Some(denial) = &mut self.denial {
             let message = message.into();
-            denial.cause = Some(Cause { reason, message });
+            denial.cause = Some(DenialCause { reason, message });
         }
         self
     }
@@ -78,14 +78,14 @@ impl Verdict {
 
     /// Adds a warning that `kubectl` prints. Control characters become spaces: the warning is sent as an HTTP header, and the
     /// API server drops one that has any.
-    pub fn warn(mut self, warning: impl Into<String>) -> Verdict {
+    pub fn with_warning(mut self, warning: impl Into<String>) -> Verdict {
         self.warnings
             .push(warning.into().replace(char::is_control, " "));
         self
     }
 
     /// Adds an annotation to the audit event of the request; the API server prefixes `key` with the webhook's name.
-    pub fn audit(mut self, key: &'static str, value: impl Into<String>) -> Verdict {
+    pub fn with_audit(mut self, key: &'static str, value: impl Into<String>) -> Verdict {
         self.audit.insert(key, value.into());
         self
     }
@@ -137,16 +137,16 @@ impl Verdict {
             .map(serde_json::to_vec)
             .transpose()?
             .map(ByteString);
-        serde_json::to_vec(&Review {
+        serde_json::to_vec(&ReviewBody {
             api_version: API_VERSION,
             kind: KIND,
-            response: Response {
+            response: ReviewResponse {
                 uid,
                 allowed: self.is_allowed(),
                 patch_type: patch.is_some().then_some("JSONPatch"),
                 patch,
-                status: self.denial.as_ref().map(|denial| Status {
-                    metadata: Empty {},
+                status: self.denial.as_ref().map(|denial| DenialStatus {
+                    metadata: EmptyObject {},
                     status: "Failure",
                     code: denial.code,
                     reason: denial.reason,
@@ -154,7 +154,7 @@ impl Verdict {
                     details: denial
                         .cause
                         .as_ref()
-                        .map(|cause| Details { causes: [cause] }),
+                        .map(|cause| DenialDetails { causes: [cause] }),
                 }),
                 warnings: &self.warnings,
                 audit_annotations: &self.audit,
@@ -165,15 +165,15 @@ impl Verdict {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Review<'a> {
+struct ReviewBody<'a> {
     api_version: &'a str,
     kind: &'a str,
-    response: Response<'a>,
+    response: ReviewResponse<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Response<'a> {
+struct ReviewResponse<'a> {
     uid: &'a str,
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,7 +181,7 @@ struct Response<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     patch: Option<ByteString>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Status<'a>>,
+    status: Option<DenialStatus<'a>>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     warnings: &'a [String],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -189,20 +189,20 @@ struct Response<'a> {
 }
 
 #[derive(Serialize)]
-struct Status<'a> {
-    metadata: Empty,
+struct DenialStatus<'a> {
+    metadata: EmptyObject,
     status: &'a str,
     code: u16,
     reason: &'a str,
     message: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<Details<'a>>,
+    details: Option<DenialDetails<'a>>,
 }
 
 #[derive(Serialize)]
-struct Details<'a> {
-    causes: [&'a Cause; 1],
+struct DenialDetails<'a> {
+    causes: [&'a DenialCause; 1],
 }
 
 #[derive(Serialize)]
-struct Empty {}
+struct EmptyObject {}

@@ -5,8 +5,8 @@
 //! the objects it hands to CEL), `null` objects (`object` of a DELETE, `oldObject` of a CREATE) are ruled out by the
 //! operations of the entry, and the cost grows only linearly with the object.
 
-use crate::admission::held::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER};
-use crate::admission::review::NODES;
+use crate::admission::exempt::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER};
+use crate::admission::review::NODES_GROUP;
 use crate::api::keys::{self, Family};
 
 /// A matchCondition: the webhook is called only if all of its conditions hold.
@@ -92,26 +92,26 @@ impl Condition {
     pub fn expression(self) -> String {
         match self {
             Condition::NotTerminating => "!has(oldObject.metadata.deletionTimestamp)".into(),
-            Condition::LifecycleChanged => any([
-                changed(labels),
-                changed(finalizers),
-                changed(|o| annotation(o, keys::AVAILABLE_CONDITIONS)),
-                changed(|o| annotation(o, keys::AWAITS_RESTART)),
-                changed(|o| annotation(o, keys::BYPASS)),
+            Condition::LifecycleChanged => any_of([
+                changed_expression(labels),
+                changed_expression(finalizers),
+                changed_expression(|o| annotation(o, keys::AVAILABLE_CONDITIONS)),
+                changed_expression(|o| annotation(o, keys::AWAITS_RESTART)),
+                changed_expression(|o| annotation(o, keys::BYPASS)),
                 image_changed_off_traffic(),
             ]),
-            Condition::LabelsUnchanged => format!("!({})", changed(labels)),
-            Condition::LabelsChanged => any([
-                changed(labels),
-                changed(|o| annotation(o, keys::AVAILABLE_CONDITIONS)),
+            Condition::LabelsUnchanged => format!("!({})", changed_expression(labels)),
+            Condition::LabelsChanged => any_of([
+                changed_expression(labels),
+                changed_expression(|o| annotation(o, keys::AVAILABLE_CONDITIONS)),
             ]),
-            Condition::LabelsOrDisruptiveFieldsChanged => any([
+            Condition::LabelsOrDisruptiveFieldsChanged => any_of([
                 Condition::LabelsChanged.expression(),
-                changed(|o| each_container(o, "containers")),
-                changed(|o| each_container(o, "initContainers")),
-                changed(|o| or_empty(o, &["spec", "resources"], "{}")),
-                changed(|o| or_empty(o, &["spec", "activeDeadlineSeconds"], "0")),
-                changed(|o| or_empty(o, &["metadata", "ownerReferences"], "[]")),
+                changed_expression(|o| each_container(o, "containers")),
+                changed_expression(|o| each_container(o, "initContainers")),
+                changed_expression(|o| or_empty(o, &["spec", "resources"], "{}")),
+                changed_expression(|o| or_empty(o, &["spec", "activeDeadlineSeconds"], "0")),
+                changed_expression(|o| or_empty(o, &["metadata", "ownerReferences"], "[]")),
             ]),
             Condition::InFlight => {
                 let [preparing, completing] =
@@ -125,16 +125,16 @@ impl Condition {
                     keys::SERVICE_AVAILABLE,
                     ready("object")
                 );
-                any([in_flight, back])
+                any_of([in_flight, back])
             }
-            Condition::ReadinessChanged => changed(readiness),
+            Condition::ReadinessChanged => changed_expression(readiness),
             Condition::NotFinished => {
                 format!(
                     "!({} in ['Succeeded', 'Failed'])",
                     or_empty("oldObject", &["status", "phase"], "''")
                 )
             }
-            Condition::Available => any([labelled(), ready("oldObject")]),
+            Condition::Available => any_of([has_serving_label(), ready("oldObject")]),
             Condition::Unavailable => {
                 format!("!({})", Condition::Available.expression())
             }
@@ -165,21 +165,21 @@ impl Condition {
             }
             Condition::NotNode => {
                 format!(
-                    "!('{NODES}' in {})",
+                    "!('{NODES_GROUP}' in {})",
                     or_empty("request", &["userInfo", "groups"], "[]")
                 )
             }
-            Condition::RulesChanged => any([
+            Condition::RulesChanged => any_of([
                 Condition::SpecChanged.expression(),
                 format!(
                     "oldObject != null && ({})",
-                    changed(|o| annotation(o, keys::IGNORES_FAILURES))
+                    changed_expression(|o| annotation(o, keys::IGNORES_FAILURES))
                 ),
             ]),
             Condition::SpecChanged => {
                 format!(
                     "oldObject == null || {}",
-                    changed(|o| or_empty(o, &["spec"], "{}"))
+                    changed_expression(|o| or_empty(o, &["spec"], "{}"))
                 )
             }
             Condition::LeavesItsPods => format!(
@@ -209,11 +209,11 @@ impl Condition {
 }
 
 /// Whether the value that `of` reads differs between the object and the stored one.
-fn changed(of: impl Fn(&str) -> String) -> String {
+fn changed_expression(of: impl Fn(&str) -> String) -> String {
     format!("{} != {}", of("object"), of("oldObject"))
 }
 
-fn any<const N: usize>(terms: [String; N]) -> String {
+fn any_of<const N: usize>(terms: [String; N]) -> String {
     terms.join(" || ")
 }
 
@@ -263,9 +263,9 @@ fn each_container(object: &str, list: &str) -> String {
 fn image_changed_off_traffic() -> String {
     format!(
         "(({} || {}) && (!({}) || {}.exists(k, k.contains('{}')) || {} != ''))",
-        changed(|o| each_container(o, "containers")),
-        changed(|o| each_container(o, "initContainers")),
-        labelled(),
+        changed_expression(|o| each_container(o, "containers")),
+        changed_expression(|o| each_container(o, "initContainers")),
+        has_serving_label(),
         labels("oldObject"),
         keys::LIFECYCLE_DOMAIN,
         annotation("oldObject", keys::AWAITS_RESTART),
@@ -273,7 +273,7 @@ fn image_changed_off_traffic() -> String {
 }
 
 /// Whether the stored Pod carries the label of those that serve.
-fn labelled() -> String {
+fn has_serving_label() -> String {
     format!("'{}' in {}", keys::SERVICE_AVAILABLE, labels("oldObject"))
 }
 

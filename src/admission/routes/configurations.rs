@@ -9,7 +9,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, LabelSelectorRequirement, ObjectMeta,
 };
 
-use super::{GRACE, Kind, MUTATING, Namespaces, Rule, VALIDATING, WEBHOOKS, Webhook};
+use super::{
+    GRACEFUL_DELETION_WEBHOOKS, MUTATING_CONFIGURATION, NamespaceScope, VALIDATING_CONFIGURATION,
+    WEBHOOKS, Webhook, WebhookKind, WebhookMatchRule,
+};
 use crate::api::keys;
 
 /// Annotation by which cert-manager's injector finds the Certificate whose CA goes into `caBundle`.
@@ -33,7 +36,7 @@ pub enum ClientConfig {
 
 /// What the configurations depend on beside the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ConfigurationSettings {
     /// How the API server reaches the webhooks.
     pub client: ClientConfig,
     /// The namespace that the server runs in; excluded with the cluster's own, so that its Pods can always start.
@@ -53,26 +56,30 @@ pub struct Settings {
 }
 
 /// Both webhook configurations.
-pub fn configurations(
-    settings: &Settings,
+pub fn webhook_configurations(
+    settings: &ConfigurationSettings,
 ) -> (MutatingWebhookConfiguration, ValidatingWebhookConfiguration) {
-    let gated = if settings.grace_delete { GRACE } else { &[] };
+    let gated = if settings.grace_delete {
+        GRACEFUL_DELETION_WEBHOOKS
+    } else {
+        &[]
+    };
     let is_on = |w: &&Webhook| settings.collasets || !w.route.is_for_collasets();
     let all = || WEBHOOKS.iter().chain(gated).filter(is_on);
     let of_kind = |kind| all().filter(move |w| w.route.kind() == kind);
     (
         MutatingWebhookConfiguration {
-            metadata: metadata(MUTATING, settings),
+            metadata: metadata(MUTATING_CONFIGURATION, settings),
             webhooks: Some(
-                of_kind(Kind::Mutating)
+                of_kind(WebhookKind::Mutating)
                     .map(|w| mutating(w, settings))
                     .collect(),
             ),
         },
         ValidatingWebhookConfiguration {
-            metadata: metadata(VALIDATING, settings),
+            metadata: metadata(VALIDATING_CONFIGURATION, settings),
             webhooks: Some(
-                of_kind(Kind::Validating)
+                of_kind(WebhookKind::Validating)
                     .map(|w| validating(w, settings))
                     .collect(),
             ),
@@ -80,7 +87,7 @@ pub fn configurations(
     )
 }
 
-fn metadata(name: &str, settings: &Settings) -> ObjectMeta {
+fn metadata(name: &str, settings: &ConfigurationSettings) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
         labels: Some([("app.kubernetes.io/name".to_owned(), "operating".to_owned())].into()),
@@ -92,7 +99,7 @@ fn metadata(name: &str, settings: &Settings) -> ObjectMeta {
     }
 }
 
-fn mutating(w: &Webhook, settings: &Settings) -> MutatingWebhook {
+fn mutating(w: &Webhook, settings: &ConfigurationSettings) -> MutatingWebhook {
     MutatingWebhook {
         name: w.name.to_owned(),
         admission_review_versions: vec!["v1".to_owned()],
@@ -109,7 +116,7 @@ fn mutating(w: &Webhook, settings: &Settings) -> MutatingWebhook {
     }
 }
 
-fn validating(w: &Webhook, settings: &Settings) -> ValidatingWebhook {
+fn validating(w: &Webhook, settings: &ConfigurationSettings) -> ValidatingWebhook {
     ValidatingWebhook {
         name: w.name.to_owned(),
         admission_review_versions: vec!["v1".to_owned()],
@@ -125,7 +132,7 @@ fn validating(w: &Webhook, settings: &Settings) -> ValidatingWebhook {
     }
 }
 
-fn client_config(w: &Webhook, settings: &Settings) -> WebhookClientConfig {
+fn client_config(w: &Webhook, settings: &ConfigurationSettings) -> WebhookClientConfig {
     let path = match &settings.segment {
         Some(segment) => format!("/{segment}{}", w.route.path()),
         None => w.route.path().to_owned(),
@@ -171,7 +178,7 @@ fn match_conditions(w: &Webhook) -> Option<Vec<MatchCondition>> {
     })
 }
 
-fn namespace_selector(w: &Webhook, settings: &Settings) -> LabelSelector {
+fn namespace_selector(w: &Webhook, settings: &ConfigurationSettings) -> LabelSelector {
     let mut excluded: Vec<String> = keys::EXCLUDED_NAMESPACES.map(str::to_owned).into();
     if !excluded.contains(&settings.namespace) {
         excluded.push(settings.namespace.clone());
@@ -181,16 +188,16 @@ fn namespace_selector(w: &Webhook, settings: &Settings) -> LabelSelector {
         requirement(keys::NAMESPACE_EXCLUDED, "DoesNotExist", None),
     ];
     match w.namespaces {
-        Namespaces::All => {}
-        Namespaces::WithRules => {
+        NamespaceScope::All => {}
+        NamespaceScope::WithRules => {
             expressions.push(requirement(keys::NAMESPACE_HAS_RULES, "Exists", None))
         }
-        Namespaces::WithStrictRules => expressions.push(requirement(
+        NamespaceScope::WithStrictRules => expressions.push(requirement(
             keys::NAMESPACE_HAS_RULES,
             "In",
             Some(vec![keys::NAMESPACE_HAS_STRICT_RULES.to_owned()]),
         )),
-        Namespaces::WithoutRules => {
+        NamespaceScope::WithoutRules => {
             expressions.push(requirement(keys::NAMESPACE_HAS_RULES, "DoesNotExist", None))
         }
     }
@@ -226,7 +233,7 @@ fn requirement(key: &str, operator: &str, values: Option<Vec<String>>) -> LabelS
 
 fn rules(w: &Webhook) -> Vec<RuleWithOperations> {
     let owned = |list: &[&str]| Some(list.iter().map(|s| (*s).to_owned()).collect());
-    let one = |rule: &Rule| RuleWithOperations {
+    let one = |rule: &WebhookMatchRule| RuleWithOperations {
         api_groups: owned(&[rule.group]),
         api_versions: owned(&[rule.version]),
         operations: owned(rule.operations),

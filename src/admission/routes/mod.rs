@@ -6,14 +6,14 @@ mod configurations;
 mod table;
 
 pub use cel::Condition;
-pub use configurations::{ClientConfig, Settings, configurations};
-pub use table::{GRACE, Namespaces, Rule, WEBHOOKS, Webhook};
+pub use configurations::{ClientConfig, ConfigurationSettings, webhook_configurations};
+pub use table::{GRACEFUL_DELETION_WEBHOOKS, NamespaceScope, WEBHOOKS, Webhook, WebhookMatchRule};
 
 /// Name of the MutatingWebhookConfiguration. Kuperator's own, so that ours takes its place and two sets of webhooks
 /// never stand side by side (contract 4.1).
-pub const MUTATING: &str = "kusionstack-controller-manager-mutating";
+pub const MUTATING_CONFIGURATION: &str = "kusionstack-controller-manager-mutating";
 /// Name of the ValidatingWebhookConfiguration; see [`MUTATING`].
-pub const VALIDATING: &str = "kusionstack-controller-manager-validating";
+pub const VALIDATING_CONFIGURATION: &str = "kusionstack-controller-manager-validating";
 
 /// A path of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,7 +44,7 @@ pub enum Route {
 
 /// The two kinds of admission webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum WebhookKind {
     /// May answer with a patch.
     Mutating,
     /// May only allow or deny; sees what is going to be stored.
@@ -102,19 +102,19 @@ impl Route {
     }
 
     /// Which of the two configurations the route belongs to.
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> WebhookKind {
         match self {
             Route::MutatePods
             | Route::MutateEvictions
             | Route::MutatePodTransitionRules
             | Route::MutateCollaSets
-            | Route::NoteLeavingCollaSets => Kind::Mutating,
+            | Route::NoteLeavingCollaSets => WebhookKind::Mutating,
             Route::ValidatePods
             | Route::ValidatePodTransitionRules
             | Route::ValidateCollaSets
             | Route::ValidateResourceContexts
             | Route::ValidateClaims
-            | Route::ValidateCollectedClaims => Kind::Validating,
+            | Route::ValidateCollectedClaims => WebhookKind::Validating,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{Condition, Route};
 
 /// What a webhook asks to see: operations on one resource of one group and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct WebhookMatchRule {
     /// API group; empty for core.
     pub group: &'static str,
     /// API version.
@@ -17,7 +17,7 @@ pub struct Rule {
 
 /// Which namespaces a webhook is called for; the excluded ones never are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Namespaces {
+pub enum NamespaceScope {
     /// All of them.
     All,
     /// Those that hold a rule ([`crate::api::keys::NAMESPACE_HAS_RULES`]).
@@ -37,11 +37,11 @@ pub struct Webhook {
     /// Where it is sent.
     pub route: Route,
     /// What it is sent for.
-    pub rules: &'static [Rule],
+    pub rules: &'static [WebhookMatchRule],
     /// Whether only objects with `kusionstack.io/control=true`, before or after the request, are sent.
     pub managed_only: bool,
     /// Where it is sent from.
-    pub namespaces: Namespaces,
+    pub namespaces: NamespaceScope,
     /// What a dead webhook does to the request: `true` denies it (`Fail`), `false` lets it through (`Ignore`).
     pub must_answer: bool,
     /// Whether answering may write something (a claim, a label); then `NoneOnDryRun`, else `None`.
@@ -55,8 +55,8 @@ pub struct Webhook {
     pub conditions: &'static [Condition],
 }
 
-const fn pods(resource: &'static str, operations: &'static [&'static str]) -> Rule {
-    Rule {
+const fn pod_rule(resource: &'static str, operations: &'static [&'static str]) -> WebhookMatchRule {
+    WebhookMatchRule {
         group: "",
         version: "v1",
         resource,
@@ -66,8 +66,8 @@ const fn pods(resource: &'static str, operations: &'static [&'static str]) -> Ru
 
 /// Creations and changes of objects of our own. Not of their subresources: status is the controllers', and `scale`
 /// changes a number that the schema bounds.
-const fn ours(resource: &'static str) -> Rule {
-    Rule {
+const fn own_kind_rule(resource: &'static str) -> WebhookMatchRule {
+    WebhookMatchRule {
         group: crate::api::keys::GROUP,
         version: crate::api::keys::VERSION,
         resource,
@@ -75,13 +75,13 @@ const fn ours(resource: &'static str) -> Rule {
     }
 }
 
-const TRANSITION_RULES: &[Rule] = &[ours("podtransitionrules")];
-const COLLASETS: &[Rule] = &[ours("collasets")];
-const COLLASETS_UPDATES: &[Rule] = &[Rule {
+const TRANSITION_RULES: &[WebhookMatchRule] = &[own_kind_rule("podtransitionrules")];
+const COLLASETS: &[WebhookMatchRule] = &[own_kind_rule("collasets")];
+const COLLASETS_UPDATES: &[WebhookMatchRule] = &[WebhookMatchRule {
     operations: &["UPDATE"],
-    ..ours("collasets")
+    ..own_kind_rule("collasets")
 }];
-const CLAIM_DELETES: &[Rule] = &[Rule {
+const CLAIM_DELETES: &[WebhookMatchRule] = &[WebhookMatchRule {
     group: "",
     version: "v1",
     resource: "persistentvolumeclaims",
@@ -90,7 +90,10 @@ const CLAIM_DELETES: &[Rule] = &[Rule {
 
 /// A write to `pods/status` may carry labels and finalizers too, and they are stored. The kubelet's never do, so the
 /// conditions keep status traffic away all the same.
-const POD_UPDATES: &[Rule] = &[pods("pods", &["UPDATE"]), pods("pods/status", &["UPDATE"])];
+const POD_UPDATES: &[WebhookMatchRule] = &[
+    pod_rule("pods", &["UPDATE"]),
+    pod_rule("pods/status", &["UPDATE"]),
+];
 
 /// Every webhook, mutating ones first, each with the reason of its choices.
 pub const WEBHOOKS: &[Webhook] = &[
@@ -99,9 +102,9 @@ pub const WEBHOOKS: &[Webhook] = &[
     Webhook {
         name: "pod-create.apps.kusionstack.io",
         route: Route::MutatePods,
-        rules: &[pods("pods", &["CREATE"])],
+        rules: &[pod_rule("pods", &["CREATE"])],
         managed_only: true,
-        namespaces: Namespaces::All,
+        namespaces: NamespaceScope::All,
         must_answer: false,
         writes: false,
         reinvoke: false,
@@ -115,7 +118,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         route: Route::MutatePods,
         rules: POD_UPDATES,
         managed_only: true,
-        namespaces: Namespaces::WithRules,
+        namespaces: NamespaceScope::WithRules,
         must_answer: true,
         writes: true,
         reinvoke: true,
@@ -129,7 +132,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         route: Route::MutatePods,
         rules: POD_UPDATES,
         managed_only: true,
-        namespaces: Namespaces::WithoutRules,
+        namespaces: NamespaceScope::WithoutRules,
         must_answer: false,
         writes: false,
         reinvoke: true,
@@ -143,9 +146,9 @@ pub const WEBHOOKS: &[Webhook] = &[
     Webhook {
         name: "pod-status.apps.kusionstack.io",
         route: Route::MutatePods,
-        rules: &[pods("pods/status", &["UPDATE"])],
+        rules: &[pod_rule("pods/status", &["UPDATE"])],
         managed_only: true,
-        namespaces: Namespaces::All,
+        namespaces: NamespaceScope::All,
         must_answer: false,
         writes: false,
         reinvoke: false,
@@ -164,9 +167,9 @@ pub const WEBHOOKS: &[Webhook] = &[
     Webhook {
         name: "pod-eviction.apps.kusionstack.io",
         route: Route::MutateEvictions,
-        rules: &[pods("pods/eviction", &["CREATE"])],
+        rules: &[pod_rule("pods/eviction", &["CREATE"])],
         managed_only: false,
-        namespaces: Namespaces::WithRules,
+        namespaces: NamespaceScope::WithRules,
         must_answer: true,
         writes: true,
         reinvoke: false,
@@ -180,7 +183,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         route: Route::MutatePodTransitionRules,
         rules: TRANSITION_RULES,
         managed_only: false,
-        namespaces: Namespaces::All,
+        namespaces: NamespaceScope::All,
         must_answer: true,
         writes: true,
         reinvoke: false,
@@ -194,7 +197,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         route: Route::MutateCollaSets,
         rules: COLLASETS,
         managed_only: false,
-        namespaces: Namespaces::All,
+        namespaces: NamespaceScope::All,
         must_answer: false,
         writes: false,
         reinvoke: false,
@@ -208,7 +211,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         route: Route::NoteLeavingCollaSets,
         rules: COLLASETS_UPDATES,
         managed_only: false,
-        namespaces: Namespaces::All,
+        namespaces: NamespaceScope::All,
         must_answer: true,
         writes: false,
         reinvoke: true,
@@ -220,9 +223,9 @@ pub const WEBHOOKS: &[Webhook] = &[
     Webhook {
         name: "pod-delete.apps.kusionstack.io",
         route: Route::ValidatePods,
-        rules: &[pods("pods", &["DELETE"])],
+        rules: &[pod_rule("pods", &["DELETE"])],
         managed_only: true,
-        namespaces: Namespaces::WithRules,
+        namespaces: NamespaceScope::WithRules,
         must_answer: true,
         writes: true,
         reinvoke: false,
@@ -239,9 +242,9 @@ pub const WEBHOOKS: &[Webhook] = &[
     Webhook {
         name: "pod-delete-unavailable.apps.kusionstack.io",
         route: Route::ValidatePods,
-        rules: &[pods("pods", &["DELETE"])],
+        rules: &[pod_rule("pods", &["DELETE"])],
         managed_only: true,
-        namespaces: Namespaces::WithStrictRules,
+        namespaces: NamespaceScope::WithStrictRules,
         must_answer: true,
         writes: true,
         reinvoke: false,
@@ -260,12 +263,12 @@ pub const WEBHOOKS: &[Webhook] = &[
         name: "pod-update.validate.apps.kusionstack.io",
         route: Route::ValidatePods,
         rules: &[
-            pods("pods", &["UPDATE"]),
-            pods("pods/resize", &["UPDATE"]),
-            pods("pods/status", &["UPDATE"]),
+            pod_rule("pods", &["UPDATE"]),
+            pod_rule("pods/resize", &["UPDATE"]),
+            pod_rule("pods/status", &["UPDATE"]),
         ],
         managed_only: true,
-        namespaces: Namespaces::WithRules,
+        namespaces: NamespaceScope::WithRules,
         must_answer: true,
         writes: true,
         reinvoke: false,
@@ -281,7 +284,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         route: Route::ValidatePods,
         rules: POD_UPDATES,
         managed_only: true,
-        namespaces: Namespaces::WithoutRules,
+        namespaces: NamespaceScope::WithoutRules,
         must_answer: false,
         writes: false,
         reinvoke: false,
@@ -294,7 +297,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         route: Route::ValidatePodTransitionRules,
         rules: TRANSITION_RULES,
         managed_only: false,
-        namespaces: Namespaces::All,
+        namespaces: NamespaceScope::All,
         must_answer: true,
         writes: false,
         reinvoke: false,
@@ -309,7 +312,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         route: Route::ValidateCollaSets,
         rules: COLLASETS,
         managed_only: false,
-        namespaces: Namespaces::All,
+        namespaces: NamespaceScope::All,
         must_answer: true,
         writes: false,
         reinvoke: false,
@@ -320,9 +323,9 @@ pub const WEBHOOKS: &[Webhook] = &[
     Webhook {
         name: "resourcecontext.validate.apps.kusionstack.io",
         route: Route::ValidateResourceContexts,
-        rules: &[ours("resourcecontexts")],
+        rules: &[own_kind_rule("resourcecontexts")],
         managed_only: false,
-        namespaces: Namespaces::All,
+        namespaces: NamespaceScope::All,
         must_answer: false,
         writes: false,
         reinvoke: false,
@@ -336,7 +339,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         route: Route::ValidateClaims,
         rules: CLAIM_DELETES,
         managed_only: true,
-        namespaces: Namespaces::All,
+        namespaces: NamespaceScope::All,
         must_answer: false,
         writes: false,
         reinvoke: false,
@@ -355,7 +358,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         route: Route::ValidateCollectedClaims,
         rules: CLAIM_DELETES,
         managed_only: false,
-        namespaces: Namespaces::All,
+        namespaces: NamespaceScope::All,
         must_answer: true,
         writes: false,
         reinvoke: false,
@@ -370,14 +373,14 @@ pub const WEBHOOKS: &[Webhook] = &[
 
 /// What comes on top with the feature gate `GraceDeleteWebhook`: the deletions and evictions that [`WEBHOOKS`] leaves out.
 /// No budget holds these, so a dead webhook lets them pass: the Pod goes at once, as it does without the gate.
-pub const GRACE: &[Webhook] = &[
+pub const GRACEFUL_DELETION_WEBHOOKS: &[Webhook] = &[
     // Not available: taken off traffic already or never on it, but cooperators may have yet to let it go.
     Webhook {
         name: "pod-delete-grace.apps.kusionstack.io",
         route: Route::ValidatePods,
-        rules: &[pods("pods", &["DELETE"])],
+        rules: &[pod_rule("pods", &["DELETE"])],
         managed_only: true,
-        namespaces: Namespaces::WithRules,
+        namespaces: NamespaceScope::WithRules,
         must_answer: false,
         writes: true,
         reinvoke: false,
@@ -394,9 +397,9 @@ pub const GRACE: &[Webhook] = &[
     Webhook {
         name: "pod-delete-grace-unruled.apps.kusionstack.io",
         route: Route::ValidatePods,
-        rules: &[pods("pods", &["DELETE"])],
+        rules: &[pod_rule("pods", &["DELETE"])],
         managed_only: true,
-        namespaces: Namespaces::WithoutRules,
+        namespaces: NamespaceScope::WithoutRules,
         must_answer: false,
         writes: true,
         reinvoke: false,
@@ -413,9 +416,9 @@ pub const GRACE: &[Webhook] = &[
     Webhook {
         name: "pod-eviction-unruled.apps.kusionstack.io",
         route: Route::MutateEvictions,
-        rules: &[pods("pods/eviction", &["CREATE"])],
+        rules: &[pod_rule("pods/eviction", &["CREATE"])],
         managed_only: false,
-        namespaces: Namespaces::WithoutRules,
+        namespaces: NamespaceScope::WithoutRules,
         must_answer: false,
         writes: true,
         reinvoke: false,

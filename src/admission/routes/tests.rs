@@ -28,8 +28,8 @@ const ALL_CONDITIONS: [Condition; 17] = [
     Condition::OfCollaSet,
 ];
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> ConfigurationSettings {
+    ConfigurationSettings {
         client: ClientConfig::Url("https://localhost:9443/".into()),
         namespace: "elsewhere".into(),
         ca_bundle: Some(b"pem".to_vec()),
@@ -51,7 +51,7 @@ fn paths(configuration: impl serde::Serialize) -> BTreeSet<String> {
 
 #[test]
 fn every_route_is_in_exactly_one_configuration_and_nothing_else_is() {
-    let (mutating, validating) = configurations(&settings());
+    let (mutating, validating) = webhook_configurations(&settings());
     let (mutating, validating) = (paths(mutating), paths(validating));
     assert!(mutating.is_disjoint(&validating));
     let configured: BTreeSet<_> = mutating.union(&validating).cloned().collect();
@@ -63,8 +63,15 @@ fn every_route_is_in_exactly_one_configuration_and_nothing_else_is() {
 
 #[test]
 fn names_are_unique_and_qualified() {
-    let names: BTreeSet<_> = WEBHOOKS.iter().chain(GRACE).map(|w| w.name).collect();
-    assert_eq!(names.len(), WEBHOOKS.len() + GRACE.len());
+    let names: BTreeSet<_> = WEBHOOKS
+        .iter()
+        .chain(GRACEFUL_DELETION_WEBHOOKS)
+        .map(|w| w.name)
+        .collect();
+    assert_eq!(
+        names.len(),
+        WEBHOOKS.len() + GRACEFUL_DELETION_WEBHOOKS.len()
+    );
     assert!(names.iter().all(|n| n.ends_with(".apps.kusionstack.io")));
 }
 
@@ -72,9 +79,11 @@ fn names_are_unique_and_qualified() {
 fn webhooks_that_fail_closed_without_rules_touch_few_requests() {
     for w in WEBHOOKS
         .iter()
-        .chain(GRACE)
+        .chain(GRACEFUL_DELETION_WEBHOOKS)
         .filter(|w| w.must_answer)
-        .filter(|w| ![Namespaces::WithRules, Namespaces::WithStrictRules].contains(&w.namespaces))
+        .filter(|w| {
+            ![NamespaceScope::WithRules, NamespaceScope::WithStrictRules].contains(&w.namespaces)
+        })
     {
         assert!(
             w.rules.iter().all(
@@ -101,7 +110,7 @@ fn webhooks_that_fail_closed_without_rules_touch_few_requests() {
 /// One that misses its readiness gate is counted, held and operated all the same; one that can't be created is not.
 #[test]
 fn a_pod_can_be_created_whatever_has_become_of_the_server() {
-    let (mutating, validating) = configurations(&settings());
+    let (mutating, validating) = webhook_configurations(&settings());
     let configured = [
         serde_json::to_value(mutating).unwrap(),
         serde_json::to_value(validating).unwrap(),
@@ -138,7 +147,7 @@ fn whatever_may_write_or_asks_in_turn_has_the_longer_timeout() {
 
 #[test]
 fn every_entry_excludes_the_system_and_own_namespaces() {
-    let (mutating, validating) = configurations(&settings());
+    let (mutating, validating) = webhook_configurations(&settings());
     let selectors = mutating
         .webhooks
         .unwrap()
@@ -171,7 +180,7 @@ fn every_entry_excludes_the_system_and_own_namespaces() {
 
 #[test]
 fn the_service_form_names_the_certificate_and_leaves_the_bundle_out() {
-    let (mutating, _) = configurations(&Settings {
+    let (mutating, _) = webhook_configurations(&ConfigurationSettings {
         client: ClientConfig::Service {
             name: "operating".into(),
             namespace: "n".into(),
@@ -453,19 +462,22 @@ fn deletes_that_no_budget_holds_are_not_sent() {
     )));
     assert!(!sent(pod(json!({"status": {"phase": "Succeeded"}}))));
     assert!(!sent(pod(json!({"status": {"phase": "Failed"}}))));
-    assert!(!sent(down()));
-    assert!(sent(unlabelled()), "the leader is about to label it");
+    assert!(!sent(pod_not_serving()));
+    assert!(
+        sent(ready_unlabelled_pod()),
+        "the leader is about to label it"
+    );
     assert!(!sent(mirror(json!([owner("v1", "Node", true)]))));
 }
 
 /// A Pod that is Ready and not labelled yet.
-fn unlabelled() -> Json {
+fn ready_unlabelled_pod() -> Json {
     pod(json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}}))
 }
 
 /// A Pod that is neither labelled nor Ready.
-fn down() -> Json {
-    let mut down = unlabelled();
+fn pod_not_serving() -> Json {
+    let mut down = ready_unlabelled_pod();
     down["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
     down
 }
@@ -498,7 +510,7 @@ fn deletion_of_a_pod_that_only_claims_to_be_a_mirror_pod_is_sent() {
     ] {
         let old = mirror(owners);
         assert_eq!(
-            sends("pod-delete.apps.kusionstack.io", &old),
+            sends_deletion("pod-delete.apps.kusionstack.io", &old),
             !is_mirror,
             "{old}"
         );
@@ -506,12 +518,15 @@ fn deletion_of_a_pod_that_only_claims_to_be_a_mirror_pod_is_sent() {
         assert_eq!(read.is_mirror(), is_mirror, "{old}");
     }
     let plain = pod(json!({"metadata": {"ownerReferences": [node]}}));
-    assert!(sends("pod-delete.apps.kusionstack.io", &plain));
+    assert!(sends_deletion("pod-delete.apps.kusionstack.io", &plain));
 }
 
 /// Whether an entry of this name sends the deletion of a Pod.
-fn sends(name: &str, old: &Json) -> bool {
-    let entry = WEBHOOKS.iter().chain(GRACE).find(|w| w.name == name);
+fn sends_deletion(name: &str, old: &Json) -> bool {
+    let entry = WEBHOOKS
+        .iter()
+        .chain(GRACEFUL_DELETION_WEBHOOKS)
+        .find(|w| w.name == name);
     let mut conditions = entry.unwrap().conditions.iter();
     conditions.all(|c| holds(*c, &Json::Null, old))
 }
@@ -519,15 +534,18 @@ fn sends(name: &str, old: &Json) -> bool {
 #[test]
 fn where_a_rule_holds_unavailable_pods_each_deletion_is_sent_once() {
     let available = pod(json!({}));
-    let unavailable = down();
+    let unavailable = pod_not_serving();
     let bare = json!({"metadata": {}, "spec": {}, "status": {}});
     for (old, is_available) in [(&available, true), (&unavailable, false), (&bare, false)] {
-        assert_eq!(sends("pod-delete.apps.kusionstack.io", old), is_available);
-        let rest = sends("pod-delete-unavailable.apps.kusionstack.io", old);
+        assert_eq!(
+            sends_deletion("pod-delete.apps.kusionstack.io", old),
+            is_available
+        );
+        let rest = sends_deletion("pod-delete-unavailable.apps.kusionstack.io", old);
         assert_eq!(rest, !is_available);
     }
     let finished = pod(json!({"metadata": {"labels": null}, "status": {"phase": "Failed"}}));
-    assert!(!sends(
+    assert!(!sends_deletion(
         "pod-delete-unavailable.apps.kusionstack.io",
         &finished
     ));
@@ -535,26 +553,33 @@ fn where_a_rule_holds_unavailable_pods_each_deletion_is_sent_once() {
 
 #[test]
 fn the_gate_adds_entries_that_a_dead_webhook_leaves_open_and_without_it_nothing_changes() {
-    let count = |settings: &Settings| {
-        let (mutating, validating) = configurations(settings);
+    let count = |settings: &ConfigurationSettings| {
+        let (mutating, validating) = webhook_configurations(settings);
         mutating.webhooks.unwrap().len() + validating.webhooks.unwrap().len()
     };
     assert_eq!(count(&settings()), WEBHOOKS.len());
-    let gated = Settings {
+    let gated = ConfigurationSettings {
         grace_delete: true,
         ..settings()
     };
-    assert_eq!(count(&gated), WEBHOOKS.len() + GRACE.len());
-    assert!(GRACE.iter().all(|w| !w.must_answer && w.writes));
+    assert_eq!(
+        count(&gated),
+        WEBHOOKS.len() + GRACEFUL_DELETION_WEBHOOKS.len()
+    );
+    assert!(
+        GRACEFUL_DELETION_WEBHOOKS
+            .iter()
+            .all(|w| !w.must_answer && w.writes)
+    );
 }
 
 #[test]
 fn without_collasets_only_their_entries_are_left_out() {
-    let off = Settings {
+    let off = ConfigurationSettings {
         collasets: false,
         ..settings()
     };
-    let (mutating, validating) = configurations(&off);
+    let (mutating, validating) = webhook_configurations(&off);
     let paths = &paths(mutating) | &paths(validating);
     for route in Route::ALL {
         let url = format!("https://localhost:9443{}", route.path());
@@ -569,19 +594,22 @@ fn a_graceful_deletion_is_sent_of_pods_with_the_readiness_gate_only() {
         pod(json!({"spec": {"readinessGates": gates}}))
     };
     let unruled = "pod-delete-grace-unruled.apps.kusionstack.io";
-    assert!(sends(unruled, &gates(&["other", keys::SERVICE_READY])));
-    assert!(!sends(unruled, &gates(&["other"])));
-    assert!(!sends(unruled, &pod(json!({}))));
+    assert!(sends_deletion(
+        unruled,
+        &gates(&["other", keys::SERVICE_READY])
+    ));
+    assert!(!sends_deletion(unruled, &gates(&["other"])));
+    assert!(!sends_deletion(unruled, &pod(json!({}))));
     // With rules, what serves is sent by the entry that claims.
     let mut going = gates(&[keys::SERVICE_READY]);
     let ruled = "pod-delete-grace.apps.kusionstack.io";
-    assert!(!sends(ruled, &going));
+    assert!(!sends_deletion(ruled, &going));
     going["metadata"]["labels"] = json!({});
-    assert!(!sends(ruled, &going));
+    assert!(!sends_deletion(ruled, &going));
     going["status"]["conditions"] = json!([]);
-    assert!(sends(ruled, &going));
+    assert!(sends_deletion(ruled, &going));
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    assert!(!sends(ruled, &going) && !sends(unruled, &going));
+    assert!(!sends_deletion(ruled, &going) && !sends_deletion(unruled, &going));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::cluster::kind::Kind;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::{self};
 use crate::domain::pod::Pod;
-use crate::domain::rules::budget::{Expected, Gauges};
+use crate::domain::rules::budget::{BudgetGauges, ExpectedPods};
 use crate::ledger::commit::Ledgers;
 
 /// Fills an empty index. Returns what a reader should know.
@@ -137,18 +137,18 @@ pub fn budgets(index: &Index, ledgers: &Arc<Ledgers<RuleStore>>, request: &Reque
     };
     let covering = namespace.rules.values().filter(|entry| {
         let rules = &entry.snapshot.rules;
-        rules.selects(pod) && rules.limits().next().is_some()
+        rules.selects(pod) && rules.availability_limits().next().is_some()
     });
     let budgets = covering.map(|entry| {
         let claims = ledgers.newer(&entry.key(), &entry.snapshot).claims;
-        let limits = entry.snapshot.rules.limits();
+        let limits = entry.snapshot.rules.availability_limits();
         let waiting = u32::try_from(entry.tally.waiting().len()).unwrap_or(u32::MAX);
         let gauges = state.view(&entry.snapshot.rules, |view| {
-            let size = Expected {
+            let size = ExpectedPods {
                 total: view.expected(),
                 base: view.base(),
             };
-            Gauges::new(limits, size, claims.unclaimed(view), waiting)
+            BudgetGauges::new(limits, size, claims.unclaimed(view), waiting)
         });
         Budget {
             object: entry.snapshot.rules.name.clone(),

@@ -15,7 +15,7 @@ use crate::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleSpec};
 use crate::api::validation;
 use crate::cluster::kind::Kind;
 use crate::domain::pod::Pod;
-use crate::domain::rules::ignores;
+use crate::domain::rules::ignore_policy;
 
 /// What the files hold.
 #[derive(Debug, Default)]
@@ -293,7 +293,7 @@ fn typed<T: DeserializeOwned>(place: &Place<'_>, name: &str, value: Value) -> an
 /// Notes in a manifest, which is to be created, what admission would: which of its rules ignore failures.
 fn written(rule: &mut PodTransitionRule) {
     let is_manifest = rule.metadata.resource_version.is_none();
-    if let Some(noted) = ignores::value(None, rule).filter(|_| is_manifest) {
+    if let Some(noted) = ignore_policy::annotation_value(None, rule).filter(|_| is_manifest) {
         let annotations = rule.metadata.annotations.get_or_insert_default();
         annotations.insert(keys::IGNORES_FAILURES.to_owned(), noted);
     }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::args::{ExplainArgs, Output};
 use super::{output, read};
 use crate::admission::review::{Handler, Request, Verdict};
-use crate::admission::{self, Context, Settings};
+use crate::admission::{self, AdmissionSettings, Context};
 use crate::cluster::deletedsets::DeletedSets;
 use crate::cluster::events::Recorder;
 use crate::cluster::identity::Identity;
@@ -29,7 +29,7 @@ use crate::cluster::presence::Kinds;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::watch::CatchUp;
-use crate::domain::rules::webhook::Networks;
+use crate::domain::rules::webhook::EndpointNetworks;
 use crate::ledger::commit::Ledgers;
 use outcome::Outcome;
 
@@ -99,13 +99,13 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         owners: LiveOwners::new(&index),
         deleted_sets: DeletedSets::default(),
         ledgers: Arc::clone(&ledgers),
-        settings: Settings {
+        settings: AdmissionSettings {
             request_timeout: DEADLINE,
             grace_delete: args.features.grace_delete(),
             max_rules: admission::MAX_RULES_PER_NAMESPACE,
             collasets: true, // a CollaSet is judged whether or not the cluster reviews it
             collaset_bytes: usize::MAX,
-            endpoints: Networks::default(),
+            endpoints: EndpointNetworks::default(),
         },
         now: Timestamp::now,
         earliest: Timestamp::now,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::cluster::Budget;
 use crate::admission::review::{Request, Verdict};
-use crate::domain::wording;
+use crate::domain::messages;
 
 /// The verdict on a review. It is what `-o json` prints: fields are only ever added.
 #[derive(Debug, Serialize)]
@@ -96,10 +96,11 @@ impl Outcome {
             line(format!("{key}: {value}"));
         }
         for budget in &self.budgets {
-            let figures = wording::figures(budget.used, budget.expected, budget.limit, None);
+            let figures =
+                messages::budget_figures(budget.used, budget.expected, budget.limit, None);
             line(format!(
                 "before, by {}: {figures}",
-                wording::rule(&budget.object, "")
+                messages::qualified_rule_name(&budget.object, "")
             ));
         }
         for warning in &self.warnings {

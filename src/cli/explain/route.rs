@@ -1,7 +1,7 @@
 //! Where the API server sends a review: by the table of webhooks.
 
 use crate::admission::review::Request;
-use crate::admission::routes::{Kind, WEBHOOKS};
+use crate::admission::routes::{WEBHOOKS, WebhookKind};
 
 /// Paths of the handlers that judge a request, mutating ones first. Match conditions are not asked: who has a review in
 /// hand was sent it, and the handlers let pass what the conditions would have.
@@ -21,7 +21,7 @@ pub fn paths(request: &Request) -> anyhow::Result<Vec<&'static str>> {
         })
         .map(|webhook| webhook.route)
         .collect();
-    routes.sort_by_key(|route| (route.kind() != Kind::Mutating, route.path()));
+    routes.sort_by_key(|route| (route.kind() != WebhookKind::Mutating, route.path()));
     routes.dedup();
     let dot = if request.resource.group.is_empty() {
         ""

@@ -4,21 +4,26 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::admission::routes::{
-    GRACE, Kind, MUTATING, Settings, VALIDATING, WEBHOOKS, configurations,
+    ConfigurationSettings, GRACEFUL_DELETION_WEBHOOKS, MUTATING_CONFIGURATION,
+    VALIDATING_CONFIGURATION, WEBHOOKS, WebhookKind, webhook_configurations,
 };
 use crate::cli::print;
 
 /// The entries that the feature gate `GraceDeleteWebhook` adds to the configuration of this kind: a JSON patch.
-pub fn added(settings: &Settings, kind: Kind) -> anyhow::Result<String> {
-    let (mutating, validating) = configurations(&Settings {
+pub fn added(settings: &ConfigurationSettings, kind: WebhookKind) -> anyhow::Result<String> {
+    let (mutating, validating) = webhook_configurations(&ConfigurationSettings {
         grace_delete: true,
         ..settings.clone()
     });
     let all = match kind {
-        Kind::Mutating => entries(&mutating.webhooks)?,
-        Kind::Validating => entries(&validating.webhooks)?,
+        WebhookKind::Mutating => entries(&mutating.webhooks)?,
+        WebhookKind::Validating => entries(&validating.webhooks)?,
     };
-    let gated = |entry: &Value| GRACE.iter().any(|webhook| entry["name"] == webhook.name);
+    let gated = |entry: &Value| {
+        GRACEFUL_DELETION_WEBHOOKS
+            .iter()
+            .any(|webhook| entry["name"] == webhook.name)
+    };
     let gated = all.into_iter().filter(gated);
     let add = |entry| json!({"op": "add", "path": "/webhooks/-", "value": entry});
     print::document(&gated.map(add).collect::<Vec<_>>())
@@ -26,7 +31,7 @@ pub fn added(settings: &Settings, kind: Kind) -> anyhow::Result<String> {
 
 /// The removal of the entries that serve CollaSets: strategic merge patches of both configurations.
 pub fn without_collasets() -> anyhow::Result<String> {
-    let patch = |object: &str, name: &str, kind: Kind| {
+    let patch = |object: &str, name: &str, kind: WebhookKind| {
         let all = WEBHOOKS.iter();
         let removed = all.filter(|w| w.route.kind() == kind && w.route.is_for_collasets());
         let remove = |name: &str| json!({"$patch": "delete", "name": name});
@@ -38,11 +43,15 @@ pub fn without_collasets() -> anyhow::Result<String> {
         })
     };
     print::documents(&[
-        patch("MutatingWebhookConfiguration", MUTATING, Kind::Mutating),
+        patch(
+            "MutatingWebhookConfiguration",
+            MUTATING_CONFIGURATION,
+            WebhookKind::Mutating,
+        ),
         patch(
             "ValidatingWebhookConfiguration",
-            VALIDATING,
-            Kind::Validating,
+            VALIDATING_CONFIGURATION,
+            WebhookKind::Validating,
         ),
     ])
 }

@@ -5,7 +5,7 @@ mod components;
 use super::install::rbac::{self, table, users};
 use super::install::{client_config, names};
 use super::{docs, metrics, print};
-use crate::admission::routes::{Kind, Settings};
+use crate::admission::routes::{ConfigurationSettings, WebhookKind};
 
 /// Where the tables of rights are.
 const RIGHTS: &str = "src/cli/install/rbac/table.rs";
@@ -23,7 +23,7 @@ pub struct File {
 
 /// All generated files but the CRDs.
 pub fn files() -> anyhow::Result<Vec<File>> {
-    let settings = Settings {
+    let settings = ConfigurationSettings {
         client: client_config(None, names::NAMESPACE),
         namespace: names::NAMESPACE.to_owned(),
         ca_bundle: None,
@@ -69,11 +69,11 @@ pub fn files() -> anyhow::Result<Vec<File>> {
         },
         File {
             path: "manifests/components/grace-delete/mutating.yaml",
-            text: header(WEBHOOKS) + &components::added(&settings, Kind::Mutating)?,
+            text: header(WEBHOOKS) + &components::added(&settings, WebhookKind::Mutating)?,
         },
         File {
             path: "manifests/components/grace-delete/validating.yaml",
-            text: header(WEBHOOKS) + &components::added(&settings, Kind::Validating)?,
+            text: header(WEBHOOKS) + &components::added(&settings, WebhookKind::Validating)?,
         },
         File {
             path: "manifests/components/self-managed-certificates/rbac.yaml",

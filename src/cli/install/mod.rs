@@ -27,7 +27,7 @@ use serde_json::json;
 use self::request::{request, request_opt};
 use super::args::InstallArgs;
 use super::{connect, output};
-use crate::admission::routes::{ClientConfig, Settings};
+use crate::admission::routes::{ClientConfig, ConfigurationSettings};
 use crate::api::crd;
 
 pub use policies::guard;
@@ -41,7 +41,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// `operating install`.
 pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
     let namespace = &args.cluster.namespace;
-    let settings = Settings {
+    let settings = ConfigurationSettings {
         client: client_config(args.endpoint.webhook_url.as_deref(), namespace),
         namespace: namespace.clone(),
         ca_bundle: read_ca(args.ca_file.as_deref())?,

@@ -18,27 +18,29 @@ use serde_json::{Value, json};
 
 use super::request::request_opt;
 use super::{apply, names};
-use crate::admission::routes::{MUTATING, Settings, VALIDATING, configurations};
+use crate::admission::routes::{
+    ConfigurationSettings, MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION, webhook_configurations,
+};
 
 /// Applies both webhook configurations, drops entries that are not ours, and sets `caBundle` where `settings` have
 /// one. From here on the API server asks the server that `settings` name. With `keep_segment`, paths keep the segment that
 /// the servers have put in front of them.
 pub async fn enforce(
     client: &Client,
-    settings: &Settings,
+    settings: &ConfigurationSettings,
     keep_segment: bool,
 ) -> anyhow::Result<()> {
     let segment = match keep_segment {
         true => stored_segment(client).await?,
         false => None,
     };
-    let (mutating, validating) = configurations(&Settings {
+    let (mutating, validating) = webhook_configurations(&ConfigurationSettings {
         ca_bundle: None,
         segment,
         ..settings.clone()
     });
-    replace(client, MUTATING, &mutating).await?;
-    replace(client, VALIDATING, &validating).await?;
+    replace(client, MUTATING_CONFIGURATION, &mutating).await?;
+    replace(client, VALIDATING_CONFIGURATION, &validating).await?;
     match &settings.ca_bundle {
         Some(pem) => set_ca_bundle(client, pem).await,
         None => Ok(()),
@@ -48,10 +50,13 @@ pub async fn enforce(
 /// The segment in the paths of the stored configuration.
 async fn stored_segment(client: &Client) -> anyhow::Result<Option<String>> {
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-    let found = request_opt(&format!("get {VALIDATING}"), || api.get(VALIDATING)).await?;
+    let found = request_opt(&format!("get {VALIDATING_CONFIGURATION}"), || {
+        api.get(VALIDATING_CONFIGURATION)
+    })
+    .await?;
     let found = serde_json::to_value(found).context("cannot write a webhook configuration")?;
     let clients = entries(&found).map(|entry| &entry["clientConfig"]);
-    let mut segments = clients.filter_map(crate::tls::selfmanaged::client::segment);
+    let mut segments = clients.filter_map(crate::tls::selfmanaged::client_config::path_segment);
     Ok(segments.next().map(str::to_owned))
 }
 
@@ -61,9 +66,12 @@ pub async fn set_ca_bundle(client: &Client, pem: &[u8]) -> anyhow::Result<()> {
     let wanted =
         serde_json::to_value(ByteString(pem.to_vec())).context("cannot write a CA as JSON")?;
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    correct(&api, MUTATING, |found| trust(found, &wanted)).await?;
+    correct(&api, MUTATING_CONFIGURATION, |found| trust(found, &wanted)).await?;
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-    correct(&api, VALIDATING, |found| trust(found, &wanted)).await
+    correct(&api, VALIDATING_CONFIGURATION, |found| {
+        trust(found, &wanted)
+    })
+    .await
 }
 
 async fn replace<K>(client: &Client, name: &str, desired: &K) -> anyhow::Result<()>

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::apirequest::{self, Failure};
-use crate::domain::explain::RuleObject;
+use crate::domain::diagnosis::RuleObject;
 
 /// No single read takes longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);

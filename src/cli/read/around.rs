@@ -11,10 +11,10 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::api;
-use crate::domain::explain::Around;
-use crate::domain::explain::facts::Trial;
+use crate::domain::diagnosis::PodContext;
+use crate::domain::diagnosis::facts::DryRunDeletion;
 use crate::domain::pod::Pod;
-use crate::domain::rules::effect;
+use crate::domain::rules::conditions;
 
 /// Longer than any of our webhooks may take (10 s).
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -26,9 +26,9 @@ pub async fn observe(
     pod: &Pod,
     covered: bool,
     deployment: Option<&str>,
-) -> (Around, Vec<String>) {
+) -> (PodContext, Vec<String>) {
     let namespace = pod.metadata.namespace.as_str();
-    let (mut around, mut notes) = (Around::default(), Vec::new());
+    let (mut around, mut notes) = (PodContext::default(), Vec::new());
     let mut noted = |what: &str, error: anyhow::Error| notes.push(format!("{what}: {error:#}"));
     around.excluded = excluded(client, namespace).await;
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), namespace);
@@ -75,7 +75,7 @@ async fn excluded(client: &Client, namespace: &str) -> Option<String> {
     let read = namespaces.get_metadata_opt(namespace);
     let found = api::call("get", "namespaces", Some(namespace), read).await;
     let labels = found.ok().flatten().and_then(|n| n.metadata.labels);
-    effect::exclusion(namespace, labels.as_ref(), None)
+    conditions::exclusion_reason(namespace, labels.as_ref(), None)
 }
 
 /// Message of the condition `PodScheduled` of a Pod, if that is False.
@@ -89,7 +89,7 @@ pub fn unscheduled(pod: &Value) -> Option<String> {
 
 /// Asks the API server to delete the Pod by a dry-run, which passes admission and writes nothing. `None` if the Pod is
 /// gone.
-async fn trial(client: &Client, pod: &Pod) -> Option<Trial> {
+async fn trial(client: &Client, pod: &Pod) -> Option<DryRunDeletion> {
     let pods: Api<PartialObjectMeta<CorePod>> =
         Api::namespaced(client.clone(), &pod.metadata.namespace);
     let params = DeleteParams {
@@ -100,11 +100,14 @@ async fn trial(client: &Client, pod: &Pod) -> Option<Trial> {
         ..DeleteParams::default()
     }
     .dry_run();
-    let not_checked = |reason: String| Some(Trial::NotChecked { reason });
+    let not_checked = |reason: String| Some(DryRunDeletion::NotChecked { reason });
     match timeout(TRIAL_TIMEOUT, pods.delete(&pod.metadata.name, &params)).await {
-        Ok(Ok(_)) => Some(Trial::Allowed),
+        Ok(Ok(_)) => Some(DryRunDeletion::Allowed),
         Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => None,
-        Ok(Err(Error::Api(status))) => Some(Trial::refused(status.code, &status.message)),
+        Ok(Err(Error::Api(status))) => Some(DryRunDeletion::from_api_refusal(
+            status.code,
+            &status.message,
+        )),
         Ok(Err(e)) => not_checked(format!("the dry-run has failed: {e}")),
         Err(_) => not_checked(format!(
             "the API server has not answered within {}s",

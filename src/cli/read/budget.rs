@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::cli::args::Output;
-use crate::domain::explain::RuleObject;
-use crate::domain::explain::budget::{Row, rows};
+use crate::domain::diagnosis::RuleObject;
+use crate::domain::diagnosis::budget::{BudgetRow, budget_rows};
 
 /// Cells of a bar.
 const CELLS: u32 = 10;
@@ -13,7 +13,7 @@ const CELLS: u32 = 10;
 #[derive(Debug, Serialize)]
 struct Budget<'a> {
     /// The tightest first.
-    rules: &'a [Row],
+    rules: &'a [BudgetRow],
 }
 
 /// Rule objects in the form that is asked for; `namespace` is the one that was looked at, `None` for all.
@@ -23,7 +23,7 @@ pub fn shown(
     form: Output,
     line: bool,
 ) -> anyhow::Result<String> {
-    let rows = rows(rules);
+    let rows = budget_rows(rules);
     match form {
         Output::Json => super::json(&Budget { rules: &rows }, line),
         Output::Text if rows.is_empty() => Ok(match namespace {
@@ -39,7 +39,7 @@ pub fn shown(
 }
 
 /// Rows as a table for people.
-pub fn table(rows: &[Row], namespaces: bool) -> String {
+pub fn table(rows: &[BudgetRow], namespaces: bool) -> String {
     let header = [
         "NAMESPACE",
         "NAME",
@@ -81,7 +81,7 @@ pub fn table(rows: &[Row], namespaces: bool) -> String {
     out
 }
 
-fn cells(row: &Row) -> [String; 9] {
+fn cells(row: &BudgetRow) -> [String; 9] {
     let figure = |n: u32| match row.observed {
         true => n.to_string(),
         false => "?".to_owned(),
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn limit_that_holds_none_of_its_pods_is_told() {
-        let row = Row {
+        let row = BudgetRow {
             namespace: "shop".into(),
             name: "web".into(),
             limited: true,
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_table_is_aligned_and_says_what_is_wrong() {
-        let row = Row {
+        let row = BudgetRow {
             namespace: "shop".into(),
             name: "web".into(),
             limited: true,
@@ -186,7 +186,7 @@ mod tests {
             enforced: true,
             problem: None,
         };
-        let fresh = Row {
+        let fresh = BudgetRow {
             name: "a-longer-name".into(),
             denies_all: false,
             observed: false,

@@ -16,8 +16,8 @@ use serde::Serialize;
 use super::args::{BudgetArgs, Output, WhyArgs};
 use super::{connect, output};
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::domain::explain::facts::Trial;
-use crate::domain::explain::{Observed, explain};
+use crate::domain::diagnosis::facts::DryRunDeletion;
+use crate::domain::diagnosis::{ObservedPod, diagnose};
 use live::Look;
 
 /// `operating why`.
@@ -42,7 +42,7 @@ pub async fn why(args: WhyArgs) -> anyhow::Result<()> {
         };
         let text = explained(&observed, args.output, true)?;
         observed.now = began; // ages alone are no change
-        observed.around.trial = observed.around.trial.map(Trial::without_text);
+        observed.around.trial = observed.around.trial.map(DryRunDeletion::without_text);
         Ok(Look::more(text, explained(&observed, args.output, true)?))
     };
     live::follow(changes, look).await
@@ -73,8 +73,8 @@ pub async fn budget(args: BudgetArgs) -> anyhow::Result<()> {
 }
 
 /// An explanation in the form that is asked for; JSON in one `line` or in many.
-fn explained(observed: &Observed, form: Output, line: bool) -> anyhow::Result<String> {
-    let explanation = explain(observed);
+fn explained(observed: &ObservedPod, form: Output, line: bool) -> anyhow::Result<String> {
+    let explanation = diagnose(observed);
     match form {
         Output::Text => Ok(tree::text(&explanation, observed.now)),
         Output::Json => json(&explanation, line),

@@ -2,12 +2,13 @@
 
 use jiff::Timestamp;
 
-use crate::domain::explain::facts::{
-    BudgetFacts, Explanation, On, OperationFacts, OwnerFacts, RuleFacts, Trial, Verdict,
+use crate::domain::diagnosis::deletion_path;
+use crate::domain::diagnosis::facts::{
+    BudgetFacts, Diagnosis, DryRunDeletion, OperationFacts, OwnerFacts, RuleFacts, RuleVerdict,
+    WaitKind,
 };
-use crate::domain::explain::gate;
+use crate::domain::messages;
 use crate::domain::rules::Stage;
-use crate::domain::wording;
 
 /// A line and what is below it.
 #[derive(Debug, Default)]
@@ -46,7 +47,7 @@ impl Node {
 }
 
 /// The explanation as text; ages are told at `now`.
-pub fn text(all: &Explanation, now: Timestamp) -> String {
+pub fn text(all: &Diagnosis, now: Timestamp) -> String {
     let mut tree = vec![pod(all, now)];
     tree.extend(all.owner.as_ref().map(owner));
     tree.extend(all.owner.iter().flat_map(troubles));
@@ -69,7 +70,7 @@ pub fn text(all: &Explanation, now: Timestamp) -> String {
     }));
     tree.extend(all.deletion.as_ref().map(deletion));
     tree.extend(all.claims.iter().map(|claim| {
-        let age = wording::ago(claim.since, now);
+        let age = messages::format_ago(claim.since, now);
         let object = &claim.object;
         Node::leaf(format!(
             "claim: {} is admitted by PodTransitionRule {object} for {age}",
@@ -89,7 +90,7 @@ pub fn text(all: &Explanation, now: Timestamp) -> String {
     out
 }
 
-fn pod(all: &Explanation, now: Timestamp) -> Node {
+fn pod(all: &Diagnosis, now: Timestamp) -> Node {
     let pod = &all.pod;
     let mut words = vec![if pod.managed {
         "managed"
@@ -115,7 +116,7 @@ fn pod(all: &Explanation, now: Timestamp) -> Node {
         let ready = if pod.ready { "Ready" } else { "not Ready" };
         below.push(Node::leaf(format!(
             "{ready} for {}",
-            wording::ago(since, now)
+            messages::format_ago(since, now)
         )));
     }
     Node::new(
@@ -125,19 +126,21 @@ fn pod(all: &Explanation, now: Timestamp) -> Node {
 }
 
 /// What the API server said to the dry-run.
-fn deletion(trial: &Trial) -> Node {
+fn deletion(trial: &DryRunDeletion) -> Node {
     let (says, why) = match trial {
-        Trial::Allowed => ("is allowed".to_owned(), None),
-        Trial::Denied { .. } if gate::begins_lifecycle(trial) => {
+        DryRunDeletion::Allowed => ("is allowed".to_owned(), None),
+        DryRunDeletion::Denied { .. } if deletion_path::is_lifecycle_refusal(trial) => {
             let says = "is refused with 429 until operation pod-delete, which it begins, has taken the Pod off traffic";
             (says.to_owned(), None)
         }
-        Trial::Denied { code, message } => (format!("is refused with {code}"), Some(message)),
-        Trial::Unanswered { message } => (
+        DryRunDeletion::Denied { code, message } => {
+            (format!("is refused with {code}"), Some(message))
+        }
+        DryRunDeletion::Unanswered { message } => (
             "is refused: the admission server does not answer".to_owned(),
             Some(message),
         ),
-        Trial::NotChecked { reason } => ("is not checked".to_owned(), Some(reason)),
+        DryRunDeletion::NotChecked { reason } => ("is not checked".to_owned(), Some(reason)),
     };
     let why = why.map(Node::leaf);
     Node::new(format!("a deletion now (dry-run) {says}"), why)
@@ -190,17 +193,18 @@ fn operation(operation: &OperationFacts, now: Timestamp) -> Node {
         type_ => format!("operation {id} ({type_}): {phase}"),
     };
     if let Some(since) = operation.since {
-        text += &format!(" for {}", wording::ago(since, now));
+        text += &format!(" for {}", messages::format_ago(since, now));
     }
     if let Some(begun) = operation.begun.filter(|b| Some(*b) != operation.since) {
-        text += &format!(", begun {} ago", wording::ago(begun, now));
+        text += &format!(", begun {} ago", messages::format_ago(begun, now));
     }
     let waits = operation.waits_for.iter();
     let waits = waits.map(|wait| match (wait.on, wait.name.split_once('/')) {
         // Why it holds the Pod stands with the rule.
-        (On::Rule, Some((object, rule))) => {
-            Node::leaf(format!("waits for {}", wording::rule(object, rule)))
-        }
+        (WaitKind::Rule, Some((object, rule))) => Node::leaf(format!(
+            "waits for {}",
+            messages::qualified_rule_name(object, rule)
+        )),
         _ => Node::leaf(format!("waits for {}", wait.text)),
     });
     Node::new(text, waits)
@@ -209,21 +213,21 @@ fn operation(operation: &OperationFacts, now: Timestamp) -> Node {
 /// `idle`: no operation is in flight on the Pod.
 fn rule(rule: &RuleFacts, idle: bool, now: Timestamp) -> Node {
     let says = match rule.verdict {
-        Verdict::Holds if idle && rule.stage == Stage::PostCheck.as_str() => {
+        RuleVerdict::Holds if idle && rule.stage == Stage::PostCheck.as_str() => {
             "would hold the end of an operation"
         }
-        Verdict::Passes => "lets it go",
-        Verdict::Holds => "holds it",
-        Verdict::NotApplying => "is not asked",
-        Verdict::Unknown => "is not known",
+        RuleVerdict::Passes => "lets it go",
+        RuleVerdict::Holds => "holds it",
+        RuleVerdict::NotApplying => "is not asked",
+        RuleVerdict::Unknown => "is not known",
     };
     let kind = match rule.kind {
         "" => String::new(),
         kind => format!(" ({kind}, {})", rule.stage),
     };
-    let name = wording::rule(&rule.object, &rule.rule);
+    let name = messages::qualified_rule_name(&rule.object, &rule.rule);
     let budget = rule.budget.as_ref();
-    let below = match budget.filter(|_| rule.verdict != Verdict::NotApplying) {
+    let below = match budget.filter(|_| rule.verdict != RuleVerdict::NotApplying) {
         None => vec![Node::leaf(&rule.reason)],
         Some(budget) => self::budget(budget, &rule.reason, now),
     };
@@ -232,7 +236,8 @@ fn rule(rule: &RuleFacts, idle: bool, now: Timestamp) -> Node {
 
 /// The reason, the figures where they are not what it says, who uses the budget up, and who waits for it.
 fn budget(budget: &BudgetFacts, reason: &str, now: Timestamp) -> Vec<Node> {
-    let figures = wording::figures(budget.used, budget.expected, budget.limit, budget.minimum);
+    let figures =
+        messages::budget_figures(budget.used, budget.expected, budget.limit, budget.minimum);
     let mut below = Vec::new();
     let mut head = match reason.starts_with(&figures) {
         true => reason.to_owned(),
@@ -250,7 +255,7 @@ fn budget(budget: &BudgetFacts, reason: &str, now: Timestamp) -> Vec<Node> {
         .map(|h| {
             Node::leaf(format!(
                 "{}: {}",
-                wording::holder(&h.pod, h.since, now),
+                messages::describe_holder(&h.pod, h.since, now),
                 h.because
             ))
         })

@@ -12,11 +12,11 @@ use crate::cli::args::ServeArgs;
 use crate::cli::install::names;
 use crate::cluster::clock;
 use crate::tasks::Supervisor;
-use crate::tls::Resolver;
-use crate::tls::clients::Clients;
-use crate::tls::doors::Doors;
-use crate::tls::files::Files;
-use crate::tls::selfmanaged::{Names, Policy, SelfManaged, Target};
+use crate::tls::CertificateResolver;
+use crate::tls::certificate_files::CertificateFiles;
+use crate::tls::client_authorities::ClientAuthorities;
+use crate::tls::path_guard::PathGuard;
+use crate::tls::selfmanaged::{CertificateNames, RenewalPolicy, SelfManaged, SyncTarget};
 
 /// A mounted Secret is looked at this often.
 const FILES_PERIOD: Duration = Duration::from_secs(2);
@@ -36,12 +36,12 @@ pub struct Kept {
 pub async fn start(
     args: &ServeArgs,
     client: &Client,
-    resolver: &Arc<Resolver>,
-    doors: &Arc<Doors>,
+    resolver: &Arc<CertificateResolver>,
+    doors: &Arc<PathGuard>,
     supervisor: &Supervisor,
 ) -> anyhow::Result<Option<Kept>> {
     if let Some(directory) = &args.cert_dir {
-        let mut files = Files::new(directory, Arc::clone(resolver));
+        let mut files = CertificateFiles::new(directory, Arc::clone(resolver));
         if !files.poll().await {
             let problem = resolver
                 .problem()
@@ -50,28 +50,28 @@ pub async fn start(
             anyhow::bail!("--cert-dir: {problem}");
         }
         let run = files.run(FILES_PERIOD, supervisor.stop().clone());
-        supervisor.keep("the keeper of the certificate", run);
+        supervisor.spawn_supervised("the keeper of the certificate", run);
         return Ok(None);
     }
-    let target = Target {
+    let target = SyncTarget {
         namespace: args.cluster.namespace.clone(),
         secret: names::SECRET.to_owned(),
-        mutating: routes::MUTATING.to_owned(),
-        validating: routes::VALIDATING.to_owned(),
+        mutating: routes::MUTATING_CONFIGURATION.to_owned(),
+        validating: routes::VALIDATING_CONFIGURATION.to_owned(),
     };
-    let names = Names::new(dns_names(args)).context("--dns-name, --webhook-url")?;
+    let names = CertificateNames::new(dns_names(args)).context("--dns-name, --webhook-url")?;
     let mut managed = SelfManaged::new(
         client.clone(),
         target,
         names,
-        Policy::default(),
+        RenewalPolicy::default(),
         Arc::clone(resolver),
     );
     if has_segments(args) {
         managed = managed.with_segments(Arc::clone(doors));
     }
     let bundle = managed
-        .ensure(clock::now())
+        .ensure_certificates(clock::now())
         .await
         .context(
             "the serving certificate can't be made; without --cert-dir the server needs the API server, and the rights \
@@ -79,7 +79,7 @@ pub async fn start(
         )?;
     let wake = managed.waker();
     let run = managed.run(SECRET_PERIOD, clock::now, supervisor.stop().clone());
-    supervisor.keep("the keeper of the certificate", run);
+    supervisor.spawn_supervised("the keeper of the certificate", run);
     Ok(Some(Kept { bundle, wake }))
 }
 
@@ -89,7 +89,10 @@ pub fn has_segments(args: &ServeArgs) -> bool {
 }
 
 /// Whose calls are served, kept fresh; `None`: everybody's.
-pub fn clients(args: &ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Option<Arc<Clients>>> {
+pub fn clients(
+    args: &ServeArgs,
+    supervisor: &Supervisor,
+) -> anyhow::Result<Option<Arc<ClientAuthorities>>> {
     let Some(file) = &args.client_ca_file else {
         anyhow::ensure!(
             args.trust_callers || !args.features.grace_delete(),
@@ -99,10 +102,10 @@ pub fn clients(args: &ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Opti
         );
         return Ok(None);
     };
-    let clients = Clients::read(file.clone(), args.client_names.clone());
+    let clients = ClientAuthorities::from_file(file.clone(), args.client_names.clone());
     let clients = clients.context("--client-ca-file")?;
-    let keep = Arc::clone(&clients).keep(FILES_PERIOD, supervisor.stop().clone());
-    supervisor.keep("the keeper of the client authorities", keep);
+    let keep = Arc::clone(&clients).reload_periodically(FILES_PERIOD, supervisor.stop().clone());
+    supervisor.spawn_supervised("the keeper of the client authorities", keep);
     Ok(Some(clients))
 }
 

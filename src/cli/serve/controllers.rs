@@ -18,8 +18,8 @@ use crate::cluster::queue::Stop;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::tenure::Tenure;
-use crate::controllers::webhooks::Pool;
-use crate::controllers::{self, Context, Work};
+use crate::controllers::rule_endpoints::EndpointPool;
+use crate::controllers::{self, Context, ControllerStats};
 use crate::ledger::commit::Ledgers;
 use crate::tasks::Supervisor;
 
@@ -36,9 +36,9 @@ pub struct Parts<'a> {
     /// The ledgers.
     pub ledgers: &'a Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
-    pub calls: &'a Arc<Pool>,
+    pub calls: &'a Arc<EndpointPool>,
     /// What the controllers do.
-    pub work: &'a Arc<Work>,
+    pub work: &'a Arc<ControllerStats>,
     /// Whether this replica leads.
     pub leading: watch::Sender<bool>,
     /// Supervises the task.
@@ -66,9 +66,9 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
         tenure: tenure.clone(),
         request_timeout: args.request_timeout,
         wait_notice: args.wait_notice,
-        undeleted: Arc::default(),
+        blocked_deletions: Arc::default(),
         beginnings: Arc::default(),
-        unstepped: Arc::default(),
+        blocked_lifecycles: Arc::default(),
         calls: Arc::clone(parts.calls),
         collasets: args.features.collasets(),
         grace_delete: args.features.grace_delete(),
@@ -87,7 +87,7 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
     let stop = parts.supervisor.stop().clone();
     parts
         .supervisor
-        .keep("the lead of the controllers", async move {
+        .spawn_supervised("the lead of the controllers", async move {
             let (followed, ended) = tokio::sync::oneshot::channel::<()>();
             let ended = ended.map(|_| ());
             let follow = follow(context, &work, lead, stop.clone());
@@ -115,7 +115,7 @@ fn identity(args: &ServeArgs) -> String {
 
 async fn follow(
     context: Arc<Context>,
-    work: &Work,
+    work: &ControllerStats,
     mut lead: watch::Receiver<bool>,
     stop: CancellationToken,
 ) {
@@ -124,8 +124,8 @@ async fn follow(
             tokio::select! { () = stop.cancelled() => return, changed = lead.changed() => if changed.is_err() { return } }
             continue;
         }
-        context.undeleted.clear();
-        context.unstepped.clear();
+        context.blocked_deletions.clear_all_failures();
+        context.blocked_lifecycles.clear_all_failures();
         let term = Stop {
             begun: stop.child_token(),
             dropped: CancellationToken::new(),

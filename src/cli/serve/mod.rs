@@ -18,8 +18,8 @@ use tracing::{info, warn};
 
 use super::args::{LogFormat, ServeArgs};
 use super::{connect, install};
-use crate::admission::guarded::{Denials, guarded};
-use crate::admission::{self, Context, Settings};
+use crate::admission::guarded::{DenialCounts, guard_handlers};
+use crate::admission::{self, AdmissionSettings, Context};
 use crate::cluster::caches::Caches;
 use crate::cluster::clock;
 use crate::cluster::deletedsets::DeletedSets;
@@ -31,22 +31,22 @@ use crate::cluster::restoring;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::watches;
-use crate::controllers::Work;
-use crate::controllers::webhooks::{ApiServer, Pool, Reach};
-use crate::domain::rules::Skips;
-use crate::domain::rules::webhook::Networks;
+use crate::controllers::ControllerStats;
+use crate::controllers::rule_endpoints::{AddressPolicy, ApiServer, EndpointPool};
+use crate::domain::rules::SkipAnnotation;
+use crate::domain::rules::webhook::EndpointNetworks;
 use crate::ledger::commit::Ledgers;
 use crate::server::connections::Listener;
-use crate::server::doors::guard;
 use crate::server::health::Health;
-use crate::server::{Limits, Shutdown, dial, webhooks};
+use crate::server::path_filter::filter_paths;
+use crate::server::{Limits, Shutdown, self_check, webhooks};
 use crate::tasks::Supervisor;
-use crate::telemetry::calls::Calls;
+use crate::telemetry::api_calls::ApiCallMetrics;
 use crate::telemetry::metrics::{Exposition, ServerMetrics};
-use crate::telemetry::watchdog::Sight;
+use crate::telemetry::watchdog::WatchdogStatus;
 use crate::telemetry::{logs, process};
-use crate::tls::doors::Doors;
-use crate::tls::{Resolver, server_config};
+use crate::tls::path_guard::PathGuard;
+use crate::tls::{CertificateResolver, server_config};
 
 /// After a fault, reviews in flight are given no longer than this: the state that they are decided on may be torn.
 const FAULT_DRAIN: Duration = Duration::from_secs(2);
@@ -62,12 +62,12 @@ const LOST_LAME_DUCK: Duration = Duration::from_secs(1);
 /// What could not be set up, what the task says, or that etcd was restored.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let format = match args.log_format {
-        LogFormat::Text => logs::Format::Text,
-        LogFormat::Json => logs::Format::Json,
+        LogFormat::Text => logs::LogLineFormat::Text,
+        LogFormat::Json => logs::LogLineFormat::Json,
     };
-    logs::init(format, &args.log)?;
+    logs::init_logging(format, &args.log)?;
     let exposition = Exposition::default();
-    let own_calls = Calls::register(&exposition);
+    let own_calls = ApiCallMetrics::register(&exposition);
     let client = connect::counted(&args.cluster, &own_calls).await?;
     let stop = CancellationToken::new();
     let _stop_all = stop.clone().drop_guard();
@@ -80,13 +80,13 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     }
 
     let metrics = ServerMetrics::register(&exposition);
-    let resolver = Resolver::new(metrics.clone());
-    let doors = Arc::new(Doors::default());
+    let resolver = CertificateResolver::new(metrics.clone());
+    let doors = Arc::new(PathGuard::default());
     let kept = certificates::start(&args, &client, &resolver, &doors, &supervisor).await?;
 
     let skips = match args.ignore_skip_annotations {
-        true => Skips::Ignored,
-        false => Skips::Honoured,
+        true => SkipAnnotation::Ignored,
+        false => SkipAnnotation::Honoured,
     };
     let caches = Caches::new(skips);
     let index = Arc::clone(&caches.index);
@@ -94,15 +94,18 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let store = RuleStore::new(client.clone(), Arc::clone(&index), catch_up);
     let ledgers = Ledgers::new(store);
     let restore = restoring::run(Arc::clone(&index), Arc::clone(&ledgers));
-    supervisor.keep("the memory of the ledgers", restore);
+    supervisor.spawn_supervised("the memory of the ledgers", restore);
     let reach = reach(&args).await?;
     let endpoints = reach.networks.clone();
-    let calls = Arc::new(Pool::new(reach));
-    let (work, denials) = (Arc::new(Work::default()), Denials::default());
+    let calls = Arc::new(EndpointPool::new(reach));
+    let (work, denials) = (
+        Arc::new(ControllerStats::default()),
+        DenialCounts::default(),
+    );
     let (leading, lead) = tokio::sync::watch::channel(false);
     let sight = watchdog::start(&caches, &ledgers, &work, &supervisor)
         .context("the watchdog can't be started")?;
-    process::register(&exposition);
+    process::register_process_metrics(&exposition);
     reads::register(
         &exposition,
         reads::Reads {
@@ -143,7 +146,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         deleted_sets: DeletedSets::default(),
         ledgers: Arc::clone(&ledgers),
         events: Recorder::supervised(client.clone(), clock::now, &supervisor),
-        settings: Settings {
+        settings: AdmissionSettings {
             request_timeout: args.request_timeout,
             grace_delete: args.features.grace_delete(),
             max_rules: args.max_rules_per_namespace,
@@ -156,7 +159,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     });
     let address = socket.local_addr()?;
     let health = Health::new(shutdown.clone(), exposition);
-    let own = dial::Own::default();
+    let own = self_check::OwnConnections::default();
     add_checks(&health, &index, address, &resolver, &own);
     add_life(&health, &supervisor, sight);
     let webhooks = Listener {
@@ -166,9 +169,9 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             server_config(Arc::clone(&resolver), clients.clone()).context("TLS can't be set up")?,
         ),
         clients,
-        router: guard(
-            webhooks::router(
-                guarded(
+        router: filter_paths(
+            webhooks::webhook_router(
+                guard_handlers(
                     admission::handlers(&context),
                     &supervisor,
                     &index.timeline,
@@ -194,7 +197,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         limits: limits.clone(),
         metrics,
         shutdown: last.clone(),
-        own: dial::Own::default(),
+        own: self_check::OwnConnections::default(),
     };
     let (webhooks, probes) = (
         keep_listener(&supervisor, "the webhook listener", webhooks),
@@ -205,7 +208,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     if args.install {
         tokio::select! {
             () = index.wait_listed() => {}
-            fault = supervisor.failed() => return Err(fault.into()),
+            fault = supervisor.wait_for_fault() => return Err(fault.into()),
         }
         // From here on the API server asks; answer well from the first review
         let ca_bundle = kept.as_ref().map(|kept| kept.bundle.clone());
@@ -230,7 +233,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let mut lame_duck = limits.lame_duck;
     let fault: Option<anyhow::Error> = tokio::select! {
         ended = ended() => ended.map(|()| None)?,
-        fault = supervisor.failed() => Some(fault.into()),
+        fault = supervisor.wait_for_fault() => Some(fault.into()),
         why = index.timeline.wait_lost() => {
             // Whoever has lost the history leaves soon: nothing that it would do is of use.
             stop.cancel();
@@ -272,22 +275,22 @@ fn keep_listener(
     listener: Listener,
 ) -> tokio::task::JoinHandle<()> {
     let shutdown = listener.shutdown.clone();
-    supervisor.keep_until(task, move || shutdown.is_draining(), listener.serve())
+    supervisor.spawn_supervised_until(task, move || shutdown.is_draining(), listener.serve())
 }
 
 /// What the endpoints of rules may be.
-async fn reach(args: &ServeArgs) -> anyhow::Result<Reach> {
+async fn reach(args: &ServeArgs) -> anyhow::Result<AddressPolicy> {
     let config = connect::config(&args.cluster).await?;
     let named = config.cluster_url.host().map(str::to_owned);
     let service = std::env::var("KUBERNETES_SERVICE_HOST").ok();
     let api_server = ApiServer::new(named.into_iter().chain(service));
-    let networks = Networks {
+    let networks = EndpointNetworks {
         allowed: args.endpoint_allow_cidrs.clone(),
         denied: args.endpoint_deny_cidrs.clone(),
         link_local: args.allow_link_local_endpoints,
-        api_server: api_server.written(),
+        api_server: api_server.literal_addresses(),
     };
-    Ok(Reach {
+    Ok(AddressPolicy {
         networks,
         api_server,
     })
@@ -307,11 +310,11 @@ fn add_checks(
     health: &Health,
     index: &Arc<Index>,
     address: std::net::SocketAddr,
-    resolver: &Arc<Resolver>,
-    own: &dial::Own,
+    resolver: &Arc<CertificateResolver>,
+    own: &self_check::OwnConnections,
 ) {
     let watched = Arc::clone(index);
-    health.check("caches", move || {
+    health.add_readiness_check("caches", move || {
         let synced = watched.listed();
         async move {
             if synced.all() {
@@ -323,15 +326,15 @@ fn add_checks(
     });
     let dialled = std::net::SocketAddr::new(loopback(address.ip()), address.port());
     let (resolver, own) = (Arc::clone(resolver), own.clone());
-    health.check("webhook", move || {
-        dial::check(dialled, Arc::clone(&resolver), own.clone())
+    health.add_readiness_check("webhook", move || {
+        self_check::check_served_certificate(dialled, Arc::clone(&resolver), own.clone())
     });
 }
 
-fn add_life(health: &Health, supervisor: &Supervisor, sight: Sight) {
+fn add_life(health: &Health, supervisor: &Supervisor, sight: WatchdogStatus) {
     let supervisor = supervisor.clone();
-    health.check_life(move || supervisor.fault().map(|fault| fault.to_string()));
-    health.check_life(move || sight.ill(Instant::now()));
+    health.add_liveness_check(move || supervisor.fault().map(|fault| fault.to_string()));
+    health.add_liveness_check(move || sight.liveness_failure(Instant::now()));
 }
 
 /// Where this process reaches its own listener.
@@ -349,7 +352,7 @@ async fn enforce(
     ca_bundle: Option<Vec<u8>>,
 ) -> anyhow::Result<()> {
     let namespace = &args.cluster.namespace;
-    let settings = admission::routes::Settings {
+    let settings = admission::routes::ConfigurationSettings {
         client: install::client_config(args.endpoint.webhook_url.as_deref(), namespace),
         namespace: namespace.clone(),
         ca_bundle,

@@ -14,17 +14,17 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
-use crate::admission::guarded::Denials;
+use crate::admission::guarded::DenialCounts;
 use crate::api::collaset::CollaSet;
 use crate::cluster::caches::Caches;
 use crate::cluster::rulestore::RuleStore;
-use crate::controllers::Work;
-use crate::controllers::webhooks::{Pool, RuleLabels};
+use crate::controllers::ControllerStats;
+use crate::controllers::rule_endpoints::{EndpointPool, RuleLabels};
 use crate::ledger::commit::Ledgers;
 use crate::ledger::protocol::Operation;
 use crate::telemetry::logs;
 use crate::telemetry::metrics::Exposition;
-use crate::telemetry::watchdog::Sight;
+use crate::telemetry::watchdog::WatchdogStatus;
 
 /// Adds them.
 pub fn register(exposition: &Exposition, reads: Reads) {
@@ -38,15 +38,15 @@ pub struct Reads {
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
-    pub calls: Arc<Pool>,
+    pub calls: Arc<EndpointPool>,
     /// Denials.
-    pub denials: Denials,
+    pub denials: DenialCounts,
     /// The controllers.
-    pub work: Arc<Work>,
+    pub work: Arc<ControllerStats>,
     /// Whether this replica leads.
     pub lead: watch::Receiver<bool>,
     /// What the watchdog has seen.
-    pub sight: Sight,
+    pub sight: WatchdogStatus,
     /// The clock.
     pub now: fn() -> Timestamp,
     /// The monotonic clock.
@@ -73,7 +73,7 @@ impl Collector for Reads {
             "reason",
             self.denials.counts(),
         )?;
-        let stalled = self.sight.stalled().into_iter();
+        let stalled = self.sight.stalled_probes().into_iter();
         out.family(
             "stalled",
             "1 while the watchdog sees this stand still",
@@ -144,11 +144,11 @@ impl Reads {
         ] {
             out.counter(name, help, counter.load(Ordering::Relaxed))?;
         }
-        out.passed_by_ignore(&self.calls.ignored.figures())?;
+        out.passed_by_ignore(&self.calls.ignored.ignored_by_rule())?;
         out.counter(
             "panics",
             "Panics of all tasks and threads, those included that were caught",
-            logs::panics(),
+            logs::panic_count(),
         )
     }
 
@@ -271,7 +271,7 @@ impl Reads {
         self.collasets(out, leads)?;
         let help = "1 while this replica runs the controllers";
         out.gauge("leader", help, f64::from(u8::from(leads)))?;
-        let figures = self.work.figures();
+        let figures = self.work.controller_figures();
         out.family(
             "queue_depth",
             "Keys that wait for a worker, by controller",

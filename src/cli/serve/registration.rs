@@ -7,16 +7,16 @@ use serde::Serialize;
 use tokio::sync::Notify;
 
 use super::certificates::has_segments;
-use crate::admission::routes::{self, ClientConfig, Settings};
+use crate::admission::routes::{self, ClientConfig, ConfigurationSettings};
 use crate::cli::args::ServeArgs;
 use crate::cluster::watches::registration::Told;
-use crate::domain::rules::registration::Needed;
-use crate::tls::doors::Doors;
-use crate::tls::selfmanaged::client::segment;
+use crate::domain::rules::registration::RequiredConfiguration;
+use crate::tls::path_guard::PathGuard;
+use crate::tls::selfmanaged::client_config::path_segment;
 
 /// Both configurations of a server in `namespace`, as far as they hold Pods.
-pub fn needed(namespace: &str) -> anyhow::Result<Vec<Needed>> {
-    let (mutating, validating) = routes::configurations(&Settings {
+pub fn needed(namespace: &str) -> anyhow::Result<Vec<RequiredConfiguration>> {
+    let (mutating, validating) = routes::webhook_configurations(&ConfigurationSettings {
         client: ClientConfig::Url(String::new()), // where the webhooks are sent does not matter here
         namespace: namespace.to_owned(),
         ca_bundle: None,
@@ -26,29 +26,41 @@ pub fn needed(namespace: &str) -> anyhow::Result<Vec<Needed>> {
         segment: None,
     });
     Ok(vec![
-        read("MutatingWebhookConfiguration", routes::MUTATING, &mutating)?,
+        read(
+            "MutatingWebhookConfiguration",
+            routes::MUTATING_CONFIGURATION,
+            &mutating,
+        )?,
         read(
             "ValidatingWebhookConfiguration",
-            routes::VALIDATING,
+            routes::VALIDATING_CONFIGURATION,
             &validating,
         )?,
     ])
 }
 
 /// Paths that were put back without a segment are let in, and get theirs again at once.
-pub fn told(args: &ServeArgs, doors: &Arc<Doors>, wake: Option<Arc<Notify>>) -> Told {
+pub fn told(args: &ServeArgs, doors: &Arc<PathGuard>, wake: Option<Arc<Notify>>) -> Told {
     let (doors, wake) = (Arc::clone(doors), wake.filter(|_| has_segments(args)));
     Arc::new(move |configuration| {
         let Some(wake) = &wake else { return };
-        if configuration.clients().any(|c| segment(c).is_none()) {
-            doors.saw_plain();
+        if configuration
+            .client_configs()
+            .any(|c| path_segment(c).is_none())
+        {
+            doors.allow_plain_paths();
             wake.notify_one();
         }
     })
 }
 
-fn read(kind: &'static str, name: &'static str, object: &impl Serialize) -> anyhow::Result<Needed> {
-    let needed = serde_json::to_value(object).and_then(|value| Needed::read(kind, name, value));
+fn read(
+    kind: &'static str,
+    name: &'static str,
+    object: &impl Serialize,
+) -> anyhow::Result<RequiredConfiguration> {
+    let needed = serde_json::to_value(object)
+        .and_then(|value| RequiredConfiguration::from_installed(kind, name, value));
     needed.with_context(|| format!("the own {kind} can't be read"))
 }
 
@@ -62,7 +74,7 @@ mod tests {
 
     #[test]
     fn configurations_that_are_installed_send_all_that_is_needed() {
-        let (mutating, validating) = routes::configurations(&Settings {
+        let (mutating, validating) = routes::webhook_configurations(&ConfigurationSettings {
             client: ClientConfig::Url("https://localhost:9443".to_owned()),
             namespace: "home".to_owned(),
             ca_bundle: Some(b"ca".to_vec()),
@@ -83,8 +95,11 @@ mod tests {
             ]);
             for (needed, stored) in needed.iter().zip(&stored) {
                 let stored = serde_json::from_value(stored.clone()).unwrap();
-                assert_eq!(needed.gap(Some(&stored), &labels), None);
-                assert!(needed.gap(None, &labels).is_some(), "{needed:?}");
+                assert_eq!(needed.configuration_gap(Some(&stored), &labels), None);
+                assert!(
+                    needed.configuration_gap(None, &labels).is_some(),
+                    "{needed:?}"
+                );
             }
         }
     }

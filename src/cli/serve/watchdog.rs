@@ -12,10 +12,10 @@ use crate::cluster::index::Index;
 use crate::cluster::pulse::Age;
 use crate::cluster::pulse::Pulses;
 use crate::cluster::rulestore::RuleStore;
-use crate::controllers::{Figures, Work};
+use crate::controllers::{ControllerFigures, ControllerStats};
 use crate::ledger::commit::Ledgers;
-use crate::tasks::{Supervisor, panicked};
-use crate::telemetry::watchdog::{self, Probe, Sight};
+use crate::tasks::{Supervisor, describe_panic};
+use crate::telemetry::watchdog::{self, WatchdogProbe, WatchdogStatus};
 
 /// Locks are held for microseconds.
 const LOCKED: Duration = Duration::from_secs(5);
@@ -34,9 +34,9 @@ const RESTART: Duration = Duration::from_secs(60);
 pub fn start(
     caches: &Caches,
     ledgers: &Arc<Ledgers<RuleStore>>,
-    work: &Arc<Work>,
+    work: &Arc<ControllerStats>,
     supervisor: &Supervisor,
-) -> std::io::Result<Sight> {
+) -> std::io::Result<WatchdogStatus> {
     let probes = vec![
         runtime(Handle::current()),
         index_lock(Arc::clone(&caches.index)),
@@ -48,34 +48,34 @@ pub fn start(
         fault(),
     ];
     let reporter = supervisor.clone();
-    watchdog::start(probes, supervisor.stop().clone(), move |panic| {
-        reporter.fail("the watchdog", panicked(panic));
+    watchdog::start_watchdog(probes, supervisor.stop().clone(), move |panic| {
+        reporter.report_fault("the watchdog", describe_panic(panic));
     })
 }
 
 /// Has the watchdog panic on purpose.
 #[cfg(feature = "faults")]
-fn fault() -> Probe {
+fn fault() -> WatchdogProbe {
     use crate::tasks::faults;
 
-    let file = faults::file("the watchdog");
-    Probe {
+    let file = faults::fault_file("the watchdog");
+    WatchdogProbe {
         name: "fault",
         restart_after: None,
-        look: Box::new(move |_| {
-            file.iter().for_each(|file| drop(faults::look(file)));
+        check: Box::new(move |_| {
+            file.iter().for_each(|file| drop(faults::apply_fault(file)));
             Ok(())
         }),
     }
 }
 
-fn runtime(handle: Handle) -> Probe {
+fn runtime(handle: Handle) -> WatchdogProbe {
     let answered = Arc::new(AtomicU64::new(0));
     let mut asked = (0, Instant::now());
-    Probe {
+    WatchdogProbe {
         name: "runtime",
         restart_after: Some(RESTART),
-        look: Box::new(move |now| {
+        check: Box::new(move |now| {
             if answered.load(Ordering::Relaxed) == asked.0 {
                 let number = asked.0 + 1;
                 asked = (number, now);
@@ -92,19 +92,19 @@ fn runtime(handle: Handle) -> Probe {
     }
 }
 
-fn index_lock(index: Arc<Index>) -> Probe {
-    Probe {
+fn index_lock(index: Arc<Index>) -> WatchdogProbe {
+    WatchdogProbe {
         name: "index-lock",
         restart_after: Some(RESTART),
-        look: Box::new(move |_| free(index.is_free(LOCKED), "the index")),
+        check: Box::new(move |_| free(index.is_free(LOCKED), "the index")),
     }
 }
 
-fn ledger_locks(ledgers: Arc<Ledgers<RuleStore>>) -> Probe {
-    Probe {
+fn ledger_locks(ledgers: Arc<Ledgers<RuleStore>>) -> WatchdogProbe {
+    WatchdogProbe {
         name: "ledger-lock",
         restart_after: Some(RESTART),
-        look: Box::new(move |_| free(ledgers.is_free(LOCKED), "a ledger")),
+        check: Box::new(move |_| free(ledgers.is_free(LOCKED), "a ledger")),
     }
 }
 
@@ -115,22 +115,22 @@ fn free(is_free: bool, what: &str) -> Result<(), String> {
     }
 }
 
-fn silent_watches(pulses: Arc<Pulses>) -> Probe {
-    Probe {
+fn silent_watches(pulses: Arc<Pulses>) -> WatchdogProbe {
+    WatchdogProbe {
         name: "watch-silent",
         restart_after: None, // the API server does not answer, or refuses
-        look: Box::new(move |now| {
+        check: Box::new(move |now| {
             longer(&pulses.ages(now), SILENT, |age| age.heard)
                 .map_err(|text| format!("nothing was heard of the watch of {text}"))
         }),
     }
 }
 
-fn motionless_watches(pulses: Arc<Pulses>) -> Probe {
-    Probe {
+fn motionless_watches(pulses: Arc<Pulses>) -> WatchdogProbe {
+    WatchdogProbe {
         name: "watch-stuck",
         restart_after: Some(Duration::ZERO),
-        look: Box::new(move |now| {
+        check: Box::new(move |now| {
             longer(&pulses.ages(now), MOTIONLESS, |age| age.moved)
                 .map_err(|text| format!("no attempt was made by the watch of {text}"))
         }),
@@ -147,12 +147,12 @@ fn longer(ages: &[Age], most: Duration, age: fn(&Age) -> Duration) -> Result<(),
     }
 }
 
-fn controllers(work: Arc<Work>) -> Probe {
+fn controllers(work: Arc<ControllerStats>) -> WatchdogProbe {
     let mut known = Progress::default();
-    Probe {
+    WatchdogProbe {
         name: "controllers",
         restart_after: Some(RESTART),
-        look: Box::new(move |now| known.look(&work.figures(), now)),
+        check: Box::new(move |now| known.look(&work.controller_figures(), now)),
     }
 }
 
@@ -161,7 +161,7 @@ fn controllers(work: Arc<Work>) -> Probe {
 struct Progress(HashMap<&'static str, (u64, Instant)>);
 
 impl Progress {
-    fn look(&mut self, all: &[Figures], now: Instant) -> Result<(), String> {
+    fn look(&mut self, all: &[ControllerFigures], now: Instant) -> Result<(), String> {
         let mut idle = Vec::new();
         for figures in all {
             let current = (figures.progress, now);
@@ -189,8 +189,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn figures(depth: usize, progress: u64) -> [Figures; 1] {
-        [Figures {
+    fn figures(depth: usize, progress: u64) -> [ControllerFigures; 1] {
+        [ControllerFigures {
             controller: "rules",
             depth,
             turns: [("done", 0), ("later", 0), ("retry", 0), ("panic", 0)],
@@ -251,12 +251,12 @@ mod tests {
             .unwrap();
         let mut probe = super::runtime(runtime.handle().clone());
         let begin = Instant::now();
-        assert_eq!((probe.look)(begin), Ok(()));
-        assert_eq!((probe.look)(begin + 15 * SECOND), Ok(()));
-        let stuck = (probe.look)(begin + 16 * SECOND);
+        assert_eq!((probe.check)(begin), Ok(()));
+        assert_eq!((probe.check)(begin + 15 * SECOND), Ok(()));
+        let stuck = (probe.check)(begin + 16 * SECOND);
         assert_eq!(stuck, Err("no task has run for 16s".to_owned()));
         runtime.block_on(tokio::task::yield_now());
-        assert_eq!((probe.look)(begin + 17 * SECOND), Ok(()));
+        assert_eq!((probe.check)(begin + 17 * SECOND), Ok(()));
     }
 
     #[test]

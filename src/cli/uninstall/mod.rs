@@ -22,7 +22,7 @@ use super::install::request::{request, request_opt};
 use super::install::{PATIENCE, delete, names};
 use super::{connect, output};
 use crate::admission::policies;
-use crate::admission::routes::{MUTATING, VALIDATING};
+use crate::admission::routes::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use crate::api::keys;
 
 /// `operating uninstall`.
@@ -49,12 +49,14 @@ pub async fn uninstall(
     keep_crds: bool,
 ) -> anyhow::Result<String> {
     // First, so that nothing denies taking the marks off, whoever uninstalls.
-    for name in policies::NAMES {
+    for name in policies::POLICY_NAMES {
         delete::<ValidatingAdmissionPolicyBinding>(&Api::all(client.clone()), name).await?;
         delete::<ValidatingAdmissionPolicy>(&Api::all(client.clone()), name).await?;
     }
-    delete::<MutatingWebhookConfiguration>(&Api::all(client.clone()), MUTATING).await?;
-    delete::<ValidatingWebhookConfiguration>(&Api::all(client.clone()), VALIDATING).await?;
+    delete::<MutatingWebhookConfiguration>(&Api::all(client.clone()), MUTATING_CONFIGURATION)
+        .await?;
+    delete::<ValidatingWebhookConfiguration>(&Api::all(client.clone()), VALIDATING_CONFIGURATION)
+        .await?;
     finalizers::strip(client).await?;
     if !keep_crds {
         crds::remove(client).await?;

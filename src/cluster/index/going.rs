@@ -1,7 +1,7 @@
 //! Pods that go with their CollaSet, as far as the caches know.
 
 use super::State;
-use crate::domain::grace;
+use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
 impl State {
@@ -16,7 +16,7 @@ impl State {
     /// Whether a Pod is deleted through the lifecycle, and very likely because its CollaSet is: no budget holds it then. Who
     /// asks admission by this is refused if it is not so.
     pub fn goes_with_its_set(&self, pod: &Pod) -> bool {
-        grace::is_in_flight(pod) && self.lacks_its_set(pod)
+        grace_delete::is_deletion_in_flight(pod) && self.lacks_its_set(pod)
     }
 }
 

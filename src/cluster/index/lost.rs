@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::State;
 use crate::domain::lifecycle::is_held_offline;
-use crate::domain::pod::{MOMENT, Pod};
+use crate::domain::pod::{BRIEFLY_DOWN, Pod};
 use crate::ledger::store::Uid;
 
 /// When each Pod stopped serving, or changed between Ready and not Ready after that. Holds nothing of Pods that serve, that
@@ -56,16 +56,16 @@ impl State {
             return None;
         }
         if !self.following.pods.is_alive() && has_run(pod) {
-            return Some(MOMENT);
+            return Some(BRIEFLY_DOWN);
         }
         let uid = pod.metadata.uid.as_str();
         let namespace = self.namespace(&pod.metadata.namespace);
         let known = namespace.and_then(|n| n.pods.get(uid));
         if known.map_or_else(|| has_run(pod), |known| is_shift(known, pod)) {
-            return Some(MOMENT);
+            return Some(BRIEFLY_DOWN);
         }
         let since = namespace?.lost.0.get(uid)?;
-        let left = MOMENT.saturating_sub(since.elapsed());
+        let left = BRIEFLY_DOWN.saturating_sub(since.elapsed());
         (!left.is_zero()).then_some(left)
     }
 }
@@ -139,14 +139,14 @@ mod tests {
         let index = seen([pod(true, json!({})), down.clone()]);
         assert!(index.read().is_down_for_a_moment(&down));
         index.apply_pod(unlabelled(false));
-        tokio::time::advance(MOMENT / 2).await;
+        tokio::time::advance(BRIEFLY_DOWN / 2).await;
         assert!(index.read().is_down_for_a_moment(&unlabelled(false)));
         assert!(
             index.read().is_down_for_a_moment(&unlabelled(true)),
             "on its way back"
         );
-        assert_eq!(index.read().moment_left(&down), Some(MOMENT / 2));
-        tokio::time::advance(MOMENT / 2).await;
+        assert_eq!(index.read().moment_left(&down), Some(BRIEFLY_DOWN / 2));
+        tokio::time::advance(BRIEFLY_DOWN / 2).await;
         assert!(!index.read().is_down_for_a_moment(&down));
         // It is Ready for an instant: the time begins anew.
         index.apply_pod(unlabelled(true));
@@ -159,7 +159,7 @@ mod tests {
             "the leader puts the label back"
         );
         index.apply_pod(removed.clone());
-        tokio::time::advance(MOMENT).await;
+        tokio::time::advance(BRIEFLY_DOWN).await;
         assert!(
             !index.read().is_down_for_a_moment(&removed),
             "nobody puts the label back"
@@ -173,7 +173,7 @@ mod tests {
         index.following.trust();
         index.replace_pods(vec![down.clone()], 7);
         assert!(index.read().is_down_for_a_moment(&down));
-        tokio::time::advance(MOMENT).await;
+        tokio::time::advance(BRIEFLY_DOWN).await;
         index.replace_pods(vec![down.clone()], 8);
         assert!(!index.read().is_down_for_a_moment(&down));
     }
@@ -226,10 +226,10 @@ mod tests {
     async fn what_was_known_counts_for_nothing_while_no_watch_tells() {
         let down = unlabelled(false);
         let index = seen([pod(true, json!({})), down.clone()]);
-        tokio::time::advance(MOMENT).await;
+        tokio::time::advance(BRIEFLY_DOWN).await;
         assert!(!index.read().is_down_for_a_moment(&down));
         index.following.pods.lose();
-        assert_eq!(index.read().moment_left(&down), Some(MOMENT));
+        assert_eq!(index.read().moment_left(&down), Some(BRIEFLY_DOWN));
         let pending = pod(false, json!({ "status": { "phase": "Pending" } }));
         assert!(!index.read().is_down_for_a_moment(&pending));
     }

@@ -28,8 +28,8 @@ use super::tally::Tally;
 use super::timeline::Timeline;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::{Owner, Pod};
-use crate::domain::rules::Skips;
-use crate::domain::rules::webhook::Verdicts;
+use crate::domain::rules::SkipAnnotation;
+use crate::domain::rules::webhook::EndpointVerdicts;
 use crate::ledger::store::{RuleKey, Snapshot, Uid};
 use lost::Lost;
 
@@ -46,7 +46,7 @@ pub struct Index {
     position: watch::Sender<u64>,
     listed: watch::Sender<Listed>,
     changes: Changes,
-    skips: Skips,
+    skips: SkipAnnotation,
 }
 
 /// The kinds that have been listed at least once.
@@ -113,7 +113,7 @@ pub struct Entry {
     /// Compiled, with its claims.
     pub snapshot: Snapshot,
     /// What the endpoints of its webhook rules have let pass.
-    pub verdicts: Arc<Verdicts>,
+    pub verdicts: Arc<EndpointVerdicts>,
     /// Counts of the Pods that it selects.
     pub tally: Tally,
 }
@@ -144,14 +144,14 @@ impl Default for Index {
             position: watch::Sender::new(0),
             listed: watch::Sender::new(Listed::default()),
             changes: Changes::default(),
-            skips: Skips::default(),
+            skips: SkipAnnotation::default(),
         }
     }
 }
 
 impl Index {
     /// An empty index; `skips` says whether Pods can skip the rules in it.
-    pub fn new(skips: Skips) -> Index {
+    pub fn new(skips: SkipAnnotation) -> Index {
         Index {
             skips,
             ..Index::default()
@@ -159,7 +159,7 @@ impl Index {
     }
 
     /// Whether Pods can skip rules.
-    pub fn skips(&self) -> Skips {
+    pub fn skips(&self) -> SkipAnnotation {
         self.skips
     }
 
@@ -340,7 +340,7 @@ impl Namespace {
     /// namespace of the same name: nothing can be created in one that is terminating. Timestamps are whole seconds, and a
     /// Pod of the same second may be of either namespace.
     pub fn takes_along(&self, pod: &Pod) -> bool {
-        pod.created()
+        pod.created_at()
             .zip(self.terminating_since)
             .is_some_and(|(created, since)| created < since)
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use jiff::Timestamp;
 
 use super::{Change, Index, Kind, Namespace};
-use crate::domain::rules::mark::Seen;
+use crate::domain::rules::enforcement::ObservedNamespace;
 
 /// A namespace, as far as the index keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,8 +35,8 @@ impl NamespaceFacts {
 
 impl Namespace {
     /// The version that the watch delivered last, with its mark. `None` until the namespace has been seen.
-    pub fn seen(&self) -> Option<Seen> {
-        Seen::new(&self.uid, self.version, self.labels.as_ref()?)
+    pub fn seen(&self) -> Option<ObservedNamespace> {
+        ObservedNamespace::new(&self.uid, self.version, self.labels.as_ref()?)
     }
 }
 

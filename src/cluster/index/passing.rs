@@ -3,7 +3,9 @@
 use super::{Entry, State};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::{candidates, rejections_of, rejects_at_once};
+use crate::domain::rules::stage::{
+    has_immediate_rejection, operation_rejections, stage_candidates,
+};
 use crate::domain::rules::webhook::Candidate;
 
 impl State {
@@ -21,13 +23,13 @@ impl State {
     pub fn passing(&self, stage: Stage, pod: &Pod, mut waiting: Vec<Candidate>) -> Vec<Candidate> {
         for entry in self.covering(pod) {
             let rules = &entry.snapshot.rules;
-            if waiting.is_empty() || rejects_at_once(rules, stage, pod) {
+            if waiting.is_empty() || has_immediate_rejection(rules, stage, pod) {
                 return Vec::new();
             }
-            if rules.webhooks(stage).next().is_some() {
+            if rules.webhook_rules(stage).next().is_some() {
                 waiting.retain(|waiting| {
                     let own = std::slice::from_ref(waiting);
-                    rejections_of(rules, stage, pod, own, &entry.verdicts)
+                    operation_rejections(rules, stage, pod, own, &entry.verdicts)
                         .next()
                         .is_none()
                 });
@@ -38,7 +40,9 @@ impl State {
 
     /// Whether no rule of the stage keeps all operations on the Pod waiting. False if none waits.
     pub fn any_passes(&self, stage: Stage, pod: &Pod) -> bool {
-        !self.passing(stage, pod, candidates(stage, pod)).is_empty()
+        !self
+            .passing(stage, pod, stage_candidates(stage, pod))
+            .is_empty()
     }
 }
 

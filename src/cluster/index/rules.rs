@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Change, Entry, Index, Kind, State};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::tally::Tally;
-use crate::domain::rules::webhook::Verdicts;
+use crate::domain::rules::webhook::EndpointVerdicts;
 use crate::ledger::store::Snapshot;
 
 impl Index {
@@ -76,7 +76,7 @@ impl Index {
             home.rules.insert(
                 name.clone(),
                 Entry {
-                    verdicts: Arc::new(Verdicts::of(&object, &snapshot.rules)),
+                    verdicts: Arc::new(EndpointVerdicts::from_status(&object, &snapshot.rules)),
                     object: Arc::new(object),
                     snapshot,
                     tally,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::{Namespace, State};
 use crate::cluster::tally::Tally;
-use crate::domain::announced::is_counted;
+use crate::domain::announced_disruption::counts_as_available;
 use crate::domain::pod::Pod;
-use crate::domain::rules::effect::Silent;
-use crate::domain::rules::{Expected, RuleSet};
+use crate::domain::rules::conditions::UnknownReplicasOwners;
+use crate::domain::rules::{ExpectedPods, RuleSet};
 use crate::ledger::protocol::View;
 use crate::ledger::store::Uid;
 
@@ -45,16 +45,16 @@ impl State {
 
 impl State {
     /// How many Pods there should be by rules that may not be stored yet; counted anew.
-    pub fn expected(&self, rules: &RuleSet) -> Expected {
+    pub fn expected(&self, rules: &RuleSet) -> ExpectedPods {
         let tally = self.counted(rules);
-        Expected {
+        ExpectedPods {
             total: tally.expected(),
             base: tally.base(),
         }
     }
 
     /// What the owners of the Pods do not say, by rules that may not be stored yet; counted anew.
-    pub fn silent(&self, rules: &RuleSet) -> Silent {
+    pub fn silent(&self, rules: &RuleSet) -> UnknownReplicasOwners {
         self.counted(rules).silent()
     }
 
@@ -93,6 +93,6 @@ impl View<Uid> for PodView<'_> {
     fn is_available(&self, pod: &Uid) -> bool {
         self.pods
             .get(pod)
-            .is_some_and(|p| is_counted(p) && self.rules.selects(p))
+            .is_some_and(|p| counts_as_available(p) && self.rules.selects(p))
     }
 }

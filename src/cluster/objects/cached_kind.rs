@@ -13,7 +13,7 @@ use crate::api::keys;
 use crate::api::resourcecontext::ResourceContextSpec;
 use crate::cluster::kind::Kind;
 use crate::cluster::sizes::wire::Object;
-use crate::domain::collaset::observed::{Claim, Pool, Revision};
+use crate::domain::collaset::observed::{InstancePool, Pvc, Revision};
 use crate::domain::pod::{Metadata, Owner};
 
 /// A kind that is cached.
@@ -199,11 +199,11 @@ pub struct ClaimObject {
 }
 
 impl CachedKind for ClaimObject {
-    type Kept = Claim;
+    type Kept = Pvc;
     const LABELS: Option<&'static str> = Some("kusionstack.io/control=true");
     const KIND: Kind = Kind::PersistentVolumeClaim;
 
-    fn store(objects: &Objects) -> &Store<Claim> {
+    fn store(objects: &Objects) -> &Store<Pvc> {
         &objects.claims
     }
 
@@ -212,10 +212,10 @@ impl CachedKind for ClaimObject {
     }
 
     /// None without the label by which they are watched, also where an answer brings one.
-    fn keep(self) -> Option<Claim> {
+    fn keep(self) -> Option<Pvc> {
         let control = self.metadata.labels.get(keys::CONTROL);
         let is_watched = control.is_some_and(|value| value == keys::CONTROL_VALUE);
-        (is_watched && is_ours(&self.metadata)).then(|| Claim {
+        (is_watched && is_ours(&self.metadata)).then(|| Pvc {
             controller: controller_uid(&self.metadata),
             creation_timestamp: created(&self.metadata),
             name: self.metadata.name,
@@ -236,11 +236,11 @@ pub struct PoolObject {
 }
 
 impl CachedKind for PoolObject {
-    type Kept = Pool;
+    type Kept = InstancePool;
     const LABELS: Option<&'static str> = None;
     const KIND: Kind = Kind::ResourceContext;
 
-    fn store(objects: &Objects) -> &Store<Pool> {
+    fn store(objects: &Objects) -> &Store<InstancePool> {
         &objects.pools
     }
 
@@ -248,8 +248,8 @@ impl CachedKind for PoolObject {
         &self.metadata
     }
 
-    fn keep(self) -> Option<Pool> {
-        Some(Pool {
+    fn keep(self) -> Option<InstancePool> {
+        Some(InstancePool {
             name: self.metadata.name,
             uid: self.metadata.uid,
             resource_version: self.metadata.resource_version.to_string(),

@@ -7,7 +7,7 @@ pub mod store;
 pub mod write;
 
 use crate::api::collaset::CollaSet;
-use crate::domain::collaset::observed::{Claim, Pool, Revision, pool_name};
+use crate::domain::collaset::observed::{InstancePool, Pvc, Revision, pool_name};
 
 pub use cached_kind::{CachedKind, ClaimObject, PoolObject, RevisionObject, SetObject};
 use store::Store;
@@ -20,9 +20,9 @@ pub struct Objects {
     /// ControllerRevisions that a CollaSet controls, or nobody.
     pub revisions: Store<Revision>,
     /// PersistentVolumeClaims with `kusionstack.io/control=true` that a CollaSet controls, or nobody.
-    pub claims: Store<Claim>,
+    pub claims: Store<Pvc>,
     /// ResourceContexts.
-    pub pools: Store<Pool>,
+    pub pools: Store<InstancePool>,
 }
 
 impl Objects {

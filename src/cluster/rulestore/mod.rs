@@ -23,10 +23,10 @@ use super::position::{self, Unread};
 use super::watch::CatchUp;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::apirequest;
-use crate::domain::announced::{Announced, announced};
+use crate::domain::announced_disruption::{AnnouncedDisruption, announced_disruption};
 use crate::domain::inplace;
-use crate::domain::rules::ignores;
-use crate::domain::rules::{RuleSet, Skips};
+use crate::domain::rules::ignore_policy;
+use crate::domain::rules::{RuleSet, SkipAnnotation};
 use crate::ledger::protocol::View;
 use crate::ledger::store::{Claims, RuleKey, Snapshot, Store, Uid, WriteError};
 
@@ -345,7 +345,7 @@ impl Store for RuleStore {
     fn serves_deferred(&self, rules: &RuleSet, pod: &Uid) -> Option<bool> {
         let state = self.index.read();
         let pod = state.pod(&rules.namespace, pod)?;
-        pod.is_available().then(|| inplace::is_deferred(pod))
+        pod.is_available().then(|| inplace::is_resize_deferred(pod))
     }
 
     fn unreadable(&self, rules: &RuleSet) -> Option<String> {
@@ -358,7 +358,7 @@ impl Store for RuleStore {
         })
     }
 
-    fn announced(&self, rules: &RuleSet) -> Vec<(String, Announced)> {
+    fn announced(&self, rules: &RuleSet) -> Vec<(String, AnnouncedDisruption)> {
         let state = self.index.read();
         let Some(entry) = state.rule(&rules.namespace, &rules.name) else {
             return Vec::new();
@@ -367,7 +367,7 @@ impl Store for RuleStore {
         let serving = first.filter_map(|(_, uid)| state.pod(&rules.namespace, uid));
         let serving = serving.filter(|pod| pod.is_available());
         serving
-            .filter_map(|pod| Some((pod.metadata.name.clone(), announced(pod)?)))
+            .filter_map(|pod| Some((pod.metadata.name.clone(), announced_disruption(pod)?)))
             .collect()
     }
 
@@ -391,7 +391,11 @@ impl Store for RuleStore {
 impl Snapshot {
     /// The object as the ledger sees it; what `known` has compiled from the same generation is used again, and so are its
     /// claims if the ledger has vanished.
-    pub fn of(object: &PodTransitionRule, known: Option<&Snapshot>, skips: Skips) -> Snapshot {
+    pub fn of(
+        object: &PodTransitionRule,
+        known: Option<&Snapshot>,
+        skips: SkipAnnotation,
+    ) -> Snapshot {
         let meta = &object.metadata;
         let ledger = object.status.as_ref().and_then(|s| s.ledger.as_ref());
         // What could not be read is looked at anew: after a change of the CRD the API server may serve the same generation in
@@ -400,7 +404,7 @@ impl Snapshot {
             s.rules.selector.is_ok()
                 && Some(&*s.rules.uid) == meta.uid.as_deref()
                 && Some(s.rules.generation) == meta.generation
-                && s.rules.ignores == ignores::listed(meta.annotations.as_ref())
+                && s.rules.ignores == ignore_policy::acknowledged_names(meta.annotations.as_ref())
         };
         let version = meta.resource_version.as_deref();
         let version = version.and_then(|v| v.parse().ok()).unwrap_or(0);

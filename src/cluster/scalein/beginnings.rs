@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::marks::{is_firm, is_held};
 use crate::cluster::index::Namespace;
-use crate::domain::grace;
+use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 use crate::ledger::store::Uid;
 
@@ -27,7 +27,7 @@ impl Beginnings {
             match is_firm(other) {
                 true => !is_held(other, now_nanos),
                 // A Pod that is kept after all counts until it is back on traffic.
-                false => begins || grace::is_in_flight(other),
+                false => begins || grace_delete::is_deletion_in_flight(other),
             }
         });
         let may = others.count() < room_to_begin(home, owner);
@@ -51,7 +51,7 @@ impl Beginnings {
 }
 
 fn is_yet_to_begin(pod: &Pod) -> bool {
-    grace::is_begun(pod) && !grace::is_in_flight(pod)
+    grace_delete::is_deletion_requested(pod) && !grace_delete::is_deletion_in_flight(pod)
 }
 
 /// How many of the chosen Pods may begin. Where Pods of the owner that are not managed make it too many, they go one by one: how many

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::api::keys::Family;
-use crate::domain::grace;
+use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
 /// Once the rules have held a Pod for so long, the owner may choose another Pod in its place.
@@ -18,7 +18,7 @@ const AHEAD: Duration = Duration::from_secs(300);
 
 /// Whether a Pod is to go whatever its owner chooses: somebody else has asked for its deletion.
 pub(super) fn is_firm(pod: &Pod) -> bool {
-    grace::is_begun(pod) && grace::scaled_in_by(pod).is_none()
+    grace_delete::is_deletion_requested(pod) && grace_delete::scale_in_replica_set(pod).is_none()
 }
 
 /// Whether a Pod that its owner has chosen may lapse: nobody has asked for it lately, or its rules hold it whoever asks.
@@ -28,7 +28,7 @@ pub(super) fn may_lapse(pod: &Pod, now_nanos: u64) -> bool {
 
 /// Whether nobody has asked for the deletion of a Pod for [`LAPSE`].
 pub(super) fn is_forgotten(pod: &Pod, now_nanos: u64) -> bool {
-    let asked = grace::asked_at(pod).unwrap_or(0);
+    let asked = grace_delete::deletion_requested_at(pod).unwrap_or(0);
     is_past(asked, LAPSE, now_nanos)
 }
 
@@ -40,16 +40,16 @@ pub(super) fn is_held(pod: &Pod, now_nanos: u64) -> bool {
 
 /// Whether a Pod that its owner alone has chosen is off traffic, or goes off, and the owner has forgotten it.
 pub(super) fn is_left(pod: &Pod, now_nanos: u64) -> bool {
-    grace::scaled_in_by(pod).is_some() && !waits(pod) && is_forgotten(pod, now_nanos)
+    grace_delete::scale_in_replica_set(pod).is_some() && !waits(pod) && is_forgotten(pod, now_nanos)
 }
 
 /// Whether the deletion of a Pod has not begun, or waits for its rules.
 pub(super) fn waits(pod: &Pod) -> bool {
-    !grace::is_in_flight(pod) || waits_since(pod).is_some()
+    !grace_delete::is_deletion_in_flight(pod) || waits_since(pod).is_some()
 }
 
 fn waits_since(pod: &Pod) -> Option<&str> {
-    pod.label(&Family::PreCheck.key(grace::ID))
+    pod.label(&Family::PreCheck.key(grace_delete::DELETION_ID))
 }
 
 /// Whether `span` has passed. No server writes a time further ahead than [`AHEAD`]; such a time counts as past.

@@ -12,7 +12,7 @@ mod tests;
 mod wake;
 
 use super::index::Namespace;
-use crate::domain::grace;
+use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
 use marks::{is_firm, is_held, is_left, may_lapse};
@@ -27,7 +27,7 @@ pub use wake::wakes_owner;
 pub fn others_chosen(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> Option<usize> {
     let serves = pod.is_available();
     let going = home.living(owner).filter(|other| {
-        grace::is_begun(other)
+        grace_delete::is_deletion_requested(other)
             && !is_held(other, now_nanos)
             && (serves || is_firm(other) || !(other.is_available() || is_left(other, now_nanos)))
     });
@@ -53,7 +53,7 @@ pub fn has_lapsed(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> b
     let wanted = (home.most_surplus(owner) as usize).saturating_sub(by_others.count());
     let chosen = home
         .living(owner)
-        .filter(|other| grace::scaled_in_by(other) == Some(owner));
+        .filter(|other| grace_delete::scale_in_replica_set(other) == Some(owner));
     let lapsing = lapsing(chosen.map(|other| &**other).collect(), wanted, now_nanos);
     lapsing
         .iter()
@@ -71,7 +71,7 @@ fn lapsing(mut chosen: Vec<&Pod>, wanted: usize, now_nanos: u64) -> Vec<&Pod> {
         (
             !pod.is_available(),
             !is_held(pod, now_nanos),
-            grace::asked_at(pod),
+            grace_delete::deletion_requested_at(pod),
         )
     });
     chosen.truncate(too_many);

@@ -52,9 +52,15 @@ fn with_labels(mut pod: Pod, labels: &[(String, String)]) -> Pod {
 fn waiting(pod: Pod, seconds: u64) -> Pod {
     let since = ((NOW - seconds) * SECOND).to_string();
     let begun = [
-        (Family::Operating.key(grace::ID), since.clone()),
-        (Family::OperationType.key(grace::ID), grace::TYPE.to_owned()),
-        (Family::PreCheck.key(grace::ID), since),
+        (
+            Family::Operating.key(grace_delete::DELETION_ID),
+            since.clone(),
+        ),
+        (
+            Family::OperationType.key(grace_delete::DELETION_ID),
+            grace_delete::DELETION_TYPE.to_owned(),
+        ),
+        (Family::PreCheck.key(grace_delete::DELETION_ID), since),
     ];
     with_labels(pod, &begun)
 }
@@ -62,7 +68,9 @@ fn waiting(pod: Pod, seconds: u64) -> Pod {
 /// The Pod in its lifecycle, let go by its rules.
 fn off_traffic(pod: Pod) -> Pod {
     let mut pod = waiting(pod, 0);
-    pod.metadata.labels.remove(&Family::PreCheck.key(grace::ID));
+    pod.metadata
+        .labels
+        .remove(&Family::PreCheck.key(grace_delete::DELETION_ID));
     pod
 }
 
@@ -278,7 +286,13 @@ fn preparing(asked: u64) -> Pod {
 
 /// The Pod, which may be deleted.
 fn in_operate(pod: Pod) -> Pod {
-    with_labels(pod, &[(Family::Operate.key(grace::ID), "1".to_owned())])
+    with_labels(
+        pod,
+        &[(
+            Family::Operate.key(grace_delete::DELETION_ID),
+            "1".to_owned(),
+        )],
+    )
 }
 
 fn wakes(wanted: usize, chosen: &Pod, other: Pod) -> bool {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::marks::{LAPSE, is_held, is_left, is_past};
 use crate::api::keys;
 use crate::cluster::index::Namespace;
-use crate::domain::grace;
+use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
 /// Whether the leader is to wake an owner for a Pod that it chose: the owner has forgotten the Pod, or the rules have held the Pod for
@@ -17,7 +17,7 @@ pub fn wakes_owner(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> 
     is_alive
         && is_wake_due(pod, now_nanos)
         && match is_left(pod, now_nanos) {
-            true => grace::permits(pod) || has_rival(home, owner),
+            true => grace_delete::permits_deletion(pod) || has_rival(home, owner),
             false => is_held(pod, now_nanos) && has_rival(home, owner),
         }
         && home.most_surplus(owner) > 0
@@ -34,8 +34,9 @@ fn is_wake_due(pod: &Pod, now_nanos: u64) -> bool {
 
 /// Whether an owner has not asked for a forgotten Pod although the leader woke it, and has another Pod that is down.
 pub(super) fn is_given_up(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
-    let asked = grace::asked_at(pod).unwrap_or(0);
-    let heard = woken(pod).filter(|woken| woken.saturating_sub(asked) > grace::REFRESH_NANOS);
+    let asked = grace_delete::deletion_requested_at(pod).unwrap_or(0);
+    let heard =
+        woken(pod).filter(|woken| woken.saturating_sub(asked) > grace_delete::REFRESH_NANOS);
     is_left(pod, now_nanos)
         && heard.is_some_and(|woken| is_past(woken, LAPSE, now_nanos))
         && has_rival(home, owner)
@@ -44,7 +45,9 @@ pub(super) fn is_given_up(home: &Namespace, owner: &str, pod: &Pod, now_nanos: u
 /// Whether an owner has a Pod that is down and that nobody has asked to go. The owner prefers such a Pod to all Pods that serve.
 fn has_rival(home: &Namespace, owner: &str) -> bool {
     home.living(owner).any(|other| {
-        !(grace::is_begun(other) || grace::is_in_flight(other) || other.is_available())
+        !(grace_delete::is_deletion_requested(other)
+            || grace_delete::is_deletion_in_flight(other)
+            || other.is_available())
     })
 }
 

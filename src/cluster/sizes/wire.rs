@@ -9,7 +9,7 @@ use super::Workload;
 use crate::api::keys;
 use crate::api::selector::Selector;
 use crate::cluster::kind::Kind;
-use crate::domain::footprint::{MOST_LABELS, fitting};
+use crate::domain::footprint::{MAX_LABEL_BYTES, fitting_labels};
 use crate::domain::pod::Owner;
 use crate::ledger::store::Uid;
 
@@ -185,7 +185,7 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
             .map(Arc::new),
         _ => None,
     };
-    let labels = template_labels(kind, spec.template).map(fitting);
+    let labels = template_labels(kind, spec.template).map(fitting_labels);
     let (template_labels, template_labels_dropped) = labels.unzip();
     let workload = Workload {
         kind,
@@ -241,7 +241,7 @@ fn count(n: Option<i64>) -> u32 {
 /// name of a ReplicaSet alone tells which Deployment made it, so that nobody makes a Deployment lose its ReplicaSets by its
 /// size.
 fn selector(selector: serde_json::Value) -> Option<Selector> {
-    if selector.to_string().len() > MOST_LABELS {
+    if selector.to_string().len() > MAX_LABEL_BYTES {
         return Some(Selector::default());
     }
     Selector::compile(&serde_json::from_value(selector).ok()?).ok()

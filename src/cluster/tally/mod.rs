@@ -17,10 +17,10 @@ use self::selected::Selected;
 use super::kind::Kind;
 use super::sizes::Workloads;
 use crate::api::keys::Family;
-use crate::domain::announced::is_counted;
+use crate::domain::announced_disruption::counts_as_available;
 use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::RuleSet;
-use crate::domain::rules::effect::Silent;
+use crate::domain::rules::conditions::UnknownReplicasOwners;
 use crate::ledger::store::Uid;
 
 /// Counts of the Pods that one rule object selects.
@@ -90,9 +90,9 @@ impl Tally {
     }
 
     /// What the owners do not say, by the caches; owners that can't be read are not among it.
-    pub fn silent(&self) -> Silent {
+    pub fn silent(&self) -> UnknownReplicasOwners {
         let named = |owner: &Arc<Owner>| format!("{} {}", owner.kind, owner.name);
-        Silent {
+        UnknownReplicasOwners {
             unreadable: Vec::new(),
             unset: self.unset_owners().map(named).collect(),
             unknown: self.unknown_owners().map(named).collect(),
@@ -191,7 +191,7 @@ impl Tally {
             None => {}
         }
         let uid = || Uid::from(pod.metadata.uid.as_str());
-        if is_counted(pod) {
+        if counts_as_available(pod) {
             step(&mut self.available);
         } else if alive {
             set(&mut self.unavailable, (unavailable_since(pod), uid()), add);

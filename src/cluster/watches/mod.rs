@@ -152,5 +152,5 @@ fn spawn<T, S>(
         caches.index.timeline.clone(),
         stop,
     );
-    supervisor.keep(task, watch);
+    supervisor.spawn_supervised(task, watch);
 }

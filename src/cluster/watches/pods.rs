@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::cluster::caches::Caches;
 use crate::cluster::owners::Neighbours;
 use crate::cluster::watch::{Sink, UnreadableObjects};
-use crate::domain::footprint::{MOST, excess};
+use crate::domain::footprint::{MAX_POD_BYTES, excess_message};
 use crate::domain::pod::{Metadata, Pod};
 
 /// The sink of managed Pods.
@@ -30,12 +30,12 @@ impl Pods {
 impl Sink<Pod> for Pods {
     fn parse(&self, raw: &str) -> serde_json::Result<Pod> {
         let mut pod: Pod = serde_json::from_str(raw)?;
-        let bytes = pod.bytes();
-        if bytes > MOST {
+        let bytes = pod.pod_bytes();
+        if bytes > MAX_POD_BYTES {
             let Metadata {
                 namespace, name, ..
             } = &pod.metadata;
-            let excess = excess(bytes);
+            let excess = excess_message(bytes);
             return Err(serde_json::Error::custom(format!(
                 "Pod {namespace}/{name} {excess}"
             )));

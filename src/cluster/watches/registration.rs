@@ -9,17 +9,19 @@ use crate::cluster::caches::Caches;
 use crate::cluster::changes::Change;
 use crate::cluster::registration::{News, Stored};
 use crate::cluster::watch::{CatchUp, Sink, Source, UnreadableObjects};
-use crate::domain::rules::registration::{Configuration, Needed, REMEDY};
+use crate::domain::rules::registration::{
+    CONFIGURATION_REMEDY, RequiredConfiguration, WebhookConfiguration,
+};
 use crate::tasks::Supervisor;
 
 /// Who is told of every configuration that is stored.
-pub type Told = Arc<dyn Fn(&Configuration) + Send + Sync>;
+pub type Told = Arc<dyn Fn(&WebhookConfiguration) + Send + Sync>;
 
 /// Watches the configurations, each by its name: the server may read no others.
 pub fn start(
     client: &Client,
     caches: &Caches,
-    needed: Vec<Needed>,
+    needed: Vec<RequiredConfiguration>,
     told: &Told,
     supervisor: &Supervisor,
 ) {
@@ -40,7 +42,7 @@ pub fn start(
             place: caches.registration.expect(needed),
         };
         let (sink, catch_up) = (Arc::new(sink), CatchUp::default());
-        super::spawn::<Configuration, _>(client, caches, source, sink, catch_up, supervisor);
+        super::spawn::<WebhookConfiguration, _>(client, caches, source, sink, catch_up, supervisor);
     }
 }
 
@@ -61,7 +63,7 @@ impl One {
             match self.caches.registration.news() {
                 Some(News::Lacking(gap)) => warn!(
                     gap,
-                    "the API server does not send all that the rules hold; {REMEDY}"
+                    "the API server does not send all that the rules hold; {CONFIGURATION_REMEDY}"
                 ),
                 Some(News::Whole) => info!("the API server sends all that the rules hold again"),
                 None => {}
@@ -70,25 +72,25 @@ impl One {
     }
 }
 
-impl Sink<Configuration> for One {
-    fn parse(&self, raw: &str) -> serde_json::Result<Configuration> {
+impl Sink<WebhookConfiguration> for One {
+    fn parse(&self, raw: &str) -> serde_json::Result<WebhookConfiguration> {
         serde_json::from_str(raw)
     }
     fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
         Some(&self.caches.unreadable)
     }
-    fn replace(&self, objects: Vec<Configuration>, _version: u64) {
+    fn replace(&self, objects: Vec<WebhookConfiguration>, _version: u64) {
         let found = objects.into_iter().next();
         self.set(found.map_or(Stored::Absent, Stored::There));
     }
-    fn apply(&self, object: Configuration) {
+    fn apply(&self, object: WebhookConfiguration) {
         self.set(Stored::There(object));
     }
-    fn delete(&self, _object: Configuration) {
+    fn delete(&self, _object: WebhookConfiguration) {
         self.set(Stored::Absent);
     }
     fn bookmark(&self, _version: u64) {}
-    fn unreadable(&self, _raw: &str) -> Option<Configuration> {
+    fn unreadable(&self, _raw: &str) -> Option<WebhookConfiguration> {
         self.set(Stored::Unknown);
         None
     }

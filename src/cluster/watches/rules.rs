@@ -6,7 +6,7 @@ use crate::api::keys;
 use crate::api::podtransitionrule::{self, PodTransitionRule};
 use crate::cluster::caches::Caches;
 use crate::cluster::watch::{Sink, UnreadableObjects};
-use crate::domain::rules::ignores;
+use crate::domain::rules::ignore_policy;
 
 /// The sink of PodTransitionRules.
 pub(crate) struct Rules(pub(crate) Caches);
@@ -18,7 +18,7 @@ impl Sink<PodTransitionRule> for Rules {
         rule.metadata.managed_fields = None;
         if let Some(annotations) = &mut rule.metadata.annotations {
             annotations.retain(|key, value| {
-                key == keys::IGNORES_FAILURES && value.len() <= ignores::MOST_BYTES
+                key == keys::IGNORES_FAILURES && value.len() <= ignore_policy::MAX_ANNOTATION_BYTES
             });
         }
         rule.metadata.labels = None;

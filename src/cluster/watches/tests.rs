@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::keys;
 use crate::cluster::index::Index;
-use crate::domain::footprint::MOST;
+use crate::domain::footprint::MAX_POD_BYTES;
 
 fn deliver(caches: &Caches, kind: &str, object: &Value) -> Option<u64> {
     let source = Source::all("/api/v1/pods");
@@ -70,7 +70,7 @@ fn pod_above_the_bound_counts_once_whatever_its_events() {
             "spec": { "containers": [{ "name": "app", "image": image }] },
         })
     };
-    let long = "x".repeat(MOST);
+    let long = "x".repeat(MAX_POD_BYTES);
     for version in 7..10 {
         deliver(&caches, "MODIFIED", &pod(version, &long));
         assert!(!index.read().pod("n", "web-1").unwrap().is_readable());

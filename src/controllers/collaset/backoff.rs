@@ -8,28 +8,28 @@ use crate::api::keys;
 use crate::domain::pod::Pod;
 
 /// First and longest pause.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(15));
+const DELAY_RANGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(15));
 /// A Pod that has run for so long before it ended begins anew, as a container does with its kubelet. So does one of another revision.
-const LONG: Duration = Duration::from_mins(10);
+const LONG_RUN: Duration = Duration::from_mins(10);
 
 /// What is remembered of the ends of Pods.
 #[derive(Debug, Default)]
-pub struct Backoff {
+pub struct FinishedPodBackoff {
     /// The last end of each instance ID.
-    last: HashMap<i64, Ended>,
+    last: HashMap<i64, LastFinish>,
     /// Until when each Pod is left as it is, by UID. Several of one ID may be there, if they can't be deleted.
     until: BTreeMap<String, u64>,
 }
 
 #[derive(Debug)]
-struct Ended {
+struct LastFinish {
     revision: Option<String>,
     times: u32,
 }
 
-impl Backoff {
+impl FinishedPodBackoff {
     /// Notes Pods that have ended, each once; until when each is left as it is, by UID. Times are in nanoseconds since 1970.
-    pub fn note<'a>(
+    pub fn record_finished_pods<'a>(
         &mut self,
         pods: impl Iterator<Item = &'a Pod>,
         id_of: impl Fn(&Pod) -> Option<i64>,
@@ -42,37 +42,37 @@ impl Backoff {
             };
             let uid = &pod.metadata.uid;
             let until = before.get(uid).copied();
-            let until = until.unwrap_or_else(|| self.end(id, pod, now_nanos));
+            let until = until.unwrap_or_else(|| self.record_finish(id, pod, now_nanos));
             // The clock may have been set back.
-            let until = until.min(now_nanos.saturating_add(nanos(PAUSES.1)));
+            let until = until.min(now_nanos.saturating_add(to_nanos(DELAY_RANGE.1)));
             self.until.insert(uid.clone(), until);
         }
         self.until.clone()
     }
 
     /// Notes the end of a Pod; until when it is left as it is.
-    fn end(&mut self, id: i64, pod: &Pod, now_nanos: u64) -> u64 {
+    fn record_finish(&mut self, id: i64, pod: &Pod, now_nanos: u64) -> u64 {
         let revision = pod.label(keys::REVISION).map(str::to_owned);
         let times = match self.last.get(&id) {
-            Some(last) if last.revision == revision && !ran_long(pod, now_nanos) => {
+            Some(last) if last.revision == revision && !has_run_long(pod, now_nanos) => {
                 (last.times + 1).min(20)
             }
             _ => 0,
         };
-        self.last.insert(id, Ended { revision, times });
-        let pause = PAUSES.1.min(PAUSES.0 * 2u32.pow(times));
-        now_nanos.saturating_add(nanos(pause))
+        self.last.insert(id, LastFinish { revision, times });
+        let pause = DELAY_RANGE.1.min(DELAY_RANGE.0 * 2u32.pow(times));
+        now_nanos.saturating_add(to_nanos(pause))
     }
 }
 
-fn nanos(time: Duration) -> u64 {
+fn to_nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn ran_long(pod: &Pod, now_nanos: u64) -> bool {
-    let created = pod.created().map(|at| at.as_nanosecond());
+fn has_run_long(pod: &Pod, now_nanos: u64) -> bool {
+    let created = pod.created_at().map(|at| at.as_nanosecond());
     created.is_some_and(|at| {
-        i128::from(now_nanos) - at >= i128::try_from(LONG.as_nanos()).unwrap_or(0)
+        i128::from(now_nanos) - at >= i128::try_from(LONG_RUN.as_nanos()).unwrap_or(0)
     })
 }
 
@@ -94,10 +94,10 @@ mod tests {
 
     #[test]
     fn the_pauses_double_up_to_a_quarter_of_an_hour_and_begin_anew_after_a_long_run() {
-        let mut backoff = Backoff::default();
+        let mut backoff = FinishedPodBackoff::default();
         let mut pause = |uid: &str, now: u64| {
             let pod = ended(uid, "1970-01-01T00:00:00Z");
-            let until = backoff.note([&pod].into_iter(), |_| Some(0), now * SECOND);
+            let until = backoff.record_finished_pods([&pod].into_iter(), |_| Some(0), now * SECOND);
             until[uid] / SECOND - now
         };
         assert_eq!([pause("a", 10), pause("b", 20), pause("c", 30)], [1, 2, 4]);
@@ -113,9 +113,10 @@ mod tests {
 
     #[test]
     fn ends_of_several_pods_of_an_instance_are_noted_once_each() {
-        let mut backoff = Backoff::default();
+        let mut backoff = FinishedPodBackoff::default();
         let pods = ["a", "b"].map(|uid| ended(uid, "1970-01-01T00:00:00Z"));
-        let mut until = |now: u64| backoff.note(pods.iter(), |_| Some(0), now * SECOND);
+        let mut until =
+            |now: u64| backoff.record_finished_pods(pods.iter(), |_| Some(0), now * SECOND);
         let first = until(10);
         assert_eq!([first["a"], first["b"]], [11 * SECOND, 12 * SECOND]);
         assert_eq!(until(11), first);
@@ -123,12 +124,12 @@ mod tests {
 
     #[test]
     fn pauses_begin_anew_with_another_revision() {
-        let mut backoff = Backoff::default();
+        let mut backoff = FinishedPodBackoff::default();
         let mut pause = |uid: &str, revision: &str| {
             let mut pod = ended(uid, "1970-01-01T00:00:00Z");
             let label = (keys::REVISION.to_owned(), revision.to_owned());
             pod.metadata.labels.extend([label]);
-            backoff.note([&pod].into_iter(), |_| Some(0), SECOND)[uid] / SECOND - 1
+            backoff.record_finished_pods([&pod].into_iter(), |_| Some(0), SECOND)[uid] / SECOND - 1
         };
         assert_eq!(
             [pause("a", "1"), pause("b", "1"), pause("c", "2")],
@@ -138,12 +139,12 @@ mod tests {
 
     #[test]
     fn each_instance_has_pauses_of_its_own_and_running_pods_have_none() {
-        let mut backoff = Backoff::default();
+        let mut backoff = FinishedPodBackoff::default();
         let (a, b) = (ended("a", "1970-01-01T00:00:00Z"), Pod::default());
-        let until = backoff.note([&a, &b].into_iter(), |_| Some(0), SECOND);
+        let until = backoff.record_finished_pods([&a, &b].into_iter(), |_| Some(0), SECOND);
         assert_eq!(until.len(), 1);
         let c = ended("c", "1970-01-01T00:00:00Z");
-        let until = backoff.note([&c].into_iter(), |_| Some(1), SECOND);
+        let until = backoff.record_finished_pods([&c].into_iter(), |_| Some(1), SECOND);
         assert_eq!(until["c"], 2 * SECOND);
     }
 }

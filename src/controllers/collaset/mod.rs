@@ -17,16 +17,16 @@
 //! | `leftover` | pools that are empty and that no set uses |
 //! | `call` | a request, and what its failure means; many at once |
 
-mod answers;
+mod api_request;
 mod apply;
 mod backoff;
-mod call;
-mod held;
-mod leftover;
-mod memory;
+mod blocking_rules;
+mod gc;
 mod names;
 mod observe;
 mod owner;
+mod pod_lookups;
+mod reconcile_state;
 mod refusals;
 #[cfg(test)]
 mod tests;
@@ -42,29 +42,29 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{Context, SetName};
+use super::{CollaSetName, Context};
 use crate::api::collaset::CollaSet;
 use crate::cluster::objects::positions::{self, Positions};
 use crate::cluster::queue::Outcome;
 use crate::domain::collaset::planner;
 use crate::ledger::store::Store;
-use memory::Memory;
+use reconcile_state::ReconcileState;
 
 /// The controller.
 pub struct CollaSets {
     context: Arc<Context>,
-    memories: Mutex<HashMap<SetName, Arc<Memory>>>,
+    memories: Mutex<HashMap<CollaSetName, Arc<ReconcileState>>>,
     /// The position of the Pods in etcd at the first look: what a former leader has written is at or below it. All other caches have
     /// what there was then.
-    begun: OnceCell<Begun>,
+    begun: OnceCell<TermStart>,
     caught_up: OnceCell<()>,
 }
 
 /// A set whose Pods wait for rules is looked at again after this, for the words of its conditions.
-const HELD_AGAIN: Duration = Duration::from_secs(10);
+const HELD_REQUEUE: Duration = Duration::from_secs(10);
 
 /// How far etcd was when a term began.
-struct Begun {
+struct TermStart {
     pods: u64,
     others: Positions,
 }
@@ -81,42 +81,42 @@ impl CollaSets {
     }
 
     /// One look at a CollaSet.
-    pub async fn reconcile(&self, name: SetName) -> Outcome {
+    pub async fn reconcile(&self, name: CollaSetName) -> Outcome {
         if !self.context.collasets {
             return Outcome::Done;
         }
         let Some(set) = self.context.objects.sets.get(&name.0, &name.1) else {
             self.memories.lock().remove(&name);
-            return leftover::sweep(&self.context, &name).await;
+            return gc::delete_empty_resource_context(&self.context, &name).await;
         };
-        let begun = match self.begun(&name.0).await {
+        let begun = match self.term_start_version(&name.0).await {
             Ok(begun) => begun,
             Err(error) => {
                 warn!(%error, "it is not known what a former leader has written; nothing is planned before");
                 return Outcome::Retry;
             }
         };
-        let memory = self.memory(name, &set);
-        memory.wrote_pod(begun);
+        let memory = self.set_reconcile_state(name, &set);
+        memory.record_pod_write(begun);
         let generation = set.metadata.generation.unwrap_or(0);
-        if let Some(outcome) = memory.enter(Instant::now(), generation) {
+        if let Some(outcome) = memory.begin_reconcile(Instant::now(), generation) {
             return outcome;
         }
-        let observed = match observe::observe(&self.context, &set, &memory).await {
+        let observed = match observe::observe_collaset(&self.context, &set, &memory).await {
             Ok(observed) => observed,
             Err(outcome) => return outcome,
         };
-        let mut plan = planner::plan(&observed);
-        plan.events.extend(memory.canaries(plan.pause.as_ref()));
-        let work = apply::Work::new(&self.context, &observed, &memory);
-        let done = apply::apply(&work, plan).await;
-        outcome(done, &memory, generation, !observed.held.is_empty())
+        let mut plan = planner::plan_set(&observed);
+        plan.events.extend(memory.canary_event(plan.pause.as_ref()));
+        let work = apply::PlanExecution::new(&self.context, &observed, &memory);
+        let done = apply::apply_plan(&work, plan).await;
+        requeue_outcome(done, &memory, generation, !observed.held.is_empty())
     }
 
-    async fn begun(&self, namespace: &str) -> anyhow::Result<u64> {
+    async fn term_start_version(&self, namespace: &str) -> anyhow::Result<u64> {
         let client = &self.context.client;
-        let begin = async || -> anyhow::Result<Begun> {
-            Ok(Begun {
+        let begin = async || -> anyhow::Result<TermStart> {
+            Ok(TermStart {
                 pods: self.context.ledgers.store().present(namespace).await?,
                 others: positions::read(client, &self.context.pulses).await?,
             })
@@ -125,36 +125,43 @@ impl CollaSets {
         let begun = self.begun.get_or_try_init(begin).await?;
         let catch_up = async || {
             let reached = begun.others.reached();
-            tokio::time::timeout(observe::CATCH_UP, reached).await
+            tokio::time::timeout(observe::CATCH_UP_TIMEOUT, reached).await
         };
         let caught_up = self.caught_up.get_or_try_init(catch_up).await;
         caught_up.context("a cache of what belongs to CollaSets trails")?;
         Ok(begun.pods)
     }
 
-    fn memory(&self, name: SetName, set: &CollaSet) -> Arc<Memory> {
+    fn set_reconcile_state(&self, name: CollaSetName, set: &CollaSet) -> Arc<ReconcileState> {
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
         let mut memories = self.memories.lock();
         let memory = memories.entry(name).or_default();
         if memory.uid() != uid {
-            *memory = Arc::new(Memory::new(uid)); // another set of the same name
+            *memory = Arc::new(ReconcileState::new(uid)); // another set of the same name
         }
         Arc::clone(memory)
     }
 }
 
 /// Between two looks that ask for Pods which no cache knows, however many names a spec has.
-const ASKING: Duration = Duration::from_secs(1);
+const LOOKUP_REQUEUE: Duration = Duration::from_secs(1);
 
 /// When to look again. `is_held` says whether rules hold Pods: what they say is in their status, which wakes no set.
-fn outcome(done: apply::Done, memory: &Memory, generation: i64, is_held: bool) -> Outcome {
+fn requeue_outcome(
+    done: apply::ApplyOutcome,
+    memory: &ReconcileState,
+    generation: i64,
+    is_held: bool,
+) -> Outcome {
     match done {
-        apply::Done::Failed => Outcome::After(memory.failed(Instant::now(), generation)),
-        apply::Done::Moved => Outcome::Retry,
-        apply::Done::All(again) => {
-            memory.succeeded();
-            let words = is_held.then_some(HELD_AGAIN);
-            let answers = memory.has_more_to_ask().then_some(ASKING);
+        apply::ApplyOutcome::Failed => {
+            Outcome::After(memory.record_failure(Instant::now(), generation))
+        }
+        apply::ApplyOutcome::Moved => Outcome::Retry,
+        apply::ApplyOutcome::All(again) => {
+            memory.record_success();
+            let words = is_held.then_some(HELD_REQUEUE);
+            let answers = memory.has_more_lookups().then_some(LOOKUP_REQUEUE);
             let again = again.into_iter().chain(words).chain(answers).min();
             again.map_or(Outcome::Done, Outcome::After)
         }

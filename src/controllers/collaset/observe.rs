@@ -8,45 +8,45 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::super::Context;
-use super::held::held;
-use super::memory::Memory;
-use super::names::Slot;
-use super::unmanaged::unmanaged;
+use super::blocking_rules::describe_blocking_rules;
+use super::names::NameSlot;
+use super::reconcile_state::ReconcileState;
+use super::unmanaged::find_unmanaged_pods;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::cluster::index::{Namespace, State};
 use crate::cluster::objects::Objects;
 use crate::cluster::queue::Outcome;
-use crate::domain::collaset::claims::{instance, is_usable};
-use crate::domain::collaset::has_name_of;
-use crate::domain::collaset::observed::{Claim, Observed, Revision, pool_name};
-use crate::domain::collaset::revision::data::claim_templates;
-use crate::domain::collaset::room;
+use crate::domain::collaset::has_name_of_set;
+use crate::domain::collaset::headroom;
+use crate::domain::collaset::observed::{ObservedSet, Pvc, Revision, pool_name};
+use crate::domain::collaset::pvcs::{instance_id_label, is_usable_pvc};
+use crate::domain::collaset::revision::data::pvc_templates;
 use crate::domain::pod::Pod;
 use crate::ledger::store::Store;
 
 /// Waits for the first lists this long at a time.
-const UNSYNCED: Duration = Duration::from_millis(200);
+const UNSYNCED_RETRY: Duration = Duration::from_millis(200);
 /// Waits this long for a cache to show the own writes, or those of a former leader.
-pub const CATCH_UP: Duration = Duration::from_secs(5);
+pub const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What there is, as of this controller's own last writes or later: those of Pods are waited for, those of the other kinds are in the
 /// caches already. What a former leader has written is waited for once, when the term begins. Nothing while the Pod watch is silent, as the ledger decides nothing then.
-pub async fn observe(
+pub async fn observe_collaset(
     context: &Context,
     set: &Arc<CollaSet>,
-    memory: &Memory,
-) -> Result<Observed, Outcome> {
+    memory: &ReconcileState,
+) -> Result<ObservedSet, Outcome> {
     let index = &context.index;
     if !index.listed().for_collasets() {
-        return Err(Outcome::After(UNSYNCED));
+        return Err(Outcome::After(UNSYNCED_RETRY));
     }
-    let position = memory.position();
-    catch_up(context, set, position).await?;
+    let position = memory.required_pod_version();
+    wait_for_pod_cache(context, set, position).await?;
     // Before the caches are looked at: it may take its time.
-    let unmanaged = unmanaged(context, set, memory).await;
-    if memory.position() > position {
-        catch_up(context, set, memory.position()).await?;
+    let unmanaged = find_unmanaged_pods(context, set, memory).await;
+    if memory.required_pod_version() > position {
+        wait_for_pod_cache(context, set, memory.required_pod_version()).await?;
     }
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let name = set.metadata.name.as_deref().unwrap_or_default();
@@ -57,80 +57,86 @@ pub async fn observe(
     let objects = &context.objects;
     let mut revisions = objects.revisions.controlled_by(namespace, uid);
     let orphans = objects.revisions.controlled_by(namespace, "");
-    revisions.extend(orphans.into_iter().filter(|r| is_of(r, &set)));
+    revisions.extend(
+        orphans
+            .into_iter()
+            .filter(|r| selects_orphan_revision(r, &set)),
+    );
     let mut claims = objects.claims.controlled_by(namespace, uid);
     let free = objects.claims.controlled_by(namespace, "");
-    let is_anothers = |claim: &Arc<Claim>| {
+    let is_anothers = |claim: &Arc<Pvc>| {
         let kept_for = claim.labels.get(keys::KEPT_FOR);
-        kept_for.is_some_and(|of| of != uid && lives(objects, namespace, of))
+        kept_for.is_some_and(|of| of != uid && is_set_present(objects, namespace, of))
     };
     claims.extend(free.into_iter().filter(|claim| !is_anothers(claim)));
     let mounting = !set.spec.volume_claim_templates.is_empty()
-        || claims.iter().any(|claim| claim.belongs_to(Some(uid)))
-        || revisions
-            .iter()
-            .any(|r| !claim_templates(&r.data).is_empty());
-    let Pods {
+        || claims.iter().any(|claim| claim.belongs_to_set(Some(uid)))
+        || revisions.iter().any(|r| !pvc_templates(&r.data).is_empty());
+    let SetPods {
         own: pods,
         strangers,
         orphans,
         mounts,
-    } = pods(&index.read(), namespace, uid, &set, mounting);
+    } = collect_set_pods(&index.read(), namespace, uid, &set, mounting);
     // A claim from which a webhook has taken labels serves nobody: its name is kept, or another would be made each time.
-    memory.forget_seen(|slot, name| match slot {
-        Slot::Pod(id) => pods.iter().any(|pod| {
+    memory.forget_observed_names(|slot, name| match slot {
+        NameSlot::Pod(id) => pods.iter().any(|pod| {
             let of = pod.label(keys::INSTANCE_ID);
             pod.metadata.name == name && of == Some(&id.to_string())
         }),
-        Slot::Claim(id, template) => claims.iter().any(|claim| {
+        NameSlot::Pvc(id, template) => claims.iter().any(|claim| {
             let of = claim.labels.get(keys::PVC_TEMPLATE_NAME);
-            let is_whole = instance(claim) == Some(*id) && of == Some(template);
-            claim.name == name && is_whole && is_usable(&set, claim)
+            let is_whole = instance_id_label(claim) == Some(*id) && of == Some(template);
+            claim.name == name && is_whole && is_usable_pvc(&set, claim)
         }),
     });
-    memory.keep_fences(claims.iter().map(|claim| &*claim.uid));
-    let mut refused = memory.facts(
+    memory.retain_fences(claims.iter().map(|claim| &*claim.uid));
+    let mut refused = memory.plan_refusals(
         pods.iter().map(|pod| &**pod),
         revisions.iter().map(|revision| &*revision.name),
         Instant::now(),
         set.metadata.generation.unwrap_or(0),
     );
-    refused.undeleted = context.undeleted.of(&pods);
-    refused.unstepped = context.unstepped.of(&pods);
+    refused.undeleted = context.blocked_deletions.failures_of_pods(&pods);
+    refused.unstepped = context.blocked_lifecycles.failures_of_pods(&pods);
     let now_nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
     let goes = set.metadata.deletion_timestamp.is_some();
-    Ok(Observed {
-        pool_bytes: room::MOST,
+    Ok(ObservedSet {
+        pool_bytes: headroom::MAX_POOL_BYTES,
         refused,
-        held: held(&index.read(), &pods, goes),
-        ended_until: memory.ended(pods.iter().map(|pod| &**pod), now_nanos),
+        held: describe_blocking_rules(&index.read(), &pods, goes),
+        ended_until: memory.record_finished_pods(pods.iter().map(|pod| &**pod), now_nanos),
         pool: objects.pools.get(namespace, pool_name(&set)),
         revisions,
         pods,
-        strangers,
+        pods_to_include: strangers,
         unmanaged,
         orphans,
         mounts,
-        claims,
+        pvcs: claims,
         now_nanos,
         set,
     })
 }
 
 /// Whether a set of this UID is there: the claims that it keeps are no other's.
-fn lives(objects: &Objects, namespace: &str, uid: &str) -> bool {
+fn is_set_present(objects: &Objects, namespace: &str, uid: &str) -> bool {
     let is_it = |set: &CollaSet| set.metadata.uid.as_deref() == Some(uid);
     !objects.sets.names_where(namespace, is_it).is_empty()
 }
 
 /// Waits until the Pod cache has come to this version.
-async fn catch_up(context: &Context, set: &CollaSet, version: u64) -> Result<(), Outcome> {
+async fn wait_for_pod_cache(
+    context: &Context,
+    set: &CollaSet,
+    version: u64,
+) -> Result<(), Outcome> {
     let store = context.ledgers.store();
     let caught_up = async {
         store.followed().await;
         store.caught_up(version).await;
     };
-    let done = tokio::time::timeout(CATCH_UP, caught_up).await;
+    let done = tokio::time::timeout(CATCH_UP_TIMEOUT, caught_up).await;
     done.map_err(|_| {
         let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
         warn!(?namespace, set = ?name, "the Pod cache trails, or its watch is silent; nothing is planned from it");
@@ -140,7 +146,7 @@ async fn catch_up(context: &Context, set: &CollaSet, version: u64) -> Result<(),
 
 /// What a set has to do with the Pods of its namespace, in the order of their names.
 #[derive(Default)]
-struct Pods {
+struct SetPods {
     own: Vec<Arc<Pod>>,
     strangers: Vec<Arc<Pod>>,
     orphans: Vec<Arc<Pod>>,
@@ -148,9 +154,15 @@ struct Pods {
 }
 
 /// Looks at all Pods of the namespace only where the set asks for some by name, or for the mounts of claims.
-fn pods(state: &State, namespace: &str, uid: &str, set: &CollaSet, mounting: bool) -> Pods {
+fn collect_set_pods(
+    state: &State,
+    namespace: &str,
+    uid: &str,
+    set: &CollaSet,
+    mounting: bool,
+) -> SetPods {
     let Some(home) = state.namespace(namespace) else {
-        return Pods::default();
+        return SetPods::default();
     };
     let scale = set.spec.scale_strategy.as_ref();
     let wanted = scale.map_or(&[][..], |scale| &scale.pod_to_include);
@@ -159,11 +171,11 @@ fn pods(state: &State, namespace: &str, uid: &str, set: &CollaSet, mounting: boo
         wanted.contains(&pod.metadata.name) && pod.controller().is_none_or(|o| o.uid != uid)
     };
     let is_orphan = |pod: &&Arc<Pod>| {
-        (pod.label(keys::INSTANCE_ID).is_some() || !pod.spec.claims.is_empty())
+        (pod.label(keys::INSTANCE_ID).is_some() || !pod.spec.pvcs.is_empty())
             && pod.label(keys::ORPHANED).is_none()
-            && has_name_of(name, &pod.metadata.name)
+            && has_name_of_set(name, &pod.metadata.name)
     };
-    let mut pods = Pods {
+    let mut pods = SetPods {
         own: home.owned_by(uid).cloned().collect(),
         strangers: match wanted.is_empty() {
             true => Vec::new(),
@@ -171,7 +183,7 @@ fn pods(state: &State, namespace: &str, uid: &str, set: &CollaSet, mounting: boo
         },
         orphans: home.owned_by("").filter(is_orphan).cloned().collect(),
         mounts: match mounting {
-            true => mounts(home),
+            true => pods_by_mounted_pvc(home),
             false => BTreeMap::new(),
         },
     };
@@ -182,10 +194,10 @@ fn pods(state: &State, namespace: &str, uid: &str, set: &CollaSet, mounting: boo
 }
 
 /// The Pods that mount each claim.
-fn mounts(home: &Namespace) -> BTreeMap<String, Vec<Arc<Pod>>> {
+fn pods_by_mounted_pvc(home: &Namespace) -> BTreeMap<String, Vec<Arc<Pod>>> {
     let mut mounts = BTreeMap::<String, Vec<Arc<Pod>>>::new();
     for pod in home.pods.values() {
-        for claim in &pod.spec.claims {
+        for claim in &pod.spec.pvcs {
             mounts
                 .entry(claim.clone())
                 .or_default()
@@ -200,7 +212,7 @@ fn mounts(home: &Namespace) -> BTreeMap<String, Vec<Arc<Pod>>> {
 
 /// Whether a revision without a controller carries the labels of the set's selector. A selector without `matchLabels`
 /// has no claim to any (contract Q39).
-fn is_of(revision: &Revision, set: &CollaSet) -> bool {
+fn selects_orphan_revision(revision: &Revision, set: &CollaSet) -> bool {
     let selector = set.spec.selector.as_ref();
     let labels = selector.and_then(|s| s.match_labels.as_ref());
     labels.is_some_and(|labels| {

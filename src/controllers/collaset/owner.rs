@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
-use crate::domain::collaset::plan::Ownership;
+use crate::domain::collaset::plan::OwnershipChange;
 
 /// The set as the controller of an object.
-pub fn reference(set: &CollaSet) -> Value {
+pub fn controller_reference(set: &CollaSet) -> Value {
     json!({
         "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
         "kind": "CollaSet",
@@ -21,16 +21,16 @@ pub fn reference(set: &CollaSet) -> Value {
 }
 
 /// The set as the subject of an Event.
-pub fn subject(set: &CollaSet) -> ObjectReference {
+pub fn set_object_reference(set: &CollaSet) -> ObjectReference {
     set.object_ref(&())
 }
 
 /// `metadata.ownerReferences` of a strategic merge patch, which tells references apart by UID: others stay.
-pub fn patch(set: &CollaSet, ownership: Ownership) -> Option<Value> {
+pub fn owner_references_patch(set: &CollaSet, ownership: OwnershipChange) -> Option<Value> {
     match ownership {
-        Ownership::Keep => None,
-        Ownership::Adopt => Some(json!([reference(set)])),
-        Ownership::Release => Some(json!([{ "$patch": "delete", "uid": set.metadata.uid }])),
+        OwnershipChange::Keep => None,
+        OwnershipChange::Adopt => Some(json!([controller_reference(set)])),
+        OwnershipChange::Release => Some(json!([{ "$patch": "delete", "uid": set.metadata.uid }])),
     }
 }
 
@@ -43,16 +43,16 @@ mod tests {
         let mut set = CollaSet::default();
         set.metadata.name = Some("web".into());
         set.metadata.uid = Some("1".into());
-        assert_eq!(patch(&set, Ownership::Keep), None);
+        assert_eq!(owner_references_patch(&set, OwnershipChange::Keep), None);
         assert_eq!(
-            patch(&set, Ownership::Adopt),
+            owner_references_patch(&set, OwnershipChange::Adopt),
             Some(json!([{
                 "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": "1",
                 "controller": true, "blockOwnerDeletion": true,
             }]))
         );
         assert_eq!(
-            patch(&set, Ownership::Release),
+            owner_references_patch(&set, OwnershipChange::Release),
             Some(json!([{ "$patch": "delete", "uid": "1" }]))
         );
     }

@@ -9,17 +9,21 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use super::super::Context;
-use super::memory::Memory;
+use super::reconcile_state::ReconcileState;
 use crate::api::collaset::CollaSet;
 use crate::apirequest;
 use crate::cluster::path::Objects;
 use crate::domain::pod::Pod;
 
 /// What is not answered by then is asked for again later.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The Pods in `podToInclude` that are there and not managed, in the order of their names.
-pub async fn unmanaged(context: &Context, set: &CollaSet, memory: &Memory) -> Vec<Arc<Pod>> {
+pub async fn find_unmanaged_pods(
+    context: &Context,
+    set: &CollaSet,
+    memory: &ReconcileState,
+) -> Vec<Arc<Pod>> {
     let scale = set.spec.scale_strategy.as_ref();
     let included = scale.map_or(&[][..], |scale| &scale.pod_to_include);
     let goes = set.metadata.deletion_timestamp.is_some();
@@ -36,24 +40,29 @@ pub async fn unmanaged(context: &Context, set: &CollaSet, memory: &Memory) -> Ve
         }
     }
     let (now, generation) = (Instant::now(), set.metadata.generation.unwrap_or(0));
-    let due = memory.due(&unknown, now, generation);
+    let due = memory.names_to_look_up(&unknown, now, generation);
     let answers = join_all(due.into_iter().map(|name| async {
-        let pod = read(context, namespace, &name, memory).await;
+        let pod = read_unmanaged_pod(context, namespace, &name, memory).await;
         (name, pod)
     }));
-    memory.note_answers(answers.await, now)
+    memory.record_lookups(answers.await, now)
 }
 
 /// A Pod that is there and not managed. One that can't be read is asked for again as one that is not there. One that is managed is on its way
 /// to the cache, which has to come there first: another would be made in its place.
-async fn read(context: &Context, namespace: &str, name: &str, memory: &Memory) -> Option<Arc<Pod>> {
+async fn read_unmanaged_pod(
+    context: &Context,
+    namespace: &str,
+    name: &str,
+    memory: &ReconcileState,
+) -> Option<Arc<Pod>> {
     let request = async {
         let request = Objects::of("/api/v1", namespace, "pods")?.get(name)?;
         context.client.request::<Pod>(request).await
     };
-    let mut pod = apirequest::within(CALL_TIMEOUT, request).await.ok()?;
+    let mut pod = apirequest::within(LOOKUP_TIMEOUT, request).await.ok()?;
     if pod.is_managed() {
-        memory.wrote_pod(pod.metadata.resource_version);
+        memory.record_pod_write(pod.metadata.resource_version);
     }
     if pod.is_managed() || pod.is_terminating() {
         return None;

@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::super::{CALL_TIMEOUT, Context, turns};
+use super::super::{API_CALL_TIMEOUT, Context, wait_queue};
 use crate::apirequest;
 use crate::cluster::index::State;
 use crate::cluster::pods;
 use crate::domain::inplace;
-use crate::domain::ownership::word;
+use crate::domain::ownership::uid_token;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Evidence;
 use crate::ledger::evidence::{MARGIN, Sighting, evidence, is_conditional, lapsed};
@@ -22,28 +22,28 @@ use crate::ledger::store::{Detail, RuleKey, Store as _, Uid};
 
 /// Claims of Pods that are seen unavailable wait this long for a claim that takes their release along. Such a claim takes nothing
 /// from the budget any more, and each release is a write that every replica's watch receives.
-const TOGETHER: Duration = Duration::from_millis(500);
+const RELEASE_COALESCING: Duration = Duration::from_millis(500);
 
 /// A claim that was to be released is looked at again after this long: the write may have failed, and nobody is told.
-const AGAIN: Duration = Duration::from_secs(1);
+const RELEASE_RECHECK: Duration = Duration::from_secs(1);
 
 /// When this process first saw each claim and its last attempt, by its own monotonic clock: clocks of different machines
 /// are never compared. A new leader starts anew, which only makes a claim live longer.
 #[derive(Default)]
-pub struct Deadlines {
-    seen: Mutex<HashMap<Claimed, Seen>>,
+pub struct ClaimDeadlines {
+    seen: Mutex<HashMap<ClaimKey, ClaimTimes>>,
     /// Claims that can be released: their attempt, and since when.
-    proven: Mutex<HashMap<Claimed, (u64, Instant)>>,
+    proven: Mutex<HashMap<ClaimKey, (u64, Instant)>>,
     /// Which version of its Pod, which the cache does not hold whole, was read last for a claim, and when.
-    read: Mutex<HashMap<Claimed, (u64, Instant)>>,
+    read: Mutex<HashMap<ClaimKey, (u64, Instant)>>,
 }
 
 /// Rule object, Pod and operation of a claim.
-type Claimed = (Uid, Uid, Operation);
+type ClaimKey = (Uid, Uid, Operation);
 
 /// A claim as this process knows it.
 #[derive(Clone, Copy)]
-struct Seen {
+struct ClaimTimes {
     opened: u64,
     /// When the claim was first seen, whatever its attempts since.
     first: Instant,
@@ -52,13 +52,13 @@ struct Seen {
     last: Instant,
 }
 
-impl Seen {
+impl ClaimTimes {
     /// A claim that is seen at `now`, of which `known` was known before. One that was released and given again is another
     /// claim.
-    fn of(claim: &Claim<Detail>, known: Option<Seen>, now: Instant) -> Seen {
+    fn from_claim(claim: &Claim<Detail>, known: Option<ClaimTimes>, now: Instant) -> ClaimTimes {
         let known = known.filter(|known| known.opened == claim.opened);
         let same = known.filter(|known| known.attempt == claim.attempt);
-        Seen {
+        ClaimTimes {
             opened: claim.opened,
             first: known.map_or(now, |known| known.first),
             attempt: claim.attempt,
@@ -84,26 +84,26 @@ impl Seen {
     }
 }
 
-impl Deadlines {
+impl ClaimDeadlines {
     /// What is known of a claim, which is seen at `now`.
-    fn see(
+    fn observe_claim(
         &self,
         rule: &Uid,
         pod: &Uid,
         operation: Operation,
         claim: &Claim<Detail>,
         now: Instant,
-    ) -> Seen {
+    ) -> ClaimTimes {
         let mut seen = self.seen.lock();
         let key = (rule.clone(), pod.clone(), operation);
-        let current = Seen::of(claim, seen.get(&key).copied(), now);
+        let current = ClaimTimes::from_claim(claim, seen.get(&key).copied(), now);
         seen.insert(key, current);
         current
     }
 
     /// Whether the Pod of a claim is to be read live, of which the cache has this version: once for each version, and again
     /// after a while, since a read may fail.
-    fn may_read(&self, claimed: Claimed, version: u64, now: Instant) -> bool {
+    fn is_read_due(&self, claimed: ClaimKey, version: u64, now: Instant) -> bool {
         let mut read = self.read.lock();
         let known = read.get(&claimed);
         let is_due = known.is_none_or(|(last, at)| *last < version || now - *at >= MARGIN);
@@ -114,7 +114,7 @@ impl Deadlines {
     }
 
     /// Forgets claims of a rule object that are not in `current`.
-    fn keep(&self, rule: &Uid, current: impl Fn(&Uid, Operation) -> bool) {
+    fn retain_claims(&self, rule: &Uid, current: impl Fn(&Uid, Operation) -> bool) {
         self.read
             .lock()
             .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
@@ -127,24 +127,24 @@ impl Deadlines {
     }
 
     /// Forgets a rule object.
-    pub fn forget(&self, rule: &Uid) {
-        self.keep(rule, |_, _| false);
+    pub fn forget_rule(&self, rule: &Uid) {
+        self.retain_claims(rule, |_, _| false);
     }
 
     /// How long a claim, which can be released as far as is seen at `now`, may still wait for another that takes it along.
-    fn may_wait(&self, claimed: Claimed, attempt: u64, now: Instant) -> Duration {
+    fn coalescing_time_left(&self, claimed: ClaimKey, attempt: u64, now: Instant) -> Duration {
         let mut proven = self.proven.lock();
         let known = proven.get(&claimed).filter(|(of, _)| *of == attempt);
         let since = known.map_or(now, |(_, since)| *since);
         proven.insert(claimed, (attempt, since));
-        TOGETHER.saturating_sub(now - since)
+        RELEASE_COALESCING.saturating_sub(now - since)
     }
 }
 
 /// Releases what can be released; how long until the claims are to be looked at again, if there were any.
-pub async fn release(
+pub async fn release_ledger_claims(
     context: &Arc<Context>,
-    deadlines: &Deadlines,
+    deadlines: &ClaimDeadlines,
     key: &RuleKey,
 ) -> Option<Duration> {
     let snapshot = context.ledgers.latest(key)?;
@@ -155,19 +155,19 @@ pub async fn release(
         return (!snapshot.claims.claims.is_empty()).then_some(pause);
     }
     let claims = &snapshot.claims.claims;
-    deadlines.keep(&key.uid, |pod, operation| {
+    deadlines.retain_claims(&key.uid, |pod, operation| {
         claims.contains_key(&(pod.clone(), operation))
     });
     let mut next = Vec::new();
     let mut proven = Vec::new();
-    let mut wait = TOGETHER;
+    let mut wait = RELEASE_COALESCING;
     for ((pod, operation), claim) in claims {
         let claimed = (pod, *operation);
-        let Look {
+        let PodObservation {
             sighting,
             position,
             is_known,
-        } = look(context, deadlines, key, claimed, claim).await;
+        } = observe_claim_pod(context, deadlines, key, claimed, claim).await;
         let based_on = sighting.and_then(|s| evidence(*operation, claim.at, s));
         if let Some(based_on) = based_on {
             let claimed = (key.uid.clone(), pod.clone(), *operation);
@@ -176,13 +176,13 @@ pub async fn release(
                 Some(Sighting::Seen {
                     available: true, ..
                 }) => Duration::ZERO,
-                _ => deadlines.may_wait(claimed, claim.attempt, Instant::now()),
+                _ => deadlines.coalescing_time_left(claimed, claim.attempt, Instant::now()),
             });
-            proven.push(evidence_of(pod, *operation, claim, based_on, position));
+            proven.push(new_evidence(pod, *operation, claim, based_on, position));
             continue;
         }
         let now = Instant::now();
-        let seen = deadlines.see(&key.uid, pod, *operation, claim, now);
+        let seen = deadlines.observe_claim(&key.uid, pod, *operation, claim, now);
         match seen.closes_in(claim, context.request_timeout, now) {
             // What a newer build has stored is written back as it was.
             Some(Duration::ZERO) if *operation == Operation::Unknown => {}
@@ -190,33 +190,39 @@ pub async fn release(
                 info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim that is renewed without effect is closing");
                 let (pod, opened) = (pod.clone(), claim.opened);
                 context.ledgers.close(key, pod, *operation, opened);
-                next.push(AGAIN);
+                next.push(RELEASE_RECHECK);
             }
             pause => next.extend(pause),
         }
         if *operation == Operation::Begin {
-            next.push(turns::LOST.unsigned_abs()); // its Pod may have to be asked for again
+            next.push(wait_queue::CLAIM_LOST_AFTER.unsigned_abs()); // its Pod may have to be asked for again
         }
         let end = seen.ends_in(context.request_timeout, now);
         let unknown_for = (!is_known).then(|| now - seen.first);
-        if let Some(version) = is_gone(context, key, pod, claim, unknown_for).await {
-            let evidence = evidence_of(pod, *operation, claim, version, position);
+        if let Some(version) = confirmed_gone_at(context, key, pod, claim, unknown_for).await {
+            let evidence = new_evidence(pod, *operation, claim, version, position);
             context.ledgers.release(key, evidence);
-            next.push(AGAIN);
+            next.push(RELEASE_RECHECK);
         } else if !end.is_zero() {
             next.push(if is_known { end } else { end.min(MARGIN) });
-        } else if let Some(version) = has_lapsed(context, key, pod, *operation, claim).await {
+        } else if let Some(version) =
+            confirmed_lapsed_at(context, key, pod, *operation, claim).await
+        {
             info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim has lapsed");
-            let mut evidence = evidence_of(pod, *operation, claim, version, position);
+            let mut evidence = new_evidence(pod, *operation, claim, version, position);
             evidence.lapsed = true;
             context.ledgers.release(key, evidence);
-            next.push(AGAIN);
+            next.push(RELEASE_RECHECK);
         } else {
             next.push(MARGIN);
         }
     }
     if !proven.is_empty() {
-        next.push(if wait.is_zero() { AGAIN } else { wait });
+        next.push(if wait.is_zero() {
+            RELEASE_RECHECK
+        } else {
+            wait
+        });
     }
     if wait.is_zero() {
         for evidence in proven.drain(..) {
@@ -228,7 +234,7 @@ pub async fn release(
 }
 
 /// What is known of the Pod of a claim.
-struct Look {
+struct PodObservation {
     sighting: Option<Sighting>,
     /// Position of the cache.
     position: u64,
@@ -237,16 +243,16 @@ struct Look {
 }
 
 /// Looks at the Pod of a claim: in the cache, and live where the cache does not tell enough.
-async fn look(
+async fn observe_claim_pod(
     context: &Arc<Context>,
-    deadlines: &Deadlines,
+    deadlines: &ClaimDeadlines,
     key: &RuleKey,
     (pod, operation): (&Uid, Operation),
     claim: &Claim<Detail>,
-) -> Look {
+) -> PodObservation {
     let (sighting, position, cached) = {
         let state = context.index.read();
-        let sighting = sight(&state, key, pod, operation, claim);
+        let sighting = sighting_from_cache(&state, key, pod, operation, claim);
         let cached = state.pod(&key.namespace, pod);
         let cached = cached
             .filter(|cached| !cached.is_readable())
@@ -258,27 +264,27 @@ async fn look(
     let sighting = match (sighting, stub) {
         (None, Some(version)) => {
             let claimed = (key.uid.clone(), pod.clone(), operation);
-            match deadlines.may_read(claimed, version, Instant::now()) {
+            match deadlines.is_read_due(claimed, version, Instant::now()) {
                 true => {
-                    let live = read(context, key, pod, claim).await.flatten();
-                    live.map(|live| sighting_of(&live, operation, claim))
+                    let live = read_claim_pod(context, key, pod, claim).await.flatten();
+                    live.map(|live| sighting_from_pod(&live, operation, claim))
                 }
                 false => None,
             }
         }
         (Some(gone @ Sighting::Gone { .. }), _) if !is_conditional(operation) => {
-            confirm(context, key, pod, operation, claim, gone).await
+            confirm_gone(context, key, pod, operation, claim, gone).await
         }
         (sighting, _) => sighting,
     };
-    Look {
+    PodObservation {
         sighting,
         position,
         is_known,
     }
 }
 
-fn evidence_of(
+fn new_evidence(
     pod: &Uid,
     operation: Operation,
     claim: &Claim<Detail>,
@@ -297,7 +303,7 @@ fn evidence_of(
 
 /// The Pod of a claim as the cache has it; `None` while the cache is older than the claim, or if it does not hold what tells
 /// the effect of the operation.
-fn sight(
+fn sighting_from_cache(
     state: &State,
     key: &RuleKey,
     pod: &Uid,
@@ -305,8 +311,8 @@ fn sight(
     claim: &Claim<Detail>,
 ) -> Option<Sighting> {
     match state.pod(&key.namespace, pod) {
-        Some(seen) if seen.is_readable() => Some(sighting_of(seen, operation, claim)),
-        Some(stub) => sighting_of_stub(stub, operation),
+        Some(seen) if seen.is_readable() => Some(sighting_from_pod(seen, operation, claim)),
+        Some(stub) => sighting_from_stub(stub, operation),
         None => (state.last_event > claim.at).then_some(Sighting::Gone {
             version: state.last_event,
         }),
@@ -315,24 +321,24 @@ fn sight(
 
 /// What the metadata of a Pod tell that is too large to be cached. They are enough for its end, and for operations that are
 /// conditional on the version: a newer one is all that these need. Such a Pod counts as not available with or without claim.
-fn sighting_of_stub(pod: &Pod, operation: Operation) -> Option<Sighting> {
+fn sighting_from_stub(pod: &Pod, operation: Operation) -> Option<Sighting> {
     let terminating = pod.is_terminating();
     (terminating || is_conditional(operation)).then_some(Sighting::Seen {
         version: pod.metadata.resource_version,
         terminating,
         available: false,
         applied: false,
-        restart: inplace::Restart::Awaited,
+        restart: inplace::RestartProgress::Awaited,
     })
 }
 
-fn sighting_of(pod: &Pod, operation: Operation, claim: &Claim<Detail>) -> Sighting {
+fn sighting_from_pod(pod: &Pod, operation: Operation, claim: &Claim<Detail>) -> Sighting {
     Sighting::Seen {
         version: pod.metadata.resource_version,
         terminating: pod.is_terminating() || pod.is_finished(),
         available: pod.is_available(),
         applied: is_applied(pod, operation, &claim.detail),
-        restart: inplace::restart(pod, &claim.detail.containers),
+        restart: inplace::restart_progress_of(pod, &claim.detail.containers),
     }
 }
 
@@ -345,7 +351,7 @@ fn is_applied(pod: &Pod, operation: Operation, detail: &Detail) -> bool {
         // A change that has taken the place of a resize need not be written: the resize may come all the same.
         Operation::InPlace => {
             let stacked = detail.containers.iter().any(|c| c.by_resources);
-            stacked || inplace::is_applied(pod, target)
+            stacked || inplace::is_spec_applied(pod, target)
         }
         // A target that can't be read may be any deadline.
         Operation::Deadline => {
@@ -356,7 +362,7 @@ fn is_applied(pod: &Pod, operation: Operation, detail: &Detail) -> bool {
         // Without a controller the target is another owner: the garbage collector looks at all of them.
         Operation::Reown => {
             let mut owners = pod.metadata.owner_references.iter();
-            owners.any(|owner| target.split(' ').any(|one| one == word(&owner.uid)))
+            owners.any(|owner| target.split(' ').any(|one| one == uid_token(&owner.uid)))
         }
         _ => false,
     }
@@ -364,7 +370,7 @@ fn is_applied(pod: &Pod, operation: Operation, detail: &Detail) -> bool {
 
 /// A Pod that the cache has lost, looked up: it may only have left the management, and come back while an eviction or a
 /// restart is still on its way. `None` if it can't be read now.
-async fn confirm(
+async fn confirm_gone(
     context: &Arc<Context>,
     key: &RuleKey,
     pod: &Uid,
@@ -372,14 +378,14 @@ async fn confirm(
     claim: &Claim<Detail>,
     gone: Sighting,
 ) -> Option<Sighting> {
-    let live = read(context, key, pod, claim).await?;
-    Some(live.map_or(gone, |live| sighting_of(&live, operation, claim)))
+    let live = read_claim_pod(context, key, pod, claim).await?;
+    Some(live.map_or(gone, |live| sighting_from_pod(&live, operation, claim)))
 }
 
 /// Whether the Pod of a claim, which the cache has not known for so long, does not exist: the present position of the Pods. A
 /// Pod that is gone never comes back. The cache says so by itself once it has seen an event later than the claim; none comes
 /// for a Pod that never was, and a version that no Pod has reached yet.
-async fn is_gone(
+async fn confirmed_gone_at(
     context: &Arc<Context>,
     key: &RuleKey,
     pod: &Uid,
@@ -387,28 +393,28 @@ async fn is_gone(
     unknown_for: Option<Duration>,
 ) -> Option<u64> {
     unknown_for.filter(|unknown| *unknown >= MARGIN)?;
-    let live = read(context, key, pod, claim).await?;
+    let live = read_claim_pod(context, key, pod, claim).await?;
     if live.is_some() {
         return None;
     }
     // After the read: its end is before this position, and every cache that has reached this one has seen it.
     let present = context.ledgers.store().present(&key.namespace);
-    let present = tokio::time::timeout(CALL_TIMEOUT, present).await;
+    let present = tokio::time::timeout(API_CALL_TIMEOUT, present).await;
     let present = present.ok()?.ok()?;
     info!(rule = %key.name, pod = %claim.detail.pod_name, "the Pod of a claim does not exist");
     Some(present)
 }
 
 /// Whether a live read shows that nothing came of the claim, and the version read.
-async fn has_lapsed(
+async fn confirmed_lapsed_at(
     context: &Arc<Context>,
     key: &RuleKey,
     pod: &Uid,
     operation: Operation,
     claim: &Claim<Detail>,
 ) -> Option<u64> {
-    let live = read(context, key, pod, claim).await??; // gone: the cache will say so
-    let nothing_comes = lapsed(operation, sighting_of(&live, operation, claim))
+    let live = read_claim_pod(context, key, pod, claim).await??; // gone: the cache will say so
+    let nothing_comes = lapsed(operation, sighting_from_pod(&live, operation, claim))
         || (operation == Operation::Reown && has_controller(context, &live));
     nothing_comes.then_some(live.metadata.resource_version)
 }
@@ -424,7 +430,7 @@ fn has_controller(context: &Context, pod: &Pod) -> bool {
 }
 
 /// The Pod of a claim as etcd has it, `Some(None)` when it is gone; `None` if it can't be read now.
-async fn read(
+async fn read_claim_pod(
     context: &Arc<Context>,
     key: &RuleKey,
     pod: &Uid,
@@ -432,7 +438,7 @@ async fn read(
 ) -> Option<Option<Pod>> {
     let name = &claim.detail.pod_name;
     let read = pods::get(&context.client, &key.namespace, name);
-    let live = apirequest::within(CALL_TIMEOUT, read).await;
+    let live = apirequest::within(API_CALL_TIMEOUT, read).await;
     let live = live.inspect_err(|failure| {
         warn!(pod = %name, error = failure.text(), "the Pod of a claim could not be read");
     });
@@ -467,13 +473,13 @@ mod tests {
         let uids = ["x y", "x", "y", "%20", "x%20y", " ", "a b c d e f g h i"];
         for uid in uids {
             let new = owned(uid);
-            let change = crate::domain::ownership::change(&bare, &new).unwrap();
+            let change = crate::domain::ownership::owner_change(&bare, &new).unwrap();
             let earlier = Detail {
                 target: Some("earlier".into()),
                 ..claim(1, 1).detail
             };
             let detail = Detail {
-                target: Some(change.target().into_owned()),
+                target: Some(change.new_controller_token().into_owned()),
                 ..claim(1, 1).detail
             };
             let detail = detail.after(Some(&earlier), Operation::Reown, false);
@@ -504,18 +510,18 @@ mod tests {
     #[test]
     fn renewal_moves_the_end_of_a_claim_but_not_its_closing() {
         let (begin, seconds) = (Instant::now(), Duration::from_secs);
-        let first = Seen::of(&claim(3, 3), None, begin);
+        let first = ClaimTimes::from_claim(&claim(3, 3), None, begin);
         assert_eq!(first.closes_in(&claim(3, 3), TIMEOUT, begin), None);
         assert_eq!(first.ends_in(TIMEOUT, begin), TIMEOUT + MARGIN);
         let now = begin + seconds(50);
-        let again = Seen::of(&claim(3, 4), Some(first), now);
+        let again = ClaimTimes::from_claim(&claim(3, 4), Some(first), now);
         assert_eq!(
             again.closes_in(&claim(3, 4), TIMEOUT, now),
             Some(seconds(10))
         );
         assert_eq!(again.ends_in(TIMEOUT, now), TIMEOUT + MARGIN);
         let now = begin + seconds(61);
-        let again = Seen::of(&claim(3, 4), Some(again), now);
+        let again = ClaimTimes::from_claim(&claim(3, 4), Some(again), now);
         let due = again.closes_in(&claim(3, 4), TIMEOUT, now);
         assert_eq!(due, Some(Duration::ZERO));
         assert_eq!(again.ends_in(TIMEOUT, now), seconds(64));
@@ -529,9 +535,9 @@ mod tests {
     #[test]
     fn claim_given_anew_has_clocks_of_its_own() {
         let begin = Instant::now();
-        let old = Seen::of(&claim(3, 4), None, begin);
+        let old = ClaimTimes::from_claim(&claim(3, 4), None, begin);
         let now = begin + TIMEOUT;
-        let new = Seen::of(&claim(5, 6), Some(old), now);
+        let new = ClaimTimes::from_claim(&claim(5, 6), Some(old), now);
         assert_eq!(new.closes_in(&claim(5, 6), TIMEOUT, now), Some(TIMEOUT));
     }
 
@@ -546,7 +552,7 @@ mod tests {
     #[test]
     fn metadata_alone_release_what_is_conditional_or_over() {
         let released = |pod: &Pod, operation| {
-            sighting_of_stub(pod, operation).and_then(|seen| evidence(operation, 5, seen))
+            sighting_from_stub(pod, operation).and_then(|seen| evidence(operation, 5, seen))
         };
         let (living, going) = (
             stub(json!({})),
@@ -563,12 +569,12 @@ mod tests {
 
     #[test]
     fn pod_is_read_once_for_each_version() {
-        let (deadlines, now) = (Deadlines::default(), Instant::now());
-        let claimed: Claimed = ("rule".into(), "web-1".into(), Operation::InPlace);
-        let reads = |version, now| deadlines.may_read(claimed.clone(), version, now);
+        let (deadlines, now) = (ClaimDeadlines::default(), Instant::now());
+        let claimed: ClaimKey = ("rule".into(), "web-1".into(), Operation::InPlace);
+        let reads = |version, now| deadlines.is_read_due(claimed.clone(), version, now);
         assert!(reads(6, now) && !reads(6, now) && reads(7, now));
         assert!(reads(7, now + MARGIN) && !reads(7, now + MARGIN));
-        deadlines.forget(&"rule".into());
+        deadlines.forget_rule(&"rule".into());
         assert!(reads(7, now + MARGIN));
     }
 
@@ -600,10 +606,11 @@ mod tests {
             (state.position, entry.snapshot.claims.claims.clone())
         };
         assert_eq!((sighting, claims.len()), (6, 1));
-        let deadlines = Deadlines::default();
+        let deadlines = ClaimDeadlines::default();
         let mut left = 0;
         for ((pod, operation), claim) in &claims {
-            let seen = look(&bed.context, &deadlines, &key, (pod, *operation), claim).await;
+            let seen =
+                observe_claim_pod(&bed.context, &deadlines, &key, (pod, *operation), claim).await;
             let based_on = seen
                 .sighting
                 .and_then(|s| evidence(*operation, claim.at, s));

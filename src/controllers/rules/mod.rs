@@ -1,15 +1,15 @@
 //! PodTransitionRules: releases claims on evidence, wakes waiting Pods when the budget has room, keeps the status.
 
 mod claims;
-mod counting;
-mod doubts;
-mod facts;
-mod pace;
-mod reasons;
+mod rate_limit;
+mod reason_counts;
 mod retries;
 mod rollouts;
 mod status;
-mod storing;
+mod status_inputs;
+mod storage_probe;
+mod version_checks;
+mod wait_reasons;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::reasons::Reasons;
-use self::status::Haste;
-use super::turns::{Asker, Known, Round, Turns};
-use super::webhooks::{Memories, Webhooks};
-use super::{Context, Queues, RuleName, room, write, write_again};
+use self::status::StatusUrgency;
+use self::wait_reasons::WaitReasonCounts;
+use super::rule_endpoints::{CallStates, RuleEndpoints};
+use super::wait_queue::{Requester, Round, RoundLookup, WaitQueue};
+use super::{Context, Queues, RuleName, call_api, call_api_again, headroom};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::failures::Failures;
@@ -36,8 +36,8 @@ use crate::cluster::path;
 use crate::cluster::queue::Outcome;
 use crate::cluster::sizes::Unreadable;
 use crate::domain::lifecycle::Stage;
-use crate::domain::rules::budget::Gauges;
-use crate::domain::rules::effect::DROPPED;
+use crate::domain::rules::budget::BudgetGauges;
+use crate::domain::rules::conditions::FIELD_DROPPED_MESSAGE;
 use crate::ledger::store::{RuleKey, Uid};
 
 /// The status of one object is written at most this often.
@@ -62,27 +62,27 @@ const OWNERS_PERIOD: Duration = Duration::from_secs(5);
 const OWNERS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Stands for the generation of an object that was never looked at.
-const UNSEEN: i64 = -1;
+const NO_GENERATION: i64 = -1;
 
 /// The controller.
 pub struct Rules {
     context: Arc<Context>,
     queues: Arc<Queues>,
-    turns: Arc<Turns>,
-    seen: Mutex<HashMap<RuleName, Seen>>,
-    deadlines: claims::Deadlines,
-    doubts: doubts::Doubts,
-    facts: facts::Memory,
-    storing: storing::Storing,
+    turns: Arc<WaitQueue>,
+    seen: Mutex<HashMap<RuleName, LastReconcile>>,
+    deadlines: claims::ClaimDeadlines,
+    doubts: version_checks::VersionChecks,
+    facts: status_inputs::StatusInputCache,
+    storing: storage_probe::StorageProbe,
     /// Statuses that could not be written the last time.
     unwritten: Failures<RuleName>,
-    pace: pace::Pace,
-    webhooks: Arc<Webhooks>,
+    pace: rate_limit::StatusRateLimiter,
+    webhooks: Arc<RuleEndpoints>,
     retries: retries::Retries,
 }
 
 /// What was there at the last look.
-struct Seen {
+struct LastReconcile {
     uid: Uid,
     generation: i64,
     written: Option<Instant>,
@@ -91,7 +91,7 @@ struct Seen {
     /// Whether the API server kept the conditions at the last write.
     keeps_conditions: bool,
     /// What the Pods wait for, if they are too many to be listed, and how long that is good enough.
-    counted: Option<(Instant, Arc<Reasons>)>,
+    counted: Option<(Instant, Arc<WaitReasonCounts>)>,
 }
 
 impl Rules {
@@ -99,28 +99,28 @@ impl Rules {
     pub fn new(
         context: &Arc<Context>,
         queues: &Arc<Queues>,
-        turns: &Arc<Turns>,
+        turns: &Arc<WaitQueue>,
         stop: &CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Rules {
-            webhooks: Webhooks::new(Arc::clone(context), Arc::clone(queues), stop.clone()),
+            webhooks: RuleEndpoints::new(Arc::clone(context), Arc::clone(queues), stop.clone()),
             context: Arc::clone(context),
             queues: Arc::clone(queues),
             turns: Arc::clone(turns),
             seen: Mutex::default(),
-            deadlines: claims::Deadlines::default(),
-            doubts: doubts::Doubts::default(),
+            deadlines: claims::ClaimDeadlines::default(),
+            doubts: version_checks::VersionChecks::default(),
             retries: retries::Retries::default(),
-            facts: facts::Memory::default(),
-            storing: storing::Storing::default(),
+            facts: status_inputs::StatusInputCache::default(),
+            storing: storage_probe::StorageProbe::default(),
             unwritten: Failures::default(),
-            pace: pace::Pace::default(),
+            pace: rate_limit::StatusRateLimiter::default(),
         })
     }
 
     /// What is to be done at the start of a lead besides the looks at all objects.
-    pub async fn begin(&self, stop: &CancellationToken) {
-        self.retries.begin(&self.context, stop).await;
+    pub async fn begin_term(&self, stop: &CancellationToken) {
+        self.retries.begin_term(&self.context, stop).await;
     }
 
     /// One look at a rule object.
@@ -132,44 +132,55 @@ impl Rules {
                 .map(|entry| (entry.key(), entry.snapshot.rules.generation))
         };
         let Some((key, generation)) = key else {
-            return self.gone(name).await;
+            return self.clean_up_deleted_rule(name).await;
         };
         let unread = self.read_owners(&key).await;
         let known = match self.has_waiting(&name) {
-            true => self.turns.look(&name.0, Asker::Rule(name.1.clone())),
-            false => Known::Now(Arc::default()),
+            true => self
+                .turns
+                .latest_round(&name.0, Requester::Rule(name.1.clone())),
+            false => RoundLookup::Fresh(Arc::default()),
         };
         let (round, is_known) = match known {
-            Known::Now(round) | Known::Before(round) => (round, true),
-            Known::Soon => (Arc::default(), false), // the round brings the object back here
+            RoundLookup::Fresh(round) | RoundLookup::Stale(round) => (round, true),
+            RoundLookup::Pending => (Arc::default(), false), // the round brings the object back here
         };
-        if self.wake(&name, &key.uid, generation, &round).await {
-            self.release(&name.0);
+        if self
+            .wake_waiting_pods(&name, &key.uid, generation, &round)
+            .await
+        {
+            self.release_owners(&name.0);
         }
-        let doubted = self.doubts.look(&self.context, &key).await;
-        let tried = self.storing.look(&self.context, &key).await;
-        let release = claims::release(&self.context, &self.deadlines, &key).await;
-        let (asked, looked) = match self.webhooks.look(&key).await {
+        let doubted = self.doubts.check_ledger_versions(&self.context, &key).await;
+        let tried = self.storing.probe_ledger_storage(&self.context, &key).await;
+        let release = claims::release_ledger_claims(&self.context, &self.deadlines, &key).await;
+        let (asked, looked) = match self.webhooks.start_due_calls(&key).await {
             Ok(due) => (due, Outcome::Done),
             Err(outcome) => (None, outcome),
         };
         let denying = !unread.is_empty();
-        let woken = self.retries.wake(&self.context, &name, denying).await;
+        let woken = self
+            .retries
+            .wake_owners(&self.context, &name, denying)
+            .await;
         let released = self.retries.wake_released(&self.context, &name.0).await;
         let place = (name.0.as_str(), name.1.as_str());
-        let Some((mut facts, later)) = self.facts.facts(&self.context, place, &key.uid).await
+        let Some((mut facts, later)) = self
+            .facts
+            .gather_status_inputs(&self.context, place, &key.uid)
+            .await
         else {
             return Outcome::Retry; // another object has its name now
         };
         // Nothing else may tell that the owner can be read again.
         let owners = (!unread.is_empty()).then_some(OWNERS_PERIOD);
-        facts.unreadable = causes(&unread);
-        facts.mended = self.doubts.mended(&key.uid);
-        facts.storing = storing::found(&self.context, &key);
-        let head = round.head(&key.uid).cloned();
+        facts.unreadable = describe_unreadable_owners(&unread);
+        facts.mended = self.doubts.ledger_repair(&key.uid);
+        facts.storing = storage_probe::storage_finding(&self.context, &key);
+        let head = round.first_in_line(&key.uid).cloned();
         // The status names whose turn it is.
         let status = match is_known {
-            true => self.status(&name, &key.uid, &facts, head).await,
+            true => self.reconcile_status(&name, &key.uid, &facts, head).await,
             false => Outcome::Done,
         };
         let again = release
@@ -212,25 +223,31 @@ impl Rules {
 
     /// Wakes waiting Pods: those that the budget has room for, those that pass PostCheck, and all of the namespace when
     /// the rules have changed. Returns whether an object that was seen before has changed.
-    async fn wake(&self, name: &RuleName, uid: &Uid, generation: i64, round: &Round) -> bool {
+    async fn wake_waiting_pods(
+        &self,
+        name: &RuleName,
+        uid: &Uid,
+        generation: i64,
+        round: &Round,
+    ) -> bool {
         let (changed, edited) = {
             let mut seen = self.seen.lock();
-            let entry = seen.entry(name.clone()).or_insert(Seen {
+            let entry = seen.entry(name.clone()).or_insert(LastReconcile {
                 uid: uid.clone(),
-                generation: UNSEEN,
+                generation: NO_GENERATION,
                 written: None,
                 woken: None,
                 keeps_conditions: true,
                 counted: None,
             });
             if entry.uid != *uid {
-                self.webhooks.forget(&entry.uid);
-                self.doubts.forget(&entry.uid);
-                self.facts.forget(&entry.uid);
-                self.storing.forget(&entry.uid);
+                self.webhooks.forget_rule(&entry.uid);
+                self.doubts.forget_rule(&entry.uid);
+                self.facts.forget_rule(&entry.uid);
+                self.storing.forget_rule(&entry.uid);
             }
             let changed = entry.uid != *uid || entry.generation != generation;
-            let edited = changed && entry.generation != UNSEEN;
+            let edited = changed && entry.generation != NO_GENERATION;
             if changed {
                 entry.counted = None;
             }
@@ -238,7 +255,7 @@ impl Rules {
             (changed, edited)
         };
         if changed {
-            self.wake_all(&name.0);
+            self.wake_namespace_pods(&name.0);
             return edited;
         }
         let (next, post_waiting) = {
@@ -254,7 +271,7 @@ impl Rules {
             )
         };
         if !next.is_empty() {
-            let pause = self.until_wake(name);
+            let pause = self.time_until_wake(name);
             for pod in next {
                 let key = (name.0.clone(), pod);
                 match pause.is_zero() {
@@ -263,26 +280,26 @@ impl Rules {
                 }
             }
         }
-        for pod in self.passing(&name.0, post_waiting).await {
+        for pod in self.filter_passing_post_check(&name.0, post_waiting).await {
             self.queues.lifecycle.add((name.0.clone(), pod));
         }
         false
     }
 
     /// How long Pods for which there is room are not woken yet.
-    fn until_wake(&self, name: &RuleName) -> Duration {
+    fn time_until_wake(&self, name: &RuleName) -> Duration {
         let now = Instant::now();
         let mut seen = self.seen.lock();
         let Some(seen) = seen.get_mut(name) else {
             return Duration::ZERO;
         };
-        let at = wakes_at(seen.woken, now);
+        let at = next_wake_at(seen.woken, now);
         seen.woken = Some(at);
         at - now
     }
 
     /// Those of these Pods that pass PostCheck. Each is looked at on its own: it is compared with all rules of the namespace.
-    async fn passing(&self, namespace: &str, pods: Vec<Uid>) -> Vec<Uid> {
+    async fn filter_passing_post_check(&self, namespace: &str, pods: Vec<Uid>) -> Vec<Uid> {
         let mut passing = Vec::new();
         for uid in pods {
             let passes = {
@@ -298,8 +315,8 @@ impl Rules {
 
     /// A rule object was edited or is gone. Owners that it held before may go on now: those that another object covers are
     /// woken by a look at that object.
-    fn release(&self, namespace: &str) {
-        self.retries.release(&self.context, namespace);
+    fn release_owners(&self, namespace: &str) {
+        self.retries.add_released_owners(&self.context, namespace);
         let state = self.context.index.read();
         let home = state.namespace(namespace);
         for rule in home.into_iter().flat_map(|home| home.rules.keys()) {
@@ -307,7 +324,7 @@ impl Rules {
         }
     }
 
-    fn wake_all(&self, namespace: &str) {
+    fn wake_namespace_pods(&self, namespace: &str) {
         let state = self.context.index.read();
         let pods = state.namespace(namespace).into_iter().flat_map(|n| &n.pods);
         for (uid, _) in pods.filter(|(_, pod)| {
@@ -323,23 +340,23 @@ impl Rules {
     }
 
     /// The object is gone or going: nobody waits for it any more, and a finalizer of Kuperator's is taken off.
-    async fn gone(&self, name: RuleName) -> Outcome {
+    async fn clean_up_deleted_rule(&self, name: RuleName) -> Outcome {
         let seen = self.seen.lock().remove(&name);
         if let Some(seen) = seen {
-            self.deadlines.forget(&seen.uid);
-            self.doubts.forget(&seen.uid);
-            self.webhooks.forget(&seen.uid);
-            self.facts.forget(&seen.uid);
-            self.storing.forget(&seen.uid);
+            self.deadlines.forget_rule(&seen.uid);
+            self.doubts.forget_rule(&seen.uid);
+            self.webhooks.forget_rule(&seen.uid);
+            self.facts.forget_rule(&seen.uid);
+            self.storing.forget_rule(&seen.uid);
             self.unwritten.forget(&name);
-            self.retries.forget(&name);
-            self.release(&name.0);
+            self.retries.forget_rule(&name);
+            self.release_owners(&name.0);
         }
         let released = self.retries.wake_released(&self.context, &name.0).await;
         let done = released.map_or(Outcome::Done, Outcome::After);
-        self.wake_all(&name.0);
-        let read = async { self.api(&name)?.get_metadata_opt(&name.1).await };
-        let going = match write("read a rule", read).await {
+        self.wake_namespace_pods(&name.0);
+        let read = async { self.rule_api(&name)?.get_metadata_opt(&name.1).await };
+        let going = match call_api("read a rule", read).await {
             Ok(going) => going.filter(|m| m.metadata.deletion_timestamp.is_some()),
             Err(outcome) => return outcome,
         };
@@ -357,10 +374,10 @@ impl Rules {
         let patch = json!({ "metadata": { "resourceVersion": going.metadata.resource_version, "finalizers": kept } });
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let release = async {
-            let rules = self.api(&name)?;
+            let rules = self.rule_api(&name)?;
             rules.patch_metadata(&name.1, &params, &patch).await
         };
-        match write("release a rule", release).await {
+        match call_api("release a rule", release).await {
             Ok(_) => {
                 info!(namespace = %name.0, rule = %name.1, "took the finalizer off a deleted rule");
                 done
@@ -369,26 +386,26 @@ impl Rules {
         }
     }
 
-    fn api(&self, name: &RuleName) -> kube::Result<Api<PodTransitionRule>> {
+    fn rule_api(&self, name: &RuleName) -> kube::Result<Api<PodTransitionRule>> {
         path::namespaced(&self.context.client, &name.0)
     }
 
-    async fn status(
+    async fn reconcile_status(
         &self,
         name: &RuleName,
         uid: &Uid,
-        facts: &status::Facts,
+        facts: &status::StatusInputs,
         head: Option<Uid>,
     ) -> Outcome {
         // Before anything is compared: that takes time, too, where there is always more to write.
-        if let Some(pause) = self.pace.pause(&name.0, Instant::now()) {
+        if let Some(pause) = self.pace.time_until_allowed(&name.0, Instant::now()) {
             return Outcome::After(pause);
         }
-        let mut queue = status::Waiting {
+        let mut queue = status::WaitingPods {
             head,
-            ..status::Waiting::default()
+            ..status::WaitingPods::default()
         };
-        let (counted, recount) = self.count(name, uid, facts, &mut queue).await;
+        let (counted, recount) = self.count_wait_reasons(name, uid, facts, &mut queue).await;
         queue.counted = counted;
         let outcome = self.write_status(name, uid, facts, &mut queue).await;
         match recount {
@@ -398,51 +415,56 @@ impl Rules {
     }
 
     /// Looks at an object and what is known of its endpoints; `None` when another object has its name, or none.
-    fn at<R>(
+    fn with_rule_entry<R>(
         &self,
         name: &RuleName,
         uid: &Uid,
-        look: impl FnOnce(&State, &Entry, Option<&Memories>) -> R,
+        look: impl FnOnce(&State, &Entry, Option<&CallStates>) -> R,
     ) -> Option<R> {
         let state = self.context.index.read();
         let entry = state.rule(&name.0, &name.1);
         let entry = entry.filter(|entry| entry.snapshot.rules.uid == *uid)?;
-        let look = |memories: Option<&Memories>| look(&state, entry, memories);
-        Some(self.webhooks.with(uid, look))
+        let look = |memories: Option<&CallStates>| look(&state, entry, memories);
+        Some(self.webhooks.with_call_states(uid, look))
     }
 
     /// The gauges of an object. Who holds claims goes to the `queue`.
-    fn gauges(&self, state: &State, entry: &Entry, queue: &mut status::Waiting) -> Option<Gauges> {
+    fn collect_gauges(
+        &self,
+        state: &State,
+        entry: &Entry,
+        queue: &mut status::WaitingPods,
+    ) -> Option<BudgetGauges> {
         let claims = self
             .context
             .ledgers
             .newer(&entry.key(), &entry.snapshot)
             .claims;
         queue.claimed = claims.pods().cloned().collect();
-        room::gauges(&self.context.ledgers, state, entry)
+        headroom::rule_gauges(&self.context.ledgers, state, entry)
     }
 
     async fn write_status(
         &self,
         name: &RuleName,
         uid: &Uid,
-        facts: &status::Facts,
-        queue: &mut status::Waiting,
+        facts: &status::StatusInputs,
+        queue: &mut status::WaitingPods,
     ) -> Outcome {
-        let found = self.at(name, uid, |state, entry, memories| {
-            let gauges = self.gauges(state, entry, queue)?;
+        let found = self.with_rule_entry(name, uid, |state, entry, memories| {
+            let gauges = self.collect_gauges(state, entry, queue)?;
             let now = (self.context.now)();
-            status::changed(state, entry, gauges, memories, facts, queue, now)
+            status::rule_status_patch(state, entry, gauges, memories, facts, queue, now)
         });
         let Some((patch, haste)) = found.flatten() else {
             return Outcome::Done;
         };
         let asks = self
             .webhooks
-            .with(uid, |memories| memories.is_some_and(|m| !m.is_empty()));
+            .with_call_states(uid, |memories| memories.is_some_and(|m| !m.is_empty()));
         if let Some(seen) = self.seen.lock().get_mut(name) {
             let is_busy = seen.woken.is_some_and(|at| at.elapsed() < BUSY_PERIOD);
-            let period = period(haste, asks, is_busy);
+            let period = status_period(haste, asks, is_busy);
             match seen.written.map(|at| period.saturating_sub(at.elapsed())) {
                 Some(pause) if !pause.is_zero() => return Outcome::After(pause),
                 _ => seen.written = Some(Instant::now()),
@@ -453,19 +475,19 @@ impl Rules {
         }
         let patch = json!({ "status": patch });
         self.pace
-            .write(&name.0, patch.to_string().len(), Instant::now());
+            .charge_bytes(&name.0, patch.to_string().len(), Instant::now());
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let store = async {
-            let rules = self.api(name)?;
+            let rules = self.rule_api(name)?;
             rules.patch_status(&name.1, &params, &patch).await
         };
         let is_known = !self.unwritten.is_news(name, Instant::now());
-        let stored = write_again("write a rule's status", is_known, store).await;
-        self.retries.status_written(name, stored.is_ok());
+        let stored = call_api_again("write a rule's status", is_known, store).await;
+        self.retries.record_status_write(name, stored.is_ok());
         match stored {
             Ok(stored) => {
                 self.unwritten.forget(name);
-                self.tell_dropped_conditions(name, &stored);
+                self.report_dropped_conditions(name, &stored);
                 Outcome::Done
             }
             Err(outcome) => {
@@ -476,7 +498,7 @@ impl Rules {
     }
 
     /// Nothing but the log and the metrics can tell what is wrong with a rule object whose conditions are dropped, too.
-    fn tell_dropped_conditions(&self, name: &RuleName, stored: &PodTransitionRule) {
+    fn report_dropped_conditions(&self, name: &RuleName, stored: &PodTransitionRule) {
         let status = stored.status.as_ref();
         let kept = status.is_some_and(|status| !status.conditions.is_empty()); // `Enforced` is always there
         let mut seen = self.seen.lock();
@@ -484,13 +506,13 @@ impl Rules {
             return;
         };
         if std::mem::replace(&mut seen.keeps_conditions, kept) && !kept {
-            warn!(namespace = %name.0, rule = %name.1, "the API server did not store status.conditions: {DROPPED}");
+            warn!(namespace = %name.0, rule = %name.1, "the API server did not store status.conditions: {FIELD_DROPPED_MESSAGE}");
         }
     }
 }
 
 /// When Pods are woken for which there is room, if others were woken at `woken`, or are to be.
-fn wakes_at(woken: Option<Instant>, now: Instant) -> Instant {
+fn next_wake_at(woken: Option<Instant>, now: Instant) -> Instant {
     match woken {
         Some(at) if at > now => at, // they go with those
         Some(at) => now.max(at + WAKE_PERIOD),
@@ -499,18 +521,18 @@ fn wakes_at(woken: Option<Instant>, now: Instant) -> Instant {
 }
 
 /// How long a status is not written again. `asks` says whether endpoints are asked, `is_busy` whether Pods were woken lately.
-fn period(haste: Haste, asks: bool, is_busy: bool) -> Duration {
+fn status_period(haste: StatusUrgency, asks: bool, is_busy: bool) -> Duration {
     match haste {
-        Haste::Verdicts => VERDICTS_PERIOD,
-        Haste::Conditions => STATUS_PERIOD,
-        Haste::Counts if asks => COUNTS_PERIOD,
-        Haste::Counts if is_busy => BUSY_PERIOD,
-        Haste::Counts => STATUS_PERIOD,
+        StatusUrgency::Verdicts => VERDICTS_PERIOD,
+        StatusUrgency::Conditions => STATUS_PERIOD,
+        StatusUrgency::Counts if asks => COUNTS_PERIOD,
+        StatusUrgency::Counts if is_busy => BUSY_PERIOD,
+        StatusUrgency::Counts => STATUS_PERIOD,
     }
 }
 
 /// The owners that can't be read, each as a clause. The tally knows those that set no number.
-fn causes(unread: &[Unreadable]) -> Vec<String> {
+fn describe_unreadable_owners(unread: &[Unreadable]) -> Vec<String> {
     let failed = unread
         .iter()
         .filter(|e| matches!(e, Unreadable::Failed { .. }));

@@ -3,18 +3,18 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 
-use super::retries::look::{self, Seen, deletes_more};
+use super::retries::owner_state::{self, OwnerState, has_pods_to_delete};
 use crate::cluster::index::{Entry, Namespace};
 use crate::cluster::kind::Kind;
 use crate::cluster::selected;
 use crate::cluster::sizes::Workload;
 use crate::domain::rules::RuleSet;
-use crate::domain::rules::budget::Gauges;
-use crate::domain::rules::rollouts::{Cause, Rollout};
+use crate::domain::rules::budget::BudgetGauges;
+use crate::domain::rules::rollouts::{HeldRollout, RolloutHeldCause};
 use crate::ledger::store::Uid;
 
 /// Owners whose rollout stands still now, or will. `gauges` are those of the rule object.
-pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
+pub fn stalled_rollouts(home: &Namespace, entry: &Entry, gauges: BudgetGauges) -> Vec<HeldRollout> {
     let rules = &entry.snapshot.rules;
     let (mut found, sets) = (BTreeMap::new(), OnceCell::new());
     for uid in entry.tally.owners() {
@@ -25,13 +25,13 @@ pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
             Kind::Deployment
                 if selected::is_kept_from_recreating(rules, workload, gauges.limit) =>
             {
-                (workload, Cause::Recreates, false)
+                (workload, RolloutHeldCause::Recreates, false)
             }
             Kind::ReplicaSet | Kind::StatefulSet | Kind::DaemonSet
-                if gauges.allowed == 0 && deletes_more(home, uid, workload) =>
+                if gauges.allowed == 0 && has_pods_to_delete(home, uid, workload) =>
             {
-                let sets = sets.get_or_init(|| ReplicaSets::of(home));
-                match cause(home, sets, rules, uid, workload, gauges.limit) {
+                let sets = sets.get_or_init(|| ReplicaSets::from_namespace(home));
+                match stall_cause(home, sets, rules, uid, workload, gauges.limit) {
                     Some((owner, cause)) => (owner, cause, true),
                     None => continue,
                 }
@@ -39,7 +39,7 @@ pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
             _ => continue,
         };
         let key = (owner.kind, &owner.name);
-        let rollout = found.entry(key).or_insert_with(|| Rollout {
+        let rollout = found.entry(key).or_insert_with(|| HeldRollout {
             kind: owner.kind.name(),
             name: owner.name.clone(),
             cause,
@@ -57,7 +57,7 @@ pub struct ReplicaSets<'a>(HashMap<&'a str, Vec<(&'a Uid, &'a Workload)>>);
 
 impl<'a> ReplicaSets<'a> {
     /// Goes through all owners of the namespace: once for each look, and not for each ReplicaSet.
-    pub fn of(home: &'a Namespace) -> ReplicaSets<'a> {
+    pub fn from_namespace(home: &'a Namespace) -> ReplicaSets<'a> {
         let mut all = HashMap::<&str, Vec<_>>::new();
         for (uid, set) in home.workloads() {
             if let Some(controller) = &set.controller {
@@ -67,29 +67,32 @@ impl<'a> ReplicaSets<'a> {
         ReplicaSets(all)
     }
 
-    fn below(&self, controller: &str) -> &[(&'a Uid, &'a Workload)] {
+    fn owned_by(&self, controller: &str) -> &[(&'a Uid, &'a Workload)] {
         self.0.get(controller).map_or(&[], Vec::as_slice)
     }
 }
 
 /// The owner whose rollout deletes the Pods of `controller`, and why it can't end once the budget is used up; `None` if it
 /// can: as [`selected::held_rollout`], and [`overhang`].
-pub fn cause<'a>(
+pub fn stall_cause<'a>(
     home: &'a Namespace,
     sets: &ReplicaSets<'a>,
     rules: &RuleSet,
     uid: &Uid,
     controller: &'a Workload,
     limit: u32,
-) -> Option<(&'a Workload, Cause)> {
+) -> Option<(&'a Workload, RolloutHeldCause)> {
     selected::held_rollout(home, rules, controller, limit).or_else(|| {
-        let found = overhang(home, sets, uid, controller)?;
-        Some((found.deployment, Cause::Overhangs))
+        let found = find_stuck_scale_down(home, sets, uid, controller)?;
+        Some((found.deployment, RolloutHeldCause::Overhangs))
     })
 }
 
 /// The Deployment of a ReplicaSet, unless it wants no Pods.
-fn deployment<'a>(home: &'a Namespace, replica_set: &Workload) -> Option<(Uid, &'a Workload)> {
+fn owning_deployment<'a>(
+    home: &'a Namespace,
+    replica_set: &Workload,
+) -> Option<(Uid, &'a Workload)> {
     let uid = Uid::from(replica_set.controller.as_ref()?.uid.as_str());
     let deployment = home
         .workload(&uid)
@@ -105,7 +108,7 @@ fn deployment<'a>(home: &'a Namespace, replica_set: &Workload) -> Option<(Uid, &
 /// comes to the failing Pods. They use up the surge of the Deployment, so that the new ReplicaSet gets no Pods, and
 /// nothing makes room in the budget.
 #[derive(Debug)]
-pub struct Overhang<'a> {
+pub struct StuckScaleDown<'a> {
     /// The Deployment.
     pub deployment: &'a Workload,
     /// The other old ReplicaSet, the first by name.
@@ -119,33 +122,33 @@ pub struct Overhang<'a> {
     others: usize,
 }
 
-impl Overhang<'_> {
+impl StuckScaleDown<'_> {
     /// What must change before the number is set back more often. The number itself is not part of it: the Deployment
     /// controller may change it each time.
-    pub fn seen(&self, home: &Namespace, uid: &Uid) -> Seen {
-        let covering = look::covering(home, uid);
-        Seen {
+    pub fn scale_down_state(&self, home: &Namespace, uid: &Uid) -> OwnerState {
+        let covering = owner_state::covering_rules(home, uid);
+        OwnerState {
             version: self.newest,
             alive: usize::try_from(self.living).unwrap_or(usize::MAX),
             free: self.others,
-            rules: look::fingerprint(covering.map(|entry| &*entry.snapshot.rules)),
+            rules: owner_state::rules_fingerprint(covering.map(|entry| &*entry.snapshot.rules)),
         }
     }
 }
 
 /// The [`Overhang`] of a ReplicaSet; `None` if the Deployment controller is not kept from going on.
-pub fn overhang<'a>(
+pub fn find_stuck_scale_down<'a>(
     home: &'a Namespace,
     sets: &ReplicaSets<'a>,
     uid: &Uid,
     replica_set: &Workload,
-) -> Option<Overhang<'a>> {
-    let (deployment_uid, deployment) = deployment(home, replica_set)?;
+) -> Option<StuckScaleDown<'a>> {
+    let (deployment_uid, deployment) = owning_deployment(home, replica_set)?;
     let wanted = replica_set.replicas?;
-    if deployment.recreates || deployment.paused || ready(home, uid) <= wanted {
+    if deployment.recreates || deployment.paused || count_ready_pods(home, uid) <= wanted {
         return None;
     }
-    let all = || sets.below(&deployment_uid).iter();
+    let all = || sets.owned_by(&deployment_uid).iter();
     let newest = all().map(|(_, w)| w.revision).max()?;
     if replica_set.revision >= newest {
         return None;
@@ -156,15 +159,15 @@ pub fn overhang<'a>(
         .collect();
     let failing = others
         .iter()
-        .filter(|(other, _, n)| ready(home, other) < *n);
+        .filter(|(other, _, n)| count_ready_pods(home, other) < *n);
     let failing = failing
         .map(|(_, w, _)| *w)
         .min_by(|a, b| a.name.cmp(&b.name))?;
-    Some(Overhang {
+    Some(StuckScaleDown {
         deployment,
         failing,
         wanted,
-        living: count(home.living(uid)),
+        living: count_as_u32(home.living(uid)),
         newest,
         others: others
             .iter()
@@ -174,11 +177,11 @@ pub fn overhang<'a>(
 }
 
 /// How many living Pods of a ReplicaSet are Ready.
-fn ready(home: &Namespace, uid: &str) -> u32 {
-    count(home.living(uid).filter(|pod| pod.is_ready()))
+fn count_ready_pods(home: &Namespace, uid: &str) -> u32 {
+    count_as_u32(home.living(uid).filter(|pod| pod.is_ready()))
 }
 
-fn count<T>(of: impl Iterator<Item = T>) -> u32 {
+fn count_as_u32<T>(of: impl Iterator<Item = T>) -> u32 {
     u32::try_from(of.count()).unwrap_or(u32::MAX)
 }
 
@@ -247,9 +250,9 @@ mod tests {
         let state = index.read();
         let home = state.namespace("n").unwrap();
         let uid = Uid::from("old");
-        let found = overhang(
+        let found = find_stuck_scale_down(
             home,
-            &ReplicaSets::of(home),
+            &ReplicaSets::from_namespace(home),
             &uid,
             home.workload("old").unwrap(),
         )?;
@@ -291,7 +294,7 @@ mod tests {
 
     /// Owners whose rollout stands still under a rule for `app: db` that lets so many more Pods go. A StatefulSet and a
     /// DaemonSet of that label roll out to a template without it.
-    fn held(allowed: u32) -> Vec<(&'static str, String, Cause, bool)> {
+    fn held(allowed: u32) -> Vec<(&'static str, String, RolloutHeldCause, bool)> {
         let index = Index::default();
         let rule = json!({
             "metadata": { "namespace": "n", "name": "rule", "uid": "rule", "generation": 1 },
@@ -322,15 +325,15 @@ mod tests {
             });
             index.apply_pod(serde_json::from_value(pod).unwrap());
         }
-        let gauges = Gauges {
+        let gauges = BudgetGauges {
             expected: 4,
             limit: 1,
             allowed,
-            ..Gauges::default()
+            ..BudgetGauges::default()
         };
         let state = index.read();
         let home = state.namespace("n").unwrap();
-        let found = all(home, state.rule("n", "rule").unwrap(), gauges);
+        let found = stalled_rollouts(home, state.rule("n", "rule").unwrap(), gauges);
         let mut found: Vec<_> = found
             .into_iter()
             .map(|r| (r.kind, r.name, r.cause, r.held))
@@ -341,7 +344,7 @@ mod tests {
 
     #[test]
     fn sets_whose_new_pods_leave_the_rule_stand_still_without_room() {
-        let of = |kind| (kind, "db".to_owned(), Cause::Leaves, true);
+        let of = |kind| (kind, "db".to_owned(), RolloutHeldCause::Leaves, true);
         assert_eq!(held(0), [of("DaemonSet"), of("StatefulSet")]);
         assert_eq!(held(1), []);
     }
@@ -353,14 +356,14 @@ mod tests {
             let state = index.read();
             let home = state.namespace("n").unwrap();
             let uid = Uid::from("old");
-            overhang(
+            find_stuck_scale_down(
                 home,
-                &ReplicaSets::of(home),
+                &ReplicaSets::from_namespace(home),
                 &uid,
                 home.workload("old").unwrap(),
             )
             .unwrap()
-            .seen(home, &uid)
+            .scale_down_state(home, &uid)
         };
         let before = seen();
         put_set(&index, "old", 1, 7, 9, true);

@@ -7,22 +7,24 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::webhooks::{self, Memories};
-use super::reasons::Reasons;
+use super::super::rule_endpoints::{self, CallStates};
 use super::rollouts as held;
+use super::wait_reasons::WaitReasonCounts;
 use crate::api::stored::{self, MAX_DETAILS_BYTES, MAX_TARGETS_BYTES};
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::selected;
-use crate::domain::lifecycle::{Stage, untyped};
+use crate::domain::lifecycle::{Stage, ids_without_type};
+use crate::domain::messages;
 use crate::domain::pod::Pod;
-use crate::domain::rules::budget::Gauges;
-use crate::domain::rules::effect::{self, Finding, Matches, Place, Silent, Storing};
+use crate::domain::rules::budget::BudgetGauges;
+use crate::domain::rules::conditions::{
+    self, ConditionFinding, LedgerStorage, NamespaceState, SelectorMatches, UnknownReplicasOwners,
+};
 use crate::domain::rules::endpoints;
 use crate::domain::rules::rollouts;
-use crate::domain::rules::stage::{Rejection, candidates, rejections};
+use crate::domain::rules::stage::{Rejection, rejections, stage_candidates};
 use crate::domain::rules::webhook::Candidate;
-use crate::domain::rules::{Availability, Limits, RuleKind, RuleSet};
-use crate::domain::wording;
+use crate::domain::rules::{AvailabilityLimits, AvailabilityRules, RuleKind, RuleSet};
 use crate::ledger::store::Uid;
 
 /// Waiting Pods that are listed with their reasons; `waitingPods` counts all.
@@ -39,24 +41,24 @@ const LONGEST_REASON: usize = 1024;
 const LONGEST_MESSAGE: usize = 2048;
 
 /// What is known of a rule object besides its counts.
-pub struct Facts {
+pub struct StatusInputs {
     /// Its namespace.
-    pub place: Place,
+    pub place: NamespaceState,
     /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,
     /// Which Pods its selector matches.
-    pub matches: Matches,
+    pub matches: SelectorMatches,
     /// Owners of its Pods that the last look could not read, each as a clause.
     pub unreadable: Vec<String>,
     /// How its ledger was set right, if it was: a clause.
     pub mended: Option<String>,
     /// Whether its ledger is stored as it is written.
-    pub storing: Storing,
+    pub storing: LedgerStorage,
 }
 
 /// How soon a status is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Haste {
+pub enum StatusUrgency {
     /// Pods wait for what an endpoint has answered.
     Verdicts,
     /// A condition differs: a person may have to act.
@@ -66,27 +68,27 @@ pub enum Haste {
 }
 
 /// The fields as a merge patch, if they differ from what is stored, and how soon they are to be written.
-pub fn changed(
+pub fn rule_status_patch(
     state: &State,
     entry: &Entry,
-    gauges: Gauges,
-    memories: Option<&Memories>,
-    facts: &Facts,
-    queue: &Waiting,
+    gauges: BudgetGauges,
+    memories: Option<&CallStates>,
+    facts: &StatusInputs,
+    queue: &WaitingPods,
     now: Timestamp,
-) -> Option<(Value, Haste)> {
+) -> Option<(Value, StatusUrgency)> {
     let status = entry.object.status.as_ref();
     let stored_states = status.map_or(&[][..], |s| &s.rule_states);
-    let states = webhooks::states(memories, stored_states);
-    let tells_more = webhooks::tell_more(&states, stored_states);
+    let states = rule_endpoints::call_rule_states(memories, stored_states);
+    let tells_more = rule_endpoints::has_unstored_states(&states, stored_states);
     let rules = &entry.snapshot.rules;
     // A limit that nothing keeps, or a limit of no Pods, would read as a budget that is used up.
-    let limited = rules.limits().next().is_some()
+    let limited = rules.availability_limits().next().is_some()
         && gauges.expected > 0
-        && facts.place == Place::default()
-        && facts.matches != Matches::FilteredOut;
-    let silent = silent(entry, facts);
-    let look = Look {
+        && facts.place == NamespaceState::default()
+        && facts.matches != SelectorMatches::FilteredOut;
+    let silent = silent_owners(entry, facts);
+    let look = StatusView {
         state,
         entry,
         gauges,
@@ -94,9 +96,9 @@ pub fn changed(
         denies_all: silent.denies_all(),
         queue,
     };
-    let (details, reasons) = told(&look);
+    let (details, reasons) = wait_details(&look);
     let fault = entry.snapshot.fault.as_deref();
-    let is_dropped = facts.storing == Storing::Dropped;
+    let is_dropped = facts.storing == LedgerStorage::Dropped;
     let allowed = match look.denies_all || fault.is_some() || is_dropped {
         true => 0,
         false => gauges.allowed,
@@ -120,27 +122,30 @@ pub fn changed(
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let home = state.namespace(&rules.namespace);
     let rollouts = home.filter(|_| limited);
-    let rollouts = rollouts.map_or_else(Vec::new, |home| held::all(home, entry, gauges));
-    let partly = home.filter(|_| limited && facts.matches == Matches::Managed);
-    let partly = partly.and_then(|home| effect::partly_matched(partly_selected(home, entry)));
-    let matched = partly.unwrap_or_else(|| effect::matched(rules, &facts.matches));
+    let rollouts =
+        rollouts.map_or_else(Vec::new, |home| held::stalled_rollouts(home, entry, gauges));
+    let partly = home.filter(|_| limited && facts.matches == SelectorMatches::Managed);
+    let partly = partly
+        .and_then(|home| conditions::partly_matched_condition(partly_selected_owners(home, entry)));
+    let matched = partly.unwrap_or_else(|| conditions::matched_condition(rules, &facts.matches));
     let conditions = [
         Some((
             "Enforced",
-            effect::enforced(rules, &facts.place, facts.grace_delete),
+            conditions::enforced_condition(rules, &facts.place, facts.grace_delete),
         )),
         Some(("Matched", matched)),
-        effect::expected_known(rules, silent).map(|found| ("ExpectedKnown", found)),
-        rollouts::condition(rules, &rollouts).map(|found| ("RolloutsHeld", found)),
-        endpoints::condition(rules, &states).map(|found| (endpoints::ENDPOINTS_ANSWER, found)),
-        effect::ledger_usable(fault, facts.storing, facts.mended.as_deref())
+        conditions::expected_known_condition(rules, silent).map(|found| ("ExpectedKnown", found)),
+        rollouts::rollouts_held_condition(rules, &rollouts).map(|found| ("RolloutsHeld", found)),
+        endpoints::endpoints_answer_condition(rules, &states)
+            .map(|found| (endpoints::ENDPOINTS_ANSWER, found)),
+        conditions::ledger_usable_condition(fault, facts.storing, facts.mended.as_deref())
             .map(|found| ("LedgerUsable", found)),
     ];
     let conditions: Vec<_> = conditions
         .into_iter()
         .flatten()
         .map(|(type_, finding)| {
-            condition(
+            condition_value(
                 &stored["conditions"],
                 type_,
                 &finding,
@@ -153,7 +158,7 @@ pub fn changed(
     let fields = wanted.as_object()?;
     let same = fields
         .iter()
-        .all(|(k, v)| stored.get(k).cloned().unwrap_or_else(|| default(v)) == *v);
+        .all(|(k, v)| stored.get(k).cloned().unwrap_or_else(|| default_value(v)) == *v);
     if same && same_conditions {
         return None;
     }
@@ -161,15 +166,15 @@ pub fn changed(
     patch["updateTime"] = json!(now);
     patch["conditions"] = json!(conditions);
     let haste = match (tells_more, same_conditions) {
-        (true, _) => Haste::Verdicts,
-        (false, false) => Haste::Conditions,
-        (false, true) => Haste::Counts,
+        (true, _) => StatusUrgency::Verdicts,
+        (false, false) => StatusUrgency::Conditions,
+        (false, true) => StatusUrgency::Counts,
     };
     Some((patch, haste))
 }
 
 /// Owners that ask for more Pods than are selected, and whose template makes Pods that are not; each as `Kind name`.
-fn partly_selected(home: &Namespace, entry: &Entry) -> Vec<String> {
+fn partly_selected_owners(home: &Namespace, entry: &Entry) -> Vec<String> {
     let rules = &entry.snapshot.rules;
     let owners = entry.tally.owners();
     let owners = owners.filter_map(|uid| Some((uid, home.workload(uid)?)));
@@ -185,7 +190,13 @@ fn partly_selected(home: &Namespace, entry: &Entry) -> Vec<String> {
 }
 
 /// A condition. It keeps the time of its last transition while its status stays.
-fn condition(stored: &Value, type_: &str, finding: &Finding, generation: i64, now: &str) -> Value {
+fn condition_value(
+    stored: &Value,
+    type_: &str,
+    finding: &ConditionFinding,
+    generation: i64,
+    now: &str,
+) -> Value {
     let mut all = stored.as_array().into_iter().flatten();
     let since = all
         .find(|c| c["type"] == type_ && c["status"] == finding.status)
@@ -199,7 +210,7 @@ fn condition(stored: &Value, type_: &str, finding: &Finding, generation: i64, no
 }
 
 /// What an absent field counts as. All numbers but those that may be absent are always there.
-fn default(like: &Value) -> Value {
+fn default_value(like: &Value) -> Value {
     match like {
         Value::Array(_) => json!([]),
         _ => Value::Null,
@@ -208,18 +219,18 @@ fn default(like: &Value) -> Value {
 
 /// What is known of the Pods that wait for a rule object besides its gauges.
 #[derive(Clone, Debug, Default)]
-pub struct Waiting {
+pub struct WaitingPods {
     /// The Pod whose turn is next.
     pub head: Option<Uid>,
     /// Pods that hold a claim: a full budget does not refuse them.
     pub claimed: BTreeSet<Uid>,
     /// What they wait for, where more of them wait than are listed.
-    pub counted: Option<Arc<Reasons>>,
+    pub counted: Option<Arc<WaitReasonCounts>>,
 }
 
 /// Owners that do not say how many Pods they want.
-fn silent(entry: &Entry, facts: &Facts) -> Silent {
-    Silent {
+fn silent_owners(entry: &Entry, facts: &StatusInputs) -> UnknownReplicasOwners {
+    UnknownReplicasOwners {
         unreadable: facts.unreadable.clone(),
         ..entry.tally.silent()
     }
@@ -235,7 +246,7 @@ pub struct Waiter {
 }
 
 /// Pods in PreCheck, the longest waiting first.
-fn before(entry: &Entry, head: Option<&Uid>) -> impl Iterator<Item = Waiter> {
+fn pre_check_waiters(entry: &Entry, head: Option<&Uid>) -> impl Iterator<Item = Waiter> {
     let mut is_behind = false;
     entry.tally.waiting().map(move |uid| {
         let waiter = Waiter {
@@ -249,7 +260,7 @@ fn before(entry: &Entry, head: Option<&Uid>) -> impl Iterator<Item = Waiter> {
 }
 
 /// Pods in PostCheck.
-fn after(entry: &Entry) -> impl Iterator<Item = Waiter> {
+fn post_check_waiters(entry: &Entry) -> impl Iterator<Item = Waiter> {
     entry.tally.post_waiting().map(|uid| Waiter {
         uid: uid.clone(),
         stage: Stage::PostCheck,
@@ -258,40 +269,42 @@ fn after(entry: &Entry) -> impl Iterator<Item = Waiter> {
 }
 
 /// Whether more Pods are in a stage than are listed.
-pub fn is_crowd(entry: &Entry) -> bool {
+pub fn exceeds_details(entry: &Entry) -> bool {
     entry.tally.waiting().len() + entry.tally.post_waiting().len() > MAX_DETAILS
 }
 
 /// All Pods in a stage.
-pub fn crowd(entry: &Entry, head: Option<&Uid>) -> Vec<Waiter> {
-    before(entry, head).chain(after(entry)).collect()
+pub fn all_waiters(entry: &Entry, head: Option<&Uid>) -> Vec<Waiter> {
+    pre_check_waiters(entry, head)
+        .chain(post_check_waiters(entry))
+        .collect()
 }
 
 /// Counts what some Pods wait for.
-pub fn count(
+pub fn count_reasons(
     (state, entry): (&State, &Entry),
-    gauges: Gauges,
-    memories: Option<&Memories>,
-    facts: &Facts,
-    queue: &Waiting,
+    gauges: BudgetGauges,
+    memories: Option<&CallStates>,
+    facts: &StatusInputs,
+    queue: &WaitingPods,
     waiters: &[Waiter],
-    reasons: &mut Reasons,
+    reasons: &mut WaitReasonCounts,
 ) {
-    let look = Look {
+    let look = StatusView {
         state,
         entry,
         gauges,
         memories,
-        denies_all: silent(entry, facts).denies_all(),
+        denies_all: silent_owners(entry, facts).denies_all(),
         queue,
     };
-    for wait in waiters.iter().filter_map(|waiter| look.wait(waiter)) {
-        reasons.add(wait.pod, wait.stage, &refusals(&look, &wait).1);
+    for wait in waiters.iter().filter_map(|waiter| look.pod_wait(waiter)) {
+        reasons.count_pod(wait.pod, wait.stage, &pod_refusals(&look, &wait).1);
     }
 }
 
 /// A Pod that waits in a stage.
-struct Wait<'a> {
+struct PodWait<'a> {
     pod: &'a Pod,
     stage: Stage,
     /// The Pod that has its turn before this one.
@@ -303,27 +316,27 @@ struct Wait<'a> {
 }
 
 /// What is the same for all Pods of one rule object.
-struct Look<'a> {
+struct StatusView<'a> {
     state: &'a State,
     entry: &'a Entry,
-    gauges: Gauges,
-    memories: Option<&'a Memories>,
+    gauges: BudgetGauges,
+    memories: Option<&'a CallStates>,
     /// Whether every disruption is denied because an owner does not say how many Pods it wants.
     denies_all: bool,
-    queue: &'a Waiting,
+    queue: &'a WaitingPods,
 }
 
-impl<'a> Look<'a> {
-    fn pod(&self, uid: &Uid) -> Option<&'a Pod> {
+impl<'a> StatusView<'a> {
+    fn find_pod(&self, uid: &Uid) -> Option<&'a Pod> {
         let namespace = &self.entry.snapshot.rules.namespace;
         self.state.pod(namespace, uid).map(|pod| &**pod)
     }
 
-    fn wait(&self, waiter: &Waiter) -> Option<Wait<'a>> {
-        let pod = self.pod(&waiter.uid)?;
+    fn pod_wait(&self, waiter: &Waiter) -> Option<PodWait<'a>> {
+        let pod = self.find_pod(&waiter.uid)?;
         let head = self.queue.head.as_ref().filter(|_| waiter.is_behind);
-        let head = head.and_then(|uid| self.pod(uid));
-        Some(Wait {
+        let head = head.and_then(|uid| self.find_pod(uid));
+        Some(PodWait {
             pod,
             stage: waiter.stage,
             behind: head.map(|pod| pod.metadata.name.as_str()),
@@ -334,54 +347,56 @@ impl<'a> Look<'a> {
 }
 
 /// Why Pods wait, sorted by name; and, if they are not all listed, what they wait for, counted.
-fn told(look: &Look<'_>) -> (Vec<Value>, Vec<Value>) {
+fn wait_details(look: &StatusView<'_>) -> (Vec<Value>, Vec<Value>) {
     let (entry, queue) = (look.entry, look.queue);
-    let before = before(entry, queue.head.as_ref()).take(MAX_DETAILS);
-    let waiters = before.chain(after(entry).take(MAX_DETAILS));
-    let mut all: Vec<_> = waiters.filter_map(|waiter| look.wait(&waiter)).collect();
+    let before = pre_check_waiters(entry, queue.head.as_ref()).take(MAX_DETAILS);
+    let waiters = before.chain(post_check_waiters(entry).take(MAX_DETAILS));
+    let mut all: Vec<_> = waiters
+        .filter_map(|waiter| look.pod_wait(&waiter))
+        .collect();
     all.sort_by_key(|wait| (&wait.pod.metadata.name, wait.stage));
     all.truncate(MAX_DETAILS);
-    let listed = all.iter().map(|wait| detail(look, wait));
+    let listed = all.iter().map(|wait| pod_detail(look, wait));
     let listed = stored::fitting(listed, MAX_DETAILS_BYTES);
     let reasons = match &queue.counted {
-        Some(counted) => counted.told(),
+        Some(counted) => counted.to_status_values(),
         // Counted at the next look.
-        None if is_crowd(entry) || listed.len() == all.len() => Vec::new(),
+        None if exceeds_details(entry) || listed.len() == all.len() => Vec::new(),
         None => {
-            let mut reasons = Reasons::default();
+            let mut reasons = WaitReasonCounts::default();
             for wait in &all {
-                reasons.add(wait.pod, wait.stage, &refusals(look, wait).1);
+                reasons.count_pod(wait.pod, wait.stage, &pod_refusals(look, wait).1);
             }
-            reasons.told()
+            reasons.to_status_values()
         }
     };
     (listed, reasons)
 }
 
-fn detail(look: &Look<'_>, wait: &Wait<'_>) -> Value {
-    let Wait { pod, stage, .. } = *wait;
-    let (passed, refusals) = refusals(look, wait);
+fn pod_detail(look: &StatusView<'_>, wait: &PodWait<'_>) -> Value {
+    let PodWait { pod, stage, .. } = *wait;
+    let (passed, refusals) = pod_refusals(look, wait);
     let mut detail = json!({ "name": pod.metadata.name, "stage": stage.as_str(), "passed": refusals.is_empty() });
     if !passed.is_empty() {
         detail["passedRules"] = json!(stored::fitting(passed, MAX_DETAIL_BYTES));
     }
     if !refusals.is_empty() {
-        let refusals = refusals.iter().map(Refusal::written);
+        let refusals = refusals.iter().map(WaitRefusal::to_status_value);
         detail["rejectInfo"] = json!(stored::fitting(refusals, MAX_DETAIL_BYTES));
     }
     detail
 }
 
 /// The rules that let a Pod pass, and what keeps the Pod waiting now.
-fn refusals<'a>(look: &Look<'a>, wait: &Wait<'a>) -> (Vec<&'a str>, Vec<Refusal>) {
-    let Wait { pod, stage, .. } = *wait;
-    let waiting = candidates(stage, pod);
+fn pod_refusals<'a>(look: &StatusView<'a>, wait: &PodWait<'a>) -> (Vec<&'a str>, Vec<WaitRefusal>) {
+    let PodWait { pod, stage, .. } = *wait;
+    let waiting = stage_candidates(stage, pod);
     let (passed, refusals) = match stage {
-        Stage::PreCheck if waiting.is_empty() => (Vec::new(), without_type(pod)),
-        _ => by_rules(look, wait, &waiting),
+        Stage::PreCheck if waiting.is_empty() => (Vec::new(), missing_type_refusals(pod)),
+        _ => rule_refusals(look, wait, &waiting),
     };
     let refusals = match &refusals[..] {
-        [] if stage == Stage::PreCheck => by_turn(&look.entry.snapshot.rules, wait),
+        [] if stage == Stage::PreCheck => turn_refusals(&look.entry.snapshot.rules, wait),
         _ => refusals,
     };
     (passed, refusals)
@@ -389,7 +404,7 @@ fn refusals<'a>(look: &Look<'a>, wait: &Wait<'a>) -> (Vec<&'a str>, Vec<Refusal>
 
 /// Why a Pod waits: an entry of `rejectInfo`.
 #[derive(Clone, Debug, Default)]
-pub struct Refusal {
+pub struct WaitRefusal {
     /// Empty for what no single rule says.
     pub rule: String,
     /// The one operation that it is about; empty where the Pod as a whole waits for it.
@@ -398,10 +413,10 @@ pub struct Refusal {
     pub reason: String,
 }
 
-impl Refusal {
+impl WaitRefusal {
     /// What a rule says of a Pod.
-    pub fn new(rule: &str, reason: &str) -> Refusal {
-        Refusal {
+    pub fn new(rule: &str, reason: &str) -> WaitRefusal {
+        WaitRefusal {
             rule: rule.to_owned(),
             operation: String::new(),
             reason: stored::text(reason, LONGEST_REASON),
@@ -409,7 +424,7 @@ impl Refusal {
     }
 
     /// As it is stored; empty fields are not.
-    fn written(&self) -> Value {
+    fn to_status_value(&self) -> Value {
         let mut written = json!({ "reason": self.reason });
         let fields = [("ruleName", &self.rule), ("operation", &self.operation)];
         for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
@@ -420,23 +435,23 @@ impl Refusal {
 }
 
 /// Operations that wait for nothing but the label with their type.
-fn without_type(pod: &Pod) -> Vec<Refusal> {
-    let ids = untyped(pod).into_iter();
-    ids.map(|id| Refusal::new("", &wording::untyped(&id)))
+fn missing_type_refusals(pod: &Pod) -> Vec<WaitRefusal> {
+    let ids = ids_without_type(pod).into_iter();
+    ids.map(|id| WaitRefusal::new("", &messages::missing_operation_type(&id)))
         .collect()
 }
 
 /// The rules that let the Pod pass, and what those say that refuse it now.
-fn by_rules<'a>(
-    look: &Look<'a>,
-    wait: &Wait<'a>,
+fn rule_refusals<'a>(
+    look: &StatusView<'a>,
+    wait: &PodWait<'a>,
     waiting: &[Candidate],
-) -> (Vec<&'a str>, Vec<Refusal>) {
-    let Wait { pod, stage, .. } = *wait;
+) -> (Vec<&'a str>, Vec<WaitRefusal>) {
+    let PodWait { pod, stage, .. } = *wait;
     let rules = &look.entry.snapshot.rules;
     let rejections = rejections(rules, stage, pod, &look.entry.verdicts);
     let passed: Vec<&str> = rules
-        .applying(stage, pod)
+        .applicable_rules(stage, pod)
         .filter(|rule| !matches!(rule.kind, RuleKind::Availability(_)))
         .map(|rule| rule.id.as_str())
         .filter(|id| {
@@ -445,16 +460,16 @@ fn by_rules<'a>(
                 .all(|r| r.rule != *id && !r.rule.is_empty())
         })
         .collect();
-    let mut all: Vec<Refusal> = rejections
+    let mut all: Vec<WaitRefusal> = rejections
         .into_iter()
-        .flat_map(|rejection| by_operation(look, &rejection, waiting))
+        .flat_map(|rejection| refusals_by_operation(look, &rejection, waiting))
         .collect();
     if stage == Stage::PreCheck
         && !wait.goes_with_its_set
-        && let Availability::Held(held) = rules.availability(pod)
+        && let AvailabilityRules::Held(held) = rules.availability_rules(pod)
     {
         let refusing = held.into_iter().filter_map(|(name, limits)| {
-            Some(Refusal::new(name, &over_budget(look, wait, limits)?))
+            Some(WaitRefusal::new(name, &budget_refusal(look, wait, limits)?))
         });
         all.extend(refusing);
     }
@@ -462,34 +477,42 @@ fn by_rules<'a>(
 }
 
 /// What a rule says. An endpoint answers each operation of a Pod on its own.
-fn by_operation(look: &Look<'_>, rejection: &Rejection, waiting: &[Candidate]) -> Vec<Refusal> {
+fn refusals_by_operation(
+    look: &StatusView<'_>,
+    rejection: &Rejection,
+    waiting: &[Candidate],
+) -> Vec<WaitRefusal> {
     let rule = &rejection.rule;
     let said = waiting.iter().filter_map(|candidate| {
-        let reason = webhooks::reason(look.memories, rule, candidate)?;
+        let reason = rule_endpoints::endpoint_wait_reason(look.memories, rule, candidate)?;
         let operation = match waiting {
             [_] => String::new(),
             _ => candidate.operation.clone(),
         };
-        Some(Refusal {
+        Some(WaitRefusal {
             operation,
-            ..Refusal::new(rule, &reason)
+            ..WaitRefusal::new(rule, &reason)
         })
     });
     let said: Vec<_> = said.collect();
     match said.is_empty() {
-        true => vec![Refusal::new(rule, &rejection.reason)],
+        true => vec![WaitRefusal::new(rule, &rejection.reason)],
         false => said,
     }
 }
 
 /// Why an availability rule has no room for the Pod now; `None` if it has.
-fn over_budget(look: &Look<'_>, wait: &Wait<'_>, limits: &Limits) -> Option<String> {
+fn budget_refusal(
+    look: &StatusView<'_>,
+    wait: &PodWait<'_>,
+    limits: &AvailabilityLimits,
+) -> Option<String> {
     let gauges = &look.gauges;
-    let desired = limits.desired(gauges.size());
+    let desired = limits.desired(gauges.expected_pods());
     let holds_a_claim = || look.queue.claimed.contains(&*wait.pod.metadata.uid);
     let refuses = match wait.pod.is_available() {
         true if look.denies_all => {
-            return Some(wording::EXPECTED_UNKNOWN.to_owned());
+            return Some(messages::EXPECTED_UNKNOWN.to_owned());
         }
         true if holds_a_claim() => gauges.available < desired,
         true => gauges.available <= desired,
@@ -509,15 +532,15 @@ fn over_budget(look: &Look<'_>, wait: &Wait<'_>, limits: &Limits) -> Option<Stri
 }
 
 /// The turn of a Pod that no rule refuses now.
-fn by_turn(rules: &RuleSet, wait: &Wait<'_>) -> Vec<Refusal> {
-    let held = match rules.availability(wait.pod) {
-        Availability::Held(held) => held,
+fn turn_refusals(rules: &RuleSet, wait: &PodWait<'_>) -> Vec<WaitRefusal> {
+    let held = match rules.availability_rules(wait.pod) {
+        AvailabilityRules::Held(held) => held,
         _ => Vec::new(),
     };
     let takes_a_turn = wait.pod.is_available() && !wait.goes_with_its_set;
     let turn = wait.behind.filter(|_| takes_a_turn);
     let turn = held.first().zip(turn);
-    turn.map(|((rule, _), head)| Refusal::new(rule, &wording::turn(head)))
+    turn.map(|((rule, _), head)| WaitRefusal::new(rule, &messages::queue_position(head)))
         .into_iter()
         .collect()
 }
@@ -528,7 +551,7 @@ mod tests {
     use super::*;
     use crate::api::keys::{self, Family};
     use crate::cluster::index::Index;
-    use crate::domain::rules::webhook::Memory;
+    use crate::domain::rules::webhook::CallState;
 
     fn rule(status: Value) -> Value {
         json!({
@@ -541,41 +564,41 @@ mod tests {
     /// What is written over `stored` with these gauges, if these owners can't be read and the ledger is stored so.
     fn look(
         stored: Value,
-        gauges: Gauges,
+        gauges: BudgetGauges,
         unreadable: &[&str],
-        storing: Storing,
-    ) -> Option<(Value, Haste)> {
+        storing: LedgerStorage,
+    ) -> Option<(Value, StatusUrgency)> {
         let index = Index::default();
         index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
-        let facts = Facts {
-            place: Place::default(),
+        let facts = StatusInputs {
+            place: NamespaceState::default(),
             grace_delete: false,
-            matches: Matches::Managed,
+            matches: SelectorMatches::Managed,
             unreadable: unreadable.iter().map(|&s| s.to_owned()).collect(),
             mended: None,
             storing,
         };
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
-        let (now, turns) = (Timestamp::UNIX_EPOCH, Waiting::default());
-        changed(&state, entry, gauges, None, &facts, &turns, now)
+        let (now, turns) = (Timestamp::UNIX_EPOCH, WaitingPods::default());
+        rule_status_patch(&state, entry, gauges, None, &facts, &turns, now)
     }
 
     /// The patch alone, where one of three Pods may go.
-    fn patch(stored: Value, unreadable: &[&str], storing: Storing) -> Option<Value> {
-        let gauges = Gauges {
+    fn patch(stored: Value, unreadable: &[&str], storing: LedgerStorage) -> Option<Value> {
+        let gauges = BudgetGauges {
             expected: 3,
             base: 3,
             available: 3,
             limit: 1,
             allowed: 1,
-            ..Gauges::default()
+            ..BudgetGauges::default()
         };
         look(stored, gauges, unreadable, storing).map(|(patch, _)| patch)
     }
 
     fn written(stored: Value, unreadable: &[&str]) -> Option<Value> {
-        patch(stored, unreadable, Storing::default())
+        patch(stored, unreadable, LedgerStorage::default())
     }
 
     #[test]
@@ -606,18 +629,18 @@ mod tests {
     #[test]
     fn condition_that_differs_is_written_sooner_than_counts() {
         let haste = |stored: Value, expected: u32, unreadable: &[&str]| {
-            let gauges = Gauges {
+            let gauges = BudgetGauges {
                 expected,
-                ..Gauges::default()
+                ..BudgetGauges::default()
             };
-            look(stored, gauges, unreadable, Storing::default()).unwrap()
+            look(stored, gauges, unreadable, LedgerStorage::default()).unwrap()
         };
         let (first, soon) = haste(json!({}), 3, &[]);
-        assert_eq!(soon, Haste::Conditions); // nothing was written yet
+        assert_eq!(soon, StatusUrgency::Conditions); // nothing was written yet
         let (_, counts) = haste(first.clone(), 4, &[]);
-        assert_eq!(counts, Haste::Counts);
+        assert_eq!(counts, StatusUrgency::Counts);
         let (_, again) = haste(first, 4, &["Rollout a can't be read: x"]);
-        assert_eq!(again, Haste::Conditions);
+        assert_eq!(again, StatusUrgency::Conditions);
     }
 
     #[test]
@@ -637,7 +660,7 @@ mod tests {
     }
 
     /// The condition `LedgerUsable` over `stored`, and how many may go: first as it is written over an empty status.
-    fn usable(stored: Value, storing: Storing) -> Option<(Value, Value)> {
+    fn usable(stored: Value, storing: LedgerStorage) -> Option<(Value, Value)> {
         let patch = patch(stored, &[], storing)?;
         let all = patch["conditions"].as_array().unwrap();
         let found = all.iter().find(|c| c["type"] == "LedgerUsable");
@@ -647,7 +670,7 @@ mod tests {
 
     #[test]
     fn ledger_that_is_dropped_allows_nothing_until_it_is_kept_again() {
-        let (dropped, allowed) = usable(json!({}), Storing::Dropped).unwrap();
+        let (dropped, allowed) = usable(json!({}), LedgerStorage::Dropped).unwrap();
         assert_eq!(allowed, 0);
         let told = |found: &Value| [found["status"].clone(), found["reason"].clone()];
         assert_eq!(told(&dropped), ["False", "LedgerNotStored"]);
@@ -656,17 +679,32 @@ mod tests {
         let stored = json!({ "conditions": [dropped] });
         let conditions: Vec<_> = serde_json::from_value(stored["conditions"].clone()).unwrap();
         // Another leader knows it by the condition until it has tried.
-        assert_eq!(Storing::of(None, &conditions), Storing::Dropped);
-        assert_eq!(Storing::of(Some(false), &conditions), Storing::Dropped);
-        let again = Storing::of(Some(true), &conditions);
+        assert_eq!(
+            LedgerStorage::from_last_write(None, &conditions),
+            LedgerStorage::Dropped
+        );
+        assert_eq!(
+            LedgerStorage::from_last_write(Some(false), &conditions),
+            LedgerStorage::Dropped
+        );
+        let again = LedgerStorage::from_last_write(Some(true), &conditions);
         let (again, allowed) = usable(stored, again).unwrap();
         assert_eq!(allowed, 1);
         assert_eq!(told(&again), ["True", "LedgerStored"]);
         let conditions = [serde_json::from_value(again).unwrap()];
-        assert_eq!(Storing::of(None, &conditions), Storing::Again);
-        assert_eq!(Storing::of(Some(false), &conditions), Storing::Dropped);
-        assert_eq!(Storing::of(Some(true), &[]), Storing::NotDoubted);
-        let (none, _) = usable(json!({}), Storing::NotDoubted).unwrap();
+        assert_eq!(
+            LedgerStorage::from_last_write(None, &conditions),
+            LedgerStorage::Again
+        );
+        assert_eq!(
+            LedgerStorage::from_last_write(Some(false), &conditions),
+            LedgerStorage::Dropped
+        );
+        assert_eq!(
+            LedgerStorage::from_last_write(Some(true), &[]),
+            LedgerStorage::NotDoubted
+        );
+        let (none, _) = usable(json!({}), LedgerStorage::NotDoubted).unwrap();
         assert_eq!(none, Value::Null);
     }
 
@@ -707,30 +745,30 @@ mod tests {
         index.apply_pod(waiting("web-0", "1", false));
         index.apply_pod(waiting("web-1", "2", true));
         index.apply_pod(waiting("web-2", "3", true));
-        let gauges = Gauges {
+        let gauges = BudgetGauges {
             expected: 10,
             base: 10,
             available,
             unavailable: 10 - available,
             limit: 2,
-            ..Gauges::default()
+            ..BudgetGauges::default()
         };
-        let facts = Facts {
-            place: Place::default(),
+        let facts = StatusInputs {
+            place: NamespaceState::default(),
             grace_delete: false,
-            matches: Matches::Managed,
+            matches: SelectorMatches::Managed,
             unreadable: Vec::new(),
             mended: None,
-            storing: Storing::default(),
+            storing: LedgerStorage::default(),
         };
-        let turns = Waiting {
+        let turns = WaitingPods {
             head: head.map(Uid::from),
             claimed: claimed.iter().map(|&uid| Uid::from(uid)).collect(),
             counted: None,
         };
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
-        let (patch, _) = changed(
+        let (patch, _) = rule_status_patch(
             &state,
             entry,
             gauges,
@@ -764,29 +802,29 @@ mod tests {
         for i in 0..200 {
             index.apply_pod(waiting(&format!("{i:0>253}"), "1", true));
         }
-        let facts = Facts {
-            place: Place::default(),
+        let facts = StatusInputs {
+            place: NamespaceState::default(),
             grace_delete: false,
-            matches: Matches::Managed,
+            matches: SelectorMatches::Managed,
             unreadable: vec!["x".repeat(1_000_000)],
             mended: None,
-            storing: Storing::default(),
+            storing: LedgerStorage::default(),
         };
-        let gauges = Gauges {
+        let gauges = BudgetGauges {
             expected: 200,
             waiting: 200,
-            ..Gauges::default()
+            ..BudgetGauges::default()
         };
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
         let now = Timestamp::UNIX_EPOCH;
-        let (patch, _) = changed(
+        let (patch, _) = rule_status_patch(
             &state,
             entry,
             gauges,
             None,
             &facts,
-            &Waiting::default(),
+            &WaitingPods::default(),
             now,
         )
         .unwrap();
@@ -816,17 +854,17 @@ mod tests {
         let labels = labels.map(|(family, value)| (family.key("y"), value.to_owned()));
         pod.metadata.labels.extend(labels);
         index.apply_pod(pod);
-        let facts = Facts {
-            place: Place::default(),
+        let facts = StatusInputs {
+            place: NamespaceState::default(),
             grace_delete: false,
-            matches: Matches::Managed,
+            matches: SelectorMatches::Managed,
             unreadable: Vec::new(),
             mended: None,
-            storing: Storing::default(),
+            storing: LedgerStorage::default(),
         };
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
-        let (now, queue) = (Timestamp::UNIX_EPOCH, Waiting::default());
+        let (now, queue) = (Timestamp::UNIX_EPOCH, WaitingPods::default());
         let known = entry.object.status.clone().unwrap().rule_states;
         let memories = known.into_iter().map(|state| {
             let rules = &entry.snapshot.rules.rules;
@@ -834,12 +872,12 @@ mod tests {
             let RuleKind::Webhook(webhook) = &rule.unwrap().kind else {
                 unreachable!()
             };
-            let memory = Memory::restore(state.webhook_status.as_ref(), webhook, 1, now);
+            let memory = CallState::from_status(state.webhook_status.as_ref(), webhook, 1, now);
             (state.name, memory)
         });
         let memories = Some(memories.collect());
-        let gauges = Gauges::default();
-        let (patch, _) = changed(
+        let gauges = BudgetGauges::default();
+        let (patch, _) = rule_status_patch(
             &state,
             entry,
             gauges,
@@ -866,25 +904,25 @@ mod tests {
         for i in 0..MAX_DETAILS + 50 {
             index.apply_pod(waiting(&format!("web-{i:03}"), "1", i > 0));
         }
-        let facts = Facts {
-            place: Place::default(),
+        let facts = StatusInputs {
+            place: NamespaceState::default(),
             grace_delete: false,
-            matches: Matches::Managed,
+            matches: SelectorMatches::Managed,
             unreadable: Vec::new(),
             mended: None,
-            storing: Storing::default(),
+            storing: LedgerStorage::default(),
         };
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
-        let mut queue = Waiting::default();
-        let mut reasons = Reasons::default();
+        let mut queue = WaitingPods::default();
+        let mut reasons = WaitReasonCounts::default();
         let at = (&*state, entry);
-        assert!(is_crowd(entry));
-        let all = crowd(entry, None);
+        assert!(exceeds_details(entry));
+        let all = all_waiters(entry, None);
         for part in all.chunks(7) {
-            count(
+            count_reasons(
                 at,
-                Gauges::default(),
+                BudgetGauges::default(),
                 None,
                 &facts,
                 &queue,
@@ -894,8 +932,16 @@ mod tests {
         }
         queue.counted = Some(Arc::new(reasons));
         let now = Timestamp::UNIX_EPOCH;
-        let (patch, _) =
-            changed(&state, entry, Gauges::default(), None, &facts, &queue, now).unwrap();
+        let (patch, _) = rule_status_patch(
+            &state,
+            entry,
+            BudgetGauges::default(),
+            None,
+            &facts,
+            &queue,
+            now,
+        )
+        .unwrap();
         assert_eq!(patch["details"].as_array().unwrap().len(), MAX_DETAILS);
         let counted = patch["waitReasons"].as_array().unwrap();
         assert_eq!(counted[0]["pods"], MAX_DETAILS + 49);
@@ -910,19 +956,19 @@ mod tests {
         for name in pods {
             index.apply_pod(waiting(&name, "1", true));
         }
-        let facts = Facts {
-            place: Place::default(),
+        let facts = StatusInputs {
+            place: NamespaceState::default(),
             grace_delete: false,
-            matches: Matches::Managed,
+            matches: SelectorMatches::Managed,
             unreadable: Vec::new(),
             mended: None,
-            storing: Storing::default(),
+            storing: LedgerStorage::default(),
         };
-        let (gauges, turns) = (Gauges::default(), Waiting::default());
+        let (gauges, turns) = (BudgetGauges::default(), WaitingPods::default());
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
         let now = Timestamp::UNIX_EPOCH;
-        let (patch, _) = changed(&state, entry, gauges, None, &facts, &turns, now)?;
+        let (patch, _) = rule_status_patch(&state, entry, gauges, None, &facts, &turns, now)?;
         Some((patch["selectedPods"].clone(), patch["targets"].clone()))
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::observed::Revision;
-use super::revision::data::{self, claim_name};
+use super::revision::data::{self, pvc_template_name};
 use crate::api::collaset::{CollaSet, PodNamingSuffixPolicy};
 use crate::api::keys;
 use crate::api::reserved;
@@ -19,7 +19,7 @@ const HOSTNAME_LIMIT: usize = 63;
 /// `first` tells a Pod that is created for the first time from one that is created again. `volumes` holds the name of
 /// the claim that serves each claim template; `extra_labels` are set on top of those of the template. Fails where the
 /// revision cannot be read or a claim is missing.
-pub fn pod(
+pub fn pod_manifest(
     set: &CollaSet,
     revision: &Revision,
     id: i64,
@@ -29,22 +29,25 @@ pub fn pod(
     now_nanos: u64,
 ) -> Result<Value, String> {
     let problem = |text: String| format!("ControllerRevision {}: {text}", revision.name);
-    let template = data::template(&revision.data).map_err(problem)?;
-    let mut metadata = metadata(template);
-    min_ready(set, &mut metadata);
+    let template = data::pod_template(&revision.data).map_err(problem)?;
+    let mut metadata = pod_metadata(template);
+    annotate_min_ready(set, &mut metadata);
     let mut spec = template.get("spec").cloned().unwrap_or_default();
 
     if is_sequential(set) {
-        let name = format!("{}-{id}", name(set));
+        let name = format!("{}-{id}", set_name(set));
         if name.len() <= HOSTNAME_LIMIT && !name.contains('.') {
             spec["hostname"] = name.as_str().into();
         }
         metadata.insert("name".to_owned(), name.into());
     } else {
-        metadata.insert("generateName".to_owned(), format!("{}-", name(set)).into());
+        metadata.insert(
+            "generateName".to_owned(),
+            format!("{}-", set_name(set)).into(),
+        );
     }
 
-    let mut labels = labels_of(template);
+    let mut labels = template_labels(template);
     let stage = if first {
         keys::CREATING
     } else {
@@ -61,22 +64,25 @@ pub fn pod(
         labels.insert(key, value.into());
     }
     metadata.insert("labels".to_owned(), labels.into());
-    metadata.insert("ownerReferences".to_owned(), json!([owner(set)]));
+    metadata.insert(
+        "ownerReferences".to_owned(),
+        json!([controller_reference(set)]),
+    );
 
-    for template in data::claim_templates(&revision.data) {
-        let name = claim_name(template);
+    for template in data::pvc_templates(&revision.data) {
+        let name = pvc_template_name(template);
         let claim = volumes.get(name).ok_or_else(|| {
             problem(format!(
                 "instance {id} has no claim for the claim template {name:?} yet"
             ))
         })?;
-        mount(&mut spec, name, claim);
+        mount_pvc(&mut spec, name, claim);
     }
     Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
 }
 
 /// Tells the lifecycle how long the Pod must have been Ready. The set alone says so: what the template has there is left out.
-fn min_ready(set: &CollaSet, metadata: &mut Map<String, Value>) {
+fn annotate_min_ready(set: &CollaSet, metadata: &mut Map<String, Value>) {
     if let Some(annotations) = metadata
         .get_mut("annotations")
         .and_then(Value::as_object_mut)
@@ -91,11 +97,14 @@ fn min_ready(set: &CollaSet, metadata: &mut Map<String, Value>) {
 
 /// A Pod such as the set would make, without anything that is only known later: its creation as a dry run shows what
 /// the API server thinks of the template. Claim templates are volumes, as containers may mount them.
-pub fn probe(set: &CollaSet) -> Value {
+pub fn probe_pod(set: &CollaSet) -> Value {
     let template = &set.spec.template;
-    let mut metadata = metadata(template);
-    metadata.insert("generateName".to_owned(), format!("{}-", name(set)).into());
-    let labels = labels_of(template);
+    let mut metadata = pod_metadata(template);
+    metadata.insert(
+        "generateName".to_owned(),
+        format!("{}-", set_name(set)).into(),
+    );
+    let labels = template_labels(template);
     if !labels.is_empty() {
         metadata.insert("labels".to_owned(), labels.into());
     }
@@ -105,17 +114,21 @@ pub fn probe(set: &CollaSet) -> Value {
         .cloned()
         .unwrap_or_else(|| json!({}));
     for template in &set.spec.volume_claim_templates {
-        mount(&mut spec, claim_name(template), claim_name(template));
+        mount_pvc(
+            &mut spec,
+            pvc_template_name(template),
+            pvc_template_name(template),
+        );
     }
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec })
 }
 
 /// The controller reference to a set.
-pub fn owner(set: &CollaSet) -> Value {
+pub fn controller_reference(set: &CollaSet) -> Value {
     json!({
         "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
         "kind": "CollaSet",
-        "name": name(set),
+        "name": set_name(set),
         "uid": set.metadata.uid.as_deref().unwrap_or_default(),
         "controller": true,
         "blockOwnerDeletion": true,
@@ -123,19 +136,19 @@ pub fn owner(set: &CollaSet) -> Value {
 }
 
 /// Name of a set.
-pub(super) fn name(set: &CollaSet) -> &str {
+pub(super) fn set_name(set: &CollaSet) -> &str {
     set.metadata.name.as_deref().unwrap_or_default()
 }
 
 /// Whether a selector matches the Pods of a template as they are made.
-pub fn is_selected(template: &Value, selector: &Selector) -> bool {
-    let labels = labels_of(template).into_iter();
+pub fn template_matches_selector(template: &Value, selector: &Selector) -> bool {
+    let labels = template_labels(template).into_iter();
     let labels = labels.map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()));
     reserved::is_selected(labels, selector)
 }
 
 /// Labels of a template, raw.
-pub(super) fn labels_of(template: &Value) -> Map<String, Value> {
+pub(super) fn template_labels(template: &Value) -> Map<String, Value> {
     let labels = template
         .pointer("/metadata/labels")
         .and_then(Value::as_object);
@@ -151,7 +164,7 @@ fn is_sequential(set: &CollaSet) -> bool {
     policy == Some(&PodNamingSuffixPolicy::PersistentSequence)
 }
 
-fn metadata(template: &Value) -> Map<String, Value> {
+fn pod_metadata(template: &Value) -> Map<String, Value> {
     let mut out = Map::new();
     for key in ["annotations", "finalizers"] {
         let value = template.get("metadata").and_then(|m| m.get(key));
@@ -163,7 +176,7 @@ fn metadata(template: &Value) -> Map<String, Value> {
 }
 
 /// Makes `name` a volume of a claim: in the place of the volume of that name, or else as the last one.
-fn mount(spec: &mut Value, name: &str, claim: &str) {
+fn mount_pvc(spec: &mut Value, name: &str, claim: &str) {
     let Some(spec) = spec.as_object_mut() else {
         return;
     };
@@ -219,7 +232,7 @@ mod tests {
     fn revision(set: &CollaSet) -> Revision {
         Revision {
             name: "web-r1".into(),
-            data: data::of(&set.spec),
+            data: data::revision_data(&set.spec),
             ..Revision::default()
         }
     }
@@ -233,7 +246,7 @@ mod tests {
 
     fn made(set: &CollaSet, first: bool) -> Value {
         let volumes = strings(&[("data", "web-data-1"), ("logs", "web-logs-1")]);
-        pod(
+        pod_manifest(
             set,
             &revision(set),
             4,
@@ -309,7 +322,7 @@ mod tests {
         let set = set("Random");
         let none = BTreeMap::new();
         assert_eq!(
-            pod(&set, &revision(&set), 4, true, &none, &none, 1).unwrap_err(),
+            pod_manifest(&set, &revision(&set), 4, true, &none, &none, 1).unwrap_err(),
             "ControllerRevision web-r1: instance 4 has no claim for the claim template \"data\" yet"
         );
         let broken = Revision {
@@ -317,14 +330,14 @@ mod tests {
             ..Revision::default()
         };
         assert_eq!(
-            pod(&set, &broken, 4, true, &none, &none, 1).unwrap_err(),
+            pod_manifest(&set, &broken, 4, true, &none, &none, 1).unwrap_err(),
             "ControllerRevision web-r0: spec.template is missing"
         );
     }
 
     #[test]
     fn a_probe_has_nothing_that_is_known_later() {
-        let probe = probe(&set("PersistentSequence"));
+        let probe = probe_pod(&set("PersistentSequence"));
         assert_eq!(probe["metadata"]["generateName"], "web-");
         assert_eq!(
             probe["metadata"]["labels"],
@@ -339,6 +352,6 @@ mod tests {
             probe["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"],
             "logs"
         );
-        assert_eq!(super::probe(&CollaSet::default())["spec"], json!({}));
+        assert_eq!(super::probe_pod(&CollaSet::default())["spec"], json!({}));
     }
 }

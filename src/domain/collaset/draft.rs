@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::facts::Facts;
-use super::lifecycle::{ID, Operation::ScaleIn};
-use super::observed::{Claim, Revision};
-use super::plan::{ClaimChange, Event, Left, Ownership, PodChange, PodPatch};
+use super::observed::{Pvc, Revision};
+use super::plan::{OwnershipChange, PodChange, PodPatch, PvcChange, SetEvent, Shortfall};
+use super::set_facts::SetFacts;
+use super::set_operations::{LIFECYCLE_ID, SetOperation::ScaleIn};
 use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
@@ -29,39 +29,39 @@ pub struct Draft {
     /// No ID below this one is free and without volumes.
     pub lowest_empty: i64,
     /// Claims.
-    pub claims: Vec<ClaimChange>,
+    pub pvcs: Vec<PvcChange>,
     /// ControllerRevisions that a set which is deleted leaves behind.
     pub released: Vec<Arc<Revision>>,
     /// Events.
-    pub events: Vec<Event>,
+    pub events: Vec<SetEvent>,
     /// What a command of the rollout has done, told once the status notes the command.
-    pub news: Vec<Event>,
+    pub events_after_status: Vec<SetEvent>,
     /// Why Pods that are asked to be included, or excluded, are not: a reason of contract 2.5 and a sentence each.
     pub refused: Vec<(&'static str, String)>,
     /// Removes the annotation by which users command the rollout.
     pub forget_command: bool,
     /// What the set lacks, see [`super::plan::Plan::left`].
-    pub left: Left,
+    pub shortfall: Shortfall,
     /// UIDs of Pods that are to be deleted through their lifecycle.
-    sent: BTreeSet<String>,
+    deletion_requests: BTreeSet<String>,
     patches: BTreeMap<String, PodPatch>,
-    deletions: BTreeMap<String, (Arc<Pod>, Option<Box<Event>>)>,
+    deletions: BTreeMap<String, (Arc<Pod>, Option<Box<SetEvent>>)>,
     creations: BTreeMap<i64, serde_json::Value>,
     again: Option<u64>,
 }
 
 impl Draft {
     /// Changes labels of a Pod. An earlier change of the same label wins.
-    pub fn labels(&mut self, pod: &Arc<Pod>, labels: LabelPatch) {
-        let patch = self.patch(pod);
+    pub fn patch_labels(&mut self, pod: &Arc<Pod>, labels: LabelPatch) {
+        let patch = self.pod_patch(pod);
         for (key, value) in labels.0 {
             patch.labels.0.entry(key).or_insert(value);
         }
     }
 
     /// Sets or removes one label.
-    pub fn label(&mut self, pod: &Arc<Pod>, key: &str, value: Option<String>) {
-        self.labels(pod, LabelPatch([(key.to_owned(), value)].into()));
+    pub fn patch_label(&mut self, pod: &Arc<Pod>, key: &str, value: Option<String>) {
+        self.patch_labels(pod, LabelPatch([(key.to_owned(), value)].into()));
     }
 
     /// Whether a label of a Pod is to go.
@@ -72,47 +72,51 @@ impl Draft {
 
     /// Has a Pod deleted through its lifecycle. Said once: a time that moves on would be a change without end. A plan says anew of each
     /// Pod that it wants away: of whom it does not, the word is taken back, see [`Draft::is_sent_away`].
-    pub fn send_away(&mut self, pod: &Arc<Pod>, now_nanos: u64) {
-        self.sent.insert(pod.metadata.uid.clone());
+    pub fn request_deletion(&mut self, pod: &Arc<Pod>, now_nanos: u64) {
+        self.deletion_requests.insert(pod.metadata.uid.clone());
         if pod.label(keys::TO_DELETE).is_none() {
-            self.label(pod, keys::TO_DELETE, Some(now_nanos.to_string()));
-            self.annotation(pod, keys::SENT_AWAY, Some(now_nanos.to_string()));
+            self.patch_label(pod, keys::TO_DELETE, Some(now_nanos.to_string()));
+            self.patch_annotation(pod, keys::SENT_AWAY, Some(now_nanos.to_string()));
         }
     }
 
     /// Takes the word back by which a Pod was told to go, if it may still stay.
-    pub fn call_back(&mut self, facts: &Facts, pod: &Arc<Pod>) {
+    pub fn withdraw_deletion(&mut self, facts: &SetFacts, pod: &Arc<Pod>) {
         if facts.may_stay(pod) {
-            self.label(pod, keys::TO_DELETE, None);
-            self.annotation(pod, keys::SENT_AWAY, None);
+            self.patch_label(pod, keys::TO_DELETE, None);
+            self.patch_annotation(pod, keys::SENT_AWAY, None);
         }
     }
 
     /// Whether the plan wants a Pod away.
-    pub fn is_sent_away(&self, pod: &Pod) -> bool {
-        self.sent.contains(&pod.metadata.uid)
+    pub fn is_deletion_planned(&self, pod: &Pod) -> bool {
+        self.deletion_requests.contains(&pod.metadata.uid)
     }
 
     /// Whether the plan takes a Pod away: through its lifecycle, or by a scale-in that begins.
-    pub fn takes_away(&self, pod: &Pod) -> bool {
+    pub fn removes_pod(&self, pod: &Pod) -> bool {
         let patch = self.patches.get(&pod.metadata.uid);
-        let begun = patch.and_then(|patch| patch.labels.0.get(&Family::OperationType.key(ID)));
-        let scaled_in = begun.is_some_and(|type_| type_.as_deref() == Some(ScaleIn.type_()));
-        scaled_in || self.is_sent_away(pod)
+        let begun =
+            patch.and_then(|patch| patch.labels.0.get(&Family::OperationType.key(LIFECYCLE_ID)));
+        let scaled_in =
+            begun.is_some_and(|type_| type_.as_deref() == Some(ScaleIn.operation_type()));
+        scaled_in || self.is_deletion_planned(pod)
     }
 
     /// Sets or removes one annotation.
-    pub fn annotation(&mut self, pod: &Arc<Pod>, key: &str, value: Option<String>) {
-        self.patch(pod).annotations.insert(key.to_owned(), value);
+    pub fn patch_annotation(&mut self, pod: &Arc<Pod>, key: &str, value: Option<String>) {
+        self.pod_patch(pod)
+            .annotations
+            .insert(key.to_owned(), value);
     }
 
     /// Changes who controls a Pod.
-    pub fn own(&mut self, pod: &Arc<Pod>, ownership: Ownership) {
-        self.patch(pod).ownership = ownership;
+    pub fn set_ownership(&mut self, pod: &Arc<Pod>, ownership: OwnershipChange) {
+        self.pod_patch(pod).ownership = ownership;
     }
 
     /// The patch of a Pod.
-    pub fn patch(&mut self, pod: &Arc<Pod>) -> &mut PodPatch {
+    pub fn pod_patch(&mut self, pod: &Arc<Pod>) -> &mut PodPatch {
         self.patches
             .entry(pod.metadata.uid.clone())
             .or_insert_with(|| PodPatch {
@@ -122,25 +126,27 @@ impl Draft {
     }
 
     /// Whether a Pod of an ID, or its claims, enter, leave or come back: no Pod is made for the ID before.
-    pub fn is_moving(&self, id: i64) -> bool {
+    pub fn is_id_moving(&self, id: i64) -> bool {
         let moving = [&self.entering, &self.returning, &self.leaving];
         moving.iter().any(|ids| ids.contains(&id))
     }
 
     /// Whether anything of a Pod is to be changed.
-    pub fn changes(&self, pod: &Pod) -> bool {
-        self.patches.get(&pod.metadata.uid).is_some_and(changes)
+    pub fn changes_pod(&self, pod: &Pod) -> bool {
+        self.patches
+            .get(&pod.metadata.uid)
+            .is_some_and(changes_anything)
     }
 
     /// Deletes a Pod.
-    pub fn delete(&mut self, pod: &Arc<Pod>) {
+    pub fn delete_pod(&mut self, pod: &Arc<Pod>) {
         self.deletions
             .insert(pod.metadata.uid.clone(), (Arc::clone(pod), None));
     }
 
     /// Deletes a Pod, and tells of it once that is done.
-    pub fn delete_and_tell(&mut self, pod: &Arc<Pod>, reason: &'static str, message: String) {
-        let event = Event {
+    pub fn delete_and_announce(&mut self, pod: &Arc<Pod>, reason: &'static str, message: String) {
+        let event = SetEvent {
             warning: false,
             reason,
             message,
@@ -150,18 +156,18 @@ impl Draft {
     }
 
     /// Creates the Pod of an instance ID.
-    pub fn create(&mut self, id: i64, body: serde_json::Value) {
+    pub fn create_pod(&mut self, id: i64, body: serde_json::Value) {
         self.creations.insert(id, body);
     }
 
     /// Lets go of a claim.
-    pub fn release_claim(&mut self, claim: &Arc<Claim>, labels: LabelPatch) {
-        self.claims.push(ClaimChange::release(claim, labels));
+    pub fn release_pvc(&mut self, claim: &Arc<Pvc>, labels: LabelPatch) {
+        self.pvcs.push(PvcChange::release_pvc(claim, labels));
     }
 
     /// Changes labels of a claim, and who controls it.
-    pub fn claim(&mut self, claim: &Arc<Claim>, labels: LabelPatch, ownership: Ownership) {
-        self.claims.push(ClaimChange::Patch {
+    pub fn patch_pvc(&mut self, claim: &Arc<Pvc>, labels: LabelPatch, ownership: OwnershipChange) {
+        self.pvcs.push(PvcChange::Patch {
             claim: Arc::clone(claim),
             labels,
             ownership,
@@ -169,19 +175,19 @@ impl Draft {
     }
 
     /// Plans again after so many nanoseconds at the latest.
-    pub fn again(&mut self, nanos: u64) {
+    pub fn requeue_after(&mut self, nanos: u64) {
         self.again = Some(self.again.map_or(nanos, |known| known.min(nanos)));
     }
 
     /// Refuses what is asked of a Pod: the status says so for as long as it is, and an Event.
-    pub fn refuse(&mut self, reason: &'static str, message: String) {
+    pub fn report_refusal(&mut self, reason: &'static str, message: String) {
         self.refused.push((reason, message.clone()));
-        self.event(true, reason, message);
+        self.announce_event(true, reason, message);
     }
 
     /// An event about the set.
-    pub fn event(&mut self, warning: bool, reason: &'static str, message: String) {
-        self.events.push(Event {
+    pub fn announce_event(&mut self, warning: bool, reason: &'static str, message: String) {
+        self.events.push(SetEvent {
             warning,
             reason,
             message,
@@ -190,24 +196,26 @@ impl Draft {
 
     /// An event about the set that is told once the patch of a Pod is written, the first of several. The next plan may say it in other
     /// words.
-    pub fn event_once_written(&mut self, pod: &Arc<Pod>, reason: &'static str, message: String) {
-        let event = Event {
+    pub fn announce_once_written(&mut self, pod: &Arc<Pod>, reason: &'static str, message: String) {
+        let event = SetEvent {
             warning: false,
             reason,
             message,
         };
-        self.patch(pod).told.get_or_insert_with(|| Box::new(event));
+        self.pod_patch(pod)
+            .success_event
+            .get_or_insert_with(|| Box::new(event));
     }
 
     /// The changes of Pods, and when to plan again. A Pod that is deleted is not patched. Patches that change
     /// nothing are left out.
-    pub fn into_pods(self) -> (Vec<PodChange>, Option<u64>) {
+    pub fn into_pod_changes(self) -> (Vec<PodChange>, Option<u64>) {
         let deletions = self.deletions;
         let patches = self
             .patches
             .into_values()
             .filter(|patch| !deletions.contains_key(&patch.pod.metadata.uid))
-            .filter_map(effective)
+            .filter_map(effective_patch)
             .map(PodChange::Patch)
             .collect::<Vec<_>>();
         let creations = self
@@ -225,7 +233,7 @@ impl Draft {
 }
 
 /// The patch without what is so already; `None` if nothing is left.
-fn effective(mut patch: PodPatch) -> Option<PodPatch> {
+fn effective_patch(mut patch: PodPatch) -> Option<PodPatch> {
     let pod = &patch.pod;
     patch
         .labels
@@ -234,15 +242,15 @@ fn effective(mut patch: PodPatch) -> Option<PodPatch> {
     patch
         .annotations
         .retain(|key, value| !has_annotation(pod, key, value));
-    changes(&patch).then_some(patch)
+    changes_anything(&patch).then_some(patch)
 }
 
 /// Whether a patch changes anything.
-pub fn changes(patch: &PodPatch) -> bool {
+pub fn changes_anything(patch: &PodPatch) -> bool {
     let (mut labels, mut annotations) = (patch.labels.0.iter(), patch.annotations.iter());
     labels.any(|(key, value)| !has_label(&patch.pod, key, value))
         || annotations.any(|(key, value)| !has_annotation(&patch.pod, key, value))
-        || patch.ownership != Ownership::Keep
+        || patch.ownership != OwnershipChange::Keep
         || patch.spec.is_some()
         || patch.resize.is_some()
 }

@@ -3,60 +3,64 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::claims;
 use super::draft::Draft;
-use super::enter;
-use super::facts::Facts;
-use super::lifecycle::{self, Operation};
-use super::observed::Claim;
-use super::plan::Ownership;
+use super::headroom::Headroom;
+use super::inclusion;
+use super::observed::Pvc;
+use super::pairs;
+use super::plan::OwnershipChange;
 use super::pool;
-use super::replace;
-use super::room::Room;
-use super::status::told;
+use super::pvcs;
+use super::set_facts::SetFacts;
+use super::set_operations::{self, SetOperation};
+use super::status::waits;
 use super::update;
 use crate::api::keys;
+use crate::domain::messages;
 use crate::domain::pod::Pod;
-use crate::domain::wording;
 
 /// Labels of the halves of a pair.
-const PAIRED: [&str; 3] = [
+const PAIR_LABELS: [&str; 3] = [
     keys::TO_REPLACE,
     keys::REPLACE_PAIR_NEW_ID,
     keys::REPLACE_PAIR_ORIGIN_NAME,
 ];
 
 /// Names that an Event holds at most.
-const NAMED: usize = 20;
+const MAX_NAMES: usize = 20;
 
 /// Releases what the selector no longer matches, cleans Pods away that ran to their end (contract Q38), excludes
 /// and includes. True when somebody leaves or enters: the rest of the plan waits for that, unless it was refused lately.
-pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
+pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
     let mut moved = false;
     for pod in &facts.unselected {
         // Another may have been made on the claims of one that has ended: they are its own.
         let stays = |other: &Arc<Pod>| facts.is_member(other) && !facts.leaves_alive(other);
-        let own = facts.claims_of_pod(pod);
-        let own = own.filter(|claim| !facts.mounting(&claim.name).iter().any(stays));
-        if release_claims(draft, own) {
-            update::serve_meanwhile(facts, draft, pod); // they may be kept for long
+        let own = facts.owned_pvcs_of_pod(pod);
+        let own = own.filter(|claim| !facts.pods_mounting(&claim.name).iter().any(stays));
+        if release_pvcs(draft, own) {
+            update::return_to_service(facts, draft, pod); // they may be kept for long
         } else {
-            release(facts, draft, pod);
+            release_pod(facts, draft, pod);
             let name = &pod.metadata.name;
             let message =
                 format!("Pod {name} has left: spec.selector does not match its labels any more");
-            draft.event_once_written(pod, "ExcludeTarget", message);
-            let id = facts.id_of(pod).filter(|id| !facts.is_held(*id));
+            draft.announce_once_written(pod, "ExcludeTarget", message);
+            let id = facts
+                .instance_id_of(pod)
+                .filter(|id| !facts.is_id_held(*id));
             id.and_then(|id| draft.ids.remove(&id));
         }
-        moved |= !facts.is_refused(pod);
+        moved |= !facts.is_write_refused(pod);
     }
     for pod in &facts.finished {
-        let id = facts.id_of(pod).filter(|_| facts.is_to_exclude(pod));
+        let id = facts
+            .instance_id_of(pod)
+            .filter(|_| facts.is_to_exclude(pod));
         let id = id.filter(|id| !facts.members.contains_key(id));
-        if let Some(id) = id.filter(|id| may_leave(facts, draft, *id, pod)) {
-            exclude(facts, draft, id, pod); // no other Pod is made on its claims before they have left
-            moved |= !facts.is_kept(id, pod);
+        if let Some(id) = id.filter(|id| may_leave_set(facts, draft, *id, pod)) {
+            exclude_pod(facts, draft, id, pod); // no other Pod is made on its claims before they have left
+            moved |= !facts.is_leaving_refused(id, pod);
             continue;
         }
         if let Some(id) = id.filter(|_| facts.leaves_alive(pod)) {
@@ -65,77 +69,78 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         }
         // An exclusion was taken back half way: the next Pod of the ID is to have the volumes. Where another instance has taken its
         // place they would go with a scale-in.
-        let id = facts.id_of(pod);
+        let id = facts.instance_id_of(pod);
         let id = id.filter(|id| !facts.members.contains_key(id));
         if id.is_some_and(|id| draft.returning.contains(&id)) {
             continue; // another Failed Pod of this ID brings the claims back
         }
-        if let Some(id) = id.filter(|id| comes_back(facts, draft, *id))
-            && !enter::has_other_claims(facts, pod, id)
-            && !leave_with_another(facts, pod)
-            && enter::take_claims(facts, draft, pod, id)
+        if let Some(id) = id.filter(|id| may_instance_return(facts, draft, *id))
+            && !inclusion::has_other_pvcs(facts, pod, id)
+            && !do_pvcs_leave_elsewhere(facts, pod)
+            && inclusion::take_mounted_pvcs(facts, draft, pod, id)
         {
-            pool::take(facts, draft, id, None); // given up when the claims had left
+            pool::take_id(facts, draft, id, None); // given up when the claims had left
             draft.returning.insert(id);
             continue;
         }
-        if let Some(until) = facts.made_again_at(pod) {
-            draft.again(until.saturating_sub(facts.observed.now_nanos).max(1));
+        if let Some(until) = facts.recreation_due_at(pod) {
+            draft.requeue_after(until.saturating_sub(facts.observed.now_nanos).max(1));
             continue;
         }
         let (name, phase) = (&pod.metadata.name, &pod.status.phase);
-        let left = left_behind(facts, pod);
+        let left = describe_released_pvcs(facts, pod);
         let message = format!("Pod {name} was {phase} and is deleted{left}");
-        draft.delete_and_tell(pod, "TargetDeleted", message);
+        draft.delete_and_announce(pod, "TargetDeleted", message);
     }
-    tell_of_unknown(facts, draft);
+    report_unknown_names(facts, draft);
     for pod in &facts.observed.unmanaged {
-        enter::refuse_unmanaged(facts, draft, pod);
+        inclusion::refuse_unmanaged(facts, draft, pod);
     }
     for (id, pod) in &facts.members {
-        if facts.is_to_exclude(pod) && may_leave(facts, draft, *id, pod) {
-            exclude(facts, draft, *id, pod);
-            moved |= !facts.is_kept(*id, pod);
+        if facts.is_to_exclude(pod) && may_leave_set(facts, draft, *id, pod) {
+            exclude_pod(facts, draft, *id, pod);
+            moved |= !facts.is_leaving_refused(*id, pod);
         }
     }
-    let (strangers, orphans) = (&facts.observed.strangers, &facts.observed.orphans);
+    let (strangers, orphans) = (&facts.observed.pods_to_include, &facts.observed.orphans);
     if strangers.is_empty() && orphans.is_empty() {
         return moved;
     }
-    let mut room = Room::beside(facts, draft);
-    moved |= enter::adopt(facts, draft, &mut room); // first: an orphan enters under its own ID or not at all
+    let mut room = Headroom::beside_draft(facts, draft);
+    moved |= inclusion::adopt_orphans(facts, draft, &mut room); // first: an orphan enters under its own ID or not at all
     for pod in strangers {
-        moved |= enter::include(facts, draft, &mut room, pod);
+        moved |= inclusion::include_pod(facts, draft, &mut room, pod);
     }
     moved
 }
 
 /// Tells the lifecycle how long Pods must have been Ready, where the set says otherwise since they were made.
-pub fn tell_min_ready(facts: &Facts, draft: &mut Draft) {
+pub fn update_min_ready(facts: &SetFacts, draft: &mut Draft) {
     let seconds = facts.strategy.min_ready_seconds;
     let wanted = (seconds > 0).then(|| seconds.to_string());
     for pod in facts.members.values() {
         if pod.annotation(keys::MIN_READY_SECONDS) != wanted.as_deref() {
-            draft.annotation(pod, keys::MIN_READY_SECONDS, wanted.clone());
+            draft.patch_annotation(pod, keys::MIN_READY_SECONDS, wanted.clone());
         }
     }
 }
 
 /// Whether an ID is the set's, or may be again: an instance is missing.
-pub fn comes_back(facts: &Facts, draft: &Draft, id: i64) -> bool {
-    let entering = facts.observed.strangers.len();
-    let is_short = || pool::counted(facts, draft).len() + entering < facts.strategy.replicas;
-    let is_free = || !facts.foreign.contains(&id) && Room::beside(facts, draft).take_entry();
+pub fn may_instance_return(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
+    let entering = facts.observed.pods_to_include.len();
+    let is_short = || pool::counted_ids(facts, draft).len() + entering < facts.strategy.replicas;
+    let is_free =
+        || !facts.foreign.contains(&id) && Headroom::beside_draft(facts, draft).take_entry();
     draft.ids.contains_key(&id) || is_short() && is_free()
 }
 
 /// Whether claims that a Pod mounts leave, or have left, with another that mounts them: both had one ID, one of them after the other's end.
-fn leave_with_another(facts: &Facts, pod: &Pod) -> bool {
+fn do_pvcs_leave_elsewhere(facts: &SetFacts, pod: &Pod) -> bool {
     let mut mounting = pod
         .spec
-        .claims
+        .pvcs
         .iter()
-        .flat_map(|claim| facts.mounting(claim));
+        .flat_map(|claim| facts.pods_mounting(claim));
     mounting.any(|other| {
         let leaves = facts.leaves_alive(other) || !facts.selector.matches(&other.metadata.labels);
         let is_out = !facts.controls(other) && !other.is_finished();
@@ -144,15 +149,15 @@ fn leave_with_another(facts: &Facts, pod: &Pod) -> bool {
 }
 
 /// The claims of a Pod that have left the set and that nobody takes back, in words; empty without any.
-fn left_behind(facts: &Facts, pod: &Pod) -> String {
-    let claims = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
+fn describe_released_pvcs(facts: &SetFacts, pod: &Pod) -> String {
+    let claims = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
     let left = claims.filter(|c| c.labels.contains_key(keys::ORPHANED) && !c.terminating);
     left.map(|claim| format!("; claim {} has left the CollaSet and stays", claim.name))
         .collect()
 }
 
 /// Names in the lists of a spec that is new that no Pod has.
-fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
+fn report_unknown_names(facts: &SetFacts, draft: &mut Draft) {
     let set = &facts.observed.set;
     let seen = set.status.as_ref().map(|status| status.observed_generation);
     let strategy = &facts.strategy;
@@ -165,25 +170,25 @@ fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
     }
     let own = facts.observed.pods.iter();
     let own: BTreeSet<&str> = own.map(|pod| &*pod.metadata.name).collect();
-    let strangers = facts.observed.strangers.iter();
+    let strangers = facts.observed.pods_to_include.iter();
     let strangers: BTreeSet<&str> = strangers.map(|pod| &*pod.metadata.name).collect();
     let unknown = |names: &BTreeSet<String>, known: &[&BTreeSet<&str>]| {
         let is_known = |name: &str| known.iter().any(|known| known.contains(name));
         let names = names.iter().map(String::as_str);
         let names: Vec<&str> = names.filter(|name| !is_known(name)).collect();
-        (!names.is_empty()).then(|| wording::listed(&names, NAMED))
+        (!names.is_empty()).then(|| messages::list_names(&names, MAX_NAMES))
     };
     if let Some(names) = unknown(delete, &[&own]) {
         let message = format!(
             "podToDelete: {names}: no such Pod in the CollaSet, gone already or never there"
         );
-        draft.event(true, "DeleteNotAllowed", message);
+        draft.announce_event(true, "DeleteNotAllowed", message);
     }
     if let Some(names) = unknown(exclude, &[&own]) {
         let message = format!(
             "podToExclude: {names}: no such Pod in the CollaSet, excluded already or never there"
         );
-        draft.event(true, "ExcludeNotAllowed", message);
+        draft.announce_event(true, "ExcludeNotAllowed", message);
     }
     let unmanaged = facts.observed.unmanaged.iter();
     let unmanaged: BTreeSet<&str> = unmanaged.map(|pod| &*pod.metadata.name).collect();
@@ -193,13 +198,13 @@ fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
             keys::CONTROL,
             keys::CONTROL_VALUE
         );
-        draft.event(true, "IncludeNotAllowed", message);
+        draft.announce_event(true, "IncludeNotAllowed", message);
     }
 }
 
 /// A Pod in a pair, or on its way out, stays until that is over. An origin leaves once its new half takes its place, unless its
 /// rules have let it go by then. A name that persists belongs to the set.
-fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
+fn may_leave_set(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
     let name = &pod.metadata.name;
     if facts.strategy.include.contains(name) {
         let message = format!(
@@ -207,88 +212,89 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
             keys::TO_EXCLUDE
         );
         draft.refused.push(("ExcludeNotAllowed", message.clone()));
-        draft.event(true, "DupExIncludedTarget", message);
+        draft.announce_event(true, "DupExIncludedTarget", message);
         return false;
     }
     if facts.strategy.sequence {
-        draft.refuse("ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set; take its label {} off", keys::TO_EXCLUDE));
+        draft.report_refusal("ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set; take its label {} off", keys::TO_EXCLUDE));
         return false;
     }
     if pod.is_finished() {
         return pod.label(keys::TO_DELETE).is_none() || facts.may_stay(pod);
     }
-    if replace::is_replaced(facts, draft, id, pod) {
+    if pairs::has_replacement(facts, draft, id, pod) {
         // While its exclusion is refused it is an origin as before.
-        return !facts.must_leave(pod) && !facts.is_kept(id, pod);
+        return !facts.must_leave(pod) && !facts.is_leaving_refused(id, pod);
     }
-    if let Some(message) = told::excluded_later(facts, pod).filter(|_| !lifecycle::is_leaving(pod))
+    if let Some(message) =
+        waits::describe_later_exclusion(facts, pod).filter(|_| !set_operations::is_leaving(pod))
     {
-        draft.event(false, "ExcludeLater", message);
+        draft.announce_event(false, "ExcludeLater", message);
     }
-    let paired = PAIRED.iter().any(|key| pod.label(key).is_some())
-        || pool::is_marked(draft, id, pool::REPLACE_NEW);
+    let paired = PAIR_LABELS.iter().any(|key| pod.label(key).is_some())
+        || pool::has_entry_mark(draft, id, pool::REPLACE_NEW);
     !paired && pod.label(keys::TO_DELETE).is_none()
 }
 
-fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+fn exclude_pod(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     draft.leaving.insert(id);
-    draft.call_back(facts, pod); // its rules may let it go before its claims have left
-    if release_claims(draft, facts.claims_of(id)) {
+    draft.withdraw_deletion(facts, pod); // its rules may let it go before its claims have left
+    if release_pvcs(draft, facts.owned_pvcs_with_id(id)) {
         return;
     }
     // The label goes with the exclusion, or it would undo a later inclusion (contract Q40). So would those of a pair have it
     // replaced again.
     for key in [keys::TO_EXCLUDE, keys::REPLACED_BY_REPLACE_UPDATE] {
-        draft.label(pod, key, None);
+        draft.patch_label(pod, key, None);
     }
-    for key in PAIRED {
-        draft.label(pod, key, None);
+    for key in PAIR_LABELS {
+        draft.patch_label(pod, key, None);
     }
-    draft.label(pod, keys::ORPHANED, Some("true".to_owned()));
+    draft.patch_label(pod, keys::ORPHANED, Some("true".to_owned()));
     if pod.annotation(keys::MIN_READY_SECONDS).is_some() {
-        draft.annotation(pod, keys::MIN_READY_SECONDS, None);
+        draft.patch_annotation(pod, keys::MIN_READY_SECONDS, None);
     }
-    release(facts, draft, pod);
+    release_pod(facts, draft, pod);
     draft.ids.remove(&id);
     let message = format!("Pod {} is excluded", pod.metadata.name);
-    draft.event_once_written(pod, "ExcludeTarget", message);
+    draft.announce_once_written(pod, "ExcludeTarget", message);
 }
 
 /// Releases a Pod. An operation of the set is cancelled with it, as nobody would end it, and the word that the Pod goes is taken
 /// back: the reason for it was the set's.
-fn release(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
-    for operation in [Operation::Update, Operation::ScaleIn] {
-        if operation.is_on(pod) {
-            draft.labels(pod, operation.undo(pod));
-            draft.annotation(pod, keys::LAST_POD_STATUS, None);
+fn release_pod(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
+    for operation in [SetOperation::Update, SetOperation::ScaleIn] {
+        if operation.is_in_progress(pod) {
+            draft.patch_labels(pod, operation.undo_labels(pod));
+            draft.patch_annotation(pod, keys::LAST_POD_STATUS, None);
         }
     }
-    draft.call_back(facts, pod);
-    draft.own(pod, Ownership::Release);
+    draft.withdraw_deletion(facts, pod);
+    draft.set_ownership(pod, OwnershipChange::Release);
 }
 
 /// Gives the claims back that were to enter with a Pod of this or another set, and does not enter any more: they would go with a
 /// scale-in, and the instance would wait for the end of that Pod. For one that has ended, or is to enter, no instance waits in vain.
-pub fn give_back(facts: &Facts, draft: &mut Draft) {
+pub fn return_entering_pvcs(facts: &SetFacts, draft: &mut Draft) {
     let is_of_another = |pod: &Pod| {
         let was_of_a_set = pod.is_managed() && pod.label(keys::INSTANCE_ID).is_some();
-        was_of_a_set && !enter::has_name_of(facts.name, &pod.metadata.name)
+        was_of_a_set && !inclusion::has_name_of_set(facts.name, &pod.metadata.name)
     };
     let is_outside = |pod: &Arc<Pod>| {
         let enters = facts.strategy.include.contains(&pod.metadata.name);
         let is_free = pod.controller().is_none() && !pod.is_finished();
         facts.has_left(pod) || is_of_another(pod) && is_free && !enters
     };
-    release_claims(draft, facts.claims_mounted_by(is_outside));
+    release_pvcs(draft, facts.pvcs_mounted_only_by(is_outside));
 }
 
 /// Has claims leave, before their Pod does, marked so that no other Pod of the set takes them; whether there are any. A claim that the set
 /// still owned once the Pod has left would be deleted when the Pod has ended.
-fn release_claims<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Claim>>) -> bool {
+fn release_pvcs<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Pvc>>) -> bool {
     let mut any = false;
     for claim in claims {
         any = true;
-        draft.release_claim(claim, claims::left());
+        draft.release_pvc(claim, pvcs::left_behind_labels());
     }
     any
 }

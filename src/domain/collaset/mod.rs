@@ -27,37 +27,40 @@
 //! | `reclaim` | what is left to do when the set is deleted |
 //! | `status` | counts and conditions |
 
-pub mod claims;
+pub mod api_refusals;
 pub mod construct;
 pub mod core_v1;
-mod create;
-mod doubles;
 mod draft;
-mod enter;
-mod facts;
-mod lifecycle;
+mod duplicates;
+pub mod headroom;
+mod inclusion;
+mod instance_creation;
 mod membership;
 pub mod observed;
 mod obstacles;
+mod pairs;
 pub mod plan;
 pub mod planner;
 mod pool;
-pub mod poolless;
+pub mod pool_write_failure;
+pub mod pvcs;
 mod reclaim;
-pub mod refused;
-mod replace;
 pub mod revision;
 mod rollout;
-pub mod room;
-mod scale;
+mod scaling;
+mod set_facts;
+mod set_operations;
 pub mod status;
 pub mod strategy;
 mod update;
 
-pub use enter::has_name_of;
-pub use lifecycle::{Operation, Turn, abandoned, makes_the_step, stage_of_rules};
-pub use reclaim::{leaves_its_pods, takes_its_pods_along};
+pub use inclusion::has_name_of_set;
+pub use reclaim::{deletes_its_pods, orphans_its_pods};
 pub use rollout::{ABORT, RETRY};
+pub use set_operations::{
+    OperationState, SetOperation, abandoned_metadata_patch, awaited_rule_stage,
+    updates_in_step_write,
+};
 
 #[cfg(test)]
 mod tests;

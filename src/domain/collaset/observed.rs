@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::refused::Refused;
+use super::api_refusals::ApiRefusals;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::resourcecontext::{ContextDetail, data};
@@ -18,7 +18,7 @@ pub const UNMANAGED_NANOS: u64 = 5_000_000_000;
 
 /// Everything that [`super::plan`] looks at, read from caches that have seen the controller's own last writes.
 #[derive(Clone, Debug)]
-pub struct Observed {
+pub struct ObservedSet {
     /// The CollaSet.
     pub set: Arc<CollaSet>,
     /// ControllerRevisions that it controls, and those without a controller that its selector's labels match.
@@ -26,7 +26,7 @@ pub struct Observed {
     /// Pods that it controls, in any phase.
     pub pods: Vec<Arc<Pod>>,
     /// Managed Pods that it does not control and whose names are in `podToInclude`.
-    pub strangers: Vec<Arc<Pod>>,
+    pub pods_to_include: Vec<Arc<Pod>>,
     /// Pods that are there and not managed and whose names are in `podToInclude`: read live, for the caches hold managed Pods only.
     pub unmanaged: Vec<Arc<Pod>>,
     /// Managed Pods without a controller that may have been of a set of this name: they carry an instance ID or mount claims,
@@ -36,13 +36,13 @@ pub struct Observed {
     /// phase. Empty for a set that neither has claims nor claim templates.
     pub mounts: BTreeMap<String, Vec<Arc<Pod>>>,
     /// Claims with `kusionstack.io/control=true` that it controls, or that nobody controls.
-    pub claims: Vec<Arc<Claim>>,
+    pub pvcs: Vec<Arc<Pvc>>,
     /// Its pool of instance IDs; `None` while there is no such object.
-    pub pool: Option<Arc<Pool>>,
+    pub pool: Option<Arc<InstancePool>>,
     /// Most bytes of the entries of the pool, see [`super::room`].
     pub pool_bytes: usize,
     /// What the API server has refused.
-    pub refused: Refused,
+    pub refused: ApiRefusals,
     /// Until when Pods that ran to their end are left as they are, by UID, nanoseconds since 1970: each time that the Pod of an
     /// instance ID ends it is made again later.
     pub ended_until: BTreeMap<String, u64>,
@@ -96,7 +96,7 @@ pub struct Revision {
 
 /// A PersistentVolumeClaim.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Claim {
+pub struct Pvc {
     /// Name.
     pub name: String,
     /// UID.
@@ -113,9 +113,9 @@ pub struct Claim {
     pub terminating: bool,
 }
 
-impl Claim {
+impl Pvc {
     /// Whether the set of this UID has the claim: it owns it, or keeps it.
-    pub fn belongs_to(&self, set: Option<&str>) -> bool {
+    pub fn belongs_to_set(&self, set: Option<&str>) -> bool {
         let is_owned = set.is_some() && self.controller.as_deref() == set;
         is_owned || self.controller.is_none() && self.is_kept_for(set)
     }
@@ -129,7 +129,7 @@ impl Claim {
 
 /// A ResourceContext.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pool {
+pub struct InstancePool {
     /// Name.
     pub name: String,
     /// UID.

@@ -1,6 +1,6 @@
 //! What stands in the way of a Pod that `podToInclude` names, and what mends it.
 
-use super::facts::Facts;
+use super::set_facts::SetFacts;
 use crate::api::keys;
 use crate::domain::pod::{Owner, Pod};
 
@@ -9,9 +9,9 @@ const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Names all that stands in the way, and the command that mends the first part of it; `None` if the Pod may enter. Labels are only asked
 /// for once nobody controls the Pod. A command stands in backquotes, and nothing of its sentence follows it.
-pub fn of(facts: &Facts, pod: &Pod) -> Option<String> {
-    let owner = owner(facts, pod);
-    if contradicts(facts, pod) {
+pub fn describe_obstacles(facts: &SetFacts, pod: &Pod) -> Option<String> {
+    let owner = other_controller(facts, pod);
+    if contradicts_exclusion(facts, pod) {
         let key = keys::TO_EXCLUDE;
         return Some(format!(
             "it is to be excluded too; take its label {key} off, or its name out of podToExclude"
@@ -32,28 +32,28 @@ pub fn of(facts: &Facts, pod: &Pod) -> Option<String> {
         return None;
     }
     let remedy = match owner {
-        Some(owner) => release(facts, pod, owner),
-        None => label(facts, pod),
+        Some(owner) => release_command(facts, pod, owner),
+        None => label_command(facts, pod),
     };
     Some(format!("{}. {remedy}", obstacles.join(", ")))
 }
 
 /// Whether a Pod is to be excluded from this set too. The label on a Pod of another controller speaks to that one.
-pub fn contradicts(facts: &Facts, pod: &Pod) -> bool {
-    match owner(facts, pod) {
+pub fn contradicts_exclusion(facts: &SetFacts, pod: &Pod) -> bool {
+    match other_controller(facts, pod) {
         Some(_) => facts.strategy.exclude.contains(&pod.metadata.name),
         None => facts.is_to_exclude(pod),
     }
 }
 
 /// The controller of a Pod, if it is another than the set.
-fn owner<'a>(facts: &Facts, pod: &'a Pod) -> Option<&'a Owner> {
+fn other_controller<'a>(facts: &SetFacts, pod: &'a Pod) -> Option<&'a Owner> {
     pod.controller().filter(|_| !facts.controls(pod))
 }
 
 /// How the controller of a Pod lets go of it.
-fn release(facts: &Facts, pod: &Pod, owner: &Owner) -> String {
-    let command = command(facts, pod);
+fn release_command(facts: &SetFacts, pod: &Pod, owner: &Owner) -> String {
+    let command = kubectl_command(facts, pod);
     if owner.is_collaset() {
         let key = keys::TO_EXCLUDE;
         return format!(
@@ -72,7 +72,7 @@ fn release(facts: &Facts, pod: &Pod, owner: &Owner) -> String {
 }
 
 /// The command that sets the labels that a Pod lacks.
-fn label(facts: &Facts, pod: &Pod) -> String {
+fn label_command(facts: &SetFacts, pod: &Pod) -> String {
     let mut labels = pod.metadata.labels.clone();
     let selector = facts.observed.set.spec.selector.as_ref();
     let selected = selector.and_then(|selector| selector.match_labels.as_ref());
@@ -96,11 +96,11 @@ fn label(facts: &Facts, pod: &Pod) -> String {
     } else {
         "it"
     };
-    let (command, labels) = (command(facts, pod), missing.join(" "));
+    let (command, labels) = (kubectl_command(facts, pod), missing.join(" "));
     format!("Set {them}: `{command} {labels} --overwrite`")
 }
 
-fn command(facts: &Facts, pod: &Pod) -> String {
+fn kubectl_command(facts: &SetFacts, pod: &Pod) -> String {
     let namespace = facts.observed.set.metadata.namespace.as_deref();
     let (name, namespace) = (&pod.metadata.name, namespace.unwrap_or_default());
     format!("kubectl label pod {name} -n {namespace}")

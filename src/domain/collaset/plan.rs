@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::observed::{Claim, Revision};
+use super::observed::{Pvc, Revision};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
@@ -15,7 +15,7 @@ use crate::domain::pod::Pod;
 /// What is to be written, in the order of the fields. What fails is left out, with what depends on it; the next plan starts
 /// from what is there then.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct SetPlan {
     /// Adds the finalizer of contract 2.3 before anything else.
     pub add_finalizer: bool,
     /// ControllerRevisions.
@@ -23,30 +23,30 @@ pub struct Plan {
     /// All entries of the pool as they shall be; `None` leaves it alone. Without entries it is deleted.
     pub pool: Option<Vec<ContextDetail>>,
     /// PersistentVolumeClaims.
-    pub claims: Vec<ClaimChange>,
+    pub pvcs: Vec<PvcChange>,
     /// Pods.
     pub pods: Vec<PodChange>,
     /// The status, when it differs.
     pub status: Option<CollaSetStatus>,
     /// What is said beside a step that fails.
-    pub left: Left,
+    pub shortfall: Shortfall,
     /// Removes the annotation [`crate::api::keys::ROLLOUT`] of the set that was looked at.
     pub forget_command: bool,
     /// Events about the CollaSet.
-    pub events: Vec<Event>,
+    pub events: Vec<SetEvent>,
     /// Events that are told once the status is stored: each plan until then has them again.
-    pub news: Vec<Event>,
+    pub events_after_status: Vec<SetEvent>,
     /// The pause that the rollout is at.
-    pub pause: Option<Pause>,
+    pub pause: Option<PausePoint>,
     /// Removes the finalizer, after everything else.
     pub remove_finalizer: bool,
     /// Nanoseconds after which to plan again although nothing has changed.
-    pub again_nanos: Option<u64>,
+    pub requeue_after_nanos: Option<u64>,
 }
 
 /// What a set lacks, in short and after `; `. Empty where it lacks nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct Shortfall {
     /// Of the rollout: for what is said of an update that fails.
     pub rollout: String,
     /// How many Pods are not available, and why the first is not: for the condition `Ready`.
@@ -55,7 +55,7 @@ pub struct Left {
 
 /// A rollout that pauses at a step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pause {
+pub struct PausePoint {
     /// The step, and how it ends.
     pub step: String,
     /// Pods of the updated revision.
@@ -82,7 +82,7 @@ pub enum RevisionChange {
 
 /// A change of a PersistentVolumeClaim.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ClaimChange {
+pub enum PvcChange {
     /// Creates it; the body carries `generateName`, labels and the controller reference.
     Create {
         /// Instance ID.
@@ -95,39 +95,39 @@ pub enum ClaimChange {
     /// Changes labels, and who controls it.
     Patch {
         /// The claim.
-        claim: Arc<Claim>,
+        claim: Arc<Pvc>,
         /// Labels.
         labels: LabelPatch,
         /// Controller.
-        ownership: Ownership,
+        ownership: OwnershipChange,
     },
     /// Deletes it.
-    Delete(Arc<Claim>),
+    Delete(Arc<Pvc>),
     /// Lets go of it in the place of a deletion, since it is kept.
-    LetGo(Arc<Claim>),
+    LetGo(Arc<Pvc>),
 }
 
-impl ClaimChange {
+impl PvcChange {
     /// The set lets go of a claim, with these changes of its labels: it is neither owned nor kept.
-    pub fn release(claim: &Arc<Claim>, mut labels: LabelPatch) -> ClaimChange {
-        labels.0.extend(unkept(claim));
-        ClaimChange::Patch {
+    pub fn release_pvc(claim: &Arc<Pvc>, mut labels: LabelPatch) -> PvcChange {
+        labels.0.extend(remove_kept_label(claim));
+        PvcChange::Patch {
             claim: Arc::clone(claim),
             labels,
-            ownership: Ownership::Release,
+            ownership: OwnershipChange::Release,
         }
     }
 }
 
 /// Takes the label of a claim off by which it is kept. What it was kept as stays: it serves that again, if somebody hands it out.
-pub fn unkept(claim: &Claim) -> Option<(String, Option<String>)> {
+pub fn remove_kept_label(claim: &Pvc) -> Option<(String, Option<String>)> {
     let is_kept = claim.labels.contains_key(keys::KEPT_FOR);
     is_kept.then(|| (keys::KEPT_FOR.to_owned(), None))
 }
 
 /// What becomes of a controller reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ownership {
+pub enum OwnershipChange {
     /// As it is.
     #[default]
     Keep,
@@ -150,7 +150,7 @@ pub enum PodChange {
     /// Patches it, if it is still the version that was looked at.
     Patch(PodPatch),
     /// Deletes it, if it is still that Pod. The Event is told once the API server has accepted that.
-    Delete(Arc<Pod>, Option<Box<Event>>),
+    Delete(Arc<Pod>, Option<Box<SetEvent>>),
 }
 
 /// A patch of a Pod.
@@ -163,7 +163,7 @@ pub struct PodPatch {
     /// Annotations to set (`Some`) and to remove (`None`).
     pub annotations: BTreeMap<String, Option<String>>,
     /// Controller.
-    pub ownership: Ownership,
+    pub ownership: OwnershipChange,
     /// Strategic merge patch of `spec` for `pods`, e.g. images.
     pub spec: Option<Value>,
     /// Strategic merge patch of `spec` for `pods/resize`, written before the rest.
@@ -172,7 +172,7 @@ pub struct PodPatch {
     pub leads_to: Option<String>,
     /// Of a patch that begins an update in place: the change that is to follow. Unless the API server takes it in a dry run nothing is
     /// written, so that no Pod goes off traffic for a change that is refused.
-    pub ahead: Option<Arc<Ahead>>,
+    pub dry_run_change: Option<Arc<DryRunChange>>,
     /// Whether the patch begins an update that deletes its Pod. While it is in doubt if the API server lets Pods be deleted, that is tried
     /// by a dry run first, and nothing is written if it is refused.
     pub deletes: bool,
@@ -180,12 +180,12 @@ pub struct PodPatch {
     /// written. Once the dry run has passed the next plan begins it.
     pub only_tried: bool,
     /// What is told once the patch is written.
-    pub told: Option<Box<Event>>,
+    pub success_event: Option<Box<SetEvent>>,
 }
 
 /// A change of a Pod that is to follow.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ahead {
+pub struct DryRunChange {
     /// Name of the revision that it leads to.
     pub revision: String,
     /// Labels.
@@ -200,7 +200,7 @@ pub struct Ahead {
 
 /// An event about the CollaSet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct SetEvent {
     /// Whether something is wrong.
     pub warning: bool,
     /// One of contract 2.5.
@@ -209,7 +209,7 @@ pub struct Event {
     pub message: String,
 }
 
-impl Plan {
+impl SetPlan {
     /// Whether nothing is to be written.
     pub fn is_empty(&self) -> bool {
         !self.add_finalizer
@@ -217,7 +217,7 @@ impl Plan {
             && !self.forget_command
             && self.revisions.is_empty()
             && self.pool.is_none()
-            && self.claims.is_empty()
+            && self.pvcs.is_empty()
             && self.pods.is_empty()
             && self.status.is_none()
     }

@@ -1,14 +1,15 @@
 //! The plan: every step once, in order.
 
 use super::draft::Draft;
-use super::facts::Facts;
-use super::observed::Observed;
-use super::plan::{Event, Left, Plan, RevisionChange};
-use super::revision::{self, history::Failure};
-use super::rollout::{self, Rollout};
-use super::strategy::Strategy;
+use super::observed::ObservedSet;
+use super::plan::{RevisionChange, SetEvent, SetPlan, Shortfall};
+use super::revision::{self, history::HistoryFailure};
+use super::rollout::{self, StoredRollout};
+use super::set_facts::SetFacts;
+use super::strategy::ResolvedStrategy;
 use super::{
-    claims, construct, create, doubles, membership, pool, reclaim, replace, scale, status, update,
+    construct, duplicates, instance_creation, membership, pairs, pool, pvcs, reclaim, scaling,
+    status, update,
 };
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
@@ -16,15 +17,15 @@ use crate::api::reserved;
 use crate::api::selector::Selector;
 
 /// What is to be written, given what is observed.
-pub fn plan(observed: &Observed) -> Plan {
-    let (corrected, mended) = claims::corrected(observed);
-    let mut plan = plan_of(&corrected);
+pub fn plan_set(observed: &ObservedSet) -> SetPlan {
+    let (corrected, mended) = pvcs::with_corrected_labels(observed);
+    let mut plan = plan_from_facts(&corrected);
     let is_there = observed.set.metadata.deletion_timestamp.is_none();
-    claims::give_back(&mut plan.claims, mended, is_there);
+    pvcs::restore_labels(&mut plan.pvcs, mended, is_there);
     plan
 }
 
-fn plan_of(observed: &Observed) -> Plan {
+fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
     let set = &observed.set;
     let deleting = set.metadata.deletion_timestamp.is_some();
     let protected = set
@@ -34,172 +35,177 @@ fn plan_of(observed: &Observed) -> Plan {
         .flatten()
         .any(|f| f == keys::PRE_RECLAIM_FINALIZER);
     let goes = deleting && !protected;
-    let facts = match facts(observed) {
+    let facts = match collect_facts(observed) {
         Ok(facts) => facts,
-        Err(_) if goes => return reclaim::unprotected(observed),
-        Err(Failure::Invalid(why)) => return invalid(observed, &why),
-        Err(Failure::NoRevision) => return nothing_yet(observed),
+        Err(_) if goes => return reclaim::plan_without_finalizer(observed),
+        Err(HistoryFailure::Invalid(why)) => return plan_invalid_spec(observed, &why),
+        Err(HistoryFailure::NoRevision) => return plan_without_history(observed),
     };
     let mut draft = Draft::default();
-    pool::load(&facts, &mut draft);
-    let leaves = reclaim::leaves_its_pods(&set.metadata);
+    pool::load_ids(&facts, &mut draft);
+    let leaves = reclaim::orphans_its_pods(&set.metadata);
     if !leaves {
-        doubles::step(&facts, &mut draft);
+        duplicates::delete_duplicates(&facts, &mut draft);
     }
     let mut reclaimed = false;
     if deleting {
-        reclaimed = reclaim::step(&facts, &mut draft);
-    } else if !membership::settle(&facts, &mut draft) {
-        membership::tell_min_ready(&facts, &mut draft);
-        replace::step(&facts, &mut draft);
-        scale::step(&facts, &mut draft);
-        update::step(&facts, &mut draft);
-        scale::take_back(&facts, &mut draft);
-        create::step(&facts, &mut draft);
-        create::missing_claims(&facts, &mut draft);
-        create::leftover_claims(&facts, &mut draft);
-        create::tell_of_ending_claims(&facts, &mut draft);
+        reclaimed = reclaim::reclaim_step(&facts, &mut draft);
+    } else if !membership::settle_membership(&facts, &mut draft) {
+        membership::update_min_ready(&facts, &mut draft);
+        pairs::reconcile_pairs(&facts, &mut draft);
+        scaling::fit_replicas(&facts, &mut draft);
+        update::update_instances(&facts, &mut draft);
+        scaling::withdraw_deletions(&facts, &mut draft);
+        instance_creation::create_instances(&facts, &mut draft);
+        instance_creation::recreate_missing_pvcs(&facts, &mut draft);
+        instance_creation::remove_leftover_pvcs(&facts, &mut draft);
+        instance_creation::report_terminating_pvcs(&facts, &mut draft);
     }
-    let pool = pool::difference(&facts, &mut draft);
+    let pool = pool::changed_entries(&facts, &mut draft);
     let pool = pool.filter(|_| !deleting || observed.pool.is_some()); // a lost one is made for nobody
     let position = match deleting {
         true => None,
-        false => rollout::step(&facts, &mut draft),
+        false => rollout::advance_rollout(&facts, &mut draft),
     };
-    let mut status = status::of(&facts, &mut draft, position);
+    let mut status = status::build_status(&facts, &mut draft, position);
     if goes {
         // The garbage collector is at work, and it may be kept from it.
-        return Plan {
+        return SetPlan {
             status: (set.status.as_ref() != Some(&status)).then_some(status),
-            ..reclaim::unprotected(observed)
+            ..reclaim::plan_without_finalizer(observed)
         };
     }
-    let pause = status::pause(&facts, &status);
-    status::look_again(&facts, &mut draft);
+    let pause = status::rollout_pause(&facts, &status);
+    status::requeue_under_way(&facts, &mut draft);
     if !deleting {
-        without_revision(observed, &mut status, &draft.left);
+        report_missing_revision(observed, &mut status, &draft.shortfall);
     }
-    let left = std::mem::take(&mut draft.left);
-    let claims = std::mem::take(&mut draft.claims);
-    let news = std::mem::take(&mut draft.news);
+    let left = std::mem::take(&mut draft.shortfall);
+    let claims = std::mem::take(&mut draft.pvcs);
+    let news = std::mem::take(&mut draft.events_after_status);
     let mut events = std::mem::take(&mut draft.events);
-    events.extend(facts.history.problems.iter().map(|problem| Event {
+    events.extend(facts.history.problems.iter().map(|problem| SetEvent {
         warning: true,
         reason: "TargetCurrentRevisionNotFound",
         message: problem.clone(),
     }));
     let revisions = match deleting {
-        true => released(&mut draft),
+        true => released_revisions(&mut draft),
         false => facts.history.changes.clone(),
     };
     let forget_command = draft.forget_command;
-    let (pods, again_nanos) = draft.into_pods();
-    Plan {
+    let (pods, again_nanos) = draft.into_pod_changes();
+    SetPlan {
         add_finalizer: !deleting && !protected,
         revisions,
         pool,
-        claims,
+        pvcs: claims,
         pods,
         status: (set.status.as_ref() != Some(&status)).then_some(status),
-        left,
+        shortfall: left,
         forget_command,
         events,
-        news,
+        events_after_status: news,
         pause,
         remove_finalizer: reclaimed,
-        again_nanos,
+        requeue_after_nanos: again_nanos,
     }
 }
 
-fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
+fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure> {
     let set = &observed.set;
     let selector = set
         .spec
         .selector
         .as_ref()
         .ok_or("spec.selector is required: set it to labels that spec.template carries")
-        .map_err(|why| Failure::Invalid(why.to_owned()))?;
-    let selector =
-        Selector::compile(selector).map_err(|e| Failure::Invalid(format!("spec.selector: {e}")))?;
-    let in_use = Facts::revisions_in_use(observed, &selector);
+        .map_err(|why| HistoryFailure::Invalid(why.to_owned()))?;
+    let selector = Selector::compile(selector)
+        .map_err(|e| HistoryFailure::Invalid(format!("spec.selector: {e}")))?;
+    let in_use = SetFacts::revisions_in_use(observed, &selector);
     let deleting = set.metadata.deletion_timestamp.is_some();
     let refused = observed.refused.revision.is_some() && !deleting;
-    let mut history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
+    let mut history = revision::history::plan_history(set, &observed.revisions, &in_use, refused)?;
     // Where no webhook looks, such a set is stored. Its Pods would be released at once, and others made, without end.
     let asked = set.spec.selector.as_ref().and_then(reserved::asked_by);
     if let Some(key) = asked.filter(|_| !deleting) {
-        return Err(Failure::Invalid(format!(
+        return Err(HistoryFailure::Invalid(format!(
             "spec.selector: must not ask for {key}, which is set on single Pods: make the CollaSet again with a selector of labels that \
              spec.template carries (`kubectl delete --cascade=orphan` leaves the Pods); until then no Pod is made, changed or deleted"
         )));
     }
-    if !deleting && !construct::is_selected(&set.spec.template, &selector) {
-        return Err(Failure::Invalid(format!(
+    if !deleting && !construct::template_matches_selector(&set.spec.template, &selector) {
+        return Err(HistoryFailure::Invalid(format!(
             "spec.template.metadata.labels: must match spec.selector, which is {selector}: add these labels; until then no Pod is made, changed or deleted"
         )));
     }
-    let mut strategy = Strategy::of(&set.spec);
-    let rollout = Rollout::of(set, &history, &strategy);
+    let mut strategy = ResolvedStrategy::from_spec(&set.spec);
+    let rollout = StoredRollout::from_set(set, &history, &strategy);
     strategy.scope = rollout.scope();
     if rollout.is_aborted() {
-        history.go_back();
+        history.target_current_revision();
     }
-    Ok(Facts::of(observed, strategy, selector, history, rollout))
+    Ok(SetFacts::from_observed(
+        observed, strategy, selector, history, rollout,
+    ))
 }
 
 /// A spec that nothing can be made of, which only a stored one can be: nothing is touched, and the status says why. A
 /// set that is being deleted lets its Pods be collected with it, and lets go of the claims that are to stay.
-fn invalid(observed: &Observed, why: &str) -> Plan {
+fn plan_invalid_spec(observed: &ObservedSet, why: &str) -> SetPlan {
     let set = &observed.set;
     let refused = observed.refused.finalizer.as_ref();
     let refused = refused.map(|refused| {
         format!("; the finalizer can't be removed: {refused}; let the server update the CollaSet")
     });
     let why = format!("{why}{}", refused.unwrap_or_default());
-    let status = status::invalid(observed, &why);
+    let status = status::invalid_spec_status(observed, &why);
     let mut draft = Draft::default();
-    let is_left = if reclaim::leaves_its_pods(&set.metadata) {
-        reclaim::leave(observed, &mut draft)
+    let is_left = if reclaim::orphans_its_pods(&set.metadata) {
+        reclaim::release_dependents(observed, &mut draft)
     } else if set.metadata.deletion_timestamp.is_some() {
-        draft.claims = reclaim::outlasting_claims(observed, Strategy::of(&set.spec).retain_deleted);
-        draft.claims.is_empty()
+        draft.pvcs = reclaim::release_outlasting_pvcs(
+            observed,
+            ResolvedStrategy::from_spec(&set.spec).retain_deleted,
+        );
+        draft.pvcs.is_empty()
     } else {
         false
     };
-    Plan {
+    SetPlan {
         status: (set.status.as_ref() != Some(&status)).then_some(status),
         remove_finalizer: is_left,
-        revisions: released(&mut draft),
-        claims: std::mem::take(&mut draft.claims),
-        pods: draft.into_pods().0,
-        ..Plan::default()
+        revisions: released_revisions(&mut draft),
+        pvcs: std::mem::take(&mut draft.pvcs),
+        pods: draft.into_pod_changes().0,
+        ..SetPlan::default()
     }
 }
 
-fn released(draft: &mut Draft) -> Vec<RevisionChange> {
+fn released_revisions(draft: &mut Draft) -> Vec<RevisionChange> {
     let released = std::mem::take(&mut draft.released);
     released.into_iter().map(RevisionChange::Release).collect()
 }
 
 /// Says why the revision of the template can't be written, if that is so.
-fn without_revision(observed: &Observed, status: &mut CollaSetStatus, left: &Left) {
+fn report_missing_revision(observed: &ObservedSet, status: &mut CollaSetStatus, left: &Shortfall) {
     let former = observed.set.status.iter().flat_map(|s| &s.conditions);
     let former: Vec<_> = former.cloned().collect();
     if let Some(why) = &observed.refused.revision {
-        let now = status::time(observed.now_nanos);
-        let what = (status::Step::Revisions, why.as_str());
-        status::failed(status, &former, what, left, now);
+        let now = status::condition_time(observed.now_nanos);
+        let what = (status::FailedStep::Revisions, why.as_str());
+        status::note_failed_step(status, &former, what, left, now);
     }
 }
 
 /// A set whose first revision can't be written: there is nothing to make Pods of yet.
-fn nothing_yet(observed: &Observed) -> Plan {
+fn plan_without_history(observed: &ObservedSet) -> SetPlan {
     let set = &observed.set;
     let mut status = set.status.clone().unwrap_or_default();
     status.observed_generation = set.metadata.generation.unwrap_or(0);
-    without_revision(observed, &mut status, &Left::default());
-    Plan {
+    report_missing_revision(observed, &mut status, &Shortfall::default());
+    SetPlan {
         status: (set.status.as_ref() != Some(&status)).then_some(status),
-        ..Plan::default()
+        ..SetPlan::default()
     }
 }

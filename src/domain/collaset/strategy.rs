@@ -11,7 +11,7 @@ use crate::api::int_or_percent::IntOrPercent;
 
 /// Which Pods a new revision reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum UpdateScope {
     /// All but this many.
     Partition(usize),
     /// Those with the label `update-included`.
@@ -20,7 +20,7 @@ pub enum Scope {
 
 /// How a Pod gets its new revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum UpdatePolicy {
     /// Deleted and created again under its instance ID.
     Recreate,
     /// In place where the change allows it, else [`Policy::Recreate`]. `InPlaceOnly` reads as this, as it always has
@@ -41,15 +41,15 @@ pub enum RolloutStep {
 
 /// What the spec asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Strategy {
+pub struct ResolvedStrategy {
     /// Wanted Pods.
     pub replicas: usize,
     /// Neither scaled nor updated; Pods that are lost are made again.
     pub paused: bool,
     /// How a Pod gets its new revision.
-    pub policy: Policy,
+    pub policy: UpdatePolicy,
     /// Which Pods get it.
-    pub scope: Scope,
+    pub scope: UpdateScope,
     /// Most of the wanted Pods that an update leaves unavailable; `None` for no bound.
     pub max_unavailable: Option<usize>,
     /// Most pairs that an update opens; `None` for no bound.
@@ -80,9 +80,9 @@ pub struct Strategy {
     pub retain_deleted: bool,
 }
 
-impl Strategy {
+impl ResolvedStrategy {
     /// Reads a spec. Values that admission refuses but that may be stored read as the nearest that make sense.
-    pub fn of(spec: &CollaSetSpec) -> Strategy {
+    pub fn from_spec(spec: &CollaSetSpec) -> ResolvedStrategy {
         let update = spec.update_strategy.clone().unwrap_or_default();
         let scale = spec.scale_strategy.clone().unwrap_or_default();
         let retention = scale
@@ -93,13 +93,13 @@ impl Strategy {
             .naming_strategy
             .as_ref()
             .and_then(|n| n.pod_naming_suffix_policy.as_ref());
-        let replicas = count(spec.replicas);
+        let replicas = non_negative(spec.replicas);
         let share = |value: &Option<IntOrString>, of: fn(IntOrPercent, u32) -> u32| {
             let value = IntOrPercent::parse(value.as_ref()?).ok()?;
             let total = u32::try_from(replicas).unwrap_or(u32::MAX);
             usize::try_from(of(value, total)).ok().map(|n| n.max(1))
         };
-        Strategy {
+        ResolvedStrategy {
             replicas,
             max_unavailable: share(&update.max_unavailable, IntOrPercent::of_rounded_down),
             max_surge: share(&update.max_surge, IntOrPercent::of_rounded_up),
@@ -110,16 +110,18 @@ impl Strategy {
                 .filter(|key| !key.is_empty()),
             paused: spec.paused,
             policy: match update.pod_upgrade_policy {
-                Some(PodUpgradePolicy::Recreate) => Policy::Recreate,
-                Some(PodUpgradePolicy::Replace) => Policy::Replace,
-                _ => Policy::InPlace,
+                Some(PodUpgradePolicy::Recreate) => UpdatePolicy::Recreate,
+                Some(PodUpgradePolicy::Replace) => UpdatePolicy::Replace,
+                _ => UpdatePolicy::InPlace,
             },
-            scope: scope(update.rolling_update.as_ref(), replicas),
-            steps: steps(update.rolling_update.as_ref(), replicas),
+            scope: update_scope(update.rolling_update.as_ref(), replicas),
+            steps: rollout_steps(update.rolling_update.as_ref(), replicas),
             min_ready_seconds: spec.min_ready_seconds.unwrap_or(0).max(0),
-            progress_deadline: spec.progress_deadline_seconds.map(|s| nanos(Some(s))),
-            update_delay: nanos(update.operation_delay_seconds),
-            scale_delay: nanos(scale.operation_delay_seconds),
+            progress_deadline: spec
+                .progress_deadline_seconds
+                .map(|s| seconds_to_nanos(Some(s))),
+            update_delay: seconds_to_nanos(update.operation_delay_seconds),
+            scale_delay: seconds_to_nanos(scale.operation_delay_seconds),
             sequence: naming == Some(&PodNamingSuffixPolicy::PersistentSequence),
             exclude: scale.pod_to_exclude.into_iter().collect(),
             include: scale.pod_to_include.into_iter().collect(),
@@ -131,24 +133,24 @@ impl Strategy {
 }
 
 /// byLabel wins when both are set (contract 1.1).
-fn scope(rolling: Option<&RollingUpdate>, replicas: usize) -> Scope {
+fn update_scope(rolling: Option<&RollingUpdate>, replicas: usize) -> UpdateScope {
     match rolling {
         Some(RollingUpdate {
             by_label: Some(_), ..
-        }) => Scope::ByLabel,
+        }) => UpdateScope::ByLabel,
         Some(RollingUpdate {
             by_partition: Some(by),
             ..
-        }) => Scope::Partition(match by.partition_percent {
-            Some(percent) => kept(u32::try_from(percent).unwrap_or(0), replicas),
-            None => count(by.partition),
+        }) => UpdateScope::Partition(match by.partition_percent {
+            Some(percent) => kept_by_percent(u32::try_from(percent).unwrap_or(0), replicas),
+            None => non_negative(by.partition),
         }),
-        _ => Scope::Partition(0),
+        _ => UpdateScope::Partition(0),
     }
 }
 
 /// A step that cannot be read waits to be promoted: nothing is rolled out by mistake.
-fn steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<RolloutStep> {
+fn rollout_steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<RolloutStep> {
     let Some(rolling) = rolling.filter(|rolling| rolling.by_label.is_none()) else {
         return Vec::new();
     };
@@ -156,7 +158,7 @@ fn steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<RolloutStep> {
         (Some(partition), None) => {
             let kept = match IntOrPercent::parse(partition).ok()? {
                 IntOrPercent::Int(count) => usize::try_from(count).ok()?,
-                IntOrPercent::Percent(percent) => kept(percent, replicas),
+                IntOrPercent::Percent(percent) => kept_by_percent(percent, replicas),
             };
             Some(RolloutStep::Partition(kept))
         }
@@ -174,7 +176,7 @@ fn steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<RolloutStep> {
 }
 
 /// A share of the replicas, rounded up. Below 100% it lets one Pod go, or a canary of a small set would be none.
-fn kept(percent: u32, replicas: usize) -> usize {
+fn kept_by_percent(percent: u32, replicas: usize) -> usize {
     let share = usize::try_from(percent.min(100)).unwrap_or(100);
     let kept = (replicas * share).div_ceil(100);
     match percent {
@@ -183,10 +185,10 @@ fn kept(percent: u32, replicas: usize) -> usize {
     }
 }
 
-fn count(n: Option<i32>) -> usize {
+fn non_negative(n: Option<i32>) -> usize {
     usize::try_from(n.unwrap_or(0)).unwrap_or(0)
 }
 
-fn nanos(seconds: Option<i32>) -> u64 {
+fn seconds_to_nanos(seconds: Option<i32>) -> u64 {
     u64::try_from(seconds.unwrap_or(0)).unwrap_or(0) * 1_000_000_000
 }

@@ -13,8 +13,8 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Nanoseconds until a Pod has been Ready for long enough; `None` where it has, or where it is not Ready. `now` is in
 /// nanoseconds since 1970. A Pod whose annotation cannot be read need not wait.
-pub fn left(pod: &Pod, now: u64) -> Option<u64> {
-    let seconds = seconds(pod).filter(|seconds| *seconds > 0)?;
+pub fn remaining_nanos(pod: &Pod, now: u64) -> Option<u64> {
+    let seconds = min_ready_seconds(pod).filter(|seconds| *seconds > 0)?;
     if !pod.is_ready() {
         return None;
     }
@@ -25,11 +25,11 @@ pub fn left(pod: &Pod, now: u64) -> Option<u64> {
 /// Whether the label `service-available` is from before the Pod became Ready, and it has not been Ready for long enough since: it lost
 /// Ready for so short a time that the label was never taken off. The label holds nanoseconds since 1970; one that was written by
 /// hand may hold another word, and stays.
-pub fn is_cut_short(pod: &Pod, now: u64) -> bool {
+pub fn is_label_stale(pod: &Pod, now: u64) -> bool {
     let labelled = pod.label(keys::SERVICE_AVAILABLE);
     let labelled: Option<u64> = labelled.and_then(|since| since.parse().ok());
     let before = labelled.zip(ready_since(pod));
-    before.is_some_and(|(labelled, ready)| labelled < ready) && left(pod, now).is_some()
+    before.is_some_and(|(labelled, ready)| labelled < ready) && remaining_nanos(pod, now).is_some()
 }
 
 /// When the condition Ready changed last, in nanoseconds since 1970.
@@ -40,7 +40,7 @@ fn ready_since(pod: &Pod) -> Option<u64> {
 }
 
 /// Seconds for which a Pod must have been Ready, if it says so.
-pub fn seconds(pod: &Pod) -> Option<u64> {
+pub fn min_ready_seconds(pod: &Pod) -> Option<u64> {
     pod.annotation(keys::MIN_READY_SECONDS)?.parse().ok()
 }
 
@@ -67,9 +67,12 @@ mod tests {
         let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let since = u64::try_from(since.as_nanosecond()).unwrap();
         let pod = ready("30", "True");
-        assert_eq!(left(&pod, since + 10 * SECOND), Some(20 * SECOND));
-        assert_eq!(left(&pod, since + 30 * SECOND), None);
-        assert_eq!(left(&ready("30", "False"), since), None);
+        assert_eq!(
+            remaining_nanos(&pod, since + 10 * SECOND),
+            Some(20 * SECOND)
+        );
+        assert_eq!(remaining_nanos(&pod, since + 30 * SECOND), None);
+        assert_eq!(remaining_nanos(&ready("30", "False"), since), None);
     }
 
     /// The Pod lost Ready for so short a time that nobody has looked meanwhile.
@@ -84,7 +87,7 @@ mod tests {
             labels.insert(keys::SERVICE_AVAILABLE.into(), labelled.to_string());
             let step = controller_step(&pod, now);
             let removed = step.labels.0.get(keys::SERVICE_AVAILABLE) == Some(&None);
-            (removed, step.again_nanos)
+            (removed, step.requeue_after_nanos)
         };
         let now = since + 10 * SECOND;
         assert_eq!(step(since - SECOND, now), (true, Some(20 * SECOND)));
@@ -96,9 +99,9 @@ mod tests {
     #[test]
     fn annotation_that_cannot_be_read_holds_nothing_up() {
         for text in ["0", "", "-1", "soon", "99999999999999999999999"] {
-            assert_eq!(left(&ready(text, "True"), 0), None, "{text}");
+            assert_eq!(remaining_nanos(&ready(text, "True"), 0), None, "{text}");
         }
         let largest = u64::MAX.to_string();
-        assert!(left(&ready(&largest, "True"), 0).is_some());
+        assert!(remaining_nanos(&ready(&largest, "True"), 0).is_some());
     }
 }

@@ -19,25 +19,30 @@
 //! The state machine trusts nothing that a request brings: labels that only the webhook writes are taken from the old
 //! object, and a mark that rules have passed is a question to admission until [`Run::pass`] answers it.
 
-pub mod by_hand;
-mod expected;
+mod expected_finalizers;
+mod label_name;
+mod lifecycle_write;
+pub mod manual_label;
 pub mod min_ready;
-mod name;
-pub mod offline;
+mod next_step;
 mod operation;
 pub mod operator;
 mod patch;
 mod phase;
 pub mod restarts;
-mod run;
-mod step;
+pub mod service_obstacles;
 mod validate;
 
-pub use expected::ExpectedFinalizers;
+pub use expected_finalizers::ExpectedFinalizers;
+pub use lifecycle_write::{
+    LifecycleWrite, has_operation_type, ids_without_type, is_held_offline, is_ready_to_operate,
+    stored_phases,
+};
+pub use next_step::{
+    LifecycleStep, controller_step, controller_step_with_passed, follow_readiness,
+};
 pub use patch::LabelPatch;
 pub use phase::Phase;
-pub use run::{Run, has_type, is_held_offline, is_operable, phases, untyped};
-pub use step::{Step, controller_step, controller_step_passing, follow};
 pub use validate::{FieldError, validate};
 
 use crate::api::keys::Family;

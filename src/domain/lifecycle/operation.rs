@@ -1,12 +1,12 @@
 //! One ID: its labels, and the steps of contract 3.2 that it takes on its own (rows by number).
 
 use super::Stage;
-use super::name::is_name;
-use super::phase::{FINISHED, Labels, Phase};
+use super::label_name::is_label_name;
+use super::phase::{FINISHED_FAMILIES, OperationLabels, Phase};
 use crate::api::keys::Family;
 
 /// Written by the webhook alone: what a request says of them does not count.
-const OWNED: [Family; 7] = [
+const WEBHOOK_FAMILIES: [Family; 7] = [
     Family::PreCheck,
     Family::Preparing,
     Family::Operate,
@@ -17,10 +17,10 @@ const OWNED: [Family; 7] = [
 ];
 
 /// Written by whoever has seen the rules pass: a request may ask for them.
-const MARKS: [Family; 2] = [Family::PreChecked, Family::PostChecked];
+const PASSED_FAMILIES: [Family; 2] = [Family::PreChecked, Family::PostChecked];
 
 /// Over when the work is.
-const WORK: [Family; 4] = [
+const WORK_FAMILIES: [Family; 4] = [
     Family::PreCheck,
     Family::PreChecked,
     Family::Preparing,
@@ -29,7 +29,7 @@ const WORK: [Family; 4] = [
 
 /// What the Pod as a whole allows its IDs to do.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gates {
+pub(super) struct PodGates {
     /// Row 5: off traffic, and no cooperator protects it.
     pub operable: bool,
     /// Row 11: back on traffic, or meant to stay off.
@@ -38,9 +38,9 @@ pub(super) struct Gates {
 
 /// One ID in the course of a write.
 #[derive(Clone, Debug)]
-pub(super) struct Operation {
+pub(super) struct OperationWrite {
     /// As they will be written.
-    pub labels: Labels,
+    pub labels: OperationLabels,
     /// Whether a run of this ID came to its end in this write.
     pub ended: bool,
     /// The stage passed in this write.
@@ -48,16 +48,16 @@ pub(super) struct Operation {
     stamp: String,
 }
 
-impl Operation {
+impl OperationWrite {
     /// Takes the ID from the labels `before` the write to where the operator's own words in `asked` put it: begun,
     /// finished, undone. `permitted` tells whether the old object holds the permission for a type.
-    pub fn open(
-        before: &Labels,
-        asked: Labels,
+    pub fn from_write(
+        before: &OperationLabels,
+        asked: OperationLabels,
         permitted: impl Fn(&str) -> bool,
         now_nanos: u64,
-    ) -> Operation {
-        let mut op = Operation {
+    ) -> OperationWrite {
+        let mut op = OperationWrite {
             labels: asked,
             ended: false,
             passed: None,
@@ -65,19 +65,19 @@ impl Operation {
         };
         // An undo that the webhook missed is in the old object, and gone from a write that makes up for it.
         let missed_undo =
-            before.contains_key(&Family::UndoOperationType) && !op.has(Family::Operating);
-        if op.has(Family::UndoOperationType) || missed_undo {
-            op.end();
+            before.contains_key(&Family::UndoOperationType) && !op.has_family(Family::Operating);
+        if op.has_family(Family::UndoOperationType) || missed_undo {
+            op.end_run();
             return op;
         }
-        for family in OWNED.into_iter().chain(MARKS) {
+        for family in WEBHOOK_FAMILIES.into_iter().chain(PASSED_FAMILIES) {
             match before.get(&family) {
                 Some(value) => op.labels.insert(family, value.clone()),
                 None => op.labels.remove(&family),
             };
         }
-        if !op.has(Family::Operating) {
-            op.close(before);
+        if !op.has_family(Family::Operating) {
+            op.close_operating(before);
             return op;
         }
         // A run keeps the time of its begin: by that it is known, also as the one that has announced a deletion.
@@ -86,108 +86,112 @@ impl Operation {
         }
         if op.is_fresh(before, permitted) {
             op.labels
-                .retain(|f, _| !OWNED.contains(f) && !MARKS.contains(f));
+                .retain(|f, _| !WEBHOOK_FAMILIES.contains(f) && !PASSED_FAMILIES.contains(f));
         }
-        if !op.has(Family::PreChecked) {
+        if !op.has_family(Family::PreChecked) {
             // Row 1. Nothing but the wait survives without the mark, whatever the object says.
-            op.labels
-                .retain(|f, _| *f == Family::PreCheck || !OWNED.contains(f) && !MARKS.contains(f));
-            op.set(Family::PreCheck);
+            op.labels.retain(|f, _| {
+                *f == Family::PreCheck
+                    || !WEBHOOK_FAMILIES.contains(f) && !PASSED_FAMILIES.contains(f)
+            });
+            op.stamp_family(Family::PreCheck);
         }
         op
     }
 
     /// Whether this write begins a run although labels of an earlier one may be there (contract Q2, contract Q4). Seen
     /// from the write, and from the state alone too, in which a write that the webhook missed shows.
-    fn is_fresh(&self, before: &Labels, permitted: impl Fn(&str) -> bool) -> bool {
+    fn is_fresh(&self, before: &OperationLabels, permitted: impl Fn(&str) -> bool) -> bool {
         let begun_again = !before.contains_key(&Family::Operating)
             || before.contains_key(&Family::UndoOperationType)
-            || self.has_any(&FINISHED);
+            || self.has_any_family(&FINISHED_FAMILIES);
         let retyped = before.get(&Family::OperationType) != self.labels.get(&Family::OperationType);
         let checked_for_another =
-            self.has(Family::PreChecked) && !self.type_().is_some_and(permitted);
+            self.has_family(Family::PreChecked) && !self.operation_type().is_some_and(permitted);
         begun_again || retyped || checked_for_another
     }
 
     /// `operating` is not there: row 7 out of Operate; before that nothing has been done, and the run just ends.
-    fn close(&mut self, before: &Labels) {
-        let finished_before = self.has_any(&FINISHED);
-        if finished_before || self.has(Family::Operate) {
-            self.labels.retain(|f, _| !WORK.contains(f));
+    fn close_operating(&mut self, before: &OperationLabels) {
+        let finished_before = self.has_any_family(&FINISHED_FAMILIES);
+        if finished_before || self.has_family(Family::Operate) {
+            self.labels.retain(|f, _| !WORK_FAMILIES.contains(f));
             if !finished_before {
                 let type_ = self.labels.remove(&Family::OperationType);
                 let done = before.get(&Family::OperationType).cloned().or(type_);
                 self.labels
                     .insert(Family::DoneOperationType, done.unwrap_or_default());
-                self.set(Family::Operated);
+                self.stamp_family(Family::Operated);
                 self.ended = true;
             }
-            if !self.has(Family::Completing) {
-                self.set(Family::PostCheck);
+            if !self.has_family(Family::Completing) {
+                self.stamp_family(Family::PostCheck);
             }
         } else if before.contains_key(&Family::OperationType)
-            || self.has_any(&OWNED)
-            || self.has_any(&MARKS)
+            || self.has_any_family(&WEBHOOK_FAMILIES)
+            || self.has_any_family(&PASSED_FAMILIES)
         {
             // A type that was left alone already belongs to a run of which the webhook saw nothing; one that this
             // write brings may announce a run.
-            self.end();
+            self.end_run();
         }
     }
 
     /// Whether rules of `stage` are to be asked about this ID.
-    pub fn awaits(&self, stage: Stage) -> bool {
+    pub fn awaits_stage(&self, stage: Stage) -> bool {
         match stage {
             Stage::PreCheck => {
                 self.phase() == Phase::PreCheck
-                    && !self.has(Family::PreChecked)
-                    && self.type_().is_some()
+                    && !self.has_family(Family::PreChecked)
+                    && self.operation_type().is_some()
             }
-            Stage::PostCheck => self.phase() == Phase::PostCheck && !self.has(Family::PostChecked),
+            Stage::PostCheck => {
+                self.phase() == Phase::PostCheck && !self.has_family(Family::PostChecked)
+            }
         }
     }
 
     /// Rows 2 and 8: the rules of `stage` have passed; nothing if they were not asked.
-    pub fn pass(&mut self, stage: Stage) {
-        if self.awaits(stage) {
-            self.set(mark(stage));
+    pub fn pass_stage(&mut self, stage: Stage) {
+        if self.awaits_stage(stage) {
+            self.stamp_family(passed_family(stage));
             self.passed = Some(stage);
         }
     }
 
     /// The rules of `stage` have not passed: takes back a [`pass`](Operation::pass) of this write.
-    pub fn hold(&mut self, stage: Stage) {
+    pub fn hold_stage(&mut self, stage: Stage) {
         let waiting = match stage {
             Stage::PreCheck => Family::PreCheck,
             Stage::PostCheck => Family::PostCheck,
         };
-        if self.passed == Some(stage) && self.has(waiting) {
-            self.labels.remove(&mark(stage));
+        if self.passed == Some(stage) && self.has_family(waiting) {
+            self.labels.remove(&passed_family(stage));
             self.passed = None;
         }
     }
 
     /// Advances as far as `gates` allow. Doing so twice is doing so once.
-    pub fn settle(&mut self, gates: Gates) {
-        if self.has(Family::Operating) && self.has(Family::PreChecked) {
+    pub fn advance(&mut self, gates: PodGates) {
+        if self.has_family(Family::Operating) && self.has_family(Family::PreChecked) {
             // Row 3.
             self.labels.remove(&Family::PreCheck);
-            if !self.has(Family::Operate) {
-                self.set(Family::Preparing);
+            if !self.has_family(Family::Operate) {
+                self.stamp_family(Family::Preparing);
             }
             // Row 5.
             if gates.operable && self.labels.remove(&Family::Preparing).is_some() {
-                self.set(Family::Operate);
+                self.stamp_family(Family::Operate);
             }
         }
-        if self.phase() == Phase::PostCheck && self.has(Family::PostChecked) {
+        if self.phase() == Phase::PostCheck && self.has_family(Family::PostChecked) {
             // Row 9.
             self.labels.remove(&Family::PostCheck);
-            self.set(Family::Completing);
+            self.stamp_family(Family::Completing);
         }
         if self.phase() == Phase::Completing && gates.restored {
             // Row 11.
-            self.end();
+            self.end_run();
         }
     }
 
@@ -198,43 +202,43 @@ impl Operation {
 
     /// Where the ID stands now.
     pub fn phase(&self) -> Phase {
-        Phase::of(&self.labels)
+        Phase::from_labels(&self.labels)
     }
 
     /// The type whose permission this ID holds: its rules have passed and the work is not finished.
-    pub fn permission(&self) -> Option<&str> {
-        self.type_()
-            .filter(|_| self.has(Family::Operating) && self.has(Family::PreChecked))
+    pub fn permitted_type(&self) -> Option<&str> {
+        self.operation_type()
+            .filter(|_| self.has_family(Family::Operating) && self.has_family(Family::PreChecked))
     }
-    fn type_(&self) -> Option<&str> {
+    fn operation_type(&self) -> Option<&str> {
         self.labels
             .get(&Family::OperationType)
             .map(String::as_str)
-            .filter(|t| is_name(t))
+            .filter(|t| is_label_name(t))
     }
 
-    fn end(&mut self) {
+    fn end_run(&mut self) {
         self.labels.clear();
         self.ended = true;
     }
 
-    fn has(&self, family: Family) -> bool {
+    fn has_family(&self, family: Family) -> bool {
         self.labels.contains_key(&family)
     }
 
-    fn has_any(&self, families: &[Family]) -> bool {
-        families.iter().any(|f| self.has(*f))
+    fn has_any_family(&self, families: &[Family]) -> bool {
+        families.iter().any(|f| self.has_family(*f))
     }
 
     /// Stamps a label with the time, unless it is there.
-    fn set(&mut self, family: Family) {
+    fn stamp_family(&mut self, family: Family) {
         self.labels
             .entry(family)
             .or_insert_with(|| self.stamp.clone());
     }
 }
 
-fn mark(stage: Stage) -> Family {
+fn passed_family(stage: Stage) -> Family {
     match stage {
         Stage::PreCheck => Family::PreChecked,
         Stage::PostCheck => Family::PostChecked,

@@ -12,7 +12,7 @@ pub const DELETION: &str = "pod-delete";
 ///
 /// The announcement carries the value of `operating`, so that [`announces`] knows whose it is. The announcement of another
 /// operation in flight stays, but for that of a deletion by GraceDelete, which needs none.
-pub fn begin(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: u64) -> LabelPatch {
+pub fn begin_labels(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: u64) -> LabelPatch {
     let mut labels = pod.metadata.labels.clone();
     let since = labels.entry(Family::Operating.key(id));
     let since = since.or_insert_with(|| now_nanos.to_string()).clone();
@@ -26,7 +26,7 @@ pub fn begin(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: u64) ->
         })
     };
     // One that has begun is left alone: what it writes now comes too late.
-    let stands = |by: &String| is_during(pod, id, type_) || is_taken(by);
+    let stands = |by: &String| is_in_progress(pod, id, type_) || is_taken(by);
     if deletes && !labels.get(keys::PREPARING_TO_DELETE).is_some_and(stands) {
         labels.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
     }
@@ -34,36 +34,42 @@ pub fn begin(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: u64) ->
 }
 
 /// Says that the operation under `id` is done; before it was allowed, that it is not wanted any more.
-pub fn finish(pod: &Pod, id: &str) -> LabelPatch {
+pub fn finish_labels(pod: &Pod, id: &str) -> LabelPatch {
     let mut labels = pod.metadata.labels.clone();
     labels.remove(&Family::Operating.key(id));
     LabelPatch::between(&pod.metadata.labels, &labels)
 }
 
 /// Cancels the operation `type_` under `id`, in whatever phase it is.
-pub fn undo(id: &str, type_: &str) -> LabelPatch {
+pub fn undo_labels(id: &str, type_: &str) -> LabelPatch {
     LabelPatch([(Family::UndoOperationType.key(id), Some(type_.to_owned()))].into())
 }
 
 /// Whether the operation `type_` under `id` has begun and not been finished.
-pub fn is_during(pod: &Pod, id: &str, type_: &str) -> bool {
+pub fn is_in_progress(pod: &Pod, id: &str, type_: &str) -> bool {
     pod.label(&Family::Operating.key(id)).is_some()
         && pod.label(&Family::OperationType.key(id)) == Some(type_)
 }
 
 /// Whether the operation under `id` has announced before its rules let it go that it deletes the Pod: the announcement has the value
 /// of its `operating`, which the webhook sees to.
-pub fn announces(pod: &Pod, id: &str) -> bool {
+pub fn announces_deletion(pod: &Pod, id: &str) -> bool {
     let announced = pod.label(keys::PREPARING_TO_DELETE);
     announced.is_some() && pod.label(&Family::Operating.key(id)) == announced
 }
 
 /// Whether the operation `type_` under `id` may be done at `now_nanos`, `delay_nanos` after it was allowed. A value
 /// of `operate` that is no time never allows a delayed one.
-pub fn is_allowed(pod: &Pod, id: &str, type_: &str, delay_nanos: u64, now_nanos: u64) -> bool {
+pub fn is_operation_due(
+    pod: &Pod,
+    id: &str,
+    type_: &str,
+    delay_nanos: u64,
+    now_nanos: u64,
+) -> bool {
     let Some(since) = pod
         .label(&Family::Operate.key(id))
-        .filter(|_| is_during(pod, id, type_))
+        .filter(|_| is_in_progress(pod, id, type_))
     else {
         return false;
     };
@@ -89,29 +95,29 @@ mod tests {
     #[test]
     fn beginning_twice_changes_nothing() {
         let mut pod = pod(&[]);
-        begin(&pod, "x", "delete", true, 7).apply(&mut pod.metadata.labels);
-        assert!(is_during(&pod, "x", "delete"));
+        begin_labels(&pod, "x", "delete", true, 7).apply(&mut pod.metadata.labels);
+        assert!(is_in_progress(&pod, "x", "delete"));
         assert_eq!(pod.label(keys::PREPARING_TO_DELETE), Some("7"));
-        assert!(begin(&pod, "x", "delete", true, 8).is_empty());
+        assert!(begin_labels(&pod, "x", "delete", true, 8).is_empty());
     }
 
     #[test]
     fn announcement_is_that_of_the_operation_that_made_it() {
         let mut pod = pod(&[]);
-        begin(&pod, DELETION, "delete", true, 7).apply(&mut pod.metadata.labels);
-        begin(&pod, "upgrade", "update", false, 8).apply(&mut pod.metadata.labels);
-        assert!(announces(&pod, DELETION) && !announces(&pod, "upgrade"));
-        begin(&pod, "collaset", "scale-in", true, 9).apply(&mut pod.metadata.labels);
-        assert!(announces(&pod, "collaset") && !announces(&pod, "upgrade"));
-        begin(&pod, "third", "replace", true, 10).apply(&mut pod.metadata.labels);
-        assert!(announces(&pod, "collaset"), "the first stays");
+        begin_labels(&pod, DELETION, "delete", true, 7).apply(&mut pod.metadata.labels);
+        begin_labels(&pod, "upgrade", "update", false, 8).apply(&mut pod.metadata.labels);
+        assert!(announces_deletion(&pod, DELETION) && !announces_deletion(&pod, "upgrade"));
+        begin_labels(&pod, "collaset", "scale-in", true, 9).apply(&mut pod.metadata.labels);
+        assert!(announces_deletion(&pod, "collaset") && !announces_deletion(&pod, "upgrade"));
+        begin_labels(&pod, "third", "replace", true, 10).apply(&mut pod.metadata.labels);
+        assert!(announces_deletion(&pod, "collaset"), "the first stays");
     }
 
     #[test]
     fn another_type_keeps_the_id_and_its_time() {
         let mut pod = pod(&[]);
-        begin(&pod, "x", "update", false, 7).apply(&mut pod.metadata.labels);
-        let retype = begin(&pod, "x", "scale-in", false, 8);
+        begin_labels(&pod, "x", "update", false, 7).apply(&mut pod.metadata.labels);
+        let retype = begin_labels(&pod, "x", "scale-in", false, 8);
         assert_eq!(
             retype.0,
             [(Family::OperationType.key("x"), Some("scale-in".to_owned()))].into()
@@ -127,16 +133,22 @@ mod tests {
                 (Family::Operate.key("x"), since),
             ])
         };
-        assert!(is_allowed(&labels("100"), "x", "update", 0, 100));
-        assert!(!is_allowed(&labels("100"), "x", "update", 50, 149));
-        assert!(is_allowed(&labels("100"), "x", "update", 50, 150));
+        assert!(is_operation_due(&labels("100"), "x", "update", 0, 100));
+        assert!(!is_operation_due(&labels("100"), "x", "update", 50, 149));
+        assert!(is_operation_due(&labels("100"), "x", "update", 50, 150));
         assert!(
-            !is_allowed(&labels("100"), "x", "update", 50, 1),
+            !is_operation_due(&labels("100"), "x", "update", 50, 1),
             "a clock behind the webhook's"
         );
-        assert!(!is_allowed(&labels("100"), "x", "delete", 0, 200));
-        assert!(!is_allowed(&labels("soon"), "x", "update", 50, u64::MAX));
-        assert!(!is_allowed(
+        assert!(!is_operation_due(&labels("100"), "x", "delete", 0, 200));
+        assert!(!is_operation_due(
+            &labels("soon"),
+            "x",
+            "update",
+            50,
+            u64::MAX
+        ));
+        assert!(!is_operation_due(
             &pod(&[(Family::Operate.key("x"), "1")]),
             "x",
             "update",
@@ -152,12 +164,12 @@ mod tests {
             (Family::OperationType.key("x"), "update"),
         ]);
         assert_eq!(
-            finish(&pod, "x").0,
+            finish_labels(&pod, "x").0,
             [(Family::Operating.key("x"), None)].into()
         );
-        assert!(finish(&pod, "y").is_empty());
+        assert!(finish_labels(&pod, "y").is_empty());
         assert_eq!(
-            undo("x", "update").0,
+            undo_labels("x", "update").0,
             [(
                 Family::UndoOperationType.key("x"),
                 Some("update".to_owned())

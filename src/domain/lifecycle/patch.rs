@@ -51,7 +51,7 @@ impl LabelPatch {
             return if set.is_empty() {
                 Vec::new()
             } else {
-                vec![add(["metadata", "labels"], Value::Object(set))]
+                vec![add_operation(["metadata", "labels"], Value::Object(set))]
             };
         };
         self.0
@@ -59,7 +59,7 @@ impl LabelPatch {
             .filter_map(|(key, value)| {
                 let path = ["metadata", "labels", key.as_str()];
                 match value {
-                    Some(value) => Some(add(path, Value::String(value.clone()))),
+                    Some(value) => Some(add_operation(path, Value::String(value.clone()))),
                     None if current.contains_key(key) => {
                         Some(PatchOperation::Remove(RemoveOperation {
                             path: PointerBuf::from_tokens(path),
@@ -77,7 +77,7 @@ impl LabelPatch {
     }
 }
 
-fn add<const N: usize>(path: [&str; N], value: Value) -> PatchOperation {
+fn add_operation<const N: usize>(path: [&str; N], value: Value) -> PatchOperation {
     PatchOperation::Add(AddOperation {
         path: PointerBuf::from_tokens(path),
         value,

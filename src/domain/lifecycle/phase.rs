@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use crate::api::keys::Family;
 
 /// The labels of one ID, by family.
-pub(super) type Labels = BTreeMap<Family, String>;
+pub(super) type OperationLabels = BTreeMap<Family, String>;
 
 /// Any of these says that `operating` has been removed and the work is done.
-pub(super) const FINISHED: [Family; 5] = [
+pub(super) const FINISHED_FAMILIES: [Family; 5] = [
     Family::Operated,
     Family::DoneOperationType,
     Family::PostCheck,
@@ -35,7 +35,7 @@ pub enum Phase {
 
 impl Phase {
     /// The phase that the labels of an ID tell.
-    pub(super) fn of(labels: &Labels) -> Phase {
+    pub(super) fn from_labels(labels: &OperationLabels) -> Phase {
         let has = |family: &Family| labels.contains_key(family);
         if has(&Family::Operating) {
             if has(&Family::Operate) {
@@ -47,7 +47,7 @@ impl Phase {
             }
         } else if has(&Family::Completing) {
             Phase::Completing
-        } else if FINISHED.iter().any(has) {
+        } else if FINISHED_FAMILIES.iter().any(has) {
             Phase::PostCheck
         } else {
             Phase::Idle

@@ -16,30 +16,32 @@ use serde::{Deserialize, Serialize};
 use super::is_held_offline;
 use crate::api::keys;
 use crate::domain::digest::Digest;
-use crate::domain::inplace::{self, Before, Change, Containers, Restart};
+use crate::domain::inplace::{
+    self, ContainerBefore, InPlaceRestart, RestartProgress, RunningContainers,
+};
 use crate::domain::pod::Pod;
 
 /// A restart that cannot be proven is believed this long after the change, as a claim for it would lapse then: the API
 /// server's request timeout (60 s by default) and the margin of the ledger (15 s).
-pub const BELIEVED_AFTER: u64 = 75_000_000_000;
+pub const ASSUMED_AFTER_NANOS: u64 = 75_000_000_000;
 
 /// The containers whose restart a Pod waits for, by name. Its text is a clause: "container app to restart for its new
 /// image".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Restarts(BTreeMap<String, Entry>);
+pub struct PendingRestarts(BTreeMap<String, PendingRestart>);
 
 /// A container as it was before the first change that it has not restarted for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct PendingRestart {
     /// When the last of the changes was made, in nanoseconds since 1970.
     since: String,
     /// The container ID.
     run: String,
     /// For a change of the image: what it was before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    image: Option<Image>,
+    image: Option<PendingImage>,
     /// A resize that restarts the container was not in force when its image changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     resize: bool,
@@ -47,7 +49,7 @@ struct Entry {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Image {
+struct PendingImage {
     /// Digest of the image's ID, in hex; that of [`Before::image`].
     id: String,
     /// Digest of the image's name in the spec, in hex.
@@ -57,66 +59,66 @@ struct Image {
     again: bool,
 }
 
-impl Image {
+impl PendingImage {
     /// The digest of the ID; 0 where none is known.
-    fn id(&self) -> u64 {
+    fn image_id(&self) -> u64 {
         u64::from_str_radix(&self.id, 16).unwrap_or(0)
     }
 }
 
 /// How far one container is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum ContainerProgress {
     Awaited,
     /// It runs anew, but perhaps not for the last change.
     Unproven,
     Over,
 }
 
-impl Restarts {
+impl PendingRestarts {
     /// What is recorded on the Pod, whether it has come or not.
     ///
     /// # Errors
     /// What is wrong with the value of the annotation. Such a value counts as absent.
-    pub fn of(pod: &Pod) -> Result<Restarts, String> {
+    pub fn from_pod(pod: &Pod) -> Result<PendingRestarts, String> {
         let Some(text) = pod.annotation(keys::AWAITS_RESTART) else {
-            return Ok(Restarts::default());
+            return Ok(PendingRestarts::default());
         };
         serde_json::from_str(text).map_err(|e| e.to_string())
     }
 
     /// Whether the restarts of all these containers are recorded. A resize is none of them: the API server drops changes
     /// of annotations from a write of `pods/resize`.
-    pub fn cover(&self, change: &Change) -> bool {
-        self.cover_images(change) && change.containers.iter().all(|c| c.image.is_some())
+    pub fn covers_restarts(&self, change: &InPlaceRestart) -> bool {
+        self.covers_image_restarts(change) && change.containers.iter().all(|c| c.image.is_some())
     }
 
     /// As [`Restarts::cover`], resizes left aside.
-    pub fn cover_images(&self, change: &Change) -> bool {
+    pub fn covers_image_restarts(&self, change: &InPlaceRestart) -> bool {
         let mut images = change.containers.iter().filter(|c| c.image.is_some());
         images.all(|c| self.0.contains_key(&c.name))
     }
 
     /// Value of the annotation; `None` if nothing is recorded.
-    pub fn value(&self) -> Option<String> {
+    pub fn annotation_value(&self) -> Option<String> {
         let text = || serde_json::to_string(self).ok();
         (!self.0.is_empty()).then(text).flatten()
     }
 
     /// Drops what is over by the state of `pod`, at `now` in nanoseconds since 1970.
-    fn settle(&mut self, pod: &Containers<'_>, now: u64) {
+    fn drop_finished(&mut self, pod: &RunningContainers<'_>, now: u64) {
         self.0
-            .retain(|name, entry| match entry.standing(pod, name) {
-                Standing::Over => false,
-                Standing::Unproven => entry.believed_at() > now,
-                Standing::Awaited => true,
+            .retain(|name, entry| match entry.container_progress(pod, name) {
+                ContainerProgress::Over => false,
+                ContainerProgress::Unproven => entry.assumed_done_at() > now,
+                ContainerProgress::Awaited => true,
             });
     }
 
     /// Adds the restarts that the write brings. Of a container that has not restarted for an earlier change, what it was
     /// before that one stays.
-    fn add(&mut self, old: &Pod, new: &Pod, lost: bool, now: u64) {
-        let Some(change) = inplace::change(old, new) else {
+    fn add_change(&mut self, old: &Pod, new: &Pod, lost: bool, now: u64) {
+        let Some(change) = inplace::in_place_restart(old, new) else {
             return;
         };
         let free = is_held_offline(old) && is_held_offline(new) || lost && !old.is_broken();
@@ -125,23 +127,23 @@ impl Restarts {
         if containers.is_empty() {
             return;
         }
-        let by_name = Containers::of(old);
+        let by_name = RunningContainers::from_pod(old);
         for before in containers {
-            let Before {
+            let ContainerBefore {
                 name, run, image, ..
             } = before;
-            let fresh = Entry {
+            let fresh = PendingRestart {
                 since: now.to_string(),
                 run,
-                image: image.map(|id| Image {
-                    id: hex(id),
-                    name: image_name(&by_name, &name).unwrap_or_default(),
+                image: image.map(|id| PendingImage {
+                    id: digest_hex(id),
+                    name: image_name_digest(&by_name, &name).unwrap_or_default(),
                     again: false,
                 }),
                 resize: self.0.get(&name).is_some_and(|e| e.image.is_none()),
             };
             match self.0.get_mut(&name) {
-                Some(Entry {
+                Some(PendingRestart {
                     since,
                     image: Some(earlier),
                     ..
@@ -156,7 +158,7 @@ impl Restarts {
         for resize in inplace::unfinished_resizes(old) {
             let entry = self.0.entry(resize.name);
             let entry = entry.and_modify(|entry| entry.resize = true);
-            entry.or_insert(Entry {
+            entry.or_insert(PendingRestart {
                 since: now.to_string(),
                 run: resize.run,
                 image: None,
@@ -166,62 +168,64 @@ impl Restarts {
     }
 }
 
-impl Entry {
-    fn standing(&self, pod: &Containers<'_>, name: &str) -> Standing {
-        let Some(container) = pod.named(name) else {
-            return Standing::Over;
+impl PendingRestart {
+    fn container_progress(&self, pod: &RunningContainers<'_>, name: &str) -> ContainerProgress {
+        let Some(container) = pod.find_container(name) else {
+            return ContainerProgress::Over;
         };
-        let now = pod.ready_now(name);
-        let restart = self.restart(pod, name);
-        if self.resize && !is_resized(pod, name) {
-            return Standing::Awaited;
+        let now = pod.ready_status(name);
+        let restart = self.restart_progress(pod, name);
+        if self.resize && !is_resize_over(pod, name) {
+            return ContainerProgress::Awaited;
         }
-        let waits = restart == Restart::Awaited && now.is_some();
-        if self.image.is_none() && waits && pod.is_infeasible() {
-            return Standing::Unproven; // the kubelet need not have said so of this very spec
+        let waits = restart == RestartProgress::Awaited && now.is_some();
+        if self.image.is_none() && waits && pod.is_resize_infeasible() {
+            return ContainerProgress::Unproven; // the kubelet need not have said so of this very spec
         }
         if let Some(image) = &self.image
-            && image.id() != 0
-            && image_name(pod, name).as_deref() == Some(&image.name)
+            && image.image_id() != 0
+            && image_name_digest(pod, name).as_deref() == Some(&image.name)
         {
             // The change was taken back: nothing is to restart if the kubelet has seen that, and the image is still there.
             // Else the container restarts, with what its registry has under that name by now.
             return match restart {
-                _ if now.is_some_and(|now| inplace::image(now) == image.id()) => Standing::Over,
-                Restart::Proven | Restart::Unproven => Standing::Unproven,
-                Restart::Awaited | Restart::Nothing => Standing::Awaited,
+                _ if now.is_some_and(|now| inplace::image_digest(now) == image.image_id()) => {
+                    ContainerProgress::Over
+                }
+                RestartProgress::Proven | RestartProgress::Unproven => ContainerProgress::Unproven,
+                RestartProgress::Awaited | RestartProgress::Nothing => ContainerProgress::Awaited,
             };
         }
         let again = self.image.as_ref().is_some_and(|image| image.again);
         let is_last = || now.is_some_and(|now| names_same_image(&now.image, &container.image));
         match restart {
-            Restart::Awaited => Standing::Awaited,
-            Restart::Nothing => Standing::Over,
-            Restart::Proven if !again || is_last() => Standing::Over,
-            Restart::Proven | Restart::Unproven => Standing::Unproven,
+            RestartProgress::Awaited => ContainerProgress::Awaited,
+            RestartProgress::Nothing => ContainerProgress::Over,
+            RestartProgress::Proven if !again || is_last() => ContainerProgress::Over,
+            RestartProgress::Proven | RestartProgress::Unproven => ContainerProgress::Unproven,
         }
     }
 
     /// How far the restart for the image is, or for the resize of a container whose image is as it was.
-    fn restart(&self, pod: &Containers<'_>, name: &str) -> Restart {
-        let before = Before {
+    fn restart_progress(&self, pod: &RunningContainers<'_>, name: &str) -> RestartProgress {
+        let before = ContainerBefore {
             name: name.to_owned(),
             run: self.run.clone(),
-            image: self.image.as_ref().map(Image::id),
+            image: self.image.as_ref().map(PendingImage::image_id),
             by_resources: false,
         };
-        pod.restart(&[before])
+        pod.restart_progress(&[before])
     }
 
-    fn believed_at(&self) -> u64 {
+    fn assumed_done_at(&self) -> u64 {
         self.since
             .parse::<u64>()
             .unwrap_or(0)
-            .saturating_add(BELIEVED_AFTER)
+            .saturating_add(ASSUMED_AFTER_NANOS)
     }
 }
 
-impl fmt::Display for Restarts {
+impl fmt::Display for PendingRestarts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (name, entry)) in self.0.iter().enumerate() {
             let what = match entry.image {
@@ -236,14 +240,14 @@ impl fmt::Display for Restarts {
 }
 
 /// The restarts that keep the Pod off traffic; `None` if there is none. A Pod that has run to its end waits for none.
-pub fn awaited(pod: &Pod) -> Option<Restarts> {
+pub fn pending_restarts(pod: &Pod) -> Option<PendingRestarts> {
     pod.annotation(keys::AWAITS_RESTART)?;
-    let mut restarts = Restarts::of(pod).ok()?;
-    let containers = Containers::of(pod);
-    restarts.settle(&containers, 0);
+    let mut restarts = PendingRestarts::from_pod(pod).ok()?;
+    let containers = RunningContainers::from_pod(pod);
+    restarts.drop_finished(&containers, 0);
     for (name, entry) in &mut restarts.0 {
         // Only the resize is awaited then, and people are told of that.
-        if entry.resize && entry.restart(&containers, name) == Restart::Proven {
+        if entry.resize && entry.restart_progress(&containers, name) == RestartProgress::Proven {
             entry.image = None;
         }
     }
@@ -251,10 +255,10 @@ pub fn awaited(pod: &Pod) -> Option<Restarts> {
 }
 
 /// [`awaited`] for people, as a clause.
-pub fn told(pod: &Pod) -> Option<String> {
-    let restarts = awaited(pod)?;
+pub fn describe_pending(pod: &Pod) -> Option<String> {
+    let restarts = pending_restarts(pod)?;
     let mut text = restarts.to_string();
-    if restarts.0.values().any(|entry| entry.image.is_none()) && inplace::is_deferred(pod) {
+    if restarts.0.values().any(|entry| entry.image.is_none()) && inplace::is_resize_deferred(pod) {
         text += "; the node has no room for the resize now, and changing it back ends the wait";
     }
     Some(text)
@@ -262,7 +266,7 @@ pub fn told(pod: &Pod) -> Option<String> {
 
 /// A moment by clocks that may differ, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct WriteTime {
     /// The time. What begins now is recorded with it.
     pub now: u64,
     /// The earliest time that it may be. What is over by then is over by every clock.
@@ -270,54 +274,60 @@ pub struct Moment {
 }
 
 /// By a clock that nobody doubts.
-impl From<u64> for Moment {
-    fn from(now: u64) -> Moment {
-        Moment { now, earliest: now }
+impl From<u64> for WriteTime {
+    fn from(now: u64) -> WriteTime {
+        WriteTime { now, earliest: now }
     }
 }
 
 /// What is to be recorded when a write turns `old` into `new` at this moment. `seen` is the Pod with
 /// the status that the API server stores: `new` for a write of `pods/status`, `old` for any other. `lost`: the Pod has been
 /// down for so long that its changes need no claim.
-pub fn after(old: &Pod, new: &Pod, seen: &Pod, lost: bool, at: impl Into<Moment>) -> Restarts {
+pub fn restarts_after_write(
+    old: &Pod,
+    new: &Pod,
+    seen: &Pod,
+    lost: bool,
+    at: impl Into<WriteTime>,
+) -> PendingRestarts {
     let at = at.into();
-    let mut restarts = Restarts::of(old).unwrap_or_default();
-    restarts.settle(&Containers::of(seen), at.earliest);
-    restarts.add(old, new, lost, at.now);
+    let mut restarts = PendingRestarts::from_pod(old).unwrap_or_default();
+    restarts.drop_finished(&RunningContainers::from_pod(seen), at.earliest);
+    restarts.add_change(old, new, lost, at.now);
     restarts
 }
 
 /// In how many nanoseconds the restarts of the Pod are believed although they cannot be proven; 0: now. `None` if one has
 /// not come yet, or all are proven. `now` is the earliest time that it may be.
-pub fn believed_in(pod: &Pod, now: u64) -> Option<u64> {
-    let Restarts(all) = awaited(pod)?;
-    let containers = Containers::of(pod);
+pub fn assumed_done_in(pod: &Pod, now: u64) -> Option<u64> {
+    let PendingRestarts(all) = pending_restarts(pod)?;
+    let containers = RunningContainers::from_pod(pod);
     let mut at = 0;
     for (name, entry) in &all {
-        match entry.standing(&containers, name) {
-            Standing::Unproven => at = at.max(entry.believed_at()),
-            Standing::Awaited => return None,
-            Standing::Over => {}
+        match entry.container_progress(&containers, name) {
+            ContainerProgress::Unproven => at = at.max(entry.assumed_done_at()),
+            ContainerProgress::Awaited => return None,
+            ContainerProgress::Over => {}
         }
     }
     Some(at.saturating_sub(now))
 }
 
 /// Whether the resources of a container are in force, or never will be. A new run proves nothing: it may be that for an image.
-fn is_resized(pod: &Containers<'_>, name: &str) -> bool {
-    let by_resources = Before {
+fn is_resize_over(pod: &RunningContainers<'_>, name: &str) -> bool {
+    let by_resources = ContainerBefore {
         name: name.to_owned(),
         run: String::new(),
         image: None,
         by_resources: true,
     };
-    pod.restart(&[by_resources]) == Restart::Nothing || pod.is_infeasible()
+    pod.restart_progress(&[by_resources]) == RestartProgress::Nothing || pod.is_resize_infeasible()
 }
 
 /// Whether a container whose restart is awaited was made of the image of this name: what is recorded speaks of the run before,
 /// and of one that has begun since the kubelet does.
-pub fn is_made_of(pod: &Pod, container: &str, image: &str) -> bool {
-    let entry = awaited(pod).and_then(|Restarts(mut all)| all.remove(container));
+pub fn is_pending_for_image(pod: &Pod, container: &str, image: &str) -> bool {
+    let entry = pending_restarts(pod).and_then(|PendingRestarts(mut all)| all.remove(container));
     let Some(entry) = entry else {
         return false;
     };
@@ -329,22 +339,22 @@ pub fn is_made_of(pod: &Pod, container: &str, image: &str) -> bool {
         }
         _ => entry
             .image
-            .is_some_and(|before| before.name == digest(image)),
+            .is_some_and(|before| before.name == digest_text(image)),
     }
 }
 
 /// Digest of the name of a container's image in the spec.
-fn image_name(pod: &Containers<'_>, container: &str) -> Option<String> {
-    pod.named(container).map(|c| digest(&c.image))
+fn image_name_digest(pod: &RunningContainers<'_>, container: &str) -> Option<String> {
+    pod.find_container(container).map(|c| digest_text(&c.image))
 }
 
-fn digest(text: &str) -> String {
+fn digest_text(text: &str) -> String {
     let mut digest = Digest::default();
-    digest.feed(text);
-    hex(digest.value())
+    digest.add_text(text);
+    digest_hex(digest.value())
 }
 
-fn hex(digest: u64) -> String {
+fn digest_hex(digest: u64) -> String {
     format!("{digest:016x}")
 }
 
@@ -395,8 +405,8 @@ mod tests {
         let mut new = old.clone();
         new.spec.containers[0].image = image.to_owned();
         let lost = !old.is_available();
-        let restarts = after(old, &new, old, lost, NOW);
-        record(&mut new, restarts.value());
+        let restarts = restarts_after_write(old, &new, old, lost, NOW);
+        record(&mut new, restarts.annotation_value());
         new.metadata.generation += 1;
         new
     }
@@ -420,49 +430,58 @@ mod tests {
     fn image_changed_in_operate_is_awaited_until_the_container_runs_anew() {
         let changed = written(&pod("a:1", "run-1", "a:1"), "a:2");
         assert_eq!(
-            awaited(&changed).unwrap().to_string(),
+            pending_restarts(&changed).unwrap().to_string(),
             "container app to restart for its new image"
         );
         let seen = reported(&changed, "run-1", "a:1");
-        assert!(awaited(&seen).is_some(), "the status comes first");
+        assert!(pending_restarts(&seen).is_some(), "the status comes first");
         let mut stopped = seen.clone();
         stopped.status.container_statuses[0].ready = false;
-        assert!(awaited(&stopped).is_some());
+        assert!(pending_restarts(&stopped).is_some());
         let restarted = reported(&changed, "run-2", "a:2");
-        assert_eq!(awaited(&restarted), None);
-        let over = after(&changed, &restarted, &restarted, false, NOW);
-        assert_eq!(over.value(), None, "the record goes with the next write");
+        assert_eq!(pending_restarts(&restarted), None);
+        let over = restarts_after_write(&changed, &restarted, &restarted, false, NOW);
+        assert_eq!(
+            over.annotation_value(),
+            None,
+            "the record goes with the next write"
+        );
     }
 
     #[test]
     fn new_run_of_the_same_image_is_believed_after_a_while() {
         let changed = written(&pod("a:1", "run-1", "a:1"), "retag:1");
         let restarted = reported(&changed, "run-2", "a:1");
-        assert!(awaited(&restarted).is_some());
-        assert_eq!(believed_in(&restarted, NOW), Some(BELIEVED_AFTER));
-        let later = NOW + BELIEVED_AFTER;
-        assert_eq!(believed_in(&restarted, later), Some(0));
-        let value = |now: u64| after(&changed, &restarted, &restarted, false, now).value();
+        assert!(pending_restarts(&restarted).is_some());
+        assert_eq!(assumed_done_in(&restarted, NOW), Some(ASSUMED_AFTER_NANOS));
+        let later = NOW + ASSUMED_AFTER_NANOS;
+        assert_eq!(assumed_done_in(&restarted, later), Some(0));
+        let value = |now: u64| {
+            restarts_after_write(&changed, &restarted, &restarted, false, now).annotation_value()
+        };
         assert!(value(later - 1).is_some());
         assert_eq!(value(later), None);
         let unchanged = reported(&changed, "run-1", "a:1");
-        assert_eq!(believed_in(&unchanged, later), None);
-        let kept = after(&changed, &unchanged, &unchanged, false, later);
-        assert!(kept.value().is_some(), "no time replaces a restart");
+        assert_eq!(assumed_done_in(&unchanged, later), None);
+        let kept = restarts_after_write(&changed, &unchanged, &unchanged, false, later);
+        assert!(
+            kept.annotation_value().is_some(),
+            "no time replaces a restart"
+        );
     }
 
     #[test]
     fn restart_is_not_believed_by_a_clock_that_is_ahead() {
         let changed = written(&pod("a:1", "run-1", "a:1"), "retag:1");
         let restarted = reported(&changed, "run-2", "a:1");
-        let ahead = Moment {
-            now: NOW + BELIEVED_AFTER,
+        let ahead = WriteTime {
+            now: NOW + ASSUMED_AFTER_NANOS,
             earliest: NOW + 1,
         };
-        let kept = after(&changed, &restarted, &restarted, false, ahead);
-        assert!(kept.value().is_some());
+        let kept = restarts_after_write(&changed, &restarted, &restarted, false, ahead);
+        assert!(kept.annotation_value().is_some());
         // What begins is recorded with the time that is ahead: others may go by that.
-        let anew = after(
+        let anew = restarts_after_write(
             &restarted,
             &with_image(&restarted, "retag:2"),
             &restarted,
@@ -470,7 +489,10 @@ mod tests {
             ahead,
         );
         let since = format!("\"since\":\"{}\"", ahead.now);
-        assert!(anew.value().unwrap().contains(&since), "{anew:?}");
+        assert!(
+            anew.annotation_value().unwrap().contains(&since),
+            "{anew:?}"
+        );
     }
 
     #[test]
@@ -478,27 +500,31 @@ mod tests {
         let once = written(&pod("a:1", "run-1", "a:1"), "a:2");
         let twice = written(&once, "a:3");
         let first = reported(&twice, "run-2", "a:2");
-        assert!(awaited(&first).is_some());
-        assert_eq!(awaited(&reported(&twice, "run-3", "a:3")), None);
+        assert!(pending_restarts(&first).is_some());
+        assert_eq!(pending_restarts(&reported(&twice, "run-3", "a:3")), None);
         // The runtime reports another name: as a restart that can't be proven.
         let digest = reported(&twice, "run-3", "a@sha256:3");
-        assert_eq!(believed_in(&digest, NOW), Some(BELIEVED_AFTER));
+        assert_eq!(assumed_done_in(&digest, NOW), Some(ASSUMED_AFTER_NANOS));
         let after_restart = written(&reported(&once, "run-2", "a:2"), "a:3");
         let second = reported(&after_restart, "run-3", "other:3");
-        assert_eq!(awaited(&second), None, "a restart between starts anew");
+        assert_eq!(
+            pending_restarts(&second),
+            None,
+            "a restart between starts anew"
+        );
     }
 
     #[test]
     fn change_taken_back_is_over_once_the_kubelet_has_seen_it() {
         let back = written(&written(&pod("a:1", "run-1", "a:1"), "a:2"), "a:1");
-        assert!(awaited(&back).is_some());
-        assert_eq!(awaited(&reported(&back, "run-1", "a:1")), None);
-        assert!(awaited(&reported(&back, "run-2", "a:2")).is_some());
-        assert_eq!(awaited(&reported(&back, "run-3", "a:1")), None);
-        assert_eq!(believed_in(&reported(&back, "run-1", "a:2"), NOW), None);
+        assert!(pending_restarts(&back).is_some());
+        assert_eq!(pending_restarts(&reported(&back, "run-1", "a:1")), None);
+        assert!(pending_restarts(&reported(&back, "run-2", "a:2")).is_some());
+        assert_eq!(pending_restarts(&reported(&back, "run-3", "a:1")), None);
+        assert_eq!(assumed_done_in(&reported(&back, "run-1", "a:2"), NOW), None);
         // Restarted, with another image: that of the name has been replaced in its registry.
         let anew = reported(&back, "run-3", "a:new");
-        assert_eq!(believed_in(&anew, NOW), Some(BELIEVED_AFTER));
+        assert_eq!(assumed_done_in(&anew, NOW), Some(ASSUMED_AFTER_NANOS));
     }
 
     #[test]
@@ -508,13 +534,16 @@ mod tests {
         for by_hand in [None, Some("{}"), Some("nonsense")] {
             let mut new = changed.clone();
             record(&mut new, by_hand.map(str::to_owned));
-            let kept = after(&changed, &new, &changed, false, NOW);
-            assert_eq!(kept.value().as_deref(), stored, "{by_hand:?}");
+            let kept = restarts_after_write(&changed, &new, &changed, false, NOW);
+            assert_eq!(kept.annotation_value().as_deref(), stored, "{by_hand:?}");
         }
         let idle = pod("a:1", "run-1", "a:1");
         let mut forged = idle.clone();
         record(&mut forged, stored.map(str::to_owned));
-        assert_eq!(after(&idle, &forged, &idle, false, NOW).value(), None);
+        assert_eq!(
+            restarts_after_write(&idle, &forged, &idle, false, NOW).annotation_value(),
+            None
+        );
     }
 
     #[test]
@@ -522,10 +551,10 @@ mod tests {
         for text in ["", "nonsense", "[]", r#"{"app":{}}"#] {
             let mut changed = pod("a:1", "run-1", "a:1");
             record(&mut changed, Some(text.to_owned()));
-            assert_eq!(awaited(&changed), None, "{text}");
-            assert!(Restarts::of(&changed).is_err(), "{text}");
+            assert_eq!(pending_restarts(&changed), None, "{text}");
+            assert!(PendingRestarts::from_pod(&changed).is_err(), "{text}");
             assert_eq!(
-                after(&changed, &changed, &changed, false, NOW).value(),
+                restarts_after_write(&changed, &changed, &changed, false, NOW).annotation_value(),
                 None
             );
         }
@@ -535,18 +564,18 @@ mod tests {
     fn pod_that_has_run_to_its_end_waits_for_no_restart() {
         let mut changed = written(&pod("a:1", "run-1", "a:1"), "a:2");
         changed.status.phase = "Failed".to_owned();
-        assert_eq!(awaited(&changed), None);
+        assert_eq!(pending_restarts(&changed), None);
     }
 
     #[test]
     fn change_outside_an_operation_is_recorded_only_if_one_is_awaited() {
         let available = available();
-        assert_eq!(awaited(&written(&available, "a:2")), None);
+        assert_eq!(pending_restarts(&written(&available, "a:2")), None);
         let mut ended = written(&pod("a:1", "run-1", "a:1"), "a:bad");
         ended.metadata.labels.clear();
         let mended = written(&ended, "a:2");
-        assert!(awaited(&reported(&mended, "run-2", "a:bad")).is_some());
-        assert_eq!(awaited(&reported(&mended, "run-2", "a:2")), None);
+        assert!(pending_restarts(&reported(&mended, "run-2", "a:bad")).is_some());
+        assert_eq!(pending_restarts(&reported(&mended, "run-2", "a:2")), None);
     }
 
     /// A Pod in Operate whose container is to have more memory, which the kubelet has yet to see.
@@ -580,7 +609,7 @@ mod tests {
     #[test]
     fn unfinished_resize_is_recorded_with_a_change_of_the_image() {
         let (old, new) = resized_beside_a_new_image();
-        let recorded = after(&old, &new, &old, false, NOW);
+        let recorded = restarts_after_write(&old, &new, &old, false, NOW);
         assert_eq!(
             recorded.to_string(),
             "container app to restart for its new resources, container log to restart for its new image"
@@ -594,11 +623,11 @@ mod tests {
         let twice = written(&changed, "a:3");
         for (pod, image) in [(&changed, "a:2"), (&twice, "a:3")] {
             let mut restarted = reported(pod, "run-2", image);
-            assert!(awaited(&restarted).is_some(), "1Gi is in force");
+            assert!(pending_restarts(&restarted).is_some(), "1Gi is in force");
             let resources = json!({ "limits": { "memory": "2Gi" } });
             let resources = serde_json::from_value(resources).unwrap();
             restarted.status.container_statuses[0].resources = resources;
-            assert_eq!(awaited(&restarted), None);
+            assert_eq!(pending_restarts(&restarted), None);
         }
     }
 
@@ -606,11 +635,11 @@ mod tests {
     fn resize_is_never_covered() {
         let old = pod("a:1", "run-1", "a:1");
         let changed = written(&old, "a:2");
-        let recorded = Restarts::of(&changed).unwrap();
-        assert!(recorded.cover(&inplace::change(&old, &changed).unwrap()));
+        let recorded = PendingRestarts::from_pod(&changed).unwrap();
+        assert!(recorded.covers_restarts(&inplace::in_place_restart(&old, &changed).unwrap()));
         let mut resized = changed.clone();
         resized.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
-        assert!(!recorded.cover(&inplace::change(&changed, &resized).unwrap()));
+        assert!(!recorded.covers_restarts(&inplace::in_place_restart(&changed, &resized).unwrap()));
     }
 
     /// A Pod that serves.
@@ -627,11 +656,11 @@ mod tests {
     fn change_of_a_pod_that_can_come_back_is_recorded() {
         let mut offline = available();
         offline.metadata.labels.clear();
-        assert!(awaited(&written(&offline, "a:2")).is_some());
+        assert!(pending_restarts(&written(&offline, "a:2")).is_some());
         let mut broken = offline.clone();
         broken.status.conditions.clear();
         broken.status.phase = "Pending".to_owned();
-        assert_eq!(awaited(&written(&broken, "a:2")), None);
+        assert_eq!(pending_restarts(&written(&broken, "a:2")), None);
     }
 
     #[test]
@@ -640,11 +669,11 @@ mod tests {
         let changed = written(&old, "a:2");
         let mut restarted = reported(&changed, "run-2", "a:2");
         let text = "container app to restart for its new resources";
-        assert_eq!(told(&restarted).unwrap(), text);
+        assert_eq!(describe_pending(&restarted).unwrap(), text);
         let deferred =
             json!({ "type": "PodResizePending", "status": "True", "reason": "Deferred" });
         restarted.status.conditions = vec![serde_json::from_value(deferred).unwrap()];
-        let said = told(&restarted).unwrap();
+        let said = describe_pending(&restarted).unwrap();
         assert!(said.ends_with("changing it back ends the wait"), "{said}");
     }
 
@@ -654,11 +683,11 @@ mod tests {
         let mut changed = written(&resized(), "a:2");
         changed.status.conditions = vec![infeasible()];
         changed.status.observed_generation = 3;
-        assert!(awaited(&changed).is_some());
+        assert!(pending_restarts(&changed).is_some());
         let mut restarted = reported(&changed, "run-2", "a:2");
         restarted.status.conditions = changed.status.conditions;
         restarted.status.observed_generation = 3;
-        assert_eq!(awaited(&restarted), None);
+        assert_eq!(pending_restarts(&restarted), None);
         assert_eq!(inplace::unfinished_resizes(&restarted), []);
     }
 
@@ -666,16 +695,16 @@ mod tests {
     fn container_whose_resize_is_infeasible_is_believed_beside_one_with_a_new_image() {
         let (old, mut new) = resized_beside_a_new_image();
         new.metadata.generation = 3;
-        let recorded = after(&old, &new, &old, false, NOW);
-        record(&mut new, recorded.value());
+        let recorded = restarts_after_write(&old, &new, &old, false, NOW);
+        record(&mut new, recorded.annotation_value());
         let log = json!({ "name": "log", "ready": true, "image": "l:2", "imageID": "new", "containerID": "run-l" });
         new.status
             .container_statuses
             .push(serde_json::from_value(log).unwrap());
         new.status.observed_generation = 3;
-        assert_eq!(believed_in(&new, NOW), None);
+        assert_eq!(assumed_done_in(&new, NOW), None);
         new.status.conditions = vec![infeasible()];
-        assert_eq!(believed_in(&new, NOW), Some(BELIEVED_AFTER));
+        assert_eq!(assumed_done_in(&new, NOW), Some(ASSUMED_AFTER_NANOS));
     }
 
     /// A Pod of so many containers, each with an image of this tag and a run of it.
@@ -704,15 +733,18 @@ mod tests {
     fn work_grows_no_faster_than_the_containers() {
         const MANY: usize = 200_000;
         let (old, new) = (crowd(MANY, "1"), crowd(MANY, "2"));
-        let mut restarts = after(&old, &new, &old, false, NOW);
+        let mut restarts = restarts_after_write(&old, &new, &old, false, NOW);
         assert_eq!(restarts.0.len(), MANY);
         assert_eq!(inplace::unfinished_resizes(&old), []);
-        restarts.settle(&Containers::of(&new), NOW);
+        restarts.drop_finished(&RunningContainers::from_pod(&new), NOW);
         assert_eq!(restarts.0.len(), MANY, "no container runs anew");
         let mut waits = new.clone();
         let annotations = &mut waits.metadata.annotations;
-        annotations.insert(keys::AWAITS_RESTART.to_owned(), restarts.value().unwrap());
-        assert_eq!(awaited(&waits), Some(restarts));
-        assert_eq!(believed_in(&waits, NOW), None);
+        annotations.insert(
+            keys::AWAITS_RESTART.to_owned(),
+            restarts.annotation_value().unwrap(),
+        );
+        assert_eq!(pending_restarts(&waits), Some(restarts));
+        assert_eq!(assumed_done_in(&waits, NOW), None);
     }
 }

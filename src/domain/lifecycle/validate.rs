@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use super::name::{NAME_RULE, is_name};
-use super::run::is_operable;
-use super::{ExpectedFinalizers, Run};
+use super::label_name::{NAME_RULE, is_label_name};
+use super::lifecycle_write::is_ready_to_operate;
+use super::{ExpectedFinalizers, LifecycleWrite};
 use crate::api::keys::{self, Family};
-use crate::domain::grace;
+use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
 /// Operations that may be in flight on one Pod. Each is judged by every rule that covers the Pod, and a Pod whose labels hold
@@ -30,28 +30,28 @@ pub struct FieldError {
 /// the management is as one that is created: what it carried outside proves nothing, as anybody could write it.
 pub fn validate(old: Option<&Pod>, new: &Pod) -> Vec<FieldError> {
     let old = old.filter(|old| old.is_managed());
-    let write = Write { old, new };
-    let mut errors = write.annotation().into_iter().collect::<Vec<_>>();
-    let crowded = write.crowded();
+    let write = ValidatedWrite { old, new };
+    let mut errors = write.annotation_error().into_iter().collect::<Vec<_>>();
+    let crowded = write.too_many_operations_error();
     for (key, value) in &new.metadata.labels {
         if old.and_then(|pod| pod.label(key)) != Some(value) {
-            let error = write.label(key, value).or_else(|| {
+            let error = write.label_error(key, value).or_else(|| {
                 let crowded = crowded.as_ref()?;
-                write.begins(key).then(|| crowded.clone())
+                write.begins_operation(key).then(|| crowded.clone())
             });
-            errors.extend(error.map(|message| field("labels", key, message)));
+            errors.extend(error.map(|message| field_error("labels", key, message)));
         }
     }
     errors
 }
 
-struct Write<'a> {
+struct ValidatedWrite<'a> {
     old: Option<&'a Pod>,
     new: &'a Pod,
 }
 
-impl Write<'_> {
-    fn annotation(&self) -> Option<FieldError> {
+impl ValidatedWrite<'_> {
+    fn annotation_error(&self) -> Option<FieldError> {
         let key = keys::AVAILABLE_CONDITIONS;
         if self
             .old
@@ -59,9 +59,9 @@ impl Write<'_> {
         {
             return None;
         }
-        let error = ExpectedFinalizers::of(self.new).err()?;
+        let error = ExpectedFinalizers::from_pod(self.new).err()?;
         let form = r#"{"expectedFinalizers":{"<Kind>/<namespace>/<name>":"<finalizer>"}}"#;
-        Some(field(
+        Some(field_error(
             "annotations",
             key,
             format!("{error}; write {form} or remove the annotation"),
@@ -69,8 +69,8 @@ impl Write<'_> {
     }
 
     /// What is said of operations that the write begins although the Pod has as many as it may; `None` while it has fewer.
-    fn crowded(&self) -> Option<String> {
-        let count = in_flight(self.new).len();
+    fn too_many_operations_error(&self) -> Option<String> {
+        let count = in_flight_ids(self.new).len();
         (count > MAX_OPERATIONS).then(|| {
             format!(
                 "{count} operations would be in flight on the Pod, and at most {MAX_OPERATIONS} may: finish or undo some \
@@ -81,18 +81,18 @@ impl Write<'_> {
 
     /// Whether a label belongs to an operation that the Pod did not have before. The deletion by the server itself always
     /// may begin.
-    fn begins(&self, key: &str) -> bool {
+    fn begins_operation(&self, key: &str) -> bool {
         let Some((family, id)) = Family::parse(key) else {
             return false;
         };
-        let had = || self.old.is_some_and(|old| in_flight(old).contains(id));
-        family != Family::OperationPermission && id != grace::ID && !had()
+        let had = || self.old.is_some_and(|old| in_flight_ids(old).contains(id));
+        family != Family::OperationPermission && id != grace_delete::DELETION_ID && !had()
     }
 
     /// What is wrong with a label that this write adds or changes.
-    fn label(&self, key: &str, value: &str) -> Option<String> {
+    fn label_error(&self, key: &str, value: &str) -> Option<String> {
         if key == keys::SERVICE_AVAILABLE {
-            return self.service_available();
+            return self.service_available_error();
         }
         let family = Family::ALL
             .into_iter()
@@ -111,10 +111,10 @@ impl Write<'_> {
                 family.prefix()
             ));
         };
-        if !is_name(id) {
+        if !is_label_name(id) {
             return Some(format!("{id:?} is no {what}: {NAME_RULE}"));
         }
-        if !value.is_empty() && !is_name(value) {
+        if !value.is_empty() && !is_label_name(value) {
             return Some(format!("{value:?} is no label value: {NAME_RULE}"));
         }
         if family == Family::OperationType && value.is_empty() {
@@ -122,11 +122,11 @@ impl Write<'_> {
                 "the type is empty: name the operation, for example \"update\"".to_owned(),
             );
         }
-        self.forged(family, id)
+        self.forged_label_error(family, id)
     }
 
     /// Row 12, for the one label that an operator might be tempted to add.
-    fn service_available(&self) -> Option<String> {
+    fn service_available_error(&self) -> Option<String> {
         if self
             .old
             .is_some_and(|old| old.label(keys::SERVICE_AVAILABLE).is_some())
@@ -136,9 +136,9 @@ impl Write<'_> {
         let reason = if self.old.is_none() {
             "the Pod is new".into()
         } else {
-            let mut run = Run::open(self.old, self.new, 0);
-            run.settle();
-            run.unavailable_because()?
+            let mut run = LifecycleWrite::from_write(self.old, self.new, 0);
+            run.advance_all();
+            run.unavailable_reason()?
         };
         Some(format!(
             "{reason}: leave the label out, the lifecycle controller adds it once the Pod serves"
@@ -146,7 +146,7 @@ impl Write<'_> {
     }
 
     /// What a label that only the lifecycle writes lacks of what must come before it.
-    fn forged(&self, family: Family, id: &str) -> Option<String> {
+    fn forged_label_error(&self, family: Family, id: &str) -> Option<String> {
         let had = |f: Family| self.old.is_some_and(|old| old.label(&f.key(id)).is_some());
         let has = |f: Family| self.new.label(&f.key(id)).is_some();
         let permitted = |id: &str| {
@@ -173,13 +173,13 @@ impl Write<'_> {
                 (checked(id), format!("it goes with {operating} and with the operation-permission of its type"))
             }
             Family::OperationPermission => (
-                self.pre_checked_of_type(id),
+                self.is_pre_checked_with_type(id),
                 format!("no ID of type {id:?} is pre-checked"),
             ),
             Family::Preparing => (checked(id), "its rules have not passed".to_owned()),
             Family::Operate if !checked(id) => (false, "its rules have not passed".to_owned()),
             Family::Operate => (
-                is_operable(self.new),
+                is_ready_to_operate(self.new),
                 "the Pod still serves, or a finalizer prot.podopslifecycle.kusionstack.io protects it".to_owned(),
             ),
             Family::Operated => (
@@ -201,7 +201,7 @@ impl Write<'_> {
         })
     }
 
-    fn pre_checked_of_type(&self, type_: &str) -> bool {
+    fn is_pre_checked_with_type(&self, type_: &str) -> bool {
         self.new.metadata.labels.iter().any(|(key, value)| {
             value == type_
                 && matches!(Family::parse(key), Some((Family::OperationType, id)) if has_label(self.new, Family::PreChecked, id))
@@ -210,11 +210,13 @@ impl Write<'_> {
 }
 
 /// The IDs of which the Pod has labels, other than that of the deletion by the server itself.
-fn in_flight(pod: &Pod) -> BTreeSet<&str> {
+fn in_flight_ids(pod: &Pod) -> BTreeSet<&str> {
     let parsed = pod.metadata.labels.keys();
     let parsed = parsed.filter_map(|key| Family::parse(key));
     parsed
-        .filter(|(family, id)| *family != Family::OperationPermission && *id != grace::ID)
+        .filter(|(family, id)| {
+            *family != Family::OperationPermission && *id != grace_delete::DELETION_ID
+        })
         .map(|(_, id)| id)
         .collect()
 }
@@ -223,7 +225,7 @@ fn has_label(pod: &Pod, family: Family, id: &str) -> bool {
     pod.label(&family.key(id)).is_some()
 }
 
-fn field(map: &str, key: &str, message: String) -> FieldError {
+fn field_error(map: &str, key: &str, message: String) -> FieldError {
     FieldError {
         path: format!("metadata.{map}[{key}]"),
         message,

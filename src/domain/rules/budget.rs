@@ -6,24 +6,24 @@ use crate::api::int_or_percent::IntOrPercent;
 
 /// How many Pods there should be, and of how many of them a percentage is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Expected {
+pub struct ExpectedPods {
     /// All expected Pods.
     pub total: u32,
     /// What a percentage is of: at most `total`. Pods without an owner are left out where there are others.
     pub base: u32,
 }
 
-impl From<u32> for Expected {
+impl From<u32> for ExpectedPods {
     /// Percentages are of all expected Pods.
-    fn from(total: u32) -> Expected {
-        Expected { total, base: total }
+    fn from(total: u32) -> ExpectedPods {
+        ExpectedPods { total, base: total }
     }
 }
 
 /// The two bounds of an availability rule; at least one is set. Percentages are rounded up for maxUnavailable and down
 /// for minAvailable (contract 5.3).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Limits {
+pub struct AvailabilityLimits {
     /// How many Pods may be unavailable.
     pub max_unavailable: Option<IntOrPercent>,
     /// How many Pods must be available.
@@ -32,24 +32,24 @@ pub struct Limits {
     pub if_healthy: bool,
 }
 
-impl Limits {
+impl AvailabilityLimits {
     /// How many of the expected Pods must stay available: the stricter of the two bounds.
     ///
     /// A percentage allows a part of the base to be unavailable, and no Pod beyond that: for minAvailable the base less
     /// the percentage of it.
-    pub fn desired(&self, expected: impl Into<Expected>) -> u32 {
-        let (by_max, by_min) = self.bounds(expected.into());
+    pub fn desired(&self, expected: impl Into<ExpectedPods>) -> u32 {
+        let (by_max, by_min) = self.min_available_bounds(expected.into());
         by_max.max(by_min)
     }
 
     /// `minAvailableValue`, if it is the bound that binds: `maxUnavailableValue` alone would let more Pods go.
-    pub fn binding_minimum(&self, expected: impl Into<Expected>) -> Option<IntOrPercent> {
-        let (by_max, by_min) = self.bounds(expected.into());
+    pub fn binding_minimum(&self, expected: impl Into<ExpectedPods>) -> Option<IntOrPercent> {
+        let (by_max, by_min) = self.min_available_bounds(expected.into());
         self.min_available.filter(|_| by_min > by_max)
     }
 
     /// How many Pods must stay available by `maxUnavailable`, and by `minAvailable`.
-    fn bounds(&self, Expected { total, base }: Expected) -> (u32, u32) {
+    fn min_available_bounds(&self, ExpectedPods { total, base }: ExpectedPods) -> (u32, u32) {
         let by_max = self
             .max_unavailable
             .map_or(0, |max| total.saturating_sub(max.of_rounded_up(base)));
@@ -66,7 +66,7 @@ impl Limits {
 /// A budget of which `minAvailableValue` is the bound that binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Minimum {
+pub struct BindingMinimum {
     /// `minAvailableValue`.
     #[serde(serialize_with = "as_written")]
     pub value: IntOrPercent,
@@ -86,7 +86,7 @@ fn as_written<S: Serializer>(value: &IntOrPercent, serializer: S) -> Result<S::O
 
 /// The gauges of a rule object as its status shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Gauges {
+pub struct BudgetGauges {
     /// How many Pods there should be.
     pub expected: u32,
     /// What a percentage is of, see [`Expected::base`].
@@ -103,18 +103,18 @@ pub struct Gauges {
     pub waiting: u32,
 }
 
-impl Gauges {
+impl BudgetGauges {
     /// Gauges from counts; `unclaimed` are the available Pods without a claim.
     pub fn new<'a>(
-        limits: impl Iterator<Item = &'a Limits>,
-        expected: impl Into<Expected>,
+        limits: impl Iterator<Item = &'a AvailabilityLimits>,
+        expected: impl Into<ExpectedPods>,
         unclaimed: u32,
         waiting: u32,
-    ) -> Gauges {
-        let size: Expected = expected.into();
+    ) -> BudgetGauges {
+        let size: ExpectedPods = expected.into();
         let desired = limits.map(|l| l.desired(size)).max();
         let (expected, base) = (size.total, size.base);
-        Gauges {
+        BudgetGauges {
             expected,
             base,
             available: unclaimed,
@@ -126,8 +126,8 @@ impl Gauges {
     }
 
     /// The expected Pods, as [`Limits::desired`] takes them.
-    pub fn size(&self) -> Expected {
-        Expected {
+    pub fn expected_pods(&self) -> ExpectedPods {
+        ExpectedPods {
             total: self.expected,
             base: self.base,
         }
@@ -139,8 +139,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn limits(max: Option<IntOrPercent>, min: Option<IntOrPercent>) -> Limits {
-        Limits {
+    fn limits(max: Option<IntOrPercent>, min: Option<IntOrPercent>) -> AvailabilityLimits {
+        AvailabilityLimits {
             max_unavailable: max,
             min_available: min,
             if_healthy: false,
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn percentage_is_of_the_base_and_a_count_is_a_count() {
-        let size = Expected {
+        let size = ExpectedPods {
             total: 40,
             base: 10,
         };
@@ -200,8 +200,8 @@ mod tests {
             limits(Some(IntOrPercent::Int(5)), None),
             limits(Some(IntOrPercent::Int(3)), None),
         ];
-        let gauges = Gauges::new(rules.iter(), 10, 8, 1);
-        let want = Gauges {
+        let gauges = BudgetGauges::new(rules.iter(), 10, 8, 1);
+        let want = BudgetGauges {
             expected: 10,
             base: 10,
             available: 8,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::ignores;
-use super::{Limits, Rule, RuleKind, RuleSet, Skips, Stage, Webhook};
+use super::ignore_policy;
+use super::{AvailabilityLimits, CompiledWebhook, Rule, RuleKind, RuleSet, SkipAnnotation, Stage};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
     self as api, AvailablePolicy, LabelCheck, PodTransitionRule, UnhealthyPodPolicy,
@@ -17,7 +17,7 @@ use crate::api::selector::Selector;
 
 impl RuleSet {
     /// Compiles an object; `None` for one whose deletion has begun, which holds nothing and is in no cache.
-    pub fn of_alive(object: PodTransitionRule) -> Option<RuleSet> {
+    pub fn compile_if_alive(object: PodTransitionRule) -> Option<RuleSet> {
         let is_alive = object.metadata.deletion_timestamp.is_none();
         is_alive.then(|| RuleSet::compile(&object))
     }
@@ -36,12 +36,12 @@ impl RuleSet {
             Some(unreadable) => (Err(unreadable.fault.to_string()), selector.ok()),
             None => (selector, None),
         };
-        let ignores = ignores::listed(meta.annotations.as_ref());
+        let ignores = ignore_policy::acknowledged_names(meta.annotations.as_ref());
         let rules: Vec<_> = object
             .spec
             .rules
             .iter()
-            .zip(ids(&object.spec.rules))
+            .zip(rule_ids(&object.spec.rules))
             .enumerate()
             .filter(|(_, (r, _))| !r.disabled)
             .map(|(index, (rule, id))| compile_rule(index, rule, id, &ignores))
@@ -57,13 +57,13 @@ impl RuleSet {
             may_limit: may_limit_unread || rules.iter().any(Rule::may_limit),
             rules,
             ignores,
-            skips: Skips::default(),
+            skips: SkipAnnotation::default(),
         }
     }
 }
 
 /// The ID of each rule, see [`Rule::id`].
-fn ids(rules: &[api::Rule]) -> Vec<String> {
+fn rule_ids(rules: &[api::Rule]) -> Vec<String> {
     let names: BTreeSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
     let mut taken = BTreeSet::new();
     let id = |rule: &api::Rule| {
@@ -107,13 +107,13 @@ fn compile_rule(index: usize, rule: &api::Rule, id: String, ignores: &BTreeSet<S
     });
     // The first in this order counts (contract 1.3).
     let kind = if let Some(policy) = &rule.available_policy {
-        limits(policy, &path).map(RuleKind::Availability)
+        compile_limits(policy, &path).map(RuleKind::Availability)
     } else if let Some(check) = &rule.label_check {
-        label_check(check, &path).map(RuleKind::LabelCheck)
+        compile_label_check(check, &path).map(RuleKind::LabelCheck)
     } else if let Some(webhook) = &rule.webhook {
         let ignores = ignores.contains(&rule.name);
         let path = format!("{path}.webhook");
-        Webhook::compile(webhook, rule.stage.as_ref(), &path, ignores)
+        CompiledWebhook::compile(webhook, rule.stage.as_ref(), &path, ignores)
             .map(|w| RuleKind::Webhook(Arc::new(w)))
     } else {
         Err(format!(
@@ -146,18 +146,18 @@ fn compile_selector(selector: &LabelSelector, path: &str) -> Result<Selector, St
     Selector::compile(selector).map_err(|e| format!("{path}: {e}"))
 }
 
-fn label_check(check: &LabelCheck, path: &str) -> Result<Selector, String> {
+fn compile_label_check(check: &LabelCheck, path: &str) -> Result<Selector, String> {
     let path = format!("{path}.labelCheck.requires");
     let requires = check.requires.as_ref();
     compile_selector(requires.ok_or_else(|| format!("{path} is missing"))?, &path)
 }
 
-fn limits(policy: &AvailablePolicy, path: &str) -> Result<Limits, String> {
+fn compile_limits(policy: &AvailablePolicy, path: &str) -> Result<AvailabilityLimits, String> {
     let bound = |value: &Option<IntOrString>, field: &str| {
         let parsed = value.as_ref().map(IntOrPercent::parse).transpose();
         parsed.map_err(|e| format!("{path}.availablePolicy.{field}: {e}"))
     };
-    let limits = Limits {
+    let limits = AvailabilityLimits {
         max_unavailable: bound(&policy.max_unavailable_value, "maxUnavailableValue")?,
         min_available: bound(&policy.min_available_value, "minAvailableValue")?,
         if_healthy: match &policy.unhealthy_pod_policy {

@@ -1,6 +1,6 @@
 //! The condition `EndpointsAnswer` of a rule object: whether the endpoints of its webhook rules can be asked.
 
-use super::effect::{Finding, finding};
+use super::conditions::{ConditionFinding, new_finding};
 use super::{RuleKind, RuleSet};
 use crate::api::podtransitionrule::RuleState;
 
@@ -9,7 +9,10 @@ pub const ENDPOINTS_ANSWER: &str = "EndpointsAnswer";
 
 /// The condition, by what is known of the rules; `None` unless the last call of a rule has failed, or something is wrong with
 /// certificates.
-pub fn condition(rules: &RuleSet, states: &[RuleState]) -> Option<Finding> {
+pub fn endpoints_answer_condition(
+    rules: &RuleSet,
+    states: &[RuleState],
+) -> Option<ConditionFinding> {
     let webhooks = rules.rules.iter().filter_map(|rule| match &rule.kind {
         RuleKind::Webhook(webhook) => Some((rule, webhook)),
         _ => None,
@@ -21,7 +24,7 @@ pub fn condition(rules: &RuleSet, states: &[RuleState]) -> Option<Finding> {
             continue;
         };
         let said = |why: &str| format!("rule {}: {why}", rule.id);
-        match (status.failing.as_str(), webhook.holds_though()) {
+        match (status.failing.as_str(), webhook.ignored_policy_warning()) {
             ("", _) if status.warning.is_empty() => {}
             ("", _) => warned.push(said(&status.warning)),
             (why, _) if status.passed_unanswered => passing.push(said(why)),
@@ -31,7 +34,7 @@ pub fn condition(rules: &RuleSet, states: &[RuleState]) -> Option<Finding> {
     }
     if holding.is_empty() && passing.is_empty() {
         let warned = warned.join("; ");
-        return (!warned.is_empty()).then(|| finding("True", "CaBundleUnused", warned));
+        return (!warned.is_empty()).then(|| new_finding("True", "CaBundleUnused", warned));
     }
     let waits = match holding.is_empty() {
         true => String::new(),
@@ -41,7 +44,7 @@ pub fn condition(rules: &RuleSet, states: &[RuleState]) -> Option<Finding> {
         ),
     };
     if passing.is_empty() {
-        return Some(finding("False", "CallsFail", waits));
+        return Some(new_finding("False", "CallsFail", waits));
     }
     let passes = format!(
         "the last call failed, and Pods passed by failurePolicy Ignore, without an answer of their endpoint: {}; mend the endpoint, or set \
@@ -50,7 +53,7 @@ pub fn condition(rules: &RuleSet, states: &[RuleState]) -> Option<Finding> {
     );
     let said = [passes, waits].into_iter().filter(|s| !s.is_empty());
     let said: Vec<_> = said.collect();
-    Some(finding("False", "PassedByIgnore", said.join(". ")))
+    Some(new_finding("False", "PassedByIgnore", said.join(". ")))
 }
 
 #[cfg(test)]
@@ -73,7 +76,7 @@ mod tests {
         let told = |failing: &[&str]| {
             let state = |name: &&str| json!({ "name": name, "webhookStatus": { "failing": "down", "passedUnanswered": *name == "lax" } });
             let states: Vec<_> = failing.iter().map(state).collect();
-            condition(
+            endpoints_answer_condition(
                 &rules,
                 &serde_json::from_value::<Vec<_>>(json!(states)).unwrap(),
             )

@@ -2,10 +2,10 @@
 
 pub mod budget;
 mod compile;
-pub mod effect;
+pub mod conditions;
 pub mod endpoints;
-pub mod ignores;
-pub mod mark;
+pub mod enforcement;
+pub mod ignore_policy;
 pub mod registration;
 pub mod rollouts;
 pub mod stage;
@@ -14,8 +14,8 @@ pub mod webhook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use budget::{Expected, Limits};
-pub use webhook::Webhook;
+pub use budget::{AvailabilityLimits, ExpectedPods};
+pub use webhook::CompiledWebhook;
 
 pub use super::lifecycle::Stage;
 use super::pod::Pod;
@@ -24,7 +24,7 @@ use crate::api::selector::Selector;
 
 /// Whether the annotation `skip-rule-conditions` of Pods has an effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Skips {
+pub enum SkipAnnotation {
     /// The rules that it names do not apply to the Pod.
     #[default]
     Honoured,
@@ -58,7 +58,7 @@ pub struct RuleSet {
     /// Names of the rules whose `failurePolicy: Ignore` counts.
     pub ignores: BTreeSet<String>,
     /// Whether Pods can skip them.
-    pub skips: Skips,
+    pub skips: SkipAnnotation,
 }
 
 /// One enabled rule.
@@ -81,11 +81,11 @@ pub struct Rule {
 #[derive(Clone, Debug)]
 pub enum RuleKind {
     /// `availablePolicy`.
-    Availability(Limits),
+    Availability(AvailabilityLimits),
     /// `labelCheck`: what the Pod's labels must match.
     LabelCheck(Selector),
     /// `webhook`.
-    Webhook(Arc<Webhook>),
+    Webhook(Arc<CompiledWebhook>),
     /// A rule that can't be read. It holds operations; deletions and evictions only if it may be a limit.
     Broken {
         /// Field and remedy.
@@ -97,11 +97,11 @@ pub enum RuleKind {
 
 /// Whether the availability rules of an object hold a Pod.
 #[derive(Clone, Debug)]
-pub enum Availability<'a> {
+pub enum AvailabilityRules<'a> {
     /// None applies.
     NotHeld,
     /// These do: ID and limits.
-    Held(Vec<(&'a str, &'a Limits)>),
+    Held(Vec<(&'a str, &'a AvailabilityLimits)>),
     /// One that may apply can't be read.
     Broken {
         /// ID of the rule; empty for the selector.
@@ -122,12 +122,12 @@ impl Rule {
     }
 
     /// Whether the filter lets the rule apply to a Pod.
-    fn fits(&self, pod: &Pod) -> bool {
-        self.fits_labels(&pod.metadata.labels)
+    fn filter_matches(&self, pod: &Pod) -> bool {
+        self.filter_matches_labels(&pod.metadata.labels)
     }
 
     /// Whether the filter lets the rule apply to a Pod with these labels.
-    fn fits_labels(&self, labels: &BTreeMap<String, String>) -> bool {
+    fn filter_matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let filter = self.filter.as_ref();
         filter.is_none_or(|f| f.matches(labels))
     }
@@ -137,33 +137,38 @@ impl RuleSet {
     /// Whether the object covers a Pod of its namespace. Only managed Pods are ever covered. A Pod that is cached without
     /// some of its labels may be selected, and counts as covered.
     pub fn selects(&self, pod: &Pod) -> bool {
-        pod.is_managed() && (pod.metadata.labels_dropped || self.covers(&pod.metadata.labels))
+        pod.is_managed()
+            && (pod.metadata.labels_dropped || self.covers_labels(&pod.metadata.labels))
     }
 
     /// Whether the object covers managed Pods with these labels.
-    pub fn covers(&self, labels: &BTreeMap<String, String>) -> bool {
+    pub fn covers_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let selector = self.selector.as_ref().ok().or(self.narrowed.as_ref());
         selector.is_none_or(|selector| selector.matches(labels))
     }
 
     /// The rules of a stage that a Pod is subject to: enabled, not skipped by annotation, filter matching.
-    pub fn applying<'a>(&'a self, stage: Stage, pod: &'a Pod) -> impl Iterator<Item = &'a Rule> {
+    pub fn applicable_rules<'a>(
+        &'a self,
+        stage: Stage,
+        pod: &'a Pod,
+    ) -> impl Iterator<Item = &'a Rule> {
         let skipped = match self.skips {
-            Skips::Honoured => skipped(pod),
-            Skips::Ignored => BTreeSet::new(),
+            SkipAnnotation::Honoured => skipped_rule_names(pod),
+            SkipAnnotation::Ignored => BTreeSet::new(),
         };
         self.rules.iter().filter(move |rule| {
-            rule.stage == stage && !skipped.contains(&rule.name) && rule.fits(pod)
+            rule.stage == stage && !skipped.contains(&rule.name) && rule.filter_matches(pod)
         })
     }
 
     /// Names of the rules that would hold a disruption of the Pod, and do not because its annotation skips them.
     /// `unavailable`: only those that hold Pods that are not available.
-    pub fn skipped_by(&self, pod: &Pod, unavailable: bool) -> Vec<&str> {
-        if self.skips == Skips::Ignored || !self.selects(pod) {
+    pub fn skipped_rules(&self, pod: &Pod, unavailable: bool) -> Vec<&str> {
+        if self.skips == SkipAnnotation::Ignored || !self.selects(pod) {
             return Vec::new();
         }
-        let skipped = skipped(pod);
+        let skipped = skipped_rule_names(pod);
         let would_hold = |rule: &&Rule| match &rule.kind {
             RuleKind::Availability(limits) => limits.if_healthy || !unavailable,
             RuleKind::Broken { may_limit, .. } => *may_limit,
@@ -173,28 +178,30 @@ impl RuleSet {
             .rules
             .iter()
             .filter(|rule| rule.stage == Stage::PreCheck && skipped.contains(&rule.name));
-        let rules = rules.filter(|rule| rule.fits(pod)).filter(would_hold);
+        let rules = rules
+            .filter(|rule| rule.filter_matches(pod))
+            .filter(would_hold);
         rules.map(|rule| rule.id.as_str()).collect()
     }
 
     /// The availability rules that hold disruptions of a Pod: those of stage PreCheck. (In PostCheck the Pod is
     /// unavailable already, and such a rule passes, contract 5.3.)
-    pub fn availability<'a>(&'a self, pod: &'a Pod) -> Availability<'a> {
+    pub fn availability_rules<'a>(&'a self, pod: &'a Pod) -> AvailabilityRules<'a> {
         if !self.selects(pod) || !self.may_limit {
-            return Availability::NotHeld;
+            return AvailabilityRules::NotHeld;
         }
         if let Err(why) = &self.selector {
-            return Availability::Broken {
+            return AvailabilityRules::Broken {
                 rule: String::new(),
                 why: why.clone(),
             };
         }
         let mut held = Vec::new();
-        for rule in self.applying(Stage::PreCheck, pod) {
+        for rule in self.applicable_rules(Stage::PreCheck, pod) {
             match &rule.kind {
                 RuleKind::Availability(limits) => held.push((rule.id.as_str(), limits)),
                 RuleKind::Broken { why, may_limit } if *may_limit => {
-                    return Availability::Broken {
+                    return AvailabilityRules::Broken {
                         rule: rule.id.clone(),
                         why: why.clone(),
                     };
@@ -203,31 +210,34 @@ impl RuleSet {
             }
         }
         if held.is_empty() {
-            Availability::NotHeld
+            AvailabilityRules::NotHeld
         } else {
-            Availability::Held(held)
+            AvailabilityRules::Held(held)
         }
     }
 
     /// Whether a change of labels takes the Pod out of the object, or out of one of its availability rules by the rule's
     /// filter. The annotation that skips rules is the user's way out and does not count.
-    pub fn loses(&self, old: &Pod, new: &Pod) -> bool {
+    pub fn loses_pod(&self, old: &Pod, new: &Pod) -> bool {
         let mut after = new.clone();
         after
             .metadata
             .annotations
             .clone_from(&old.metadata.annotations);
-        match (self.availability(old), self.availability(&after)) {
-            (Availability::NotHeld, _) => false,
-            (Availability::Held(before), Availability::Held(after)) => before
+        match (
+            self.availability_rules(old),
+            self.availability_rules(&after),
+        ) {
+            (AvailabilityRules::NotHeld, _) => false,
+            (AvailabilityRules::Held(before), AvailabilityRules::Held(after)) => before
                 .iter()
                 .any(|(rule, _)| after.iter().all(|(other, _)| other != rule)),
-            (_, after) => matches!(after, Availability::NotHeld),
+            (_, after) => matches!(after, AvailabilityRules::NotHeld),
         }
     }
 
     /// Whether one of the rules holds Pods that are not available too. One that can't be read may.
-    pub fn holds_unavailable(&self) -> bool {
+    pub fn may_hold_unavailable(&self) -> bool {
         let mut before = self
             .rules
             .iter()
@@ -243,11 +253,14 @@ impl RuleSet {
         };
         self.selector.is_err() && self.may_limit
             || before.any(is_broken)
-            || self.limits().any(|limits| limits.if_healthy)
+            || self.availability_limits().any(|limits| limits.if_healthy)
     }
 
     /// The webhook rules of a stage, in the order of the spec.
-    pub fn webhooks(&self, stage: Stage) -> impl Iterator<Item = (&Rule, &Arc<Webhook>)> {
+    pub fn webhook_rules(
+        &self,
+        stage: Stage,
+    ) -> impl Iterator<Item = (&Rule, &Arc<CompiledWebhook>)> {
         self.rules
             .iter()
             .filter(move |rule| rule.stage == stage)
@@ -259,8 +272,8 @@ impl RuleSet {
 
     /// Whether every rule that limits how many Pods are unavailable has a filter, so that the filters may leave out all
     /// selected Pods. False if no rule limits that, or if a rule can't be read: such a rule holds its Pods.
-    pub fn limits_by_filter(&self) -> bool {
-        let mut limiting = self.limiting().peekable();
+    pub fn has_only_filtered_limits(&self) -> bool {
+        let mut limiting = self.limiting_rules().peekable();
         limiting.peek().is_some()
             && limiting
                 .all(|rule| !matches!(rule.kind, RuleKind::Broken { .. }) && rule.filter.is_some())
@@ -268,18 +281,19 @@ impl RuleSet {
 
     /// Whether a rule that limits how many Pods are unavailable, or that can't be read, applies to selected Pods with these
     /// labels. The annotation that skips rules is the user's way out and does not count.
-    pub fn limits_labels(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.limiting().any(|rule| rule.fits_labels(labels))
+    pub fn may_limit_labels(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.limiting_rules()
+            .any(|rule| rule.filter_matches_labels(labels))
     }
 
     /// The rules of stage PreCheck that hold deletions of the Pods that their filters match.
-    fn limiting(&self) -> impl Iterator<Item = &Rule> {
+    fn limiting_rules(&self) -> impl Iterator<Item = &Rule> {
         let before = |rule: &&Rule| rule.stage == Stage::PreCheck;
         self.rules.iter().filter(before).filter(|r| r.may_limit())
     }
 
     /// The limits of all availability rules, whatever their filters: the object's gauges show the tightest.
-    pub fn limits(&self) -> impl Iterator<Item = &Limits> {
+    pub fn availability_limits(&self) -> impl Iterator<Item = &AvailabilityLimits> {
         self.rules.iter().filter_map(|r| match &r.kind {
             RuleKind::Availability(limits) if r.stage == Stage::PreCheck => Some(limits),
             _ => None,
@@ -288,25 +302,25 @@ impl RuleSet {
 }
 
 /// Names in the skip annotation; a malformed one skips nothing (contract 5.2).
-fn skipped(pod: &Pod) -> BTreeSet<String> {
-    read_skips(pod).and_then(Result::ok).unwrap_or_default()
+fn skipped_rule_names(pod: &Pod) -> BTreeSet<String> {
+    parse_skips(pod).and_then(Result::ok).unwrap_or_default()
 }
 
 /// The names in the skip annotation, or why they can't be read; `None` without the annotation.
-fn read_skips(pod: &Pod) -> Option<Result<BTreeSet<String>, String>> {
+fn parse_skips(pod: &Pod) -> Option<Result<BTreeSet<String>, String>> {
     #[derive(serde::Deserialize)]
-    struct Skip {
+    struct SkippedRule {
         #[serde(rename = "skipRules")]
         rules: BTreeSet<String>,
     }
     let text = pod.annotation(keys::SKIP_RULE_CONDITIONS)?;
-    let read = serde_json::from_str::<Skip>(text);
+    let read = serde_json::from_str::<SkippedRule>(text);
     Some(read.map(|skip| skip.rules).map_err(|e| e.to_string()))
 }
 
 /// What to say of a skip annotation that can't be read, and so skips nothing; `None` if the Pod has none, or one that can.
-pub fn unreadable_skips(pod: &Pod) -> Option<String> {
-    let why = read_skips(pod)?.err()?;
+pub fn unreadable_skips_message(pod: &Pod) -> Option<String> {
+    let why = parse_skips(pod)?.err()?;
     let key = keys::SKIP_RULE_CONDITIONS;
     Some(format!(
         "its annotation {key} can't be read ({why}) and skips no rule; write it as {{\"skipRules\":[\"NAME\"]}} with the \
@@ -355,10 +369,12 @@ mod tests {
     }
 
     fn held(set: &RuleSet, pod: &Pod) -> Vec<String> {
-        match set.availability(pod) {
-            Availability::Held(held) => held.into_iter().map(|(name, _)| name.to_owned()).collect(),
-            Availability::NotHeld => Vec::new(),
-            Availability::Broken { why, .. } => vec![why],
+        match set.availability_rules(pod) {
+            AvailabilityRules::Held(held) => {
+                held.into_iter().map(|(name, _)| name.to_owned()).collect()
+            }
+            AvailabilityRules::NotHeld => Vec::new(),
+            AvailabilityRules::Broken { why, .. } => vec![why],
         }
     }
 
@@ -385,9 +401,9 @@ mod tests {
     fn skip_annotation_that_can_not_be_read_is_told() {
         let with = |text: &str| {
             let annotations = json!({ (keys::SKIP_RULE_CONDITIONS): text });
-            unreadable_skips(&pod(json!({}), annotations))
+            unreadable_skips_message(&pod(json!({}), annotations))
         };
-        assert_eq!(unreadable_skips(&pod(json!({}), json!({}))), None);
+        assert_eq!(unreadable_skips_message(&pod(json!({}), json!({}))), None);
         for fine in [r#"{"skipRules":["a"]}"#, r#"{"skipRules":[]}"#] {
             assert_eq!(with(fine), None, "{fine}");
         }
@@ -415,19 +431,19 @@ mod tests {
             pod(labels, json!({ (keys::SKIP_RULE_CONDITIONS): skip }))
         };
         let all = skip(r#""all""#);
-        assert_eq!(set.skipped_by(&all, false), ["all"]);
+        assert_eq!(set.skipped_rules(&all, false), ["all"]);
         assert_eq!(
-            set.skipped_by(&all, true),
+            set.skipped_rules(&all, true),
             [""; 0],
             "it lets Pods go that are not available"
         );
         // The filter of the first does not match; the others are disabled, of PostCheck, or not there.
         let none = skip(r#""front", "off", "post", "unknown""#);
-        assert_eq!(set.skipped_by(&none, false), [""; 0]);
+        assert_eq!(set.skipped_rules(&none, false), [""; 0]);
 
-        set.skips = Skips::Ignored;
+        set.skips = SkipAnnotation::Ignored;
         assert_eq!(held(&set, &all), ["all"]);
-        assert_eq!(set.skipped_by(&all, false), [""; 0]);
+        assert_eq!(set.skipped_rules(&all, false), [""; 0]);
     }
 
     #[test]
@@ -436,10 +452,10 @@ mod tests {
         let limit = |name: &str, tier: &str| json!({ "name": name, "filter": filter(tier), "availablePolicy": { "maxUnavailableValue": 1 } });
         let set = |all: serde_json::Value| rules(json!({ "selector": {}, "rules": all }));
         let limited = |set: &RuleSet, tier: &str| {
-            set.limits_labels(&[("tier".to_owned(), tier.to_owned())].into())
+            set.may_limit_labels(&[("tier".to_owned(), tier.to_owned())].into())
         };
         let filtered = set(json!([limit("a", "front"), limit("b", "back")]));
-        assert!(filtered.limits_by_filter());
+        assert!(filtered.has_only_filtered_limits());
         assert!(limited(&filtered, "front") && limited(&filtered, "back"));
         assert!(!limited(&filtered, "frnt"));
 
@@ -452,7 +468,11 @@ mod tests {
             (json!([limit("a", "front"), check]), true),
             (json!([limit("a", "front"), broken]), false),
         ] {
-            assert_eq!(set(rules.clone()).limits_by_filter(), by_filter, "{rules}");
+            assert_eq!(
+                set(rules.clone()).has_only_filtered_limits(),
+                by_filter,
+                "{rules}"
+            );
         }
     }
 
@@ -460,19 +480,19 @@ mod tests {
     fn leaving_the_selector_or_a_filter_is_a_loss() {
         let set = filtered();
         let front = pod(json!({ "app": "web", "tier": "front" }), json!({}));
-        assert!(set.loses(&front, &pod(json!({ "app": "web" }), json!({}))));
-        assert!(set.loses(
+        assert!(set.loses_pod(&front, &pod(json!({ "app": "web" }), json!({}))));
+        assert!(set.loses_pod(
             &front,
             &pod(json!({ "app": "other", "tier": "front" }), json!({}))
         ));
-        assert!(!set.loses(
+        assert!(!set.loses_pod(
             &front,
             &pod(
                 json!({ "app": "web", "tier": "front", "x": "y" }),
                 json!({})
             )
         ));
-        assert!(!set.loses(&pod(json!({ "app": "web" }), json!({})), &front));
+        assert!(!set.loses_pod(&pod(json!({ "app": "web" }), json!({})), &front));
     }
 
     #[test]
@@ -489,15 +509,18 @@ mod tests {
             (unknown, "spec.selector.matchLabels: ", true),
         ] {
             let set = rules(json!({ "selector": selector, "rules": odd }));
-            let Availability::Broken { rule, why } = set.availability(&web) else {
+            let AvailabilityRules::Broken { rule, why } = set.availability_rules(&web) else {
                 unreachable!("{field}")
             };
             assert_eq!(rule, "");
             assert!(why.starts_with(field), "{why}");
             assert_eq!(set.selects(&db), all);
-            assert_eq!(matches!(set.availability(&db), Availability::NotHeld), !all);
+            assert_eq!(
+                matches!(set.availability_rules(&db), AvailabilityRules::NotHeld),
+                !all
+            );
             for stage in [Stage::PreCheck, Stage::PostCheck] {
-                assert!(stage::rejects_at_once(&set, stage, &web));
+                assert!(stage::has_immediate_rejection(&set, stage, &web));
             }
         }
     }
@@ -532,7 +555,7 @@ mod tests {
             ),
         ] {
             let set = rules(spec);
-            let Availability::Broken { why, .. } = set.availability(&web) else {
+            let AvailabilityRules::Broken { why, .. } = set.availability_rules(&web) else {
                 unreachable!("{field}")
             };
             assert!(why.starts_with(field), "{why}");
@@ -578,20 +601,25 @@ mod tests {
         ] {
             let set = rules(spec);
             assert!(
-                matches!(set.availability(&web), Availability::NotHeld),
+                matches!(set.availability_rules(&web), AvailabilityRules::NotHeld),
                 "{field}"
             );
             assert!(
-                !set.holds_unavailable() && !set.limits_labels(&web.metadata.labels),
+                !set.may_hold_unavailable() && !set.may_limit_labels(&web.metadata.labels),
                 "{field}"
             );
-            let held =
-                stage::rejections(&set, Stage::PreCheck, &web, &webhook::Verdicts::default());
+            let held = stage::rejections(
+                &set,
+                Stage::PreCheck,
+                &web,
+                &webhook::EndpointVerdicts::default(),
+            );
             assert!(
                 held.iter().any(|r| r.reason.starts_with(field)),
                 "{field}: {held:?}"
             );
-            let told = effect::enforced(&set, &effect::Place::default(), false);
+            let told =
+                conditions::enforced_condition(&set, &conditions::NamespaceState::default(), false);
             assert_eq!((told.status, told.reason), ("False", "Invalid"));
             assert!(
                 told.message.starts_with("operations on the Pods are held"),

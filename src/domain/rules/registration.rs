@@ -11,21 +11,21 @@ use serde_json::Value;
 use crate::api::selector::Selector;
 
 /// What to do about a gap in the webhook configurations.
-pub const REMEDY: &str = "put the webhook configurations back with what installed them: `operating install` with the flags of \
+pub const CONFIGURATION_REMEDY: &str = "put the webhook configurations back with what installed them: `operating install` with the flags of \
      the first time (`--webhook-url` where the server runs outside the cluster), or `kubectl apply -k manifests`";
 
 /// A ValidatingWebhookConfiguration or MutatingWebhookConfiguration, as far as it decides what is sent.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Configuration {
+pub struct WebhookConfiguration {
     /// Its entries.
-    pub webhooks: Vec<Hook>,
+    pub webhooks: Vec<ConfiguredWebhook>,
 }
 
 /// One entry. Fields that are absent have the API server's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Hook {
+pub struct ConfiguredWebhook {
     /// Fully qualified name.
     pub name: String,
     failure_policy: Option<String>,
@@ -36,38 +36,38 @@ pub struct Hook {
     client_config: Value,
 }
 
-impl Configuration {
+impl WebhookConfiguration {
     /// How each entry is called.
-    pub fn clients(&self) -> impl Iterator<Item = &Value> {
+    pub fn client_configs(&self) -> impl Iterator<Item = &Value> {
         self.webhooks.iter().map(|hook| &hook.client_config)
     }
 }
 
 /// A configuration that the rules need, and the entries of it that hold Pods.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Needed {
+pub struct RequiredConfiguration {
     /// `MutatingWebhookConfiguration` or `ValidatingWebhookConfiguration`.
     pub kind: &'static str,
     /// Name of the object.
     pub name: &'static str,
-    webhooks: Vec<Hook>,
+    webhooks: Vec<ConfiguredWebhook>,
 }
 
-impl Needed {
+impl RequiredConfiguration {
     /// Reads a configuration that the server would install. Of its entries those count that see Pods and whose
     /// failurePolicy is `Fail`: a budget needs no other.
     ///
     /// # Errors
     /// If `object` is not a webhook configuration.
-    pub fn read(
+    pub fn from_installed(
         kind: &'static str,
         name: &'static str,
         object: Value,
-    ) -> serde_json::Result<Needed> {
-        let mut all: Configuration = serde_json::from_value(object)?;
+    ) -> serde_json::Result<RequiredConfiguration> {
+        let mut all: WebhookConfiguration = serde_json::from_value(object)?;
         all.webhooks
             .retain(|hook| !hook.fails_open() && hook.sees_pods());
-        Ok(Needed {
+        Ok(RequiredConfiguration {
             kind,
             name,
             webhooks: all.webhooks,
@@ -76,12 +76,12 @@ impl Needed {
 
     /// What the stored configuration (`None` if there is none) does not send of a namespace with these labels: a clause
     /// that names the first gap. `None` if all is sent.
-    pub fn gap(
+    pub fn configuration_gap(
         &self,
-        stored: Option<&Configuration>,
+        stored: Option<&WebhookConfiguration>,
         labels: &BTreeMap<String, String>,
     ) -> Option<String> {
-        let Needed { kind, name, .. } = self;
+        let RequiredConfiguration { kind, name, .. } = self;
         let mut concerning = self.webhooks.iter().filter(|hook| hook.selects(labels));
         let Some(stored) = stored else {
             return concerning
@@ -93,13 +93,13 @@ impl Needed {
             let Some(found) = stored.webhooks.iter().find(|found| found.name == *hook) else {
                 return Some(format!("{kind} {name} has no webhook {hook}"));
             };
-            let lacks = needed.lacking_in(found, labels)?;
+            let lacks = needed.missing_in_stored(found, labels)?;
             Some(format!("webhook {hook} of {kind} {name} {lacks}"))
         })
     }
 }
 
-impl Hook {
+impl ConfiguredWebhook {
     fn fails_open(&self) -> bool {
         self.failure_policy.as_deref() == Some("Ignore")
     }
@@ -117,7 +117,11 @@ impl Hook {
     }
 
     /// What this entry sends of a namespace and the `stored` one does not.
-    fn lacking_in(&self, stored: &Hook, labels: &BTreeMap<String, String>) -> Option<String> {
+    fn missing_in_stored(
+        &self,
+        stored: &ConfiguredWebhook,
+        labels: &BTreeMap<String, String>,
+    ) -> Option<String> {
         if stored.fails_open() {
             return Some(
                 "has failurePolicy Ignore, so that requests pass while no server answers"
@@ -131,7 +135,11 @@ impl Hook {
         if stored.object_selector != all && stored.object_selector != self.object_selector {
             return Some("has another objectSelector, which may leave out Pods".to_owned());
         }
-        if let Some(missing) = self.rules.iter().find_map(|rule| missing(rule, stored)) {
+        if let Some(missing) = self
+            .rules
+            .iter()
+            .find_map(|rule| first_uncovered_request(rule, stored))
+        {
             return Some(missing);
         }
         let is_needed = |found: &&MatchCondition| {
@@ -147,20 +155,23 @@ impl Hook {
 }
 
 /// The first request of a rule that no rule of the stored entry covers.
-fn missing(rule: &RuleWithOperations, stored: &Hook) -> Option<String> {
+fn first_uncovered_request(
+    rule: &RuleWithOperations,
+    stored: &ConfiguredWebhook,
+) -> Option<String> {
     let each = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
     let covered = |operation: &str, resource: &str| {
         stored.rules.iter().any(|found| {
-            has(&found.operations, operation)
+            contains_or_wildcard(&found.operations, operation)
                 && each(&rule.api_groups)
                     .iter()
-                    .all(|group| has(&found.api_groups, group))
+                    .all(|group| contains_or_wildcard(&found.api_groups, group))
                 && each(&rule.api_versions)
                     .iter()
-                    .all(|version| has(&found.api_versions, version))
+                    .all(|version| contains_or_wildcard(&found.api_versions, version))
                 && each(&found.resources)
                     .iter()
-                    .any(|pattern| covers(pattern, resource))
+                    .any(|pattern| resource_covers(pattern, resource))
                 && matches!(found.scope.as_deref(), None | Some("*" | "Namespaced"))
         })
     };
@@ -174,14 +185,14 @@ fn missing(rule: &RuleWithOperations, stored: &Hook) -> Option<String> {
     })
 }
 
-fn has(list: &Option<Vec<String>>, word: &str) -> bool {
+fn contains_or_wildcard(list: &Option<Vec<String>>, word: &str) -> bool {
     let mut list = list.iter().flatten();
     list.any(|found| found == "*" || found == word)
 }
 
 /// Whether an entry of `resources` covers a resource: `*` stands for every resource without subresources, `*/*` for all,
 /// `pods/*` for all subresources, `*/scale` for one of every resource (`RuleWithOperations` in the Kubernetes API).
-fn covers(pattern: &str, resource: &str) -> bool {
+fn resource_covers(pattern: &str, resource: &str) -> bool {
     let (main, sub) = resource.split_once('/').unwrap_or((resource, ""));
     match pattern.split_once('/') {
         None => sub.is_empty() && (pattern == "*" || pattern == main),
@@ -230,11 +241,11 @@ mod tests {
 
     /// The gap after a JSON merge patch of one entry, in a namespace with this mark.
     fn gap(entry: usize, patch: Value, mark: &str) -> Option<String> {
-        let needed = Needed::read(KIND, "ours", installed()).unwrap();
+        let needed = RequiredConfiguration::from_installed(KIND, "ours", installed()).unwrap();
         let mut stored = installed();
         json_patch::merge(&mut stored["webhooks"][entry], &patch);
         let stored = serde_json::from_value(stored).unwrap();
-        needed.gap(Some(&stored), &labels(&[("mark", mark)]))
+        needed.configuration_gap(Some(&stored), &labels(&[("mark", mark)]))
     }
 
     #[test]
@@ -245,13 +256,17 @@ mod tests {
 
     #[test]
     fn deleted_configuration_is_named() {
-        let needed = Needed::read(KIND, "ours", installed()).unwrap();
-        let said = needed.gap(None, &labels(&[("mark", "true")]));
+        let needed = RequiredConfiguration::from_installed(KIND, "ours", installed()).unwrap();
+        let said = needed.configuration_gap(None, &labels(&[("mark", "true")]));
         assert_eq!(
             said.unwrap(),
             "ValidatingWebhookConfiguration ours does not exist"
         );
-        assert_eq!(needed.gap(None, &labels(&[])), None, "nothing is needed");
+        assert_eq!(
+            needed.configuration_gap(None, &labels(&[])),
+            None,
+            "nothing is needed"
+        );
         let said = gap(0, json!({ "name": "mutating-pod" }), "true").unwrap();
         assert_eq!(
             said,

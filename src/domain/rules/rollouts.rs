@@ -2,11 +2,11 @@
 //! and the warning at apply.
 
 use super::RuleSet;
-use super::effect::{AND_OTHERS, Finding, finding, names};
+use super::conditions::{AND_OTHERS, ConditionFinding, join_names, new_finding};
 
 /// Why a rollout can't end under a rule object. All but [`Cause::Leaves`] are of Deployments alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum RolloutHeldCause {
     /// Strategy `Recreate` deletes every Pod before it creates a new one, and the rules do not let all of them go.
     Recreates,
     /// The template makes Pods that the rules do not hold, while all Pods of the owner count as expected.
@@ -16,27 +16,27 @@ pub enum Cause {
     Overhangs,
 }
 
-impl Cause {
+impl RolloutHeldCause {
     /// What happens to a Deployment of this name, and the way out: as [`Cause::explain_all`].
-    pub fn explain(self, deployment: &str, rule: &str) -> String {
-        self.explain_all(&format!("Deployment {deployment}"), rule)
+    pub fn describe_deployment(self, deployment: &str, rule: &str) -> String {
+        self.describe_owners(&format!("Deployment {deployment}"), rule)
     }
 
     /// What happens to the owners, and the way out: a sentence without a semicolon. It begins with `owners`, each as
     /// `Kind name`, and a colon. `rule` names the rule object.
-    pub fn explain_all(self, owners: &str, rule: &str) -> String {
+    pub fn describe_owners(self, owners: &str, rule: &str) -> String {
         match self {
-            Cause::Recreates => format!(
+            RolloutHeldCause::Recreates => format!(
                 "{owners}: strategy Recreate deletes every Pod before it creates a new one, and \
                  PodTransitionRule {rule} does not let all Pods go: the rollout waits. Use strategy RollingUpdate with maxSurge \
                  of at least 1, or relax the rule"
             ),
-            Cause::Leaves => format!(
+            RolloutHeldCause::Leaves => format!(
                 "{owners}: the template makes Pods that PodTransitionRule {rule} does not hold, while all Pods of their owner \
                  count as expected there: the rule lets no more of the old Pods go, and the rollout waits. Delete or relax the \
                  rule, or undo the change of the template's labels"
             ),
-            Cause::Overhangs => format!(
+            RolloutHeldCause::Overhangs => format!(
                 "{owners}: an old ReplicaSet has more Pods than its number, because PodTransitionRule {rule} \
                  lets none of them go, and meanwhile the Deployment controller does not take away the failing Pods of \
                  another old ReplicaSet: the rollout waits. The server sets the number back a few times. If the rollout still \
@@ -48,7 +48,7 @@ impl Cause {
 
 /// The sentence about an owner in the message of a condition that is True; `None` if the message does not name the owner.
 /// `owner` is `Kind name`.
-pub fn sentence<'a>(message: &'a str, owner: &str) -> Option<&'a str> {
+pub fn owner_sentence<'a>(message: &'a str, owner: &str) -> Option<&'a str> {
     message.split("; ").find(|sentence| {
         let owners = sentence.split_once(": ").map_or("", |(owners, _)| owners);
         let owners = owners.trim_end_matches(AND_OTHERS);
@@ -58,33 +58,33 @@ pub fn sentence<'a>(message: &'a str, owner: &str) -> Option<&'a str> {
 
 /// An owner whose rollout can't end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rollout {
+pub struct HeldRollout {
     /// Kind of the owner.
     pub kind: &'static str,
     /// Name of the owner.
     pub name: String,
     /// Why.
-    pub cause: Cause,
+    pub cause: RolloutHeldCause,
     /// Whether it stands still now; else the next rollout will.
     pub held: bool,
 }
 
 /// The condition `RolloutsHeld`: True while a rollout stands still, False with reason `RecreateUnderRule` when the next one
 /// of a Deployment will. `None` if there is nothing to say.
-pub fn condition(rules: &RuleSet, all: &[Rollout]) -> Option<Finding> {
-    let of = |cause: Cause, held: bool| {
+pub fn rollouts_held_condition(rules: &RuleSet, all: &[HeldRollout]) -> Option<ConditionFinding> {
+    let of = |cause: RolloutHeldCause, held: bool| {
         all.iter()
             .filter(move |r| r.cause == cause && r.held == held)
     };
     let causes = [
-        (Cause::Recreates, "RecreateHeld"),
-        (Cause::Leaves, "TemplateLeavesRule"),
-        (Cause::Overhangs, "OldReplicaSetHeld"),
+        (RolloutHeldCause::Recreates, "RecreateHeld"),
+        (RolloutHeldCause::Leaves, "TemplateLeavesRule"),
+        (RolloutHeldCause::Overhangs, "OldReplicaSetHeld"),
     ];
     let held = causes.map(|(cause, reason)| {
         let owners = of(cause, true).map(|r| format!("{} {}", r.kind, r.name));
-        let owners = names(owners.collect())?;
-        Some((reason, cause.explain_all(&owners, &rules.name)))
+        let owners = join_names(owners.collect())?;
+        Some((reason, cause.describe_owners(&owners, &rules.name)))
     });
     let mut held = held.into_iter().flatten();
     if let Some((reason, first)) = held.next() {
@@ -92,28 +92,31 @@ pub fn condition(rules: &RuleSet, all: &[Rollout]) -> Option<Finding> {
             .into_iter()
             .chain(held.map(|(_, text)| text))
             .collect();
-        return Some(finding("True", reason, all.join("; ")));
+        return Some(new_finding("True", reason, all.join("; ")));
     }
-    let deployments = of(Cause::Recreates, false).map(|r| r.name.clone());
-    let deployments = names(deployments.collect())?;
-    Some(finding(
+    let deployments = of(RolloutHeldCause::Recreates, false).map(|r| r.name.clone());
+    let deployments = join_names(deployments.collect())?;
+    Some(new_finding(
         "False",
         "RecreateUnderRule",
-        format!("no rollout is held now; {}", next_rollout(&deployments)),
+        format!(
+            "no rollout is held now; {}",
+            describe_next_rollout(&deployments)
+        ),
     ))
 }
 
 /// What to say to who applies a rule object over Deployments of strategy `Recreate`; `None` if there are none.
-pub fn warning(rules: &RuleSet, deployments: Vec<String>) -> Option<String> {
-    let deployments = names(deployments)?;
+pub fn recreate_warning(rules: &RuleSet, deployments: Vec<String>) -> Option<String> {
+    let deployments = join_names(deployments)?;
     Some(format!(
         "PodTransitionRule {}: {}",
         rules.name,
-        next_rollout(&deployments)
+        describe_next_rollout(&deployments)
     ))
 }
 
-fn next_rollout(deployments: &str) -> String {
+fn describe_next_rollout(deployments: &str) -> String {
     format!(
         "the next rollout of Deployment {deployments} will delete as many Pods as the budget allows and then wait: strategy \
          Recreate deletes every Pod before it creates a new one. Use strategy RollingUpdate with maxSurge of at least 1"
@@ -126,8 +129,8 @@ mod tests {
     use super::*;
     use crate::api::podtransitionrule::PodTransitionRule;
 
-    fn rollout(deployment: &str, cause: Cause, held: bool) -> Rollout {
-        Rollout {
+    fn rollout(deployment: &str, cause: RolloutHeldCause, held: bool) -> HeldRollout {
+        HeldRollout {
             kind: "Deployment",
             name: deployment.to_owned(),
             cause,
@@ -135,23 +138,24 @@ mod tests {
         }
     }
 
-    fn said(all: &[Rollout]) -> Option<(&'static str, &'static str, String)> {
+    fn said(all: &[HeldRollout]) -> Option<(&'static str, &'static str, String)> {
         let rules = RuleSet::compile(&PodTransitionRule::new("web", Default::default()));
-        condition(&rules, all).map(|found| (found.status, found.reason, found.message))
+        rollouts_held_condition(&rules, all)
+            .map(|found| (found.status, found.reason, found.message))
     }
 
     #[test]
     fn nothing_is_said_without_such_deployments() {
         assert_eq!(said(&[]), None);
         let rules = RuleSet::compile(&PodTransitionRule::new("web", Default::default()));
-        assert_eq!(warning(&rules, Vec::new()), None);
+        assert_eq!(recreate_warning(&rules, Vec::new()), None);
     }
 
     #[test]
     fn rollout_that_stands_still_is_named_with_the_way_out() {
         let all = [
-            rollout("later", Cause::Recreates, false),
-            rollout("api", Cause::Leaves, true),
+            rollout("later", RolloutHeldCause::Recreates, false),
+            rollout("api", RolloutHeldCause::Leaves, true),
         ];
         let (status, reason, message) = said(&all).unwrap();
         assert_eq!((status, reason), ("True", "TemplateLeavesRule"));
@@ -160,7 +164,10 @@ mod tests {
             "{message}"
         );
         assert!(!message.contains("later"), "{message}");
-        let both = [all[1].clone(), rollout("web", Cause::Recreates, true)];
+        let both = [
+            all[1].clone(),
+            rollout("web", RolloutHeldCause::Recreates, true),
+        ];
         let (_, reason, message) = said(&both).unwrap();
         assert_eq!(reason, "RecreateHeld");
         assert!(
@@ -171,17 +178,17 @@ mod tests {
 
     #[test]
     fn owners_of_other_kinds_are_named_by_kind() {
-        let daemons = Rollout {
+        let daemons = HeldRollout {
             kind: "DaemonSet",
-            ..rollout("agent", Cause::Leaves, true)
+            ..rollout("agent", RolloutHeldCause::Leaves, true)
         };
         let all = [
-            rollout("web", Cause::Recreates, true),
-            rollout("api", Cause::Leaves, true),
+            rollout("web", RolloutHeldCause::Recreates, true),
+            rollout("api", RolloutHeldCause::Leaves, true),
             daemons,
         ];
         let (_, _, message) = said(&all).unwrap();
-        let about = |owner: &str| sentence(&message, owner);
+        let about = |owner: &str| owner_sentence(&message, owner);
         let both = about("DaemonSet agent").unwrap();
         assert!(
             both.starts_with("DaemonSet agent, Deployment api: the template makes Pods"),
@@ -191,16 +198,19 @@ mod tests {
         assert!(about("Deployment web").unwrap().contains("Recreate"));
         assert_eq!(about("Deployment agent"), None);
         let many: Vec<_> = (0..4)
-            .map(|n| rollout(&format!("d{n}"), Cause::Leaves, true))
+            .map(|n| rollout(&format!("d{n}"), RolloutHeldCause::Leaves, true))
             .collect();
         let (_, _, message) = said(&many).unwrap();
-        assert!(sentence(&message, "Deployment d2").is_some(), "{message}");
+        assert!(
+            owner_sentence(&message, "Deployment d2").is_some(),
+            "{message}"
+        );
     }
 
     #[test]
     fn recreate_deployments_are_told_before_they_roll_out() {
         let many: Vec<_> = (0..5)
-            .map(|n| rollout(&format!("d{n}"), Cause::Recreates, false))
+            .map(|n| rollout(&format!("d{n}"), RolloutHeldCause::Recreates, false))
             .collect();
         let (status, reason, message) = said(&many).unwrap();
         assert_eq!((status, reason), ("False", "RecreateUnderRule"));

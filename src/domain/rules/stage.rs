@@ -1,10 +1,10 @@
 //! What the rules of a stage say of a Pod, apart from the budgets (which the ledger decides).
 
-use super::webhook::{Candidate, UNANSWERED, Verdicts};
+use super::webhook::{Candidate, EndpointVerdicts, UNANSWERED_MESSAGE};
 use super::{Rule, RuleKind, RuleSet, Stage};
 use crate::api::keys::Family;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::domain::lifecycle::has_type;
+use crate::domain::lifecycle::has_operation_type;
 use crate::domain::pod::Pod;
 
 /// Why a Pod waits in a stage.
@@ -20,7 +20,7 @@ pub struct Rejection {
 
 impl Rejection {
     /// The rule by its names.
-    pub fn named(&self) -> String {
+    pub fn qualified_rule_name(&self) -> String {
         let object = &self.object;
         match self.rule.as_str() {
             "" => format!("PodTransitionRule {object}"),
@@ -31,18 +31,23 @@ impl Rejection {
 
 /// Rules of this object and stage that keep the Pod waiting whatever the budget, by all operations that wait in the stage
 /// on it. Empty: only the ledger is left to ask.
-pub fn rejections(set: &RuleSet, stage: Stage, pod: &Pod, verdicts: &Verdicts) -> Vec<Rejection> {
-    rejections_of(set, stage, pod, &candidates(stage, pod), verdicts).collect()
+pub fn rejections(
+    set: &RuleSet,
+    stage: Stage,
+    pod: &Pod,
+    verdicts: &EndpointVerdicts,
+) -> Vec<Rejection> {
+    operation_rejections(set, stage, pod, &stage_candidates(stage, pod), verdicts).collect()
 }
 
 /// As [`rejections`], by these operations alone; a webhook rule holds a Pod without any. Each is made when it is asked for:
 /// an object may have thousands.
-pub fn rejections_of<'a>(
+pub fn operation_rejections<'a>(
     set: &'a RuleSet,
     stage: Stage,
     pod: &'a Pod,
     candidates: &'a [Candidate],
-    verdicts: &'a Verdicts,
+    verdicts: &'a EndpointVerdicts,
 ) -> impl Iterator<Item = Rejection> + 'a {
     let reject = |rule: &str, reason: String| Rejection {
         object: set.name.clone(),
@@ -51,15 +56,15 @@ pub fn rejections_of<'a>(
     };
     let selected = set.selects(pod);
     let broken = set.selector.as_ref().err().filter(|_| selected);
-    let rules = (selected && broken.is_none()).then(|| set.applying(stage, pod));
+    let rules = (selected && broken.is_none()).then(|| set.applicable_rules(stage, pod));
     let rules = rules.into_iter().flatten().filter_map(move |rule| {
         let reason = match &rule.kind {
             RuleKind::Webhook(_) => {
                 let passed = |c| verdicts.has_passed(&rule.id, c);
                 let all = !candidates.is_empty() && candidates.iter().all(passed);
-                (!all).then(|| UNANSWERED.to_owned())
+                (!all).then(|| UNANSWERED_MESSAGE.to_owned())
             }
-            _ => at_once(rule, pod),
+            _ => immediate_rejection(rule, pod),
         };
         reason.map(|reason| reject(&rule.id, reason))
     });
@@ -70,7 +75,7 @@ pub fn rejections_of<'a>(
 }
 
 /// Why a rule holds an operation of a Pod, as the controller of rules has stored it; `None` where it has not.
-pub fn written<'a>(
+pub fn stored_rejection<'a>(
     object: &'a PodTransitionRule,
     stage: Stage,
     pod: &Pod,
@@ -90,16 +95,16 @@ pub fn written<'a>(
 }
 
 /// Whether a rule of this object and stage that can be decided from the Pod alone keeps it waiting.
-pub fn rejects_at_once(set: &RuleSet, stage: Stage, pod: &Pod) -> bool {
+pub fn has_immediate_rejection(set: &RuleSet, stage: Stage, pod: &Pod) -> bool {
     set.selects(pod)
         && (set.selector.is_err()
             || set
-                .applying(stage, pod)
-                .any(|rule| at_once(rule, pod).is_some()))
+                .applicable_rules(stage, pod)
+                .any(|rule| immediate_rejection(rule, pod).is_some()))
 }
 
 /// What a rule says that needs neither a budget nor an endpoint.
-fn at_once(rule: &Rule, pod: &Pod) -> Option<String> {
+fn immediate_rejection(rule: &Rule, pod: &Pod) -> Option<String> {
     match &rule.kind {
         RuleKind::Availability(_) | RuleKind::Webhook(_) => None,
         // The wording is Kuperator's (contract 5.4).
@@ -115,19 +120,20 @@ fn at_once(rule: &Rule, pod: &Pod) -> Option<String> {
 
 /// The operations that wait in a stage on a Pod, by its labels, sorted by ID. One whose type is missing is not among them:
 /// it waits for its type alone.
-pub fn candidates(stage: Stage, pod: &Pod) -> Vec<Candidate> {
+pub fn stage_candidates(stage: Stage, pod: &Pod) -> Vec<Candidate> {
     let labels = pod.metadata.labels.iter();
     labels
         .filter_map(|(key, since)| {
             let (family, id) = Family::parse(key)?;
-            let waits = family == stage.family() && (stage != Stage::PreCheck || has_type(pod, id));
-            waits.then(|| candidate(pod, id, since))
+            let waits = family == stage.family()
+                && (stage != Stage::PreCheck || has_operation_type(pod, id));
+            waits.then(|| new_candidate(pod, id, since))
         })
         .collect()
 }
 
 /// One operation that waits in a stage on a Pod since a label says.
-pub fn candidate(pod: &Pod, id: &str, since: &str) -> Candidate {
+pub fn new_candidate(pod: &Pod, id: &str, since: &str) -> Candidate {
     Candidate {
         name: pod.metadata.name.clone(),
         pod_uid: pod.metadata.uid.clone(),
@@ -180,7 +186,7 @@ mod tests {
     fn rules(status: Value, stage: Stage, pod: &Pod) -> Vec<String> {
         let object = object(status);
         let set = RuleSet::compile(&object);
-        let verdicts = Verdicts::of(&object, &set);
+        let verdicts = EndpointVerdicts::from_status(&object, &set);
         let rejected = rejections(&set, stage, pod, &verdicts);
         rejected.into_iter().map(|r| r.rule).collect()
     }
@@ -193,7 +199,7 @@ mod tests {
             &set,
             Stage::PostCheck,
             &pod(json!({})),
-            &Verdicts::default(),
+            &EndpointVerdicts::default(),
         );
         assert_eq!(rejected[0].rule, "after");
         assert_eq!(
@@ -204,12 +210,12 @@ mod tests {
             rules(json!({}), Stage::PostCheck, &pod(json!({ "done": "yes" }))),
             ["ask-after"]
         );
-        assert!(rejects_at_once(
+        assert!(has_immediate_rejection(
             &set,
             Stage::PreCheck,
             &pod(json!({ "done": "yes" }))
         ));
-        assert!(!rejects_at_once(
+        assert!(!has_immediate_rejection(
             &set,
             Stage::PreCheck,
             &pod(json!({ "fit": "yes" }))
@@ -258,18 +264,18 @@ mod tests {
     fn two_operations_of_a_stage_need_a_verdict_each() {
         let object = object(passed("ask", 2, "x", "7"));
         let set = RuleSet::compile(&object);
-        let verdicts = Verdicts::of(&object, &set);
+        let verdicts = EndpointVerdicts::from_status(&object, &set);
         let pod = pod(json!({
             "fit": "yes", Family::PreCheck.key("x"): "7", Family::PreCheck.key("y"): "9",
             Family::OperationType.key("x"): "t", Family::OperationType.key("y"): "t",
         }));
         assert_eq!(rejections(&set, Stage::PreCheck, &pod, &verdicts).len(), 1);
         let one = |id, since| {
-            rejections_of(
+            operation_rejections(
                 &set,
                 Stage::PreCheck,
                 &pod,
-                &[candidate(&pod, id, since)],
+                &[new_candidate(&pod, id, since)],
                 &verdicts,
             )
             .count()
@@ -277,7 +283,7 @@ mod tests {
         assert_eq!(one("x", "7"), 0);
         assert_eq!(one("y", "9"), 1);
         assert_eq!(
-            rejections_of(&set, Stage::PreCheck, &pod, &[], &verdicts).count(),
+            operation_rejections(&set, Stage::PreCheck, &pod, &[], &verdicts).count(),
             1
         );
     }
@@ -302,7 +308,7 @@ mod tests {
             },
         } }))
         .unwrap();
-        let passed = candidates(Stage::PreCheck, &pod);
+        let passed = stage_candidates(Stage::PreCheck, &pod);
         assert_eq!(passed.len(), 1);
         let mut waits_for = |answered: &[&str]| {
             let states = answered.iter().map(
@@ -311,7 +317,7 @@ mod tests {
             let states: Vec<_> = states.collect();
             object.status = serde_json::from_value(json!({ "ruleStates": states })).unwrap();
             let set = RuleSet::compile(&object);
-            let verdicts = Verdicts::of(&object, &set);
+            let verdicts = EndpointVerdicts::from_status(&object, &set);
             let waits = rejections(&set, Stage::PreCheck, &pod, &verdicts);
             waits.into_iter().map(|r| r.rule).collect::<Vec<_>>()
         };

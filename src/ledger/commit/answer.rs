@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
-use crate::domain::rules::budget::Minimum;
+use crate::domain::rules::budget::BindingMinimum;
 use crate::ledger::protocol::{Grant, Operation};
 use crate::ledger::store::{Detail, RuleKey, Uid};
 
@@ -140,7 +140,7 @@ pub enum Why {
         /// How many Pods there should be.
         expected: u32,
         /// Set if `minAvailableValue` gives the limit.
-        minimum: Option<Minimum>,
+        minimum: Option<BindingMinimum>,
         /// Up to three Pods that use the budget up, the longest first, and since when.
         holders: Vec<(String, Option<jiff::Timestamp>)>,
         /// What keeps places taken for long.

@@ -6,8 +6,8 @@ use super::answer::{Answer, Denied, Disruption, Why};
 use super::former::Former;
 use crate::api::stored::{MAX_LEDGER_BYTES, bytes};
 use crate::domain::pod::Pod;
-use crate::domain::rules::budget::Minimum;
-use crate::domain::rules::{Availability, Expected, RuleSet};
+use crate::domain::rules::budget::BindingMinimum;
+use crate::domain::rules::{AvailabilityRules, ExpectedPods, RuleSet};
 use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Grant, Purpose, Refusal, Request, View};
 use crate::ledger::store::{Claims, Detail, Uid};
@@ -19,8 +19,8 @@ const CLAIM_BYTES: usize = 520;
 const CONTAINER_BYTES: usize = 90;
 
 /// The expected Pods of a view.
-fn size(view: &dyn View<Uid>) -> Expected {
-    Expected {
+fn size(view: &dyn View<Uid>) -> ExpectedPods {
+    ExpectedPods {
         total: view.expected(),
         base: view.base(),
     }
@@ -45,12 +45,12 @@ pub fn admit(
     }
     let pod = &disruption.pod;
     let beyond = disruption.beyond.contains(&rules.name);
-    let (rule, desired, minimum) = match rules.availability(pod) {
-        Availability::NotHeld => return Ok(Answer::NotHeld),
+    let (rule, desired, minimum) = match rules.availability_rules(pod) {
+        AvailabilityRules::NotHeld => return Ok(Answer::NotHeld),
         // Others have to see the Pod as going.
-        Availability::Broken { rule, .. } if beyond => (rule, 0, None),
-        Availability::Broken { rule, why } => return Err(refuse(&rule, Why::Broken(why))),
-        Availability::Held(held) => {
+        AvailabilityRules::Broken { rule, .. } if beyond => (rule, 0, None),
+        AvailabilityRules::Broken { rule, why } => return Err(refuse(&rule, Why::Broken(why))),
+        AvailabilityRules::Held(held) => {
             let all = held
                 .into_iter()
                 .map(|(rule, limits)| (rule, limits, limits.desired(size(view))));
@@ -119,7 +119,7 @@ pub fn admit(
                     used: expected.saturating_sub(available),
                     limit: expected.saturating_sub(desired),
                     expected,
-                    minimum: minimum.map(|value| Minimum {
+                    minimum: minimum.map(|value| BindingMinimum {
                         value,
                         desired,
                         available,
@@ -159,11 +159,11 @@ pub fn let_go(
     if pod.status.phase == "Pending" {
         return Ok(());
     }
-    let held = match rules.availability(pod) {
-        Availability::NotHeld => return Ok(()),
-        Availability::Held(held) => held,
+    let held = match rules.availability_rules(pod) {
+        AvailabilityRules::NotHeld => return Ok(()),
+        AvailabilityRules::Held(held) => held,
         // It may have an `unhealthyPodPolicy`.
-        Availability::Broken { rule, why } => {
+        AvailabilityRules::Broken { rule, why } => {
             return Err(Denied {
                 object: rules.name.clone(),
                 rule,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::answer::Disruption;
-use crate::domain::inplace::{self, Restart};
+use crate::domain::inplace::{self, RestartProgress};
 use crate::domain::pod::Pod;
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::{Claims, Detail};
@@ -27,7 +27,7 @@ impl<'a> Former<'a> {
         let uid = pod.metadata.uid.as_str().into();
         let Some(claim) = claims.claims.get(&(uid, operation)) else {
             return Former {
-                gives_way: operation == Operation::InPlace && inplace::is_resize_to_come(pod),
+                gives_way: operation == Operation::InPlace && inplace::may_restart_for_resize(pod),
                 ..Former::default()
             };
         };
@@ -41,7 +41,7 @@ impl<'a> Former<'a> {
         };
         let is_over = is_off && is_done(pod, &detail);
         Former {
-            gives_way: inplace::is_pending(pod) || is_over,
+            gives_way: inplace::is_resize_pending(pod) || is_over,
             is_served: is_over || (is_of_now && is_due(pod, &detail)),
             detail: Some(detail),
         }
@@ -51,20 +51,21 @@ impl<'a> Former<'a> {
 /// Whether the change is one of resizes that the kubelet has deferred. They take the place that the claim takes, whether there is one or not.
 fn is_due(pod: &Pod, change: &Detail) -> bool {
     let is_resize = change.containers.iter().all(|c| c.image.is_none());
-    is_resize && inplace::is_deferred(pod) && inplace::is_resize_to_come(pod)
+    is_resize && inplace::is_resize_deferred(pod) && inplace::may_restart_for_resize(pod)
 }
 
 /// Whether the kubelet is done with the change, or with all resizes.
 fn is_done(pod: &Pod, change: &Detail) -> bool {
-    inplace::is_settled(pod) || inplace::restart(pod, &change.containers) >= Restart::Nothing
+    inplace::is_resize_settled(pod)
+        || inplace::restart_progress_of(pod, &change.containers) >= RestartProgress::Nothing
 }
 
 /// A change without the containers that run their new images by what the Pod shows.
 fn without_done(pod: &Pod, change: &Detail) -> Detail {
     let mut left = change.clone();
     left.containers.retain(|container| {
-        let restart = inplace::restart(pod, std::slice::from_ref(container));
-        container.image.is_none() || restart < Restart::Nothing
+        let restart = inplace::restart_progress_of(pod, std::slice::from_ref(container));
+        container.image.is_none() || restart < RestartProgress::Nothing
     });
     left
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Ledgers;
 use super::answer::{AwaitedRestart, Denied, Why};
-use crate::domain::announced::Announced;
+use crate::domain::announced_disruption::AnnouncedDisruption;
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::{RuleKey, Store};
 
@@ -25,7 +25,7 @@ impl<S: Store> Ledgers<S> {
         let until_its_end = claims.find(|((_, operation), _)| *operation == Operation::Deadline);
         let announced = self.store.announced(&base.rules);
         let mut ends = announced.iter();
-        let end = ends.find(|(_, what)| *what == Announced::Deadline);
+        let end = ends.find(|(_, what)| *what == AnnouncedDisruption::Deadline);
         lasting.deadline = until_its_end
             .map(|(_, claim)| &claim.detail.pod_name)
             .or(end.map(|(pod, _)| pod))
@@ -39,8 +39,8 @@ impl<S: Store> Ledgers<S> {
             })
         });
         let mut resizes = announced.iter().filter_map(|(pod, what)| match what {
-            Announced::Resize { deferred } => Some((pod, *deferred)),
-            Announced::Deadline => None,
+            AnnouncedDisruption::Resize { deferred } => Some((pod, *deferred)),
+            AnnouncedDisruption::Deadline => None,
         });
         if let (None, Some((pod, deferred))) = (&lasting.restart, resizes.next()) {
             let pod = pod.clone();

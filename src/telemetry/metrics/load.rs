@@ -18,7 +18,7 @@ pub struct StandingLabels {
 
 /// Labels of [`LoadMetrics::shed`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct LostLabels {
+pub struct ShedLabels {
     /// `webhook` or `metrics`.
     pub listener: &'static str,
     /// `crowded`: a newcomer took the place; `address`: a newcomer from the same address did; `silent`: no request in
@@ -37,7 +37,7 @@ pub struct BodyLabel {
 #[derive(Clone, Debug, Default)]
 pub struct LoadMetrics {
     open: Family<StandingLabels, Gauge>,
-    shed: Family<LostLabels, Counter>,
+    shed: Family<ShedLabels, Counter>,
     bodies: Family<BodyLabel, Counter>,
     /// Log lines that were left out because there were too many of their kind.
     pub unlogged: Counter,
@@ -81,7 +81,7 @@ impl LoadMetrics {
     /// Connections of a listener that were ended; the reasons are those of [`LostLabels`].
     pub fn shed(&self, listener: &'static str, reason: &'static str) -> Counter {
         self.shed
-            .get_or_create_owned(&LostLabels { listener, reason })
+            .get_or_create_owned(&ShedLabels { listener, reason })
     }
 
     /// Bodies that were given up while they arrived.

@@ -91,7 +91,7 @@ pub struct ListenerLabel {
 }
 
 /// A gauge of seconds.
-pub type Seconds = Gauge<f64, AtomicU64>;
+pub type SecondsGauge = Gauge<f64, AtomicU64>;
 
 /// Metrics of the server and its certificate. Cloning shares them.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ pub struct ServerMetrics {
     /// Calls that were refused because of who called, before their bodies were read.
     pub refused: Family<RefusedLabel, Counter>,
     /// When the served certificate expires, seconds since 1970; 0 without one.
-    pub certificate_expiry: Seconds,
+    pub certificate_expiry: SecondsGauge,
     /// Certificates taken into service.
     pub certificate_loads: Counter,
     /// Attempts to renew or reload the certificate that failed; the former one stays in service.
@@ -143,7 +143,7 @@ pub struct RefusedLabel {
 
 impl ServerMetrics {
     /// Creates the counters of a webhook path at 0: `increase()` sees nothing of the event that makes a series.
-    pub fn begin(&self, route: &'static str) {
+    pub fn init_route(&self, route: &'static str) {
         for family in [&self.shed, &self.late, &self.panics] {
             drop(family.get_or_create(&RouteLabel { route }));
         }
@@ -151,7 +151,7 @@ impl ServerMetrics {
     }
 
     /// Gives every metric with labels a sample, for the reference of the metrics.
-    pub fn touch(&self) {
+    pub fn init_all_labels(&self) {
         let (route, listener) = ("", "");
         let labels = ReviewLabels {
             route,
@@ -159,7 +159,7 @@ impl ServerMetrics {
             code: "",
         };
         drop(self.reviews.get_or_create(&labels));
-        self.begin(route);
+        self.init_route(route);
         drop(self.connections.get_or_create(&ListenerLabel { listener }));
         self.load.standing(listener, "");
         self.load.shed(listener, "");

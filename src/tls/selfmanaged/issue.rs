@@ -10,12 +10,12 @@ use rcgen::{
 use rustls_pki_types::{CertificateDer, ServerName};
 use time::OffsetDateTime;
 
-use super::assess::{BACKDATE, next_names};
-use super::{Material, Names, Policy, Step};
-use crate::tls::pair::validity;
+use super::renewal::{BACKDATE, next_names};
+use super::{CertificateNames, Material, RenewalPolicy, RenewalStep};
+use crate::tls::certificate_pair::parse_validity;
 
 /// Former authorities that stay trusted at most, whatever happens.
-const FORMER: usize = 3;
+const MAX_FORMER_AUTHORITIES: usize = 3;
 
 /// A certificate could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -35,34 +35,36 @@ pub enum IssueError {
 ///
 /// # Errors
 /// [`IssueError`] when the step does not fit `current` or a certificate cannot be made.
-pub fn issue(
-    step: &Step,
+pub fn apply_step(
+    step: &RenewalStep,
     current: Option<&Material>,
     now: Timestamp,
-    names: &Names,
-    policy: &Policy,
+    names: &CertificateNames,
+    policy: &RenewalPolicy,
 ) -> Result<Material, IssueError> {
     let current = current.cloned().unwrap_or_default();
     let names = &next_names(&current, now, names);
     match step {
-        Step::Keep => Ok(current),
-        Step::Everything(_) => with_leaf(with_authority(current, now, policy)?, now, names, policy),
-        Step::Authority(_) => with_authority(current, now, policy),
-        Step::Leaf(_) => with_leaf(current, now, names, policy),
-        Step::Forget(_) => {
+        RenewalStep::Keep => Ok(current),
+        RenewalStep::Everything(_) => {
+            issue_leaf(add_authority(current, now, policy)?, now, names, policy)
+        }
+        RenewalStep::Authority(_) => add_authority(current, now, policy),
+        RenewalStep::Leaf(_) => issue_leaf(current, now, names, policy),
+        RenewalStep::Forget(_) => {
             let first = current.roots(now).into_iter().take(1).collect::<Vec<_>>();
             Ok(Material {
-                ca_crt: bundle(&first).into_bytes(),
+                ca_crt: pem_bundle(&first).into_bytes(),
                 ..current
             })
         }
     }
 }
 
-fn with_authority(
+fn add_authority(
     current: Material,
     now: Timestamp,
-    policy: &Policy,
+    policy: &RenewalPolicy,
 ) -> Result<Material, IssueError> {
     let mut params = CertificateParams::new(Vec::new())?;
     // A name of its own, so that clients do not try a former authority's key first.
@@ -70,29 +72,29 @@ fn with_authority(
         common_name(format!("operating-webhook-ca@{}", now.as_millisecond()));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.not_before = offset(now, -BACKDATE)?;
-    params.not_after = offset(now, policy.authority)?;
+    params.not_before = shift_time(now, -BACKDATE)?;
+    params.not_after = shift_time(now, policy.authority)?;
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
 
     let mut roots = vec![authority.der().clone()];
-    roots.extend(current.roots(now).into_iter().take(FORMER));
+    roots.extend(current.roots(now).into_iter().take(MAX_FORMER_AUTHORITIES));
     Ok(Material {
-        ca_crt: bundle(&roots).into_bytes(),
+        ca_crt: pem_bundle(&roots).into_bytes(),
         ca_key: authority.key().serialize_pem().into_bytes(),
         ..current
     })
 }
 
-fn with_leaf(
+fn issue_leaf(
     current: Material,
     now: Timestamp,
-    names: &Names,
-    policy: &Policy,
+    names: &CertificateNames,
+    policy: &RenewalPolicy,
 ) -> Result<Material, IssueError> {
     let roots = current.roots(now);
     let first = roots.first().ok_or(IssueError::Signer)?;
     let signer: Issuer<'_, KeyPair> = current.signer(first).ok_or(IssueError::Signer)?;
-    let (_, authority_end) = validity(first).ok_or(IssueError::Signer)?;
+    let (_, authority_end) = parse_validity(first).ok_or(IssueError::Signer)?;
 
     let mut params = CertificateParams::default();
     params.subject_alt_names = names
@@ -104,8 +106,9 @@ fn with_leaf(
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
-    params.not_before = offset(now, -BACKDATE)?;
-    params.not_after = offset(now, policy.leaf)?.min(offset(authority_end, SignedDuration::ZERO)?);
+    params.not_before = shift_time(now, -BACKDATE)?;
+    params.not_after =
+        shift_time(now, policy.leaf)?.min(shift_time(authority_end, SignedDuration::ZERO)?);
     let key = KeyPair::generate()?;
     let leaf = params.signed_by(&key, &signer)?;
     Ok(Material {
@@ -118,7 +121,9 @@ fn with_leaf(
 fn subject_alt_name(name: &ServerName<'_>) -> Result<SanType, IssueError> {
     match name {
         ServerName::IpAddress(ip) => Ok(SanType::IpAddress(IpAddr::from(*ip))),
-        name => Ok(SanType::DnsName(super::names::text(name).try_into()?)),
+        name => Ok(SanType::DnsName(
+            super::names::server_name_text(name).try_into()?,
+        )),
     }
 }
 
@@ -128,13 +133,13 @@ fn common_name(name: String) -> DistinguishedName {
     distinguished
 }
 
-fn offset(now: Timestamp, by: SignedDuration) -> Result<OffsetDateTime, IssueError> {
+fn shift_time(now: Timestamp, by: SignedDuration) -> Result<OffsetDateTime, IssueError> {
     let moment = now.checked_add(by).map_err(|_| IssueError::Lifetime)?;
     OffsetDateTime::from_unix_timestamp(moment.as_second()).map_err(|_| IssueError::Lifetime)
 }
 
 /// PEM of certificates, one after another.
-pub(super) fn bundle(roots: &[CertificateDer<'_>]) -> String {
+pub(super) fn pem_bundle(roots: &[CertificateDer<'_>]) -> String {
     let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
     roots
         .iter()

@@ -9,7 +9,7 @@ use rcgen::{Issuer, KeyPair};
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::tls::pair::{certificates, validity};
+use crate::tls::certificate_pair::{parse_certificates, parse_validity};
 
 /// What the Secret holds: four keys (contract 4.5), PEM, and one of our own.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -67,8 +67,9 @@ impl Material {
 
     /// The authorities in `ca.crt` that are valid at `now`, in their order; none if it does not parse.
     pub fn roots(&self, now: Timestamp) -> Vec<CertificateDer<'static>> {
-        let valid = |der: &CertificateDer<'_>| validity(der).is_some_and(|(_, end)| now < end);
-        certificates(&self.ca_crt)
+        let valid =
+            |der: &CertificateDer<'_>| parse_validity(der).is_some_and(|(_, end)| now < end);
+        parse_certificates(&self.ca_crt)
             .unwrap_or_default()
             .into_iter()
             .filter(valid)

@@ -6,18 +6,18 @@
 //! A change of authority takes three steps, each at least [`Policy::settle`] after the other: the new one is published
 //! beside the old, then it signs a leaf, then the old one is dropped. So every replica's leaf is trusted at any time.
 
-pub use self::assess::{Policy, Step, assess};
-pub use self::issue::{IssueError, issue};
+pub use self::issue::{IssueError, apply_step};
 pub use self::material::Material;
-pub use self::names::{NameError, Names};
+pub use self::names::{CertificateNames, NameError};
+pub use self::renewal::{RenewalPolicy, RenewalStep, next_step};
 pub use self::request::SyncError;
-pub use self::sync::{SelfManaged, Target};
+pub use self::sync::{SelfManaged, SyncTarget};
 
-mod assess;
-pub mod client;
+pub mod client_config;
 mod issue;
 mod material;
 mod names;
+mod renewal;
 mod request;
 pub mod segments;
 mod sync;

@@ -21,15 +21,17 @@ pub enum NameError {
 
 /// Subject alternative names, at least one, sorted, without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names(Vec<ServerName<'static>>);
+pub struct CertificateNames(Vec<ServerName<'static>>);
 
-impl Names {
+impl CertificateNames {
     /// Checks DNS names and IP addresses, for example the host of the webhook URL and the Service's
     /// `<name>.<namespace>.svc`.
     ///
     /// # Errors
     /// [`NameError`] quotes the name at fault.
-    pub fn new<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Result<Names, NameError> {
+    pub fn new<S: Into<String>>(
+        names: impl IntoIterator<Item = S>,
+    ) -> Result<CertificateNames, NameError> {
         let mut texts: Vec<String> = names.into_iter().map(Into::into).collect();
         texts.sort();
         texts.dedup();
@@ -42,15 +44,16 @@ impl Names {
             .into_iter()
             .map(parse)
             .collect::<Result<_, _>>()
-            .map(Names)
+            .map(CertificateNames)
     }
 
     /// These and `more`, as far as they are names.
-    pub(super) fn and(&self, more: impl IntoIterator<Item = String>) -> Names {
+    pub(super) fn with_names(&self, more: impl IntoIterator<Item = String>) -> CertificateNames {
         let more = more
             .into_iter()
             .filter(|name| ServerName::try_from(name.as_str()).is_ok());
-        Names::new(self.to_strings().into_iter().chain(more)).unwrap_or_else(|_| self.clone())
+        CertificateNames::new(self.to_strings().into_iter().chain(more))
+            .unwrap_or_else(|_| self.clone())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &ServerName<'static>> {
@@ -59,11 +62,11 @@ impl Names {
 
     /// As strings.
     pub fn to_strings(&self) -> Vec<String> {
-        self.0.iter().map(text).collect()
+        self.0.iter().map(server_name_text).collect()
     }
 }
 
-pub(super) fn text(name: &ServerName<'_>) -> String {
+pub(super) fn server_name_text(name: &ServerName<'_>) -> String {
     match name {
         ServerName::DnsName(name) => name.as_ref().to_owned(),
         ServerName::IpAddress(ip) => IpAddr::from(*ip).to_string(),

@@ -41,8 +41,8 @@ pub enum SyncError {
 }
 
 /// Whether a conditional write was made; one of the codes `raced` says that somebody else was faster.
-pub(super) fn unless_raced<T>(
-    written: Result<T, Failed>,
+pub(super) fn is_write_applied<T>(
+    written: Result<T, RequestFailure>,
     raced: &[u16],
 ) -> Result<bool, SyncError> {
     match written {
@@ -60,13 +60,13 @@ pub(super) fn unless_raced<T>(
 }
 
 /// A request that failed; `what` names the request and its object.
-pub(super) struct Failed {
+pub(super) struct RequestFailure {
     what: String,
     failure: Failure,
 }
 
-impl From<Failed> for SyncError {
-    fn from(Failed { what, failure }: Failed) -> SyncError {
+impl From<RequestFailure> for SyncError {
+    fn from(RequestFailure { what, failure }: RequestFailure) -> SyncError {
         let why = failure.text();
         match failure.code() {
             Some(401 | 403) => SyncError::Forbidden { what, message: why },
@@ -75,10 +75,10 @@ impl From<Failed> for SyncError {
     }
 }
 
-pub(super) async fn request<T>(
+pub(super) async fn send_request<T>(
     what: String,
     call: impl Future<Output = kube::Result<T>>,
-) -> Result<T, Failed> {
+) -> Result<T, RequestFailure> {
     let answer = apirequest::within(REQUEST_DEADLINE, call).await;
-    answer.map_err(|failure| Failed { what, failure })
+    answer.map_err(|failure| RequestFailure { what, failure })
 }

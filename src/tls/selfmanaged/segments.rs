@@ -6,14 +6,14 @@
 
 use jiff::Timestamp;
 
-use super::Policy;
+use super::RenewalPolicy;
 
 /// Random bytes of a segment.
-const BYTES: usize = 16;
+const SEGMENT_BYTES: usize = 16;
 
 /// The segments of the Secret, the newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Segments(Vec<Segment>);
+pub struct PathSegments(Vec<Segment>);
 
 #[derive(Clone, PartialEq, Eq)]
 struct Segment {
@@ -31,9 +31,9 @@ impl std::fmt::Debug for Segment {
     }
 }
 
-impl Segments {
+impl PathSegments {
     /// From the Secret: a line for each, `<segment> <RFC 3339>`. Lines of another form are dropped.
-    pub fn read(bytes: &[u8]) -> Segments {
+    pub fn from_bytes(bytes: &[u8]) -> PathSegments {
         let text = String::from_utf8_lossy(bytes);
         let segments = text.lines().filter_map(|line| {
             let (text, since) = line.split_once(' ')?;
@@ -43,18 +43,23 @@ impl Segments {
                 since,
             })
         });
-        Segments(segments.collect())
+        PathSegments(segments.collect())
     }
 
     /// The form that [`Segments::read`] reads.
-    pub fn write(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let lines = self.0.iter().map(|s| format!("{} {}\n", s.text, s.since));
         lines.collect::<String>().into_bytes()
     }
 
     /// What the Secret should hold at `now`, if that is something else. `published` are the segments that the webhook
     /// configurations have: as long as an API server may call by one, it is known.
-    pub fn due(&self, now: Timestamp, policy: &Policy, published: &[String]) -> Option<Segments> {
+    pub fn next_segments(
+        &self,
+        now: Timestamp,
+        policy: &RenewalPolicy,
+        published: &[String],
+    ) -> Option<PathSegments> {
         let age = |segment: &Segment| now.duration_since(segment.since);
         let mut next = self.clone();
         for segment in &mut next.0 {
@@ -66,7 +71,7 @@ impl Segments {
             .first()
             .is_none_or(|newest| age(newest) >= policy.segment)
         {
-            let text = (0..BYTES).map(|_| format!("{:02x}", rand::random::<u8>()));
+            let text = (0..SEGMENT_BYTES).map(|_| format!("{:02x}", rand::random::<u8>()));
             let newest = Segment {
                 text: text.collect(),
                 since: now,
@@ -86,24 +91,24 @@ impl Segments {
     }
 
     /// The segment that the API server is told; `None` as long as the first one is not known to every replica.
-    pub fn published(&self, now: Timestamp, policy: &Policy) -> Option<&str> {
+    pub fn published_segment(&self, now: Timestamp, policy: &RenewalPolicy) -> Option<&str> {
         let settled = |s: &&Segment| now.duration_since(s.since) >= policy.segment_settle;
         self.0.iter().find(settled).map(|segment| &*segment.text)
     }
 
     /// All that may be called by.
-    pub fn texts(&self) -> Vec<String> {
+    pub fn accepted_segments(&self) -> Vec<String> {
         self.0.iter().map(|segment| segment.text.clone()).collect()
     }
 }
 
 /// Whether a part of a path has the form of a segment.
 pub fn is_segment(text: &str) -> bool {
-    text.len() == 2 * BYTES && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    text.len() == 2 * SEGMENT_BYTES && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The segment of a path, if it begins with one, and what follows.
-pub fn split(path: &str) -> (Option<&str>, &str) {
+pub fn split_path(path: &str) -> (Option<&str>, &str) {
     let Some(rest) = path.strip_prefix('/') else {
         return (None, path);
     };
@@ -115,8 +120,8 @@ pub fn split(path: &str) -> (Option<&str>, &str) {
 }
 
 /// `path` with this segment in front, in place of another one.
-pub fn join(segment: Option<&str>, path: &str) -> String {
-    let (_, plain) = split(path);
+pub fn join_path(segment: Option<&str>, path: &str) -> String {
+    let (_, plain) = split_path(path);
     match segment {
         Some(segment) => format!("/{segment}{plain}"),
         None => plain.to_owned(),
@@ -135,74 +140,83 @@ mod tests {
     }
 
     /// The Secret after every replica has done what is due at these minutes.
-    fn after(minutes: impl IntoIterator<Item = i64>) -> Segments {
+    fn after(minutes: impl IntoIterator<Item = i64>) -> PathSegments {
         minutes
             .into_iter()
-            .fold(Segments::default(), |segments, now| {
+            .fold(PathSegments::default(), |segments, now| {
                 segments
-                    .due(at(now), &Policy::default(), &[])
+                    .next_segments(at(now), &RenewalPolicy::default(), &[])
                     .unwrap_or(segments)
             })
     }
 
     #[test]
     fn segment_is_known_before_it_is_published_and_after_another_is() {
-        let policy = Policy::default();
+        let policy = RenewalPolicy::default();
         let day = 24 * 60;
         let first = after([0]);
-        assert_eq!(first.texts().len(), 1);
-        assert_eq!(first.published(at(9), &policy), None);
-        let of_first = first.published(at(10), &policy).unwrap().to_owned();
-        let both = after([0]).due(at(day), &policy, &[]);
-        assert_eq!(first.due(at(day - 1), &policy, &[]), None);
-        assert_eq!(both.unwrap().texts().len(), 2);
-        let both = first.due(at(day), &policy, &[]).unwrap();
-        assert_eq!(both.published(at(day + 9), &policy), Some(&*of_first));
-        let second = both.published(at(day + 10), &policy).unwrap().to_owned();
+        assert_eq!(first.accepted_segments().len(), 1);
+        assert_eq!(first.published_segment(at(9), &policy), None);
+        let of_first = first.published_segment(at(10), &policy).unwrap().to_owned();
+        let both = after([0]).next_segments(at(day), &policy, &[]);
+        assert_eq!(first.next_segments(at(day - 1), &policy, &[]), None);
+        assert_eq!(both.unwrap().accepted_segments().len(), 2);
+        let both = first.next_segments(at(day), &policy, &[]).unwrap();
+        assert_eq!(
+            both.published_segment(at(day + 9), &policy),
+            Some(&*of_first)
+        );
+        let second = both
+            .published_segment(at(day + 10), &policy)
+            .unwrap()
+            .to_owned();
         assert_ne!(second, of_first);
-        assert_eq!(both.due(at(day + 19), &policy, &[]), None);
-        let left = both.due(at(day + 20), &policy, &[]).unwrap();
-        assert_eq!(left.texts(), std::slice::from_ref(&second));
+        assert_eq!(both.next_segments(at(day + 19), &policy, &[]), None);
+        let left = both.next_segments(at(day + 20), &policy, &[]).unwrap();
+        assert_eq!(left.accepted_segments(), std::slice::from_ref(&second));
         let still = std::slice::from_ref(&of_first);
         assert_eq!(
-            both.due(at(day + 20), &policy, still),
+            both.next_segments(at(day + 20), &policy, still),
             None,
             "it is still published"
         );
-        assert_eq!(both.texts(), [second, of_first]);
+        assert_eq!(both.accepted_segments(), [second, of_first]);
     }
 
     #[test]
     fn segment_of_a_clock_that_was_ahead_is_as_old_as_it_is_seen() {
-        let policy = Policy::default();
+        let policy = RenewalPolicy::default();
         let ahead = after([60 * 24 * 400]);
-        let mended = ahead.due(at(0), &policy, &[]).unwrap();
-        assert_eq!(mended.texts(), ahead.texts());
-        assert!(mended.published(at(10), &policy).is_some());
+        let mended = ahead.next_segments(at(0), &policy, &[]).unwrap();
+        assert_eq!(mended.accepted_segments(), ahead.accepted_segments());
+        assert!(mended.published_segment(at(10), &policy).is_some());
     }
 
     #[test]
     fn secret_reads_back_and_odd_lines_are_dropped() {
         let segments = after([0, 24 * 60]);
-        assert_eq!(segments.texts().len(), 2);
-        let mut bytes = segments.write();
-        assert_eq!(Segments::read(&bytes), segments);
+        assert_eq!(segments.accepted_segments().len(), 2);
+        let mut bytes = segments.to_bytes();
+        assert_eq!(PathSegments::from_bytes(&bytes), segments);
         bytes.extend(b"x\n../../x 2026-01-01T00:00:00Z\n\xff\n");
-        assert_eq!(Segments::read(&bytes), segments);
+        assert_eq!(PathSegments::from_bytes(&bytes), segments);
     }
 
     #[test]
     fn paths_split_and_join() {
         let segment = "0123456789abcdef0123456789abcdef";
         let path = format!("/{segment}/validate/pods");
-        assert_eq!(split(&path), (Some(segment), "/validate/pods"));
+        assert_eq!(split_path(&path), (Some(segment), "/validate/pods"));
         for plain in ["/validate/pods", "/", "", "/0123", "x"] {
-            assert_eq!(split(plain), (None, plain));
+            assert_eq!(split_path(plain), (None, plain));
         }
-        assert_eq!(split(&format!("/{segment}")), (Some(segment), ""));
-        assert_eq!(join(Some(segment), "/validate/pods"), path);
-        assert_eq!(join(None, &path), "/validate/pods");
+        assert_eq!(split_path(&format!("/{segment}")), (Some(segment), ""));
+        assert_eq!(join_path(Some(segment), "/validate/pods"), path);
+        assert_eq!(join_path(None, &path), "/validate/pods");
         let other = "f".repeat(32);
-        assert_eq!(join(Some(&other), &path), format!("/{other}/validate/pods"));
+        assert_eq!(
+            join_path(Some(&other), &path),
+            format!("/{other}/validate/pods")
+        );
     }
 }

@@ -15,25 +15,27 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::issue::bundle;
-use super::request::{SyncError, request, unless_raced};
-use super::segments::Segments;
-use super::{Material, Names, Policy, Step, assess, client, issue};
-use crate::tls::doors::Doors;
-use crate::tls::{Pair, Resolver};
+use super::issue::pem_bundle;
+use super::request::{SyncError, is_write_applied, send_request};
+use super::segments::PathSegments;
+use super::{
+    CertificateNames, Material, RenewalPolicy, RenewalStep, apply_step, client_config, next_step,
+};
+use crate::tls::path_guard::PathGuard;
+use crate::tls::{CertificatePair, CertificateResolver};
 
 /// Rounds of one [`SelfManaged::ensure`]. Each ends with a write of ours or of another replica, and no more than a
 /// few writes are needed in all.
-const ROUNDS: u32 = 10;
+const MAX_ROUNDS: u32 = 10;
 /// Longest pause after a conflict, and shortest after a failure.
-const PAUSE: Duration = Duration::from_millis(200);
+const MIN_PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause after failures.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 const FIELD_MANAGER: &str = "operating-certificates";
 
 /// Where the certificates live and who must know them.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct SyncTarget {
     /// Namespace of the Secret.
     pub namespace: String,
     /// Name of the Secret; `webhook-certs` in a Kuperator cluster (contract 4.5).
@@ -49,17 +51,17 @@ pub struct Target {
 pub struct SelfManaged {
     secrets: Api<Secret>,
     configurations: [Api<DynamicObject>; 2],
-    target: Target,
-    names: Names,
-    policy: Policy,
-    resolver: Arc<Resolver>,
+    target: SyncTarget,
+    names: CertificateNames,
+    policy: RenewalPolicy,
+    resolver: Arc<CertificateResolver>,
     /// Whom to tell the segments of the webhook paths; without, plain paths are published.
-    doors: Option<Arc<Doors>>,
+    doors: Option<Arc<PathGuard>>,
     wake: Arc<Notify>,
 }
 
 /// One attempt.
-enum Round {
+enum SyncRound {
     /// Everything is in line.
     Done(Material),
     /// Something was written: look again.
@@ -72,10 +74,10 @@ impl SelfManaged {
     /// Certificates for `names` at `target`. Asks nothing yet.
     pub fn new(
         client: Client,
-        target: Target,
-        names: Names,
-        policy: Policy,
-        resolver: Arc<Resolver>,
+        target: SyncTarget,
+        names: CertificateNames,
+        policy: RenewalPolicy,
+        resolver: Arc<CertificateResolver>,
     ) -> SelfManaged {
         let configuration = |kind: &str| {
             let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
@@ -97,7 +99,7 @@ impl SelfManaged {
     }
 
     /// Publishes paths with a segment that nobody can guess, and tells `doors` which.
-    pub fn with_segments(mut self, doors: Arc<Doors>) -> SelfManaged {
+    pub fn with_segments(mut self, doors: Arc<PathGuard>) -> SelfManaged {
         self.doors = Some(doors);
         self
     }
@@ -112,35 +114,38 @@ impl SelfManaged {
     ///
     /// # Errors
     /// [`SyncError`]; what was served before is still served then.
-    pub async fn ensure(&self, now: Timestamp) -> Result<Vec<u8>, SyncError> {
-        for _ in 0..ROUNDS {
-            match self.round(now).await? {
-                Round::Done(material) => {
-                    let pair = Pair::from_pem(&material.tls_crt, &material.tls_key)?;
-                    self.resolver.serve(pair, material.roots(now));
+    pub async fn ensure_certificates(&self, now: Timestamp) -> Result<Vec<u8>, SyncError> {
+        for _ in 0..MAX_ROUNDS {
+            match self.sync_once(now).await? {
+                SyncRound::Done(material) => {
+                    let pair = CertificatePair::from_pem(&material.tls_crt, &material.tls_key)?;
+                    self.resolver.serve_pair(pair, material.roots(now));
                     return Ok(material.ca_crt);
                 }
-                Round::Written => {}
-                Round::Lost => sleep(PAUSE.mul_f64(rand::random())).await,
+                SyncRound::Written => {}
+                SyncRound::Lost => sleep(MIN_PAUSE.mul_f64(rand::random())).await,
             }
         }
-        Err(SyncError::Contended(ROUNDS))
+        Err(SyncError::Contended(MAX_ROUNDS))
     }
 
     /// Does so every `period` at the time that `now` tells, and sooner after a failure, until `stop`.
     pub async fn run(self, period: Duration, now: fn() -> Timestamp, stop: CancellationToken) {
         let mut failures = 0;
         loop {
-            let pause = match stop.run_until_cancelled(self.ensure(now())).await {
+            let pause = match stop
+                .run_until_cancelled(self.ensure_certificates(now()))
+                .await
+            {
                 None => return,
                 Some(Ok(_)) => {
                     failures = 0;
                     period
                 }
                 Some(Err(error)) => {
-                    self.resolver.keep_because(error.to_string());
+                    self.resolver.report_problem(error.to_string());
                     failures += 1;
-                    period.min(LONGEST_PAUSE.min(PAUSE * 2_u32.saturating_pow(failures)))
+                    period.min(MAX_PAUSE.min(MIN_PAUSE * 2_u32.saturating_pow(failures)))
                 }
             };
             // Spread, so that replicas started together do not ask together for ever.
@@ -157,7 +162,7 @@ impl SelfManaged {
     /// The order matters. The configurations are read before the Secret and written only at the version read: whoever
     /// published newer authorities in between wrote the Secret earlier still, so either their Secret is seen here or
     /// our write conflicts. An old Secret never overwrites what a newer one has published.
-    async fn round(&self, now: Timestamp) -> Result<Round, SyncError> {
+    async fn sync_once(&self, now: Timestamp) -> Result<SyncRound, SyncError> {
         let mut configurations = Vec::new();
         for (api, name) in self
             .configurations
@@ -165,7 +170,7 @@ impl SelfManaged {
             .zip([&self.target.mutating, &self.target.validating])
         {
             let what = format!("getting webhook configuration {name}");
-            if let Some(found) = request(what, api.get_opt(name)).await? {
+            if let Some(found) = send_request(what, api.get_opt(name)).await? {
                 configurations.push((api, found));
             }
         }
@@ -173,65 +178,88 @@ impl SelfManaged {
             "getting Secret {}/{}",
             self.target.namespace, self.target.secret
         );
-        let secret = request(what, self.secrets.get_opt(&self.target.secret)).await?;
+        let secret = send_request(what, self.secrets.get_opt(&self.target.secret)).await?;
         let material = secret
             .as_ref()
             .map(|secret| Material::from_data(&secret.data.clone().unwrap_or_default()));
 
-        let step = assess(material.as_ref(), now, &self.names, &self.policy);
+        let step = next_step(material.as_ref(), now, &self.names, &self.policy);
         let material = match (step, material) {
-            (Step::Keep, Some(material)) => material,
+            (RenewalStep::Keep, Some(material)) => material,
             (step, material) => {
                 tracing::info!(?step, "renewing the webhook certificate");
                 // Without a Secret, what this replica serves tells what the others may be serving still.
                 let former = material.or_else(|| {
                     let served = self.resolver.served()?;
                     Some(Material {
-                        ca_crt: bundle(&served.roots).into_bytes(),
+                        ca_crt: pem_bundle(&served.roots).into_bytes(),
                         ..Material::default()
                     })
                 });
-                let mut material = issue(&step, former.as_ref(), now, &self.names, &self.policy)?;
+                let mut material =
+                    apply_step(&step, former.as_ref(), now, &self.names, &self.policy)?;
                 material.paths = former.map(|former| former.paths).unwrap_or_default();
-                let written = self.write(secret, &material).await?;
-                return Ok(if written { Round::Written } else { Round::Lost });
+                let written = self.write_secret(secret, &material).await?;
+                return Ok(if written {
+                    SyncRound::Written
+                } else {
+                    SyncRound::Lost
+                });
             }
         };
-        let segments = Segments::read(&material.paths);
+        let segments = PathSegments::from_bytes(&material.paths);
         let mut segment = None;
         if let Some(doors) = &self.doors {
-            let entries = configurations.iter().flat_map(|(_, c)| client::entries(c));
+            let entries = configurations
+                .iter()
+                .flat_map(|(_, c)| client_config::webhook_entries(c));
             let found: Vec<_> = entries
-                .map(|e| client::segment(&e["clientConfig"]))
+                .map(|e| client_config::path_segment(&e["clientConfig"]))
                 .collect();
             let is_plain = configurations.len() < self.configurations.len()
                 || found.iter().any(Option::is_none);
             let found: Vec<String> = found.into_iter().flatten().map(str::to_owned).collect();
             if is_plain {
-                doors.saw_plain();
+                doors.allow_plain_paths();
             }
             // Whatever the configurations have, an API server may call by.
-            doors.require(segments.texts().into_iter().chain(found.clone()).collect());
-            if let Some(due) = segments.due(now, &self.policy, &found) {
+            doors.require_segments(
+                segments
+                    .accepted_segments()
+                    .into_iter()
+                    .chain(found.clone())
+                    .collect(),
+            );
+            if let Some(due) = segments.next_segments(now, &self.policy, &found) {
                 let mut material = material;
-                material.paths = due.write();
-                let written = self.write(secret, &material).await?;
-                return Ok(if written { Round::Written } else { Round::Lost });
+                material.paths = due.to_bytes();
+                let written = self.write_secret(secret, &material).await?;
+                return Ok(if written {
+                    SyncRound::Written
+                } else {
+                    SyncRound::Lost
+                });
             }
-            let settled = segments.published(now, &self.policy).map(str::to_owned);
-            let known = segments.texts();
+            let settled = segments
+                .published_segment(now, &self.policy)
+                .map(str::to_owned);
+            let known = segments.accepted_segments();
             segment = settled.or_else(|| found.into_iter().find(|s| known.contains(s)));
         }
         for (api, configuration) in configurations {
-            if !publish(api, &configuration, &material.ca_crt, segment.as_deref()).await? {
-                return Ok(Round::Lost);
+            if !publish_bundle(api, &configuration, &material.ca_crt, segment.as_deref()).await? {
+                return Ok(SyncRound::Lost);
             }
         }
-        Ok(Round::Done(material))
+        Ok(SyncRound::Done(material))
     }
 
     /// Creates the Secret, or replaces it at the version it was read. `false` when another replica was faster.
-    async fn write(&self, secret: Option<Secret>, material: &Material) -> Result<bool, SyncError> {
+    async fn write_secret(
+        &self,
+        secret: Option<Secret>,
+        material: &Material,
+    ) -> Result<bool, SyncError> {
         let params = PostParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PostParams::default()
@@ -241,8 +269,8 @@ impl SelfManaged {
         match secret {
             Some(mut secret) => {
                 material.write_to(secret.data.get_or_insert_default());
-                unless_raced(
-                    request(what, self.secrets.replace(name, &params, &secret)).await,
+                is_write_applied(
+                    send_request(what, self.secrets.replace(name, &params, &secret)).await,
                     &[404, 409],
                 )
             }
@@ -256,8 +284,8 @@ impl SelfManaged {
                     ..Secret::default()
                 };
                 material.write_to(secret.data.get_or_insert_default());
-                unless_raced(
-                    request(what, self.secrets.create(&params, &secret)).await,
+                is_write_applied(
+                    send_request(what, self.secrets.create(&params, &secret)).await,
                     &[409],
                 )
             }
@@ -266,16 +294,17 @@ impl SelfManaged {
 }
 
 /// Sets `caBundle` and the paths in every entry that has others. `false` when the configuration changed since it was read.
-async fn publish(
+async fn publish_bundle(
     api: &Api<DynamicObject>,
     configuration: &DynamicObject,
     bundle: &[u8],
     segment: Option<&str>,
 ) -> Result<bool, SyncError> {
     let bundle = serde_json::to_value(ByteString(bundle.to_vec())).unwrap_or_default();
-    let stale: Vec<Value> = client::entries(configuration)
+    let stale: Vec<Value> = client_config::webhook_entries(configuration)
         .filter_map(|entry| {
-            let change = client::change(&entry["clientConfig"], &bundle, segment)?;
+            let change =
+                client_config::client_config_patch(&entry["clientConfig"], &bundle, segment)?;
             Some(json!({"name": entry["name"], "clientConfig": change}))
         })
         .collect();
@@ -295,8 +324,8 @@ async fn publish(
         ..PatchParams::default()
     };
     let what = format!("patching webhook configuration {name}");
-    unless_raced(
-        request(what, api.patch(&name, &params, &Patch::Strategic(patch))).await,
+    is_write_applied(
+        send_request(what, api.patch(&name, &params, &Patch::Strategic(patch))).await,
         &[404, 409],
     )
 }

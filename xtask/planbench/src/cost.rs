@@ -4,8 +4,8 @@ use std::alloc::System;
 use std::hint::black_box;
 use std::time::Instant;
 
-use operating::domain::collaset::observed::Observed;
-use operating::domain::collaset::planner::plan;
+use operating::domain::collaset::observed::ObservedSet;
+use operating::domain::collaset::planner::plan_set;
 use stats_alloc::{Region, StatsAlloc};
 
 /// Plans of which the fastest counts for the time.
@@ -20,9 +20,9 @@ pub struct Cost {
 }
 
 /// Counts the allocations of one plan. No other thread may allocate meanwhile.
-pub fn of(heap: &StatsAlloc<System>, observed: &Observed) -> Cost {
+pub fn of(heap: &StatsAlloc<System>, observed: &ObservedSet) -> Cost {
     let region = Region::new(heap);
-    let planned = black_box(plan(observed));
+    let planned = black_box(plan_set(observed));
     let change = region.change();
     drop(planned);
     Cost {
@@ -32,10 +32,10 @@ pub fn of(heap: &StatsAlloc<System>, observed: &Observed) -> Cost {
 }
 
 /// How long a plan takes: the fastest of some, as whatever else runs on the machine only ever makes one slower.
-pub fn milliseconds(observed: &Observed) -> f64 {
+pub fn milliseconds(observed: &ObservedSet) -> f64 {
     let runs = (0..RUNS).map(|_| {
         let start = Instant::now();
-        let planned = black_box(plan(observed));
+        let planned = black_box(plan_set(observed));
         let took = start.elapsed();
         drop(planned);
         took.as_secs_f64() * 1e3

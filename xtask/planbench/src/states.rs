@@ -7,18 +7,18 @@ use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use operating::api::resourcecontext::ContextDetail;
 use operating::api::resourcecontext::data::{OWNER, REPLACE_NEW, REPLACE_ORIGIN, REVISION};
-use operating::domain::collaset::claims::hash::hash;
-use operating::domain::collaset::observed::{Claim, Observed, Pool, Revision};
+use operating::domain::collaset::api_refusals::ApiRefusals;
+use operating::domain::collaset::headroom;
+use operating::domain::collaset::observed::{InstancePool, ObservedSet, Pvc, Revision};
 use operating::domain::collaset::plan::RevisionChange;
-use operating::domain::collaset::planner::plan;
-use operating::domain::collaset::refused::Refused;
-use operating::domain::collaset::room;
+use operating::domain::collaset::planner::plan_set;
+use operating::domain::collaset::pvcs::hash::hash_template;
 use operating::domain::pod::Pod;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// A state by its name, and what is observed of a set of so many Pods in it.
-type State = (&'static str, fn(usize) -> Observed);
+type State = (&'static str, fn(usize) -> ObservedSet);
 
 /// The states.
 pub const STATES: [State; 9] = [
@@ -42,31 +42,31 @@ const UID: &str = "set-uid";
 const TIME: &str = "2026-03-01T10:00:00Z";
 
 /// A set that is as its spec says.
-fn settled(size: usize, with_claims: bool) -> Observed {
+fn settled(size: usize, with_claims: bool) -> ObservedSet {
     let mut observed = empty(size, with_claims);
     let revision = revision(&mut observed);
     for id in 0..size {
         member(&mut observed, id, &revision, json!({}));
     }
     mount(&mut observed);
-    let status = plan(&observed).status;
+    let status = plan_set(&observed).status;
     edit(&mut observed, |set| set.status = status);
-    let rest = plan(&observed);
+    let rest = plan_set(&observed);
     assert!(rest.is_empty(), "not settled: {} Pods", rest.pods.len());
     observed
 }
 
 /// The same when it gets another image.
-fn rollout(size: usize, with_claims: bool) -> Observed {
+fn rollout(size: usize, with_claims: bool) -> ObservedSet {
     let mut observed = settled(size, with_claims);
     image(&mut observed, "app:2");
-    let begun = plan(&observed).pods.len();
+    let begun = plan_set(&observed).pods.len();
     assert_eq!(begun, size, "all Pods begin at once");
     observed
 }
 
 /// A rollout by label that has reached all Pods but the last.
-fn labelled(size: usize) -> Observed {
+fn labelled(size: usize) -> ObservedSet {
     let mut observed = empty(size, false);
     let strategy = json!({ "rollingUpdate": { "byLabel": {} } });
     edit(&mut observed, |set| {
@@ -89,7 +89,7 @@ fn labelled(size: usize) -> Observed {
 }
 
 /// A set of Pods that ran to their end. Where names persist, they are made again now, and else later.
-fn ended(size: usize, names_persist: bool) -> Observed {
+fn ended(size: usize, names_persist: bool) -> ObservedSet {
     let mut observed = settled(size, false);
     if names_persist {
         let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
@@ -110,19 +110,19 @@ fn ended(size: usize, names_persist: bool) -> Observed {
 }
 
 /// A set that was deleted without its Pods and claims, and made again.
-fn orphaned(size: usize) -> Observed {
+fn orphaned(size: usize) -> ObservedSet {
     let mut observed = settled(size, true);
     for pod in &mut observed.pods {
         Arc::make_mut(pod).metadata.owner_references.clear();
     }
-    for claim in &mut observed.claims {
+    for claim in &mut observed.pvcs {
         Arc::make_mut(claim).controller = None;
     }
     observed.orphans = std::mem::take(&mut observed.pods);
     observed.pool = None;
     observed.mounts.clear();
     for pod in &observed.orphans {
-        for claim in &pod.spec.claims {
+        for claim in &pod.spec.pvcs {
             observed.mounts.insert(claim.clone(), vec![Arc::clone(pod)]);
         }
     }
@@ -131,7 +131,7 @@ fn orphaned(size: usize) -> Observed {
 
 /// A rollout by Replace. The first third is of the new revision, the next one is in pairs, and the rest waits for places. Half of
 /// the new Pods serve.
-fn replacing(size: usize) -> Observed {
+fn replacing(size: usize) -> ObservedSet {
     let mut observed = empty(size, false);
     let former = revision(&mut observed);
     let third = size / 3;
@@ -162,13 +162,13 @@ fn replacing(size: usize) -> Observed {
     }
     pair(&mut observed, third..2 * third, size);
     mount(&mut observed);
-    let status = plan(&observed).status;
+    let status = plan_set(&observed).status;
     edit(&mut observed, |set| set.status = status);
     observed
 }
 
 /// Nothing but the set.
-fn empty(size: usize, with_claims: bool) -> Observed {
+fn empty(size: usize, with_claims: bool) -> ObservedSet {
     let claims = match with_claims {
         true => vec![claim_template()],
         false => Vec::new(),
@@ -184,17 +184,17 @@ fn empty(size: usize, with_claims: bool) -> Observed {
             "volumeClaimTemplates": claims,
         },
     });
-    Observed {
+    ObservedSet {
         set: Arc::new(typed(set)),
         revisions: Vec::new(),
         pods: Vec::new(),
-        strangers: Vec::new(),
+        pods_to_include: Vec::new(),
         orphans: Vec::new(),
         mounts: BTreeMap::new(),
-        claims: Vec::new(),
+        pvcs: Vec::new(),
         pool: None,
-        pool_bytes: room::MOST,
-        refused: Refused::default(),
+        pool_bytes: headroom::MAX_POOL_BYTES,
+        refused: ApiRefusals::default(),
         ended_until: BTreeMap::new(),
         held: BTreeMap::new(),
         unmanaged: Default::default(),
@@ -234,11 +234,11 @@ fn typed<T: DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap_or_else(|e| unreachable!("{e}"))
 }
 
-fn edit(observed: &mut Observed, change: impl FnOnce(&mut CollaSet)) {
+fn edit(observed: &mut ObservedSet, change: impl FnOnce(&mut CollaSet)) {
     change(Arc::make_mut(&mut observed.set));
 }
 
-fn image(observed: &mut Observed, image: &str) {
+fn image(observed: &mut ObservedSet, image: &str) {
     edit(observed, |set| {
         set.spec.template = typed(template(image));
         set.metadata.generation = set.metadata.generation.map(|g| g + 1);
@@ -246,8 +246,8 @@ fn image(observed: &mut Observed, image: &str) {
 }
 
 /// The revision of the template, which is stored from now on.
-fn revision(observed: &mut Observed) -> Arc<Revision> {
-    let planned = plan(observed).revisions;
+fn revision(observed: &mut ObservedSet) -> Arc<Revision> {
+    let planned = plan_set(observed).revisions;
     let created = planned.into_iter().find_map(|change| match change {
         RevisionChange::Create(revision) => Some((*revision).clone()),
         _ => None,
@@ -271,11 +271,11 @@ fn claim_name(id: usize) -> String {
 }
 
 /// Adds a Pod that serves, its place in the pool and its claim. A label that is null is left out.
-fn member(observed: &mut Observed, id: usize, revision: &Revision, more: Value) {
+fn member(observed: &mut ObservedSet, id: usize, revision: &Revision, more: Value) {
     let templates = &revision.data["spec"]["volumeClaimTemplates"];
     let template = templates.get(0);
     if let Some(template) = template {
-        observed.claims.push(Arc::new(claim(id, template)));
+        observed.pvcs.push(Arc::new(claim(id, template)));
     }
     let volumes = match template {
         Some(_) => {
@@ -330,11 +330,11 @@ fn member(observed: &mut Observed, id: usize, revision: &Revision, more: Value) 
 }
 
 /// The entry of the pool for an instance ID.
-fn place(observed: &mut Observed, id: usize) -> &mut BTreeMap<String, String> {
+fn place(observed: &mut ObservedSet, id: usize) -> &mut BTreeMap<String, String> {
     let pool = observed.pool.get_or_insert_with(|| {
-        Arc::new(Pool {
+        Arc::new(InstancePool {
             name: NAME.to_owned(),
-            ..Pool::default()
+            ..InstancePool::default()
         })
     });
     let contexts = &mut Arc::make_mut(pool).contexts;
@@ -349,7 +349,7 @@ fn place(observed: &mut Observed, id: usize) -> &mut BTreeMap<String, String> {
 }
 
 /// Notes in the pool that the Pods of these IDs are in pairs.
-fn pair(observed: &mut Observed, ids: std::ops::Range<usize>, offset: usize) {
+fn pair(observed: &mut ObservedSet, ids: std::ops::Range<usize>, offset: usize) {
     for id in ids {
         let new = offset + id;
         place(observed, id).insert(REPLACE_NEW.to_owned(), new.to_string());
@@ -357,29 +357,29 @@ fn pair(observed: &mut Observed, ids: std::ops::Range<usize>, offset: usize) {
     }
 }
 
-fn claim(id: usize, template: &Value) -> Claim {
+fn claim(id: usize, template: &Value) -> Pvc {
     let labels = [
         ("app", NAME),
         (keys::CONTROL, keys::CONTROL_VALUE),
         (keys::INSTANCE_ID, &id.to_string()),
         (keys::PVC_TEMPLATE_NAME, "data"),
-        (keys::PVC_TEMPLATE_HASH, &hash(template)),
+        (keys::PVC_TEMPLATE_HASH, &hash_template(template)),
     ];
-    Claim {
+    Pvc {
         name: claim_name(id),
         uid: format!("uid-{}", claim_name(id)),
         labels: labels
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
         controller: Some(UID.to_owned()),
-        ..Claim::default()
+        ..Pvc::default()
     }
 }
 
 /// Notes which Pod mounts which claim.
-fn mount(observed: &mut Observed) {
+fn mount(observed: &mut ObservedSet) {
     for pod in &observed.pods {
-        for claim in &pod.spec.claims {
+        for claim in &pod.spec.pvcs {
             let mounting = observed.mounts.entry(claim.clone()).or_default();
             mounting.push(Arc::clone(pod));
         }

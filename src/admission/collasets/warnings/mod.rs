@@ -1,18 +1,18 @@
 //! What a change of the templates comes to where that may not be what was meant.
 
-mod pace;
+mod update_strategy;
 
 use std::slice::from_ref;
 
 use serde_json::Value;
 
 use crate::api::collaset::CollaSetSpec;
-use crate::domain::collaset::revision::data::{claim_name, same_claims};
-use crate::domain::collaset::strategy::{Policy, Strategy};
+use crate::domain::collaset::revision::data::{have_same_pvc_templates, pvc_template_name};
+use crate::domain::collaset::strategy::{ResolvedStrategy, UpdatePolicy};
 
 /// Each is said when it begins to be so; `old` is the stored spec of an update.
-pub fn of(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
-    let mut warnings = claims(old, new);
+pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
+    let mut warnings = claim_template_warnings(old, new);
     if replaces_claims(new) && !old.is_some_and(replaces_claims) {
         warnings.push(
             "spec.updateStrategy.podUpgradePolicy: with Replace every rollout makes new Pods with new, empty volumes, and the claims \
@@ -31,14 +31,14 @@ pub fn of(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
                 .into(),
         );
     }
-    if leaves_fate_open(new) && !old.is_some_and(has_claims) {
+    if has_undecided_retention(new) && !old.is_some_and(has_claims) {
         warnings.push(
             "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is left out: unlike in a StatefulSet the claims of Pods \
              that are scaled in are deleted, and their data with them; set Retain to keep them, or Delete to say that it is meant"
                 .into(),
         );
     }
-    warnings.extend(pace::of(old, new));
+    warnings.extend(update_strategy::strategy_warnings(old, new));
     let policy = restart_policy(new);
     if let Some(policy) = policy.filter(|_| old.and_then(restart_policy) != policy) {
         warnings.push(format!(
@@ -50,21 +50,21 @@ pub fn of(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
 }
 
 /// Claim templates that are changed or taken out: a claim is never changed, so that means another volume.
-fn claims(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
+fn claim_template_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     let before = old.map_or(&[][..], |old| &old.volume_claim_templates);
-    let fate = match Strategy::of(new).policy {
-        Policy::Replace => {
+    let fate = match ResolvedStrategy::from_spec(new).policy {
+        UpdatePolicy::Replace => {
             "the claims that Pods have now are deleted, even with whenScaled: Retain"
         }
-        Policy::Recreate | Policy::InPlace => {
+        UpdatePolicy::Recreate | UpdatePolicy::InPlace => {
             "the claims that Pods have now are deleted unless whenScaled is Retain"
         }
     };
     let told = before.iter().filter_map(|former| {
-        let name = claim_name(former);
+        let name = pvc_template_name(former);
         let mut templates = new.volume_claim_templates.iter();
-        match templates.find(|template| claim_name(template) == name) {
-            Some(template) if same_claims(from_ref(former), from_ref(template)) => None,
+        match templates.find(|template| pvc_template_name(template) == name) {
+            Some(template) if have_same_pvc_templates(from_ref(former), from_ref(template)) => None,
             Some(_) => Some(format!(
                 "spec.volumeClaimTemplates: {name} is changed: volumes are not expanded, every Pod is made again with a new, \
                  empty one, and {fate}"
@@ -76,7 +76,7 @@ fn claims(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
 }
 
 fn replaces_claims(spec: &CollaSetSpec) -> bool {
-    Strategy::of(spec).policy == Policy::Replace && has_claims(spec)
+    ResolvedStrategy::from_spec(spec).policy == UpdatePolicy::Replace && has_claims(spec)
 }
 
 fn has_claims(spec: &CollaSetSpec) -> bool {
@@ -84,11 +84,11 @@ fn has_claims(spec: &CollaSetSpec) -> bool {
 }
 
 fn retains_scaled(spec: &CollaSetSpec) -> bool {
-    Strategy::of(spec).retain_scaled
+    ResolvedStrategy::from_spec(spec).retain_scaled
 }
 
 /// Whether there are claim templates, and nothing says what becomes of claims in a scale-in.
-fn leaves_fate_open(spec: &CollaSetSpec) -> bool {
+fn has_undecided_retention(spec: &CollaSetSpec) -> bool {
     let scaling = spec.scale_strategy.as_ref();
     let policy = scaling.and_then(|s| s.persistent_volume_claim_retention_policy.as_ref());
     has_claims(spec) && policy.is_none_or(|policy| policy.when_scaled.is_none())
@@ -166,23 +166,23 @@ mod tests {
                 "whenScaled: is no longer Retain",
             ),
         ] {
-            let told = of(Some(&old), &new);
+            let told = spec_warnings(Some(&old), &new);
             assert!(told.len() == 1 && told[0].contains(word), "{told:?}");
-            assert_eq!(of(Some(&new), &new), [""; 0]);
+            assert_eq!(spec_warnings(Some(&new), &new), [""; 0]);
         }
-        assert_eq!(of(None, &restarts("OnFailure")).len(), 1);
+        assert_eq!(spec_warnings(None, &restarts("OnFailure")).len(), 1);
         let mut grown = policy("Replace");
         grown.volume_claim_templates = claims(&[claim("data", "2Gi")]).volume_claim_templates;
-        let told = of(Some(&policy("Replace")), &grown).join(" ");
+        let told = spec_warnings(Some(&policy("Replace")), &grown).join(" ");
         assert!(told.contains("deleted, even with whenScaled"), "{told}");
         let says_open = |new| {
-            of(None, &new)
+            spec_warnings(None, &new)
                 .iter()
                 .any(|w| w.contains("whenScaled: is left out"))
         };
         assert!(says_open(claims(&[claim("data", "1Gi")])));
         assert!(!says_open(retains("Delete")) && !says_open(claims(&[])));
-        let notation = of(
+        let notation = spec_warnings(
             Some(&claims(&[claim("data", "1Gi")])),
             &claims(&[claim("data", "1024Mi"), claim("more", "1Gi")]),
         );

@@ -45,7 +45,11 @@ const SERVER_CLUSTER: &[Access] = &[
         &["get", "list", "watch", "patch"],
     ),
     // The mark of namespaces with rules, which a policy guards. Not `bypass`: the server goes beyond no budget.
-    all(keys::GROUP, &["podtransitionrules"], &[policies::ENFORCE]),
+    all(
+        keys::GROUP,
+        &["podtransitionrules"],
+        &[policies::ENFORCE_VERB],
+    ),
     // Their ledger, by compare-and-swap, and their gauges.
     all(keys::GROUP, &["podtransitionrules/status"], &["patch"]),
     // Whether a user may go beyond the budget of a rule.
@@ -79,13 +83,13 @@ const SERVER_CLUSTER: &[Access] = &[
     Access {
         group: "admissionregistration.k8s.io",
         resources: &["mutatingwebhookconfigurations"],
-        names: &[routes::MUTATING],
+        names: &[routes::MUTATING_CONFIGURATION],
         verbs: &["get", "list", "watch"],
     },
     Access {
         group: "admissionregistration.k8s.io",
         resources: &["validatingwebhookconfigurations"],
-        names: &[routes::VALIDATING],
+        names: &[routes::VALIDATING_CONFIGURATION],
         verbs: &["get", "list", "watch"],
     },
 ];
@@ -140,13 +144,13 @@ const CERTIFICATES_CLUSTER: &[Access] = &[
     Access {
         group: "admissionregistration.k8s.io",
         resources: &["mutatingwebhookconfigurations"],
-        names: &[routes::MUTATING],
+        names: &[routes::MUTATING_CONFIGURATION],
         verbs: &["get", "patch"],
     },
     Access {
         group: "admissionregistration.k8s.io",
         resources: &["validatingwebhookconfigurations"],
-        names: &[routes::VALIDATING],
+        names: &[routes::VALIDATING_CONFIGURATION],
         verbs: &["get", "patch"],
     },
 ];

@@ -14,8 +14,8 @@ use crate::api::keys;
 use crate::api::operationjob::OperationJob;
 use crate::cluster::path::{self, Objects};
 use crate::cluster::pods;
-use crate::domain::explain::{Controller, Observed, may_be_bounded};
-use crate::domain::lifecycle::phases;
+use crate::domain::diagnosis::{ObservedPod, PodController, may_be_bounded};
+use crate::domain::lifecycle::stored_phases;
 use crate::domain::pod::{Owner, Pod};
 
 /// The Pod and what is around it; `None` if there is no such Pod.
@@ -26,7 +26,7 @@ pub async fn observe(
     client: &Client,
     namespace: &str,
     name: &str,
-) -> anyhow::Result<Option<Observed>> {
+) -> anyhow::Result<Option<ObservedPod>> {
     let raw = api::call(
         "get",
         "pods",
@@ -63,7 +63,7 @@ pub async fn observe(
         None => None,
     };
     let bounded =
-        matches!(&controller, Some(Controller::CollaSet(set)) if may_be_bounded(set, &pod));
+        matches!(&controller, Some(PodController::CollaSet(set)) if may_be_bounded(set, &pod));
     let mut others: Vec<Pod> = Vec::new();
     if covered || bounded {
         let listed = api::list(client, all.path(), &labels);
@@ -77,7 +77,7 @@ pub async fn observe(
         }
     }
     let mut jobs = Vec::new();
-    for id in phases(&pod)
+    for id in stored_phases(&pod)
         .into_keys()
         .filter(|id| !["collaset", "pod-delete"].contains(&id.as_str()))
     {
@@ -93,7 +93,7 @@ pub async fn observe(
     let (mut around, missing) = around::observe(client, &pod, covered, deployment.as_deref()).await;
     around.unscheduled = unscheduled;
     notes.extend(missing);
-    Ok(Some(Observed {
+    Ok(Some(ObservedPod {
         pod: Arc::new(pod),
         rules,
         pods: others.into_iter().map(Arc::new).collect(),
@@ -133,7 +133,7 @@ async fn controller(
     client: &Client,
     namespace: &str,
     owner: &Owner,
-) -> anyhow::Result<(Option<Controller>, Option<String>)> {
+) -> anyhow::Result<(Option<PodController>, Option<String>)> {
     let (group, plural) = match owner.kind.as_str() {
         "CollaSet" => {
             path::checked_name(&owner.name)?;
@@ -146,7 +146,9 @@ async fn controller(
             )
             .await?;
             let set = set.filter(|set| set.metadata.uid.as_deref() == Some(&owner.uid));
-            let set = set.map_or(Controller::Gone, |set| Controller::CollaSet(Arc::new(set)));
+            let set = set.map_or(PodController::Gone, |set| {
+                PodController::CollaSet(Arc::new(set))
+            });
             return Ok((Some(set), None));
         }
         "ReplicaSet" => ("/apis/apps/v1", "replicasets"),
@@ -165,13 +167,13 @@ async fn controller(
     let found = api::call("get", plural, Some(namespace), read).await?;
     let found = found.filter(|workload| workload.metadata.uid == owner.uid);
     let Some(workload) = found else {
-        return Ok((Some(Controller::Gone), None));
+        return Ok((Some(PodController::Gone), None));
     };
     let mut owners = workload.metadata.owner_references.into_iter();
     let deployment = owners.find(|owner| owner.controller && owner.kind == "Deployment");
     let replicas = workload.spec.replicas;
     Ok((
-        Some(Controller::Other { replicas }),
+        Some(PodController::Other { replicas }),
         deployment.map(|owner| owner.name),
     ))
 }

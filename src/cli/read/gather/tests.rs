@@ -6,7 +6,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::domain::explain::explain;
+use crate::domain::diagnosis::diagnose;
 
 fn pod(name: &str, available: bool) -> Value {
     let mut labels = json!({ (keys::CONTROL): keys::CONTROL_VALUE, (keys::REVISION): "web-1" });
@@ -58,7 +58,7 @@ async fn said(other_is_available: bool, may_list: bool) -> (Option<String>, Vec<
     });
     let client = Client::new(service, "shop");
     let observed = observe(&client, "shop", "web-0").await.unwrap().unwrap();
-    let explanation = explain(&observed);
+    let explanation = diagnose(&observed);
     (explanation.owner.unwrap().remark, observed.notes)
 }
 

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
 use crate::api::podtransitionrule::{self as api, Unknown};
-use crate::domain::inplace::Before;
+use crate::domain::inplace::ContainerBefore;
 use crate::ledger::protocol::{Claim, Ledger, Operation};
 use crate::ledger::store::{Carried, Claims, Detail, Uid};
 
@@ -131,8 +131,8 @@ fn carried(stored: &api::Claim, operation: Operation) -> Option<Carried> {
     })
 }
 
-fn before(container: &api::ClaimedContainer) -> Before {
-    Before {
+fn before(container: &api::ClaimedContainer) -> ContainerBefore {
+    ContainerBefore {
         name: container.name.clone(),
         run: container.container_id.clone(),
         image: u64::from_str_radix(&container.image_hash, 16).ok(),
@@ -195,7 +195,7 @@ fn store(
     }
 }
 
-fn container(before: &Before, carried: Option<&Carried>) -> api::ClaimedContainer {
+fn container(before: &ContainerBefore, carried: Option<&Carried>) -> api::ClaimedContainer {
     let unknown = carried.and_then(|carried| carried.containers.get(&before.name));
     api::ClaimedContainer {
         name: before.name.clone(),

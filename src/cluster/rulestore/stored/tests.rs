@@ -11,13 +11,13 @@ fn claims(attempts: u64, attempt: u64) -> Claims {
         until: Timestamp::UNIX_EPOCH,
         target: Some("digest".into()),
         containers: vec![
-            Before {
+            ContainerBefore {
                 name: "app".into(),
                 run: "run-1".into(),
                 image: Some(7),
                 by_resources: false,
             },
-            Before {
+            ContainerBefore {
                 name: "resized".into(),
                 run: "run-2".into(),
                 image: None,

@@ -2,44 +2,47 @@
 
 use parking_lot::Mutex;
 
-use super::super::call::Halt;
+use super::super::api_request::Halt;
 use super::super::owner;
-use super::Work;
+use super::PlanExecution;
 use crate::api::keys;
-use crate::domain::collaset::plan::Event;
-use crate::domain::wording;
+use crate::domain::collaset::plan::SetEvent;
+use crate::domain::messages;
 
 /// Pods or claims that an Event names at most.
-const NAMED: usize = 20;
+const MAX_NAMED_OBJECTS: usize = 20;
 
 /// Tells of the plan's events, of what was written, and of the failure.
-pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
-    record(work, events);
-    written(work);
+pub fn announce_plan(work: &PlanExecution<'_>, events: &[SetEvent], result: &Result<(), Halt>) {
+    record_events(work, events);
+    announce_written(work);
     if let Err(Halt::Failed(step, _)) = result {
-        failure(work, step.reason(), result);
+        announce_failure(work, step.reason(), result);
     }
 }
 
 /// Tells of what was written: nobody else knows, whoever leads by now.
-pub fn written(work: &Work<'_>) {
-    record(work, &work.told.lock());
-    let about = owner::subject(work.set);
+pub fn announce_written(work: &PlanExecution<'_>) {
+    record_events(work, &work.patch_events.lock());
+    let about = owner::set_object_reference(work.set);
     let created = work.created.lock();
     if !created.is_empty() {
         let names: Vec<&str> = created.iter().map(String::as_str).collect();
-        let message = format!("created {}", wording::listed(&names, NAMED));
+        let message = format!(
+            "created {}",
+            messages::list_names(&names, MAX_NAMED_OBJECTS)
+        );
         let recorder = &work.context.events;
         recorder.record_text(&about, false, "SuccessfulCreate", &message);
     }
     // From what was written and not from the plan: a claim that is mounted, or whose deletion is refused, stays.
-    claims(work, &work.deleted_claims, "ClaimDeleted", |names| {
+    announce_pvcs(work, &work.deleted_claims, "ClaimDeleted", |names| {
         format!("deleted claims that no Pod of the CollaSet needs any more: {names}")
     });
-    claims(work, &work.kept, "ClaimKept", |names| {
+    announce_pvcs(work, &work.retained_pvcs, "ClaimKept", |names| {
         format!("keeps claims that it does not own, and never deletes them: {names}")
     });
-    claims(work, &work.let_go, "ClaimLetGo", |names| {
+    announce_pvcs(work, &work.released_pvcs, "ClaimLetGo", |names| {
         format!(
             "let go of claims that were kept: {names}; no new Pod mounts them while they carry the label {}, and a Pod that was excluded still \
              mounts its own; delete those that nobody needs",
@@ -49,21 +52,26 @@ pub fn written(work: &Work<'_>) {
 }
 
 /// Tells of claims, in words that are made of their names.
-fn claims(work: &Work<'_>, of: &Mutex<Vec<String>>, reason: &str, words: impl Fn(&str) -> String) {
+fn announce_pvcs(
+    work: &PlanExecution<'_>,
+    of: &Mutex<Vec<String>>,
+    reason: &str,
+    words: impl Fn(&str) -> String,
+) {
     let claims = of.lock();
     if claims.is_empty() {
         return;
     }
     let mut names: Vec<&str> = claims.iter().map(String::as_str).collect();
     names.sort_unstable();
-    let message = words(&wording::listed(&names, NAMED));
-    let (recorder, about) = (&work.context.events, owner::subject(work.set));
+    let message = words(&messages::list_names(&names, MAX_NAMED_OBJECTS));
+    let (recorder, about) = (&work.context.events, owner::set_object_reference(work.set));
     recorder.record_text(&about, false, reason, &message);
 }
 
 /// Tells of these.
-pub fn record(work: &Work<'_>, events: &[Event]) {
-    let about = owner::subject(work.set);
+pub fn record_events(work: &PlanExecution<'_>, events: &[SetEvent]) {
+    let about = owner::set_object_reference(work.set);
     for event in events {
         let recorder = &work.context.events;
         recorder.record_text(&about, event.warning, event.reason, &event.message);
@@ -71,9 +79,9 @@ pub fn record(work: &Work<'_>, events: &[Event]) {
 }
 
 /// Tells of a failure, if it is one.
-pub fn failure(work: &Work<'_>, reason: &str, result: &Result<(), Halt>) {
+pub fn announce_failure(work: &PlanExecution<'_>, reason: &str, result: &Result<(), Halt>) {
     if let Err(Halt::Failed(_, message)) = result {
-        let about = owner::subject(work.set);
+        let about = owner::set_object_reference(work.set);
         let recorder = &work.context.events;
         recorder.record_text(&about, true, reason, message);
     }

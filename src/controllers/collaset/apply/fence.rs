@@ -4,19 +4,22 @@
 use kube::core::params::Patch;
 use serde_json::json;
 
-use super::super::call::{Trouble, call};
-use super::Work;
+use super::super::api_request::{RequestError, request_with_deadline};
+use super::PlanExecution;
 use crate::api::keys;
 use crate::cluster::objects::{ClaimObject, write};
 
 /// Gives a new version to those of these claims that the set has, each once until this process sends a deletion of its own. One that is kept is let go, which
 /// must not come late either.
-pub async fn raise(work: &Work<'_>, claims: impl Iterator<Item = &str>) -> Result<(), Trouble> {
+pub async fn fence_pvcs(
+    work: &PlanExecution<'_>,
+    claims: impl Iterator<Item = &str>,
+) -> Result<(), RequestError> {
     for name in claims {
         let (namespace, store) = (work.namespace(), &work.objects().claims);
         let owned = store.get(namespace, name);
-        let owned = owned.filter(|claim| claim.belongs_to(Some(work.uid())));
-        let Some(claim) = owned.filter(|claim| !work.memory.is_fenced(&claim.uid)) else {
+        let owned = owned.filter(|claim| claim.belongs_to_set(Some(work.uid())));
+        let Some(claim) = owned.filter(|claim| !work.memory.is_pvc_fenced(&claim.uid)) else {
             continue;
         };
         let now = (work.context.now)().to_string();
@@ -28,16 +31,16 @@ pub async fn raise(work: &Work<'_>, claims: impl Iterator<Item = &str>) -> Resul
         let object = (namespace, name);
         let request = write::patch::<ClaimObject>(client, objects, object, &patch, false);
         let what = format!("PersistentVolumeClaim {name}");
-        call(&what, request).await?;
+        request_with_deadline(&what, request).await?;
         let now = store.get(namespace, name);
         let now = now.filter(|now| now.uid == claim.uid && !now.terminating);
         let Some(now) = now else {
-            return Err(Trouble::Moved); // the deletion has come first
+            return Err(RequestError::Moved); // the deletion has come first
         };
         if now.resource_version == claim.resource_version {
-            return Err(Trouble::is_not_as_written(&what)); // who takes the annotation out keeps the version
+            return Err(RequestError::not_as_written(&what)); // who takes the annotation out keeps the version
         }
-        work.memory.fence(&claim.uid);
+        work.memory.fence_pvc(&claim.uid);
     }
     Ok(())
 }

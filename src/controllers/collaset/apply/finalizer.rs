@@ -4,25 +4,27 @@ use kube::core::params::Patch;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::super::call::{Halt, Trouble, call};
-use super::super::refusals::Key;
-use super::{Work, events};
+use super::super::api_request::{Halt, RequestError, request_with_deadline};
+use super::super::refusals::RefusalKey;
+use super::{PlanExecution, events};
 use crate::api::keys;
 use crate::cluster::objects::{SetObject, write};
-use crate::domain::collaset::status::Step;
+use crate::domain::collaset::status::FailedStep;
 
 /// Adds it.
-pub async fn add(work: &Work<'_>) -> Result<(), Halt> {
-    let mut all = others(work);
+pub async fn add_finalizer(work: &PlanExecution<'_>) -> Result<(), Halt> {
+    let mut all = other_finalizers(work);
     all.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
-    let done = set(work, &all).await.and_then(|()| holds(work));
-    let done = work.again_if_written(done);
-    events::failure(work, "FailedAddFinalizer", &done);
+    let done = patch_finalizers(work, &all)
+        .await
+        .and_then(|()| check_finalizer_written(work));
+    let done = work.requeue_if_written(done);
+    events::announce_failure(work, "FailedAddFinalizer", &done);
     done
 }
 
 /// That the set has it, as far as the cache knows the answer: otherwise it would be added again and again.
-fn holds(work: &Work<'_>) -> Result<(), Halt> {
+fn check_finalizer_written(work: &PlanExecution<'_>) -> Result<(), Halt> {
     let now = work.objects().sets.get(work.namespace(), work.name());
     let is_there = now.is_none_or(|now| {
         let mut all = now.metadata.finalizers.iter().flatten();
@@ -31,21 +33,21 @@ fn holds(work: &Work<'_>) -> Result<(), Halt> {
     let what = format!("the finalizer of CollaSet {}", work.name());
     match is_there {
         true => Ok(()),
-        false => Err(Trouble::is_not_as_written(&what).halt(Step::Revisions)),
+        false => Err(RequestError::not_as_written(&what).into_halt(FailedStep::Revisions)),
     }
 }
 
 /// Takes it off; the set is gone then, unless others hold it.
-pub async fn remove(work: &Work<'_>) -> Result<(), Halt> {
-    let others = others(work);
-    let done = set(work, &others).await;
-    events::failure(work, "FailedRemoveFinalizer", &done);
+pub async fn remove_finalizer(work: &PlanExecution<'_>) -> Result<(), Halt> {
+    let others = other_finalizers(work);
+    let done = patch_finalizers(work, &others).await;
+    events::announce_failure(work, "FailedRemoveFinalizer", &done);
     match &done {
-        Ok(()) => work.memory.accept(&Key::Finalizer),
+        Ok(()) => work.memory.clear_refusal(&RefusalKey::Finalizer),
         Err(Halt::Failed(_, why)) => {
             let now = Instant::now(); // the next status tells of it
             work.memory
-                .refuse(Key::Finalizer, why, now, work.generation());
+                .record_refusal(RefusalKey::Finalizer, why, now, work.generation());
         }
         Err(_) => {}
     }
@@ -56,7 +58,7 @@ pub async fn remove(work: &Work<'_>) -> Result<(), Halt> {
     done
 }
 
-fn others(work: &Work<'_>) -> Vec<String> {
+fn other_finalizers(work: &PlanExecution<'_>) -> Vec<String> {
     let all = work.set.metadata.finalizers.iter().flatten();
     all.filter(|f| *f != keys::PRE_RECLAIM_FINALIZER)
         .cloned()
@@ -64,7 +66,7 @@ fn others(work: &Work<'_>) -> Vec<String> {
 }
 
 /// A merge patch takes the list as a whole, hence on condition of the version looked at.
-async fn set(work: &Work<'_>, finalizers: &[String]) -> Result<(), Halt> {
+async fn patch_finalizers(work: &PlanExecution<'_>, finalizers: &[String]) -> Result<(), Halt> {
     let metadata = &work.set.metadata;
     let patch = Patch::Merge(json!({ "metadata": {
         "uid": metadata.uid,
@@ -73,7 +75,7 @@ async fn set(work: &Work<'_>, finalizers: &[String]) -> Result<(), Halt> {
     } }));
     let object = (work.namespace(), work.name());
     let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, false);
-    call(&format!("CollaSet {}", work.name()), request)
+    request_with_deadline(&format!("CollaSet {}", work.name()), request)
         .await
-        .map_err(|trouble| trouble.halt(Step::Revisions))
+        .map_err(|trouble| trouble.into_halt(FailedStep::Revisions))
 }

@@ -2,18 +2,18 @@
 //! on it and nothing else; the status tells of it.
 
 mod batch;
-mod claims;
-mod command;
+mod dry_runs;
 mod events;
 mod fence;
 mod finalizer;
-mod leave;
-mod look;
+mod live_state;
+mod orphaning;
 mod pods;
-mod pool;
+mod pvcs;
+mod resource_context;
 mod revisions;
+mod rollout_command;
 mod status;
-mod trials;
 
 use std::mem::take;
 use std::sync::Arc;
@@ -24,45 +24,49 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::super::Context;
-use super::call::{Halt, worse};
-use super::memory::{Memory, SPACING};
+use super::api_request::{Halt, worse_result};
+use super::reconcile_state::{MIN_RECONCILE_INTERVAL, ReconcileState};
 use crate::api::collaset::CollaSet;
 use crate::cluster::objects::Objects;
-use crate::domain::collaset::observed::{Claim, Observed, Pool};
-use crate::domain::collaset::plan::{Event, Plan};
-use crate::domain::collaset::poolless::without_pool;
+use crate::domain::collaset::observed::{InstancePool, ObservedSet, Pvc};
+use crate::domain::collaset::plan::{SetEvent, SetPlan};
+use crate::domain::collaset::pool_write_failure::without_pool_writes;
 use crate::domain::pod::Pod;
 
 /// What the stages work with.
-pub struct Work<'a> {
+pub struct PlanExecution<'a> {
     context: &'a Context,
     set: &'a Arc<CollaSet>,
     /// The pool that the plan was made from.
-    pool: Option<&'a Arc<Pool>>,
+    pool: Option<&'a Arc<InstancePool>>,
     /// The orphans that it was made with.
     orphans: &'a [Arc<Pod>],
-    memory: &'a Memory,
+    memory: &'a ReconcileState,
     /// Whether the plan goes without the revision of the template, which is refused.
     without_revision: bool,
     /// Names of the Pods that have been created.
     created: Mutex<Vec<String>>,
     /// What is told of the patches of Pods that have been written.
-    told: Mutex<Vec<Event>>,
+    patch_events: Mutex<Vec<SetEvent>>,
     /// Names of the claims that have been deleted.
     deleted_claims: Mutex<Vec<String>>,
     /// Names of the claims that are kept since.
-    kept: Mutex<Vec<String>>,
+    retained_pvcs: Mutex<Vec<String>>,
     /// Names of the claims that were kept and have been let go.
-    let_go: Mutex<Vec<String>>,
+    released_pvcs: Mutex<Vec<String>>,
     again: Mutex<Option<Duration>>,
     /// When the plan was made.
     at: Instant,
 }
 
-impl<'a> Work<'a> {
+impl<'a> PlanExecution<'a> {
     /// Work on what was observed.
-    pub fn new(context: &'a Context, observed: &'a Observed, memory: &'a Memory) -> Self {
-        Work {
+    pub fn new(
+        context: &'a Context,
+        observed: &'a ObservedSet,
+        memory: &'a ReconcileState,
+    ) -> Self {
+        PlanExecution {
             context,
             set: &observed.set,
             pool: observed.pool.as_ref(),
@@ -70,10 +74,10 @@ impl<'a> Work<'a> {
             memory,
             without_revision: observed.refused.revision.is_some(),
             created: Mutex::default(),
-            told: Mutex::default(),
+            patch_events: Mutex::default(),
             deleted_claims: Mutex::default(),
-            kept: Mutex::default(),
-            let_go: Mutex::default(),
+            retained_pvcs: Mutex::default(),
+            released_pvcs: Mutex::default(),
             again: Mutex::default(),
             at: Instant::now(),
         }
@@ -109,22 +113,22 @@ impl<'a> Work<'a> {
     }
 
     /// How long a claim is to be left alone that a Pod mounts which the caches do not know. A set that is being deleted lets go of it.
-    fn spares(&self, claim: &Claim, now: Instant) -> Option<Duration> {
+    fn mounted_pvc_backoff(&self, claim: &Pvc, now: Instant) -> Option<Duration> {
         let is_there = self.set.metadata.deletion_timestamp.is_none();
-        let left = self.memory.held(&claim.uid, now);
+        let left = self.memory.hold_remaining(&claim.uid, now);
         left.filter(|_| is_there)
     }
 
     /// Asks for another look if this write was done: no event brings it back, as the caches know already.
-    fn again_if_written<E>(&self, done: Result<(), E>) -> Result<(), E> {
+    fn requeue_if_written<E>(&self, done: Result<(), E>) -> Result<(), E> {
         if done.is_ok() {
-            self.again(SPACING);
+            self.requeue_after(MIN_RECONCILE_INTERVAL);
         }
         done
     }
 
     /// Asks for another look after this time at the latest.
-    fn again(&self, pause: Duration) {
+    fn requeue_after(&self, pause: Duration) {
         let mut again = self.again.lock();
         *again = Some(again.map_or(pause, |known| known.min(pause)));
     }
@@ -132,7 +136,7 @@ impl<'a> Work<'a> {
 
 /// What came of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum ApplyOutcome {
     /// All was written but for what was refused; when to look again although nothing changes.
     All(Option<Duration>),
     /// Something has changed meanwhile.
@@ -142,73 +146,88 @@ pub enum Done {
 }
 
 /// Carries a plan out.
-pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
-    if let Some(nanos) = plan.again_nanos {
-        work.again(Duration::from_nanos(nanos));
+pub async fn apply_plan(work: &PlanExecution<'_>, mut plan: SetPlan) -> ApplyOutcome {
+    if let Some(nanos) = plan.requeue_after_nanos {
+        work.requeue_after(Duration::from_nanos(nanos));
     }
     if plan.add_finalizer {
-        let added = finalizer::add(work).await;
+        let added = finalizer::add_finalizer(work).await;
         if added.is_err() {
-            return end(work, plan, added).await;
+            return finish_plan(work, plan, added).await;
         }
     }
-    let revisions = revisions::write(work, take(&mut plan.revisions)).await;
-    if revisions::must_do_without(work) {
+    let revisions = revisions::write_revisions(work, take(&mut plan.revisions)).await;
+    if revisions::is_template_revision_refused(work) {
         // Nothing of this plan stands without its revision; the next one does without.
-        work.again(SPACING);
-        return Done::All(*work.again.lock());
+        work.requeue_after(MIN_RECONCILE_INTERVAL);
+        return ApplyOutcome::All(*work.again.lock());
     }
     let result = match revisions {
         Err(Halt::Moved | Halt::Collision) => revisions,
-        revisions => worse(revisions, stages(work, &mut plan).await),
+        revisions => worse_result(revisions, run_stages(work, &mut plan).await),
     };
-    end(work, plan, result).await
+    finish_plan(work, plan, result).await
 }
 
 /// What comes last: the status and what is told.
-async fn end(work: &Work<'_>, plan: Plan, mut result: Result<(), Halt>) -> Done {
+async fn finish_plan(
+    work: &PlanExecution<'_>,
+    plan: SetPlan,
+    mut result: Result<(), Halt>,
+) -> ApplyOutcome {
     if !work.context.tenure.holds() {
-        events::written(work);
-        return Done::Moved;
+        events::announce_written(work);
+        return ApplyOutcome::Moved;
     }
     if plan.forget_command {
         // Before the status: it is removed on condition of the version that was looked at.
-        result = worse(result, command::forget(work).await);
+        result = worse_result(result, rollout_command::clear_rollout_command(work).await);
     }
-    let status = status::write(work, (plan.status, &plan.left), &plan.news, &result).await;
-    events::tell(work, &plan.events, &result);
+    let status = status::write_set_status(
+        work,
+        (plan.status, &plan.shortfall),
+        &plan.events_after_status,
+        &result,
+    )
+    .await;
+    events::announce_plan(work, &plan.events, &result);
     if plan.remove_finalizer && result.is_ok() {
-        result = finalizer::remove(work).await;
+        result = finalizer::remove_finalizer(work).await;
     }
     match (result, status) {
-        (Err(Halt::Failed(..)), _) if plan.add_finalizer || plan.remove_finalizer => Done::Failed,
-        (Err(Halt::Moved | Halt::Collision), _) | (_, Err(_)) => Done::Moved,
-        (Ok(()) | Err(Halt::Failed(..)), Ok(())) => Done::All(*work.again.lock()),
+        (Err(Halt::Failed(..)), _) if plan.add_finalizer || plan.remove_finalizer => {
+            ApplyOutcome::Failed
+        }
+        (Err(Halt::Moved | Halt::Collision), _) | (_, Err(_)) => ApplyOutcome::Moved,
+        (Ok(()) | Err(Halt::Failed(..)), Ok(())) => ApplyOutcome::All(*work.again.lock()),
     }
 }
 
-async fn stages(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
-    let (look, seen) = match look::ahead(work, plan).await {
+async fn run_stages(work: &PlanExecution<'_>, plan: &mut SetPlan) -> Result<(), Halt> {
+    let (look, seen) = match live_state::read_for_plan(work, plan).await {
         Ok(look) => (look, Ok(())),
         Err(Halt::Failed(step, message)) => {
-            look::without(plan);
-            (look::Look::default(), Err(Halt::Failed(step, message)))
+            live_state::drop_unverified_changes(plan);
+            (
+                live_state::LiveState::default(),
+                Err(Halt::Failed(step, message)),
+            )
         }
         Err(halt) => return Err(halt),
     };
-    let pool = pool::write(work, plan.pool.clone()).await;
+    let pool = resource_context::write_resource_context(work, plan.pool.clone()).await;
     match pool {
         Err(Halt::Moved | Halt::Collision) => return pool,
         Err(Halt::Failed(..)) => {
             let whole = take(plan);
-            *plan = without_pool(whole, work.pool.map(|pool| &**pool));
+            *plan = without_pool_writes(whole, work.pool.map(|pool| &**pool));
         }
         Ok(()) => {}
     }
-    let unseen = leave::unseen(work, plan).await;
-    let claims = claims::write(work, take(&mut plan.claims), &look).await;
-    let pods = pods::write(work, take(&mut plan.pods), &look).await;
+    let unseen = orphaning::release_uncached_dependents(work, plan).await;
+    let claims = pvcs::write_pvcs(work, take(&mut plan.pvcs), &look).await;
+    let pods = pods::write_pods(work, take(&mut plan.pods), &look).await;
     [seen, pool, unseen, claims, pods]
         .into_iter()
-        .fold(Ok(()), worse)
+        .fold(Ok(()), worse_result)
 }

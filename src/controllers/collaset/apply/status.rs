@@ -6,36 +6,39 @@ use kube::core::params::Patch;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::super::call::{Halt, Trouble, call};
-use super::super::memory::SPACING;
-use super::super::refusals::Key;
-use super::{Work, events};
+use super::super::api_request::{Halt, RequestError, request_with_deadline};
+use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
+use super::super::refusals::RefusalKey;
+use super::{PlanExecution, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::objects::{SetObject, write};
-use crate::domain::collaset::plan::{Event, Left};
-use crate::domain::collaset::status::{Step, failed, news};
+use crate::domain::collaset::plan::{SetEvent, Shortfall};
+use crate::domain::collaset::status::{FailedStep, news, note_failed_step};
 
 /// Writes the planned status, or later if it is too early. `left` is what the set lacks, and `told` what is told once it is stored.
-pub async fn write(
-    work: &Work<'_>,
-    (planned, left): (Option<CollaSetStatus>, &Left),
-    told: &[Event],
+pub async fn write_set_status(
+    work: &PlanExecution<'_>,
+    (planned, left): (Option<CollaSetStatus>, &Shortfall),
+    told: &[SetEvent],
     result: &Result<(), Halt>,
-) -> Result<(), Trouble> {
+) -> Result<(), RequestError> {
     let stored = work.set.status.as_ref();
     let current = stored.cloned().unwrap_or_default();
-    let wanted = wanted(&current, (planned, left), result, (work.context.now)());
-    let Some(status) = difference(stored, &wanted) else {
+    let wanted = desired_status(&current, (planned, left), result, (work.context.now)());
+    let Some(status) = set_status_patch(stored, &wanted) else {
         return Ok(());
     };
     let now = Instant::now();
-    if let Some((left, _)) = work.memory.refused(&Key::Status, now, work.generation()) {
-        work.again(left);
+    if let Some((left, _)) = work
+        .memory
+        .active_refusal(&RefusalKey::Status, now, work.generation())
+    {
+        work.requeue_after(left);
         return Ok(());
     }
-    let pause = work.memory.enter_status(now);
+    let pause = work.memory.begin_status_write(now);
     if let Some(pause) = pause.filter(|_| *result != Err(Halt::Collision)) {
-        work.again(pause);
+        work.requeue_after(pause);
         return Ok(());
     }
     let mut metadata = json!({ "uid": work.uid() });
@@ -49,39 +52,42 @@ pub async fn write(
     let patch = Patch::Merge(json!({ "metadata": metadata, "status": status }));
     let object = (work.namespace(), work.name());
     let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, true);
-    match call(&format!("status of CollaSet {}", work.name()), request).await {
-        Ok(()) => work.memory.accept(&Key::Status),
-        Err(Trouble::Failed(why) | Trouble::Denied(why) | Trouble::Refused(why)) => {
+    match request_with_deadline(&format!("status of CollaSet {}", work.name()), request).await {
+        Ok(()) => work.memory.clear_refusal(&RefusalKey::Status),
+        Err(RequestError::Failed(why) | RequestError::Denied(why) | RequestError::Refused(why)) => {
             let now = Instant::now();
-            let key = Key::Status;
-            work.again(work.memory.refuse(key, &why, now, work.generation()));
+            let key = RefusalKey::Status;
+            work.requeue_after(
+                work.memory
+                    .record_refusal(key, &why, now, work.generation()),
+            );
             // What it says may be all well, and be so no more.
-            events::failure(
+            events::announce_failure(
                 work,
                 "StatusNotWritten",
-                &Err(Halt::Failed(Step::Update, why)),
+                &Err(Halt::Failed(FailedStep::Update, why)),
             );
             return Ok(());
         }
         Err(trouble) => return Err(trouble),
     }
     if wanted.rollout != current.rollout || wanted.current_revision != current.current_revision {
-        work.again(SPACING); // a plan goes by these, and the cache knows them already
+        work.requeue_after(MIN_RECONCILE_INTERVAL); // a plan goes by these, and the cache knows them already
     }
-    if is_edited(work) {
-        work.again(SPACING); // the answer has brought the edit into the cache, so that no event tells of it
+    if is_spec_edited(work) {
+        work.requeue_after(MIN_RECONCILE_INTERVAL); // the answer has brought the edit into the cache, so that no event tells of it
     }
     // Once it is stored, and with what failed: else it might be told again in other words.
     let set = work.set;
     if set.metadata.deletion_timestamp.is_none() {
-        events::record(work, told);
-        events::record(work, &news(stored, &wanted, set.spec.paused));
+        events::record_events(work, told);
+        events::record_events(work, &news(stored, &wanted, set.spec.paused));
     }
     Ok(())
 }
 
 /// Whether the cache has another set by now than the plan was made for, apart from its status.
-fn is_edited(work: &Work<'_>) -> bool {
+fn is_spec_edited(work: &PlanExecution<'_>) -> bool {
     let bare = |metadata: &ObjectMeta| ObjectMeta {
         resource_version: None,
         managed_fields: None,
@@ -92,9 +98,9 @@ fn is_edited(work: &Work<'_>) -> bool {
 }
 
 /// What is planned, with what came of it. What the plan says is read off the objects, and true whatever was refused.
-fn wanted(
+fn desired_status(
     current: &CollaSetStatus,
-    (planned, left): (Option<CollaSetStatus>, &Left),
+    (planned, left): (Option<CollaSetStatus>, &Shortfall),
     result: &Result<(), Halt>,
     now: Timestamp,
 ) -> CollaSetStatus {
@@ -111,7 +117,7 @@ fn wanted(
         }
         Err(Halt::Failed(step, message)) => {
             let what = (*step, message.as_str());
-            failed(&mut status, &current.conditions, what, left, now);
+            note_failed_step(&mut status, &current.conditions, what, left, now);
         }
     }
     status
@@ -119,7 +125,7 @@ fn wanted(
 
 /// The merge patch that turns one status into the other; `None` if they are the same. A first status is written whole, with its
 /// zeros.
-fn difference(current: Option<&CollaSetStatus>, wanted: &CollaSetStatus) -> Option<Value> {
+fn set_status_patch(current: Option<&CollaSetStatus>, wanted: &CollaSetStatus) -> Option<Value> {
     if current.is_none() && *wanted == CollaSetStatus::default() {
         return None; // nothing is planned of it
     }
@@ -168,30 +174,30 @@ mod tests {
     #[test]
     fn only_what_differs_is_written() {
         let a = status(json!({ "replicas": 1, "readyReplicas": 1, "currentRevision": "a" }));
-        assert_eq!(difference(Some(&a), &a), None);
+        assert_eq!(set_status_patch(Some(&a), &a), None);
         let b = status(json!({ "replicas": 2, "readyReplicas": 1 }));
         assert_eq!(
-            difference(Some(&a), &b),
+            set_status_patch(Some(&a), &b),
             Some(json!({ "replicas": 2, "currentRevision": null }))
         );
         let rollout = |rollout: Value| status(json!({ "rollout": rollout }));
         let paused = rollout(json!({ "revision": "r", "step": 2, "command": "promote" }));
         let passed = rollout(json!({ "revision": "r", "step": 3 }));
         assert_eq!(
-            difference(Some(&paused), &passed),
+            set_status_patch(Some(&paused), &passed),
             Some(json!({ "rollout": { "revision": "r", "step": 3, "command": null } }))
         );
     }
 
     #[test]
     fn first_status_is_written_with_its_zeros() {
-        let first = difference(None, &status(json!({ "replicas": 1 }))).unwrap();
+        let first = set_status_patch(None, &status(json!({ "replicas": 1 }))).unwrap();
         assert_eq!(
             (&first["replicas"], &first["readyReplicas"]),
             (&json!(1), &json!(0))
         );
         let nothing = CollaSetStatus::default();
-        assert_eq!(difference(None, &nothing), None);
+        assert_eq!(set_status_patch(None, &nothing), None);
     }
 
     #[test]
@@ -204,10 +210,10 @@ mod tests {
             ]);
             Some(status(json!({ "replicas": 2, "conditions": conditions })))
         };
-        let result = Err(Halt::Failed(Step::ScaleOut, "no quota".into()));
-        let first = wanted(
+        let result = Err(Halt::Failed(FailedStep::ScaleOut, "no quota".into()));
+        let first = desired_status(
             &CollaSetStatus::default(),
-            (planned(), &Left::default()),
+            (planned(), &Shortfall::default()),
             &result,
             at(1),
         );
@@ -218,20 +224,20 @@ mod tests {
             .find(|c| c.type_ == "Scale")
             .unwrap();
         assert_eq!((&*told.status, &*told.message), ("False", "no quota"));
-        let second = wanted(&first, (planned(), &Left::default()), &result, at(2));
-        assert_eq!(difference(Some(&first), &second), None);
-        let mended = wanted(&first, (planned(), &Left::default()), &Ok(()), at(3));
-        assert!(difference(Some(&first), &mended).is_some());
+        let second = desired_status(&first, (planned(), &Shortfall::default()), &result, at(2));
+        assert_eq!(set_status_patch(Some(&first), &second), None);
+        let mended = desired_status(&first, (planned(), &Shortfall::default()), &Ok(()), at(3));
+        assert!(set_status_patch(Some(&first), &mended).is_some());
     }
 
     #[test]
     fn failure_of_a_set_that_is_deleted_is_told_by_ready_alone() {
         let conditions = json!([{ "type": "Terminating", "status": "False" }]);
         let planned = Some(status(json!({ "conditions": conditions })));
-        let told = wanted(
+        let told = desired_status(
             &CollaSetStatus::default(),
-            (planned, &Left::default()),
-            &Err(Halt::Failed(Step::ScaleIn, "policy".into())),
+            (planned, &Shortfall::default()),
+            &Err(Halt::Failed(FailedStep::ScaleIn, "policy".into())),
             Timestamp::UNIX_EPOCH,
         );
         let types: Vec<_> = told.conditions.iter().map(|c| &*c.type_).collect();
@@ -242,9 +248,9 @@ mod tests {
     fn a_collision_is_counted() {
         let current = status(json!({ "collisionCount": 2 }));
         let now = Timestamp::UNIX_EPOCH;
-        let after = wanted(
+        let after = desired_status(
             &current,
-            (None, &Left::default()),
+            (None, &Shortfall::default()),
             &Err(Halt::Collision),
             now,
         );

@@ -9,22 +9,23 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::CollaSets;
-use super::apply::{Done, Work, apply};
-use super::memory::{HELD, Memory, SPACING};
-use super::observe::observe;
-use super::refusals::{Key, PAUSES};
+use super::apply::{ApplyOutcome, PlanExecution, apply_plan};
+use super::observe::observe_collaset;
+use super::reconcile_state::{HELD_BACKOFF, MIN_RECONCILE_INTERVAL, ReconcileState};
+use super::refusals::{BACKOFF_RANGE, RefusalKey};
 use crate::api::keys::{self, Family};
 use crate::api::resourcecontext::ContextDetail;
 use crate::cluster::objects::{CachedKind, ClaimObject, PoolObject, SetObject};
 use crate::cluster::queue::Outcome;
 use crate::cluster::tenure::Tenure;
 use crate::controllers::Context;
-use crate::domain::collaset::Operation;
-use crate::domain::collaset::observed::{Claim, Observed, Revision};
+use crate::domain::collaset::SetOperation;
+use crate::domain::collaset::api_refusals::ApiRefusals;
+use crate::domain::collaset::observed::{ObservedSet, Pvc, Revision};
 use crate::domain::collaset::plan::{
-    Ahead, ClaimChange, Event, Ownership, Plan, PodChange, PodPatch, RevisionChange,
+    DryRunChange, OwnershipChange, PodChange, PodPatch, PvcChange, RevisionChange, SetEvent,
+    SetPlan,
 };
-use crate::domain::collaset::refused::Refused;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 use testbed::api::{FakeApi, Refusal};
@@ -37,7 +38,7 @@ const PODS: &str = "/api/v1/namespaces/n/pods";
 struct Bed {
     api: FakeApi,
     context: Arc<Context>,
-    memory: Memory,
+    memory: ReconcileState,
 }
 
 impl Bed {
@@ -52,7 +53,7 @@ impl Bed {
         let bed = Bed {
             api,
             context,
-            memory: Memory::new("set"),
+            memory: ReconcileState::new("set"),
         };
         bed.learn::<SetObject>(SET);
         bed
@@ -65,29 +66,33 @@ impl Bed {
         W::store(&self.context.objects).apply(object.key(), object.keep());
     }
 
-    fn observed(&self) -> Observed {
+    fn observed(&self) -> ObservedSet {
         let objects = &self.context.objects;
-        Observed {
+        ObservedSet {
             set: objects.sets.get("n", "web").unwrap(),
             revisions: Vec::new(),
             pods: Vec::new(),
-            strangers: Vec::new(),
+            pods_to_include: Vec::new(),
             unmanaged: Default::default(),
             orphans: Vec::new(),
             mounts: Default::default(),
-            claims: Vec::new(),
+            pvcs: Vec::new(),
             pool: objects.pools.get("n", "web"),
             pool_bytes: usize::MAX,
-            refused: Refused::default(),
+            refused: ApiRefusals::default(),
             ended_until: Default::default(),
             held: Default::default(),
             now_nanos: 0,
         }
     }
 
-    async fn apply(&self, plan: Plan) -> Done {
+    async fn apply(&self, plan: SetPlan) -> ApplyOutcome {
         let observed = self.observed();
-        apply(&Work::new(&self.context, &observed, &self.memory), plan).await
+        apply_plan(
+            &PlanExecution::new(&self.context, &observed, &self.memory),
+            plan,
+        )
+        .await
     }
 
     /// A Pod that the API server holds.
@@ -137,31 +142,31 @@ fn claim_of(id: i64) -> Value {
 }
 
 /// A plan that creates the claim of an instance ID.
-fn creates_claim(id: i64) -> Plan {
-    Plan {
-        claims: vec![ClaimChange::Create {
+fn creates_claim(id: i64) -> SetPlan {
+    SetPlan {
+        pvcs: vec![PvcChange::Create {
             id,
             template: "data".into(),
             body: claim_of(id),
         }],
-        ..Plan::default()
+        ..SetPlan::default()
     }
 }
 
-fn creates(ids: std::ops::Range<i64>) -> Plan {
+fn creates(ids: std::ops::Range<i64>) -> SetPlan {
     let create = |id| PodChange::Create {
         id,
         body: pod_of(id, "set"),
     };
-    Plan {
+    SetPlan {
         pods: ids.map(create).collect(),
-        ..Plan::default()
+        ..SetPlan::default()
     }
 }
 
 /// A deletion that is told of by an Event.
 fn deletion(pod: Arc<Pod>) -> PodChange {
-    let told = Event {
+    let told = SetEvent {
         warning: false,
         reason: "TargetDeleted",
         message: format!("Pod {} is deleted", pod.metadata.name),
@@ -196,7 +201,7 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
         ..Revision::default()
     }))];
     plan.pool = Some(vec![ContextDetail::default()]);
-    plan.claims = vec![ClaimChange::Create {
+    plan.pvcs = vec![PvcChange::Create {
         id: 0,
         template: "data".into(),
         body: claim_of(0),
@@ -205,7 +210,10 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
     plan.pods.push(deletion(deleted));
     plan.status = Some(serde_json::from_value(json!({ "replicas": 1 })).unwrap());
 
-    assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)));
+    assert_eq!(
+        bed.apply(plan).await,
+        ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
+    );
     let mut requests = bed.api.requests();
     requests[5..8].sort(); // at once: the resize and the deletion, then the patch
     assert_eq!(
@@ -232,7 +240,10 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
     assert_eq!(objects.revisions.controlled_by("n", "set").len(), 1);
     assert_eq!(objects.claims.names_where("n", |_| true).len(), 1);
     // What the Pod cache has to reach is the last write of a Pod.
-    assert_eq!(bed.memory.position(), bed.api.0.lock().version - 1);
+    assert_eq!(
+        bed.memory.required_pod_version(),
+        bed.api.0.lock().version - 1
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -241,17 +252,17 @@ async fn a_create_whose_answer_was_lost_is_not_done_twice() {
     let post = "POST /api/v1/namespaces/n/pods";
     let lost = refusal(post, 504).map(|r| Refusal { done: true, ..r });
     bed.api.refuse(lost);
-    let failed = Done::All(Some(PAUSES.0));
+    let failed = ApplyOutcome::All(Some(BACKOFF_RANGE.0));
     assert_eq!(bed.apply(creates(0..1)).await, failed);
-    tokio::time::sleep(PAUSES.0).await;
+    tokio::time::sleep(BACKOFF_RANGE.0).await;
     bed.api.refuse(None);
-    assert_eq!(bed.apply(creates(0..1)).await, Done::All(None));
+    assert_eq!(bed.apply(creates(0..1)).await, ApplyOutcome::All(None));
     let names: Vec<_> = bed.api.bodies(post);
     assert_eq!(names.len(), 2);
     assert_eq!(names[0]["metadata"]["name"], names[1]["metadata"]["name"]);
     assert_eq!(names[0]["metadata"]["generateName"], "web-");
     // The next Pod of this ID is another.
-    assert_eq!(bed.apply(creates(0..1)).await, Done::All(None));
+    assert_eq!(bed.apply(creates(0..1)).await, ApplyOutcome::All(None));
     assert_ne!(
         bed.api.bodies(post)[2]["metadata"]["name"],
         names[0]["metadata"]["name"]
@@ -261,17 +272,22 @@ async fn a_create_whose_answer_was_lost_is_not_done_twice() {
 #[tokio::test]
 async fn a_name_that_another_has_is_left_to_it() {
     let bed = Bed::new();
-    let name = bed.memory.choose(&super::names::Slot::Pod(0), "web-");
+    let name = bed
+        .memory
+        .choose_name(&super::names::NameSlot::Pod(0), "web-");
     bed.api.put(&format!("{PODS}/{name}"), pod_of(0, "other"));
-    assert_eq!(bed.apply(creates(0..1)).await, Done::Moved);
-    assert_eq!(bed.apply(creates(0..1)).await, Done::All(None));
+    assert_eq!(bed.apply(creates(0..1)).await, ApplyOutcome::Moved);
+    assert_eq!(bed.apply(creates(0..1)).await, ApplyOutcome::All(None));
     assert_eq!(bed.condition("Scale"), Value::Null);
 
     let mut plan = creates(0..1);
     if let PodChange::Create { body, .. } = &mut plan.pods[0] {
         body["metadata"] = json!({ "name": name });
     }
-    assert_eq!(bed.apply(plan).await, Done::All(Some(PAUSES.0)));
+    assert_eq!(
+        bed.apply(plan).await,
+        ApplyOutcome::All(Some(BACKOFF_RANGE.0))
+    );
     let message = bed.condition("Scale")["message"].to_string();
     assert!(
         message.contains("does not belong to this CollaSet"),
@@ -284,7 +300,7 @@ async fn what_is_refused_is_told_once_and_not_asked_for_by_all() {
     let bed = Bed::new();
     bed.api
         .refuse(refusal("POST /api/v1/namespaces/n/pods", 403));
-    let first = Done::All(Some(PAUSES.0));
+    let first = ApplyOutcome::All(Some(BACKOFF_RANGE.0));
     assert_eq!(bed.apply(creates(0..40)).await, first);
     let status = format!("PATCH {SET}/status");
     let post = format!("POST {PODS}");
@@ -296,7 +312,7 @@ async fn what_is_refused_is_told_once_and_not_asked_for_by_all() {
     assert!(message.starts_with("creation of Pod web-") && message.ends_with(": exceeded quota"));
 
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let second = Done::All(Some(PAUSES.0 * 2));
+    let second = ApplyOutcome::All(Some(BACKOFF_RANGE.0 * 2));
     assert_eq!(bed.apply(creates(0..40)).await, second);
     assert_eq!(bed.api.bodies(&status).len(), 1, "the same failure again");
     let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
@@ -318,14 +334,20 @@ async fn what_is_refused_is_left_alone_and_holds_up_nothing_else() {
         plan
     };
     let refused = format!("DELETE {PODS}/web-a");
-    assert_eq!(bed.apply(plan()).await, Done::All(Some(PAUSES.0)));
+    assert_eq!(
+        bed.apply(plan()).await,
+        ApplyOutcome::All(Some(BACKOFF_RANGE.0))
+    );
     let requests = bed.api.requests();
     assert!(requests.contains(&format!("DELETE {PODS}/web-b")));
     assert!(requests.contains(&format!("POST {PODS}")));
-    assert!(matches!(bed.apply(plan()).await, Done::All(Some(_))));
+    assert!(matches!(
+        bed.apply(plan()).await,
+        ApplyOutcome::All(Some(_))
+    ));
     let asked = |bed: &Bed| bed.api.bodies(&refused).len();
     assert_eq!(asked(&bed), 1, "not again so soon");
-    tokio::time::sleep(PAUSES.0).await;
+    tokio::time::sleep(BACKOFF_RANGE.0).await;
     bed.apply(plan()).await;
     assert_eq!(asked(&bed), 2);
 }
@@ -339,9 +361,9 @@ async fn told_of(request: &'static str, status: Value, change: fn(Arc<Pod>) -> P
     let object = bed.api.0.lock().objects[&path].clone();
     let pod = Arc::new(serde_json::from_value(object).unwrap());
     bed.api.refuse(refusal(request, 403));
-    let plan = Plan {
+    let plan = SetPlan {
         pods: vec![change(pod)],
-        ..Plan::default()
+        ..SetPlan::default()
     };
     bed.apply(plan).await;
     bed
@@ -391,7 +413,7 @@ async fn a_revision_that_is_refused_ends_the_plan_and_is_a_fact_of_the_next() {
         data: json!({}),
         ..Revision::default()
     }))];
-    assert!(matches!(bed.apply(plan).await, Done::All(Some(_))));
+    assert!(matches!(bed.apply(plan).await, ApplyOutcome::All(Some(_))));
     assert_eq!(
         bed.api.requests(),
         ["POST /apis/apps/v1/namespaces/n/controllerrevisions"]
@@ -399,7 +421,7 @@ async fn a_revision_that_is_refused_ends_the_plan_and_is_a_fact_of_the_next() {
     let none = || std::iter::empty();
     let facts = bed
         .memory
-        .facts(std::iter::empty(), none(), Instant::now(), 0);
+        .plan_refusals(std::iter::empty(), none(), Instant::now(), 0);
     let why = facts.revision.unwrap();
     assert!(why.contains("exceeded quota"), "{why}");
 }
@@ -407,16 +429,16 @@ async fn a_revision_that_is_refused_ends_the_plan_and_is_a_fact_of_the_next() {
 /// When to look again after a plan that goes without its revision, whose pause ends so long after the plan was made.
 async fn again_without_revision(left: Duration) -> Option<Duration> {
     let bed = Bed::new();
-    let pause = bed
-        .memory
-        .refuse(Key::Revision, "no more of them", Instant::now(), 0);
+    let pause =
+        bed.memory
+            .record_refusal(RefusalKey::Revision, "no more of them", Instant::now(), 0);
     let mut observed = bed.observed();
     observed.refused.revision = Some("no more of them".to_owned());
     tokio::time::advance(pause - left).await;
-    let work = Work::new(&bed.context, &observed, &bed.memory);
+    let work = PlanExecution::new(&bed.context, &observed, &bed.memory);
     tokio::time::advance(left).await;
-    match apply(&work, Plan::default()).await {
-        Done::All(again) => again,
+    match apply_plan(&work, SetPlan::default()).await {
+        ApplyOutcome::All(again) => again,
         other => panic!("{other:?}"),
     }
 }
@@ -424,7 +446,7 @@ async fn again_without_revision(left: Duration) -> Option<Duration> {
 #[tokio::test(start_paused = true)]
 async fn revision_is_tried_again_although_its_pause_ends_while_a_plan_without_it_is_carried_out() {
     let again = again_without_revision(Duration::from_millis(1)).await;
-    assert_eq!(again, Some(SPACING));
+    assert_eq!(again, Some(MIN_RECONCILE_INTERVAL));
 }
 
 /// A refusal of a resize, as the API server gives it for a reason of the Pod or of its node, or of the amount.
@@ -467,9 +489,9 @@ async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
             .labels
             .0
             .insert(keys::REVISION.into(), Some("web-2".into()));
-        let plan = Plan {
+        let plan = SetPlan {
             pods: vec![PodChange::Patch(patch)],
-            ..Plan::default()
+            ..SetPlan::default()
         };
         let done = bed.apply(plan).await;
         let path = format!("PATCH {PODS}/web-a");
@@ -477,37 +499,45 @@ async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
         let none = || std::iter::empty();
         let facts = bed
             .memory
-            .facts([&*pod].into_iter(), none(), Instant::now(), 0);
+            .plan_refusals([&*pod].into_iter(), none(), Instant::now(), 0);
         let denied = [quota, policy, webhook].contains(&message);
-        assert_eq!(facts.resize(&pod, "web-2").is_some(), !denied, "{code}");
+        assert_eq!(
+            facts.resize_refusal(&pod, "web-2").is_some(),
+            !denied,
+            "{code}"
+        );
         assert_eq!(facts.refuses_change(&pod, "web-2"), denied, "{code}");
-        assert_eq!(done, Done::All(Some(SPACING)), "{code}");
-        assert_eq!(facts.resize(&pod, "web-3"), None);
+        assert_eq!(
+            done,
+            ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL)),
+            "{code}"
+        );
+        assert_eq!(facts.resize_refusal(&pod, "web-3"), None);
     }
 }
 
 /// A plan that begins the update of a Pod, and one that makes its change.
-fn update(pod: &Arc<Pod>) -> [Plan; 2] {
+fn update(pod: &Arc<Pod>) -> [SetPlan; 2] {
     let mut begin = PodPatch {
         pod: Arc::clone(pod),
         ..PodPatch::default()
     };
     begin.labels.0.insert("x".into(), Some("1".into()));
-    let mut ahead = Ahead {
+    let mut ahead = DryRunChange {
         revision: "web-2".into(),
-        ..Ahead::default()
+        ..DryRunChange::default()
     };
     ahead.labels.0.insert("y".into(), Some("1".into()));
-    begin.ahead = Some(Arc::new(ahead));
+    begin.dry_run_change = Some(Arc::new(ahead));
     let mut change = PodPatch {
-        ahead: None,
+        dry_run_change: None,
         leads_to: Some("web-2".into()),
         ..begin.clone()
     };
     change.labels.0.insert("y".into(), Some("1".into()));
-    [begin, change].map(|patch| Plan {
+    [begin, change].map(|patch| SetPlan {
         pods: vec![PodChange::Patch(patch)],
-        ..Plan::default()
+        ..SetPlan::default()
     })
 }
 
@@ -541,15 +571,15 @@ async fn pod_that_is_refused_late_is_left_alone_although_others_are_changed() {
         tokio::time::advance(Duration::from_secs(5)).await;
     }
     assert!((8..20).contains(&tries), "{tries} tries in five minutes");
-    bed.memory.forget_late_refusals();
+    bed.memory.clear_late_refusals();
     let tried = bed.api.bodies(&patch).len();
-    tokio::time::advance(PAUSES.1).await;
+    tokio::time::advance(BACKOFF_RANGE.1).await;
     bed.apply(update(&pod("web-a"))[0].clone()).await;
     assert!(bed.api.bodies(&patch).len() > tried, "a command ends that");
 }
 
 /// A plan that begins an update which deletes the Pod, and one that deletes it.
-fn recreation(pod: &Arc<Pod>) -> [Plan; 2] {
+fn recreation(pod: &Arc<Pod>) -> [SetPlan; 2] {
     let mut begin = PodPatch {
         pod: Arc::clone(pod),
         deletes: true,
@@ -557,16 +587,16 @@ fn recreation(pod: &Arc<Pod>) -> [Plan; 2] {
     };
     begin.labels.0.insert("x".into(), Some("1".into()));
     let changes = [PodChange::Patch(begin), deletion(Arc::clone(pod))];
-    changes.map(|change| Plan {
+    changes.map(|change| SetPlan {
         pods: vec![change],
-        ..Plan::default()
+        ..SetPlan::default()
     })
 }
 
-fn facts_of(bed: &Bed, pod: &Pod) -> Refused {
+fn facts_of(bed: &Bed, pod: &Pod) -> ApiRefusals {
     let none = || std::iter::empty();
     bed.memory
-        .facts([pod].into_iter(), none(), Instant::now(), 0)
+        .plan_refusals([pod].into_iter(), none(), Instant::now(), 0)
 }
 
 #[tokio::test(start_paused = true)]
@@ -592,12 +622,12 @@ async fn deletion_that_is_refused_is_tried_before_another_pod_goes_off_traffic()
     let b = Arc::new(
         serde_json::from_value(bed.api.0.lock().objects[&format!("{PODS}/web-b")].clone()).unwrap(),
     );
-    tokio::time::advance(PAUSES.1).await;
+    tokio::time::advance(BACKOFF_RANGE.1).await;
     bed.apply(recreation(&b)[0].clone()).await;
     assert_eq!(patches(&bed), before, "it stays on traffic");
     assert_eq!(bed.api.bodies(&delete(&b)).len(), 1, "tried by a dry run");
     bed.api.refuse(None);
-    tokio::time::advance(PAUSES.1).await;
+    tokio::time::advance(BACKOFF_RANGE.1).await;
     bed.apply(recreation(&b)[0].clone()).await;
     assert_eq!(patches(&bed), before + 1);
 }
@@ -606,7 +636,7 @@ async fn deletion_that_is_refused_is_tried_before_another_pod_goes_off_traffic()
 async fn change_that_fails_several_times_in_a_row_is_taken_for_refused() {
     let bed = Bed::new();
     let pod = bed.pod("web-a");
-    bed.memory.accept_change("another", "web-2");
+    bed.memory.record_accepted_change("another", "web-2");
     bed.api
         .refuse(refusal("PATCH /api/v1/namespaces/n/pods", 500));
     bed.apply(update(&pod)[1].clone()).await;
@@ -630,7 +660,7 @@ async fn pod_whose_dry_run_fails_several_times_takes_no_place_from_others() {
         let begin = || {
             let mut begin = update(&pod)[0].clone();
             if let [PodChange::Patch(patch)] = &mut begin.pods[..] {
-                let ahead = Arc::make_mut(patch.ahead.as_mut().unwrap());
+                let ahead = Arc::make_mut(patch.dry_run_change.as_mut().unwrap());
                 ahead.revision = at.into();
                 ahead.resize.clone_from(&spec);
             }
@@ -647,13 +677,13 @@ async fn pod_whose_dry_run_fails_several_times_takes_no_place_from_others() {
 }
 
 /// Begins the updates of all these Pods in one plan; how many have begun then.
-async fn begun(bed: &Bed, pods: &[Arc<Pod>], plans: fn(&Arc<Pod>) -> [Plan; 2]) -> usize {
-    let begin = Plan {
+async fn begun(bed: &Bed, pods: &[Arc<Pod>], plans: fn(&Arc<Pod>) -> [SetPlan; 2]) -> usize {
+    let begin = SetPlan {
         pods: pods
             .iter()
             .flat_map(|pod| plans(pod)[0].pods.clone())
             .collect(),
-        ..Plan::default()
+        ..SetPlan::default()
     };
     bed.apply(begin).await;
     let begun = pods.iter().filter(|pod| {
@@ -671,7 +701,7 @@ async fn after_a_late_refusal_one_pod_at_a_time_goes_off_traffic() {
         .refuse(refusal("PATCH /api/v1/namespaces/n/pods/web-0", 403));
     bed.apply(update(&pods[0])[1].clone()).await;
     bed.api.refuse(None);
-    tokio::time::advance(PAUSES.1).await;
+    tokio::time::advance(BACKOFF_RANGE.1).await;
     assert_eq!(begun(&bed, &pods, update).await, 1);
 }
 
@@ -683,12 +713,12 @@ async fn after_a_late_refusal_of_deletions_one_pod_at_a_time_goes_off_traffic() 
         .refuse(refusal("DELETE /api/v1/namespaces/n/pods", 403));
     for pod in &pods {
         let mut pod = Pod::clone(pod);
-        let begun = Operation::Update.begin(&pod, true, 1);
+        let begun = SetOperation::Update.begin_labels(&pod, true, 1);
         begun.apply(&mut pod.metadata.labels);
         bed.apply(recreation(&pod.into())[1].clone()).await;
     }
     bed.api.refuse(None);
-    tokio::time::advance(PAUSES.1).await;
+    tokio::time::advance(BACKOFF_RANGE.1).await;
     assert_eq!(begun(&bed, &pods, recreation).await, 1);
 }
 
@@ -700,7 +730,7 @@ async fn refused_deletion_of_a_scale_in_holds_up_no_trial() {
         .refuse(refusal("DELETE /api/v1/namespaces/n/pods/web-a", 403));
     for _ in 0..12 {
         bed.apply(recreation(&gone)[1].clone()).await;
-        tokio::time::advance(PAUSES.1).await;
+        tokio::time::advance(BACKOFF_RANGE.1).await;
     }
     assert_eq!(begun(&bed, &[other], recreation).await, 1);
 }
@@ -715,7 +745,7 @@ async fn refused_after_429(message: &'static str) -> bool {
     assert!(facts_of(&bed, &pod).refuses_change(&pod, "web-2"));
     let answer = refusal(patch, 429).map(|refusal| Refusal { message, ..refusal });
     bed.api.refuse(answer);
-    tokio::time::advance(PAUSES.1).await;
+    tokio::time::advance(BACKOFF_RANGE.1).await;
     bed.apply(update(&pod)[0].clone()).await;
     facts_of(&bed, &pod).refuses_change(&pod, "web-2")
 }
@@ -749,7 +779,7 @@ async fn pod_whose_update_can_not_begin_although_its_dry_run_passes_keeps_no_pla
     bed.apply(begin.clone()).await;
     assert!(facts_of(&bed, &pod).pods.contains(&pod.metadata.uid));
     bed.api.refuse(None);
-    tokio::time::advance(PAUSES.1).await;
+    tokio::time::advance(BACKOFF_RANGE.1).await;
     bed.apply(begin).await;
     assert!(facts_of(&bed, &pod).pods.is_empty());
 }
@@ -762,7 +792,7 @@ async fn a_pool_that_is_refused_keeps_back_what_depends_on_it() {
     let mut plan = creates(0..1);
     plan.pool = Some(vec![ContextDetail::default()]);
     plan.remove_finalizer = true;
-    assert_eq!(bed.apply(plan).await, Done::Failed);
+    assert_eq!(bed.apply(plan).await, ApplyOutcome::Failed);
     assert_eq!(
         bed.api.requests(),
         [
@@ -786,16 +816,19 @@ async fn the_pool_is_written_on_condition_of_what_the_plan_saw() {
     let other = bed.api.0.lock().objects[POOL].clone();
     bed.api.put(POOL, other);
     bed.learn::<PoolObject>(POOL);
-    let plan = Plan {
+    let plan = SetPlan {
         pool: Some(vec![ContextDetail::default()]),
-        ..Plan::default()
+        ..SetPlan::default()
     };
-    let work = Work::new(&bed.context, &observed, &bed.memory);
-    assert_eq!(apply(&work, plan.clone()).await, Done::Moved);
-    assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)));
-    let emptied = Plan {
+    let work = PlanExecution::new(&bed.context, &observed, &bed.memory);
+    assert_eq!(apply_plan(&work, plan.clone()).await, ApplyOutcome::Moved);
+    assert_eq!(
+        bed.apply(plan).await,
+        ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
+    );
+    let emptied = SetPlan {
         pool: Some(Vec::new()),
-        ..Plan::default()
+        ..SetPlan::default()
     };
     bed.apply(emptied).await;
     assert!(bed.observed().pool.is_none());
@@ -806,19 +839,25 @@ async fn a_write_that_admission_holds_is_no_failure_and_waits() {
     let bed = Bed::new();
     let pod = bed.pod("web-a");
     bed.api.refuse(refusal("DELETE", 429));
-    let plan = Plan {
+    let plan = SetPlan {
         pods: vec![deletion(pod)],
-        ..Plan::default()
+        ..SetPlan::default()
     };
-    assert_eq!(bed.apply(plan.clone()).await, Done::All(Some(HELD)));
-    assert!(matches!(bed.apply(plan.clone()).await, Done::All(Some(_))));
+    assert_eq!(
+        bed.apply(plan.clone()).await,
+        ApplyOutcome::All(Some(HELD_BACKOFF))
+    );
+    assert!(matches!(
+        bed.apply(plan.clone()).await,
+        ApplyOutcome::All(Some(_))
+    ));
     assert_eq!(bed.api.requests(), [format!("DELETE {PODS}/web-a")]);
     let told = || bed.api.bodies("POST /api/v1/namespaces/n/events").len();
     assert_eq!(told(), 0, "it is not deleted");
-    tokio::time::sleep(HELD).await;
+    tokio::time::sleep(HELD_BACKOFF).await;
     bed.api.refuse(None);
-    assert_eq!(bed.apply(plan).await, Done::All(None));
-    tokio::time::sleep(SPACING).await;
+    assert_eq!(bed.apply(plan).await, ApplyOutcome::All(None));
+    tokio::time::sleep(MIN_RECONCILE_INTERVAL).await;
     assert_eq!(told(), 1);
 }
 
@@ -832,11 +871,11 @@ async fn a_pod_that_has_moved_on_is_no_failure() {
         ..PodPatch::default()
     };
     patch.labels.0.insert("a".into(), Some("1".into()));
-    let plan = Plan {
+    let plan = SetPlan {
         pods: vec![PodChange::Patch(patch)],
-        ..Plan::default()
+        ..SetPlan::default()
     };
-    assert_eq!(bed.apply(plan).await, Done::Moved);
+    assert_eq!(bed.apply(plan).await, ApplyOutcome::Moved);
     assert_eq!(bed.api.requests(), [format!("PATCH {PODS}/web-a")]);
 }
 
@@ -856,20 +895,23 @@ async fn a_revision_of_other_data_raises_the_collision_count() {
         })
     };
     bed.api.put(path, of(json!({ "other": true })));
-    let plan = || Plan {
+    let plan = || SetPlan {
         revisions: vec![RevisionChange::Create(Arc::new(Revision {
             name: "web-1".into(),
             data: json!({}),
             ..Revision::default()
         }))],
-        ..Plan::default()
+        ..SetPlan::default()
     };
-    assert_eq!(bed.apply(plan()).await, Done::Moved);
+    assert_eq!(bed.apply(plan()).await, ApplyOutcome::Moved);
     let status = bed.observed().set.status.clone().unwrap();
     assert_eq!(status.collision_count, Some(1));
 
     bed.api.put(path, of(json!({})));
-    assert_eq!(bed.apply(plan()).await, Done::All(Some(SPACING)));
+    assert_eq!(
+        bed.apply(plan()).await,
+        ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
+    );
     assert_eq!(bed.observed().set.status.as_ref(), Some(&status));
 }
 
@@ -878,20 +920,24 @@ async fn nothing_is_planned_from_a_cache_older_than_the_own_write() {
     let bed = Bed::new();
     let index = &bed.context.index;
     let set = bed.observed().set;
-    let early = observe(&bed.context, &set, &bed.memory).await;
+    let early = observe_collaset(&bed.context, &set, &bed.memory).await;
     assert!(
         matches!(early, Err(Outcome::After(_))),
         "nothing is listed yet"
     );
     index.replace_pods(Vec::new(), 5);
     index.mark_all_listed();
-    bed.memory.wrote_pod(7);
-    let trailing = observe(&bed.context, &set, &bed.memory).await;
+    bed.memory.record_pod_write(7);
+    let trailing = observe_collaset(&bed.context, &set, &bed.memory).await;
     assert!(matches!(trailing, Err(Outcome::Retry)));
     index.bookmark_pods(7);
-    assert!(observe(&bed.context, &set, &bed.memory).await.is_ok());
+    assert!(
+        observe_collaset(&bed.context, &set, &bed.memory)
+            .await
+            .is_ok()
+    );
     index.following.pods.lose();
-    let silent = observe(&bed.context, &set, &bed.memory).await;
+    let silent = observe_collaset(&bed.context, &set, &bed.memory).await;
     assert!(matches!(silent, Err(Outcome::Retry)));
 }
 
@@ -914,10 +960,14 @@ async fn pod_to_include_that_the_cache_has_yet_to_show_is_waited_for() {
     );
     bed.learn::<SetObject>(SET);
     let set = bed.observed().set;
-    let trailing = observe(&bed.context, &set, &bed.memory).await;
+    let trailing = observe_collaset(&bed.context, &set, &bed.memory).await;
     assert!(matches!(trailing, Err(Outcome::Retry)));
     index.bookmark_pods(bed.api.0.lock().version);
-    assert!(observe(&bed.context, &set, &bed.memory).await.is_ok());
+    assert!(
+        observe_collaset(&bed.context, &set, &bed.memory)
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -931,10 +981,10 @@ async fn new_leader_plans_nothing_before_the_cache_has_what_the_former_one_wrote
     let leader = CollaSets::new(Arc::clone(&bed.context));
     let look = || leader.reconcile(("n".into(), "web".into()));
     assert!(matches!(look().await, Outcome::Retry));
-    tokio::time::advance(SPACING).await;
+    tokio::time::advance(MIN_RECONCILE_INTERVAL).await;
     index.bookmark_pods(written - 1);
     assert!(matches!(look().await, Outcome::Retry));
-    tokio::time::advance(SPACING).await;
+    tokio::time::advance(MIN_RECONCILE_INTERVAL).await;
     index.bookmark_pods(written);
     assert!(!matches!(look().await, Outcome::Retry));
     let status = || bed.api.0.lock().objects[SET]["status"].clone();
@@ -947,10 +997,10 @@ async fn process_that_stood_still_and_leads_no_more_writes_nothing() {
     let pod = bed.pod("web-0");
     Arc::get_mut(&mut bed.context).unwrap().tenure = Tenure::default();
     let mut plan = recreation(&pod)[1].clone();
-    plan.claims.push(ClaimChange::Delete(claim()));
+    plan.pvcs.push(PvcChange::Delete(claim()));
     plan.pods.extend(creates(1..3).pods);
     plan.status = Some(Default::default());
-    assert_eq!(bed.apply(plan).await, Done::Moved);
+    assert_eq!(bed.apply(plan).await, ApplyOutcome::Moved);
     assert_eq!(bed.api.requests(), Vec::<String>::new());
 }
 
@@ -960,10 +1010,13 @@ async fn pod_whose_dry_run_took_long_goes_off_traffic_by_a_newer_plan() {
     let pod = bed.pod("web-0");
     bed.api.0.lock().trial = Duration::from_secs(2);
     let begin = || update(&pod)[0].clone();
-    assert_eq!(bed.apply(begin()).await, Done::All(Some(SPACING)));
+    assert_eq!(
+        bed.apply(begin()).await,
+        ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
+    );
     let patch = format!("PATCH {PODS}/web-0");
     assert_eq!(bed.api.bodies(&patch).len(), 1, "the dry run alone");
-    bed.memory.doubt("web-2"); // by another Pod
+    bed.memory.distrust_revision("web-2"); // by another Pod
     bed.apply(begin()).await;
     let bodies = bed.api.bodies(&patch);
     assert_eq!(bodies.len(), 2, "no other dry run: it would take as long");
@@ -988,7 +1041,7 @@ async fn slow_dry_run_that_has_passed_is_of_its_revision() {
     assert_eq!(begun_and_tried(&bed, "web-0"), (0, 1));
     let mut other = update(&pod)[0].clone();
     if let [PodChange::Patch(patch)] = &mut other.pods[..] {
-        Arc::make_mut(patch.ahead.as_mut().unwrap()).revision = "web-3".into();
+        Arc::make_mut(patch.dry_run_change.as_mut().unwrap()).revision = "web-3".into();
     }
     bed.apply(other).await;
     assert_eq!(begun_and_tried(&bed, "web-0"), (0, 2));
@@ -1028,9 +1081,12 @@ async fn nobody_goes_off_traffic_by_an_old_plan() {
         patch.labels.0.insert(operating, Some("1".into()));
     }
     let observed = bed.observed();
-    let work = Work::new(&bed.context, &observed, &bed.memory);
+    let work = PlanExecution::new(&bed.context, &observed, &bed.memory);
     tokio::time::advance(Duration::from_secs(6)).await;
-    assert_eq!(apply(&work, plan).await, Done::All(Some(SPACING)));
+    assert_eq!(
+        apply_plan(&work, plan).await,
+        ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
+    );
     assert_eq!(bed.api.requests(), Vec::<String>::new());
 }
 
@@ -1054,12 +1110,12 @@ fn mounting(claim: &str) -> Value {
     json!({ "spec": { "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": claim } }] } })
 }
 
-fn claim() -> Arc<Claim> {
-    Arc::new(Claim {
+fn claim() -> Arc<Pvc> {
+    Arc::new(Pvc {
         name: "data".into(),
         uid: "claim".into(),
         resource_version: "1".into(),
-        ..Claim::default()
+        ..Pvc::default()
     })
 }
 
@@ -1067,12 +1123,18 @@ fn claim() -> Arc<Claim> {
 async fn claim_that_an_unseen_pod_mounts_is_not_deleted() {
     let bed = Bed::new();
     put_pod(&bed, "debug", mounting("data"));
-    let plan = || Plan {
-        claims: vec![ClaimChange::Delete(claim())],
-        ..Plan::default()
+    let plan = || SetPlan {
+        pvcs: vec![PvcChange::Delete(claim())],
+        ..SetPlan::default()
     };
-    assert!(matches!(bed.apply(plan()).await, Done::All(Some(_))));
-    assert!(matches!(bed.apply(plan()).await, Done::All(Some(_))));
+    assert!(matches!(
+        bed.apply(plan()).await,
+        ApplyOutcome::All(Some(_))
+    ));
+    assert!(matches!(
+        bed.apply(plan()).await,
+        ApplyOutcome::All(Some(_))
+    ));
     let list = format!("GET {PODS}");
     assert_eq!(
         bed.api.requests(),
@@ -1124,7 +1186,7 @@ async fn claim_that_a_new_pod_mounts_gets_a_version_that_no_earlier_deletion_nam
         .retain(|path, _| !path.contains("/pods/"));
     bed.apply(plan()).await;
     assert_eq!(writes().len(), 3);
-    bed.memory.unfence("c");
+    bed.memory.unfence_pvc("c");
     bed.api
         .0
         .lock()
@@ -1135,7 +1197,7 @@ async fn claim_that_a_new_pod_mounts_gets_a_version_that_no_earlier_deletion_nam
     assert_eq!(writes().len(), 4, "the version is the one that was there");
     let told = bed.condition("Scale")["message"].to_string();
     assert!(told.contains("it is not as it was written"), "{told}");
-    tokio::time::advance(PAUSES.1).await;
+    tokio::time::advance(BACKOFF_RANGE.1).await;
     bed.api.0.lock().mutation =
         Some(|claim| claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
     bed.api
@@ -1143,7 +1205,7 @@ async fn claim_that_a_new_pod_mounts_gets_a_version_that_no_earlier_deletion_nam
         .lock()
         .objects
         .retain(|path, _| !path.contains("/pods/"));
-    assert_eq!(bed.apply(plan()).await, Done::Moved);
+    assert_eq!(bed.apply(plan()).await, ApplyOutcome::Moved);
     assert_eq!(writes().pop(), Some(patch), "the deletion came first");
 }
 
@@ -1151,12 +1213,12 @@ async fn claim_that_a_new_pod_mounts_gets_a_version_that_no_earlier_deletion_nam
 async fn deletion_of_claims_is_told_and_a_refused_one_is_not() {
     let bed = Bed::new();
     let named = |name: &str| {
-        let claim = Claim {
+        let claim = Pvc {
             name: name.into(),
             uid: name.into(),
             ..(*claim()).clone()
         };
-        ClaimChange::Delete(Arc::new(claim))
+        PvcChange::Delete(Arc::new(claim))
     };
     const CLAIMS: &str = "/api/v1/namespaces/n/persistentvolumeclaims";
     for name in ["a", "b", "c"] {
@@ -1169,9 +1231,9 @@ async fn deletion_of_claims_is_told_and_a_refused_one_is_not() {
         "DELETE /api/v1/namespaces/n/persistentvolumeclaims/c",
         403,
     ));
-    let plan = Plan {
-        claims: ["b", "c", "a"].map(named).into(),
-        ..Plan::default()
+    let plan = SetPlan {
+        pvcs: ["b", "c", "a"].map(named).into(),
+        ..SetPlan::default()
     };
     bed.apply(plan).await;
     let deletion = &bed.api.bodies(&format!("DELETE {CLAIMS}/a"))[0];
@@ -1202,18 +1264,18 @@ async fn what_was_written_is_told_by_a_process_that_leads_no_more() {
     let tenure = Tenure::default();
     tenure.renew(Instant::now(), Duration::from_secs(1));
     Arc::get_mut(&mut bed.context).unwrap().tenure = tenure;
-    let said_by_the_next = Event {
+    let said_by_the_next = SetEvent {
         warning: false,
         reason: "RolloutStarted",
         message: String::new(),
     };
-    let plan = Plan {
+    let plan = SetPlan {
         pods: vec![deletion(bed.pod("web-a"))],
         events: vec![said_by_the_next],
-        ..Plan::default()
+        ..SetPlan::default()
     };
     bed.api.0.lock().writing = Duration::from_secs(2);
-    assert_eq!(bed.apply(plan).await, Done::Moved);
+    assert_eq!(bed.apply(plan).await, ApplyOutcome::Moved);
     tokio::time::sleep(Duration::from_secs(10)).await;
     let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
     let reasons: Vec<_> = events.iter().map(|event| &event["reason"]).collect();
@@ -1266,7 +1328,10 @@ async fn pod_is_not_made_on_a_claim_that_an_unseen_pod_mounts() {
     if let PodChange::Create { body, .. } = &mut plan.pods[0] {
         json_patch::merge(body, &mounting("data"));
     }
-    assert_eq!(bed.apply(plan).await, Done::All(Some(PAUSES.0)));
+    assert_eq!(
+        bed.apply(plan).await,
+        ApplyOutcome::All(Some(BACKOFF_RANGE.0))
+    );
     let message = bed.condition("Ready")["message"].to_string();
     assert!(
         message.contains("Pod debug, which still mounts claim data"),
@@ -1285,20 +1350,20 @@ async fn nothing_is_adopted_for_a_set_that_is_being_deleted() {
     let plan = || {
         let patch = PodPatch {
             pod: bed.pod("web-a"),
-            ownership: Ownership::Adopt,
+            ownership: OwnershipChange::Adopt,
             ..PodPatch::default()
         };
-        Plan {
+        SetPlan {
             pods: vec![PodChange::Patch(patch)],
-            ..Plan::default()
+            ..SetPlan::default()
         }
     };
     selecting(&bed, json!({}));
-    assert_eq!(bed.apply(plan()).await, Done::All(None));
+    assert_eq!(bed.apply(plan()).await, ApplyOutcome::All(None));
     selecting(&bed, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }));
-    assert_eq!(bed.apply(plan()).await, Done::Moved);
+    assert_eq!(bed.apply(plan()).await, ApplyOutcome::Moved);
     selecting(&bed, json!({ "uid": "another" }));
-    assert_eq!(bed.apply(plan()).await, Done::Moved);
+    assert_eq!(bed.apply(plan()).await, ApplyOutcome::Moved);
 }
 
 #[tokio::test]
@@ -1313,11 +1378,14 @@ async fn set_without_a_pool_waits_for_the_cache_to_show_its_orphans() {
     );
     let mut plan = creates(0..1);
     plan.pool = Some(vec![ContextDetail::default()]);
-    assert_eq!(bed.apply(plan.clone()).await, Done::Moved);
-    assert_eq!(bed.memory.position(), bed.api.0.lock().version);
+    assert_eq!(bed.apply(plan.clone()).await, ApplyOutcome::Moved);
+    assert_eq!(bed.memory.required_pod_version(), bed.api.0.lock().version);
     assert_eq!(bed.api.requests(), [format!("GET {PODS}")]);
     bed.api.0.lock().objects.remove(&format!("{PODS}/web-a"));
-    assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)));
+    assert_eq!(
+        bed.apply(plan).await,
+        ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
+    );
 }
 
 #[tokio::test]
@@ -1333,22 +1401,22 @@ async fn pod_without_its_control_label_gets_it_back_instead_of_a_second_one() {
             body["metadata"]["labels"][keys::COMPLETING] = json!("1");
         }
     }
-    assert_eq!(bed.apply(plan).await, Done::All(None));
+    assert_eq!(bed.apply(plan).await, ApplyOutcome::All(None));
     let patch = &bed.api.bodies(&format!("PATCH {PODS}/web-a"))[0]["metadata"];
     assert_eq!(patch["labels"], json!({ (keys::CONTROL): "true" }));
     assert_eq!(bed.api.bodies(&format!("POST {PODS}")).len(), 1);
 }
 
 /// When to look again at the latest.
-fn pause_after(done: Done) -> Duration {
+fn pause_after(done: ApplyOutcome) -> Duration {
     match done {
-        Done::All(Some(pause)) => pause,
-        _ => PAUSES.1,
+        ApplyOutcome::All(Some(pause)) => pause,
+        _ => BACKOFF_RANGE.1,
     }
 }
 
 /// Applies a plan again and again, each time when it asks for it.
-async fn apply_often(bed: &Bed, times: usize, plan: impl Fn() -> Plan) {
+async fn apply_often(bed: &Bed, times: usize, plan: impl Fn() -> SetPlan) {
     for _ in 0..times {
         let done = bed.apply(plan()).await;
         tokio::time::advance(pause_after(done)).await;
@@ -1358,14 +1426,14 @@ async fn apply_often(bed: &Bed, times: usize, plan: impl Fn() -> Plan) {
 #[tokio::test(start_paused = true)]
 async fn what_is_left_alone_is_not_looked_at_again_and_again() {
     let claim = || creates_claim(0);
-    let pool = || Plan {
+    let pool = || SetPlan {
         pool: Some(vec![ContextDetail::default()]),
-        ..Plan::default()
+        ..SetPlan::default()
     };
     for (of, plan) in [
         (
             "POST /api/v1/namespaces/n/persistentvolumeclaims",
-            claim as fn() -> Plan,
+            claim as fn() -> SetPlan,
         ),
         (
             "POST /apis/apps.kusionstack.io/v1alpha1/namespaces/n/resourcecontexts",
@@ -1375,7 +1443,11 @@ async fn what_is_left_alone_is_not_looked_at_again_and_again() {
         let bed = Bed::new();
         bed.api.refuse(refusal(of, 403));
         apply_often(&bed, 20, plan).await;
-        assert_eq!(pause_after(bed.apply(plan()).await), PAUSES.1, "{of}");
+        assert_eq!(
+            pause_after(bed.apply(plan()).await),
+            BACKOFF_RANGE.1,
+            "{of}"
+        );
         let sent = bed.api.requests();
         let sent = sent.iter().filter(|request| request.starts_with(of));
         assert_eq!(sent.count(), 21, "each look tries it: {of}");
@@ -1385,12 +1457,12 @@ async fn what_is_left_alone_is_not_looked_at_again_and_again() {
 #[tokio::test(start_paused = true)]
 async fn position_of_a_rollout_is_gone_by_once_it_is_stored() {
     let bed = Bed::new();
-    let plan = |step: i32| Plan {
+    let plan = |step: i32| SetPlan {
         status: Some(
             serde_json::from_value(json!({ "rollout": { "revision": "r", "step": step } }))
                 .unwrap(),
         ),
-        ..Plan::default()
+        ..SetPlan::default()
     };
     let status = "PATCH /apis/apps.kusionstack.io/v1alpha1/namespaces/n/collasets/web/status";
     bed.api.refuse(refusal(status, 403));
@@ -1401,7 +1473,10 @@ async fn position_of_a_rollout_is_gone_by_once_it_is_stored() {
     assert_eq!(events[0]["reason"], "StatusNotWritten");
     bed.api.refuse(None);
     tokio::time::advance(pause).await;
-    assert_eq!(bed.apply(plan(1)).await, Done::All(Some(SPACING)));
+    assert_eq!(
+        bed.apply(plan(1)).await,
+        ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
+    );
     let body = bed.api.bodies(status).pop().unwrap();
     let version = &body["metadata"]["resourceVersion"];
     assert!(version.is_string(), "one that arrives late is of no use");
@@ -1436,7 +1511,7 @@ async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
         index.mark_all_listed();
         for _ in 0..20 {
             let set = bed.observed().set;
-            let observed = observe(&bed.context, &set, &bed.memory).await;
+            let observed = observe_collaset(&bed.context, &set, &bed.memory).await;
             assert!(observed.is_ok());
             apply_often(&bed, 1, || creates_claim(0)).await;
         }
@@ -1447,7 +1522,7 @@ async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
         bed.api.0.lock().mutation = None;
         let of_claims = |path: &str| path.contains("/persistentvolumeclaims/");
         bed.api.0.lock().objects.retain(|path, _| !of_claims(path));
-        tokio::time::advance(PAUSES.1).await;
+        tokio::time::advance(BACKOFF_RANGE.1).await;
         apply_often(&bed, 1, || creates_claim(0)).await;
         let claims = bed.stored("/persistentvolumeclaims/");
         let [claim] = &claims[..] else {
@@ -1463,7 +1538,7 @@ async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
 #[tokio::test(start_paused = true)]
 async fn name_that_another_instance_has_is_left_to_it_after_a_refusal_too() {
     let bed = Bed::new();
-    type Creation = (&'static str, fn() -> Plan, fn() -> Value);
+    type Creation = (&'static str, fn() -> SetPlan, fn() -> Value);
     let plans: [Creation; 2] = [
         ("pods", || creates(0..1), || pod_of(1, "set")),
         (
@@ -1502,14 +1577,14 @@ async fn revision_that_a_webhook_changes_is_not_made_again_and_again() {
     for take in takes {
         let bed = Bed::new();
         bed.api.0.lock().mutation = Some(take);
-        let plan = || Plan {
+        let plan = || SetPlan {
             revisions: vec![RevisionChange::Create(Arc::new(Revision {
                 name: "web-1".into(),
                 data: json!({ "spec": 1 }),
                 labels: [("app".to_owned(), "web".to_owned())].into(),
                 ..Revision::default()
             }))],
-            ..Plan::default()
+            ..SetPlan::default()
         };
         apply_often(&bed, 20, plan).await;
         let set = bed.api.0.lock().objects[SET].clone();
@@ -1517,7 +1592,7 @@ async fn revision_that_a_webhook_changes_is_not_made_again_and_again() {
         let told = facts_of(&bed, &Pod::default()).revision.unwrap();
         assert!(told.contains("it is not as it was written"), "{told}");
         bed.api.0.lock().mutation = None;
-        tokio::time::advance(PAUSES.1).await;
+        tokio::time::advance(BACKOFF_RANGE.1).await;
         apply_often(&bed, 1, plan).await;
         let path = "/apis/apps/v1/namespaces/n/controllerrevisions/web-1";
         let revision = &bed.api.0.lock().objects[path]["metadata"];
@@ -1535,14 +1610,14 @@ async fn change_of_a_pod_that_a_webhook_takes_out_is_told_and_left_alone() {
                 let metadata = pod["metadata"].as_object_mut();
                 metadata.map(|metadata| metadata.remove("ownerReferences"));
             },
-            |change| change.ownership = Ownership::Adopt,
+            |change| change.ownership = OwnershipChange::Adopt,
         ),
         (
             |pod| {
                 pod["metadata"]["ownerReferences"] =
                     pod_of(0, "set")["metadata"]["ownerReferences"].clone()
             },
-            |change| change.ownership = Ownership::Release,
+            |change| change.ownership = OwnershipChange::Release,
         ),
         (
             |pod| {
@@ -1565,13 +1640,13 @@ async fn change_of_a_pod_that_a_webhook_takes_out_is_told_and_left_alone() {
                 ..PodPatch::default()
             };
             change(&mut patch);
-            Plan {
+            SetPlan {
                 pods: vec![PodChange::Patch(patch)],
-                ..Plan::default()
+                ..SetPlan::default()
             }
         };
         apply_often(&bed, 20, plan).await;
-        assert_eq!(pause_after(bed.apply(plan()).await), PAUSES.1);
+        assert_eq!(pause_after(bed.apply(plan()).await), BACKOFF_RANGE.1);
         let message = bed.condition("Ready")["message"].to_string();
         assert!(message.contains("it is not as it was written"), "{message}");
     }
@@ -1584,16 +1659,19 @@ async fn edit_that_the_answer_to_a_status_brings_is_looked_at() {
         |set| set["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
         |set| set["metadata"]["annotations"] = json!({ (keys::ROLLOUT): "promote" }),
     ];
-    let plan = || Plan {
+    let plan = || SetPlan {
         status: Some(serde_json::from_value(json!({ "replicas": 1 })).unwrap()),
-        ..Plan::default()
+        ..SetPlan::default()
     };
     let bed = Bed::new();
-    assert_eq!(bed.apply(plan()).await, Done::All(None));
+    assert_eq!(bed.apply(plan()).await, ApplyOutcome::All(None));
     for edit in edits {
         let bed = Bed::new();
         bed.api.0.lock().mutation = Some(edit);
-        assert_eq!(bed.apply(plan()).await, Done::All(Some(SPACING)));
+        assert_eq!(
+            bed.apply(plan()).await,
+            ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
+        );
     }
 }
 
@@ -1607,7 +1685,7 @@ async fn claim_of_a_given_name_that_is_not_managed_is_told_with_the_remedy() {
     );
     let plan = || {
         let mut plan = creates_claim(0);
-        if let ClaimChange::Create { body, .. } = &mut plan.claims[0] {
+        if let PvcChange::Create { body, .. } = &mut plan.pvcs[0] {
             body["metadata"]["name"] = json!("web-data-a");
         }
         plan
@@ -1618,7 +1696,7 @@ async fn claim_of_a_given_name_that_is_not_managed_is_told_with_the_remedy() {
                   collaset.kusionstack.io/pvc-template-name=data --overwrite`";
     assert!(message.contains(remedy), "{message}");
     assert!(!message.contains("  "), "{message}");
-    assert_eq!(pause_after(bed.apply(plan()).await), PAUSES.1);
+    assert_eq!(pause_after(bed.apply(plan()).await), BACKOFF_RANGE.1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -1661,7 +1739,7 @@ async fn pod_whose_labels_a_webhook_takes_is_not_made_again_and_again() {
             .lock()
             .objects
             .retain(|path, _| !path.contains("/pods/"));
-        tokio::time::advance(PAUSES.1).await;
+        tokio::time::advance(BACKOFF_RANGE.1).await;
         apply_often(&bed, 1, plan).await;
         let pods = bed.stored("/pods/");
         let [pod] = &pods[..] else { panic!("{pods:?}") };
@@ -1695,11 +1773,11 @@ async fn finalizer_that_a_webhook_takes_is_not_added_again_and_again() {
         let metadata = set["metadata"].as_object_mut();
         metadata.map(|metadata| metadata.remove("finalizers"));
     });
-    let plan = Plan {
+    let plan = SetPlan {
         add_finalizer: true,
-        ..Plan::default()
+        ..SetPlan::default()
     };
-    assert_eq!(bed.apply(plan).await, Done::Failed);
+    assert_eq!(bed.apply(plan).await, ApplyOutcome::Failed);
     let message = bed.condition("Ready")["message"].to_string();
     let told = "the finalizer of CollaSet web: it is not as it was written";
     assert!(message.contains(told), "{message}");
@@ -1717,21 +1795,21 @@ async fn claim_that_is_not_changed_as_asked_is_not_written_again_and_again() {
     let plan = || {
         let mut labels = LabelPatch::default();
         labels.0.insert("x".into(), Some("1".into()));
-        let claim = Claim {
+        let claim = Pvc {
             resource_version: bed.api.0.lock().version.to_string(),
             ..(*claim()).clone()
         };
-        Plan {
-            claims: vec![ClaimChange::Patch {
+        SetPlan {
+            pvcs: vec![PvcChange::Patch {
                 claim: claim.into(),
                 labels,
-                ownership: Ownership::Keep,
+                ownership: OwnershipChange::Keep,
             }],
-            ..Plan::default()
+            ..SetPlan::default()
         }
     };
     apply_often(&bed, 20, plan).await;
-    assert_eq!(pause_after(bed.apply(plan()).await), PAUSES.1);
+    assert_eq!(pause_after(bed.apply(plan()).await), BACKOFF_RANGE.1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -1745,12 +1823,12 @@ async fn set_that_is_deleted_lets_go_of_a_claim_that_was_spared() {
             "ownerReferences": [{ "uid": "set", "controller": true }],
         } }),
     );
-    let plan = || Plan {
-        claims: vec![ClaimChange::Delete(Arc::new(Claim {
+    let plan = || SetPlan {
+        pvcs: vec![PvcChange::Delete(Arc::new(Pvc {
             resource_version: "3".into(),
             ..(*claim()).clone()
         }))],
-        ..Plan::default()
+        ..SetPlan::default()
     };
     bed.apply(plan()).await;
     let mut set = bed.api.0.lock().objects[SET].clone();
@@ -1774,16 +1852,16 @@ async fn pod_of_a_given_name_that_lacks_its_control_label_gets_it_back_or_is_wai
             there["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
         bed.api.put(&format!("{PODS}/web-000"), there);
-        let plan = || Plan {
+        let plan = || SetPlan {
             pods: vec![named_create(0)],
-            ..Plan::default()
+            ..SetPlan::default()
         };
         let done = bed.apply(plan()).await;
         let patches = bed.api.bodies(&format!("PATCH {PODS}/web-000"));
         assert_eq!(patches.len(), usize::from(!terminates));
         if terminates {
             assert!(
-                matches!(done, Done::All(Some(_))),
+                matches!(done, ApplyOutcome::All(Some(_))),
                 "nothing tells of its end"
             );
             let told = bed.condition("Scale")["message"].to_string();
@@ -1799,9 +1877,9 @@ async fn orphans_are_not_looked_for_while_the_pool_is_left_alone() {
     bed.learn::<SetObject>(SET);
     bed.api
         .refuse(refusal("POST /apis/apps.kusionstack.io", 403));
-    let plan = || Plan {
+    let plan = || SetPlan {
         pool: Some(vec![ContextDetail::default()]),
-        ..Plan::default()
+        ..SetPlan::default()
     };
     apply_often(&bed, 10, plan).await;
     let before = bed.api.requests().len();
@@ -1836,9 +1914,9 @@ async fn names_that_are_taken_hold_up_no_other_pod() {
         let wanted = taken + 5;
         apply_often(&bed, rounds, || {
             let missing = (0..wanted).filter(|id| *id < taken || made(&bed, *id..*id + 1) == 0);
-            Plan {
+            SetPlan {
                 pods: missing.map(named_create).collect(),
-                ..Plan::default()
+                ..SetPlan::default()
             }
         })
         .await;
@@ -1869,9 +1947,9 @@ async fn refused_changes_of_many_pods_hold_up_no_other() {
         patch.labels.0.insert("x".into(), Some("1".into()));
         PodChange::Patch(patch)
     };
-    let plan = || Plan {
+    let plan = || SetPlan {
         pods: refused.iter().chain(&free).map(change).collect(),
-        ..Plan::default()
+        ..SetPlan::default()
     };
     apply_often(&bed, 4, plan).await;
     let requests = bed.api.requests();
@@ -1907,15 +1985,18 @@ async fn command_that_can_not_be_removed_is_told_and_left_alone() {
     let bed = Bed::new();
     bed.api
         .refuse(refusal("PATCH /apis/apps.kusionstack.io", 403));
-    let plan = || Plan {
+    let plan = || SetPlan {
         forget_command: true,
-        ..Plan::default()
+        ..SetPlan::default()
     };
     let patch = format!("PATCH {SET}");
-    assert_eq!(bed.apply(plan()).await, Done::All(Some(PAUSES.0)));
+    assert_eq!(
+        bed.apply(plan()).await,
+        ApplyOutcome::All(Some(BACKOFF_RANGE.0))
+    );
     bed.apply(plan()).await;
     assert_eq!(bed.api.bodies(&patch).len(), 1, "not again so soon");
-    tokio::time::sleep(PAUSES.1).await;
+    tokio::time::sleep(BACKOFF_RANGE.1).await;
     let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
     assert_eq!(events[0]["reason"], "RolloutCommandNotRemoved");
     let message = events[0]["message"].to_string();
@@ -1926,7 +2007,10 @@ async fn command_that_can_not_be_removed_is_told_and_left_alone() {
         "the set is none the worse"
     );
     bed.api.refuse(None);
-    assert_eq!(bed.apply(plan()).await, Done::All(Some(SPACING)));
+    assert_eq!(
+        bed.apply(plan()).await,
+        ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
+    );
     assert_eq!(bed.api.bodies(&patch).len(), 2);
 }
 
@@ -1937,7 +2021,7 @@ async fn another_failure_within_a_minute_is_an_event_of_its_own() {
         let refused = refusal("POST /api/v1/namespaces/n/pods", 403);
         bed.api.refuse(refused.map(|r| Refusal { message, ..r }));
         bed.apply(creates(0..1)).await;
-        tokio::time::sleep(PAUSES.0 * 4).await;
+        tokio::time::sleep(BACKOFF_RANGE.0 * 4).await;
     }
     let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
     let told: Vec<_> = events
@@ -1953,20 +2037,20 @@ async fn what_a_patch_comes_to_is_told_once_it_is_written() {
     let bed = Bed::new();
     let pod = bed.pod("web-a");
     let plan = |id: i64| {
-        let told = Event {
+        let told = SetEvent {
             warning: false,
             reason: "IncludeTarget",
             message: format!("under instance ID {id}"),
         };
         let mut patch = PodPatch {
             pod: pod.clone(),
-            told: Some(Box::new(told)),
+            success_event: Some(Box::new(told)),
             ..PodPatch::default()
         };
         patch.labels.0.insert("a".into(), Some(id.to_string()));
-        Plan {
+        SetPlan {
             pods: vec![PodChange::Patch(patch)],
-            ..Plan::default()
+            ..SetPlan::default()
         }
     };
     let told = |bed: &Bed| {
@@ -1979,11 +2063,11 @@ async fn what_a_patch_comes_to_is_told_once_it_is_written() {
     bed.api
         .refuse(refusal("PATCH /api/v1/namespaces/n/pods/web-a", 403));
     bed.apply(plan(1)).await;
-    tokio::time::sleep(PAUSES.0).await;
+    tokio::time::sleep(BACKOFF_RANGE.0).await;
     assert_eq!(told(&bed), [Value::Null; 0]);
     bed.api.refuse(None);
     bed.apply(plan(2)).await;
-    tokio::time::sleep(PAUSES.0).await;
+    tokio::time::sleep(BACKOFF_RANGE.0).await;
     assert_eq!(told(&bed), ["under instance ID 2"]);
 }
 
@@ -2006,9 +2090,9 @@ async fn updates_begin_beside_a_refused_creation_where_pods_are_read_slowly() {
         let claim = json!({ "persistentVolumeClaim": { "claimName": "c" } });
         body["spec"] = json!({ "volumes": [claim] });
         let create = PodChange::Create { id: 3, body };
-        Plan {
+        SetPlan {
             pods: vec![PodChange::Patch(patch), create],
-            ..Plan::default()
+            ..SetPlan::default()
         }
     };
     for _ in 0..20 {
@@ -2040,9 +2124,9 @@ async fn update_that_is_only_tried_begins_with_another_plan() {
             }),
             other => other.clone(),
         });
-        let only_tried = Plan {
+        let only_tried = SetPlan {
             pods: only_tried.collect(),
-            ..Plan::default()
+            ..SetPlan::default()
         };
         let begins = || begun_and_tried(&bed, "web-0").0;
         let (before, requests) = (begins(), bed.api.requests().len());
@@ -2064,7 +2148,7 @@ async fn creations_answered_429_stop_early_and_are_told() {
     let pods = "POST /api/v1/namespaces/n/pods";
     bed.api.refuse(refusal(pods, 429));
     let done = bed.apply(creates(0..200)).await;
-    assert!(matches!(done, Done::All(_)), "{done:?}");
+    assert!(matches!(done, ApplyOutcome::All(_)), "{done:?}");
     assert!(bed.api.bodies(pods).len() <= 16);
     let scale = bed.condition("Scale");
     assert_eq!(scale["status"], "False");

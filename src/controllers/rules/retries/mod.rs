@@ -12,10 +12,10 @@
 //! While the budget has no room, a Deployment may wait for its old ReplicaSet, see [`rollouts::Overhang`]. Then the leader
 //! sets the number of the ReplicaSet back.
 
-pub(super) mod look;
-mod pace;
+mod owner_backoff;
+pub(super) mod owner_state;
 mod released;
-mod set_back;
+mod scale_back;
 mod wake;
 
 use std::cell::OnceCell;
@@ -29,37 +29,37 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::look::Seen;
-use self::pace::{Pace, Turn};
-use self::released::Released;
-use self::set_back::SetBack;
-use self::wake::{Wake, ledgers_of};
-use super::super::{Context, RuleName, room, write_again};
+use self::owner_backoff::{BackoffDecision, OwnerBackoff};
+use self::owner_state::OwnerState;
+use self::released::ReleasedOwners;
+use self::scale_back::ScaleBack;
+use self::wake::{OwnerWake, ledgers_covering_owner};
+use super::super::{Context, RuleName, call_api_again, headroom};
 use super::rollouts::{self, ReplicaSets};
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::sizes::Workload;
 use crate::domain::rules::RuleSet;
-use crate::domain::rules::effect;
-use crate::domain::rules::mark::Mark;
+use crate::domain::rules::conditions;
+use crate::domain::rules::enforcement::NamespaceEnforcement;
 use crate::ledger::store::{RuleKey, Uid};
 
 /// Times that an owner is woken in vain. A StatefulSet with a partition, for example, keeps old Pods on purpose.
-const WAKES: u32 = 8;
+const MAX_WAKES: u32 = 8;
 /// Times that the number of a ReplicaSet is set back in vain. The Deployment controller may set it anew each time.
-const SET_BACKS: u32 = 4;
+const MAX_SCALE_BACKS: u32 = 4;
 
 /// Reason of the Event on a Deployment that cannot go on.
 const ROLLOUT_HELD: &str = "RolloutHeld";
 
 /// An owner: namespace and UID.
-type Key = (String, Uid);
+type OwnerKey = (String, Uid);
 
 /// Remembers when each owner was woken. Kept by the leader only; a new leader starts anew.
 #[derive(Default)]
 pub struct Retries {
-    owners: Mutex<HashMap<Key, Pace>>,
-    set_backs: Mutex<HashMap<Key, Pace>>,
-    released: Released,
+    owners: Mutex<HashMap<OwnerKey, OwnerBackoff>>,
+    set_backs: Mutex<HashMap<OwnerKey, OwnerBackoff>>,
+    released: ReleasedOwners,
     /// Rule objects of which an owner can't be read: admission denies all disruptions.
     denying: Mutex<HashSet<RuleName>>,
     /// Rule objects whose status, which holds the ledger, could not be written the last time. True if it was the ledger: then
@@ -69,39 +69,41 @@ pub struct Retries {
 
 /// What a look at one rule object finds to do.
 #[derive(Default)]
-struct Due {
-    wake: Vec<Wake>,
-    set_back: Vec<SetBack>,
+struct DueActions {
+    wake: Vec<OwnerWake>,
+    set_back: Vec<ScaleBack>,
     /// When to look again.
     again: Option<Duration>,
 }
 
-impl Due {
-    fn look_after(&mut self, pause: Duration) {
-        self.again = sooner(self.again, pause);
+impl DueActions {
+    fn requeue_after(&mut self, pause: Duration) {
+        self.again = shorter_pause(self.again, pause);
     }
 }
 
 /// The shorter of two pauses.
-fn sooner(again: Option<Duration>, pause: Duration) -> Option<Duration> {
+fn shorter_pause(again: Option<Duration>, pause: Duration) -> Option<Duration> {
     again.into_iter().chain([pause]).min()
 }
 
 impl Retries {
     /// The start of a lead. Rules may have been deleted or changed while nobody led: wakes the owners that no rule covers
     /// in the namespaces that hold rules, or have held some lately. Ends when they have been woken, or at `stop`.
-    pub async fn begin(&self, context: &Context, stop: &CancellationToken) {
+    pub async fn begin_term(&self, context: &Context, stop: &CancellationToken) {
         tokio::select! { () = stop.cancelled() => return, () = context.index.wait_listed() => {} }
         let marked: Vec<String> = {
             let state = context.index.read();
             let marked = state.namespaces().filter(|(_, home)| {
                 let labels = home.labels.as_ref();
-                labels.is_some_and(|labels| Mark::of(labels) > Mark::Unruled)
+                labels.is_some_and(|labels| {
+                    NamespaceEnforcement::from_labels(labels) > NamespaceEnforcement::Unruled
+                })
             });
             marked.map(|(name, _)| name.clone()).collect()
         };
         for namespace in &marked {
-            self.release(context, namespace);
+            self.add_released_owners(context, namespace);
         }
         loop {
             let mut again = None::<Duration>;
@@ -109,7 +111,7 @@ impl Retries {
                 let wake = self.wake_released(context, namespace);
                 let pause =
                     tokio::select! { () = stop.cancelled() => return, pause = wake => pause };
-                again = pause.map_or(again, |pause| sooner(again, pause));
+                again = pause.map_or(again, |pause| shorter_pause(again, pause));
             }
             let Some(pause) = again else {
                 return;
@@ -120,17 +122,17 @@ impl Retries {
 
     /// A rule object of the namespace is gone or was edited: the owners that no rule covers any more are to be woken, by
     /// [`Retries::wake_released`].
-    pub fn release(&self, context: &Context, namespace: &str) {
-        self.released.add(context, namespace);
+    pub fn add_released_owners(&self, context: &Context, namespace: &str) {
+        self.released.add_uncovered_owners(context, namespace);
     }
 
     /// Wakes released owners that are due. Returns when to call again, if there is a reason to.
     pub async fn wake_released(&self, context: &Context, namespace: &str) -> Option<Duration> {
-        self.released.wake(context, namespace).await
+        self.released.wake_due_owners(context, namespace).await
     }
 
     /// A rule object is gone.
-    pub fn forget(&self, name: &RuleName) {
+    pub fn forget_rule(&self, name: &RuleName) {
         self.denying.lock().remove(name);
         self.unwritable.lock().remove(name);
     }
@@ -141,7 +143,7 @@ impl Retries {
     }
 
     /// The status of a rule object was written, or could not be.
-    pub fn status_written(&self, name: &RuleName, written: bool) {
+    pub fn record_status_write(&self, name: &RuleName, written: bool) {
         let mut unwritable = self.unwritable.lock();
         match (written, unwritable.get(name)) {
             (false, _) => {
@@ -153,22 +155,22 @@ impl Retries {
             // The ledger can be written too, most likely. The wakes that follow at once ask.
             (true, Some(true)) => {
                 drop(unwritable);
-                self.restart(&name.0);
+                self.restart_backoffs(&name.0);
             }
             (true, None) => {}
         }
     }
 
     /// Gives the owners of a namespace all their tries again, because wakes were held back. Returns when to look at them.
-    fn restart(&self, namespace: &str) -> Option<Duration> {
+    fn restart_backoffs(&self, namespace: &str) -> Option<Duration> {
         let (now, mut owners) = (Instant::now(), self.owners.lock());
         let owners = owners.iter_mut().filter(|((of, _), _)| of == namespace);
-        owners.map(|(_, pace)| pace.restart(now)).min()
+        owners.map(|(_, pace)| pace.restart_backoff(now)).min()
     }
 
     /// Wakes the owners below one rule object that have Pods to delete while the budget has room. `denying` says whether
     /// an owner of its Pods can't be read. Returns when to look again, if there is a reason to.
-    pub async fn wake(
+    pub async fn wake_owners(
         &self,
         context: &Context,
         name: &RuleName,
@@ -178,13 +180,13 @@ impl Retries {
             true => self.denying.lock().insert(name.clone()),
             false => self.denying.lock().remove(name),
         };
-        let mut due = self.due(context, name).await;
-        self.send(context, &mut due).await;
+        let mut due = self.collect_due_actions(context, name).await;
+        self.send_due_wakes(context, &mut due).await;
         for back in std::mem::take(&mut due.set_back) {
-            if back.send(context).await
+            if back.send_scale_back(context).await
                 && let Some(pace) = self.set_backs.lock().get_mut(&back.key)
             {
-                due.look_after(pace.wrote(Instant::now()));
+                due.requeue_after(pace.record_owner_write(Instant::now()));
             }
         }
         due.again
@@ -192,7 +194,7 @@ impl Retries {
 
     /// Wakes the owners that are due. An owner that was woken in vain is left alone while a ledger that holds its Pods can't
     /// be written: each deletion would be denied.
-    async fn send(&self, context: &Context, due: &mut Due) {
+    async fn send_due_wakes(&self, context: &Context, due: &mut DueActions) {
         let mut asked = HashMap::new();
         for wake in std::mem::take(&mut due.wake) {
             let mut writable = true;
@@ -203,36 +205,42 @@ impl Retries {
                 }
                 let can = match asked.get(key) {
                     Some(can) => *can,
-                    None => self.ask(context, key, &name, due).await,
+                    None => self.check_ledger_writable(context, key, &name, due).await,
                 };
                 asked.insert(key.clone(), can);
                 writable &= can;
             }
             if !writable {
                 if let Some(pace) = self.owners.lock().get_mut(&wake.key) {
-                    pace.uncount();
+                    pace.reset_tries();
                 }
-            } else if wake.send(context).await
+            } else if wake.send_wake(context).await
                 && let Some(pace) = self.owners.lock().get_mut(&wake.key)
             {
-                due.look_after(pace.wrote(Instant::now()));
+                due.requeue_after(pace.record_owner_write(Instant::now()));
             }
         }
     }
 
     /// Asks the API server whether the ledger of a rule object can be written and is kept.
-    async fn ask(&self, context: &Context, key: &RuleKey, name: &RuleName, due: &mut Due) -> bool {
+    async fn check_ledger_writable(
+        &self,
+        context: &Context,
+        key: &RuleKey,
+        name: &RuleName,
+        due: &mut DueActions,
+    ) -> bool {
         let Some(snapshot) = context.ledgers.latest(key) else {
             return false; // the rule is gone: a look at its end wakes the owners
         };
         let asked = context.ledgers.store().try_swap(key, &snapshot.claims);
         let failing = self.is_unwritable(name);
-        let can = write_again("write a ledger (dry run)", failing, asked).await;
+        let can = call_api_again("write a ledger (dry run)", failing, asked).await;
         match can {
             Ok(true) => {
                 let held_back = self.unwritable.lock().remove(name).unwrap_or(false);
-                if held_back && let Some(pause) = self.restart(&name.0) {
-                    due.look_after(pause);
+                if held_back && let Some(pause) = self.restart_backoffs(&name.0) {
+                    due.requeue_after(pause);
                 }
             }
             Ok(false) | Err(_) => {
@@ -242,9 +250,9 @@ impl Retries {
         can.is_ok_and(|kept| kept)
     }
 
-    async fn due(&self, context: &Context, name: &RuleName) -> Due {
-        let free = self.free(context, name).await;
-        let mut due = Due::default();
+    async fn collect_due_actions(&self, context: &Context, name: &RuleName) -> DueActions {
+        let free = self.count_free_by_owner(context, name).await;
+        let mut due = DueActions::default();
         let state = context.index.read();
         let (Some(home), Some(entry)) = (state.namespace(&name.0), state.rule(&name.0, &name.1))
         else {
@@ -256,7 +264,7 @@ impl Retries {
         let sets = OnceCell::new();
         for uid in entry.tally.owners() {
             let key = (name.0.clone(), uid.clone());
-            let held = |w: &&Workload| look::deletes_more(home, uid, w);
+            let held = |w: &&Workload| owner_state::has_pods_to_delete(home, uid, w);
             let Some(workload) = home.workload(uid).filter(held) else {
                 owners.remove(&key);
                 continue;
@@ -264,25 +272,25 @@ impl Retries {
             let Some(free) = free.get(uid) else {
                 continue; // it began in this very moment: the change brings the rule back here
             };
-            let seen = Seen::of(home, uid, workload, *free);
-            let pod = look::messenger(home, uid).filter(|_| seen.free > 0);
+            let seen = OwnerState::from_owner(home, uid, workload, *free);
+            let pod = owner_state::pod_to_annotate(home, uid).filter(|_| seen.free > 0);
             let Some(pod) = pod else {
                 owners.remove(&key); // room that appears later is news
-                let sets = sets.get_or_init(|| ReplicaSets::of(home));
+                let sets = sets.get_or_init(|| ReplicaSets::from_namespace(home));
                 let place = (&*state, home, entry);
-                self.without_room(context, place, sets, (uid, workload), &mut due);
+                self.handle_no_headroom(context, place, sets, (uid, workload), &mut due);
                 continue;
             };
             let pace = owners.entry(key.clone());
-            let pace = pace.or_insert_with(|| Pace::new(seen, now, WAKES));
-            match pace.turn(seen, now) {
-                Turn::Wake(pause) => {
-                    let rules = ledgers_of(context, &name.0, home, uid);
-                    due.wake.push(Wake::of(&key, pod, pace, rules));
-                    due.look_after(pause);
+            let pace = pace.or_insert_with(|| OwnerBackoff::new(seen, now, MAX_WAKES));
+            match pace.decide_for_state(seen, now) {
+                BackoffDecision::Wake(pause) => {
+                    let rules = ledgers_covering_owner(context, &name.0, home, uid);
+                    due.wake.push(OwnerWake::new_wake(&key, pod, pace, rules));
+                    due.requeue_after(pause);
                 }
-                Turn::Wait(pause) => due.look_after(pause),
-                Turn::Rest => {}
+                BackoffDecision::Wait(pause) => due.requeue_after(pause),
+                BackoffDecision::Rest => {}
             }
         }
         due
@@ -290,7 +298,7 @@ impl Retries {
 
     /// How many Pods of each owner below a rule object may go by all rules, for the owners that have Pods to delete. The
     /// index is read in small parts: a change in between brings the rule back here.
-    async fn free(&self, context: &Context, name: &RuleName) -> HashMap<Uid, usize> {
+    async fn count_free_by_owner(&self, context: &Context, name: &RuleName) -> HashMap<Uid, usize> {
         let (held, rules) = {
             let state = context.index.read();
             let (Some(home), Some(entry)) =
@@ -300,10 +308,11 @@ impl Retries {
             };
             let deletes_more = |uid: &&Uid| {
                 let workload = home.workload(uid);
-                workload.is_some_and(|workload| look::deletes_more(home, uid, workload))
+                workload
+                    .is_some_and(|workload| owner_state::has_pods_to_delete(home, uid, workload))
             };
             let held: Vec<Uid> = entry.tally.owners().filter(deletes_more).cloned().collect();
-            let is_free = held.is_empty() || is_excluded(context, &name.0, home);
+            let is_free = held.is_empty() || is_namespace_excluded(context, &name.0, home);
             // A rule that selects a Pod of an owner has the owner in its counts.
             let rules = home
                 .rules
@@ -312,7 +321,7 @@ impl Retries {
             let rules: Vec<String> = rules.map(|(rule, _)| rule.clone()).collect();
             (held, rules)
         };
-        let closed = self.closed(context, &name.0, rules).await;
+        let closed = self.rules_without_headroom(context, &name.0, rules).await;
         let mut free = HashMap::new();
         for uid in held {
             let pods: Vec<_> = {
@@ -320,14 +329,14 @@ impl Retries {
                 let home = state.namespace(&name.0).into_iter();
                 home.flat_map(|home| home.living(&uid).cloned()).collect()
             };
-            free.insert(uid, look::free(&pods, &closed).await);
+            free.insert(uid, owner_state::count_free_pods(&pods, &closed).await);
         }
         free
     }
 
     /// Those of these rules of a namespace that let no available Pod go. Each is measured on its own: that takes as long as
     /// its claims are many.
-    async fn closed(
+    async fn rules_without_headroom(
         &self,
         context: &Context,
         namespace: &str,
@@ -340,7 +349,7 @@ impl Retries {
                 let state = context.index.read();
                 let entry = state.rule(namespace, &name.1);
                 entry.and_then(|entry| {
-                    let allowed = room::allowed(&context.ledgers, &state, entry)?;
+                    let allowed = headroom::allowed_disruptions(&context.ledgers, &state, entry)?;
                     let denies = allowed == 0 || self.denying.lock().contains(&name);
                     denies.then(|| Arc::clone(&entry.snapshot.rules))
                 })
@@ -352,40 +361,40 @@ impl Retries {
     }
 
     /// An owner has Pods to delete, and the rules let none of them go.
-    fn without_room(
+    fn handle_no_headroom(
         &self,
         context: &Context,
         (state, home, entry): (&State, &Namespace, &Entry),
         sets: &ReplicaSets<'_>,
         (uid, workload): (&Uid, &Workload),
-        due: &mut Due,
+        due: &mut DueActions,
     ) {
         let rules = &entry.snapshot.rules;
         let mut set_backs = self.set_backs.lock();
         set_backs
             .retain(|(namespace, uid), _| *namespace != rules.namespace || home.has_workload(uid));
-        if let Some(overhang) = rollouts::overhang(home, sets, uid, workload) {
-            let (now, seen) = (Instant::now(), overhang.seen(home, uid));
+        if let Some(overhang) = rollouts::find_stuck_scale_down(home, sets, uid, workload) {
+            let (now, seen) = (Instant::now(), overhang.scale_down_state(home, uid));
             let key = (rules.namespace.clone(), uid.clone());
             let pace = set_backs.entry(key);
-            let pace = pace.or_insert_with(|| Pace::new(seen, now, SET_BACKS));
-            let turn = pace.turn(seen, now);
+            let pace = pace.or_insert_with(|| OwnerBackoff::new(seen, now, MAX_SCALE_BACKS));
+            let turn = pace.decide_for_state(seen, now);
             match turn {
-                Turn::Wake(pause) => {
+                BackoffDecision::Wake(pause) => {
                     let set = (uid, workload);
                     due.set_back
-                        .extend(SetBack::of(rules, set, &overhang, pace));
-                    due.look_after(pause);
+                        .extend(ScaleBack::from_stuck_rollout(rules, set, &overhang, pace));
+                    due.requeue_after(pause);
                 }
-                Turn::Wait(pause) => due.look_after(pause),
-                Turn::Rest => {}
+                BackoffDecision::Wait(pause) => due.requeue_after(pause),
+                BackoffDecision::Rest => {}
             }
-            if turn != Turn::Rest && !pace.is_failing() {
+            if turn != BackoffDecision::Rest && !pace.is_failing() {
                 return;
             }
         }
         if let Some((about, message)) =
-            standstill(context, (state, home, entry), sets, uid, workload)
+            stalled_deployment(context, (state, home, entry), sets, uid, workload)
         {
             context.events.record(&about, true, ROLLOUT_HELD, &message);
         }
@@ -393,13 +402,13 @@ impl Retries {
 }
 
 /// Whether the API server sends no requests of the namespace to the webhooks.
-fn is_excluded(context: &Context, namespace: &str, home: &Namespace) -> bool {
+fn is_namespace_excluded(context: &Context, namespace: &str, home: &Namespace) -> bool {
     let own = Some(context.namespace.as_str());
-    effect::exclusion(namespace, home.labels.as_ref(), own).is_some()
+    conditions::exclusion_reason(namespace, home.labels.as_ref(), own).is_some()
 }
 
 /// A Deployment that cannot go on by itself, and why.
-fn standstill(
+fn stalled_deployment(
     context: &Context,
     (state, home, entry): (&State, &Namespace, &Entry),
     sets: &ReplicaSets<'_>,
@@ -407,14 +416,17 @@ fn standstill(
     replica_set: &Workload,
 ) -> Option<(ObjectReference, String)> {
     let rules = &entry.snapshot.rules;
-    let limit = room::gauges(&context.ledgers, state, entry)?.limit;
-    let (deployment, cause) = rollouts::cause(home, sets, rules, uid, replica_set, limit)?;
-    let about = about(rules, replica_set, deployment)?;
-    Some((about, cause.explain(&deployment.name, &rules.name)))
+    let limit = headroom::rule_gauges(&context.ledgers, state, entry)?.limit;
+    let (deployment, cause) = rollouts::stall_cause(home, sets, rules, uid, replica_set, limit)?;
+    let about = deployment_reference(rules, replica_set, deployment)?;
+    Some((
+        about,
+        cause.describe_deployment(&deployment.name, &rules.name),
+    ))
 }
 
 /// What an Event about the Deployment of a ReplicaSet refers to.
-fn about(
+fn deployment_reference(
     rules: &RuleSet,
     replica_set: &Workload,
     deployment: &Workload,

@@ -7,44 +7,48 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::look::{self, Seen};
-use super::pace::{Pace, Turn};
-use super::wake::Wake;
-use super::{Key, sooner};
+use super::owner_backoff::{BackoffDecision, OwnerBackoff};
+use super::owner_state::{self, OwnerState};
+use super::wake::OwnerWake;
+use super::{OwnerKey, shorter_pause};
 use crate::controllers::Context;
 use crate::ledger::store::Uid;
 
 /// Owners that are remembered at a time in one namespace.
-const MOST: usize = 100;
+const MAX_RELEASED_OWNERS: usize = 100;
 /// Times that each is woken: another replica may deny the first deletion because its cache trails.
-const TRIES: u32 = 2;
+const RELEASED_OWNER_TRIES: u32 = 2;
 /// An owner is forgotten after this long: its controller has tried again by itself, at the latest after the 1,000 s that
 /// its back-off lasts at most.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(20);
 
 /// Released owners.
 #[derive(Default)]
-pub struct Released(Mutex<HashMap<Key, Pace>>);
+pub struct ReleasedOwners(Mutex<HashMap<OwnerKey, OwnerBackoff>>);
 
-impl Released {
+impl ReleasedOwners {
     /// Remembers the owners of a namespace that have Pods to delete and that no rule object covers.
-    pub fn add(&self, context: &Context, namespace: &str) {
+    pub fn add_uncovered_owners(&self, context: &Context, namespace: &str) {
         let state = context.index.read();
         let Some(home) = state.namespace(namespace) else {
             return;
         };
         let (now, mut all) = (Instant::now(), self.0.lock());
-        for uid in look::uncovered(home).take(MOST) {
+        for uid in owner_state::uncovered_owners(home).take(MAX_RELEASED_OWNERS) {
             if let Some(workload) = home.workload(uid) {
                 let all_free = home.living(uid).count();
-                let pace = Pace::new(Seen::of(home, uid, workload, all_free), now, TRIES);
+                let pace = OwnerBackoff::new(
+                    OwnerState::from_owner(home, uid, workload, all_free),
+                    now,
+                    RELEASED_OWNER_TRIES,
+                );
                 all.insert((namespace.to_owned(), uid.clone()), pace);
             }
         }
     }
 
     /// Wakes the owners of a namespace that are due. Returns when to call again; `None` when nothing is left to do.
-    pub async fn wake(&self, context: &Context, namespace: &str) -> Option<Duration> {
+    pub async fn wake_due_owners(&self, context: &Context, namespace: &str) -> Option<Duration> {
         let (mut due, mut again) = (Vec::new(), None::<Duration>);
         {
             let (state, mut all, now) = (context.index.read(), self.0.lock(), Instant::now());
@@ -52,7 +56,8 @@ impl Released {
             let deletes_more = |uid: &Uid| {
                 let home = home?;
                 let workload = home.workload(uid)?;
-                look::deletes_more(home, uid, workload).then(|| look::messenger(home, uid))?
+                owner_state::has_pods_to_delete(home, uid, workload)
+                    .then(|| owner_state::pod_to_annotate(home, uid))?
             };
             all.retain(|key, pace| {
                 let (of, uid) = key;
@@ -63,23 +68,23 @@ impl Released {
                 else {
                     return false;
                 };
-                let pause = match pace.next(now) {
-                    Turn::Wake(pause) => {
-                        due.push(Wake::of(key, pod, pace, Vec::new()));
+                let pause = match pace.decide_attempt(now) {
+                    BackoffDecision::Wake(pause) => {
+                        due.push(OwnerWake::new_wake(key, pod, pace, Vec::new()));
                         pause
                     }
-                    Turn::Wait(pause) => pause,
-                    Turn::Rest => return false,
+                    BackoffDecision::Wait(pause) => pause,
+                    BackoffDecision::Rest => return false,
                 };
-                again = sooner(again, pause);
+                again = shorter_pause(again, pause);
                 true
             });
         }
         for wake in due {
-            if wake.send(context).await
+            if wake.send_wake(context).await
                 && let Some(pace) = self.0.lock().get_mut(&wake.key)
             {
-                again = sooner(again, pace.wrote(Instant::now()));
+                again = shorter_pause(again, pace.record_owner_write(Instant::now()));
             }
         }
         again

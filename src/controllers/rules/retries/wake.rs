@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use tracing::debug;
 
-use super::pace::Pace;
-use super::{Key, is_excluded, look};
+use super::owner_backoff::OwnerBackoff;
+use super::{OwnerKey, is_namespace_excluded, owner_state};
 use crate::cluster::index::{Entry, Namespace};
 use crate::cluster::pods;
-use crate::controllers::{Context, write_again};
+use crate::controllers::{Context, call_api_again};
 use crate::domain::pod::Pod;
 use crate::ledger::store::{RuleKey, Uid};
 
 /// An owner to be woken.
-pub struct Wake {
+pub struct OwnerWake {
     /// The owner.
-    pub key: Key,
+    pub key: OwnerKey,
     /// The Pod that is changed.
     pod: Arc<Pod>,
     /// Rule objects in whose ledgers a deletion is written down.
@@ -26,22 +26,27 @@ pub struct Wake {
     failing: bool,
 }
 
-impl Wake {
+impl OwnerWake {
     /// The owner whose turn it is by `pace`; `rules` may deny the deletion.
-    pub fn of(key: &Key, pod: &Arc<Pod>, pace: &Pace, rules: Vec<RuleKey>) -> Wake {
-        Wake {
+    pub fn new_wake(
+        key: &OwnerKey,
+        pod: &Arc<Pod>,
+        pace: &OwnerBackoff,
+        rules: Vec<RuleKey>,
+    ) -> OwnerWake {
+        OwnerWake {
             key: key.clone(),
             pod: Arc::clone(pod),
             rules,
-            first: pace.is_first(),
+            first: pace.is_first_attempt(),
             failing: pace.is_failing(),
         }
     }
 
     /// Changes an annotation of the Pod, so that its controller looks at its object. Returns whether it was written.
-    pub async fn send(&self, context: &Context) -> bool {
+    pub async fn send_wake(&self, context: &Context) -> bool {
         let patch = pods::patch_metadata(&context.client, &self.pod, pods::waking((context.now)()));
-        let written = write_again("wake a controller", self.failing, patch)
+        let written = call_api_again("wake a controller", self.failing, patch)
             .await
             .is_ok();
         if written {
@@ -53,12 +58,17 @@ impl Wake {
 }
 
 /// The rule objects in whose ledgers a deletion of a Pod of the owner is written.
-pub fn ledgers_of(context: &Context, namespace: &str, home: &Namespace, uid: &Uid) -> Vec<RuleKey> {
-    if is_excluded(context, namespace, home) {
+pub fn ledgers_covering_owner(
+    context: &Context,
+    namespace: &str,
+    home: &Namespace,
+    uid: &Uid,
+) -> Vec<RuleKey> {
+    if is_namespace_excluded(context, namespace, home) {
         return Vec::new();
     }
-    let limiting = |entry: &&Entry| entry.snapshot.rules.limits().next().is_some();
-    look::covering(home, uid)
+    let limiting = |entry: &&Entry| entry.snapshot.rules.availability_limits().next().is_some();
+    owner_state::covering_rules(home, uid)
         .filter(limiting)
         .map(Entry::key)
         .collect()

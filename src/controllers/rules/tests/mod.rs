@@ -5,25 +5,40 @@ use super::*;
 #[test]
 fn pods_that_are_woken_within_a_period_are_woken_together() {
     let begin = Instant::now();
-    assert_eq!(wakes_at(None, begin), begin);
+    assert_eq!(next_wake_at(None, begin), begin);
     let next = begin + WAKE_PERIOD;
     let soon = begin + WAKE_PERIOD / 3;
-    assert_eq!(wakes_at(Some(begin), soon), next);
-    assert_eq!(wakes_at(Some(next), soon), next);
+    assert_eq!(next_wake_at(Some(begin), soon), next);
+    assert_eq!(next_wake_at(Some(next), soon), next);
     let late = next + WAKE_PERIOD;
-    assert_eq!(wakes_at(Some(next), next), next + WAKE_PERIOD);
-    assert_eq!(wakes_at(Some(next), late), late);
+    assert_eq!(next_wake_at(Some(next), next), next + WAKE_PERIOD);
+    assert_eq!(next_wake_at(Some(next), late), late);
 }
 
 #[test]
 fn only_counts_wait_while_pods_are_woken() {
     for asks in [false, true] {
         for is_busy in [false, true] {
-            assert_eq!(period(Haste::Verdicts, asks, is_busy), VERDICTS_PERIOD);
-            assert_eq!(period(Haste::Conditions, asks, is_busy), STATUS_PERIOD);
+            assert_eq!(
+                status_period(StatusUrgency::Verdicts, asks, is_busy),
+                VERDICTS_PERIOD
+            );
+            assert_eq!(
+                status_period(StatusUrgency::Conditions, asks, is_busy),
+                STATUS_PERIOD
+            );
         }
     }
-    assert_eq!(period(Haste::Counts, false, false), STATUS_PERIOD);
-    assert_eq!(period(Haste::Counts, false, true), BUSY_PERIOD);
-    assert_eq!(period(Haste::Counts, true, true), COUNTS_PERIOD);
+    assert_eq!(
+        status_period(StatusUrgency::Counts, false, false),
+        STATUS_PERIOD
+    );
+    assert_eq!(
+        status_period(StatusUrgency::Counts, false, true),
+        BUSY_PERIOD
+    );
+    assert_eq!(
+        status_period(StatusUrgency::Counts, true, true),
+        COUNTS_PERIOD
+    );
 }

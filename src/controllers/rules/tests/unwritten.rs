@@ -8,7 +8,7 @@ use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
 
-use super::super::super::Work;
+use super::super::super::ControllerStats;
 use super::super::*;
 
 /// A context with one rule, over an API server that refuses all writes, and counts those of a status that are no dry run.
@@ -41,8 +41,8 @@ fn refused() -> (Arc<Context>, Arc<AtomicUsize>) {
 async fn status_that_is_refused_is_written_with_growing_pauses() {
     let (context, writes) = refused();
     let stop = CancellationToken::new();
-    let queues = Work::default().begin();
-    let turns = Turns::new(&context, &queues, &stop);
+    let queues = ControllerStats::default().begin_term();
+    let turns = WaitQueue::new(&context, &queues, &stop);
     let rules = Rules::new(&context, &queues, &turns, &stop);
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {

@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 /// Takes defaults out of the fields of a struct, which are in their normal form.
 pub(super) fn drop_defaults(name: &str, fields: &mut Map<String, Value>) {
     match name {
-        "PodSpec" => pod_spec(fields),
-        "Container" => container(fields),
-        "ResourceRequirements" => resources(fields),
+        "PodSpec" => drop_pod_spec_defaults(fields),
+        "Container" => drop_container_defaults(fields),
+        "ResourceRequirements" => drop_request_defaults(fields),
         // A volume without a source is an empty directory.
         "Volume" if fields.get("emptyDir") == Some(&json!({})) => {
             fields.shift_remove("emptyDir");
@@ -65,7 +65,7 @@ fn is_default(name: &str, key: &str, value: &Value) -> bool {
     }
 }
 
-fn pod_spec(spec: &mut Map<String, Value>) {
+fn drop_pod_spec_defaults(spec: &mut Map<String, Value>) {
     // The old name of a field, which the API server keeps the same.
     if let Some(account) = spec.shift_remove("serviceAccount") {
         spec.entry("serviceAccountName").or_insert(account);
@@ -90,9 +90,9 @@ fn pod_spec(spec: &mut Map<String, Value>) {
     }
 }
 
-fn container(container: &mut Map<String, Value>) {
+fn drop_container_defaults(container: &mut Map<String, Value>) {
     let image = container.get("image").and_then(Value::as_str);
-    let usual = pull_policy(image.unwrap_or_default());
+    let usual = default_pull_policy(image.unwrap_or_default());
     if container.get("imagePullPolicy").and_then(Value::as_str) == Some(usual) {
         container.shift_remove("imagePullPolicy");
     }
@@ -108,7 +108,7 @@ fn container(container: &mut Map<String, Value>) {
 }
 
 /// A limit stands for the request that is not given.
-fn resources(resources: &mut Map<String, Value>) {
+fn drop_request_defaults(resources: &mut Map<String, Value>) {
     let Some(limits) = resources.get("limits").cloned() else {
         return;
     };
@@ -122,7 +122,7 @@ fn resources(resources: &mut Map<String, Value>) {
 }
 
 /// The pull policy of an image for which none is given.
-pub fn pull_policy(image: &str) -> &'static str {
+pub fn default_pull_policy(image: &str) -> &'static str {
     let (named, digest) = match image.split_once('@') {
         Some((named, _)) => (named, true),
         None => (image, false),
@@ -137,7 +137,7 @@ pub fn pull_policy(image: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CLAIM, POD_TEMPLATE, normal};
+    use super::super::{POD_TEMPLATE, PVC, normal_form};
     use super::*;
 
     #[test]
@@ -174,11 +174,15 @@ mod tests {
                 { "name": "s", "secret": { "secretName": "s", "defaultMode": 420 } },
             ],
         } });
-        assert_eq!(normal(&POD_TEMPLATE, &full), normal(&POD_TEMPLATE, &brief));
+        assert_eq!(
+            normal_form(&POD_TEMPLATE, &full),
+            normal_form(&POD_TEMPLATE, &brief)
+        );
         let claim = |mode: Value| json!({ "spec": { "accessModes": ["ReadWriteOnce"], "volumeMode": mode } });
-        let [brief, full] = [Value::Null, json!("Filesystem")].map(|m| normal(&CLAIM, &claim(m)));
+        let [brief, full] =
+            [Value::Null, json!("Filesystem")].map(|m| normal_form(&PVC, &claim(m)));
         assert_eq!(brief, full);
-        assert_ne!(normal(&CLAIM, &claim(json!("Block"))), brief);
+        assert_ne!(normal_form(&PVC, &claim(json!("Block"))), brief);
     }
 
     #[test]
@@ -195,7 +199,7 @@ mod tests {
             json!({ "volumes": [{ "emptyDir": { "medium": "Memory" } }] }),
         ] {
             let mut bare = spec.clone();
-            let of = |spec: &Value| normal(&POD_TEMPLATE, &json!({ "spec": spec }));
+            let of = |spec: &Value| normal_form(&POD_TEMPLATE, &json!({ "spec": spec }));
             let field = bare.as_object().and_then(|s| s.keys().next().cloned());
             if let (Some(spec), Some(field)) = (bare.as_object_mut(), field) {
                 spec.insert(field, Value::Null);
@@ -204,8 +208,8 @@ mod tests {
         }
         let port = |host: Value| json!({ "spec": { "containers": [{ "ports": [{ "containerPort": 80, "hostPort": host }] }] } });
         assert_ne!(
-            normal(&POD_TEMPLATE, &port(json!(80))),
-            normal(&POD_TEMPLATE, &port(Value::Null)),
+            normal_form(&POD_TEMPLATE, &port(json!(80))),
+            normal_form(&POD_TEMPLATE, &port(Value::Null)),
             "off the network of the node"
         );
     }
@@ -220,7 +224,7 @@ mod tests {
             ("app@sha256:0", "IfNotPresent"),
             ("app:latest@sha256:0", "Always"),
         ] {
-            assert_eq!(pull_policy(image), policy, "{image}");
+            assert_eq!(default_pull_policy(image), policy, "{image}");
         }
     }
 }

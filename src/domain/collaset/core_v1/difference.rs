@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// Path of the first difference below `path`, such as `spec.containers[app].env`; `None` when they are equal.
 /// Elements of lists go by their name where they have one.
-pub fn difference(path: &str, a: &Value, b: &Value) -> Option<String> {
+pub fn first_difference(path: &str, a: &Value, b: &Value) -> Option<String> {
     if a == b {
         return None;
     }
@@ -19,7 +19,7 @@ pub fn difference(path: &str, a: &Value, b: &Value) -> Option<String> {
                     format!("{path}.{key}")
                 };
                 match (a.get(key), b.get(key)) {
-                    (Some(a), Some(b)) => difference(&path, a, b),
+                    (Some(a), Some(b)) => first_difference(&path, a, b),
                     _ => Some(path),
                 }
             })
@@ -29,7 +29,7 @@ pub fn difference(path: &str, a: &Value, b: &Value) -> Option<String> {
                 let name = |v: &Value| v.get("name").and_then(Value::as_str).map(str::to_owned);
                 let label = name(a).filter(|n| name(b).as_ref() == Some(n));
                 let label = label.unwrap_or_else(|| i32::to_string(&i));
-                difference(&format!("{path}[{label}]"), a, b)
+                first_difference(&format!("{path}[{label}]"), a, b)
             })
         }
         _ => None,
@@ -61,9 +61,9 @@ mod tests {
             ),
             (json!({}), "spec"),
         ] {
-            assert_eq!(difference("", &a, &b).as_deref(), Some(path));
-            assert_eq!(difference("", &b, &a).as_deref(), Some(path));
+            assert_eq!(first_difference("", &a, &b).as_deref(), Some(path));
+            assert_eq!(first_difference("", &b, &a).as_deref(), Some(path));
         }
-        assert_eq!(difference("", &a, &a), None);
+        assert_eq!(first_difference("", &a, &a), None);
     }
 }

@@ -5,20 +5,20 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::{Field, Kind, fields};
+use super::{Field, Kind, struct_fields};
 use crate::domain::quantity;
 
 /// The JSON: fields in the order of their declaration, map keys sorted, quantities canonical, `<`, `>` and `&` escaped,
 /// fields that 1.22 did not know left out.
 pub fn go_json(kind: &Kind, value: &Value) -> String {
     let mut out = String::new();
-    write(&mut out, kind, value);
+    write_value(&mut out, kind, value);
     out
 }
 
-fn write(out: &mut String, kind: &Kind, value: &Value) {
+fn write_value(out: &mut String, kind: &Kind, value: &Value) {
     match (kind, value) {
-        (Kind::Struct(name), value) => write_struct(out, fields(name), value),
+        (Kind::Struct(name), value) => write_struct(out, struct_fields(name), value),
         (Kind::Quantity, value) => {
             let text = quantity::canonical(value);
             write_text(out, text.as_deref().or(value.as_str()).unwrap_or("0"));
@@ -26,16 +26,18 @@ fn write(out: &mut String, kind: &Kind, value: &Value) {
         (Kind::Text, Value::Null) => out.push_str("\"\""),
         (Kind::Bool, Value::Null) => out.push_str("false"),
         (Kind::Int | Kind::IntOrString, Value::Null) => out.push('0'),
-        (Kind::Pointer(inner), value) if !value.is_null() => write(out, inner, value),
+        (Kind::Pointer(inner), value) if !value.is_null() => write_value(out, inner, value),
         (Kind::List(inner), Value::Array(items)) => {
-            join(out, ['[', ']'], items, |out, item| write(out, inner, item));
+            join(out, ['[', ']'], items, |out, item| {
+                write_value(out, inner, item)
+            });
         }
         (Kind::Map(inner), Value::Object(entries)) => {
             let sorted: BTreeMap<_, _> = entries.iter().collect();
             join(out, ['{', '}'], sorted, |out, (key, value)| {
                 write_text(out, key);
                 out.push(':');
-                write(out, inner, value);
+                write_value(out, inner, value);
             });
         }
         (_, Value::String(text)) => write_text(out, text),
@@ -51,7 +53,7 @@ fn write_struct(out: &mut String, fields: &[Field], value: &Value) {
     join(out, ['{', '}'], written, |out, (field, value)| {
         write_text(out, field.name);
         out.push(':');
-        write(out, &field.kind, value);
+        write_value(out, &field.kind, value);
     });
 }
 
@@ -109,13 +111,13 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use serde_json::json;
 
-    use super::super::{CLAIM, POD_TEMPLATE};
+    use super::super::{POD_TEMPLATE, PVC};
     use super::*;
 
     #[test]
     fn structs_are_written_even_when_they_are_empty() {
         assert_eq!(
-            go_json(&CLAIM, &json!({ "metadata": { "name": "data" } })),
+            go_json(&PVC, &json!({ "metadata": { "name": "data" } })),
             r#"{"metadata":{"name":"data","creationTimestamp":null},"spec":{"resources":{}},"status":{}}"#
         );
         assert_eq!(
@@ -130,7 +132,7 @@ mod tests {
         for line in include_str!("golden-1.22.jsonl").lines() {
             let line: Value = serde_json::from_str(line).unwrap();
             let kind = if line["kind"] == "pvc" {
-                CLAIM
+                PVC
             } else {
                 POD_TEMPLATE
             };

@@ -6,17 +6,17 @@
 mod defaults;
 mod difference;
 mod go_json;
-mod normal;
+mod normal_form;
 #[cfg(test)]
-pub mod random;
+pub mod random_values;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-pub use defaults::pull_policy;
-pub use difference::difference;
+pub use defaults::default_pull_policy;
+pub use difference::first_difference;
 pub use go_json::go_json;
-pub use normal::{normal, without_newer};
+pub use normal_form::{normal_form, without_newer_fields};
 
 /// What a value is in Go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct Field {
 /// `PodTemplateSpec`.
 pub const POD_TEMPLATE: Kind = Kind::Struct("PodTemplateSpec");
 /// `PersistentVolumeClaim`.
-pub const CLAIM: Kind = Kind::Struct("PersistentVolumeClaim");
+pub const PVC: Kind = Kind::Struct("PersistentVolumeClaim");
 
 static TYPES: LazyLock<BTreeMap<&'static str, Vec<Field>>> = LazyLock::new(|| {
     include_str!("types-1.22.txt")
@@ -65,34 +65,34 @@ static TYPES: LazyLock<BTreeMap<&'static str, Vec<Field>>> = LazyLock::new(|| {
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| {
             let mut words = line.split_whitespace();
-            Some((words.next()?, words.filter_map(field).collect()))
+            Some((words.next()?, words.filter_map(parse_field).collect()))
         })
         .collect()
 });
 
 /// Fields of a struct, in the order in which Go declares and writes them.
-pub fn fields(name: &str) -> &'static [Field] {
+pub fn struct_fields(name: &str) -> &'static [Field] {
     TYPES.get(name).map_or(&[], Vec::as_slice)
 }
 
-fn field(word: &'static str) -> Option<Field> {
+fn parse_field(word: &'static str) -> Option<Field> {
     let (name, kind) = word.split_once(':')?;
     Some(Field {
         name: name.trim_end_matches('!'),
-        kind: kind_of(kind),
+        kind: parse_kind(kind),
         always: name.ends_with('!'),
     })
 }
 
-fn kind_of(text: &'static str) -> Kind {
+fn parse_kind(text: &'static str) -> Kind {
     if let Some(inner) = text.strip_prefix('*') {
-        return Kind::Pointer(Box::new(kind_of(inner)));
+        return Kind::Pointer(Box::new(parse_kind(inner)));
     }
     if let Some(inner) = text.strip_prefix("[]") {
-        return Kind::List(Box::new(kind_of(inner)));
+        return Kind::List(Box::new(parse_kind(inner)));
     }
     if let Some(inner) = text.strip_prefix("map:") {
-        return Kind::Map(Box::new(kind_of(inner)));
+        return Kind::Map(Box::new(parse_kind(inner)));
     }
     match text {
         "string" => Kind::Text,
@@ -120,7 +120,7 @@ mod tests {
         }
         let named = TYPES.values().flatten().filter_map(|f| structs(&f.kind));
         for name in named.chain(["PodTemplateSpec", "PersistentVolumeClaim"]) {
-            assert!(!fields(name).is_empty(), "{name}");
+            assert!(!struct_fields(name).is_empty(), "{name}");
         }
     }
 }

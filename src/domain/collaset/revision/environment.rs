@@ -6,33 +6,34 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::data::{pairs, strings, text};
+use super::data::{container_pairs, string_field, string_map};
 use crate::api::keys;
 use crate::domain::quantity;
 
 /// 1 in the unit of [`quantity::nanos`].
-const ONE: i128 = 1_000_000_000;
+const NANOS_PER_UNIT: i128 = 1_000_000_000;
 
 /// The first variable that would keep its old value if a Pod of one template became one of the other in place, as a path.
 /// That the rest of the templates is the same is known by then.
-pub fn outdated(from: &Value, to: &Value) -> Option<String> {
-    let metadata = Changed::between(from, to);
+pub fn first_outdated_variable(from: &Value, to: &Value) -> Option<String> {
+    let metadata = ChangedMetadata::between(from, to);
     let lists = ["containers", "initContainers"].into_iter();
-    let mut pairs = lists.flat_map(|list| pairs(from, to, list).map(move |pair| (list, pair)));
+    let mut pairs =
+        lists.flat_map(|list| container_pairs(from, to, list).map(move |pair| (list, pair)));
     pairs.find_map(|(list, (old, container))| {
         // Not so for resources: they may come later than the image.
-        let starts_anew = text(old, "image") != text(container, "image");
+        let starts_anew = string_field(old, "image") != string_field(container, "image");
         let env = container.get("env").and_then(Value::as_array);
         let mut variables = env.into_iter().flatten();
         let (variable, what) = variables.find_map(|variable| {
-            let is_resized = || takes_other_resources((from, to), container, variable);
-            let what = match !starts_anew && metadata.reaches(variable) {
+            let is_resized = || reads_changed_resource((from, to), container, variable);
+            let what = match !starts_anew && metadata.affects_variable(variable) {
                 true => "metadata that changes",
                 false => is_resized().then_some("a resource that changes")?,
             };
-            Some((text(variable, "name"), what))
+            Some((string_field(variable, "name"), what))
         })?;
-        let name = text(container, "name");
+        let name = string_field(container, "name");
         Some(format!(
             "template.spec.{list}[{name}].env[{variable}] is taken from {what}"
         ))
@@ -40,31 +41,38 @@ pub fn outdated(from: &Value, to: &Value) -> Option<String> {
 }
 
 /// Whether a variable of a container is taken from a resource that differs in the two templates, and whose resize does not restart it.
-fn takes_other_resources(templates: (&Value, &Value), container: &Value, variable: &Value) -> bool {
+fn reads_changed_resource(
+    templates: (&Value, &Value),
+    container: &Value,
+    variable: &Value,
+) -> bool {
     let Some(field) = variable.pointer("/valueFrom/resourceFieldRef") else {
         return false;
     };
-    let own = text(container, "name");
-    let of = match text(field, "containerName") {
+    let own = string_field(container, "name");
+    let of = match string_field(field, "containerName") {
         "" => own,
         other => other,
     };
-    let Some((kind, name)) = text(field, "resource").split_once('.') else {
+    let Some((kind, name)) = string_field(field, "resource").split_once('.') else {
         return false;
     };
     let divisor = field.get("divisor").and_then(quantity::nanos);
-    let divisor = divisor.filter(|divisor| *divisor > 0).unwrap_or(ONE);
+    let divisor = divisor
+        .filter(|divisor| *divisor > 0)
+        .unwrap_or(NANOS_PER_UNIT);
     let differs = |kind: &str, divisor: i128| {
         // The kubelet writes them rounded up.
         let [before, after] = [templates.0, templates.1].map(|template| {
-            let value = value(template, of, kind, name)?;
+            let value = resource_nanos(template, of, kind, name)?;
             Some(value.saturating_add(divisor - 1) / divisor)
         });
         before != after
     };
     let policies = container.get("resizePolicy").and_then(Value::as_array);
     let restarts = policies.into_iter().flatten().any(|policy| {
-        text(policy, "resourceName") == name && text(policy, "restartPolicy") == "RestartContainer"
+        string_field(policy, "resourceName") == name
+            && string_field(policy, "restartPolicy") == "RestartContainer"
     });
     // Some kubelets restart nothing for a request of memory alone.
     let is_restarted = || kind == "limits" || name != "memory" || differs("limits", 1);
@@ -73,10 +81,11 @@ fn takes_other_resources(templates: (&Value, &Value), container: &Value, variabl
 
 /// A resource of a container. A limit stands for a request that is not given, and that of the Pod for a limit
 /// (`pkg/api/v1/resource/helpers.go`, Kubernetes 1.36).
-fn value(template: &Value, container: &str, kind: &str, name: &str) -> Option<i128> {
+fn resource_nanos(template: &Value, container: &str, kind: &str, name: &str) -> Option<i128> {
     let lists = ["containers", "initContainers"].into_iter();
-    let mut containers = lists.flat_map(|list| pairs(template, template, list));
-    let container = containers.find_map(|(c, _)| (text(c, "name") == container).then_some(c));
+    let mut containers = lists.flat_map(|list| container_pairs(template, template, list));
+    let container =
+        containers.find_map(|(c, _)| (string_field(c, "name") == container).then_some(c));
     let of_pod = template.get("spec").filter(|_| kind == "limits");
     let places = [(container, kind), (container, "limits"), (of_pod, "limits")];
     let mut found = places
@@ -86,21 +95,21 @@ fn value(template: &Value, container: &str, kind: &str, name: &str) -> Option<i1
 }
 
 /// Labels and annotations of two templates.
-struct Changed {
+struct ChangedMetadata {
     labels: [BTreeMap<String, String>; 2],
     annotations: [BTreeMap<String, String>; 2],
 }
 
-impl Changed {
-    fn between(from: &Value, to: &Value) -> Changed {
-        Changed {
-            labels: [from, to].map(|template| strings(template, "labels")),
-            annotations: [from, to].map(|template| strings(template, "annotations")),
+impl ChangedMetadata {
+    fn between(from: &Value, to: &Value) -> ChangedMetadata {
+        ChangedMetadata {
+            labels: [from, to].map(|template| string_map(template, "labels")),
+            annotations: [from, to].map(|template| string_map(template, "annotations")),
         }
     }
 
     /// Whether a variable is one of those that differ.
-    fn reaches(&self, variable: &Value) -> bool {
+    fn affects_variable(&self, variable: &Value) -> bool {
         let field = variable.pointer("/valueFrom/fieldRef/fieldPath");
         let field = field.and_then(Value::as_str).unwrap_or_default();
         let key = |of: &str| {

@@ -6,15 +6,15 @@ use serde_json::Value;
 const NAME_LIMIT: usize = 63;
 
 /// Hash of data in the form of [`super::data::of`], keys sorted. `collisions` is the collision count of the status.
-pub fn hash(data: &Value, collisions: Option<i32>) -> String {
+pub fn hash_data(data: &Value, collisions: Option<i32>) -> String {
     let collisions = collisions.map(|n| n.to_string()).unwrap_or_default();
     short_hash(&format!("{data}{collisions}"))
 }
 
 /// Name of the revision of this hash: `<set>-<hash>`, the former cut so that all fits a label value.
-pub fn name(set: &str, hash: &str) -> String {
+pub fn revision_name(set: &str, hash: &str) -> String {
     let prefix = set
-        .get(..room(hash))
+        .get(..max_set_name(hash))
         .unwrap_or(set)
         .trim_end_matches(['-', '.']);
     format!("{prefix}-{hash}")
@@ -23,16 +23,16 @@ pub fn name(set: &str, hash: &str) -> String {
 /// Whether a revision has a name that a set of this name gives, or gave under Kuperator: that writes `-` for each `.`, and
 /// leaves the end of a long name as it is cut. A hash has no `-`, so `web` does not take `web-a-<hash>` for its own. The hash is
 /// not taken from the label: Kuperator may have changed only the name after a collision.
-pub fn is_name_of(set: &str, revision: &str) -> bool {
+pub fn is_revision_name_of(set: &str, revision: &str) -> bool {
     let Some((_, hash)) = revision.rsplit_once('-') else {
         return false;
     };
     let plain = set.replace('.', "-");
-    let by_kuperator = plain.get(..room(hash)).unwrap_or(&plain);
-    revision == name(set, hash) || revision == format!("{by_kuperator}-{hash}")
+    let by_kuperator = plain.get(..max_set_name(hash)).unwrap_or(&plain);
+    revision == revision_name(set, hash) || revision == format!("{by_kuperator}-{hash}")
 }
 
-fn room(hash: &str) -> usize {
+fn max_set_name(hash: &str) -> usize {
     NAME_LIMIT.saturating_sub(hash.len() + 1)
 }
 
@@ -69,20 +69,20 @@ mod tests {
     #[test]
     fn the_collision_count_is_part_of_the_hash() {
         let data = json!({ "spec": {} });
-        assert_eq!(hash(&data, None), short_hash(r#"{"spec":{}}"#));
-        assert_eq!(hash(&data, Some(1)), short_hash(r#"{"spec":{}}1"#));
-        assert_ne!(hash(&data, Some(0)), hash(&data, None));
+        assert_eq!(hash_data(&data, None), short_hash(r#"{"spec":{}}"#));
+        assert_eq!(hash_data(&data, Some(1)), short_hash(r#"{"spec":{}}1"#));
+        assert_ne!(hash_data(&data, Some(0)), hash_data(&data, None));
     }
 
     #[test]
     fn a_name_fits_a_label_value() {
-        assert_eq!(name("web", "bcd"), "web-bcd");
-        let long = name(&"a".repeat(100), "bcdfghjklm");
+        assert_eq!(revision_name("web", "bcd"), "web-bcd");
+        let long = revision_name(&"a".repeat(100), "bcdfghjklm");
         assert_eq!(long.len(), 63);
         assert_eq!(long, format!("{}-bcdfghjklm", "a".repeat(52)));
         let dashed = format!("{}-b", "a".repeat(51));
         assert_eq!(
-            name(&dashed, "bcdfghjklm"),
+            revision_name(&dashed, "bcdfghjklm"),
             format!("{}-bcdfghjklm", "a".repeat(51))
         );
     }

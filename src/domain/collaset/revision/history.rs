@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::stable::{self, InUse};
+use super::stable::{self, RevisionUse};
 use super::{data, hash};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
@@ -16,7 +16,7 @@ const HISTORY_LIMIT: i32 = 20;
 
 /// The revisions of a CollaSet.
 #[derive(Clone, Debug)]
-pub struct History {
+pub struct RevisionHistory {
     /// The revision of the present template; it may be yet to be created, see `changes`.
     pub updated: Arc<Revision>,
     /// The revision that is kept stable: the one that the status names, or else the updated one.
@@ -35,23 +35,23 @@ pub struct History {
 }
 
 /// How a revision becomes that of the template.
-enum Becomes {
+enum TemplateRevision {
     Renumbered(Arc<Revision>),
     Created,
 }
 
 /// Why there is no history to plan with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum HistoryFailure {
     /// The template is no Pod template; says where.
     Invalid(String),
     /// The revision of the template can't be written, and there is no other.
     NoRevision,
 }
 
-impl History {
+impl RevisionHistory {
     /// A revision whose data can be read.
-    pub fn find(&self, name: &str) -> Option<&Arc<Revision>> {
+    pub fn find_revision(&self, name: &str) -> Option<&Arc<Revision>> {
         self.by_name.get(name)
     }
 
@@ -60,16 +60,16 @@ impl History {
     pub fn is_later(&self, name: &str) -> bool {
         let made = |revision: &Arc<Revision>| revision.creation_timestamp;
         let updated = made(&self.updated);
-        updated.is_some() && self.find(name).and_then(made) > updated
+        updated.is_some() && self.find_revision(name).and_then(made) > updated
     }
 
     /// Has the current revision stand in for that of the template: an aborted rollout goes back to it.
-    pub fn go_back(&mut self) {
+    pub fn target_current_revision(&mut self) {
         self.updated = Arc::clone(&self.current);
     }
 
     /// All revisions whose data can be read, by name.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Revision>> {
+    pub fn readable_revisions(&self) -> impl Iterator<Item = &Arc<Revision>> {
         self.by_name.values()
     }
 }
@@ -90,14 +90,14 @@ impl History {
 ///   rolled out, and everything else goes on.
 ///
 /// Fails where the template is no Pod template, or its revision is refused and there is no other.
-pub fn plan(
+pub fn plan_history(
     set: &CollaSet,
     revisions: &[Arc<Revision>],
-    in_use: &InUse,
+    in_use: &RevisionUse,
     refused: bool,
-) -> Result<History, Failure> {
-    let wanted = data::of(&set.spec);
-    data::template(&wanted).map_err(Failure::Invalid)?;
+) -> Result<RevisionHistory, HistoryFailure> {
+    let wanted = data::revision_data(&set.spec);
+    data::pod_template(&wanted).map_err(HistoryFailure::Invalid)?;
     let status = set.status.clone().unwrap_or_default();
 
     let mut changes = Vec::new();
@@ -105,15 +105,15 @@ pub fn plan(
     let mut readable: Vec<Arc<Revision>> = Vec::new();
     for revision in revisions {
         let owned = revision.controller.is_some() && revision.controller == set.metadata.uid;
-        match data::template(&revision.data) {
+        match data::pod_template(&revision.data) {
             Ok(_) if owned => readable.push(revision.clone()),
-            Ok(_) if is_adoptable(set, revision) => {
+            Ok(_) if is_adoptable_revision(set, revision) => {
                 changes.push(RevisionChange::Adopt(revision.clone()));
                 readable.push(revision.clone());
             }
             Err(problem) if owned => {
                 let stands_in = revision.name == status.updated_revision;
-                problems.push(unreadable(&revision.name, &problem, stands_in));
+                problems.push(unreadable_message(&revision.name, &problem, stands_in));
                 if stands_in {
                     let data = wanted.clone();
                     readable.push(Arc::new(Revision {
@@ -132,38 +132,38 @@ pub fn plan(
     let mut collisions = status.collision_count;
     let latest = readable
         .last()
-        .filter(|latest| data::equal_taken_over(&latest.data, &wanted));
+        .filter(|latest| data::is_equal_kuperator_data(&latest.data, &wanted));
     let older = readable
         .iter()
-        .rfind(|older| data::equal(&older.data, &wanted));
+        .rfind(|older| data::is_equal_data(&older.data, &wanted));
     let stands_in = refused && latest.is_none() && older.is_none();
     let mut becomes = None;
     let updated = if let Some(latest) = latest {
         latest.clone()
     } else if stands_in {
-        readable.last().cloned().ok_or(Failure::NoRevision)?
+        readable.last().cloned().ok_or(HistoryFailure::NoRevision)?
     } else if let Some(older) = older {
         // A rollback does not wait for its number.
         if !refused && older.revision != next {
-            becomes = Some(Becomes::Renumbered(Arc::clone(older)));
+            becomes = Some(TemplateRevision::Renumbered(Arc::clone(older)));
         }
         Arc::new(Revision {
             revision: next,
             ..(**older).clone()
         })
     } else {
-        let mut new = hash::hash(&wanted, collisions);
+        let mut new = hash::hash_data(&wanted, collisions);
         // One of the same data that nobody owns is what was asked for before, without what somebody took out of it.
         let is_taken = |r: &Revision, new: &str| {
-            r.name == hash::name(name(set), new)
-                && (r.controller.is_some() || !data::equal(&r.data, &wanted))
+            r.name == hash::revision_name(set_name(set), new)
+                && (r.controller.is_some() || !data::is_equal_data(&r.data, &wanted))
         };
         while revisions.iter().any(|r| is_taken(r, &new)) {
             collisions = Some(collisions.unwrap_or(0).wrapping_add(1));
-            new = hash::hash(&wanted, collisions);
+            new = hash::hash_data(&wanted, collisions);
         }
-        becomes = Some(Becomes::Created);
-        Arc::new(create(set, wanted, next, &new, collisions))
+        becomes = Some(TemplateRevision::Created);
+        Arc::new(create_revision(set, wanted, next, &new, collisions))
     };
 
     let mut by_name: BTreeMap<_, _> = readable
@@ -174,7 +174,7 @@ pub fn plan(
     let current = by_name
         .get(&status.current_revision)
         .cloned()
-        .unwrap_or_else(|| stable::of(&updated, &readable, in_use));
+        .unwrap_or_else(|| stable::stable_revision(&updated, &readable, in_use));
     let stable = match status.current_revision.as_str() {
         "" => current.name.clone(),
         known => known.to_owned(),
@@ -188,8 +188,10 @@ pub fn plan(
         changes.push(RevisionChange::Note(Arc::clone(last), stable.clone()));
     }
     changes.extend(becomes.map(|becomes| match becomes {
-        Becomes::Renumbered(older) => RevisionChange::Renumber(older, next, stable.clone()),
-        Becomes::Created => RevisionChange::Create(Arc::new(Revision {
+        TemplateRevision::Renumbered(older) => {
+            RevisionChange::Renumber(older, next, stable.clone())
+        }
+        TemplateRevision::Created => RevisionChange::Create(Arc::new(Revision {
             stable: Some(stable.clone()),
             ..(*updated).clone()
         })),
@@ -210,7 +212,7 @@ pub fn plan(
             .take(surplus)
             .map(|r| RevisionChange::Delete(r.clone())),
     );
-    Ok(History {
+    Ok(RevisionHistory {
         updated,
         current,
         stable,
@@ -222,19 +224,19 @@ pub fn plan(
     })
 }
 
-fn name(set: &CollaSet) -> &str {
+fn set_name(set: &CollaSet) -> &str {
     set.metadata.name.as_deref().unwrap_or_default()
 }
 
-fn match_labels(set: &CollaSet) -> BTreeMap<String, String> {
+fn selector_labels(set: &CollaSet) -> BTreeMap<String, String> {
     let selector = set.spec.selector.clone().unwrap_or_default();
     selector.match_labels.unwrap_or_default()
 }
 
-fn is_adoptable(set: &CollaSet, revision: &Revision) -> bool {
-    let labels = match_labels(set);
+fn is_adoptable_revision(set: &CollaSet, revision: &Revision) -> bool {
+    let labels = selector_labels(set);
     revision.controller.is_none()
-        && hash::is_name_of(name(set), &revision.name)
+        && hash::is_revision_name_of(set_name(set), &revision.name)
         && revision.labels.contains_key(keys::REVISION_DATA_HASH)
         && !labels.is_empty()
         && labels
@@ -242,21 +244,21 @@ fn is_adoptable(set: &CollaSet, revision: &Revision) -> bool {
             .all(|(key, value)| revision.labels.get(key) == Some(value))
 }
 
-fn create(
+fn create_revision(
     set: &CollaSet,
     data: serde_json::Value,
     revision: i64,
     hash: &str,
     collisions: Option<i32>,
 ) -> Revision {
-    let mut labels = match_labels(set);
+    let mut labels = selector_labels(set);
     labels.insert(keys::REVISION_DATA_HASH.to_owned(), hash.to_owned());
     labels.insert(
         keys::REVISION_COLLISION.to_owned(),
         collisions.unwrap_or(0).to_string(),
     );
     Revision {
-        name: hash::name(name(set), hash),
+        name: hash::revision_name(set_name(set), hash),
         revision,
         data,
         controller: set.metadata.uid.clone(),
@@ -265,7 +267,7 @@ fn create(
     }
 }
 
-fn unreadable(name: &str, problem: &str, stands_in: bool) -> String {
+fn unreadable_message(name: &str, problem: &str, stands_in: bool) -> String {
     if stands_in {
         return format!(
             "ControllerRevision {name} cannot be read: {problem}. It is taken for the present template; delete it to have \

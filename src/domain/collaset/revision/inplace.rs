@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::data::{pairs, strings, text};
-pub use super::progress::{Progress, last_status, progress, resize as resize_progress};
+use super::data::{container_pairs, string_field, string_map};
+pub use super::progress::{UpdateProgress, last_pod_status, resize_progress, update_progress};
 use super::{data, environment, resize};
-use crate::domain::collaset::core_v1::{difference, pull_policy};
+use crate::domain::collaset::core_v1::{default_pull_policy, first_difference};
 use crate::domain::lifecycle::LabelPatch;
 
 /// Annotations of the template by which tools ask for new Pods: `kubectl rollout restart`, and charts that put the digest of
 /// a ConfigMap there.
-const RESTARTS: (&str, &str) = ("kubectl.kubernetes.io/restartedAt", "checksum/");
+const RESTART_ANNOTATIONS: (&str, &str) = ("kubectl.kubernetes.io/restartedAt", "checksum/");
 
 /// Whether a Pod of one revision can be turned into one of another.
 #[derive(Clone, Debug, PartialEq)]
-pub enum InPlace {
+pub enum InPlaceChange {
     /// It cannot; the reason names the field.
     No(String),
     /// It can, by this change.
@@ -35,14 +35,14 @@ pub enum InPlace {
     },
 }
 
-impl InPlace {
+impl InPlaceChange {
     /// As this change, of a Pod that has resources of another revision, from which `other` leads to the same one.
-    pub fn with_resize_of(mut self, other: &InPlace) -> InPlace {
+    pub fn with_resize_of(mut self, other: &InPlaceChange) -> InPlaceChange {
         match (&mut self, other) {
-            (InPlace::No(_), _) => self,
-            (_, InPlace::No(why)) => InPlace::No(why.clone()),
-            (InPlace::Yes { resize, .. }, InPlace::Yes { resize: more, .. }) => {
-                *resize = resize::both(resize.take(), more.as_ref());
+            (InPlaceChange::No(_), _) => self,
+            (_, InPlaceChange::No(why)) => InPlaceChange::No(why.clone()),
+            (InPlaceChange::Yes { resize, .. }, InPlaceChange::Yes { resize: more, .. }) => {
+                *resize = resize::merge_resizes(resize.take(), more.as_ref());
                 self
             }
         }
@@ -53,66 +53,66 @@ impl InPlace {
 /// restartable init containers, and what `pods/resize` accepts may differ; the rest must mean the same. Of annotations those
 /// that ask for a restart must be the same too, and what a container has in its environment by `fieldRef` and `resourceFieldRef`, unless the
 /// container starts anew.
-pub fn change(from: &Value, to: &Value) -> InPlace {
-    try_change(from, to).unwrap_or_else(InPlace::No)
+pub fn in_place_change(from: &Value, to: &Value) -> InPlaceChange {
+    try_in_place_change(from, to).unwrap_or_else(InPlaceChange::No)
 }
 
-fn try_change(from: &Value, to: &Value) -> Result<InPlace, String> {
-    if !data::same_claims(data::claim_templates(from), data::claim_templates(to)) {
+fn try_in_place_change(from: &Value, to: &Value) -> Result<InPlaceChange, String> {
+    if !data::have_same_pvc_templates(data::pvc_templates(from), data::pvc_templates(to)) {
         return Err("volumeClaimTemplates differ".to_owned());
     }
-    let (from_rest, to_rest) = (rest(from)?, rest(to)?);
-    if let Some(path) = difference("template", &from_rest, &to_rest) {
+    let (from_rest, to_rest) = (immutable_rest(from)?, immutable_rest(to)?);
+    if let Some(path) = first_difference("template", &from_rest, &to_rest) {
         return Err(format!("{path} differs"));
     }
 
-    let (from, to) = (data::template(from)?, data::template(to)?);
+    let (from, to) = (data::pod_template(from)?, data::pod_template(to)?);
     let mut spec = Map::new();
     let mut images = Vec::new();
     for list in ["containers", "initContainers"] {
         let mut changed = Vec::new();
-        for (old, new) in pairs(from, to, list) {
-            let image = text(new, "image");
-            let path = format!("template.spec.{list}[{}].image", text(new, "name"));
-            if have_other_pull_policies(old, new) {
+        for (old, new) in container_pairs(from, to, list) {
+            let image = string_field(new, "image");
+            let path = format!("template.spec.{list}[{}].image", string_field(new, "name"));
+            if have_pull_policies_changed(old, new) {
                 return Err(format!("{path}PullPolicy differs"));
             }
-            if text(old, "image") != image {
+            if string_field(old, "image") != image {
                 if image.is_empty() {
                     return Err(format!("{path} is empty"));
                 }
-                if list == "initContainers" && text(new, "restartPolicy") != "Always" {
+                if list == "initContainers" && string_field(new, "restartPolicy") != "Always" {
                     return Err(format!(
                         "{path} differs, and that container has run already"
                     ));
                 }
-                changed.push(json!({ "name": text(new, "name"), "image": image }));
-                images.push(text(new, "name").to_owned());
+                changed.push(json!({ "name": string_field(new, "name"), "image": image }));
+                images.push(string_field(new, "name").to_owned());
             }
         }
         if !changed.is_empty() {
             spec.insert(list.to_owned(), changed.into());
         }
     }
-    if let Some(path) = environment::outdated(from, to) {
+    if let Some(path) = environment::first_outdated_variable(from, to) {
         return Err(format!("{path}, and only a new container sees that"));
     }
-    Ok(InPlace::Yes {
-        labels: LabelPatch::between(&strings(from, "labels"), &strings(to, "labels")),
+    Ok(InPlaceChange::Yes {
+        labels: LabelPatch::between(&string_map(from, "labels"), &string_map(to, "labels")),
         annotations: LabelPatch::between(
-            &strings(from, "annotations"),
-            &strings(to, "annotations"),
+            &string_map(from, "annotations"),
+            &string_map(to, "annotations"),
         )
         .0,
         spec: (!spec.is_empty()).then_some(Value::Object(spec)),
-        resize: resize::patch(from, to)?,
+        resize: resize::resize_patch(from, to)?,
         images,
     })
 }
 
 /// The template in its normal form, without what may change in place.
-fn rest(data: &Value) -> Result<Value, String> {
-    data::template(data)?;
+fn immutable_rest(data: &Value) -> Result<Value, String> {
+    data::pod_template(data)?;
     let mut template = data::normal_template(data).unwrap_or_default();
     if let Some(metadata) = template.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.shift_remove("labels");
@@ -120,7 +120,9 @@ fn rest(data: &Value) -> Result<Value, String> {
             .get_mut("annotations")
             .and_then(Value::as_object_mut);
         let kept = annotations.is_some_and(|annotations| {
-            annotations.retain(|key, _| key == RESTARTS.0 || key.starts_with(RESTARTS.1));
+            annotations.retain(|key, _| {
+                key == RESTART_ANNOTATIONS.0 || key.starts_with(RESTART_ANNOTATIONS.1)
+            });
             !annotations.is_empty()
         });
         if !kept {
@@ -153,11 +155,14 @@ fn rest(data: &Value) -> Result<Value, String> {
 
 /// Whether the pull policies differ, which no running Pod can change. One that neither template gives stays what it became by
 /// the first image.
-fn have_other_pull_policies(old: &Value, new: &Value) -> bool {
-    let given = [old, new].map(|container| text(container, "imagePullPolicy"));
-    let [before, after] = [old, new].map(|container| match text(container, "imagePullPolicy") {
-        "" => pull_policy(text(container, "image")),
-        given => given,
-    });
+fn have_pull_policies_changed(old: &Value, new: &Value) -> bool {
+    let given = [old, new].map(|container| string_field(container, "imagePullPolicy"));
+    let [before, after] =
+        [old, new].map(
+            |container| match string_field(container, "imagePullPolicy") {
+                "" => default_pull_policy(string_field(container, "image")),
+                given => given,
+            },
+        );
     given != ["", ""] && before != after
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::inplace::InPlace;
+use super::inplace::InPlaceChange;
 use crate::api::keys;
 use crate::domain::lifecycle::restarts;
 use crate::domain::pod::{
@@ -13,7 +13,7 @@ use crate::domain::pod::{
 
 /// How far the kubelet is with an in-place update.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum UpdateProgress {
     /// Every container runs what it is to run; it need not be ready.
     Done,
     /// It is under way, or stuck; says why.
@@ -26,39 +26,39 @@ pub enum Progress {
 /// with more fields: `lastContainerID` tells a container that runs anew under the same image (a retag), `lastImage`
 /// the image that it was made of, and `resize` that resources change as well. What the kubelet has not got to since an
 /// earlier change stays, whether it changes again or not.
-pub fn last_status(pod: &Pod, change: &InPlace) -> String {
-    let InPlace::Yes { spec, resize, .. } = change else {
+pub fn last_pod_status(pod: &Pod, change: &InPlaceChange) -> String {
+    let InPlaceChange::Yes { spec, resize, .. } = change else {
         return "{}".to_owned();
     };
-    let Last {
+    let LastPodStatus {
         container_states: mut earlier,
         resize: resized,
-    } = Last::of(pod);
+    } = LastPodStatus::from_pod(pod);
     earlier.retain(|name, last| {
-        let image = container(pod, name).map(|c| &c.image);
-        let status = status(pod, name);
+        let image = find_container(pod, name).map(|c| &c.image);
+        let status = find_container_status(pod, name);
         image.is_some_and(|image| !last.is_settled(pod, image, status))
     });
     let lists = ["containers", "initContainers"].into_iter();
-    let changed: Vec<(String, LastContainer)> = lists
+    let changed: Vec<(String, LastContainerStatus)> = lists
         .filter_map(|list| spec.as_ref()?.get(list)?.as_array())
         .flatten()
         .filter_map(|c| Some((c.get("name")?.as_str()?, c.get("image")?.as_str()?)))
         .map(|(name, image)| {
             let known = earlier.remove(name);
-            let mut last = known.unwrap_or_else(|| LastContainer::of(pod, name));
+            let mut last = known.unwrap_or_else(|| LastContainerStatus::from_container(pod, name));
             image.clone_into(&mut last.latest_image);
             // The image in the spec may be one that the container has not restarted for, and the change lead back to the one that it
             // was made of.
-            if restarts::is_made_of(pod, name, image) {
+            if restarts::is_pending_for_image(pod, name, image) {
                 last.last_image = Some(image.to_owned());
             }
             (name.to_owned(), last)
         })
         .collect();
-    let last = Last {
+    let last = LastPodStatus {
         container_states: earlier.into_iter().chain(changed).collect(),
-        resize: resize.is_some() || resized && self::resize(pod) != Progress::Done,
+        resize: resize.is_some() || resized && self::resize_progress(pod) != UpdateProgress::Done,
     };
     serde_json::to_string(&last).unwrap_or_else(|_| "{}".to_owned()) // texts and a flag: cannot fail
 }
@@ -69,31 +69,31 @@ pub fn last_status(pod: &Pod, change: &InPlace) -> String {
 /// An image that is another in the Pod than the one asked for has been rewritten at admission, say to a digest, or changed by
 /// somebody since: either way the container is waited for until it runs anew, or if that image is what it ran before, until
 /// the kubelet has seen so. With an annotation by Kuperator, which does not tell what ran before, it is not waited for.
-pub fn progress(pod: &Pod) -> Progress {
-    let last = Last::of(pod);
+pub fn update_progress(pod: &Pod) -> UpdateProgress {
+    let last = LastPodStatus::from_pod(pod);
     for (name, last) in &last.container_states {
-        let Some(container) = container(pod, name) else {
+        let Some(container) = find_container(pod, name) else {
             continue;
         };
         if last.last_image.is_none() && container.image != last.latest_image {
             continue;
         }
-        let status = status(pod, name);
+        let status = find_container_status(pod, name);
         if !last.is_settled(pod, &container.image, status) {
-            return Progress::Waiting(reason(name, &container.image, status));
+            return UpdateProgress::Waiting(awaited_restart_reason(name, &container.image, status));
         }
     }
     match last.resize {
-        true => resize(pod),
-        false => Progress::Done,
+        true => resize_progress(pod),
+        false => UpdateProgress::Done,
     }
 }
 
 /// How far the kubelet is with the resources, whoever has changed them. It writes that it has seen them before it acts, and what is in force for each
 /// container once that is so
 /// (<https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/#pod-resize-status>).
-pub fn resize(pod: &Pod) -> Progress {
-    let waiting = |why: &str| Progress::Waiting(why.to_owned());
+pub fn resize_progress(pod: &Pod) -> UpdateProgress {
+    let waiting = |why: &str| UpdateProgress::Waiting(why.to_owned());
     let mut conditions = pod.status.conditions.iter();
     let pending = conditions.find(|c| c.type_ == RESIZE_PENDING && c.status == "True");
     let is_of_before = |said: i64| said != 0 && said < pod.metadata.generation;
@@ -103,12 +103,12 @@ pub fn resize(pod: &Pod) -> Progress {
     let says_no_more = |reason: &str| reason == "Infeasible" && pod.status.observed_generation != 0;
     let is_former =
         pending.is_some_and(|p| is_of_before(p.observed_generation) && !says_no_more(&p.reason));
-    if !pod.is_observed() || is_former {
+    if !pod.is_spec_observed() || is_former {
         return waiting("it has not seen the resize yet");
     }
     match pending.map(|pending| pending.reason.as_str()) {
         Some("Infeasible") => {
-            return Progress::Refused("its node can never hold the new resources".to_owned());
+            return UpdateProgress::Refused("its node can never hold the new resources".to_owned());
         }
         Some(_) => return waiting("its node has no room for the resize"),
         None => {}
@@ -117,31 +117,31 @@ pub fn resize(pod: &Pod) -> Progress {
         return waiting("its resize is in progress");
     }
     let former = pod.spec.containers.iter().find(|container| {
-        let wanted = Resources::of(&container.resources);
-        let told = status(pod, &container.name).map(|s| s.resources);
+        let wanted = Resources::from_resources(&container.resources);
+        let told = find_container_status(pod, &container.name).map(|s| s.resources);
         let told = told.filter(|told| ![*told, wanted].contains(&Resources::default()));
         told.is_some_and(|told| told != wanted)
     });
     match former {
-        Some(container) => Progress::Waiting(format!(
+        Some(container) => UpdateProgress::Waiting(format!(
             "container {} has its former resources still",
             container.name
         )),
-        None => Progress::Done,
+        None => UpdateProgress::Done,
     }
 }
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Last {
+struct LastPodStatus {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    container_states: BTreeMap<String, LastContainer>,
+    container_states: BTreeMap<String, LastContainerStatus>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     resize: bool,
 }
 
-impl Last {
-    fn of(pod: &Pod) -> Last {
+impl LastPodStatus {
+    fn from_pod(pod: &Pod) -> LastPodStatus {
         pod.annotation(keys::LAST_POD_STATUS)
             .and_then(|text| serde_json::from_str(text).ok())
             .unwrap_or_default()
@@ -150,7 +150,7 @@ impl Last {
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct LastContainer {
+struct LastContainerStatus {
     latest_image: String,
     #[serde(rename = "lastImageID")]
     last_image_id: String,
@@ -161,25 +161,25 @@ struct LastContainer {
     last_image: Option<String>,
 }
 
-impl LastContainer {
+impl LastContainerStatus {
     /// A container as it is before a change.
-    fn of(pod: &Pod, name: &str) -> LastContainer {
-        let status = status(pod, name);
-        LastContainer {
+    fn from_container(pod: &Pod, name: &str) -> LastContainerStatus {
+        let status = find_container_status(pod, name);
+        LastContainerStatus {
             latest_image: String::new(),
             last_image_id: status.map(|s| s.image_id.clone()).unwrap_or_default(),
             last_container_id: Some(status.map(|s| s.container_id.clone()).unwrap_or_default()),
-            last_image: container(pod, name).map(|c| c.image.clone()),
+            last_image: find_container(pod, name).map(|c| c.image.clone()),
         }
     }
 
     /// Whether there is nothing to wait for any more: the container runs anew, or need not.
     fn is_settled(&self, pod: &Pod, image: &String, status: Option<&ContainerStatus>) -> bool {
-        self.is_over(status) || self.is_unchanged(image, status) && pod.is_observed()
+        self.has_restarted(status) || self.is_unchanged(image, status) && pod.is_spec_observed()
     }
 
     /// Whether the container runs anew.
-    fn is_over(&self, status: Option<&ContainerStatus>) -> bool {
+    fn has_restarted(&self, status: Option<&ContainerStatus>) -> bool {
         let Some(status) = status else {
             return false;
         };
@@ -200,12 +200,12 @@ impl LastContainer {
     }
 }
 
-fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
     let mut containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
     containers.find(|c| c.name == name)
 }
 
-fn status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+fn find_container_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
     let statuses = &pod.status;
     let mut all = statuses
         .container_statuses
@@ -214,7 +214,7 @@ fn status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
     all.find(|s| s.name == name)
 }
 
-fn reason(name: &str, image: &str, status: Option<&ContainerStatus>) -> String {
+fn awaited_restart_reason(name: &str, image: &str, status: Option<&ContainerStatus>) -> String {
     let what = format!("container {name} does not run image {image} yet");
     match status.and_then(|s| s.waiting.as_deref()) {
         Some(waiting) if !waiting.message.is_empty() => {
@@ -244,14 +244,14 @@ mod tests {
         .unwrap();
         let change = |pod: &Pod, image: &str| {
             let mut next = pod.clone();
-            let way = InPlace::Yes {
+            let way = InPlaceChange::Yes {
                 labels: Default::default(),
                 annotations: Default::default(),
                 spec: Some(json!({ "containers": [{ "name": "app", "image": image }] })),
                 resize: None,
                 images: vec!["app".into()],
             };
-            let last = last_status(pod, &way);
+            let last = last_pod_status(pod, &way);
             next.metadata
                 .annotations
                 .insert(keys::LAST_POD_STATUS.into(), last);
@@ -260,22 +260,25 @@ mod tests {
             next
         };
         let forth = change(&ran, "a:2");
-        assert!(matches!(progress(&forth), Progress::Waiting(_)));
+        assert!(matches!(
+            update_progress(&forth),
+            UpdateProgress::Waiting(_)
+        ));
         let mut back = change(&forth, "a:1");
         assert!(
-            matches!(progress(&back), Progress::Waiting(_)),
+            matches!(update_progress(&back), UpdateProgress::Waiting(_)),
             "it may be ending the container"
         );
         back.status.observed_generation = back.metadata.generation;
-        assert_eq!(progress(&back), Progress::Done);
+        assert_eq!(update_progress(&back), UpdateProgress::Done);
         let mut on = change(&back, "a:3");
         on.status.observed_generation = on.metadata.generation;
-        assert!(matches!(progress(&on), Progress::Waiting(_)));
+        assert!(matches!(update_progress(&on), UpdateProgress::Waiting(_)));
     }
 
     #[test]
     fn what_the_kubelet_has_not_got_to_outlasts_a_change_of_metadata() {
-        let metadata = InPlace::Yes {
+        let metadata = InPlaceChange::Yes {
             labels: Default::default(),
             annotations: Default::default(),
             spec: None,
@@ -284,25 +287,34 @@ mod tests {
         };
         let mut before = pod("", "sha-1", "run-1");
         before.spec.containers[0].image = "a:1".into();
-        let mut changed = pod(&last_status(&before, &of_image()), "sha-1", "run-1");
-        let last = last_status(&changed, &metadata);
+        let mut changed = pod(&last_pod_status(&before, &of_image()), "sha-1", "run-1");
+        let last = last_pod_status(&changed, &metadata);
         let key = keys::LAST_POD_STATUS.to_owned();
         changed
             .metadata
             .annotations
             .insert(key.clone(), last.clone());
-        assert!(matches!(progress(&changed), Progress::Waiting(_)));
-        assert_eq!(progress(&pod(&last, "sha-2", "run-2")), Progress::Done);
+        assert!(matches!(
+            update_progress(&changed),
+            UpdateProgress::Waiting(_)
+        ));
+        assert_eq!(
+            update_progress(&pod(&last, "sha-2", "run-2")),
+            UpdateProgress::Done
+        );
         // A resize likewise.
         let mut resized = pod(r#"{"resize":true}"#, "sha-1", "run-1");
         resized.metadata.generation = 2;
         resized.status.observed_generation = 1;
-        let last = last_status(&resized, &metadata);
+        let last = last_pod_status(&resized, &metadata);
         resized.metadata.annotations.insert(key, last);
-        assert!(matches!(progress(&resized), Progress::Waiting(_)));
+        assert!(matches!(
+            update_progress(&resized),
+            UpdateProgress::Waiting(_)
+        ));
         resized.status.observed_generation = 2;
-        assert_eq!(progress(&resized), Progress::Done);
-        assert_eq!(last_status(&resized, &metadata), "{}");
+        assert_eq!(update_progress(&resized), UpdateProgress::Done);
+        assert_eq!(last_pod_status(&resized, &metadata), "{}");
     }
 
     fn pod(annotation: &str, image_id: &str, container_id: &str) -> Pod {
@@ -317,8 +329,8 @@ mod tests {
         .unwrap()
     }
 
-    fn of_image() -> InPlace {
-        InPlace::Yes {
+    fn of_image() -> InPlaceChange {
+        InPlaceChange::Yes {
             labels: Default::default(),
             annotations: BTreeMap::new(),
             spec: Some(json!({ "containers": [{ "name": "app", "image": "a:2" }] })),
@@ -331,23 +343,26 @@ mod tests {
     fn a_change_of_image_is_done_when_the_container_runs_anew() {
         let mut before = pod("", "sha-1", "run-1");
         before.spec.containers[0].image = "a:1".into();
-        let last = last_status(&before, &of_image());
+        let last = last_pod_status(&before, &of_image());
         assert_eq!(
             last,
             r#"{"containerStates":{"app":{"latestImage":"a:2","lastImageID":"sha-1","lastContainerID":"run-1","lastImage":"a:1"}}}"#
         );
         assert!(matches!(
-            progress(&pod(&last, "sha-1", "run-1")),
-            Progress::Waiting(_)
+            update_progress(&pod(&last, "sha-1", "run-1")),
+            UpdateProgress::Waiting(_)
         ));
         assert!(matches!(
-            progress(&pod(&last, "", "")),
-            Progress::Waiting(_)
+            update_progress(&pod(&last, "", "")),
+            UpdateProgress::Waiting(_)
         ));
-        assert_eq!(progress(&pod(&last, "sha-2", "run-2")), Progress::Done);
         assert_eq!(
-            progress(&pod(&last, "sha-1", "run-2")),
-            Progress::Done,
+            update_progress(&pod(&last, "sha-2", "run-2")),
+            UpdateProgress::Done
+        );
+        assert_eq!(
+            update_progress(&pod(&last, "sha-1", "run-2")),
+            UpdateProgress::Done,
             "a retag"
         );
     }
@@ -356,14 +371,17 @@ mod tests {
     fn kuperators_annotation_is_understood() {
         let last = r#"{"containerStates":{"app":{"latestImage":"a:2","lastImageID":"sha-1"}}}"#;
         assert!(matches!(
-            progress(&pod(last, "sha-1", "run-2")),
-            Progress::Waiting(_)
+            update_progress(&pod(last, "sha-1", "run-2")),
+            UpdateProgress::Waiting(_)
         ));
-        assert_eq!(progress(&pod(last, "sha-2", "run-2")), Progress::Done);
+        assert_eq!(
+            update_progress(&pod(last, "sha-2", "run-2")),
+            UpdateProgress::Done
+        );
         let other = last.replace("a:2", "a:3");
         assert_eq!(
-            progress(&pod(&other, "sha-1", "run-1")),
-            Progress::Done,
+            update_progress(&pod(&other, "sha-1", "run-1")),
+            UpdateProgress::Done,
             "changed again by another"
         );
     }
@@ -371,21 +389,24 @@ mod tests {
     #[test]
     fn without_a_readable_annotation_there_is_nothing_to_wait_for() {
         for annotation in ["{}", "", "nonsense", "[]"] {
-            assert_eq!(progress(&pod(annotation, "sha-1", "run-1")), Progress::Done);
+            assert_eq!(
+                update_progress(&pod(annotation, "sha-1", "run-1")),
+                UpdateProgress::Done
+            );
         }
     }
 
     #[test]
     fn an_image_that_cannot_be_pulled_is_said() {
-        let last = last_status(&pod("", "sha-1", "run-1"), &of_image());
+        let last = last_pod_status(&pod("", "sha-1", "run-1"), &of_image());
         let mut stuck = pod(&last, "sha-1", "run-1");
         stuck.status.container_statuses[1] = serde_json::from_value(json!({
             "name": "app", "imageID": "", "state": { "waiting": { "reason": "ImagePullBackOff", "message": "no such tag" } },
         }))
         .unwrap();
         assert_eq!(
-            progress(&stuck),
-            Progress::Waiting(
+            update_progress(&stuck),
+            UpdateProgress::Waiting(
                 "container app does not run image a:2 yet: ImagePullBackOff: no such tag"
                     .to_owned()
             )
@@ -402,24 +423,27 @@ mod tests {
             pod
         };
         assert!(matches!(
-            progress(&rewritten("a@2", "run-1", 2)),
-            Progress::Waiting(_)
-        ));
-        assert_eq!(progress(&rewritten("a@2", "run-2", 2)), Progress::Done);
-        assert!(matches!(
-            progress(&rewritten("a@1", "run-1", 1)),
-            Progress::Waiting(_)
+            update_progress(&rewritten("a@2", "run-1", 2)),
+            UpdateProgress::Waiting(_)
         ));
         assert_eq!(
-            progress(&rewritten("a@1", "run-1", 2)),
-            Progress::Done,
+            update_progress(&rewritten("a@2", "run-2", 2)),
+            UpdateProgress::Done
+        );
+        assert!(matches!(
+            update_progress(&rewritten("a@1", "run-1", 1)),
+            UpdateProgress::Waiting(_)
+        ));
+        assert_eq!(
+            update_progress(&rewritten("a@1", "run-1", 2)),
+            UpdateProgress::Done,
             "the very image that ran before"
         );
     }
 
-    fn resized(status: Value) -> Progress {
+    fn resized(status: Value) -> UpdateProgress {
         let resources = json!({ "requests": { "cpu": "2" } });
-        progress(
+        update_progress(
             &serde_json::from_value(json!({
                 "metadata": { "generation": 2, "annotations": { (keys::LAST_POD_STATUS): r#"{"resize":true}"# } },
                 "spec": { "containers": [{ "name": "app", "resources": resources }] },
@@ -447,7 +471,11 @@ mod tests {
                 true,
             ),
         ] {
-            assert_eq!(resized(status.clone()) == Progress::Done, done, "{status}");
+            assert_eq!(
+                resized(status.clone()) == UpdateProgress::Done,
+                done,
+                "{status}"
+            );
         }
     }
 
@@ -458,25 +486,37 @@ mod tests {
             resized(json!({ "observedGeneration": observed, "conditions": [condition] }))
         };
         let pending = |reason: &str, generation: i64| said(reason, generation, 2);
-        assert!(matches!(pending("Infeasible", 2), Progress::Refused(_)));
-        assert!(matches!(pending("Infeasible", 0), Progress::Refused(_)));
+        assert!(matches!(
+            pending("Infeasible", 2),
+            UpdateProgress::Refused(_)
+        ));
+        assert!(matches!(
+            pending("Infeasible", 0),
+            UpdateProgress::Refused(_)
+        ));
         // Another image came since, or the kubelet does not tell what it has seen.
-        assert!(matches!(pending("Infeasible", 1), Progress::Refused(_)));
-        assert!(matches!(said("Infeasible", 1, 0), Progress::Waiting(_)));
-        assert!(matches!(pending("Deferred", 1), Progress::Waiting(_)));
-        assert!(matches!(pending("Deferred", 2), Progress::Waiting(_)));
+        assert!(matches!(
+            pending("Infeasible", 1),
+            UpdateProgress::Refused(_)
+        ));
+        assert!(matches!(
+            said("Infeasible", 1, 0),
+            UpdateProgress::Waiting(_)
+        ));
+        assert!(matches!(pending("Deferred", 1), UpdateProgress::Waiting(_)));
+        assert!(matches!(pending("Deferred", 2), UpdateProgress::Waiting(_)));
     }
 
     #[test]
     fn a_resize_is_waited_for_while_the_kubelet_says_so() {
-        let change = InPlace::Yes {
+        let change = InPlaceChange::Yes {
             labels: Default::default(),
             annotations: BTreeMap::new(),
             spec: None,
             resize: Some(json!({})),
             images: Vec::new(),
         };
-        let last = last_status(&Pod::default(), &change);
+        let last = last_pod_status(&Pod::default(), &change);
         assert_eq!(last, r#"{"resize":true}"#);
         for (condition, done) in [
             (RESIZE_PENDING, false),
@@ -486,7 +526,11 @@ mod tests {
             let mut pod = pod(&last, "", "");
             let conditions = json!({ "conditions": [{ "type": condition, "status": "True" }] });
             pod.status = serde_json::from_value(conditions).unwrap();
-            assert_eq!(progress(&pod) == Progress::Done, done, "{condition}");
+            assert_eq!(
+                update_progress(&pod) == UpdateProgress::Done,
+                done,
+                "{condition}"
+            );
         }
     }
 }

@@ -5,15 +5,22 @@ use serde_json::Value;
 use crate::domain::quantity;
 
 /// The resources by which Kubernetes classes Pods, and the only ones that it resizes.
-pub const COMPUTE: [&str; 2] = ["cpu", "memory"];
+pub const COMPUTE_RESOURCES: [&str; 2] = ["cpu", "memory"];
 
 /// QoS class of a Pod spec, computed as Kubernetes does without resources at the level of the Pod.
-pub fn class(spec: &Value) -> &'static str {
+pub fn qos_class(spec: &Value) -> &'static str {
     let containers: Vec<_> = ["containers", "initContainers"]
         .into_iter()
         .filter_map(|list| spec.get(list)?.as_array())
         .flatten()
-        .flat_map(|c| COMPUTE.map(|name| (amount(c, "limits", name), amount(c, "requests", name))))
+        .flat_map(|c| {
+            COMPUTE_RESOURCES.map(|name| {
+                (
+                    resource_nanos(c, "limits", name),
+                    resource_nanos(c, "requests", name),
+                )
+            })
+        })
         .map(|(limit, request)| (limit, request.or(limit)))
         .collect();
     if containers
@@ -31,7 +38,7 @@ pub fn class(spec: &Value) -> &'static str {
     }
 }
 
-fn amount(container: &Value, kind: &str, name: &str) -> Option<i128> {
+fn resource_nanos(container: &Value, kind: &str, name: &str) -> Option<i128> {
     let value = container.get("resources")?.get(kind)?.get(name)?;
     quantity::nanos(value).filter(|nanos| *nanos > 0)
 }
@@ -47,16 +54,16 @@ mod tests {
         let spec = |resources: [Value; 2]| json!({ "containers": resources.map(|r| json!({ "resources": r })) });
         let full = json!({ "limits": { "cpu": "1", "memory": "1Gi" } });
         assert_eq!(
-            class(&spec([json!({}), json!({ "limits": { "cpu": "0" } })])),
+            qos_class(&spec([json!({}), json!({ "limits": { "cpu": "0" } })])),
             "BestEffort"
         );
-        assert_eq!(class(&spec([full.clone(), full.clone()])), "Guaranteed");
+        assert_eq!(qos_class(&spec([full.clone(), full.clone()])), "Guaranteed");
         let same =
             json!({ "limits": { "cpu": "1", "memory": "1Gi" }, "requests": { "cpu": "1000m" } });
-        assert_eq!(class(&spec([full.clone(), same])), "Guaranteed");
-        assert_eq!(class(&spec([full.clone(), json!({})])), "Burstable");
+        assert_eq!(qos_class(&spec([full.clone(), same])), "Guaranteed");
+        assert_eq!(qos_class(&spec([full.clone(), json!({})])), "Burstable");
         assert_eq!(
-            class(&spec([full, json!({ "requests": { "cpu": "1" } })])),
+            qos_class(&spec([full, json!({ "requests": { "cpu": "1" } })])),
             "Burstable"
         );
     }

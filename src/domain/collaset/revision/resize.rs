@@ -3,24 +3,27 @@
 use serde_json::{Map, Value, json};
 
 use super::data;
-use super::data::{pairs, text};
-use super::qos::{self, COMPUTE};
-use crate::domain::collaset::core_v1::{Kind, difference, normal};
+use super::data::{container_pairs, string_field};
+use super::qos::{self, COMPUTE_RESOURCES};
+use crate::domain::collaset::core_v1::{Kind, first_difference, normal_form};
 use crate::domain::pod::Pod;
 use crate::domain::quantity;
 
 /// The patch of `pods/resize`; `None` when no resource changes. Fails where Kubernetes would refuse it, or leave it
 /// undone: other resources than cpu and memory, a request or limit that goes away, a memory limit that shrinks under
 /// a running container, another QoS class.
-pub fn patch(from: &Value, to: &Value) -> Result<Option<Value>, String> {
+pub fn resize_patch(from: &Value, to: &Value) -> Result<Option<Value>, String> {
     let mut containers = Vec::new();
-    for (old, new) in pairs(from, to, "containers") {
-        let path = format!("template.spec.containers[{}].resources", text(new, "name"));
-        if let Some(resources) = resized(&path, old, new)? {
-            containers.push(json!({ "name": text(new, "name"), "resources": resources }));
+    for (old, new) in container_pairs(from, to, "containers") {
+        let path = format!(
+            "template.spec.containers[{}].resources",
+            string_field(new, "name")
+        );
+        if let Some(resources) = container_resize(&path, old, new)? {
+            containers.push(json!({ "name": string_field(new, "name"), "resources": resources }));
         }
     }
-    let (old, new) = (qos::class(&from["spec"]), qos::class(&to["spec"]));
+    let (old, new) = (qos::qos_class(&from["spec"]), qos::qos_class(&to["spec"]));
     if old != new {
         return Err(format!(
             "template.spec.containers: their resources change the QoS class from {old} to {new}"
@@ -29,38 +32,41 @@ pub fn patch(from: &Value, to: &Value) -> Result<Option<Value>, String> {
     Ok((!containers.is_empty()).then(|| json!({ "containers": containers })))
 }
 
-fn resized(path: &str, old: &Value, new: &Value) -> Result<Option<Value>, String> {
+fn container_resize(path: &str, old: &Value, new: &Value) -> Result<Option<Value>, String> {
     let null = Value::Null;
     let resources = |container: &Value| {
         let raw = container.get("resources").unwrap_or(&null);
-        normal(&Kind::Struct("ResourceRequirements"), raw).unwrap_or_else(|| json!({}))
+        normal_form(&Kind::Struct("ResourceRequirements"), raw).unwrap_or_else(|| json!({}))
     };
     let (before, after) = (resources(old), resources(new));
-    let Some(field) = difference(path, &before, &after) else {
+    let Some(field) = first_difference(path, &before, &after) else {
         return Ok(None);
     };
     let others = |resources: &Value| {
         let mut all = resources.clone();
         for kind in ["requests", "limits"] {
-            for name in COMPUTE {
+            for name in COMPUTE_RESOURCES {
                 all[kind]
                     .as_object_mut()
                     .and_then(|amounts| amounts.shift_remove(name));
             }
             all[kind] =
-                normal(&Kind::Map(Box::new(Kind::Quantity)), &all[kind]).unwrap_or_default();
+                normal_form(&Kind::Map(Box::new(Kind::Quantity)), &all[kind]).unwrap_or_default();
         }
         all
     };
-    if let Some(field) = difference(path, &others(&before), &others(&after)) {
+    if let Some(field) = first_difference(path, &others(&before), &others(&after)) {
         return Err(format!(
             "{field} differs, only cpu and memory can be resized"
         ));
     }
     let mut patch = Map::new();
     for kind in ["requests", "limits"] {
-        for name in COMPUTE {
-            let (was, is) = (amount(old, kind, name), amount(new, kind, name));
+        for name in COMPUTE_RESOURCES {
+            let (was, is) = (
+                effective_amount(old, kind, name),
+                effective_amount(new, kind, name),
+            );
             let Some(is) = is else {
                 if was.is_some() {
                     return Err(format!(
@@ -70,7 +76,7 @@ fn resized(path: &str, old: &Value, new: &Value) -> Result<Option<Value>, String
                 continue;
             };
             let shrinks = was.is_some_and(|was| quantity::nanos(is) < quantity::nanos(was));
-            if kind == "limits" && name == "memory" && shrinks && !restarts(new, name) {
+            if kind == "limits" && name == "memory" && shrinks && !restarts_on_resize(new, name) {
                 return Err(format!(
                     "{path}.limits.memory shrinks, which needs a new Pod unless resizePolicy says RestartContainer"
                 ));
@@ -86,7 +92,7 @@ fn resized(path: &str, old: &Value, new: &Value) -> Result<Option<Value>, String
 }
 
 /// One patch for two that lead to the same resources.
-pub fn both(one: Option<Value>, other: Option<&Value>) -> Option<Value> {
+pub fn merge_resizes(one: Option<Value>, other: Option<&Value>) -> Option<Value> {
     let (mut one, other) = match (one, other) {
         (Some(one), Some(other)) => (one, other),
         (one, other) => return one.or_else(|| other.cloned()),
@@ -102,21 +108,21 @@ pub fn both(one: Option<Value>, other: Option<&Value>) -> Option<Value> {
 }
 
 /// Whether a Pod has any of the resources of revision data `to` where those of its own, `of`, are others.
-pub fn is_done(pod: &Pod, of: &Value, to: &Value) -> bool {
-    let (Ok(of), Ok(to)) = (data::template(of), data::template(to)) else {
+pub fn has_resized_resources(pod: &Pod, of: &Value, to: &Value) -> bool {
+    let (Ok(of), Ok(to)) = (data::pod_template(of), data::pod_template(to)) else {
         return false;
     };
-    pairs(of, to, "containers").any(|(before, after)| {
+    container_pairs(of, to, "containers").any(|(before, after)| {
         let mut containers = pod.spec.containers.iter();
-        let container = containers.find(|c| c.name == text(after, "name"));
+        let container = containers.find(|c| c.name == string_field(after, "name"));
         container.is_some_and(|container| {
             let all = ["requests", "limits"].into_iter();
-            let mut all = all.flat_map(|kind| COMPUTE.map(|name| (kind, name)));
+            let mut all = all.flat_map(|kind| COMPUTE_RESOURCES.map(|name| (kind, name)));
             all.any(|(kind, name)| {
                 let [before, after, has] = [
-                    amount(before, kind, name),
-                    amount(after, kind, name),
-                    amount_in(&container.resources, kind, name),
+                    effective_amount(before, kind, name),
+                    effective_amount(after, kind, name),
+                    explicit_or_limit(&container.resources, kind, name),
                 ]
                 .map(|amount| amount.and_then(quantity::nanos));
                 after != before && after.is_some() && after == has
@@ -126,19 +132,19 @@ pub fn is_done(pod: &Pod, of: &Value, to: &Value) -> bool {
 }
 
 /// A request or limit as the API server has it, which lets a limit stand for the request that is not given.
-fn amount<'a>(container: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
-    amount_in(container.get("resources")?, kind, name)
+fn effective_amount<'a>(container: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
+    explicit_or_limit(container.get("resources")?, kind, name)
 }
 
-fn amount_in<'a>(resources: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
+fn explicit_or_limit<'a>(resources: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
     let of = |kind: &str| resources.get(kind)?.get(name).filter(|v| !v.is_null());
     of(kind).or_else(|| (kind == "requests").then(|| of("limits")).flatten())
 }
 
-fn restarts(container: &Value, resource: &str) -> bool {
+fn restarts_on_resize(container: &Value, resource: &str) -> bool {
     let policies = container.get("resizePolicy").and_then(Value::as_array);
     policies.into_iter().flatten().any(|policy| {
-        text(policy, "resourceName") == resource
-            && text(policy, "restartPolicy") == "RestartContainer"
+        string_field(policy, "resourceName") == resource
+            && string_field(policy, "restartPolicy") == "RestartContainer"
     })
 }

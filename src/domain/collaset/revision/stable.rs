@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::domain::collaset::observed::Revision;
 
 /// Names of revisions that Pods and instance IDs refer to, and how many Pods are of each.
-pub type InUse = BTreeMap<String, usize>;
+pub type RevisionUse = BTreeMap<String, usize>;
 
 /// That of the template where no Pod is of any. Else the one that is noted at the latest revision, as long as it is there. A status that
 /// is lost must not end a rollout, nor begin one, and the set may be made again of the template before the rollout, which takes it back.
@@ -15,7 +15,11 @@ pub type InUse = BTreeMap<String, usize>;
 /// Without a note, as with a revision by Kuperator: of those in use beside that of the template the one that most Pods are of, as a canary is of
 /// fewer. If a template has come back to which no fewer Pods belong, that is stable itself. Its number as it is stored tells: one that has
 /// been applied for longer has the greatest.
-pub fn of(updated: &Arc<Revision>, readable: &[Arc<Revision>], in_use: &InUse) -> Arc<Revision> {
+pub fn stable_revision(
+    updated: &Arc<Revision>,
+    readable: &[Arc<Revision>],
+    in_use: &RevisionUse,
+) -> Arc<Revision> {
     let pods = |revision: &Revision| in_use.get(&revision.name);
     let latest = readable.iter().max_by_key(|r| r.revision);
     let noted = latest.and_then(|latest| latest.stable.as_ref());
@@ -60,7 +64,7 @@ mod tests {
             .iter()
             .map(|(n, name, _)| stored(*n, name))
             .collect();
-        of(&stored(9, updated), &readable, &in_use.collect())
+        stable_revision(&stored(9, updated), &readable, &in_use.collect())
             .name
             .clone()
     }
@@ -116,7 +120,7 @@ mod tests {
             ..Revision::default()
         });
         let updated = Arc::new(Revision::default());
-        let stable = of(&updated, &[former], &InUse::new());
+        let stable = stable_revision(&updated, &[former], &RevisionUse::new());
         assert_eq!(stable, updated);
     }
 }

@@ -4,13 +4,13 @@
 //! One that the status has noted is not carried out again, whatever fails in between: neither by this rollout nor by a later one. A
 //! command that was refused is noted too, since it was answered.
 
-use super::steps::{begun, go_to};
+use super::steps::{first_step_status, move_to_step};
 use crate::api::collaset::RolloutStatus;
 use crate::api::keys;
 use crate::domain::collaset::draft::Draft;
-use crate::domain::collaset::facts::Facts;
-use crate::domain::collaset::plan::Event;
-use crate::domain::collaset::status::told;
+use crate::domain::collaset::plan::SetEvent;
+use crate::domain::collaset::set_facts::SetFacts;
+use crate::domain::collaset::status::waits;
 
 /// Ends the step that is under way.
 pub const PROMOTE: &str = "promote";
@@ -22,7 +22,11 @@ pub const ABORT: &str = "abort";
 pub const RETRY: &str = "retry";
 
 /// Carries out what the annotation says, if that is new. True if something was changed.
-pub(super) fn carry_out(facts: &Facts, draft: &mut Draft, status: &mut RolloutStatus) -> bool {
+pub(super) fn carry_out_command(
+    facts: &SetFacts,
+    draft: &mut Draft,
+    status: &mut RolloutStatus,
+) -> bool {
     let annotations = facts.observed.set.metadata.annotations.as_ref();
     let Some(command) = annotations.and_then(|all| all.get(keys::ROLLOUT)) else {
         status.command.clear();
@@ -33,10 +37,10 @@ pub(super) fn carry_out(facts: &Facts, draft: &mut Draft, status: &mut RolloutSt
         return false;
     }
     status.command.clear();
-    match apply(facts, status, command) {
+    match apply_command(facts, status, command) {
         Ok((reason, message)) => {
             command.clone_into(&mut status.command);
-            draft.news.push(Event {
+            draft.events_after_status.push(SetEvent {
                 warning: false,
                 reason,
                 message,
@@ -45,11 +49,11 @@ pub(super) fn carry_out(facts: &Facts, draft: &mut Draft, status: &mut RolloutSt
         }
         Err(why) => {
             draft.forget_command = true;
-            if is_known(command) {
+            if is_known_command(command) {
                 command.clone_into(&mut status.command);
             }
             let key = keys::ROLLOUT;
-            draft.event(
+            draft.announce_event(
                 true,
                 "RolloutCommandRefused",
                 format!("annotation {key}={command:?} is removed: {why}"),
@@ -59,18 +63,18 @@ pub(super) fn carry_out(facts: &Facts, draft: &mut Draft, status: &mut RolloutSt
     }
 }
 
-fn is_known(command: &str) -> bool {
+fn is_known_command(command: &str) -> bool {
     [PROMOTE, PROMOTE_FULL, ABORT, RETRY].contains(&command)
 }
 
-fn apply(
-    facts: &Facts,
+fn apply_command(
+    facts: &SetFacts,
     status: &mut RolloutStatus,
     command: &str,
 ) -> Result<(&'static str, String), String> {
     let rollout = &facts.rollout;
     let (revision, steps) = (&rollout.revision, rollout.len());
-    if !is_known(command) {
+    if !is_known_command(command) {
         return Err(format!(
             "it may be {PROMOTE}, {PROMOTE_FULL}, {ABORT} or {RETRY}"
         ));
@@ -93,7 +97,7 @@ fn apply(
         return Err(format!("no rollout is under way{remedy}"));
     }
     if command == RETRY {
-        *status = begun(facts);
+        *status = first_step_status(facts);
         return Ok((
             "RolloutRetried",
             format!("revision {revision} is rolled out again"),
@@ -109,18 +113,18 @@ fn apply(
     }
     if command == ABORT {
         status.aborted = true;
-        return Ok(("RolloutAborted", told::being_aborted(facts)));
+        return Ok(("RolloutAborted", waits::describe_pending_abort(facts)));
     }
-    if rollout.step().is_none() {
+    if rollout.current_step().is_none() {
         return Err("the rollout has no step to end".to_owned());
     }
-    let step = rollout.index() + 1;
+    let step = rollout.step_index() + 1;
     let next = if command == PROMOTE {
         step + 1
     } else {
         steps + 1
     };
-    go_to(facts, status, next);
+    move_to_step(facts, status, next);
     let message = format!("revision {revision} is promoted at step {step} of {steps}");
     Ok(("RolloutPromoted", message))
 }

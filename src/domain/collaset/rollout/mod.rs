@@ -8,15 +8,15 @@ mod command;
 mod steps;
 
 pub use command::{ABORT, PROMOTE, RETRY};
-pub use steps::{Wait, awaited, command_of, step, wait};
+pub use steps::{PauseWait, advance_rollout, awaited_pods, pause_wait, remaining_command};
 
-use super::revision::history::History;
-use super::strategy::{RolloutStep, Scope, Strategy};
+use super::revision::history::RevisionHistory;
+use super::strategy::{ResolvedStrategy, RolloutStep, UpdateScope};
 use crate::api::collaset::{CollaSet, RolloutStatus};
 
 /// The rollout of the present template, as it is stored.
 #[derive(Clone, Debug)]
-pub struct Rollout {
+pub struct StoredRollout {
     /// Revision of the present template.
     pub revision: String,
     /// Whether that is another one than the current revision.
@@ -32,12 +32,16 @@ pub struct Rollout {
     /// The steps that it takes.
     steps: Vec<RolloutStep>,
     /// The scope without steps.
-    whole: Scope,
+    whole: UpdateScope,
 }
 
-impl Rollout {
+impl StoredRollout {
     /// What the set says.
-    pub fn of(set: &CollaSet, history: &History, strategy: &Strategy) -> Rollout {
+    pub fn from_set(
+        set: &CollaSet,
+        history: &RevisionHistory,
+        strategy: &ResolvedStrategy,
+    ) -> StoredRollout {
         let revision = history.updated.name.clone();
         let is_on = revision != history.stable && !history.stands_in;
         let stored = set
@@ -46,7 +50,7 @@ impl Rollout {
             .and_then(|status| status.rollout.clone());
         let noted = stored.as_ref().map(|stored| stored.command.clone());
         let (steps, whole) = (strategy.steps.clone(), strategy.scope);
-        Rollout {
+        StoredRollout {
             noted: noted.unwrap_or_default(),
             stored: stored.filter(|stored| is_on && stored.revision == revision),
             stands_in: history.stands_in,
@@ -69,20 +73,22 @@ impl Rollout {
     }
 
     /// Which Pods are to be updated now. An aborted rollout takes back whatever it has reached.
-    pub fn scope(&self) -> Scope {
-        match (self.whole, self.step()) {
-            _ if self.is_frozen() => Scope::Partition(usize::MAX),
-            _ if self.is_aborted() => Scope::Partition(0),
-            (Scope::Partition(whole), Some(_)) => Scope::Partition(whole.max(self.kept())),
+    pub fn scope(&self) -> UpdateScope {
+        match (self.whole, self.current_step()) {
+            _ if self.is_frozen() => UpdateScope::Partition(usize::MAX),
+            _ if self.is_aborted() => UpdateScope::Partition(0),
+            (UpdateScope::Partition(whole), Some(_)) => {
+                UpdateScope::Partition(whole.max(self.kept_by_steps()))
+            }
             (whole, _) => whole,
         }
     }
 
     /// Which Pods are to be updated in the end.
-    pub fn final_scope(&self) -> Scope {
+    pub fn final_scope(&self) -> UpdateScope {
         match self.is_aborted() {
-            true if self.is_frozen() => Scope::Partition(usize::MAX),
-            true => Scope::Partition(0),
+            true if self.is_frozen() => UpdateScope::Partition(usize::MAX),
+            true => UpdateScope::Partition(0),
             false => self.whole,
         }
     }
@@ -93,36 +99,36 @@ impl Rollout {
     }
 
     /// The step that a status is at; `None` where it is at none, or after the last one.
-    pub fn step_of(&self, status: &RolloutStatus) -> Option<RolloutStep> {
+    pub fn step_at(&self, status: &RolloutStatus) -> Option<RolloutStep> {
         let index = usize::try_from(status.step).ok()?.checked_sub(1)?;
         self.steps.get(index).copied()
     }
 
     /// Whether there is a step that is not over.
     pub fn has_steps_left(&self) -> bool {
-        !self.is_aborted() && self.step().is_some()
+        !self.is_aborted() && self.current_step().is_some()
     }
 
     /// Whether a status is of as many steps: a number says nothing once steps were added or taken out.
-    fn has_steps_of(&self, status: &RolloutStatus) -> bool {
+    fn has_same_step_count(&self, status: &RolloutStatus) -> bool {
         usize::try_from(status.steps) == Ok(self.steps.len())
     }
 
     /// Index of the step that is under way.
-    fn index(&self) -> usize {
-        let stored = self.stored.as_ref().filter(|s| self.has_steps_of(s));
+    fn step_index(&self) -> usize {
+        let stored = self.stored.as_ref().filter(|s| self.has_same_step_count(s));
         let stored = stored.map_or(1, |stored| stored.step.max(1));
         usize::try_from(stored - 1).unwrap_or(0)
     }
 
     /// The step that is under way; `None` after the last one.
-    fn step(&self) -> Option<RolloutStep> {
-        self.steps.get(self.index()).copied()
+    fn current_step(&self) -> Option<RolloutStep> {
+        self.steps.get(self.step_index()).copied()
     }
 
     /// Pods that the steps so far keep on older revisions: all, until a step says otherwise.
-    fn kept(&self) -> usize {
-        let mut reached = self.steps.iter().take(self.index() + 1).rev();
+    fn kept_by_steps(&self) -> usize {
+        let mut reached = self.steps.iter().take(self.step_index() + 1).rev();
         let partition = reached.find_map(|step| match step {
             RolloutStep::Partition(kept) => Some(*kept),
             RolloutStep::Pause(_) => None,

@@ -9,16 +9,16 @@ use super::command;
 use crate::api::collaset::RolloutStatus;
 use crate::api::keys;
 use crate::domain::collaset::draft::Draft;
-use crate::domain::collaset::facts::Facts;
-use crate::domain::collaset::lifecycle::{self, Operation};
 use crate::domain::collaset::pool;
-use crate::domain::collaset::status::time;
-use crate::domain::collaset::strategy::{RolloutStep, Scope};
+use crate::domain::collaset::set_facts::SetFacts;
+use crate::domain::collaset::set_operations::{self, SetOperation};
+use crate::domain::collaset::status::condition_time;
+use crate::domain::collaset::strategy::{RolloutStep, UpdateScope};
 use crate::domain::pod::Pod;
 
 /// What a rollout waits for at a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum PauseWait {
     /// A time, in nanoseconds since 1970.
     Until(u64),
     /// The Pods that the steps so far have updated: the time is over, and they are not available.
@@ -28,17 +28,20 @@ pub enum Wait {
 }
 
 /// Where the rollout stands next, for the status; `None` where there is nothing to say.
-pub fn step(facts: &Facts, draft: &mut Draft) -> Option<RolloutStatus> {
+pub fn advance_rollout(facts: &SetFacts, draft: &mut Draft) -> Option<RolloutStatus> {
     let rollout = &facts.rollout;
-    let mut next = rollout.stored.clone().unwrap_or_else(|| begun(facts));
-    let commanded = command::carry_out(facts, draft, &mut next);
+    let mut next = rollout
+        .stored
+        .clone()
+        .unwrap_or_else(|| first_step_status(facts));
+    let commanded = command::carry_out_command(facts, draft, &mut next);
     if !rollout.is_on {
-        return command_of(&next);
+        return remaining_command(&next);
     }
     if rollout.steps.is_empty() {
         (next.step, next.steps, next.step_since) = (0, 0, None);
     } else if !commanded && !facts.strategy.paused && !next.aborted {
-        pass(facts, draft, &mut next);
+        pass_finished_steps(facts, draft, &mut next);
     }
     let says = next.step > 0 || next.aborted || !next.command.is_empty();
     says.then_some(next)
@@ -46,7 +49,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> Option<RolloutStatus> {
 
 /// What stays of a rollout that is over: the command, for as long as its annotation is there. Otherwise the next rollout would
 /// carry the command out again.
-pub fn command_of(status: &RolloutStatus) -> Option<RolloutStatus> {
+pub fn remaining_command(status: &RolloutStatus) -> Option<RolloutStatus> {
     (!status.command.is_empty()).then(|| RolloutStatus {
         revision: status.revision.clone(),
         command: status.command.clone(),
@@ -55,42 +58,42 @@ pub fn command_of(status: &RolloutStatus) -> Option<RolloutStatus> {
 }
 
 /// The first step.
-pub(super) fn begun(facts: &Facts) -> RolloutStatus {
+pub(super) fn first_step_status(facts: &SetFacts) -> RolloutStatus {
     let mut begun = RolloutStatus {
         revision: facts.rollout.revision.clone(),
         command: facts.rollout.noted.clone(),
         ..RolloutStatus::default()
     };
     if !facts.rollout.steps.is_empty() {
-        go_to(facts, &mut begun, 1);
+        move_to_step(facts, &mut begun, 1);
     }
     begun
 }
 
 /// Goes on to a step, numbered from 1.
-pub(super) fn go_to(facts: &Facts, status: &mut RolloutStatus, step: usize) {
+pub(super) fn move_to_step(facts: &SetFacts, status: &mut RolloutStatus, step: usize) {
     status.step = i32::try_from(step).unwrap_or(i32::MAX);
     status.steps = i32::try_from(facts.rollout.len()).unwrap_or(i32::MAX);
-    status.step_since = Some(Time(time(facts.observed.now_nanos)));
+    status.step_since = Some(Time(condition_time(facts.observed.now_nanos)));
 }
 
 /// Goes on while the step under way is over. A step is seen to begin before it is over.
-fn pass(facts: &Facts, draft: &mut Draft, status: &mut RolloutStatus) {
+fn pass_finished_steps(facts: &SetFacts, draft: &mut Draft, status: &mut RolloutStatus) {
     let rollout = &facts.rollout;
-    if status.step < 1 || !rollout.has_steps_of(status) {
-        go_to(facts, status, 1); // steps were added or taken out meanwhile
+    if status.step < 1 || !rollout.has_same_step_count(status) {
+        move_to_step(facts, status, 1); // steps were added or taken out meanwhile
         return;
     }
-    let Some(step) = rollout.step().filter(|_| rollout.stored.is_some()) else {
+    let Some(step) = rollout.current_step().filter(|_| rollout.stored.is_some()) else {
         return;
     };
     let over = match step {
         RolloutStep::Partition(_) => true,
-        RolloutStep::Pause(_) => match wait(facts, status) {
-            Some(Wait::Until(until)) => {
+        RolloutStep::Pause(_) => match pause_wait(facts, status) {
+            Some(PauseWait::Until(until)) => {
                 let left = until.saturating_sub(facts.observed.now_nanos);
                 if left > 0 {
-                    draft.again(left);
+                    draft.requeue_after(left);
                 }
                 left == 0
             }
@@ -99,18 +102,18 @@ fn pass(facts: &Facts, draft: &mut Draft, status: &mut RolloutStatus) {
     };
     // This plan may be the first that takes a Pod away.
     let is_reached = || {
-        let mut places = Places::of(facts);
+        let mut places = StepInstances::from_facts(facts);
         places.going.extend(&draft.surplus);
-        places.is_reached()
+        places.is_step_reached()
     };
     if over && is_reached() {
-        go_to(facts, status, rollout.index() + 2);
+        move_to_step(facts, status, rollout.step_index() + 2);
     }
 }
 
 /// What the pause waits for that a status is at; `None` where it is at none.
-pub fn wait(facts: &Facts, status: &RolloutStatus) -> Option<Wait> {
-    let RolloutStep::Pause(lasts) = facts.rollout.step_of(status)? else {
+pub fn pause_wait(facts: &SetFacts, status: &RolloutStatus) -> Option<PauseWait> {
+    let RolloutStep::Pause(lasts) = facts.rollout.step_at(status)? else {
         return None;
     };
     let since = status
@@ -120,30 +123,33 @@ pub fn wait(facts: &Facts, status: &RolloutStatus) -> Option<Wait> {
     let since = since.and_then(|since| u64::try_from(since).ok());
     let now = facts.observed.now_nanos;
     let Some(lasts) = lasts else {
-        return Some(Wait::Promotion);
+        return Some(PauseWait::Promotion);
     };
     let until = since.unwrap_or(now).saturating_add(lasts);
-    Some(match until > now || Places::of(facts).is_reached() {
-        true => Wait::Until(until),
-        false => Wait::Pods,
-    })
+    Some(
+        match until > now || StepInstances::from_facts(facts).is_step_reached() {
+            true => PauseWait::Until(until),
+            false => PauseWait::Pods,
+        },
+    )
 }
 
-fn is_busy(pod: &Pod) -> bool {
-    Operation::Update.is_on(pod) || pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
+fn has_running_operation(pod: &Pod) -> bool {
+    SetOperation::Update.is_in_progress(pod)
+        || pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
 }
 
 /// The Pods that keep the step from being over, as far as they are there.
-pub fn awaited<'a>(facts: &'a Facts<'a>) -> impl Iterator<Item = &'a Arc<Pod>> {
-    let places = Places::of(facts);
+pub fn awaited_pods<'a>(facts: &'a SetFacts<'a>) -> impl Iterator<Item = &'a Arc<Pod>> {
+    let places = StepInstances::from_facts(facts);
     let members = facts.members.iter();
-    let awaited = members.filter(move |(id, pod)| places.awaits(**id, pod));
+    let awaited = members.filter(move |(id, pod)| places.awaits_pod(**id, pod));
     awaited.map(|(_, pod)| pod)
 }
 
 /// The Pods as the steps count them: an origin and its new half have one place.
-struct Places<'a> {
-    facts: &'a Facts<'a>,
+struct StepInstances<'a> {
+    facts: &'a SetFacts<'a>,
     /// New halves by the names of their origins.
     halves: HashMap<&'a str, &'a Pod>,
     /// Names of the Pods that an update works on.
@@ -152,24 +158,25 @@ struct Places<'a> {
     going: BTreeSet<i64>,
 }
 
-impl<'a> Places<'a> {
-    fn of(facts: &'a Facts<'a>) -> Places<'a> {
+impl<'a> StepInstances<'a> {
+    fn from_facts(facts: &'a SetFacts<'a>) -> StepInstances<'a> {
         let members = facts.members.values();
-        let halves = members.clone().filter(|pod| facts.is_half(pod));
+        let halves = members.clone().filter(|pod| facts.is_new_half(pod));
         let halves = halves.filter_map(|half| {
             let origin = half.label(keys::REPLACE_PAIR_ORIGIN_NAME)?;
             Some((origin, &**half))
         });
-        let busy = members.filter(|pod| is_busy(pod));
+        let busy = members.filter(|pod| has_running_operation(pod));
         let stored = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
         let marked = stored.filter(|context| {
-            facts.owns(&context.data) && context.data.contains_key(pool::SCALE_IN)
+            facts.is_own_entry(&context.data) && context.data.contains_key(pool::SCALE_IN)
         });
         let marked: BTreeSet<i64> = marked.map(|context| context.id).collect();
         let going = facts.members.iter().filter(|(id, pod)| {
-            Operation::ScaleIn.is_on(pod) || lifecycle::is_leaving(pod) && marked.contains(id)
+            SetOperation::ScaleIn.is_in_progress(pod)
+                || set_operations::is_leaving(pod) && marked.contains(id)
         });
-        Places {
+        StepInstances {
             facts,
             halves: halves.collect(),
             busy: busy.map(|pod| &*pod.metadata.name).collect(),
@@ -179,34 +186,38 @@ impl<'a> Places<'a> {
 
     /// Whether all Pods that the partition so far lets go, and that stay, are updated, available, and not in an operation. One that is
     /// updated is awaited although others are enough.
-    fn is_reached(&self) -> bool {
+    fn is_step_reached(&self) -> bool {
         let facts = self.facts;
-        let Scope::Partition(partition) = facts.strategy.scope else {
+        let UpdateScope::Partition(partition) = facts.strategy.scope else {
             return false;
         };
-        let kept = partition.saturating_add(pool::lacks(facts));
+        let kept = partition.saturating_add(pool::count_missing_ids(facts));
         let wanted = facts.strategy.replicas.saturating_sub(kept);
         let mut members = facts.members.iter();
-        if members.any(|(id, pod)| self.awaits(*id, pod)) {
+        if members.any(|(id, pod)| self.awaits_pod(*id, pod)) {
             return false;
         }
         let staying = facts.members.iter();
-        let staying = staying.filter(|(id, pod)| !self.going.contains(id) && !facts.is_half(pod));
-        staying.filter(|(_, pod)| self.serves(pod)).count() >= wanted
+        let staying =
+            staying.filter(|(id, pod)| !self.going.contains(id) && !facts.is_new_half(pod));
+        staying
+            .filter(|(_, pod)| self.is_updated_and_available(pod))
+            .count()
+            >= wanted
     }
 
     /// Whether the steps wait for a Pod. The new half that a user has asked for is none of theirs.
-    fn awaits(&self, id: i64, pod: &Pod) -> bool {
+    fn awaits_pod(&self, id: i64, pod: &Pod) -> bool {
         let is_of_user = || {
             let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
-            self.facts.is_half(pod) && origin.is_none_or(|origin| !self.busy.contains(origin))
+            self.facts.is_new_half(pod) && origin.is_none_or(|origin| !self.busy.contains(origin))
         };
-        let is_down = || self.facts.is_updated(pod) && !self.serves(pod);
-        is_busy(pod) || is_down() && !self.going.contains(&id) && !is_of_user()
+        let is_down = || self.facts.is_updated(pod) && !self.is_updated_and_available(pod);
+        has_running_operation(pod) || is_down() && !self.going.contains(&id) && !is_of_user()
     }
 
     /// Whether a Pod, or the new half that stands in for it, is updated and available.
-    fn serves(&self, pod: &Pod) -> bool {
+    fn is_updated_and_available(&self, pod: &Pod) -> bool {
         let half = self.halves.get(&*pod.metadata.name).copied();
         let mut both = [Some(pod), half].into_iter().flatten();
         both.any(|pod| self.facts.is_updated(pod) && pod.is_available())

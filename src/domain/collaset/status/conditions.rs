@@ -11,23 +11,23 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::draft::Draft;
-use super::super::facts::Facts;
-use super::super::lifecycle::{self, Operation};
-use super::super::plan::Left;
-use super::super::revision::inplace::{Progress, progress as progress_of};
-use super::super::strategy::{Policy, Scope};
-use super::super::{pool, replace, update};
-use super::asked::Asked;
-use super::{is_operating, leaving, progress, told};
+use super::super::plan::Shortfall;
+use super::super::revision::inplace::{UpdateProgress, update_progress as progress_of};
+use super::super::set_facts::SetFacts;
+use super::super::set_operations::{self, SetOperation};
+use super::super::strategy::{UpdatePolicy, UpdateScope};
+use super::super::{pairs, pool, update};
+use super::membership_requests::MembershipRequests;
+use super::{deletion_waits, is_operating, progress, waits};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
-use crate::domain::lifecycle::{Phase, Stage, phases};
+use crate::domain::lifecycle::{Phase, Stage, stored_phases};
+use crate::domain::messages;
 use crate::domain::pod::Pod;
-use crate::domain::wording;
 
 /// What could not be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum FailedStep {
     /// Pods could not be created.
     ScaleOut,
     /// Pods could not be taken away.
@@ -46,38 +46,40 @@ pub enum Step {
     Revisions,
 }
 
-impl Step {
+impl FailedStep {
     /// The reason of the conditions, and of the Event, that tell of its failure (contract 2.4).
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
-            Step::ScaleOut | Step::Claims | Step::Pool => "ScaleOutFailed",
-            Step::ScaleIn => "ScaleInFailed",
-            Step::Update | Step::Revisions => "UpdateFailed",
-            Step::Include => "IncludeNotAllowed",
-            Step::Exclude => "ExcludeNotAllowed",
+            FailedStep::ScaleOut | FailedStep::Claims | FailedStep::Pool => "ScaleOutFailed",
+            FailedStep::ScaleIn => "ScaleInFailed",
+            FailedStep::Update | FailedStep::Revisions => "UpdateFailed",
+            FailedStep::Include => "IncludeNotAllowed",
+            FailedStep::Exclude => "ExcludeNotAllowed",
         }
     }
 }
 
 /// Notes a step that failed. `former` are the conditions that are stored: one that says so already keeps its time. `left` is what the
 /// set lacks: an update that failed says what is left of the rollout too, and `Ready` how many Pods are down.
-pub fn failed(
+pub fn note_failed_step(
     status: &mut CollaSetStatus,
     former: &[CollaSetCondition],
-    (step, message): (Step, &str),
-    left: &Left,
+    (step, message): (FailedStep, &str),
+    left: &Shortfall,
     now: Timestamp,
 ) {
     let reason = step.reason();
     let type_ = match step {
-        Step::ScaleOut | Step::Claims | Step::Pool | Step::ScaleIn => "Scale",
-        Step::Update | Step::Revisions => "Update",
-        Step::Include | Step::Exclude => "Ready",
+        FailedStep::ScaleOut | FailedStep::Claims | FailedStep::Pool | FailedStep::ScaleIn => {
+            "Scale"
+        }
+        FailedStep::Update | FailedStep::Revisions => "Update",
+        FailedStep::Include | FailedStep::Exclude => "Ready",
     };
     // A rollout that has deleted a Pod, or replaces it, wants the new one.
     let of_rollout = reason == "ScaleOutFailed" && is_updating(status);
-    blame(status, message);
+    name_stall_cause(status, message);
     let is_deleted = status.conditions.iter().any(|c| c.type_ == "Terminating");
     let failed = match of_rollout {
         _ if is_deleted => vec![
@@ -97,10 +99,10 @@ pub fn failed(
         let rollout = told(reason == "UpdateFailed", &*left.rollout);
         let down = told(type_ == "Ready", &*left.down);
         let said = match is_deleted {
-            true => with_what_is_left(status, message),
+            true => with_remaining_work(status, message),
             false => format!("{message}{rollout}{down}"),
         };
-        set(status, now, type_, false, reason, said);
+        set_condition(status, now, type_, false, reason, said);
         let known = former.iter().find(|c| c.type_ == type_);
         let since = known.filter(|c| c.status == "False");
         let since = since.and_then(|c| c.last_transition_time.clone());
@@ -112,7 +114,7 @@ pub fn failed(
 }
 
 /// What a set that goes waits for, and what failed.
-fn with_what_is_left(status: &CollaSetStatus, message: &str) -> String {
+fn with_remaining_work(status: &CollaSetStatus, message: &str) -> String {
     let mut conditions = status.conditions.iter();
     let told = conditions.find(|c| c.type_ == "Terminating");
     match told.map_or("", |c| &c.message) {
@@ -128,9 +130,10 @@ fn is_updating(status: &CollaSetStatus) -> bool {
 }
 
 /// Has a condition `Stalled` that tells of no progress name the cause.
-fn blame(status: &mut CollaSetStatus, message: &str) {
+fn name_stall_cause(status: &mut CollaSetStatus, message: &str) {
     let mut conditions = status.conditions.iter_mut();
-    if let Some(stalled) = conditions.find(|c| c.type_ == "Stalled" && c.reason == progress::REASON)
+    if let Some(stalled) =
+        conditions.find(|c| c.type_ == "Stalled" && c.reason == progress::DEADLINE_REASON)
         && let Some((late, _)) = stalled.message.split_once("): ")
     {
         stalled.message = format!("{late}): {message}");
@@ -138,24 +141,29 @@ fn blame(status: &mut CollaSetStatus, message: &str) {
 }
 
 /// Notes a spec that nothing can be made of. Of a set that goes `Ready` alone says so.
-pub(super) fn invalid(status: &mut CollaSetStatus, message: &str, now: Timestamp, goes: bool) {
+pub(super) fn note_invalid_spec(
+    status: &mut CollaSetStatus,
+    message: &str,
+    now: Timestamp,
+    goes: bool,
+) {
     for (type_, is_so) in [("Scale", false), ("Update", false), ("Stalled", true)] {
         match goes {
             true => status.conditions.retain(|c| c.type_ != type_),
-            false => set(status, now, type_, is_so, "Invalid", message.to_owned()),
+            false => set_condition(status, now, type_, is_so, "Invalid", message.to_owned()),
         }
     }
-    set(status, now, "Ready", false, "Invalid", message.to_owned());
+    set_condition(status, now, "Ready", false, "Invalid", message.to_owned());
 }
 
 /// The conditions that the facts make; what they do not speak of stays.
-pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) {
-    let now = time(facts.observed.now_nanos);
+pub(super) fn update_conditions(facts: &SetFacts, draft: &mut Draft, status: &mut CollaSetStatus) {
+    let now = condition_time(facts.observed.now_nanos);
     if facts.observed.set.metadata.deletion_timestamp.is_some() {
         let left = facts.observed.pods.len();
-        let orphaning = leaving::orphaned(facts);
+        let orphaning = deletion_waits::describe_orphaning(facts);
         let refused = facts.observed.refused.finalizer.as_ref();
-        let claims = leaving::claims(draft);
+        let claims = deletion_waits::describe_remaining_pvcs(draft);
         let (done, reason) = match (&orphaning, left, refused) {
             (None, 0, None) if claims.is_empty() => (true, "Deleted"),
             _ => (false, "ReclaimingTargetsDeletion"),
@@ -167,72 +175,83 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         let to_go = || {
             format!(
                 "{} left{}{claims}",
-                wording::pods(left),
-                leaving::told(facts)
+                messages::count_pods(left),
+                deletion_waits::describe_leaving_pods(facts)
             )
         };
         let message = format!("{}{refused}", orphaning.unwrap_or_else(to_go));
-        set(status, now, "Terminating", done, reason, message.clone());
-        set(status, now, "Ready", false, "Terminating", message);
+        set_condition(status, now, "Terminating", done, reason, message.clone());
+        set_condition(status, now, "Ready", false, "Terminating", message);
         // Nobody is scaled or updated any more, and nothing is late.
         let is_kept = |type_: &str| !["Scale", "Update", "Stalled"].contains(&type_);
         status.conditions.retain(|c| is_kept(&c.type_));
         return;
     }
-    let view = View::of(facts, draft, status);
-    draft.left = Left {
-        rollout: view.rest(facts, status),
-        down: told::undeleted(facts) + &view.not_available(facts) + &view.of_single_pods(),
+    let view = ConditionInputs::from_facts(facts, draft, status);
+    draft.shortfall = Shortfall {
+        rollout: view.remaining_rollout_suffix(facts, status),
+        down: waits::describe_refused_deletion(facts)
+            + &view.describe_unavailable(facts)
+            + &view.describe_single_pods(),
     };
     let paused = facts.strategy.paused;
-    match view.scaling(facts) {
-        None => set(status, now, "Scale", true, "Scaled", String::new()),
+    match view.scaling_condition(facts) {
+        None => set_condition(status, now, "Scale", true, "Scaled", String::new()),
         Some((reason, message)) => {
             let message = with_remedy(reason, message);
-            set(status, now, "Scale", false, reason, message);
+            set_condition(status, now, "Scale", false, reason, message);
         }
     }
     match &view.stuck {
         Some(why) => {
-            let message = format!("{why}{}", draft.left.rollout);
-            set(status, now, "Update", false, "UpdateFailed", message);
+            let message = format!("{why}{}", draft.shortfall.rollout);
+            set_condition(status, now, "Update", false, "UpdateFailed", message);
         }
-        None if told::is_being_aborted(facts, status) => {
-            let message = told::being_aborted(facts);
-            set(status, now, "Update", false, "RolloutAborted", message);
+        None if waits::is_abort_pending(facts, status) => {
+            let message = waits::describe_pending_abort(facts);
+            set_condition(status, now, "Update", false, "RolloutAborted", message);
         }
         None if facts.rollout.is_aborted() => {
             let waits = paused && view.behind + view.updates > 0;
-            let message = view.aborted(facts) + if waits { told::GO_ON } else { "" };
-            set(status, now, "Update", false, "RolloutAborted", message);
+            let message =
+                view.describe_aborted(facts) + if waits { waits::UNPAUSE_REMEDY } else { "" };
+            set_condition(status, now, "Update", false, "RolloutAborted", message);
         }
         None if view.is_updating(facts) => {
-            let pause = told::pause(facts, status).filter(|_| !paused);
+            let pause = waits::describe_pause(facts, status).filter(|_| !paused);
             let reason = match (paused, &pause) {
                 (true, _) => "Paused",
                 (false, Some(_)) => "StepPaused",
                 (false, None) => "Updating",
             };
-            let message = pause.unwrap_or_else(|| view.update_left(facts)) + &view.left_out;
+            let message =
+                pause.unwrap_or_else(|| view.describe_remaining_update(facts)) + &view.left_out;
             let message = with_remedy(reason, message);
-            set(status, now, "Update", false, reason, message);
+            set_condition(status, now, "Update", false, reason, message);
         }
         None => {
-            let kept = told::kept(facts, view.kept);
-            set(status, now, "Update", true, "Updated", kept);
+            let kept = waits::describe_kept_pods(facts, view.kept);
+            set_condition(status, now, "Update", true, "Updated", kept);
         }
     }
-    let (ready, reason, message) = view.ready(facts, status);
-    set(status, now, "Ready", ready, reason, message.clone());
-    let late = progress::is_late(facts, draft, status, &view);
+    let (ready, reason, message) = view.ready_condition(facts, status);
+    set_condition(status, now, "Ready", ready, reason, message.clone());
+    let late = progress::is_deadline_exceeded(facts, draft, status, &view);
     if facts.rollout.is_aborted() && view.behind + view.updates + view.missing == 0 {
-        let message = view.aborted(facts);
-        set(status, now, "Stalled", true, "RolloutAborted", message);
+        let message = view.describe_aborted(facts);
+        set_condition(status, now, "Stalled", true, "RolloutAborted", message);
     } else if late {
         let seconds = facts.observed.set.spec.progress_deadline_seconds;
         let seconds = seconds.unwrap_or_default();
         let message = format!("no progress for {seconds} s (progressDeadlineSeconds): {message}");
-        set(status, now, "Stalled", true, progress::REASON, message);
+        set_condition(
+            status,
+            now,
+            "Stalled",
+            true,
+            progress::DEADLINE_REASON,
+            message,
+        );
     } else {
         status.conditions.retain(|c| c.type_ != "Stalled");
     }
@@ -241,13 +260,13 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
 /// A message with the field that has a set go on which only waits for it.
 fn with_remedy(reason: &str, message: String) -> String {
     match reason {
-        "Paused" => message + told::GO_ON,
+        "Paused" => message + waits::UNPAUSE_REMEDY,
         _ => message,
     }
 }
 
 /// What a set lacks.
-pub(super) struct View {
+pub(super) struct ConditionInputs {
     pub missing: usize,
     pub surplus: usize,
     /// Pods that are of another revision than the whole rollout is to give them.
@@ -272,7 +291,7 @@ pub(super) struct View {
     /// Pairs of a Pod and the one that takes its place.
     pub pairs: usize,
     /// What is asked of single Pods.
-    pub asked: Asked,
+    pub asked: MembershipRequests,
     unavailable: Vec<Arc<Pod>>,
     /// Pods that are terminating and whose names, which persist, others need.
     awaited: Vec<Arc<Pod>>,
@@ -283,25 +302,25 @@ pub(super) struct View {
     /// Which Pods are stuck on older revisions that the rollout does not reach, each after `; `.
     left_out: String,
     /// What uses `maxUnavailable` up while the update of another Pod waits for a place.
-    using_up: update::UsingUp,
+    using_up: update::MaxUnavailableUse,
     /// Pods whose replacements use `maxSurge` up while another Pod waits to be replaced.
     using_surge_up: Vec<Arc<Pod>>,
     /// That the pool has no room for the Pods, or for the pairs, that are wanted.
     no_room: String,
 }
 
-impl View {
-    fn of(facts: &Facts, draft: &Draft, status: &CollaSetStatus) -> View {
+impl ConditionInputs {
+    fn from_facts(facts: &SetFacts, draft: &Draft, status: &CollaSetStatus) -> ConditionInputs {
         let pods: Vec<_> = facts.members.values().collect();
         let wanted = facts.strategy.replicas;
         // A name may be used again: the label of a half whose origin is another Pod goes with this plan.
         let parts = |p: &Pod| draft.removes_label(p, keys::REPLACE_PAIR_ORIGIN_NAME);
-        let halves = pods.iter().filter(|p| facts.is_half(p) && !parts(p));
+        let halves = pods.iter().filter(|p| facts.is_new_half(p) && !parts(p));
         let pairs = halves.clone().count();
         let there = pods.len() - pairs;
         // Its place is free. That of an origin its new Pod takes.
         let has_left = |pod: &&&Arc<Pod>| {
-            let id = facts.id_of(pod);
+            let id = facts.instance_id_of(pod);
             let is_out = |id| draft.leaving.contains(&id) && !draft.ids.contains_key(&id);
             id.is_some_and(is_out) && pod.label(keys::REPLACE_PAIR_NEW_ID).is_none()
         };
@@ -310,7 +329,7 @@ impl View {
         let names = old.clone().filter(|_| pairs > 0);
         let names: BTreeSet<&str> = names.map(|p| &*p.metadata.name).collect();
         let busy = pods.iter().filter(|_| pairs > 0);
-        let busy = busy.filter(|p| is_operating(p) || is_returning(p));
+        let busy = busy.filter(|p| is_operating(p) || is_coming_back(p));
         let busy: BTreeSet<&str> = busy.map(|p| &*p.metadata.name).collect();
         let opening = halves.filter(|half| {
             let origin = half.label(keys::REPLACE_PAIR_ORIGIN_NAME);
@@ -327,13 +346,13 @@ impl View {
         let older = old.clone().count();
         let made_anew = old.clone().filter(has_left).count(); // under other IDs, counted as missing
         let behind = match facts.rollout.final_scope() {
-            Scope::Partition(partition) => {
-                let back = update::taken_back(facts);
+            UpdateScope::Partition(partition) => {
+                let back = update::rolled_back_ids(facts);
                 let back = back.filter_map(|id| facts.members.get(&id));
                 let back = back.filter(|pod| !is_second(pod)).count();
                 old.count().saturating_sub(partition).max(back)
             }
-            Scope::ByLabel => old
+            UpdateScope::ByLabel => old
                 .filter(|p| p.label(keys::UPDATE_INCLUDED).is_some())
                 .count(),
         };
@@ -349,20 +368,21 @@ impl View {
         let is_under_way = status.current_revision != status.updated_revision;
         let to_make = match facts.rollout.final_scope() {
             _ if !is_under_way => 0,
-            Scope::Partition(kept) => (missing + older - made_anew)
+            UpdateScope::Partition(kept) => (missing + older - made_anew)
                 .saturating_sub(kept)
                 .saturating_sub(behind),
-            Scope::ByLabel => missing.min(recorded_as_updated(facts, draft, false)),
+            UpdateScope::ByLabel => missing.min(count_recorded_as_updated(facts, draft, false)),
         };
-        let is_changing = behind + pairs > 0 || pods.iter().any(|p| Operation::Update.is_on(p));
+        let is_changing =
+            behind + pairs > 0 || pods.iter().any(|p| SetOperation::Update.is_in_progress(p));
         let none_goes = facts.misnumbered.is_empty() && facts.unselected.is_empty();
         let is_remaking = missing > 0
             && none_goes
             && is_under_way
             && !facts.strategy.paused
-            && !told::is_pausing(facts, status)
-            && recorded_as_updated(facts, draft, true) >= missing;
-        View {
+            && !waits::is_at_pause(facts, status)
+            && count_recorded_as_updated(facts, draft, true) >= missing;
+        ConditionInputs {
             is_remaking,
             is_under_way,
             missing,
@@ -373,25 +393,28 @@ impl View {
             to_make,
             kept: older.saturating_sub(behind),
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
-            returning: pods.iter().filter(|p| is_returning(p)).count(),
+            returning: pods.iter().filter(|p| is_coming_back(p)).count(),
             opening,
-            updates: pods.iter().filter(|p| Operation::Update.is_on(p)).count(),
+            updates: pods
+                .iter()
+                .filter(|p| SetOperation::Update.is_in_progress(p))
+                .count(),
             pairs,
-            asked: Asked::of(facts, draft),
+            asked: MembershipRequests::from_facts(facts, draft),
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
-            awaited: awaited(facts, draft),
+            awaited: pods_to_end(facts, draft),
             refused: draft.refused.clone(),
-            stuck: stuck(facts, &pods).filter(|_| is_under_way || is_changing),
-            left_out: left_out(facts, draft),
-            using_up: using_up(facts, draft),
-            using_surge_up: update::using_surge_up(facts, draft),
-            no_room: no_room(facts, draft, missing, (behind, pairs)),
+            stuck: describe_stuck_pods(facts, &pods).filter(|_| is_under_way || is_changing),
+            left_out: describe_left_out_pods(facts, draft),
+            using_up: max_unavailable_use(facts, draft),
+            using_surge_up: update::max_surge_use(facts, draft),
+            no_room: describe_pool_limits(facts, draft, missing, (behind, pairs)),
         }
     }
 
     /// What is left of a rollout.
-    fn left(&self) -> String {
-        let behind = format!("{} to update", wording::pods(self.behind));
+    fn remaining_rollout(&self) -> String {
+        let behind = format!("{} to update", messages::count_pods(self.behind));
         match self.to_make {
             0 => behind,
             count => format!("{behind}, {count} to be made"),
@@ -399,13 +422,13 @@ impl View {
     }
 
     /// What is left of a rollout and where it stands, in short, after `; `; empty where nothing is.
-    fn rest(&self, facts: &Facts, status: &CollaSetStatus) -> String {
+    fn remaining_rollout_suffix(&self, facts: &SetFacts, status: &CollaSetStatus) -> String {
         let rollout = status.rollout.as_ref();
-        let at = rollout.filter(|r| !r.aborted && facts.rollout.step_of(r).is_some());
+        let at = rollout.filter(|r| !r.aborted && facts.rollout.step_at(r).is_some());
         let at = at.map(|r| format!("at step {} of {}", r.step, facts.rollout.len()));
         let is_aborted = rollout.is_some_and(|r| r.aborted);
         let parts = [
-            (self.behind + self.to_make > 0).then(|| self.left()),
+            (self.behind + self.to_make > 0).then(|| self.remaining_rollout()),
             at,
             is_aborted.then(|| "aborted".to_owned()),
             facts.strategy.paused.then(|| "paused".to_owned()),
@@ -419,7 +442,7 @@ impl View {
 
     /// How many Pods that are wanted are not available, and what keeps the first that no operation of the set has, in short, after `; `;
     /// empty if all are. A pair is available if one of its halves is.
-    fn not_available(&self, facts: &Facts) -> String {
+    fn describe_unavailable(&self, facts: &SetFacts) -> String {
         let serving = facts.members.values().filter(|pod| pod.is_available());
         let names: BTreeSet<&str> = serving.clone().map(|pod| &*pod.metadata.name).collect();
         let is_second = |pod: &&Arc<Pod>| {
@@ -432,98 +455,106 @@ impl View {
             return String::new();
         }
         let is_idle = |pod: &&Arc<Pod>| {
-            let mut operations = [Operation::Update, Operation::ScaleIn].iter();
-            let is_free = !operations.any(|operation| operation.is_on(pod));
-            is_free && !lifecycle::is_leaving(pod) && !facts.is_half(pod)
+            let mut operations = [SetOperation::Update, SetOperation::ScaleIn].iter();
+            let is_free = !operations.any(|operation| operation.is_in_progress(pod));
+            is_free && !set_operations::is_leaving(pod) && !facts.is_new_half(pod)
         };
         let first = self.unavailable.iter().filter(is_idle).take(1);
-        let first = told::unavailable(Some(facts.observed), first);
+        let first = waits::describe_unavailable(Some(facts.observed), first);
         let first = first.replacen("; ", ": ", 1);
         let verb = if down == 1 { "is" } else { "are" };
         format!(
             "; {down} of {} {verb} not available{first}",
-            wording::pods(wanted)
+            messages::count_pods(wanted)
         )
     }
 
     /// What an aborted rollout comes to.
-    fn aborted(&self, facts: &Facts) -> String {
+    fn describe_aborted(&self, facts: &SetFacts) -> String {
         if self.behind + self.updates > 0 || self.missing == 0 {
-            return told::aborted(facts, self.behind, self.updates);
+            return waits::describe_abort(facts, self.behind, self.updates);
         }
         let revision = &facts.rollout.revision;
-        let missing = wording::pods_do(self.missing, "is", "are");
+        let missing = messages::count_pods_with_verb(self.missing, "is", "are");
         format!("the rollout of revision {revision} was aborted; {missing} to be made")
     }
 
     /// Whether the rollout has Pods to reach, steps to take, or Pods of the updated revision to wait for.
-    fn is_updating(&self, facts: &Facts) -> bool {
+    fn is_updating(&self, facts: &SetFacts) -> bool {
         let left = self.behind + self.to_make + self.updates;
-        left > 0 || facts.rollout.has_steps_left() || self.updated_and_down(facts).next().is_some()
+        left > 0 || facts.rollout.has_steps_left() || self.updated_pods_down(facts).next().is_some()
     }
 
     /// What is left of a rollout, and what it waits for.
-    fn update_left(&self, facts: &Facts) -> String {
-        let down = self.updated_and_down(facts).count();
+    fn describe_remaining_update(&self, facts: &SetFacts) -> String {
+        let down = self.updated_pods_down(facts).count();
         if self.behind + self.to_make + self.updates > 0 || down == 0 {
-            let bound = self.bound(facts, |_| false);
+            let bound = self.describe_bounds(facts, |_| false);
             let given_up = match self.behind > 0 && self.missing > 0 {
-                true => told::gives_no_pod_up(facts),
+                true => waits::describe_blocked_deletions(facts),
                 false => "",
             };
             let ending = match self.missing > 0 {
-                true => self.ending(facts),
+                true => self.describe_awaited_ends(facts),
                 false => String::new(),
             };
-            return format!("{}{bound}{ending}{given_up}", self.left());
+            return format!("{}{bound}{ending}{given_up}", self.remaining_rollout());
         }
-        let pods = wording::pods_do(
+        let pods = messages::count_pods_with_verb(
             down,
             "of the updated revision is",
             "of the updated revision are",
         );
-        let told = told::unavailable(Some(facts.observed), self.updated_and_down(facts));
+        let told = waits::describe_unavailable(Some(facts.observed), self.updated_pods_down(facts));
         format!("{pods} not available{told}")
     }
 
     /// Which Pods have to end before others can be made, after `; `.
-    fn ending(&self, facts: &Facts) -> String {
+    fn describe_awaited_ends(&self, facts: &SetFacts) -> String {
         if !self.awaited.is_empty() {
             let names: Vec<&str> = self.awaited.iter().map(|pod| &*pod.metadata.name).collect();
-            let finalizers = leaving::finalizers(self.awaited.iter().map(|pod| &**pod));
+            let finalizers =
+                deletion_waits::list_blocking_finalizers(self.awaited.iter().map(|pod| &**pod));
             return format!("; waiting for {} to end{finalizers}", names.join(", "));
         }
-        let Some((pod, claim)) = facts.awaited_claim() else {
+        let Some((pod, claim)) = facts.awaited_pvc() else {
             return String::new();
         };
-        let (name, finalizers) = (&pod.metadata.name, leaving::finalizers([pod]));
+        let (name, finalizers) = (
+            &pod.metadata.name,
+            deletion_waits::list_blocking_finalizers([pod]),
+        );
         format!("; waiting for Pod {name}, which still mounts claim {claim}, to end{finalizers}")
     }
 
     /// Which bounds of the set hold the rollout up, each after `; `. `named` are Pods that are told of elsewhere.
-    fn bound(&self, facts: &Facts, named: impl Fn(&Pod) -> bool) -> String {
-        let unavailable = told::used_up(facts, &self.using_up, named);
-        let surge = told::surge_used_up(facts, &self.using_surge_up);
+    fn describe_bounds(&self, facts: &SetFacts, named: impl Fn(&Pod) -> bool) -> String {
+        let unavailable = waits::describe_max_unavailable_use(facts, &self.using_up, named);
+        let surge = waits::describe_max_surge_use(facts, &self.using_surge_up);
         unavailable + &surge
     }
 
     /// Pods of the updated revision that are down, while its rollout is not complete. The rollout does not wait for the new half of a
     /// replacement that a user has asked for.
-    fn updated_and_down<'a>(&'a self, facts: &'a Facts) -> impl Iterator<Item = &'a Arc<Pod>> {
-        let down = self.down(facts).filter(|_| self.is_under_way);
-        down.filter(|pod| facts.is_updated(pod) && !facts.is_half(pod))
+    fn updated_pods_down<'a>(&'a self, facts: &'a SetFacts) -> impl Iterator<Item = &'a Arc<Pod>> {
+        let down = self.pods_down(facts).filter(|_| self.is_under_way);
+        down.filter(|pod| facts.is_updated(pod) && !facts.is_new_half(pod))
     }
 
     /// Pods that do not serve and that the rollout waits for, although no operation of the set holds them.
-    fn down<'a>(&'a self, facts: &'a Facts) -> impl Iterator<Item = &'a Arc<Pod>> {
+    fn pods_down<'a>(&'a self, facts: &'a SetFacts) -> impl Iterator<Item = &'a Arc<Pod>> {
         let unavailable = self.unavailable.iter();
         unavailable.filter(|pod| is_down(facts, pod))
     }
 
-    fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
-        let (ready, reason, message) = self.standing(facts, status);
+    fn ready_condition(
+        &self,
+        facts: &SetFacts,
+        status: &CollaSetStatus,
+    ) -> (bool, &'static str, String) {
+        let (ready, reason, message) = self.overall_readiness(facts, status);
         let message = with_remedy(reason, message);
-        let more = self.of_single_pods();
+        let more = self.describe_single_pods();
         match self.refused.first() {
             Some((refused, _)) if ready => {
                 let more = more.strip_prefix("; ").unwrap_or(&more);
@@ -534,72 +565,79 @@ impl View {
     }
 
     /// Which Pods a rollout leaves out, and what is asked of Pods and refused, the first few, each after `; `.
-    fn of_single_pods(&self) -> String {
-        let refused = self.refused.iter().take(told::NAMED);
+    fn describe_single_pods(&self) -> String {
+        let refused = self.refused.iter().take(waits::MAX_NAMES);
         let refused: String = refused.map(|(_, why)| format!("; {why}")).collect();
         format!("{}{refused}", self.left_out)
     }
 
     /// How the set stands, but for what is refused of single Pods.
-    fn standing(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
+    fn overall_readiness(
+        &self,
+        facts: &SetFacts,
+        status: &CollaSetStatus,
+    ) -> (bool, &'static str, String) {
         let paused = facts.strategy.paused;
-        if let Some((reason, message)) = self.scaling(facts) {
-            if self.is_remaking && !self.asked.moves() {
-                let (left, step) = (self.left(), told::step(facts, status));
+        if let Some((reason, message)) = self.scaling_condition(facts) {
+            if self.is_remaking && !self.asked.has_moving_pods() {
+                let (left, step) = (
+                    self.remaining_rollout(),
+                    waits::describe_step(facts, status),
+                );
                 return (false, "Updating", format!("{left}{step}; {message}"));
             }
             let rollout = match self.behind {
                 _ if reason != "Paused" => String::new(),
                 0 => String::new(),
-                _ if facts.rollout.is_aborted() => format!("; {}", self.aborted(facts)),
-                _ => format!("; {}", self.left()),
+                _ if facts.rollout.is_aborted() => format!("; {}", self.describe_aborted(facts)),
+                _ => format!("; {}", self.remaining_rollout()),
             };
             return (false, reason, message + &rollout);
         }
         if let Some(why) = &self.stuck {
-            let others = told::under_way(facts, |pod| !is_stuck(facts, pod));
-            let later = told::all_excluded_later(facts);
-            let rest = self.rest(facts, status);
+            let others = waits::describe_under_way(facts, |pod| !is_pod_stuck(facts, pod));
+            let later = waits::describe_later_exclusions(facts);
+            let rest = self.remaining_rollout_suffix(facts, status);
             let message = format!("{why}{others}{later}{rest}");
             return (false, "UpdateFailed", message);
         }
         if self.behind > 0 || self.updating > 0 {
             let behind = self.behind;
             let updating = self.updating + self.returning + self.opening;
-            let told = told::under_way(facts, |_| true);
-            let step = told::step(facts, status);
-            let down = told::unavailable(Some(facts.observed), self.down(facts));
-            let later = told::all_excluded_later(facts);
-            let bound = self.bound(facts, |pod| is_down(facts, pod));
-            let ended = told::ended(facts); // new Pods of pairs
+            let told = waits::describe_under_way(facts, |_| true);
+            let step = waits::describe_step(facts, status);
+            let down = waits::describe_unavailable(Some(facts.observed), self.pods_down(facts));
+            let later = waits::describe_later_exclusions(facts);
+            let bound = self.describe_bounds(facts, |pod| is_down(facts, pod));
+            let ended = waits::describe_ended_pods(facts); // new Pods of pairs
             let room = &self.no_room;
             let reason = if paused { "Paused" } else { "Updating" };
             if facts.rollout.is_aborted() {
                 let reason = if paused { reason } else { "RolloutAborted" };
-                let aborted = self.aborted(facts);
+                let aborted = self.describe_aborted(facts);
                 return (
                     false,
                     reason,
                     format!("{aborted}{told}{down}{bound}{later}"),
                 );
             }
-            let behind = wording::pods(behind);
+            let behind = messages::count_pods(behind);
             let message = format!(
                 "{behind} to update, {updating} under way{step}{told}{down}{ended}{bound}{later}{room}"
             );
             return (false, reason, message);
         }
-        let Asked {
+        let MembershipRequests {
             leaving,
             held,
             unpaired,
             ..
         } = self.asked;
         if self.pairs > 0 || unpaired > 0 {
-            let told = told::under_way(facts, |_| true);
-            let down = told::unavailable(Some(facts.observed), self.unavailable.iter());
-            let later = told::all_excluded_later(facts);
-            let ended = told::ended(facts);
+            let told = waits::describe_under_way(facts, |_| true);
+            let down = waits::describe_unavailable(Some(facts.observed), self.unavailable.iter());
+            let later = waits::describe_later_exclusions(facts);
+            let ended = waits::describe_ended_pods(facts);
             let (pairs, room) = (self.pairs, &self.no_room);
             let more = match unpaired {
                 0 => String::new(),
@@ -607,50 +645,58 @@ impl View {
                 _ => format!(", {unpaired} are to be"),
             };
             let mut origins = facts.members.values();
-            let stopped = origins.any(|pod| replace::is_stopped(facts, pod));
+            let stopped = origins.any(|pod| pairs::is_pair_paused(facts, pod));
             let reason = match paused && (pairs == 0 || stopped) {
                 true => "Paused",
                 false => "Replacing",
             };
-            let pairs = wording::pods_do(pairs, "is", "are");
+            let pairs = messages::count_pods_with_verb(pairs, "is", "are");
             let message = format!("{pairs} being replaced{more}{told}{down}{ended}{later}{room}");
             return (false, reason, message);
         }
         if leaving > 0 || held > 0 {
-            let told = told::under_way(facts, |_| true);
+            let told = waits::describe_under_way(facts, |_| true);
             let reason = match paused && leaving == 0 {
                 true => "Paused",
                 false => "Deleting",
             };
-            let pods = wording::pods_do(leaving + held, "is", "are");
+            let pods = messages::count_pods_with_verb(leaving + held, "is", "are");
             let message = format!("{pods} to be deleted{told}");
             return (false, reason, message);
         }
         if facts.rollout.has_steps_left() {
-            let step = told::step(facts, status);
+            let step = waits::describe_step(facts, status);
             let reason = if paused { "Paused" } else { "Updating" };
             return (false, reason, format!("all Pods are updated{step}"));
         }
-        if told::is_being_aborted(facts, status) {
-            return (false, "RolloutAborted", told::being_aborted(facts));
+        if waits::is_abort_pending(facts, status) {
+            return (
+                false,
+                "RolloutAborted",
+                waits::describe_pending_abort(facts),
+            );
         }
         if facts.rollout.is_aborted() && self.unavailable.is_empty() {
-            return (false, "RolloutAborted", self.aborted(facts));
+            return (false, "RolloutAborted", self.describe_aborted(facts));
         }
         if !self.unavailable.is_empty() {
-            let pods = wording::pods_do(self.unavailable.len(), "is", "are");
-            let told = told::unavailable(Some(facts.observed), self.unavailable.iter());
+            let pods = messages::count_pods_with_verb(self.unavailable.len(), "is", "are");
+            let told = waits::describe_unavailable(Some(facts.observed), self.unavailable.iter());
             return (false, "Unavailable", format!("{pods} not available{told}"));
         }
-        if let Some(message) = told::resized(facts) {
+        if let Some(message) = waits::describe_resized_pods(facts) {
             return (false, "Updating", message);
         }
-        (true, "AsWanted", told::kept(facts, self.kept))
+        (
+            true,
+            "AsWanted",
+            waits::describe_kept_pods(facts, self.kept),
+        )
     }
 
     /// Reason and message where the number of Pods is not as wanted, or Pods leave or enter the set.
-    fn scaling(&self, facts: &Facts) -> Option<(&'static str, String)> {
-        let moves = self.asked.moves();
+    fn scaling_condition(&self, facts: &SetFacts) -> Option<(&'static str, String)> {
+        let moves = self.asked.has_moving_pods();
         if self.missing == 0 && self.surplus == 0 && !moves {
             return None;
         }
@@ -660,50 +706,51 @@ impl View {
         };
         let mut message = format!(
             "{} missing, {} to go",
-            wording::pods(self.missing),
+            messages::count_pods(self.missing),
             self.surplus
         );
-        message += &self.asked.moving();
+        message += &self.asked.describe_moving_pods();
         if self.missing > 0 {
-            message += &self.ending(facts);
-            message += &told::ended(facts);
+            message += &self.describe_awaited_ends(facts);
+            message += &waits::describe_ended_pods(facts);
             message += &self.no_room;
         }
-        message += &told::under_way(facts, |_| true);
-        message += &told::all_excluded_later(facts);
+        message += &waits::describe_under_way(facts, |_| true);
+        message += &waits::describe_later_exclusions(facts);
         Some((reason, message))
     }
 }
 
 /// That the pool has no room for the IDs that are missing, or for Pods that are to be replaced; empty where it has.
-fn no_room(
-    facts: &Facts,
+fn describe_pool_limits(
+    facts: &SetFacts,
     draft: &Draft,
     missing: usize,
     (behind, pairs): (usize, usize),
 ) -> String {
     if missing > 0 {
-        let lacks = pool::counted(facts, draft).len() < facts.strategy.replicas;
+        let lacks = pool::counted_ids(facts, draft).len() < facts.strategy.replicas;
         return match lacks {
-            true => told::full(facts, draft),
+            true => waits::describe_full_pool(facts, draft),
             false => String::new(),
         };
     }
     let mut members = facts.members.iter();
     let waits = members.any(|(id, pod)| {
-        pod.label(keys::TO_REPLACE).is_some() && !pool::is_marked(draft, *id, pool::REPLACE_NEW)
+        pod.label(keys::TO_REPLACE).is_some()
+            && !pool::has_entry_mark(draft, *id, pool::REPLACE_NEW)
     });
     let linked = |data: &&BTreeMap<String, String>| data.contains_key(pool::REPLACE_NEW);
     let open = draft.ids.values().filter(linked).count();
-    match waits || (facts.strategy.policy == Policy::Replace && behind > pairs) {
-        true => told::no_pairs(facts, draft, pairs.max(open)),
+    match waits || (facts.strategy.policy == UpdatePolicy::Replace && behind > pairs) {
+        true => waits::describe_pair_limit(facts, draft, pairs.max(open)),
         false => String::new(),
     }
 }
 
 /// How many Pods that are not there would be made of the updated revision; `again`: those alone that were there before, and have not
 /// ended by themselves.
-fn recorded_as_updated(facts: &Facts, draft: &Draft, again: bool) -> usize {
+fn count_recorded_as_updated(facts: &SetFacts, draft: &Draft, again: bool) -> usize {
     let vacant = draft.ids.iter().filter(|(id, data)| {
         let recorded = data.get(pool::REVISION);
         let is_new = data.contains_key(pool::JUST_CREATE) || facts.waiting.contains_key(id);
@@ -716,7 +763,7 @@ fn recorded_as_updated(facts: &Facts, draft: &Draft, again: bool) -> usize {
 
 /// Pods that have to end before others of their names can be made, the first few. On a node that is lost they
 /// hang until the node is back, its object is deleted, or somebody deletes them by force.
-fn awaited(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
+fn pods_to_end(facts: &SetFacts, draft: &Draft) -> Vec<Arc<Pod>> {
     let is_wanted = |id: &i64| {
         let data = draft.ids.get(id);
         let marks = [pool::SCALE_IN, pool::REPLACED];
@@ -726,25 +773,28 @@ fn awaited(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
         facts.strategy.sequence && !facts.members.contains_key(id) && is_wanted(id)
     });
     let pods = vacant.flat_map(|(_, pods)| pods);
-    pods.take(told::NAMED).map(Arc::clone).collect()
+    pods.take(waits::MAX_NAMES).map(Arc::clone).collect()
 }
 
 /// The first Pods of older revisions that are stuck and that the rollout does not reach, each after `; ` with the way to the updated revision.
-fn left_out(facts: &Facts, draft: &Draft) -> String {
+fn describe_left_out_pods(facts: &SetFacts, draft: &Draft) -> String {
     let is_half_updated = |pod: &Pod| {
-        Operation::Update.is_on(pod)
-            && phases(pod).get(lifecycle::ID) == Some(&Phase::Operate)
-            && progress_of(pod) != Progress::Done
+        SetOperation::Update.is_in_progress(pod)
+            && stored_phases(pod).get(set_operations::LIFECYCLE_ID) == Some(&Phase::Operate)
+            && progress_of(pod) != UpdateProgress::Done
     };
     let old = facts.members.iter();
     let goes = |id: &i64, pod: &Pod| {
         let is_out = draft.leaving.contains(id) || draft.surplus.contains(id);
         // What becomes of the second of a pair goes by the first.
-        let is_second = facts.is_half(pod);
-        is_out || is_second || lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)
+        let is_second = facts.is_new_half(pod);
+        is_out
+            || is_second
+            || set_operations::is_leaving(pod)
+            || SetOperation::ScaleIn.is_in_progress(pod)
     };
     let old = old.filter(|(id, pod)| !facts.is_updated(pod) && !goes(id, pod));
-    let broken = old.filter(|(_, pod)| trouble(pod).is_some() || is_half_updated(pod));
+    let broken = old.filter(|(_, pod)| container_trouble(pod).is_some() || is_half_updated(pod));
     let mut broken = broken.peekable();
     let rollout = &facts.rollout;
     let reaches_nobody = rollout.is_aborted() || rollout.is_frozen() || facts.strategy.paused;
@@ -752,29 +802,30 @@ fn left_out(facts: &Facts, draft: &Draft) -> String {
         return String::new();
     }
     let way = match (rollout.final_scope(), rollout.has_steps_left()) {
-        (Scope::ByLabel, _) => format!("set its label {}=true", keys::UPDATE_INCLUDED),
-        (Scope::Partition(0), true) => "promote the rollout".to_owned(),
-        (Scope::Partition(kept), true) => {
+        (UpdateScope::ByLabel, _) => format!("set its label {}=true", keys::UPDATE_INCLUDED),
+        (UpdateScope::Partition(0), true) => "promote the rollout".to_owned(),
+        (UpdateScope::Partition(kept), true) => {
             format!("promote the rollout, or lower the partition, which is {kept} in the end,")
         }
-        (Scope::Partition(0), false) => return String::new(),
-        (Scope::Partition(kept), false) => format!("lower the partition, which is {kept},"),
+        (UpdateScope::Partition(0), false) => return String::new(),
+        (UpdateScope::Partition(kept), false) => format!("lower the partition, which is {kept},"),
     };
-    let scope = update::in_scope(facts, draft, &pool::counted(facts, draft));
+    let scope = update::in_scope(facts, draft, &pool::counted_ids(facts, draft));
     let left_out = broken.filter(|(id, _)| !scope.contains(id)).map(|(_, pod)| {
         let (name, revision) = (&pod.metadata.name, pod.label(keys::REVISION));
         let revision = revision.unwrap_or("unknown");
         format!("; Pod {name} is stuck on revision {revision}, and the rollout does not reach it: {way} to have it updated")
     });
-    left_out.take(told::NAMED).collect()
+    left_out.take(waits::MAX_NAMES).collect()
 }
 
 /// What uses `maxUnavailable` up, without Pods that are on their way back and named as down: a rollout that goes on has them.
-fn using_up(facts: &Facts, draft: &Draft) -> update::UsingUp {
-    let mut using_up = update::using_up(facts, draft);
+fn max_unavailable_use(facts: &SetFacts, draft: &Draft) -> update::MaxUnavailableUse {
+    let mut using_up = update::max_unavailable_use(facts, draft);
     let comes_back = |pod: &Pod| {
-        let is_on_its_way = pod.is_ready() || phases(pod).contains_key(lifecycle::ID);
-        is_on_its_way && !told::is_kept_off(pod)
+        let is_on_its_way =
+            pod.is_ready() || stored_phases(pod).contains_key(set_operations::LIFECYCLE_ID);
+        is_on_its_way && !waits::is_kept_off(pod)
     };
     let stays = |pod: &Arc<Pod>| !is_down(facts, pod) || !comes_back(pod);
     using_up.pods.retain(stays);
@@ -782,34 +833,40 @@ fn using_up(facts: &Facts, draft: &Draft) -> update::UsingUp {
 }
 
 /// Whether an operation of the set has left a Pod that does not serve again yet.
-fn is_returning(pod: &Pod) -> bool {
-    let mut operations = [Operation::Update, Operation::ScaleIn].iter();
-    let is_over = !operations.any(|operation| operation.is_on(pod));
-    is_over && !pod.is_available() && phases(pod).contains_key(lifecycle::ID)
+fn is_coming_back(pod: &Pod) -> bool {
+    let mut operations = [SetOperation::Update, SetOperation::ScaleIn].iter();
+    let is_over = !operations.any(|operation| operation.is_in_progress(pod));
+    is_over && !pod.is_available() && stored_phases(pod).contains_key(set_operations::LIFECYCLE_ID)
 }
 
 /// Whether a Pod, which does not serve, is of the updated revision, or held back by rules, and no operation of the set holds it.
-fn is_down(facts: &Facts, pod: &Pod) -> bool {
-    let mut operations = [Operation::Update, Operation::ScaleIn].iter();
+fn is_down(facts: &SetFacts, pod: &Pod) -> bool {
+    let mut operations = [SetOperation::Update, SetOperation::ScaleIn].iter();
     let is_of_rollout =
-        facts.is_updated(pod) || lifecycle::stage_of_rules(pod) == Some(Stage::PostCheck);
-    is_of_rollout && !operations.any(|operation| operation.is_on(pod))
+        facts.is_updated(pod) || set_operations::awaited_rule_stage(pod) == Some(Stage::PostCheck);
+    is_of_rollout && !operations.any(|operation| operation.is_in_progress(pod))
 }
 
 /// What keeps the first Pods of the updated revision from running, if there are any.
-fn stuck(facts: &Facts, pods: &[&Arc<Pod>]) -> Option<String> {
-    let stuck = pods.iter().filter(|p| is_stuck(facts, p));
-    let told = stuck.filter_map(|p| Some(format!("Pod {}: {}", p.metadata.name, trouble(p)?)));
-    let told: Vec<String> = told.take(told::NAMED).collect();
+fn describe_stuck_pods(facts: &SetFacts, pods: &[&Arc<Pod>]) -> Option<String> {
+    let stuck = pods.iter().filter(|p| is_pod_stuck(facts, p));
+    let told = stuck.filter_map(|p| {
+        Some(format!(
+            "Pod {}: {}",
+            p.metadata.name,
+            container_trouble(p)?
+        ))
+    });
+    let told: Vec<String> = told.take(waits::MAX_NAMES).collect();
     (!told.is_empty()).then(|| told.join("; "))
 }
 
-fn is_stuck(facts: &Facts, pod: &Pod) -> bool {
-    facts.is_updated(pod) && trouble(pod).is_some()
+fn is_pod_stuck(facts: &SetFacts, pod: &Pod) -> bool {
+    facts.is_updated(pod) && container_trouble(pod).is_some()
 }
 
 /// Reasons of a waiting container that do not go away by waiting.
-const TROUBLES: [&str; 6] = [
+const FATAL_WAITING_REASONS: [&str; 6] = [
     "ErrImagePull",
     "ImagePullBackOff",
     "InvalidImageName",
@@ -819,7 +876,7 @@ const TROUBLES: [&str; 6] = [
 ];
 
 /// What keeps a container of a Pod from running, if a change of the template is needed.
-fn trouble(pod: &Pod) -> Option<String> {
+fn container_trouble(pod: &Pod) -> Option<String> {
     let status = &pod.status;
     let all = status
         .container_statuses
@@ -827,21 +884,23 @@ fn trouble(pod: &Pod) -> Option<String> {
         .chain(&status.init_container_statuses);
     all.into_iter().find_map(|container| {
         let waiting = container.waiting.as_deref()?;
-        TROUBLES.contains(&waiting.reason.as_str()).then(|| {
-            let (name, reason, message) = (&container.name, &waiting.reason, &waiting.message);
-            format!("container {name}: {reason}: {message}")
-        })
+        FATAL_WAITING_REASONS
+            .contains(&waiting.reason.as_str())
+            .then(|| {
+                let (name, reason, message) = (&container.name, &waiting.reason, &waiting.message);
+                format!("container {name}: {reason}: {message}")
+            })
     })
 }
 
 /// The time of conditions, to the second; `now_nanos` since 1970.
-pub fn time(now_nanos: u64) -> Timestamp {
+pub fn condition_time(now_nanos: u64) -> Timestamp {
     let seconds = i64::try_from(now_nanos / 1_000_000_000).unwrap_or(0);
     Timestamp::from_second(seconds).unwrap_or_default()
 }
 
 /// Sets a condition; the time moves only with the status.
-fn set(
+fn set_condition(
     status: &mut CollaSetStatus,
     now: Timestamp,
     type_: &str,

@@ -1,31 +1,35 @@
 //! Counts and conditions (contract 6.9, contract 2.4).
 
-mod asked;
 mod canaries;
 mod conditions;
-mod leaving;
-mod news;
+mod deletion_waits;
+mod membership_requests;
 mod progress;
-pub(super) mod told;
+mod rollout_events;
+pub(super) mod waits;
 
-pub use canaries::{Canaries, pause};
-pub use conditions::{Step, failed, time};
-pub use news::of as news;
+pub use canaries::{CanaryWatch, rollout_pause};
+pub use conditions::{FailedStep, condition_time, note_failed_step};
+pub use rollout_events::rollout_events as news;
 
 use std::sync::Arc;
 
 use super::draft::Draft;
-use super::facts::Facts;
-use super::lifecycle::{self, Operation};
-use super::observed::Observed;
+use super::observed::ObservedSet;
 use super::rollout;
+use super::set_facts::SetFacts;
+use super::set_operations::{self, SetOperation};
 use crate::api::collaset::{CollaSetStatus, RolloutStatus};
 use crate::api::keys;
-use crate::domain::lifecycle::{Phase, phases};
+use crate::domain::lifecycle::{Phase, stored_phases};
 use crate::domain::pod::Pod;
 
 /// The status that the facts make, with where the rollout stands.
-pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> CollaSetStatus {
+pub fn build_status(
+    facts: &SetFacts,
+    draft: &mut Draft,
+    rollout: Option<RolloutStatus>,
+) -> CollaSetStatus {
     let set = &facts.observed.set;
     let known = set.status.clone().unwrap_or_default();
     let pods: Vec<&Arc<Pod>> = facts.members.values().chain(&facts.misnumbered).collect();
@@ -34,7 +38,7 @@ pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> C
         label_selector: facts.selector.to_string(),
         current_revision: match &rollout {
             Some(next) if next.aborted => facts.history.stable.clone(), // though this plan sees it complete
-            _ => current(facts, &pods),
+            _ => current_revision(facts, &pods),
         },
         updated_revision: facts.history.updated.name.clone(),
         collision_count: facts.history.collisions,
@@ -42,64 +46,68 @@ pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> C
         conditions: known.conditions,
         ..CollaSetStatus::default()
     };
-    count(&mut status, facts.observed, &pods, |pod| {
+    count_pods(&mut status, facts.observed, &pods, |pod| {
         facts.is_updated(pod)
     });
     // A rollout that is over has no position any more.
     status.rollout = match rollout {
-        Some(over) if over.revision == status.current_revision => rollout::command_of(&over),
+        Some(over) if over.revision == status.current_revision => rollout::remaining_command(&over),
         rollout => rollout,
     };
-    conditions::of(facts, draft, &mut status);
+    conditions::update_conditions(facts, draft, &mut status);
     status
 }
 
 /// Nanoseconds after which a Pod that is under way is looked at again: nothing tells the set that a step of its lifecycle is refused.
-const UNDER_WAY: u64 = 10_000_000_000;
+const RECHECK_NANOS: u64 = 10_000_000_000;
 
 /// Asks for another look where a Pod is under way.
-pub fn look_again(facts: &Facts, draft: &mut Draft) {
+pub fn requeue_under_way(facts: &SetFacts, draft: &mut Draft) {
     let mut pods = facts.observed.pods.iter();
     let is_under_way = |pod: &Arc<Pod>| {
-        let phase = || phases(pod).get(lifecycle::ID).copied();
+        let phase = || {
+            stored_phases(pod)
+                .get(set_operations::LIFECYCLE_ID)
+                .copied()
+        };
         let waits = || phase().is_some_and(|phase| phase != Phase::Operate);
-        !pod.is_terminating() && (lifecycle::is_leaving(pod) || is_operating(pod) && waits())
+        !pod.is_terminating() && (set_operations::is_leaving(pod) || is_operating(pod) && waits())
     };
     if !facts.observed.refused.unstepped.is_empty() || pods.any(is_under_way) {
-        draft.again(UNDER_WAY);
+        draft.requeue_after(RECHECK_NANOS);
     }
 }
 
 /// The status of a set whose spec nothing can be made of: what there is of its Pods, and why nothing is done.
-pub fn invalid(observed: &Observed, why: &str) -> CollaSetStatus {
+pub fn invalid_spec_status(observed: &ObservedSet, why: &str) -> CollaSetStatus {
     let set = &observed.set;
     let mut status = set.status.clone().unwrap_or_default();
     let present = observed.pods.iter();
     let present = present.filter(|pod| !pod.is_terminating() && !pod.is_finished());
     let present: Vec<&Arc<Pod>> = present.collect();
     let updated = status.updated_revision.clone();
-    count(&mut status, observed, &present, |pod| {
+    count_pods(&mut status, observed, &present, |pod| {
         pod.label(keys::REVISION) == Some(&updated)
     });
     status.observed_generation = set.metadata.generation.unwrap_or(0);
     let goes = set.metadata.deletion_timestamp.is_some();
-    conditions::invalid(&mut status, why, time(observed.now_nanos), goes);
+    conditions::note_invalid_spec(&mut status, why, condition_time(observed.now_nanos), goes);
     status
 }
 
 fn is_operating(pod: &Pod) -> bool {
-    Operation::Update.is_on(pod) || Operation::ScaleIn.is_on(pod)
+    SetOperation::Update.is_in_progress(pod) || SetOperation::ScaleIn.is_in_progress(pod)
 }
 
 /// Counts Pods, in the numbers of a status.
-fn count(
+fn count_pods(
     status: &mut CollaSetStatus,
-    observed: &Observed,
+    observed: &ObservedSet,
     pods: &[&Arc<Pod>],
     is_updated: impl Fn(&Pod) -> bool,
 ) {
-    let count = |test: &dyn Fn(&Pod) -> bool| number(pods.iter().filter(|p| test(p)).count());
-    status.replicas = number(pods.len());
+    let count = |test: &dyn Fn(&Pod) -> bool| count_to_i32(pods.iter().filter(|p| test(p)).count());
+    status.replicas = count_to_i32(pods.len());
     status.scheduled_replicas = count(&|p| p.condition("PodScheduled") == Some(true));
     status.ready_replicas = count(&Pod::is_ready);
     status.available_replicas = count(&Pod::is_available);
@@ -108,12 +116,12 @@ fn count(
     status.updated_available_replicas = count(&|p| is_updated(p) && p.is_available());
     status.operating_replicas = count(&is_operating);
     let terminating = observed.pods.iter().filter(|pod| pod.is_terminating());
-    status.terminating_replicas = number(terminating.count());
+    status.terminating_replicas = count_to_i32(terminating.count());
 }
 
 /// The stable revision moves on when no Pod of an older one is left and enough of the updated one are Ready
 /// (contract Q47).
-fn current(facts: &Facts, pods: &[&Arc<Pod>]) -> String {
+fn current_revision(facts: &SetFacts, pods: &[&Arc<Pod>]) -> String {
     let updated = pods.iter().filter(|p| facts.is_updated(p));
     // A set with minReadySeconds asks for more than Ready.
     let is_long_ready = |p: &Pod| facts.strategy.min_ready_seconds == 0 || p.is_available();
@@ -126,6 +134,6 @@ fn current(facts: &Facts, pods: &[&Arc<Pod>]) -> String {
     }
 }
 
-fn number(n: usize) -> i32 {
+fn count_to_i32(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }

@@ -8,41 +8,50 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::draft::Draft;
-use super::super::facts::Facts;
-use super::super::lifecycle::{self, Operation, Turn};
 use super::super::rollout;
-use super::conditions::View;
-use super::time;
+use super::super::set_facts::SetFacts;
+use super::super::set_operations::{self, OperationState, SetOperation};
+use super::condition_time;
+use super::conditions::ConditionInputs;
 use crate::api::collaset::CollaSetStatus;
 use crate::domain::pod::Pod;
 
 /// Reason of the condition `Stalled`, as a Deployment's `Progressing` has it.
-pub const REASON: &str = "ProgressDeadlineExceeded";
+pub const DEADLINE_REASON: &str = "ProgressDeadlineExceeded";
 
 /// Whether no progress was made for as long as the set allows. Notes progress in the status, and asks for another look when the
 /// time is over.
-pub fn is_late(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus, view: &View) -> bool {
+pub fn is_deadline_exceeded(
+    facts: &SetFacts,
+    draft: &mut Draft,
+    status: &mut CollaSetStatus,
+    view: &ConditionInputs,
+) -> bool {
     let deadline = facts.strategy.progress_deadline;
-    let Some(deadline) = deadline.filter(|_| is_running(facts, status, view)) else {
+    let Some(deadline) = deadline.filter(|_| is_progress_expected(facts, status, view)) else {
         status.last_progress_time = None;
         return false;
     };
     let now = facts.observed.now_nanos;
     let former = facts.observed.set.status.as_ref();
-    let progress = former.is_none_or(|former| has_moved(former, status, view));
+    let progress = former.is_none_or(|former| has_progressed(former, status, view));
     let since = status.last_progress_time.take().filter(|_| !progress);
-    let since = since.unwrap_or(Time(time(now)));
+    let since = since.unwrap_or(Time(condition_time(now)));
     let began = u64::try_from(since.0.as_nanosecond()).unwrap_or(0);
     status.last_progress_time = Some(since);
     let left = began.saturating_add(deadline).saturating_sub(now);
     if left > 0 {
-        draft.again(left);
+        draft.requeue_after(left);
     }
     left == 0
 }
 
 /// Whether more is as it is to be than before: more Pods that serve or are updated, or fewer while there are too many.
-fn has_moved(former: &CollaSetStatus, status: &CollaSetStatus, view: &View) -> bool {
+fn has_progressed(
+    former: &CollaSetStatus,
+    status: &CollaSetStatus,
+    view: &ConditionInputs,
+) -> bool {
     let counts = |s: &CollaSetStatus| {
         [
             s.available_replicas,
@@ -67,7 +76,7 @@ fn has_moved(former: &CollaSetStatus, status: &CollaSetStatus, view: &View) -> b
 }
 
 /// Whether something is left to do that waits for nobody.
-fn is_running(facts: &Facts, status: &CollaSetStatus, view: &View) -> bool {
+fn is_progress_expected(facts: &SetFacts, status: &CollaSetStatus, view: &ConditionInputs) -> bool {
     if facts.strategy.paused {
         return false;
     }
@@ -76,17 +85,19 @@ fn is_running(facts: &Facts, status: &CollaSetStatus, view: &View) -> bool {
     }
     let going = || facts.misnumbered.iter().chain(&facts.unselected);
     let members = || facts.members.values().chain(going());
-    let operations = [Operation::Update, Operation::ScaleIn];
+    let operations = [SetOperation::Update, SetOperation::ScaleIn];
     let is_delayed = |pod: &Pod| {
         operations.iter().any(|operation| {
-            let delay = operation.delay(&facts.strategy);
-            let turn = operation.turn(pod, delay, facts.observed.now_nanos);
-            matches!(turn, Turn::Delayed(_))
+            let delay = operation.delay_nanos(&facts.strategy);
+            let turn = operation.operation_state(pod, delay, facts.observed.now_nanos);
+            matches!(turn, OperationState::Delayed(_))
         })
     };
-    let waits = |pod: &Pod| lifecycle::stage_of_rules(pod).is_some() || is_delayed(pod);
+    let waits = |pod: &Pod| set_operations::awaited_rule_stage(pod).is_some() || is_delayed(pod);
     let is_busy = |pod: &&Arc<Pod>| {
-        let is_on = operations.iter().any(|operation| operation.is_on(pod));
+        let is_on = operations
+            .iter()
+            .any(|operation| operation.is_in_progress(pod));
         !waits(pod) && (!pod.is_available() || is_on)
     };
     if members().any(|pod| is_busy(&pod)) {
@@ -95,8 +106,8 @@ fn is_running(facts: &Facts, status: &CollaSetStatus, view: &View) -> bool {
     let at_pause = status
         .rollout
         .as_ref()
-        .and_then(|r| rollout::wait(facts, r));
-    let asked = view.asked.moves() || view.asked.unpaired > 0;
+        .and_then(|r| rollout::pause_wait(facts, r));
+    let asked = view.asked.has_moving_pods() || view.asked.unpaired > 0;
     let update = view.behind > 0 && at_pause.is_none();
     let left = view.surplus > 0 || view.pairs > 0 || asked || update;
     left && !members().any(|pod| waits(pod))

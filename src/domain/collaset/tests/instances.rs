@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::cases::{condition, one_claim};
-use super::world::{Kubelet, World, Write};
+use super::reconcile::{condition, one_claim};
+use super::world::{Kubelet, World, WriteKind};
 use crate::api::keys;
-use crate::domain::collaset::Operation;
-use crate::domain::collaset::room;
+use crate::domain::collaset::SetOperation;
+use crate::domain::collaset::headroom;
 use crate::domain::pod::Pod;
 
 fn name(world: &World, id: i64) -> String {
@@ -47,9 +47,9 @@ fn pod_that_is_lost_while_an_exclusion_is_refused_is_made_again_with_its_claim()
     let mut world = World::new(4, one_claim());
     world.settle();
     let (excluded, lost) = (name(&world, 0), name(&world, 1));
-    world.troubles.refused.insert(Write::ClaimChange);
+    world.troubles.refused.insert(WriteKind::ClaimChange);
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [excluded] } }));
-    world.rest();
+    world.run_until_idle();
     world.delete(&lost);
     world.settle();
     assert_eq!(claims(&world), ["0", "1", "2", "3"]);
@@ -63,7 +63,7 @@ fn pod_that_is_lost_while_another_is_in_both_lists_is_made_again_with_its_claim(
     let (named, lost) = (name(&world, 0), name(&world, 1));
     let lists = json!({ "podToExclude": [named], "podToInclude": [named] });
     world.edit(json!({ "replicas": 3, "scaleStrategy": lists }));
-    world.rest();
+    world.run_until_idle();
     world.delete(&lost);
     world.settle();
     assert_eq!(claims(&world), ["0", "1", "2", "3"]);
@@ -77,9 +77,9 @@ fn named_pod_is_scaled_in_and_no_other_though_its_deletion_is_refused_for_a_time
     let (named, uid) = (last.name.clone(), last.uid.clone());
     world.troubles.undeletable.insert(uid);
     fewer_and_updated(&mut world, &json!({ "podToDelete": [named] }));
-    world.rounds(60);
+    world.run_rounds(60);
     world.troubles.undeletable.clear();
-    world.rounds(100);
+    world.run_rounds(100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
@@ -92,10 +92,10 @@ fn named_pod_is_scaled_in_and_no_other_though_it_takes_its_time() {
     let strategy = json!({ "podToDelete": [named], "operationDelaySeconds": 60 });
     fewer_and_updated(&mut world, &strategy);
     for _ in 0..10 {
-        world.rounds(20);
-        world.pass(20);
+        world.run_rounds(20);
+        world.advance_time(20);
     }
-    world.rounds(100);
+    world.run_rounds(100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
@@ -106,10 +106,10 @@ fn sequence_has_no_hole_after_a_scale_in_with_a_rollout() {
     world.settle();
     fewer_and_updated(&mut world, &json!({ "operationDelaySeconds": 60 }));
     for _ in 0..10 {
-        world.rounds(20);
-        world.pass(20);
+        world.run_rounds(20);
+        world.advance_time(20);
     }
-    world.rounds(100);
+    world.run_rounds(100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
@@ -120,12 +120,12 @@ fn sequence_has_no_hole_after_a_pod_is_lost_during_a_scale_in() {
     world.settle();
     world.troubles.holds = true;
     world.edit(json!({ "replicas": 3 }));
-    world.rounds(10);
+    world.run_rounds(10);
     let lost = name(&world, 1);
     world.delete(&lost);
-    world.rounds(10);
+    world.run_rounds(10);
     world.troubles.holds = false;
-    world.rounds(100);
+    world.run_rounds(100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
@@ -136,13 +136,13 @@ fn pod_that_is_lost_while_another_is_scaled_in_is_made_again() {
     world.settle();
     world.troubles.holds = true;
     world.edit(json!({ "replicas": 3 }));
-    world.rounds(10);
+    world.run_rounds(10);
     let lost = name(&world, 1);
     world.delete(&lost);
-    world.rounds(10);
+    world.run_rounds(10);
     assert_eq!(claims(&world), ["0", "1", "2", "3"]);
     world.troubles.holds = false;
-    world.rounds(100);
+    world.run_rounds(100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
 }
 
@@ -166,7 +166,7 @@ fn made_again(world: &mut World) -> usize {
                 fail(world, &name, 3600);
             }
         }
-        world.rounds(4);
+        world.run_rounds(4);
     }
     seen.len()
 }
@@ -187,10 +187,10 @@ fn failed_pod_waits_though_a_scale_in_or_an_exclusion_takes_its_time() {
     let mut delayed = settled.clone();
     delayed.edit(json!({ "replicas": 3, "scaleStrategy": delete(&named, 100_000) }));
     let mut excluded = settled;
-    excluded.troubles.refused.insert(Write::ClaimChange);
+    excluded.troubles.refused.insert(WriteKind::ClaimChange);
     excluded.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [named] } }));
     for (why, mut world) in [("held", held), ("delayed", delayed), ("excluded", excluded)] {
-        world.rounds(6);
+        world.run_rounds(6);
         assert_eq!(made_again(&mut world), 1, "{why}");
     }
 }
@@ -202,7 +202,7 @@ fn failed_pod_that_is_named_is_the_one_that_goes() {
         world.settle();
         let (named, other) = (name(&world, 1), name(&world, 3));
         fail(&mut world, &named, 600);
-        world.rounds(3);
+        world.run_rounds(3);
         if lost {
             let ends_slowly = Kubelet {
                 ends_slowly: true,
@@ -215,10 +215,10 @@ fn failed_pod_that_is_named_is_the_one_that_goes() {
             fail(&mut world, &other, 600);
         }
         world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [named] } }));
-        world.rounds(20);
-        world.pass(1000);
+        world.run_rounds(20);
+        world.advance_time(1000);
         world.kubelets.clear();
-        world.rounds(20);
+        world.run_rounds(20);
         assert_eq!(claims(&world), ["0", "2", "3"], "lost: {lost}");
     }
 }
@@ -230,7 +230,7 @@ fn label_of_a_pair_that_can_not_be_taken_off_parts_no_other_pair() {
     world.settle();
     world.edit(json!({ "replicas": 4 }));
     world.edit(one_claim());
-    world.pool_bytes = room::MOST / room::most_replicas("web") * 8;
+    world.pool_bytes = headroom::MAX_POOL_BYTES / headroom::max_replicas("web") * 8;
     let labelled = name(&world, 0);
     let pod = world.pods.get_mut(&labelled).unwrap();
     let uid = pod.metadata.uid.clone();
@@ -238,8 +238,8 @@ fn label_of_a_pair_that_can_not_be_taken_off_parts_no_other_pair() {
         .labels
         .insert(keys::TO_EXCLUDE.into(), "1".into());
     world.troubles.stubborn.insert(uid);
-    world.step();
-    world.step();
+    world.run_plan();
+    world.run_plan();
     let labels = &mut world.pods.get_mut(&labelled).unwrap().metadata.labels;
     labels.insert(keys::REPLACE_PAIR_NEW_ID.into(), "5".into());
     world.edit(json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }));
@@ -248,21 +248,21 @@ fn label_of_a_pair_that_can_not_be_taken_off_parts_no_other_pair() {
 
 #[test]
 fn failed_pod_that_is_to_be_excluded_is_not_deleted_while_its_claim_can_not_leave() {
-    for refused in [Write::ClaimChange, Write::PodPatch] {
+    for refused in [WriteKind::ClaimChange, WriteKind::PodPatch] {
         let mut world = World::on_plane(4, one_claim());
         world.settle();
         let named = name(&world, 1);
         fail(&mut world, &named, 3600);
-        world.rounds(3);
+        world.run_rounds(3);
         world.troubles.refused.insert(refused);
         let exclusion = json!({ "podToExclude": [named] });
         world.edit(json!({ "replicas": 3, "scaleStrategy": exclusion }));
-        world.rounds(20);
+        world.run_rounds(20);
         assert!(world.pods.contains_key(&named), "{refused:?}");
         assert_eq!(claims(&world), ["0", "1", "2", "3"], "{refused:?}");
         world.troubles.refused.clear();
-        world.pass(100);
-        world.rounds(30);
+        world.advance_time(100);
+        world.run_rounds(30);
         assert_eq!(world.ids(), [0, 2, 3], "{refused:?}");
         let own = world.claims.values().filter(|c| c.controller.is_some());
         assert_eq!(
@@ -282,14 +282,14 @@ fn ends_slowly(world: &mut World, name: &str) {
 #[test]
 fn named_pod_is_scaled_in_and_no_other_though_it_is_about_to_end() {
     let named = |world: &mut World, name: &str| {
-        world.rounds(3);
+        world.run_rounds(3);
         let by_name = json!({ "podToDelete": [name] });
         world.edit(json!({ "replicas": 3, "scaleStrategy": by_name }));
-        world.rounds(20);
+        world.run_rounds(20);
         world.kubelets.clear();
         world.troubles.undeletable.clear();
-        world.pass(100);
-        world.rounds(40);
+        world.advance_time(100);
+        world.run_rounds(40);
         assert_eq!(claims(world), ["0", "2", "3"]);
     };
     let mut world = World::on_plane(4, sequence(one_claim()));
@@ -335,15 +335,15 @@ fn set_that_is_paused_while_pods_of_a_scale_in_end_does_not_make_them_again() {
             {
                 break;
             }
-            world.step();
-            world.turn(u8::MAX);
+            world.run_plan();
+            world.set_mask_bits(u8::MAX);
         }
         world.edit(json!({ "paused": true }));
         world.kubelets.clear();
-        world.rounds(20);
+        world.run_rounds(20);
         assert_eq!(world.pods.len(), 2);
         world.edit(json!({ "paused": false }));
-        world.rounds(20);
+        world.run_rounds(20);
         assert_eq!((world.pods.len(), claims(&world).len()), (2, 2));
     }
 }
@@ -358,9 +358,9 @@ fn rollout_goes_on_beside_a_failed_pod_that_waits_to_be_made_again() {
             world.settle();
             let failed = name(&world, 1);
             fail(&mut world, &failed, 900);
-            world.rounds(3);
+            world.run_rounds(3);
             world.image("app:2");
-            world.rounds(100);
+            world.run_rounds(100);
             assert_eq!(world.images(), ["app:2"; 4], "{policy}");
         }
     }
@@ -374,7 +374,7 @@ fn new_pods_of_pairs_that_failed_are_named_and_wait_for_no_template_that_is_not_
         world.settle();
         world.troubles.holds = true;
         world.image("app:2");
-        world.rounds(20);
+        world.run_rounds(20);
         let is_half = |pod: &&Pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME).is_some();
         let halves = world.pods.values().filter(is_half);
         let halves: Vec<_> = halves.map(|pod| pod.metadata.name.clone()).collect();
@@ -382,7 +382,7 @@ fn new_pods_of_pairs_that_failed_are_named_and_wait_for_no_template_that_is_not_
         for half in &halves {
             fail(&mut world, half, 3600);
         }
-        world.rounds(10);
+        world.run_rounds(10);
         let status = world.set.status.as_ref().unwrap();
         let ready = status
             .conditions
@@ -393,7 +393,7 @@ fn new_pods_of_pairs_that_failed_are_named_and_wait_for_no_template_that_is_not_
         assert!(ready.message.contains(&told), "{}", ready.message);
         world.image(good);
         world.troubles.holds = false;
-        world.rounds(80);
+        world.run_rounds(80);
         assert_eq!(world.images(), [good; 3]);
         assert!(halves.iter().all(|half| !world.pods.contains_key(half)));
     }
@@ -407,14 +407,14 @@ fn named_pod_that_ends_is_not_made_again_under_a_pause() {
         world.settle();
         let named = name(&world, 1);
         ends_slowly(&mut world, &named);
-        world.rounds(3);
+        world.run_rounds(3);
         let by_name = json!({ "podToDelete": [named] });
         world.edit(json!({ "replicas": 3, "scaleStrategy": by_name }));
-        world.rounds(10);
+        world.run_rounds(10);
         world.edit(json!({ "paused": true }));
-        world.rounds(3);
+        world.run_rounds(3);
         world.kubelets.clear();
-        world.rounds(20);
+        world.run_rounds(20);
         assert_eq!(world.pods.len(), 3);
     }
 }
@@ -426,15 +426,15 @@ fn origin_that_is_given_the_id_of_its_new_pod_comes_to_rest() {
     world.settle();
     world.troubles.holds = true;
     world.image("app:2");
-    world.rounds(2);
+    world.run_rounds(2);
     let origin = world.members()[&1].clone();
     let new = origin.metadata.labels[keys::REPLACE_PAIR_NEW_ID].clone();
     assert!(world.write_pod(&origin.metadata.name, |pod| {
         let label = (keys::INSTANCE_ID.to_owned(), new);
         pod.metadata.labels.extend([label]);
     }));
-    world.rounds(60);
-    assert!(!world.step(), "nothing is written any more");
+    world.run_rounds(60);
+    assert!(!world.run_plan(), "nothing is written any more");
     world.troubles.holds = false;
     world.settle();
     assert_eq!(world.images(), ["app:2"; 4]);
@@ -444,17 +444,17 @@ fn origin_that_is_given_the_id_of_its_new_pod_comes_to_rest() {
 fn double_whose_deletion_is_refused_is_not_kept_off_traffic_for_an_update() {
     let mut world = World::on_plane(4, json!({}));
     world.settle();
-    world.troubles.refused.insert(Write::PodDeletion);
+    world.troubles.refused.insert(WriteKind::PodDeletion);
     world.edit(json!({ "template": { "metadata": { "labels": { "tier": "2" } } } }));
-    world.step();
+    world.run_plan();
     let double = name(&world, 2);
-    let update = |world: &World| Operation::Update.is_on(&world.pods[&double]);
+    let update = |world: &World| SetOperation::Update.is_in_progress(&world.pods[&double]);
     assert!(update(&world));
     assert!(world.write_pod(&double, |pod| {
         let label = (keys::INSTANCE_ID.to_owned(), "1".to_owned());
         pod.metadata.labels.extend([label]);
     }));
-    world.rounds(60);
+    world.run_rounds(60);
     assert!(!update(&world));
 }
 
@@ -472,19 +472,22 @@ fn doubles_that_may_not_go_serve_although_operations_had_begun() {
         }
         let image = |world: &World| world.pods[&double].spec.containers[0].image.clone();
         for _ in 0..20 {
-            if image(&world) == "app:2" || Operation::ScaleIn.is_on(&world.pods[&double]) {
+            if image(&world) == "app:2"
+                || SetOperation::ScaleIn.is_in_progress(&world.pods[&double])
+            {
                 break;
             }
-            world.rounds(1);
+            world.run_rounds(1);
         }
         world.troubles.holds = true;
         assert!(world.write_pod(&double, |pod| {
             let label = (keys::INSTANCE_ID.to_owned(), "1".to_owned());
             pod.metadata.labels.extend([label]);
         }));
-        world.rounds(60);
+        world.run_rounds(60);
         let pod = &world.pods[&double];
-        let busy = [Operation::Update, Operation::ScaleIn].map(|operation| operation.is_on(pod));
+        let busy = [SetOperation::Update, SetOperation::ScaleIn]
+            .map(|operation| operation.is_in_progress(pod));
         assert_eq!(busy, [false; 2], "scaled in: {scaled_in}");
         assert!(pod.is_available(), "scaled in: {scaled_in}");
     }
@@ -512,12 +515,12 @@ fn pod_to_include_whose_first_write_is_refused_enters_under_the_id_that_was_kept
         let mut world = World::on_plane(1, spec);
         world.settle();
         stranger(&mut world, "stranger", None);
-        world.troubles.refused.insert(Write::PodPatch);
+        world.troubles.refused.insert(WriteKind::PodPatch);
         world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
-        world.rounds(6);
+        world.run_rounds(6);
         world.troubles.refused.clear();
         for _ in 0..60 {
-            world.rounds(1);
+            world.run_rounds(1);
             assert!(world.pods.len() <= 2, "another is made");
         }
         assert_eq!(world.members()[&1].metadata.name, "stranger");
@@ -537,14 +540,14 @@ fn new_pod_of_a_replacement_whose_origin_does_not_end_is_one_of_the_set() {
     };
     kubelet(&mut world, "web-0", lasts);
     world.image("app:2");
-    world.rounds(40);
+    world.run_rounds(40);
     assert!(world.pods["web-0"].is_terminating());
     assert_eq!(world.images(), ["app:2"; 2]);
     world.image("app:1");
-    world.rounds(40);
+    world.run_rounds(40);
     assert_eq!(world.images(), ["app:1"; 2], "rolled back");
     world.edit(json!({ "replicas": 0 }));
-    world.rounds(40);
+    world.run_rounds(40);
     assert!(world.members().is_empty());
 }
 
@@ -557,7 +560,7 @@ fn failed_pod_that_can_not_be_deleted_holds_up_no_rollout() {
     let uid = world.pods["web-1"].metadata.uid.clone();
     world.troubles.undeletable.insert(uid);
     world.image("app:2");
-    world.rounds(60);
+    world.run_rounds(60);
     for id in [0, 2, 3] {
         let image = &world.members()[&id].spec.containers[0].image;
         assert_eq!(image, "app:2", "{id}");
@@ -571,15 +574,15 @@ fn with_an_orphan_that_can_not_enter() -> (World, String) {
     world.settle();
     world.delete_set(true);
     while !world.gone {
-        world.step();
-        world.turn(u8::MAX);
+        world.run_plan();
+        world.set_mask_bits(u8::MAX);
     }
     let mut orphans = world.pods.values().filter(|pod| pod.controller().is_none());
     let orphan = orphans
         .find(|pod| pod.label(keys::INSTANCE_ID) == Some("1"))
         .unwrap()
         .clone();
-    world.make_again();
+    world.recreate_set();
     world.troubles.stubborn.insert(orphan.metadata.uid.clone());
     world.image("app:2");
     (world, orphan.metadata.name)
@@ -588,7 +591,7 @@ fn with_an_orphan_that_can_not_enter() -> (World, String) {
 #[test]
 fn orphan_that_can_not_enter_holds_up_no_rollout_and_is_the_first_to_go() {
     let (mut world, orphan) = with_an_orphan_that_can_not_enter();
-    world.rounds(60);
+    world.run_rounds(60);
     let of = |world: &World| -> Vec<(i64, String)> {
         let members = world.members().into_iter();
         members
@@ -599,9 +602,9 @@ fn orphan_that_can_not_enter_holds_up_no_rollout_and_is_the_first_to_go() {
     assert_eq!(of(&world), updated);
 
     let (mut world, _) = with_an_orphan_that_can_not_enter();
-    world.rounds(4);
+    world.run_rounds(4);
     world.edit(json!({ "replicas": 2 }));
-    world.rounds(60);
+    world.run_rounds(60);
     assert_eq!(of(&world), updated);
     assert_eq!(claims(&world), ["0", "1", "2"]);
     assert!(world.pods.contains_key(&orphan));
@@ -616,21 +619,21 @@ fn failed_half_way_out(before: usize, after: usize) -> (World, String, String) {
     let name = excluded.metadata.name;
     world.troubles.stubborn.insert(excluded.metadata.uid);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
-    world.rounds(before);
+    world.run_rounds(before);
     fail(&mut world, &name, 0);
-    world.rounds(after);
+    world.run_rounds(after);
     let told = condition(&world, "Ready").2;
     assert!(!told.contains("enters"), "{told}");
     world.troubles.stubborn.clear();
     world.edit(json!({ "scaleStrategy": { "podToExclude": [] } }));
-    world.rounds(40);
-    (world, name, excluded.spec.claims[0].clone())
+    world.run_rounds(40);
+    (world, name, excluded.spec.pvcs[0].clone())
 }
 
 #[test]
 fn pod_that_fails_half_way_through_an_exclusion_leaves_its_claim_to_the_next_one() {
     let (world, _, claim) = failed_half_way_out(1, 0);
-    assert_eq!(world.members()[&0].spec.claims, [claim]);
+    assert_eq!(world.members()[&0].spec.pvcs, [claim]);
     assert_eq!(world.claims.len(), 2);
 }
 
@@ -676,17 +679,17 @@ fn given_up_for_a_lost_pool(is_deleted: bool) {
     if is_deleted {
         world.troubles.unpullable.insert("app:2".into());
         world.image("app:2");
-        world.rounds(10);
+        world.run_rounds(10);
         world.delete("web-0");
         world.troubles.unpullable.clear();
     }
     for image in ["app:2", "app:1"] {
         world.image(image);
-        world.rounds(40);
+        world.run_rounds(40);
     }
     let (ids, before) = (world.ids(), world.claims.len());
     world.pool = None;
-    world.rounds(60);
+    world.run_rounds(60);
     assert_eq!((world.ids(), world.claims.len()), (ids, before));
 }
 
@@ -698,24 +701,24 @@ fn origin_that_ends_before_its_new_pod_is_made_keeps_its_instance_and_its_claim(
     };
     let mut world = replaced_in_sequence();
     kubelet(&mut world, "web-0", is_lost);
-    world.rounds(5);
-    let claim = world.pods["web-0"].spec.claims.clone();
+    world.run_rounds(5);
+    let claim = world.pods["web-0"].spec.pvcs.clone();
     world.troubles.most_pods = Some(2);
     assert!(world.write_pod("web-0", |pod| {
         let label = (keys::TO_REPLACE.to_owned(), "true".to_owned());
         pod.metadata.labels.extend([label]);
     }));
-    world.rounds(10);
+    world.run_rounds(10);
     world.delete("web-0");
     world.troubles.most_pods = None;
-    world.pass(100);
-    world.rounds(40);
+    world.advance_time(100);
+    world.run_rounds(40);
     let told = condition(&world, "Scale").2;
     assert!(told.contains("waiting for web-0 to end"), "{told}");
     world.kubelets.clear();
     world.settle();
     assert_eq!(world.ids(), [0, 1]);
-    assert_eq!(world.members()[&0].spec.claims, claim);
+    assert_eq!(world.members()[&0].spec.pvcs, claim);
 }
 
 #[test]
@@ -725,14 +728,14 @@ fn origin_that_fails_and_is_to_be_excluded_leaves_with_its_claim() {
     let mut world = World::on_plane(2, spec);
     world.settle();
     let origin = world.members()[&0].clone();
-    let (name, claim) = (origin.metadata.name, origin.spec.claims[0].clone());
+    let (name, claim) = (origin.metadata.name, origin.spec.pvcs[0].clone());
     world.troubles.unpullable.insert("app:2".into());
     world.image("app:2");
-    world.rounds(20);
+    world.run_rounds(20);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
-    world.rounds(5);
+    world.run_rounds(5);
     fail(&mut world, &name, 0);
-    world.rounds(40);
+    world.run_rounds(40);
     assert!(world.pods.contains_key(&name));
     assert_eq!(world.claims[&claim].controller, None);
 }
@@ -744,11 +747,11 @@ fn pod_that_can_not_leave_is_not_made_again_by_a_rollout() {
     let mut world = World::on_plane(3, spec);
     world.settle();
     let excluded = world.members()[&0].clone();
-    world.troubles.refused.insert(Write::ClaimChange);
+    world.troubles.refused.insert(WriteKind::ClaimChange);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
-    world.rounds(10);
+    world.run_rounds(10);
     world.image("app:2");
-    world.rounds(60);
+    world.run_rounds(60);
     let pod = &world.pods[&excluded.metadata.name];
     assert_eq!(pod.metadata.uid, excluded.metadata.uid);
     assert!(pod.is_available());
@@ -777,7 +780,7 @@ fn one_is_told_as_missing_while_another_can_not_leave() {
     world.troubles.stubborn.insert(excluded.metadata.uid);
     world.troubles.most_pods = Some(3);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
-    world.rounds(20);
+    world.run_rounds(20);
     let told = condition(&world, "Scale").2;
     let counts = "1 Pod missing, 0 to go; 1 Pod leaves the set";
     assert!(told.contains(counts), "{told}");
@@ -791,13 +794,13 @@ fn claim_that_has_left_comes_back_once_its_instance_is_wanted_again() {
     let (name, uid) = (excluded.metadata.name, excluded.metadata.uid);
     world.troubles.stubborn.insert(uid);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
-    world.rounds(6);
+    world.run_rounds(6);
     fail(&mut world, &name, 0);
-    world.rounds(3);
+    world.run_rounds(3);
     world.troubles.stubborn.clear();
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [] } }));
-    world.rounds(40);
-    assert_eq!(world.members()[&0].spec.claims, excluded.spec.claims);
+    world.run_rounds(40);
+    assert_eq!(world.members()[&0].spec.pvcs, excluded.spec.pvcs);
     let of_set = world
         .claims
         .values()
@@ -818,7 +821,7 @@ fn instance_whose_claim_another_pod_mounts_holds_up_no_rollout() {
         pod.metadata.owner_references.clear();
     }));
     world.image("app:2");
-    world.rounds(60);
+    world.run_rounds(60);
     let told = condition(&world, "Ready").2;
     let waits = format!("waiting for Pod {other}, which still mounts claim");
     assert!(told.contains(&waits), "{told}");
@@ -842,13 +845,13 @@ fn claim_that_a_pod_outside_mounts_serves_no_set_that_is_made_again() {
         let label = (keys::ORPHANED.to_owned(), "true".to_owned());
         pod.metadata.labels.extend([label]);
     }));
-    world.orphan();
-    world.make_again();
+    world.orphan_set();
+    world.recreate_set();
     world.image("app:2");
-    world.rounds(60);
+    world.run_rounds(60);
     assert!(world.pods[&other].controller().is_none());
     assert_eq!(world.images(), ["app:2"; 3]);
-    let claim = &world.pods[&other].spec.claims[0];
+    let claim = &world.pods[&other].spec.pvcs[0];
     assert_eq!(world.claims[claim].controller, None);
-    assert!(!world.members()[&1].spec.claims.contains(claim));
+    assert!(!world.members()[&1].spec.pvcs.contains(claim));
 }

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::cases::{condition, one_claim};
-use super::told_why::rounds;
+use super::reconcile::{condition, one_claim};
+use super::wait_messages::rounds;
 use super::world::{Kubelet, World};
 use crate::api::keys;
-use crate::domain::collaset::planner::plan;
+use crate::domain::collaset::planner::plan_set;
 
 const BY_LABEL: &str = "set its label collaset.kusionstack.io/update-included=true to have it";
 
@@ -95,8 +95,12 @@ fn pod_is_not_named_as_left_out_while_the_new_revision_is_refused() {
     world.image("app:2");
     let mut observed = world.observe();
     observed.refused.revision = Some("policy".into());
-    let plan = plan(&observed);
-    assert!(!plan.left.down.contains("is stuck"), "{}", plan.left.down);
+    let plan = plan_set(&observed);
+    assert!(
+        !plan.shortfall.down.contains("is stuck"),
+        "{}",
+        plan.shortfall.down
+    );
 }
 
 /// The message of `Update` of a paused set of two Pods that gets another image while a rule holds the replacement of one Pod.
@@ -185,7 +189,7 @@ fn inclusion_that_is_refused_is_told_beside_a_rollout() {
     assert_eq!(reason, "UpdateFailed");
     let refused = "Pod stranger can't be included: ";
     assert!(told.contains(refused), "{told}");
-    let beside = plan(&world.observe()).left.down;
+    let beside = plan_set(&world.observe()).shortfall.down;
     assert!(beside.contains(refused), "a write that fails: {beside}");
 }
 

@@ -2,24 +2,24 @@
 //! by [`world`], in as few lines as show what they do to a plan.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod cases;
-mod data;
-mod found;
-mod held_back;
+mod availability;
+mod blocked_leaving;
+mod in_place_resize;
+mod inclusion_refusals;
 mod instances;
 mod left_out;
-mod readers_outside;
-mod readers_places;
-mod readers_pool;
-mod readers_rollout;
-mod resized;
+mod orphan_adoption;
+mod pool_recovery;
+mod pvc_retention;
+mod random_walks;
+mod reconcile;
+mod refused_deletions;
+mod regressions;
+mod requested_deletions;
 mod rollout;
-mod serving;
+mod rollout_waits;
 mod small_pool;
-mod taken_back;
-mod told_to_go;
-mod told_why;
-mod undeleted;
-mod walks;
-mod words;
+mod status_messages;
+mod update_slots;
+mod wait_messages;
 mod world;

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::cases::{condition, settled};
+use super::reconcile::{condition, settled};
 use super::world::{Kubelet, World};
 use crate::api::keys;
-use crate::domain::collaset::plan::Event;
+use crate::domain::collaset::plan::SetEvent;
 use crate::domain::lifecycle::operator;
 
 fn steps(steps: Value) -> Value {
@@ -81,12 +81,12 @@ fn command_is_carried_out_once() {
     world.image("app:2");
     world.settle();
     world.command("promote");
-    world.step();
+    world.run_plan();
     assert_eq!(step(&world), Some(2));
     // Its removal is lost, again and again.
     for _ in 0..3 {
         world.command("promote");
-        world.step();
+        world.run_plan();
         assert_eq!(step(&world), Some(2));
     }
     world.settle();
@@ -103,7 +103,7 @@ fn commands_without_a_meaning_are_refused_and_removed() {
     let mut world = settled(3, canary());
     for command in ["promote", "abort", "go"] {
         world.command(command);
-        let plan = crate::domain::collaset::planner::plan(&world.observe());
+        let plan = crate::domain::collaset::planner::plan_set(&world.observe());
         let told = plan
             .events
             .iter()
@@ -119,8 +119,8 @@ fn retry_has_what_is_refused_tried_again_and_changes_nothing_else() {
     let mut world = settled(3, canary());
     let told = |world: &mut World, command: &str| {
         world.command(command);
-        let plan = crate::domain::collaset::planner::plan(&world.observe());
-        let mut events = plan.news.iter();
+        let plan = crate::domain::collaset::planner::plan_set(&world.observe());
+        let mut events = plan.events_after_status.iter();
         let message = "what was refused although its dry run had passed is tried again";
         assert!(
             events.any(|e| !e.warning && e.message == message),
@@ -254,7 +254,7 @@ fn set_without_progress_is_stalled_until_something_moves() {
     world.wait(500);
     world.settle();
     assert!(!has(&world, "Stalled"));
-    let again = crate::domain::collaset::planner::plan(&world.observe()).again_nanos;
+    let again = crate::domain::collaset::planner::plan_set(&world.observe()).requeue_after_nanos;
     assert!(
         again.is_some_and(|nanos| nanos <= 100_000_000_000),
         "{again:?}"
@@ -289,14 +289,14 @@ fn time_that_a_rule_or_a_pause_takes_is_no_delay() {
 
     let mut world = settled(4, deadline(json!({})));
     world.image("app:2");
-    world.step();
-    world.step();
+    world.run_plan();
+    world.run_plan();
     for pod in world.pods.values_mut() {
         let waits = keys::Family::PreCheck.key("collaset");
         pod.metadata.labels.insert(waits, "1".into());
     }
     for _ in 0..3 {
-        world.step();
+        world.run_plan();
         world.wait(6_000);
     }
     assert!(!has(&world, "Stalled"));
@@ -334,7 +334,7 @@ fn abort_of_a_rollout_that_keeps_all_pods_is_never_ready() {
     world.image("app:2");
     world.settle();
     world.command("abort");
-    world.step();
+    world.run_plan();
     let (ready, reason, message) = condition(&world, "Ready");
     assert_eq!((&*ready, &*reason), ("False", "RolloutAborted"));
     assert!(message.contains("Pods go back to revision"), "{message}");
@@ -390,12 +390,12 @@ fn pauses_and_stalls_are_told_once() {
 /// Settles a set whose annotation nobody can remove.
 fn settle_with_command_kept(world: &mut World) {
     for _ in 0..60 {
-        let mut plan = crate::domain::collaset::planner::plan(&world.observe());
+        let mut plan = crate::domain::collaset::planner::plan_set(&world.observe());
         plan.forget_command = false;
         let told = plan.events.iter().map(|e| (e.reason, e.message.clone()));
         world.told.extend(told);
-        world.carry_out(plan, usize::MAX);
-        world.surroundings();
+        world.apply_plan(plan, usize::MAX);
+        world.step_surroundings();
     }
 }
 
@@ -475,8 +475,8 @@ fn set_is_updating_and_not_scaling_while_a_pod_that_its_rollout_deleted_is_made_
     world.image("app:2");
     let mut missing = 0;
     for _ in 0..40 {
-        world.step();
-        world.surroundings();
+        world.run_plan();
+        world.step_surroundings();
         if condition(&world, "Scale").0 == "False" {
             missing += 1;
             let (_, reason, message) = condition(&world, "Ready");
@@ -487,9 +487,9 @@ fn set_is_updating_and_not_scaling_while_a_pod_that_its_rollout_deleted_is_made_
     assert!(missing > 0);
     world.settle();
     world.image("app:3");
-    world.step();
+    world.run_plan();
     world.edit(json!({ "replicas": 4 }));
-    world.step();
+    world.run_plan();
     assert_eq!(condition(&world, "Ready").1, "Scaling", "more are wanted");
 }
 
@@ -502,12 +502,12 @@ fn aborted_rollout_tells_of_pods_that_the_kubelet_has_yet_to_take_back() {
     world.command("abort");
     let mut going_back = 0;
     for _ in 0..40 {
-        world.step();
+        world.run_plan();
         let (_, reason, message) = condition(&world, "Update");
         let pods = world.pods.values();
-        let updating = pods.filter(|pod| operator::is_during(pod, "collaset", "update"));
+        let updating = pods.filter(|pod| operator::is_in_progress(pod, "collaset", "update"));
         let updating = updating.count();
-        world.surroundings();
+        world.step_surroundings();
         if reason == "RolloutAborted" && message.contains("on its way back") {
             going_back += 1;
         }
@@ -527,8 +527,8 @@ fn abort_of_a_complete_rollout_tells_how_to_go_back() {
     world.image("app:2");
     world.settle();
     world.command("abort");
-    let events = crate::domain::collaset::planner::plan(&world.observe()).events;
-    let told = |e: &Event| {
+    let events = crate::domain::collaset::planner::plan_set(&world.observe()).events;
+    let told = |e: &SetEvent| {
         e.reason == "RolloutCommandRefused" && e.message.contains("apply the former template")
     };
     assert!(events.iter().any(told), "{events:?}");
@@ -690,7 +690,7 @@ fn pod_lost_while_a_rollout_pauses_is_no_failed_update() {
         assert_eq!(condition(&world, type_).1, reason, "{type_}");
     }
     world.forbidden.clear();
-    world.step();
+    world.run_plan();
     assert_ne!(condition(&world, "Ready").1, "UpdateFailed");
     world.settle();
     assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::cases::settled;
+use super::reconcile::settled;
 use super::world::World;
 use crate::api::keys;
-use crate::domain::collaset::room;
+use crate::domain::collaset::headroom;
 
 /// The same set with room for so many IDs.
 fn bound(world: &mut World, entries: usize) {
-    world.pool_bytes = room::MOST / room::most_replicas("web") * entries;
+    world.pool_bytes = headroom::MAX_POOL_BYTES / headroom::max_replicas("web") * entries;
 }
 
 fn told(world: &World, type_: &str) -> (String, String) {
@@ -30,11 +30,11 @@ fn replace_goes_on_in_waves_of_what_the_pool_has_room_for() {
     world.image("app:2");
     let (mut most, mut waited) = (0, false);
     for _ in 0..100 {
-        world.step();
+        world.run_plan();
         most = most.max(world.members().len());
         let (_, message) = told(&world, "Ready");
         waited |= message.contains("ResourceContext web has no room for more instance IDs");
-        world.surroundings();
+        world.step_surroundings();
     }
     assert!((13..=15).contains(&most), "{most}");
     assert!(waited, "the status says why the others wait");
@@ -54,9 +54,9 @@ fn pods_that_users_want_replaced_wait_for_room_too() {
     }
     let mut most = 0;
     for _ in 0..100 {
-        world.step();
+        world.run_plan();
         most = most.max(world.members().len());
-        world.surroundings();
+        world.step_surroundings();
     }
     assert!(most <= 8, "{most}");
     world.settle();

@@ -23,7 +23,7 @@ const METADATA_V6: [Ipv6Addr; 2] = [
 
 /// Which addresses the endpoints of rules may have.
 #[derive(Clone, Debug, Default)]
-pub struct Networks {
+pub struct EndpointNetworks {
     /// Allowed whatever else is said.
     pub allowed: Vec<IpNet>,
     /// Refused besides loopback, the API server, link-local addresses and those of cloud metadata.
@@ -34,16 +34,16 @@ pub struct Networks {
     pub api_server: HashSet<IpAddr>,
 }
 
-impl Networks {
+impl EndpointNetworks {
     /// Why an address is refused, with what allows it; `None` if it may be dialled. `api_server`: what its names have been
     /// resolved to.
-    pub fn refuses(&self, address: IpAddr, api_server: &HashSet<IpAddr>) -> Option<String> {
+    pub fn refusal_reason(&self, address: IpAddr, api_server: &HashSet<IpAddr>) -> Option<String> {
         let because = |what: &str, flag: &str| {
             Some(format!(
                 "{address} is {what}, which rules may not name; {flag} allows it"
             ))
         };
-        let forms = forms(address);
+        let forms = equivalent_addresses(address);
         let is_in = |nets: &[IpNet]| {
             let mut forms = forms.iter();
             forms.any(|form| nets.iter().any(|net| net.contains(form)))
@@ -79,7 +79,7 @@ impl Networks {
 
     /// What to say to who applies rules whose endpoints will not be called. Judged is what is written: names other than
     /// `localhost` are resolved when they are dialled.
-    pub fn warnings(&self, spec: &PodTransitionRuleSpec) -> Vec<String> {
+    pub fn network_warnings(&self, spec: &PodTransitionRuleSpec) -> Vec<String> {
         let mut all = Vec::new();
         for (index, rule) in spec.rules.iter().enumerate() {
             let config = rule.webhook.as_ref().and_then(|w| w.client_config.as_ref());
@@ -89,8 +89,8 @@ impl Networks {
                 ("poll.url", poll.map(|p| &p.url)),
             ];
             for (field, url) in urls {
-                let address = url.and_then(|url| written(url));
-                if let Some(why) = address.and_then(|a| self.refuses(a, &HashSet::new())) {
+                let address = url.and_then(|url| literal_address(url));
+                if let Some(why) = address.and_then(|a| self.refusal_reason(a, &HashSet::new())) {
                     all.push(format!(
                         "spec.rules[{index}].webhook.clientConfig.{field}: the server will not call this endpoint: {why}"
                     ));
@@ -102,7 +102,7 @@ impl Networks {
 }
 
 /// The address in a URL, if its host is one.
-fn written(url: &str) -> Option<IpAddr> {
+fn literal_address(url: &str) -> Option<IpAddr> {
     let url: Uri = url.parse().ok()?;
     let host = url.host()?.trim_matches(['[', ']']).trim_end_matches('.');
     let is_local = host.eq_ignore_ascii_case("localhost");
@@ -113,10 +113,10 @@ fn written(url: &str) -> Option<IpAddr> {
 }
 
 /// The address, and the IPv4 address or the mapped IPv6 address that stands for the same.
-fn forms(address: IpAddr) -> Vec<IpAddr> {
+fn equivalent_addresses(address: IpAddr) -> Vec<IpAddr> {
     let other = match address {
         IpAddr::V4(v4) => Some(IpAddr::V6(v4.to_ipv6_mapped())),
-        IpAddr::V6(v6) => embedded(v6).map(IpAddr::V4),
+        IpAddr::V6(v6) => embedded_ipv4(v6).map(IpAddr::V4),
     };
     [address].into_iter().chain(other).collect()
 }
@@ -138,7 +138,7 @@ fn is_link_local(address: &IpAddr) -> bool {
 }
 
 /// The IPv4 address in one that is mapped, compatible, NAT64 or 6to4.
-fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
+fn embedded_ipv4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let s = address.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match s {
@@ -158,8 +158,8 @@ mod tests {
 
     use super::*;
 
-    fn why(networks: &Networks, address: &str) -> Option<String> {
-        networks.refuses(address.parse().unwrap(), &HashSet::new())
+    fn why(networks: &EndpointNetworks, address: &str) -> Option<String> {
+        networks.refusal_reason(address.parse().unwrap(), &HashSet::new())
     }
 
     fn nets(all: &[&str]) -> Vec<IpNet> {
@@ -185,11 +185,11 @@ mod tests {
             "64:ff9b:1::169.254.169.254",
             "2002:a9fe:a9fe::1",
         ] {
-            let said = why(&Networks::default(), refused).unwrap();
+            let said = why(&EndpointNetworks::default(), refused).unwrap();
             assert!(said.contains("--allow-link-local-endpoints"), "{said}");
-            let networks = Networks {
+            let networks = EndpointNetworks {
                 link_local: true,
-                ..Networks::default()
+                ..EndpointNetworks::default()
             };
             assert_eq!(why(&networks, refused), None);
         }
@@ -206,7 +206,7 @@ mod tests {
             "2001:db8::1",
             "64:ff9b::10.0.0.1",
         ] {
-            assert_eq!(why(&Networks::default(), good), None, "{good}");
+            assert_eq!(why(&EndpointNetworks::default(), good), None, "{good}");
         }
     }
 
@@ -225,9 +225,9 @@ mod tests {
             "64:ff9b::7f00:1",
             "2002:7f00:1::1",
         ] {
-            let networks = Networks {
+            let networks = EndpointNetworks {
                 link_local: true,
-                ..Networks::default()
+                ..EndpointNetworks::default()
             };
             let said = why(&networks, refused).unwrap();
             assert!(said.contains("a loopback address"), "{said}");
@@ -237,10 +237,10 @@ mod tests {
 
     #[test]
     fn denied_networks_are_refused_in_every_form_and_allowed_ones_win() {
-        let networks = Networks {
+        let networks = EndpointNetworks {
             denied: nets(&["10.0.0.0/8", "::ffff:172.16.0.0/108", "2001:db8::/32"]),
             allowed: nets(&["10.1.0.0/16", "127.0.0.1/32", "169.254.1.0/24"]),
-            ..Networks::default()
+            ..EndpointNetworks::default()
         };
         for refused in [
             "10.0.0.1",
@@ -268,9 +268,9 @@ mod tests {
 
     #[test]
     fn addresses_of_the_api_server_are_refused_in_every_form() {
-        let networks = Networks {
+        let networks = EndpointNetworks {
             api_server: ["10.96.0.1", "fd00::7"].map(|a| a.parse().unwrap()).into(),
-            ..Networks::default()
+            ..EndpointNetworks::default()
         };
         for refused in [
             "10.96.0.1",
@@ -286,16 +286,16 @@ mod tests {
 
     #[test]
     fn written_address_that_is_refused_is_warned_of_with_field_and_flag() {
-        let networks = Networks {
+        let networks = EndpointNetworks {
             denied: nets(&["10.0.0.0/8"]),
             allowed: nets(&["10.1.0.0/16"]),
-            ..Networks::default()
+            ..EndpointNetworks::default()
         };
         let warned = |url: &str, poll: &str| {
             let ask = json!({ "clientConfig": { "url": url, "poll": { "url": poll } } });
             let rules = json!([{ "name": "a", "labelCheck": {} }, { "name": "b", "webhook": ask }]);
             let spec = json!({ "selector": {}, "rules": rules });
-            networks.warnings(&serde_json::from_value(spec).unwrap())
+            networks.network_warnings(&serde_json::from_value(spec).unwrap())
         };
         let good = "https://check.example.com/";
         for (url, flag) in [

@@ -2,11 +2,11 @@
 //! and poll next. Verdicts are bound to one operation on one Pod and to one generation of the rule object.
 
 mod address;
+mod call_results;
+mod call_state;
 mod fingerprint;
-mod fit;
-mod memory;
 mod parameters;
-mod settle;
+mod status_size;
 mod verdicts;
 
 #[cfg(test)]
@@ -22,24 +22,24 @@ use crate::api::podtransitionrule::{
 use crate::api::rulecalls::{POD_API_VERSION, Request, Resource};
 use crate::api::validation::endpoint;
 
-pub use address::Networks;
-pub use memory::{Action, Ignored, Memory, Plan};
-pub use parameters::{Parameter, from_slim};
-pub use verdicts::Verdicts;
+pub use address::EndpointNetworks;
+pub use call_state::{CallAction, CallPlan, CallState, IgnoredFailure};
+pub use parameters::{Parameter, slim_pod_json};
+pub use verdicts::EndpointVerdicts;
 
 /// Query parameter that carries the task ID where a rule does not name one.
 const TASK_ID: &str = "task-id";
 
 /// What a Pod waits for before its endpoint has said anything.
-pub const UNANSWERED: &str = "its endpoint has not let the Pod pass yet";
+pub const UNANSWERED_MESSAGE: &str = "its endpoint has not let the Pod pass yet";
 
 /// A webhook rule, compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Webhook {
+pub struct CompiledWebhook {
     /// Where Pods are asked about.
-    pub endpoint: Endpoint,
+    pub endpoint: RuleEndpoint,
     /// Where tasks are polled, if anywhere.
-    pub poll: Option<Poll>,
+    pub poll: Option<TaskPolling>,
     /// Whether Pods wait while the endpoint fails; otherwise they pass.
     pub fail: bool,
     /// Whether they wait though the spec says `Ignore`, since nobody has written that while Operating judged the write.
@@ -54,7 +54,7 @@ pub struct Webhook {
 
 /// An HTTP endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct RuleEndpoint {
     /// http or https URL.
     pub url: String,
     /// PEM certificates that it is checked against; empty: the system's.
@@ -63,9 +63,9 @@ pub struct Endpoint {
 
 /// How tasks are polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Poll {
+pub struct TaskPolling {
     /// Where.
-    pub endpoint: Endpoint,
+    pub endpoint: RuleEndpoint,
     /// Query parameter that carries the task ID.
     pub key: String,
     /// Time between two polls.
@@ -74,7 +74,7 @@ pub struct Poll {
     pub timeout: Duration,
 }
 
-impl Webhook {
+impl CompiledWebhook {
     /// Compiles the webhook rule at `path`; the error is field and remedy. `ignores`: whether its `failurePolicy: Ignore` counts, see
     /// [`keys::IGNORES_FAILURES`].
     pub fn compile(
@@ -82,7 +82,7 @@ impl Webhook {
         stage: Option<&api::Stage>,
         path: &str,
         ignores: bool,
-    ) -> Result<Webhook, String> {
+    ) -> Result<CompiledWebhook, String> {
         let config = rule
             .client_config
             .as_ref()
@@ -101,19 +101,22 @@ impl Webhook {
                 ));
             }
         };
-        Ok(Webhook {
+        Ok(CompiledWebhook {
             endpoint: compile_endpoint(&config.url, &config.ca_bundle, &path_config)?,
             poll: poll.transpose()?,
             fail,
             is_former_ignore: fail && rule.failure_policy == Some(FailurePolicy::Ignore),
-            parameters: parameters::compile(&rule.parameters, &format!("{path}.parameters"))?,
+            parameters: parameters::compile_parameters(
+                &rule.parameters,
+                &format!("{path}.parameters"),
+            )?,
             stage: stage.map(|stage| stage.as_str().to_owned()),
             fingerprint: fingerprint::fingerprint(rule, stage, fail),
         })
     }
 
     /// Why Pods wait while the endpoint fails, where the spec seems to say otherwise.
-    pub fn holds_though(&self) -> Option<String> {
+    pub fn ignored_policy_warning(&self) -> Option<String> {
         let key = keys::IGNORES_FAILURES;
         self.is_former_ignore.then(|| {
             format!(
@@ -129,7 +132,7 @@ impl Webhook {
     }
 
     /// The body of a call about `resources`: names of Pods with their parameters.
-    pub fn request(
+    pub fn call_body(
         &self,
         rule: &str,
         trace_id: String,
@@ -153,9 +156,9 @@ impl Webhook {
     }
 }
 
-impl Poll {
+impl TaskPolling {
     /// The URL that a task is polled at.
-    pub fn url(&self, task: &str) -> String {
+    pub fn poll_url(&self, task: &str) -> String {
         let url = self.endpoint.url.split('#').next().unwrap_or_default();
         let joint = match url.split_once('?') {
             None => "?",
@@ -163,12 +166,16 @@ impl Poll {
             Some(_) if url.ends_with('&') => "",
             Some(_) => "&",
         };
-        format!("{url}{joint}{}={}", escaped(&self.key), escaped(task))
+        format!(
+            "{url}{joint}{}={}",
+            escape_query(&self.key),
+            escape_query(task)
+        )
     }
 }
 
 /// A text as part of a query: all but what RFC 3986 never reserves is escaped.
-fn escaped(text: &str) -> String {
+fn escape_query(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -181,7 +188,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn compile_poll(poll: &api::Poll, path: &str) -> Result<Poll, String> {
+fn compile_poll(poll: &api::Poll, path: &str) -> Result<TaskPolling, String> {
     let seconds = |value: Option<i64>, default: i64, field: &str| {
         let seconds = u64::try_from(value.unwrap_or(default)).unwrap_or(0);
         if seconds < 1 {
@@ -190,7 +197,7 @@ fn compile_poll(poll: &api::Poll, path: &str) -> Result<Poll, String> {
         // A century is as good as more, and times can be added to it.
         Ok(Duration::from_secs(seconds.min(100 * 366 * 86_400)))
     };
-    Ok(Poll {
+    Ok(TaskPolling {
         endpoint: compile_endpoint(&poll.url, &poll.ca_bundle, path)?,
         key: match poll.raw_query_key.as_str() {
             "" => TASK_ID.to_owned(),
@@ -205,7 +212,7 @@ fn compile_poll(poll: &api::Poll, path: &str) -> Result<Poll, String> {
     })
 }
 
-fn compile_endpoint(url: &str, ca_bundle: &str, path: &str) -> Result<Endpoint, String> {
+fn compile_endpoint(url: &str, ca_bundle: &str, path: &str) -> Result<RuleEndpoint, String> {
     if let Some(error) = endpoint::url(url, &format!("{path}.url")) {
         return Err(error.to_string());
     }
@@ -214,7 +221,7 @@ fn compile_endpoint(url: &str, ca_bundle: &str, path: &str) -> Result<Endpoint, 
     if ca.trim_ascii().is_empty() {
         ca.clear();
     }
-    Ok(Endpoint {
+    Ok(RuleEndpoint {
         url: url.to_owned(),
         ca,
     })

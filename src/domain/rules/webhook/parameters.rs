@@ -13,11 +13,11 @@ use crate::domain::pod::Pod;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     key: String,
-    source: Source,
+    source: ParameterField,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Source {
+enum ParameterField {
     Literal(String),
     Field(FieldPath),
     /// A field that endpoints are not told: validation refuses it, in a rule stored by an earlier version it is sent empty.
@@ -25,7 +25,10 @@ enum Source {
 }
 
 /// Compiles the list at `path`; the error is field and remedy.
-pub fn compile(parameters: &[api::Parameter], path: &str) -> Result<Vec<Parameter>, String> {
+pub fn compile_parameters(
+    parameters: &[api::Parameter],
+    path: &str,
+) -> Result<Vec<Parameter>, String> {
     let compiled = parameters.iter().enumerate().map(|(index, parameter)| {
         let source = if parameter.value.is_empty() {
             let field = parameter.value_from.as_ref();
@@ -40,11 +43,11 @@ pub fn compile(parameters: &[api::Parameter], path: &str) -> Result<Vec<Paramete
                 )
             })?;
             match parsed.check_handed_out() {
-                Ok(()) => Source::Field(parsed),
-                Err(_) => Source::Withheld,
+                Ok(()) => ParameterField::Field(parsed),
+                Err(_) => ParameterField::Withheld,
             }
         } else {
-            Source::Literal(parameter.value.clone())
+            ParameterField::Literal(parameter.value.clone())
         };
         Ok(Parameter {
             key: parameter.key.clone(),
@@ -58,11 +61,11 @@ impl Parameter {
     /// Whether [`from_slim`] lacks what it asks for.
     pub fn needs_whole_pod(&self) -> bool {
         match &self.source {
-            Source::Literal(_) | Source::Withheld => false,
-            Source::Field(FieldPath::Map(map) | FieldPath::Entry(map, _)) => {
+            ParameterField::Literal(_) | ParameterField::Withheld => false,
+            ParameterField::Field(FieldPath::Map(map) | FieldPath::Entry(map, _)) => {
                 *map == MapField::Annotations
             }
-            Source::Field(FieldPath::Fields(fields)) => {
+            ParameterField::Field(FieldPath::Fields(fields)) => {
                 let known = ["name", "namespace", "uid"];
                 !matches!(&fields[..], [root, field] if root == "metadata" && known.contains(&field.as_str()))
             }
@@ -71,14 +74,14 @@ impl Parameter {
 
     /// All of them for a Pod, as JSON. What the Pod does not have is sent empty; the error says which path leads
     /// through something that has no fields.
-    pub fn values(
+    pub fn pod_values(
         parameters: &[Parameter],
         pod: &Value,
     ) -> Result<BTreeMap<String, String>, String> {
         let value = |p: &Parameter| match &p.source {
-            Source::Literal(text) => Ok((p.key.clone(), text.clone())),
-            Source::Withheld => Ok((p.key.clone(), String::new())),
-            Source::Field(path) => match field(path, pod) {
+            ParameterField::Literal(text) => Ok((p.key.clone(), text.clone())),
+            ParameterField::Withheld => Ok((p.key.clone(), String::new())),
+            ParameterField::Field(path) => match field_value(path, pod) {
                 Ok(value) => Ok((p.key.clone(), value)),
                 Err(why) => Err(format!("parameter {}: {path}: {why}", p.key)),
             },
@@ -88,17 +91,17 @@ impl Parameter {
 }
 
 /// The fields of a Pod that need no read of the whole.
-pub fn from_slim(pod: &Pod) -> Value {
+pub fn slim_pod_json(pod: &Pod) -> Value {
     json!({ "metadata": {
         "name": pod.metadata.name, "namespace": pod.metadata.namespace, "uid": pod.metadata.uid,
         "labels": pod.metadata.labels,
     } })
 }
 
-fn field(path: &FieldPath, pod: &Value) -> Result<String, String> {
+fn field_value(path: &FieldPath, pod: &Value) -> Result<String, String> {
     match path {
-        FieldPath::Map(map) => Ok(lines(&pod["metadata"][map.as_str()])),
-        FieldPath::Entry(map, key) => Ok(text(&pod["metadata"][map.as_str()][key])),
+        FieldPath::Map(map) => Ok(map_lines(&pod["metadata"][map.as_str()])),
+        FieldPath::Entry(map, key) => Ok(value_text(&pod["metadata"][map.as_str()][key])),
         FieldPath::Fields(fields) => {
             let mut at = pod;
             for name in fields {
@@ -108,44 +111,46 @@ fn field(path: &FieldPath, pod: &Value) -> Result<String, String> {
                     _ => return Err(format!("there is no field {name} in a plain value or list")),
                 };
             }
-            Ok(text(at))
+            Ok(value_text(at))
         }
     }
 }
 
 /// A string as it is, null as nothing, anything else as JSON with sorted keys.
-fn text(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        other => sorted(other).to_string(),
+        other => sort_keys(other).to_string(),
     }
 }
 
-fn sorted(value: &Value) -> Value {
+fn sort_keys(value: &Value) -> Value {
     match value {
         Value::Object(object) => {
-            let sorted: BTreeMap<&String, Value> =
-                object.iter().map(|(k, v)| (k, self::sorted(v))).collect();
+            let sorted: BTreeMap<&String, Value> = object
+                .iter()
+                .map(|(k, v)| (k, self::sort_keys(v)))
+                .collect();
             json!(sorted)
         }
-        Value::Array(items) => items.iter().map(sorted).collect(),
+        Value::Array(items) => items.iter().map(sort_keys).collect(),
         other => other.clone(),
     }
 }
 
 /// Sorted lines `key="value"`, quoted as Go does, as in the downward API, without what kubectl has applied.
-fn lines(map: &Value) -> String {
+fn map_lines(map: &Value) -> String {
     let entries: BTreeMap<&String, &Value> = map.as_object().into_iter().flatten().collect();
     let lines: Vec<_> = entries
         .into_iter()
         .filter(|(key, _)| *key != LAST_APPLIED)
-        .map(|(key, value)| format!("{key}={}", quoted(&text(value))))
+        .map(|(key, value)| format!("{key}={}", quote_go(&value_text(value))))
         .collect();
     lines.join("\n")
 }
 
-fn quoted(text: &str) -> String {
+fn quote_go(text: &str) -> String {
     let mut out = String::from('"');
     for c in text.chars() {
         match c {
@@ -176,7 +181,7 @@ mod tests {
 
     fn compiled(parameters: Value) -> Result<Vec<Parameter>, String> {
         let parameters: Vec<api::Parameter> = serde_json::from_value(parameters).unwrap();
-        compile(&parameters, "p")
+        compile_parameters(&parameters, "p")
     }
 
     fn from(path: &str) -> Value {
@@ -185,7 +190,7 @@ mod tests {
 
     fn value(path: &str, pod: &Value) -> Result<String, String> {
         let parameters = compiled(json!([from(path)])).unwrap();
-        Parameter::values(&parameters, pod).map(|mut values| values.remove(path).unwrap())
+        Parameter::pod_values(&parameters, pod).map(|mut values| values.remove(path).unwrap())
     }
 
     fn pod() -> Value {
@@ -261,7 +266,7 @@ mod tests {
     #[test]
     fn a_literal_wins_and_one_of_both_is_needed() {
         let both = json!([{ "key": "k", "value": "v", "valueFrom": { "fieldRef": { "fieldPath": "[" } } }]);
-        let values = Parameter::values(&compiled(both).unwrap(), &json!({})).unwrap();
+        let values = Parameter::pod_values(&compiled(both).unwrap(), &json!({})).unwrap();
         assert_eq!(values, BTreeMap::from([("k".to_owned(), "v".to_owned())]));
         for (odd, why) in [
             (
@@ -328,7 +333,7 @@ mod tests {
         #[test]
         fn no_path_through_any_value_panics(path in "(metadata|spec|status|labels|name|a|\\[|\\]|'|\\.){0,8}", pod in any_json()) {
             if let Ok(path) = FieldPath::parse(&path) {
-                let _ = field(&path, &pod);
+                let _ = field_value(&path, &pod);
             }
         }
     }

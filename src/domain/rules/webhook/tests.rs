@@ -11,17 +11,17 @@ use crate::api::rulecalls::{Answer, Progress};
 use crate::api::stored::{self, MAX_STATES_BYTES};
 use crate::domain::rules::{RuleKind, RuleSet};
 
-fn rule(webhook: Value) -> Webhook {
+fn rule(webhook: Value) -> CompiledWebhook {
     let mut config = json!({ "clientConfig": { "url": "http://a" } });
     json_patch::merge(&mut config, &webhook);
-    Webhook::compile(&serde_json::from_value(config).unwrap(), None, "w", true).unwrap()
+    CompiledWebhook::compile(&serde_json::from_value(config).unwrap(), None, "w", true).unwrap()
 }
 
-fn ignoring() -> Webhook {
+fn ignoring() -> CompiledWebhook {
     rule(json!({ "failurePolicy": "Ignore" }))
 }
 
-fn polled_rule(policy: &str) -> Webhook {
+fn polled_rule(policy: &str) -> CompiledWebhook {
     let poll = json!({ "url": "http://a/poll", "intervalSeconds": 5, "timeoutSeconds": 60 });
     rule(json!({ "clientConfig": { "poll": poll }, "failurePolicy": policy }))
 }
@@ -35,11 +35,11 @@ fn candidate(name: &str) -> Candidate {
     }
 }
 
-fn all(names: &[&str]) -> Vec<Candidate> {
+fn candidates_named(names: &[&str]) -> Vec<Candidate> {
     names.iter().map(|n| candidate(n)).collect()
 }
 
-fn at(seconds: i64) -> Timestamp {
+fn at_second(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).unwrap()
 }
 
@@ -52,32 +52,32 @@ fn progress(value: Value) -> Result<Progress, String> {
 }
 
 /// A rule's memory with the Pods that wait.
-struct Bench {
-    rule: Webhook,
-    memory: Memory,
+struct TestRule {
+    rule: CompiledWebhook,
+    memory: CallState,
     waiting: Vec<Candidate>,
 }
 
-impl Bench {
-    fn new(rule: Webhook, names: &[&str]) -> Bench {
-        let memory = Memory::restore(None, &rule, 1, at(0));
-        let waiting = all(names);
-        Bench {
+impl TestRule {
+    fn new(rule: CompiledWebhook, names: &[&str]) -> TestRule {
+        let memory = CallState::from_status(None, &rule, 1, at_second(0));
+        let waiting = candidates_named(names);
+        TestRule {
             rule,
             memory,
             waiting,
         }
     }
 
-    fn plan(&mut self, now: Timestamp) -> Vec<Action> {
+    fn plan(&mut self, now: Timestamp) -> Vec<CallAction> {
         let staying: BTreeSet<_> = self.waiting.iter().cloned().collect();
         self.memory
-            .plan(&self.rule, now, &staying, &self.waiting)
+            .plan_calls(&self.rule, now, &staying, &self.waiting)
             .actions
     }
 
     /// Plans over the time in which Pods are gathered.
-    fn asks(&mut self, now: Timestamp) -> Vec<Action> {
+    fn plan_after_window(&mut self, now: Timestamp) -> Vec<CallAction> {
         let first = self.plan(now);
         let then = self.plan(now + SignedDuration::from_millis(300));
         first.into_iter().chain(then).collect()
@@ -85,18 +85,25 @@ impl Bench {
 
     fn answered(&mut self, now: Timestamp, asked: &[&str], outcome: Result<Answer, String>) {
         self.memory
-            .answered(&self.rule, &all(asked), outcome, now, 0.0);
+            .record_answer(&self.rule, &candidates_named(asked), outcome, now, 0.0);
     }
 
     /// Asks about all, and takes in this answer.
-    fn exchange(&mut self, now: Timestamp, outcome: Result<Answer, String>) {
+    fn ask_and_answer(&mut self, now: Timestamp, outcome: Result<Answer, String>) {
         let asked = self.waiting.clone();
-        assert_eq!(self.asks(now), [Action::Ask(asked.clone())]);
-        self.memory.answered(&self.rule, &asked, outcome, now, 0.0);
+        assert_eq!(
+            self.plan_after_window(now),
+            [CallAction::Ask(asked.clone())]
+        );
+        self.memory
+            .record_answer(&self.rule, &asked, outcome, now, 0.0);
     }
 
     fn reasons(&self) -> Vec<Option<String>> {
-        self.waiting.iter().map(|c| self.memory.reason(c)).collect()
+        self.waiting
+            .iter()
+            .map(|c| self.memory.wait_reason(c))
+            .collect()
     }
 
     fn passed(&self) -> Vec<&str> {
@@ -105,58 +112,76 @@ impl Bench {
     }
 
     fn status(&self) -> WebhookStatus {
-        self.memory.status().unwrap_or_default()
+        self.memory.stored_status().unwrap_or_default()
     }
 
     /// As a new leader finds it.
-    fn restart(&mut self, generation: i64, now: Timestamp) {
-        let status = self.memory.status();
+    fn restore_as_new_leader(&mut self, generation: i64, now: Timestamp) {
+        let status = self.memory.stored_status();
         // What is stored is what is read back.
         let text = serde_json::to_string(&status).unwrap();
         let read: Option<WebhookStatus> = serde_json::from_str(&text).unwrap();
         assert_eq!(read, status);
-        self.memory = Memory::restore(read.as_ref(), &self.rule, generation, now);
+        self.memory = CallState::from_status(read.as_ref(), &self.rule, generation, now);
     }
 }
 
 #[test]
 fn pods_that_come_together_are_asked_about_in_one_call_and_once() {
-    let mut bench = Bench::new(rule(json!({})), &["a"]);
-    assert_eq!(bench.plan(at(0)), []);
-    bench.waiting = all(&["b", "a"]);
-    let asked = [Action::Ask(all(&["a", "b"]))];
-    assert_eq!(bench.plan(at(1)), asked);
-    bench.waiting = all(&["b", "a", "c"]);
-    assert_eq!(bench.asks(at(2)), [], "one call at a time");
-    bench.answered(at(3), &["a", "b"], answer(json!({ "success": true })));
+    let mut bench = TestRule::new(rule(json!({})), &["a"]);
+    assert_eq!(bench.plan(at_second(0)), []);
+    bench.waiting = candidates_named(&["b", "a"]);
+    let asked = [CallAction::Ask(candidates_named(&["a", "b"]))];
+    assert_eq!(bench.plan(at_second(1)), asked);
+    bench.waiting = candidates_named(&["b", "a", "c"]);
+    assert_eq!(
+        bench.plan_after_window(at_second(2)),
+        [],
+        "one call at a time"
+    );
+    bench.answered(
+        at_second(3),
+        &["a", "b"],
+        answer(json!({ "success": true })),
+    );
     assert_eq!(bench.passed(), ["b", "a"]);
-    assert_eq!(bench.asks(at(4)), [Action::Ask(all(&["c"]))]);
-    bench.answered(at(5), &["c"], answer(json!({ "success": true })));
-    assert_eq!(bench.asks(at(1_000)), []);
+    assert_eq!(
+        bench.plan_after_window(at_second(4)),
+        [CallAction::Ask(candidates_named(&["c"]))]
+    );
+    bench.answered(at_second(5), &["c"], answer(json!({ "success": true })));
+    assert_eq!(bench.plan_after_window(at_second(1_000)), []);
 }
 
 #[test]
 fn a_refusal_lets_the_finished_pass_and_asks_again_about_the_rest() {
-    let mut bench = Bench::new(rule(json!({})), &["a", "b"]);
+    let mut bench = TestRule::new(rule(json!({})), &["a", "b"]);
     let refusal =
         json!({ "success": false, "message": "busy", "finishedNames": ["b", "stranger", "b"] });
-    bench.exchange(at(0), answer(refusal));
+    bench.ask_and_answer(at_second(0), answer(refusal));
     assert_eq!(bench.passed(), ["b"]);
     assert_eq!(bench.reasons(), [Some("busy".into()), None]);
-    assert_eq!(bench.asks(at(4)), []);
-    assert_eq!(bench.asks(at(5)), [Action::Ask(all(&["a"]))]);
+    assert_eq!(bench.plan_after_window(at_second(4)), []);
+    assert_eq!(
+        bench.plan_after_window(at_second(5)),
+        [CallAction::Ask(candidates_named(&["a"]))]
+    );
     assert_eq!(
         bench.reasons()[0],
         Some("busy".into()),
         "the same text while it is asked"
     );
-    assert_eq!(bench.status().passed, all(&["b"]), "no stranger");
+    assert_eq!(
+        bench.status().passed,
+        candidates_named(&["b"]),
+        "no stranger"
+    );
 }
 
 #[test]
 fn a_failure_passes_or_holds_by_the_policy_and_is_tried_again_ever_later() {
-    let mut ignoring = Bench::new(ignoring(), &["a", "b"]);
-    ignoring.exchange(at(0), Err("connection refused".into()));
+    let mut ignoring = TestRule::new(ignoring(), &["a", "b"]);
+    ignoring.ask_and_answer(at_second(0), Err("connection refused".into()));
     assert_eq!(ignoring.passed(), ["a", "b"]);
     let history = ignoring.status().history;
     assert_eq!(
@@ -167,27 +192,33 @@ fn a_failure_passes_or_holds_by_the_policy_and_is_tried_again_ever_later() {
         )
     );
 
-    let mut failing = Bench::new(rule(json!({ "failurePolicy": "Fail" })), &["a"]);
+    let mut failing = TestRule::new(rule(json!({ "failurePolicy": "Fail" })), &["a"]);
     let mut now = 0;
     for pause in [1, 2, 4, 8, 16, 30, 30] {
-        failing.exchange(at(now), Err("connection refused".into()));
+        failing.ask_and_answer(at_second(now), Err("connection refused".into()));
         assert_eq!(failing.reasons(), [Some("connection refused".into())]);
         assert_eq!(
-            failing.asks(at(now) + SignedDuration::from_millis(pause * 1000 - 400)),
+            failing.plan_after_window(
+                at_second(now) + SignedDuration::from_millis(pause * 1000 - 400)
+            ),
             []
         );
         now += pause;
     }
-    failing.exchange(at(now), answer(json!({ "success": false })));
-    failing.exchange(at(now + 5), Err("connection refused".into()));
+    failing.ask_and_answer(at_second(now), answer(json!({ "success": false })));
+    failing.ask_and_answer(at_second(now + 5), Err("connection refused".into()));
     assert_eq!(
-        failing.asks(at(now + 6)).len(),
+        failing.plan_after_window(at_second(now + 6)).len(),
         1,
         "an answer ends the growing"
     );
     assert_eq!(failing.status().failing, "connection refused");
-    failing.answered(at(now + 7), &["a"], answer(json!({ "success": false })));
-    assert_eq!(failing.memory.status(), None, "nothing to tell");
+    failing.answered(
+        at_second(now + 7),
+        &["a"],
+        answer(json!({ "success": false })),
+    );
+    assert_eq!(failing.memory.stored_status(), None, "nothing to tell");
 }
 
 #[test]
@@ -213,30 +244,36 @@ fn odd_answers_about_tasks_hold_with_a_reason() {
             "the endpoint asks to be polled, but the rule has no clientConfig.poll: add one",
         ),
     ] {
-        let mut bench = Bench::new(rule, &["a"]);
-        bench.exchange(at(0), answer(given));
+        let mut bench = TestRule::new(rule, &["a"]);
+        bench.ask_and_answer(at_second(0), answer(given));
         assert_eq!(bench.reasons(), [Some(why.to_owned())]);
-        assert_eq!(bench.asks(at(5)).len(), 1);
+        assert_eq!(bench.plan_after_window(at_second(5)).len(), 1);
     }
 }
 
 #[test]
 fn a_task_is_polled_until_it_has_let_all_pass() {
-    let mut bench = Bench::new(polled_rule("Ignore"), &["a", "b", "c"]);
+    let mut bench = TestRule::new(polled_rule("Ignore"), &["a", "b", "c"]);
     let start = json!({ "success": true, "poll": true, "traceId": "t", "finishedNames": ["a"] });
-    bench.exchange(at(0), answer(start));
+    bench.ask_and_answer(at_second(0), answer(start));
     assert_eq!(bench.passed(), ["a"]);
     assert_eq!(
         bench.reasons()[1],
         Some("Polling task t initialized".into())
     );
-    assert_eq!(bench.plan(at(4)), []);
-    let poll = [Action::Poll("t".into())];
-    assert_eq!(bench.plan(at(5)), poll);
-    assert_eq!(bench.plan(at(50)), [], "one poll of a task at a time");
+    assert_eq!(bench.plan(at_second(4)), []);
+    let poll = [CallAction::Poll("t".into())];
+    assert_eq!(bench.plan(at_second(5)), poll);
+    assert_eq!(
+        bench.plan(at_second(50)),
+        [],
+        "one poll of a task at a time"
+    );
     let half =
         json!({ "success": true, "message": "half", "finishedNames": ["b", "a", "stranger"] });
-    bench.memory.polled(&bench.rule, "t", progress(half), at(6));
+    bench
+        .memory
+        .record_poll(&bench.rule, "t", progress(half), at_second(6));
     assert_eq!(bench.passed(), ["a", "b"]);
     assert_eq!(bench.reasons()[2], Some("Polling task t: half".into()));
     let task = &bench.status().task_states[0];
@@ -244,53 +281,58 @@ fn a_task_is_polled_until_it_has_let_all_pass() {
         (&task.processing[..], &task.approved[..]),
         (&["c".to_owned()][..], &["a".to_owned(), "b".to_owned()][..])
     );
-    assert_eq!(bench.plan(at(11)), poll);
+    assert_eq!(bench.plan(at_second(11)), poll);
     let done = json!({ "success": true, "finished": true });
     bench
         .memory
-        .polled(&bench.rule, "t", progress(done), at(12));
+        .record_poll(&bench.rule, "t", progress(done), at_second(12));
     assert_eq!(bench.passed(), ["a", "b", "c"]);
     let status = bench.status();
     assert!(status.task_states.is_empty());
     assert_eq!(status.history[0].approved, ["a", "b", "c"]);
-    assert_eq!(bench.asks(at(100)), []);
+    assert_eq!(bench.plan_after_window(at_second(100)), []);
 }
 
 #[test]
 fn finished_without_success_is_no_approval() {
-    let mut bench = Bench::new(polled_rule("Ignore"), &["a"]);
-    bench.exchange(
-        at(0),
+    let mut bench = TestRule::new(polled_rule("Ignore"), &["a"]);
+    bench.ask_and_answer(
+        at_second(0),
         answer(json!({ "success": true, "poll": true, "taskId": "t" })),
     );
-    bench.plan(at(5));
-    bench.memory.polled(
+    bench.plan(at_second(5));
+    bench.memory.record_poll(
         &bench.rule,
         "t",
         progress(json!({ "finished": true })),
-        at(5),
+        at_second(5),
     );
     assert_eq!(bench.passed(), [""; 0]);
-    assert_eq!(bench.plan(at(10)), [Action::Poll("t".into())]);
+    assert_eq!(bench.plan(at_second(10)), [CallAction::Poll("t".into())]);
 }
 
 #[test]
 fn a_stopped_task_goes_to_the_history_and_the_rest_is_asked_about_anew() {
-    let mut bench = Bench::new(polled_rule("Ignore"), &["a", "b"]);
-    bench.exchange(
-        at(0),
+    let mut bench = TestRule::new(polled_rule("Ignore"), &["a", "b"]);
+    bench.ask_and_answer(
+        at_second(0),
         answer(json!({ "success": true, "poll": true, "taskId": "t" })),
     );
-    bench.plan(at(5));
+    bench.plan(at_second(5));
     let stop = json!({ "success": false, "stop": true, "message": "no", "finishedNames": ["a"] });
-    bench.memory.polled(&bench.rule, "t", progress(stop), at(5));
+    bench
+        .memory
+        .record_poll(&bench.rule, "t", progress(stop), at_second(5));
     assert_eq!(bench.passed(), ["a"]);
     let history = bench.status().history;
     assert_eq!(
         (&history[0].processing[..], history[0].message.as_str()),
         (&["b".to_owned()][..], "no")
     );
-    assert_eq!(bench.asks(at(6)), [Action::Ask(all(&["b"]))]);
+    assert_eq!(
+        bench.plan_after_window(at_second(6)),
+        [CallAction::Ask(candidates_named(&["b"]))]
+    );
 }
 
 #[test]
@@ -300,23 +342,23 @@ fn a_poll_that_never_ends_times_out() {
         ("Fail", Err("down".to_owned()), false),
         ("Ignore", Err("down".to_owned()), true),
     ] {
-        let mut bench = Bench::new(polled_rule(policy), &["a"]);
-        bench.exchange(
-            at(0),
+        let mut bench = TestRule::new(polled_rule(policy), &["a"]);
+        bench.ask_and_answer(
+            at_second(0),
             answer(json!({ "success": true, "poll": true, "taskId": "t" })),
         );
         for second in (5..60).step_by(5) {
             assert_eq!(
-                bench.plan(at(second)),
-                [Action::Poll("t".into())],
+                bench.plan(at_second(second)),
+                [CallAction::Poll("t".into())],
                 "{policy}"
             );
             bench
                 .memory
-                .polled(&bench.rule, "t", outcome.clone(), at(second));
+                .record_poll(&bench.rule, "t", outcome.clone(), at_second(second));
             assert_eq!(bench.passed(), [""; 0]);
         }
-        let asked = bench.asks(at(60));
+        let asked = bench.plan_after_window(at_second(60));
         assert_eq!(bench.passed().len(), usize::from(passes), "{policy}");
         assert_eq!(asked.len(), usize::from(!passes), "asked anew");
         let ended = &bench.status().history[0].message;
@@ -324,29 +366,34 @@ fn a_poll_that_never_ends_times_out() {
         assert_eq!(ended.contains("failurePolicy Ignore"), passes, "{ended}");
         // A reply that comes too late finds nothing.
         let late = progress(json!({ "success": true, "finished": true }));
-        bench.memory.polled(&bench.rule, "t", late, at(61));
+        bench
+            .memory
+            .record_poll(&bench.rule, "t", late, at_second(61));
         assert_eq!(bench.passed().len(), usize::from(passes));
     }
 }
 
 #[test]
 fn a_new_leader_goes_on_with_tasks_and_answers() {
-    let mut bench = Bench::new(polled_rule("Fail"), &["a", "b"]);
+    let mut bench = TestRule::new(polled_rule("Fail"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
-    bench.exchange(at(0), answer(start));
-    bench.restart(1, at(3));
+    bench.ask_and_answer(at_second(0), answer(start));
+    bench.restore_as_new_leader(1, at_second(3));
     assert_eq!(bench.passed(), ["a"]);
-    assert_eq!(bench.asks(at(3)), [Action::Poll("t".into())]);
-    bench.memory.polled(
+    assert_eq!(
+        bench.plan_after_window(at_second(3)),
+        [CallAction::Poll("t".into())]
+    );
+    bench.memory.record_poll(
         &bench.rule,
         "t",
         progress(json!({ "success": true, "finished": true })),
-        at(4),
+        at_second(4),
     );
     assert_eq!(bench.passed(), ["a", "b"]);
-    bench.restart(1, at(5));
+    bench.restore_as_new_leader(1, at_second(5));
     assert_eq!(
-        bench.asks(at(10)),
+        bench.plan_after_window(at_second(10)),
         [],
         "nothing that was answered is asked twice"
     );
@@ -354,17 +401,20 @@ fn a_new_leader_goes_on_with_tasks_and_answers() {
 
 #[test]
 fn an_edit_of_the_rule_makes_answers_and_tasks_void() {
-    let mut bench = Bench::new(polled_rule("Fail"), &["a", "b"]);
+    let mut bench = TestRule::new(polled_rule("Fail"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
-    bench.exchange(at(0), answer(start));
+    bench.ask_and_answer(at_second(0), answer(start));
     bench.rule = rule(json!({ "clientConfig": { "url": "http://other" } }));
-    bench.restart(2, at(1));
+    bench.restore_as_new_leader(2, at_second(1));
     assert_eq!(bench.passed(), [""; 0]);
     assert_eq!(
         bench.status().history[0].message,
         "Ended: the rule has changed."
     );
-    assert_eq!(bench.asks(at(1)), [Action::Ask(all(&["a", "b"]))]);
+    assert_eq!(
+        bench.plan_after_window(at_second(1)),
+        [CallAction::Ask(candidates_named(&["a", "b"]))]
+    );
 }
 
 #[test]
@@ -372,23 +422,23 @@ fn tasks_of_a_server_that_did_not_bind_them_are_void() {
     let status =
         json!({ "taskStates": [{ "taskId": "t", "processing": ["a"], "approved": ["b"] }] });
     let status: WebhookStatus = serde_json::from_value(status).unwrap();
-    let memory = Memory::restore(Some(&status), &rule(json!({})), 1, at(0));
+    let memory = CallState::from_status(Some(&status), &rule(json!({})), 1, at_second(0));
     assert!(!memory.has_passed(&candidate("b")) && !memory.is_pending(&candidate("a")));
 }
 
 #[test]
 fn what_leaves_the_stage_is_forgotten_and_a_new_operation_is_asked_about_anew() {
-    let mut bench = Bench::new(polled_rule("Ignore"), &["a", "b"]);
+    let mut bench = TestRule::new(polled_rule("Ignore"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
-    bench.exchange(at(0), answer(start));
+    bench.ask_and_answer(at_second(0), answer(start));
     let again = |name: &str| Candidate {
         since: "8".into(),
         ..candidate(name)
     };
     bench.waiting = vec![again("a"), again("b")];
     assert_eq!(
-        bench.asks(at(1)),
-        [Action::Ask(vec![again("a"), again("b")])]
+        bench.plan_after_window(at_second(1)),
+        [CallAction::Ask(vec![again("a"), again("b")])]
     );
     let status = bench.status();
     assert!(status.passed.is_empty() && status.task_states.is_empty());
@@ -402,21 +452,21 @@ fn what_leaves_the_stage_is_forgotten_and_a_new_operation_is_asked_about_anew() 
 fn the_status_is_bounded_and_growing_old_is_no_reason_to_write() {
     let names: Vec<String> = (0..1_200).map(|n| format!("p{n:04}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut bench = Bench::new(ignoring(), &names);
-    let asked = bench.asks(at(0));
-    assert!(matches!(&asked[..], [Action::Ask(who)] if who.len() == 500));
-    bench.answered(at(0), &names[..500], Err("down".into()));
+    let mut bench = TestRule::new(ignoring(), &names);
+    let asked = bench.plan_after_window(at_second(0));
+    assert!(matches!(&asked[..], [CallAction::Ask(who)] if who.len() == 500));
+    bench.answered(at_second(0), &names[..500], Err("down".into()));
     assert_eq!(
-        bench.asks(at(1)),
+        bench.plan_after_window(at_second(1)),
         [],
         "the others come when these have gone"
     );
     bench.waiting.drain(..500);
-    assert_eq!(bench.asks(at(2)).len(), 1);
+    assert_eq!(bench.plan_after_window(at_second(2)).len(), 1);
     let before = bench.status();
-    bench.plan(at(100_000));
+    bench.plan(at_second(100_000));
     assert_eq!(bench.status(), before);
-    bench.answered(at(100_000), &names[500..600], Err("down".into()));
+    bench.answered(at_second(100_000), &names[500..600], Err("down".into()));
     assert_eq!(
         bench.status().history.len(),
         1,
@@ -426,21 +476,24 @@ fn the_status_is_bounded_and_growing_old_is_no_reason_to_write() {
 
 #[test]
 fn long_texts_of_an_endpoint_are_cut() {
-    let mut bench = Bench::new(rule(json!({})), &["a"]);
-    bench.exchange(at(0), answer(json!({ "message": "é".repeat(100_000) })));
+    let mut bench = TestRule::new(rule(json!({})), &["a"]);
+    bench.ask_and_answer(
+        at_second(0),
+        answer(json!({ "message": "é".repeat(100_000) })),
+    );
     assert_eq!(bench.reasons()[0].as_ref().unwrap().chars().count(), 512);
 }
 
 #[test]
 fn texts_of_an_endpoint_steer_no_terminal() {
-    let mut bench = Bench::new(rule(json!({})), &["a"]);
+    let mut bench = TestRule::new(rule(json!({})), &["a"]);
     let message = "not\nnow\u{1b}[2J\u{202e}!\0";
-    bench.exchange(at(0), answer(json!({ "message": message })));
+    bench.ask_and_answer(at_second(0), answer(json!({ "message": message })));
     assert_eq!(bench.reasons(), [Some("not now[2J!".to_owned())]);
 }
 
 /// Pods with the longest names, and what an endpoint may say at most about each.
-fn long(index: usize) -> Candidate {
+fn longest_candidate(index: usize) -> Candidate {
     Candidate {
         name: format!("{index:0>253}"),
         pod_uid: format!("{index:0>36}"),
@@ -455,16 +508,16 @@ fn status_stays_within_its_share_whatever_endpoints_say() {
     // As one of 64 rules of the longest name, and alone.
     for share in [2_500, 64 * 1024, MAX_STATES_BYTES] {
         for policy in ["Fail", "Ignore"] {
-            let mut bench = Bench::new(polled_rule(policy), &[]);
+            let mut bench = TestRule::new(polled_rule(policy), &[]);
             bench.memory.set_share(share);
-            bench.waiting = (0..1_000).map(long).collect();
+            bench.waiting = (0..1_000).map(longest_candidate).collect();
             let mut asked_about = 0;
             for round in 0..400 {
-                let now = at(round * 100);
-                let actions = bench.asks(now);
+                let now = at_second(round * 100);
+                let actions = bench.plan_after_window(now);
                 let asked = actions.into_iter().find_map(|action| match action {
-                    Action::Ask(asked) => Some(asked),
-                    Action::Poll(_) => None,
+                    CallAction::Ask(asked) => Some(asked),
+                    CallAction::Poll(_) => None,
                 });
                 let outcome = match (&asked, round % 3) {
                     (None, _) => break,
@@ -478,7 +531,7 @@ fn status_stays_within_its_share_whatever_endpoints_say() {
                 asked_about += asked.len();
                 bench
                     .memory
-                    .answered(&bench.rule, &asked, outcome, now, 0.5);
+                    .record_answer(&bench.rule, &asked, outcome, now, 0.5);
                 let status = bench.status();
                 let size = stored::bytes(&status);
                 assert!(size <= share, "{size} of {share}: {}", status.omitted);
@@ -494,26 +547,26 @@ fn status_stays_within_its_share_whatever_endpoints_say() {
 
 #[test]
 fn operations_without_room_say_why_they_wait() {
-    let mut bench = Bench::new(rule(json!({})), &[]);
+    let mut bench = TestRule::new(rule(json!({})), &[]);
     bench.memory.set_share(4096);
-    bench.waiting = (0..100).map(long).collect();
-    let asked = bench.asks(at(0));
-    let [Action::Ask(asked)] = &asked[..] else {
+    bench.waiting = (0..100).map(longest_candidate).collect();
+    let asked = bench.plan_after_window(at_second(0));
+    let [CallAction::Ask(asked)] = &asked[..] else {
         panic!("{asked:?}")
     };
     let (first, last) = (&bench.waiting[0], &bench.waiting[99]);
     assert!(asked.contains(first) && !asked.contains(last), "{asked:?}");
-    let why = |candidate| bench.memory.reason(candidate).unwrap();
-    assert_eq!(why(first), UNANSWERED);
+    let why = |candidate| bench.memory.wait_reason(candidate).unwrap();
+    assert_eq!(why(first), UNANSWERED_MESSAGE);
     assert!(why(last).contains("asked later"), "{}", why(last));
 }
 
 #[test]
 fn what_an_earlier_version_has_stored_is_cut_to_its_share() {
-    let pods: Vec<_> = (0..2_000).map(long).collect();
+    let pods: Vec<_> = (0..2_000).map(longest_candidate).collect();
     let task = |index: usize| {
         json!({ "taskId": index.to_string(), "message": "m".repeat(500), "approved": ["a"],
-            "pods": [long(index)] })
+            "pods": [longest_candidate(index)] })
     };
     let tasks: Vec<_> = (0..100).map(task).collect();
     let status: WebhookStatus = serde_json::from_value(json!({
@@ -521,9 +574,9 @@ fn what_an_earlier_version_has_stored_is_cut_to_its_share() {
     }))
     .unwrap();
     for share in [0, 1_000, 100_000, 200_000] {
-        let mut memory = Memory::restore(Some(&status), &rule(json!({})), 1, at(0));
+        let mut memory = CallState::from_status(Some(&status), &rule(json!({})), 1, at_second(0));
         memory.set_share(share);
-        let cut = memory.status().unwrap();
+        let cut = memory.stored_status().unwrap();
         assert!(stored::bytes(&cut) <= share.max(300), "{share}");
         assert!(
             cut.omitted.starts_with("left out for want of room: "),
@@ -538,8 +591,8 @@ fn what_an_earlier_version_has_stored_is_cut_to_its_share() {
 fn history_names_some_of_many_pods() {
     let names: Vec<String> = (0..50).map(|i| format!("p{i:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut bench = Bench::new(ignoring(), &names);
-    bench.exchange(at(0), Err("down".into()));
+    let mut bench = TestRule::new(ignoring(), &names);
+    bench.ask_and_answer(at_second(0), Err("down".into()));
     let history = bench.status().history;
     assert_eq!(history[0].approved.len(), 20);
     assert_eq!(
@@ -553,7 +606,7 @@ fn poll_urls_take_the_id_escaped_behind_what_is_there() {
     let url = |url: &str, key: &str| {
         let poll = json!({ "url": url, "rawQueryKey": key });
         let rule = rule(json!({ "clientConfig": { "poll": poll } }));
-        rule.poll.unwrap().url("a b&c=d/é")
+        rule.poll.unwrap().poll_url("a b&c=d/é")
     };
     let id = "a%20b%26c%3Dd%2F%C3%A9";
     assert_eq!(url("http://a/p", ""), format!("http://a/p?task-id={id}"));
@@ -614,12 +667,12 @@ fn what_can_not_be_compiled_names_the_field() {
 fn intervals_of_any_length_are_kept_in_bounds() {
     let poll =
         json!({ "url": "http://a", "intervalSeconds": i64::MAX, "timeoutSeconds": i64::MAX });
-    let mut bench = Bench::new(rule(json!({ "clientConfig": { "poll": poll } })), &["a"]);
-    bench.exchange(
-        at(0),
+    let mut bench = TestRule::new(rule(json!({ "clientConfig": { "poll": poll } })), &["a"]);
+    bench.ask_and_answer(
+        at_second(0),
         answer(json!({ "success": true, "poll": true, "taskId": "t" })),
     );
-    assert_eq!(bench.plan(at(1_000)), []);
+    assert_eq!(bench.plan(at_second(1_000)), []);
 }
 
 proptest! {
@@ -630,21 +683,21 @@ proptest! {
         steps in prop::collection::vec((0u8..8, any::<u8>(), 0i64..30), 1..60), ignore in any::<bool>(),
     ) {
         let names = ["a", "b", "c", "d"];
-        let mut bench = Bench::new(polled_rule(if ignore { "Ignore" } else { "Fail" }), &names);
+        let mut bench = TestRule::new(polled_rule(if ignore { "Ignore" } else { "Fail" }), &names);
         let (mut now, mut in_flight, mut polling) = (0, None::<Vec<Candidate>>, BTreeSet::new());
         let mut allowed = BTreeSet::new();
         for (what, bits, pause) in steps {
             now += pause;
             let some: Vec<&str> = (0..4).filter(|n| bits >> n & 1 == 1).map(|n| names[n]).collect();
             match what {
-                0 | 1 => for action in bench.asks(at(now)) {
+                0 | 1 => for action in bench.plan_after_window(at_second(now)) {
                     match action {
-                        Action::Ask(who) => {
+                        CallAction::Ask(who) => {
                             prop_assert!(in_flight.is_none());
                             prop_assert!(who.iter().all(|c| !bench.memory.has_passed(c)), "asked twice");
                             in_flight = Some(who);
                         }
-                        Action::Poll(id) => prop_assert!(polling.insert(id), "polled twice at once"),
+                        CallAction::Poll(id) => prop_assert!(polling.insert(id), "polled twice at once"),
                     }
                 },
                 2..=4 => if let Some(asked) = in_flight.take() {
@@ -656,7 +709,7 @@ proptest! {
                     let all_pass = what == 2 && bits & 16 != 0 || what == 4 && ignore;
                     let passing = asked.iter().filter(|c| all_pass || what != 4 && some.contains(&c.name.as_str()));
                     allowed.extend(passing.cloned());
-                    bench.memory.answered(&bench.rule, &asked, outcome, at(now), 0.5);
+                    bench.memory.record_answer(&bench.rule, &asked, outcome, at_second(now), 0.5);
                 },
                 5 | 6 => if let Some(id) = polling.pop_first() {
                     let outcome = match what {
@@ -667,11 +720,11 @@ proptest! {
                     let all_pass = what == 5 && bits & 16 != 0 && bits & 32 != 0;
                     let passing = processing.iter().filter(|c| all_pass || what == 5 && some.contains(&c.name.as_str()));
                     allowed.extend(passing.cloned());
-                    bench.memory.polled(&bench.rule, &id, outcome, at(now));
+                    bench.memory.record_poll(&bench.rule, &id, outcome, at_second(now));
                 },
                 _ => if in_flight.is_none() {
                     let before = bench.status();
-                    bench.restart(1, at(now));
+                    bench.restore_as_new_leader(1, at_second(now));
                     polling.clear();
                     prop_assert_eq!(bench.status(), before);
                 },
@@ -681,7 +734,7 @@ proptest! {
                 let (passed, pending) = (bench.memory.has_passed(candidate), bench.memory.is_pending(candidate));
                 prop_assert!(!(passed && pending), "{candidate:?} in two states");
                 prop_assert!(!passed || timed_out_in_ignored_failure || allowed.contains(candidate), "{candidate:?} passed by itself");
-                prop_assert_eq!(bench.memory.reason(candidate).is_none(), passed);
+                prop_assert_eq!(bench.memory.wait_reason(candidate).is_none(), passed);
             }
             let status = bench.status();
             let mut sorted = status.passed.clone();
@@ -693,14 +746,14 @@ proptest! {
 
 #[test]
 fn endpoint_that_keeps_failing_is_left_alone_and_nobody_passes_meanwhile() {
-    let mut bench = Bench::new(ignoring(), &[]);
+    let mut bench = TestRule::new(ignoring(), &[]);
     for n in 0..5 {
-        bench.waiting = all(&[&format!("p{n}")]);
-        bench.exchange(at(n), Err("down".into()));
+        bench.waiting = candidates_named(&[&format!("p{n}")]);
+        bench.ask_and_answer(at_second(n), Err("down".into()));
         assert_eq!(bench.passed().len(), 1);
     }
-    bench.waiting = all(&["late"]);
-    assert_eq!(bench.asks(at(4)), []);
+    bench.waiting = candidates_named(&["late"]);
+    assert_eq!(bench.plan_after_window(at_second(4)), []);
     assert_eq!(bench.passed(), [""; 0]);
     assert_eq!(
         bench.reasons(),
@@ -711,29 +764,42 @@ fn endpoint_that_keeps_failing_is_left_alone_and_nobody_passes_meanwhile() {
     let staying: BTreeSet<_> = bench.waiting.iter().cloned().collect();
     let plan = bench
         .memory
-        .plan(&bench.rule, at(4), &staying, &bench.waiting);
-    assert!(plan.due.is_some_and(|due| due > at(4) && due <= at(20)));
-    bench.exchange(at(6), answer(json!({ "success": false, "message": "no" })));
+        .plan_calls(&bench.rule, at_second(4), &staying, &bench.waiting);
+    assert!(
+        plan.due
+            .is_some_and(|due| due > at_second(4) && due <= at_second(20))
+    );
+    bench.ask_and_answer(
+        at_second(6),
+        answer(json!({ "success": false, "message": "no" })),
+    );
     assert_eq!(bench.passed(), [""; 0]);
     bench.waiting.push(candidate("later"));
-    assert_eq!(bench.asks(at(7)), [Action::Ask(all(&["later"]))]);
+    assert_eq!(
+        bench.plan_after_window(at_second(7)),
+        [CallAction::Ask(candidates_named(&["later"]))]
+    );
 }
 
 #[test]
 fn each_of_many_refused_operations_is_asked_about_again() {
-    let mut bench = Bench::new(rule(json!({})), &[]);
+    let mut bench = TestRule::new(rule(json!({})), &[]);
     bench.waiting = (0..1_300).map(|n| candidate(&format!("p{n:04}"))).collect();
     let mut times: std::collections::BTreeMap<String, usize> = Default::default();
     for round in 0..12 {
-        for action in bench.asks(at(round * 7)) {
-            let Action::Ask(asked) = action else { panic!() };
+        for action in bench.plan_after_window(at_second(round * 7)) {
+            let CallAction::Ask(asked) = action else {
+                panic!()
+            };
             for candidate in &asked {
                 *times.entry(candidate.name.clone()).or_default() += 1;
             }
             let no = answer(json!({ "success": false }));
             // Each call takes longer than refused operations rest.
-            let then = at(round * 7 + 6);
-            bench.memory.answered(&bench.rule, &asked, no, then, 0.0);
+            let then = at_second(round * 7 + 6);
+            bench
+                .memory
+                .record_answer(&bench.rule, &asked, no, then, 0.0);
         }
     }
     assert_eq!(times.len(), 1_300);
@@ -742,13 +808,13 @@ fn each_of_many_refused_operations_is_asked_about_again() {
 
 #[test]
 fn change_of_the_object_beside_the_rule_keeps_what_is_known() {
-    let mut bench = Bench::new(polled_rule("Fail"), &["a", "b"]);
+    let mut bench = TestRule::new(polled_rule("Fail"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
-    bench.exchange(at(0), answer(start));
-    bench.memory.follow(&bench.rule, 2, at(1));
+    bench.ask_and_answer(at_second(0), answer(start));
+    bench.memory.follow_generation(&bench.rule, 2, at_second(1));
     assert_eq!(bench.passed(), ["a"]);
     assert!(bench.memory.is_pending(&candidate("b")));
-    bench.restart(3, at(2));
+    bench.restore_as_new_leader(3, at_second(2));
     assert_eq!(bench.passed(), ["a"]);
     assert!(bench.memory.is_pending(&candidate("b")));
 
@@ -760,7 +826,7 @@ fn change_of_the_object_beside_the_rule_keeps_what_is_known() {
         let mut memory = bench.memory.clone();
         let mut config = json!({ "failurePolicy": "Fail" });
         json_patch::merge(&mut config, &change);
-        memory.follow(&rule(config), 4, at(3));
+        memory.follow_generation(&rule(config), 4, at_second(3));
         assert!(!memory.has_passed(&candidate("a")), "{change}");
     }
 }
@@ -770,7 +836,8 @@ fn status_without_a_hash_counts_for_its_generation() {
     let stored = json!({ "generation": 1, "passed": [candidate("a")] });
     let stored: WebhookStatus = serde_json::from_value(stored).unwrap();
     for (generation, counts) in [(1, true), (2, false)] {
-        let memory = Memory::restore(Some(&stored), &rule(json!({})), generation, at(0));
+        let memory =
+            CallState::from_status(Some(&stored), &rule(json!({})), generation, at_second(0));
         assert_eq!(memory.has_passed(&candidate("a")), counts, "{generation}");
     }
 }
@@ -786,11 +853,11 @@ fn stored_bundle_that_nobody_can_read_verifies_nothing() {
 #[test]
 fn failure_is_no_news_once_nobody_waits() {
     for (rule, told) in [(rule(json!({})), ""), (ignoring(), "down")] {
-        let mut bench = Bench::new(rule, &["a"]);
-        bench.exchange(at(0), Err("down".into()));
+        let mut bench = TestRule::new(rule, &["a"]);
+        bench.ask_and_answer(at_second(0), Err("down".into()));
         assert_eq!(bench.status().failing, "down");
         bench.waiting.clear();
-        bench.plan(at(1));
+        bench.plan(at_second(1));
         assert_eq!(bench.status().failing, told);
     }
 }

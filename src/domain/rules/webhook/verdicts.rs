@@ -9,14 +9,14 @@ use crate::domain::rules::{RuleKind, RuleSet};
 /// Operations that the endpoints of one rule object have let pass. What was answered before the rule was changed, or about an
 /// earlier operation, is not in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdicts {
+pub struct EndpointVerdicts {
     /// By the ID of the rule.
     passed: HashMap<String, HashSet<Candidate>>,
 }
 
-impl Verdicts {
+impl EndpointVerdicts {
     /// The verdicts in the status of an object, whose spec is compiled to `rules`.
-    pub fn of(object: &PodTransitionRule, rules: &RuleSet) -> Verdicts {
+    pub fn from_status(object: &PodTransitionRule, rules: &RuleSet) -> EndpointVerdicts {
         let states = object.status.iter().flat_map(|s| &s.rule_states);
         let passed = states.filter_map(|state| {
             let webhook = state.webhook_status.as_ref()?;
@@ -28,7 +28,7 @@ impl Verdicts {
                 && !webhook.passed.is_empty();
             counts.then(|| (state.name.clone(), webhook.passed.iter().cloned().collect()))
         });
-        Verdicts {
+        EndpointVerdicts {
             passed: passed.collect(),
         }
     }

@@ -19,8 +19,8 @@ use super::{Answer, Denied, Disruption, Evidence, Ledgers, Why};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::stored::MAX_LEDGER_BYTES;
-use crate::domain::announced::Announced;
-use crate::domain::inplace::{self, Before};
+use crate::domain::announced_disruption::AnnouncedDisruption;
+use crate::domain::inplace::{self, ContainerBefore};
 use crate::domain::pod::{Condition, Pod, RESIZE_PENDING, Resources};
 use crate::domain::rules::RuleSet;
 use crate::ledger::evidence::MARGIN;
@@ -183,7 +183,7 @@ impl Store for Memory {
         None
     }
 
-    fn announced(&self, _: &RuleSet) -> Vec<(String, Announced)> {
+    fn announced(&self, _: &RuleSet) -> Vec<(String, AnnouncedDisruption)> {
         Vec::new()
     }
 
@@ -702,7 +702,7 @@ fn a_pod_that_is_down_is_held_by_a_rule_that_can_not_be_read() {
         json!([{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1, "unhealthyPodPolicy": "Newer" } }]),
     ] {
         let rules = object(odd.clone());
-        assert!(rules.holds_unavailable(), "{odd}");
+        assert!(rules.may_hold_unavailable(), "{odd}");
         let answer = decide::let_go(&NineUp, &rules, &Claims::default(), &pod);
         assert!(matches!(answer.unwrap_err().why, Why::Broken(_)), "{odd}");
     }
@@ -903,7 +903,7 @@ async fn emptied_ledger_begins_at_the_position_of_that_moment() {
 async fn ledger_without_room_for_a_claim_says_so_and_renews_what_it_has() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
-    let container = Before {
+    let container = ContainerBefore {
         name: "c".repeat(63),
         run: "containerd://1".into(),
         image: None,
@@ -955,7 +955,7 @@ fn resize(run: &str, ready: bool, memory: u64) -> Disruption {
     resize.operation = Operation::InPlace;
     resize.beyond = ["web".to_owned()].into();
     resize.detail.target = Some(memory.to_string());
-    resize.detail.containers = vec![Before {
+    resize.detail.containers = vec![ContainerBefore {
         name: "main".into(),
         run: run.into(),
         image: None,
@@ -1018,7 +1018,7 @@ fn pod_in_an_operation_whose_limit_another_container_inherits_is_resized_again()
         side.name = "side".into();
         pod.spec.containers.push(side);
         pod.spec.containers[0].resources = resources.clone();
-        pod.status.container_statuses[0].resources = Resources::of(&resources);
+        pod.status.container_statuses[0].resources = Resources::from_resources(&resources);
         next.pod = Arc::new(pod);
         next
     };
@@ -1090,10 +1090,10 @@ fn restart_for_a_resize_without_a_claim_is_not_that_of_the_next_one() {
         pod.status.conditions.clear();
         let status = &mut pod.status.container_statuses[0];
         status.container_id = "run-2".into();
-        status.resources = Resources::of(&json!({ "requests": { "memory": "2" } }));
+        status.resources = Resources::from_resources(&json!({ "requests": { "memory": "2" } }));
     });
-    let restart = inplace::restart(&made.pod, &claim.detail.containers);
-    assert_eq!(restart, inplace::Restart::Awaited);
+    let restart = inplace::restart_progress_of(&made.pod, &claim.detail.containers);
+    assert_eq!(restart, inplace::RestartProgress::Awaited);
 }
 
 /// Of a Pod on traffic or off it.
@@ -1146,7 +1146,7 @@ fn claim_that_a_deferred_resize_may_not_replace_stays_as_it_is() {
 #[test]
 fn pod_in_an_operation_is_resized_after_an_image_that_it_runs() {
     let run = resize("run-2", true, 3);
-    let same = inplace::image(&run.pod.status.container_statuses[0]);
+    let same = inplace::image_digest(&run.pod.status.container_statuses[0]);
     for (image, passes) in [(1, true), (same, false)] {
         let mut claims = Claims::default();
         let mut change = resize("run-1", true, 2);

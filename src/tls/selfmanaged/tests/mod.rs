@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::*;
 
-fn names() -> Names {
-    Names::new([
+fn names() -> CertificateNames {
+    CertificateNames::new([
         "localhost",
         "operating.kusionstack-system.svc",
         "127.0.0.1",
@@ -27,11 +27,11 @@ fn hours(n: i64) -> SignedDuration {
 }
 
 /// Short lives: an authority of 100 hours, leaves of 10, steps one hour apart.
-fn policy() -> Policy {
-    Policy {
+fn policy() -> RenewalPolicy {
+    RenewalPolicy {
         authority: hours(100),
         leaf: hours(10),
         settle: hours(1),
-        ..Policy::default()
+        ..RenewalPolicy::default()
     }
 }

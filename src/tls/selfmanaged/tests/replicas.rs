@@ -10,37 +10,37 @@ use tokio_util::sync::CancellationToken;
 use super::api::{Cluster, MUTATING, SECRET, VALIDATING};
 use super::*;
 use crate::telemetry::metrics::{Exposition, ServerMetrics};
-use crate::tls::Resolver;
-use crate::tls::doors::Doors;
-use crate::tls::selfmanaged::assess::is_signed_by;
+use crate::tls::CertificateResolver;
+use crate::tls::path_guard::PathGuard;
+use crate::tls::selfmanaged::renewal::is_signed_by;
 
-struct Replica {
+struct CertificateReplica {
     managed: SelfManaged,
-    resolver: Arc<Resolver>,
+    resolver: Arc<CertificateResolver>,
 }
 
-fn replica(api: &Cluster) -> Replica {
+fn replica(api: &Cluster) -> CertificateReplica {
     replica_for(api, names())
 }
 
-fn replica_for(api: &Cluster, names: Names) -> Replica {
-    let resolver = Resolver::new(ServerMetrics::register(&Exposition::default()));
-    let target = Target {
+fn replica_for(api: &Cluster, names: CertificateNames) -> CertificateReplica {
+    let resolver = CertificateResolver::new(ServerMetrics::register(&Exposition::default()));
+    let target = SyncTarget {
         namespace: "kusionstack-system".to_owned(),
         secret: "webhook-certs".to_owned(),
         mutating: "m".to_owned(),
         validating: "v".to_owned(),
     };
     let managed = SelfManaged::new(api.client(), target, names, policy(), resolver.clone());
-    Replica { managed, resolver }
+    CertificateReplica { managed, resolver }
 }
 
-fn leaf(replica: &Replica) -> Vec<u8> {
-    replica.resolver.served().unwrap().pair.leaf().to_vec()
+fn leaf(replica: &CertificateReplica) -> Vec<u8> {
+    replica.resolver.served().unwrap().pair.leaf_der().to_vec()
 }
 
 /// Every leaf in service is trusted by every bundle as published right now.
-fn assert_trusted(api: &Cluster, replicas: &[Replica], now: Timestamp) {
+fn assert_trusted(api: &Cluster, replicas: &[CertificateReplica], now: Timestamp) {
     for served in replicas
         .iter()
         .filter_map(|replica| replica.resolver.served())
@@ -63,7 +63,7 @@ async fn the_first_start_makes_publishes_and_serves() {
     let api = Cluster::new();
     api.configure();
     let replica = replica(&api);
-    let bundle = replica.managed.ensure(start()).await.unwrap();
+    let bundle = replica.managed.ensure_certificates(start()).await.unwrap();
     let secret = api.get(SECRET);
     assert_eq!(secret["type"], "kubernetes.io/tls");
     let keys: Vec<&String> = secret["data"].as_object().unwrap().keys().collect();
@@ -77,13 +77,17 @@ async fn the_first_start_makes_publishes_and_serves() {
 async fn nothing_is_written_when_all_is_well() {
     let api = Cluster::new();
     api.configure();
-    replica(&api).managed.ensure(start()).await.unwrap();
+    replica(&api)
+        .managed
+        .ensure_certificates(start())
+        .await
+        .unwrap();
     let writes = api.lock().writes.len();
     assert_eq!(writes, 3);
     for hour in 0..6 {
         replica(&api)
             .managed
-            .ensure(start() + hours(hour))
+            .ensure_certificates(start() + hours(hour))
             .await
             .unwrap();
     }
@@ -95,11 +99,11 @@ async fn a_lost_or_foreign_bundle_is_put_back_in_its_entry_only() {
     let api = Cluster::new();
     api.configure();
     let replica = replica(&api);
-    replica.managed.ensure(start()).await.unwrap();
+    replica.managed.ensure_certificates(start()).await.unwrap();
     api.lock().objects.get_mut(VALIDATING).unwrap()["webhooks"][1]["clientConfig"]["caBundle"] =
         "AAAA".into();
     api.lock().writes.clear();
-    let bundle = replica.managed.ensure(start()).await.unwrap();
+    let bundle = replica.managed.ensure_certificates(start()).await.unwrap();
     assert_eq!(api.bundles(), vec![bundle; 4]);
     assert_eq!(api.lock().writes, [format!("PATCH {VALIDATING}")]);
 }
@@ -108,7 +112,7 @@ async fn a_lost_or_foreign_bundle_is_put_back_in_its_entry_only() {
 async fn without_configurations_the_secret_alone_is_made() {
     let api = Cluster::new();
     let replica = replica(&api);
-    replica.managed.ensure(start()).await.unwrap();
+    replica.managed.ensure_certificates(start()).await.unwrap();
     assert_eq!(api.lock().objects.len(), 1);
     assert!(replica.resolver.served().is_some());
 }
@@ -118,10 +122,10 @@ async fn three_replicas_at_once_converge_on_one_secret() {
     for _ in 0..20 {
         let api = Cluster::new();
         api.configure();
-        let replicas: Vec<Replica> = (0..3).map(|_| replica(&api)).collect();
+        let replicas: Vec<CertificateReplica> = (0..3).map(|_| replica(&api)).collect();
         let ensured = replicas
             .iter()
-            .map(|replica| replica.managed.ensure(start()));
+            .map(|replica| replica.managed.ensure_certificates(start()));
         let bundles = futures::future::try_join_all(ensured).await.unwrap();
         assert!(bundles.iter().all(|bundle| *bundle == bundles[0]));
         assert!(
@@ -145,14 +149,14 @@ async fn three_replicas_at_once_converge_on_one_secret() {
 async fn a_deleted_secret_is_made_anew_without_a_break() {
     let api = Cluster::new();
     api.configure();
-    let replicas: Vec<Replica> = (0..3).map(|_| replica(&api)).collect();
+    let replicas: Vec<CertificateReplica> = (0..3).map(|_| replica(&api)).collect();
     for replica in &replicas {
-        replica.managed.ensure(start()).await.unwrap();
+        replica.managed.ensure_certificates(start()).await.unwrap();
     }
     let before = leaf(&replicas[0]);
     api.lock().objects.remove(SECRET);
     for replica in &replicas {
-        replica.managed.ensure(start()).await.unwrap();
+        replica.managed.ensure_certificates(start()).await.unwrap();
         assert_trusted(&api, &replicas, start());
         assert_ne!(leaf(replica), before);
     }
@@ -164,7 +168,7 @@ async fn a_deleted_secret_is_made_anew_without_a_break() {
 async fn whatever_is_served_is_trusted_through_every_rotation() {
     let api = Cluster::new();
     api.configure();
-    let replicas: Vec<Replica> = (0..3).map(|_| replica(&api)).collect();
+    let replicas: Vec<CertificateReplica> = (0..3).map(|_| replica(&api)).collect();
     let first = api.get(SECRET);
     for half_hour in 0..450 {
         let now = start() + SignedDuration::from_mins(30 * half_hour);
@@ -173,7 +177,7 @@ async fn whatever_is_served_is_trusted_through_every_rotation() {
             .enumerate()
             .filter(|(i, _)| half_hour % 2 == 0 || *i as i64 == half_hour % 3);
         let looks = looks.map(|(_, replica)| async {
-            replica.managed.ensure(now).await.unwrap();
+            replica.managed.ensure_certificates(now).await.unwrap();
             assert_trusted(&api, &replicas, now);
         });
         futures::future::join_all(looks).await;
@@ -189,10 +193,10 @@ async fn an_old_secret_never_overwrites_what_a_newer_one_published() {
         let api = Cluster::new();
         api.configure();
         let content = replica(&api);
-        content.managed.ensure(start()).await.unwrap();
+        content.managed.ensure_certificates(start()).await.unwrap();
         api.lock().objects.get_mut(SECRET).unwrap()["data"]["ca.key"] = "AAAA".into();
         api.configure();
-        let demanding = replica_for(&api, names().and(["new.example".to_owned()]));
+        let demanding = replica_for(&api, names().with_names(["new.example".to_owned()]));
         let (first, second) = futures::join!(
             demanding.managed.ensure(start()),
             content.managed.ensure(start())
@@ -205,7 +209,11 @@ async fn an_old_secret_never_overwrites_what_a_newer_one_published() {
 #[tokio::test]
 async fn an_existing_secret_keeps_its_type_and_other_keys() {
     let api = Cluster::new();
-    replica(&api).managed.ensure(start()).await.unwrap();
+    replica(&api)
+        .managed
+        .ensure_certificates(start())
+        .await
+        .unwrap();
     {
         let mut state = api.lock();
         let secret = state.objects.get_mut(SECRET).unwrap();
@@ -213,7 +221,11 @@ async fn an_existing_secret_keeps_its_type_and_other_keys() {
         secret["data"]["extra"] = "AAAA".into();
         secret["data"]["tls.key"] = "AAAA".into();
     }
-    replica(&api).managed.ensure(start()).await.unwrap();
+    replica(&api)
+        .managed
+        .ensure_certificates(start())
+        .await
+        .unwrap();
     let secret = api.get(SECRET);
     assert_eq!(
         (&secret["type"], &secret["data"]["extra"]),
@@ -226,12 +238,17 @@ async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
     let api = Cluster::new();
     api.configure();
     let replica = replica(&api);
-    replica.managed.ensure(start()).await.unwrap();
+    replica.managed.ensure_certificates(start()).await.unwrap();
     let before = leaf(&replica);
     let late = start() + hours(7);
 
     api.refuse("P", 403);
-    let error = replica.managed.ensure(late).await.unwrap_err().to_string();
+    let error = replica
+        .managed
+        .ensure_certificates(late)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(
         error.starts_with(
             "writing Secret kusionstack-system/webhook-certs: as asked; the service account needs"
@@ -239,7 +256,12 @@ async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
         "{error}"
     );
     api.refuse("P", 500);
-    let error = replica.managed.ensure(late).await.unwrap_err().to_string();
+    let error = replica
+        .managed
+        .ensure_certificates(late)
+        .await
+        .unwrap_err()
+        .to_string();
     assert_eq!(
         error,
         "writing Secret kusionstack-system/webhook-certs: as asked"
@@ -247,7 +269,7 @@ async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
     assert_eq!(leaf(&replica), before);
 
     api.relent();
-    replica.managed.ensure(late).await.unwrap();
+    replica.managed.ensure_certificates(late).await.unwrap();
     assert_ne!(leaf(&replica), before);
 }
 
@@ -256,17 +278,29 @@ async fn a_leaf_is_not_served_before_its_authority_is_published() {
     let api = Cluster::new();
     api.configure();
     let replicas = [replica(&api)];
-    replicas[0].managed.ensure(start()).await.unwrap();
+    replicas[0]
+        .managed
+        .ensure_certificates(start())
+        .await
+        .unwrap();
     let before = leaf(&replicas[0]);
     api.lock().objects.remove(SECRET);
     api.refuse("PATCH", 500);
-    replicas[0].managed.ensure(start()).await.unwrap_err();
+    replicas[0]
+        .managed
+        .ensure_certificates(start())
+        .await
+        .unwrap_err();
     assert!(!api.get(SECRET).is_null());
     assert_eq!(leaf(&replicas[0]), before);
     assert_trusted(&api, &replicas, start());
 
     api.relent();
-    replicas[0].managed.ensure(start()).await.unwrap();
+    replicas[0]
+        .managed
+        .ensure_certificates(start())
+        .await
+        .unwrap();
     assert_ne!(leaf(&replicas[0]), before);
     assert_trusted(&api, &replicas, start());
 }
@@ -277,7 +311,7 @@ async fn endless_conflicts_end_in_an_error() {
     api.refuse("P", 409);
     let error = replica(&api)
         .managed
-        .ensure(start())
+        .ensure_certificates(start())
         .await
         .unwrap_err()
         .to_string();
@@ -291,7 +325,7 @@ async fn endless_conflicts_end_in_an_error() {
 async fn the_loop_outlives_failures_and_ends_when_told() {
     let api = Cluster::new();
     api.refuse("P", 500);
-    let Replica { managed, resolver } = replica(&api);
+    let CertificateReplica { managed, resolver } = replica(&api);
     let stop = CancellationToken::new();
     let running = tokio::spawn(managed.run(Duration::from_secs(30), Timestamp::now, stop.clone()));
     while resolver.problem().is_none() {
@@ -314,7 +348,7 @@ fn published(api: &Cluster) -> Vec<Option<String>> {
         .map(|entry| {
             let url = entry["clientConfig"]["url"].as_str().unwrap();
             let path = url.strip_prefix("https://localhost").unwrap();
-            segments::split(path).0.map(str::to_owned)
+            segments::split_path(path).0.map(str::to_owned)
         })
         .collect();
     segments.dedup();
@@ -327,7 +361,7 @@ async fn every_replica_lets_in_what_is_published_through_a_change_of_segment() {
     api.configure();
     let replicas: Vec<_> = (0..3)
         .map(|_| {
-            let doors = Arc::new(Doors::default());
+            let doors = Arc::new(PathGuard::default());
             (replica(&api).managed.with_segments(doors.clone()), doors)
         })
         .collect();
@@ -337,15 +371,15 @@ async fn every_replica_lets_in_what_is_published_through_a_change_of_segment() {
         if minutes % 60 < 25 {
             // Replicas look each minute; what one of them publishes the others must know.
             for (managed, _) in &replicas {
-                managed.ensure(now).await.unwrap();
+                managed.ensure_certificates(now).await.unwrap();
                 let segments = published(&api);
                 let [segment] = &segments[..] else {
                     panic!("{segments:?}")
                 };
-                let path = segments::join(segment.as_deref(), "/a");
+                let path = segments::join_path(segment.as_deref(), "/a");
                 for (_, doors) in &replicas {
                     assert!(
-                        minutes == 0 || doors.enter(&path).is_some(),
+                        minutes == 0 || doors.strip_segment(&path).is_some(),
                         "minute {minutes}"
                     );
                 }
@@ -359,18 +393,18 @@ async fn every_replica_lets_in_what_is_published_through_a_change_of_segment() {
     }
     assert_eq!(seen.len(), 4, "plain paths, and a segment for each day");
     for (managed, _) in &replicas {
-        managed.ensure(now).await.unwrap();
+        managed.ensure_certificates(now).await.unwrap();
     }
-    let former = segments::join(seen[1].as_deref(), "/a");
+    let former = segments::join_path(seen[1].as_deref(), "/a");
     assert!(
         replicas
             .iter()
-            .all(|(_, doors)| doors.enter(&former).is_none())
+            .all(|(_, doors)| doors.strip_segment(&former).is_none())
     );
     assert!(
         replicas
             .iter()
-            .all(|(_, doors)| doors.enter("/a").is_none())
+            .all(|(_, doors)| doors.strip_segment("/a").is_none())
     );
 }
 
@@ -378,16 +412,16 @@ async fn every_replica_lets_in_what_is_published_through_a_change_of_segment() {
 async fn configuration_that_is_put_back_is_served_and_gets_its_segment_again() {
     let api = Cluster::new();
     api.configure();
-    let doors = Arc::new(Doors::default());
+    let doors = Arc::new(PathGuard::default());
     let managed = replica(&api).managed.with_segments(doors.clone());
     let hour = hours(1);
-    managed.ensure(start()).await.unwrap();
-    managed.ensure(start() + hour).await.unwrap();
+    managed.ensure_certificates(start()).await.unwrap();
+    managed.ensure_certificates(start() + hour).await.unwrap();
     tokio::time::advance(Duration::from_secs(3600)).await;
-    managed.ensure(start() + hour).await.unwrap();
-    assert!(doors.enter("/a").is_none());
+    managed.ensure_certificates(start() + hour).await.unwrap();
+    assert!(doors.strip_segment("/a").is_none());
     api.configure();
-    managed.ensure(start() + hour).await.unwrap();
-    assert!(doors.enter("/a").is_some());
+    managed.ensure_certificates(start() + hour).await.unwrap();
+    assert!(doors.strip_segment("/a").is_some());
     assert!(matches!(&published(&api)[..], [Some(_)]));
 }

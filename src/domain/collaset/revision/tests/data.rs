@@ -1,15 +1,15 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{by_go, set, template};
-use crate::domain::collaset::core_v1::random::Random;
-use crate::domain::collaset::core_v1::{CLAIM, POD_TEMPLATE};
+use super::{kuperator_data, set, template};
+use crate::domain::collaset::core_v1::random_values::RandomValues;
+use crate::domain::collaset::core_v1::{POD_TEMPLATE, PVC};
 use crate::domain::collaset::revision::data::{
-    claim_templates, equal, equal_taken_over, of, template as read,
+    is_equal_data, is_equal_kuperator_data, pod_template as read, pvc_templates, revision_data,
 };
 
 fn data(template: Value) -> Value {
-    of(&set(template, json!([])).spec)
+    revision_data(&set(template, json!([])).spec)
 }
 
 #[test]
@@ -20,13 +20,13 @@ fn the_data_is_in_kuperators_format_with_sorted_keys_and_every_field() {
     )
     .spec;
     assert_eq!(
-        of(&spec).to_string(),
+        revision_data(&spec).to_string(),
         concat!(
             r#"{"spec":{"template":{"$patch":"replace","metadata":{},"spec":{"containers":[],"z":{"a":null,"b":1}}},"#,
             r#""volumeClaimTemplates":[{"metadata":{"name":"d"},"spec":{}}]}}"#
         )
     );
-    assert_eq!(claim_templates(&of(&spec)).len(), 1);
+    assert_eq!(pvc_templates(&revision_data(&spec)).len(), 1);
     assert!(
         data(template("a:1"))["spec"]
             .get("volumeClaimTemplates")
@@ -58,7 +58,7 @@ fn data_that_cannot_be_read_says_what_is_wrong() {
 #[test]
 fn marks_of_go_are_no_difference() {
     let raw = template("a:1");
-    let stored = by_go(&raw, &[]);
+    let stored = kuperator_data(&raw, &[]);
     assert_eq!(
         stored["spec"]["template"]["metadata"]["creationTimestamp"],
         Value::Null
@@ -67,29 +67,32 @@ fn marks_of_go_are_no_difference() {
         stored["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"],
         "1"
     );
-    assert!(equal(&stored, &data(raw)));
-    assert!(!equal(&stored, &data(template("a:2"))));
+    assert!(is_equal_data(&stored, &data(raw)));
+    assert!(!is_equal_data(&stored, &data(template("a:2"))));
 }
 
 #[test]
 fn the_order_of_claim_templates_is_no_difference_but_that_of_containers_is() {
     let claim = |name: &str, size: &str| json!({ "metadata": { "name": name }, "spec": { "resources": { "requests": { "storage": size } } } });
-    let with = |claims: Value| of(&set(template("a:1"), claims).spec);
+    let with = |claims: Value| revision_data(&set(template("a:1"), claims).spec);
     let a = with(json!([claim("x", "1Gi"), claim("y", "1Gi")]));
-    assert!(equal(
+    assert!(is_equal_data(
         &a,
         &with(json!([claim("y", "1Gi"), claim("x", "1024Mi")]))
     ));
-    assert!(!equal(
+    assert!(!is_equal_data(
         &a,
         &with(json!([claim("y", "1Gi"), claim("x", "2Gi")]))
     ));
-    assert!(!equal(&a, &with(json!([claim("x", "1Gi")]))));
+    assert!(!is_equal_data(&a, &with(json!([claim("x", "1Gi")]))));
 
     let containers = |names: [&str; 2]| {
         data(json!({ "spec": { "containers": names.map(|n| json!({ "name": n })) } }))
     };
-    assert!(!equal(&containers(["a", "b"]), &containers(["b", "a"])));
+    assert!(!is_equal_data(
+        &containers(["a", "b"]),
+        &containers(["b", "a"])
+    ));
 }
 
 #[test]
@@ -101,22 +104,22 @@ fn fields_that_1_22_did_not_know_are_forgiven_to_go_alone() {
     newer["spec"]["containers"][0]["resources"]["claims"] = json!([{ "name": "gpu" }]);
     let claims =
         [json!({ "metadata": { "name": "d" }, "spec": { "volumeAttributesClassName": "gold" } })];
-    let ours = of(&set(newer.clone(), claims.to_vec().into()).spec);
-    let stored = by_go(&newer, &claims);
-    assert!(!equal(&stored, &ours));
-    assert!(equal_taken_over(&stored, &ours));
+    let ours = revision_data(&set(newer.clone(), claims.to_vec().into()).spec);
+    let stored = kuperator_data(&newer, &claims);
+    assert!(!is_equal_data(&stored, &ours));
+    assert!(is_equal_kuperator_data(&stored, &ours));
 
     newer["spec"]["containers"][0]["image"] = json!("a:2");
-    assert!(!equal_taken_over(
+    assert!(!is_equal_kuperator_data(
         &stored,
-        &of(&set(newer.clone(), claims.to_vec().into()).spec)
+        &revision_data(&set(newer.clone(), claims.to_vec().into()).spec)
     ));
 
     newer["spec"]["containers"][0]["image"] = json!("a:1");
     newer["spec"]["schedulingGates"] = json!([]);
-    let later = of(&set(newer, claims.to_vec().into()).spec);
+    let later = revision_data(&set(newer, claims.to_vec().into()).spec);
     assert!(
-        !equal_taken_over(&ours, &later),
+        !is_equal_kuperator_data(&ours, &later),
         "data of our own has lost nothing"
     );
 }
@@ -127,14 +130,14 @@ fn data_of_our_own_never_bears_the_mark_of_go() {
     generated["metadata"]["creationTimestamp"] = Value::Null;
     let ours = data(generated.clone());
     generated["spec"]["hostUsers"] = json!(false);
-    assert!(!equal_taken_over(&ours, &data(generated)));
+    assert!(!is_equal_kuperator_data(&ours, &data(generated)));
 }
 
-fn random(seed: u64) -> (Value, Vec<Value>) {
-    let mut random = Random(seed);
-    let template = random.value(&POD_TEMPLATE);
-    let claims = (0..random.below(3)).map(|i| {
-        let mut claim = random.value(&CLAIM);
+fn random_data(seed: u64) -> (Value, Vec<Value>) {
+    let mut random = RandomValues(seed);
+    let template = random.random_value(&POD_TEMPLATE);
+    let claims = (0..random.next_below(3)).map(|i| {
+        let mut claim = random.random_value(&PVC);
         claim["metadata"]["name"] = json!(format!("c{i}"));
         claim
     });
@@ -144,14 +147,14 @@ fn random(seed: u64) -> (Value, Vec<Value>) {
 proptest! {
     #[test]
     fn equality_is_reflexive_symmetric_and_blind_to_go(a in any::<u64>(), b in any::<u64>()) {
-        let [(a, a_claims), (b, b_claims)] = [random(a), random(b)];
-        let data = |t: &Value, c: &[Value]| of(&set(t.clone(), c.to_vec().into()).spec);
+        let [(a, a_claims), (b, b_claims)] = [random_data(a), random_data(b)];
+        let data = |t: &Value, c: &[Value]| revision_data(&set(t.clone(), c.to_vec().into()).spec);
         let (x, y) = (data(&a, &a_claims), data(&b, &b_claims));
-        prop_assert!(equal(&x, &x));
-        prop_assert_eq!(equal(&x, &y), equal(&y, &x));
-        let (gx, gy) = (by_go(&a, &a_claims), by_go(&b, &b_claims));
-        prop_assert!(equal(&gx, &x) && equal(&x, &gx), "{} {}", gx, x);
-        prop_assert_eq!(equal(&gx, &y), equal(&gx, &gy), "what Go makes of it is no difference");
-        prop_assert!(equal(&gx, &y) || gx != gy);
+        prop_assert!(is_equal_data(&x, &x));
+        prop_assert_eq!(is_equal_data(&x, &y), is_equal_data(&y, &x));
+        let (gx, gy) = (kuperator_data(&a, &a_claims), kuperator_data(&b, &b_claims));
+        prop_assert!(is_equal_data(&gx, &x) && is_equal_data(&x, &gx), "{} {}", gx, x);
+        prop_assert_eq!(is_equal_data(&gx, &y), is_equal_data(&gx, &gy), "what Go makes of it is no difference");
+        prop_assert!(is_equal_data(&gx, &y) || gx != gy);
     }
 }

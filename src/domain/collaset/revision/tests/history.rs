@@ -3,20 +3,20 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{by_go, set, template};
+use super::{kuperator_data, set, template};
 use crate::api::collaset::{CollaSet, CollaSetStatus};
 use crate::api::keys;
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::RevisionChange;
-use crate::domain::collaset::revision::history::{Failure, History, plan};
-use crate::domain::collaset::revision::stable::InUse;
+use crate::domain::collaset::revision::history::{HistoryFailure, RevisionHistory, plan_history};
+use crate::domain::collaset::revision::stable::RevisionUse;
 use crate::domain::collaset::revision::{data, hash};
 
-fn web(image: &str) -> CollaSet {
+fn web_set(image: &str) -> CollaSet {
     set(template(image), json!([]))
 }
 
-fn stored(name: &str, revision: i64, data: Value) -> Arc<Revision> {
+fn stored_revision(name: &str, revision: i64, data: Value) -> Arc<Revision> {
     Arc::new(Revision {
         name: name.to_owned(),
         uid: format!("uid-{name}"),
@@ -32,16 +32,19 @@ fn stored(name: &str, revision: i64, data: Value) -> Arc<Revision> {
     })
 }
 
-fn ours(name: &str, revision: i64, image: &str) -> Arc<Revision> {
-    stored(name, revision, data::of(&web(image).spec))
+fn our_revision(name: &str, revision: i64, image: &str) -> Arc<Revision> {
+    stored_revision(name, revision, data::revision_data(&web_set(image).spec))
 }
 
-fn unused(set: &CollaSet, revisions: &[Arc<Revision>]) -> History {
-    plan(set, revisions, &InUse::new(), false).unwrap()
+fn plan_unused(set: &CollaSet, revisions: &[Arc<Revision>]) -> RevisionHistory {
+    plan_history(set, revisions, &RevisionUse::new(), false).unwrap()
 }
 
 /// The revisions as they are once the changes are written.
-fn written(mut revisions: Vec<Arc<Revision>>, changes: &[RevisionChange]) -> Vec<Arc<Revision>> {
+fn apply_changes(
+    mut revisions: Vec<Arc<Revision>>,
+    changes: &[RevisionChange],
+) -> Vec<Arc<Revision>> {
     let mut edit = |r: &Arc<Revision>, new: Option<Revision>| {
         revisions.retain(|x| x.name != r.name);
         revisions.extend(new.map(Arc::new));
@@ -86,12 +89,12 @@ fn written(mut revisions: Vec<Arc<Revision>>, changes: &[RevisionChange]) -> Vec
 
 #[test]
 fn the_first_revision_is_created_and_then_kept() {
-    let set = web("a:1");
-    let history = unused(&set, &[]);
+    let set = web_set("a:1");
+    let history = plan_unused(&set, &[]);
     let [RevisionChange::Create(created)] = &history.changes[..] else {
         panic!("{:?}", history.changes);
     };
-    let short = hash::hash(&data::of(&set.spec), None);
+    let short = hash::hash_data(&data::revision_data(&set.spec), None);
     assert_eq!(created.name, format!("web-{short}"));
     assert_eq!(created.revision, 1);
     assert_eq!(created.labels["app"], "web");
@@ -101,9 +104,11 @@ fn the_first_revision_is_created_and_then_kept() {
         (&history.updated.name, &history.current.name),
         (&created.name, &created.name)
     );
-    assert!(history.find(&created.name).is_some() && history.find("other").is_none());
+    assert!(
+        history.find_revision(&created.name).is_some() && history.find_revision("other").is_none()
+    );
 
-    let history = unused(&set, &written(vec![], &history.changes));
+    let history = plan_unused(&set, &apply_changes(vec![], &history.changes));
     assert_eq!(history.changes, []);
     assert_eq!(history.updated.name, format!("web-{short}"));
 }
@@ -113,19 +118,19 @@ fn a_revision_by_kuperator_is_taken_over() {
     let mut newer = template("a:1");
     newer["spec"]["hostUsers"] = json!(false);
     let revisions = [
-        stored("web-old", 3, by_go(&template("a:0"), &[])),
-        stored("web-go", 7, by_go(&newer, &[])),
+        stored_revision("web-old", 3, kuperator_data(&template("a:0"), &[])),
+        stored_revision("web-go", 7, kuperator_data(&newer, &[])),
     ];
-    let history = unused(&set(newer.clone(), json!([])), &revisions);
+    let history = plan_unused(&set(newer.clone(), json!([])), &revisions);
     assert_eq!(history.changes, []);
     assert_eq!(history.updated.name, "web-go");
 
     // Further back it would be a rollback to something that has lost fields.
     let revisions = [
-        stored("web-go", 3, by_go(&newer, &[])),
-        ours("web-2", 7, "a:2"),
+        stored_revision("web-go", 3, kuperator_data(&newer, &[])),
+        our_revision("web-2", 7, "a:2"),
     ];
-    let history = unused(&set(newer, json!([])), &revisions);
+    let history = plan_unused(&set(newer, json!([])), &revisions);
     assert!(
         matches!(&history.changes[..], [RevisionChange::Create(_)]),
         "{:?}",
@@ -136,16 +141,16 @@ fn a_revision_by_kuperator_is_taken_over() {
 #[test]
 fn a_rollback_gives_the_old_revision_a_new_number() {
     let revisions = [
-        ours("web-1", 1, "a:1"),
-        ours("web-2", 2, "a:2"),
-        ours("web-3", 3, "a:3"),
+        our_revision("web-1", 1, "a:1"),
+        our_revision("web-2", 2, "a:2"),
+        our_revision("web-3", 3, "a:3"),
     ];
-    let mut set = web("a:1");
+    let mut set = web_set("a:1");
     set.status = Some(CollaSetStatus {
         current_revision: "web-3".into(),
         ..Default::default()
     });
-    let history = unused(&set, &revisions);
+    let history = plan_unused(&set, &revisions);
     assert_eq!(
         history.changes,
         [RevisionChange::Renumber(
@@ -163,26 +168,32 @@ fn a_rollback_gives_the_old_revision_a_new_number() {
 
 #[test]
 fn the_largest_number_is_given_again() {
-    let (a, b) = (ours("web-a", 1, "a:1"), ours("web-b", i64::MAX, "b:1"));
-    let set = web("a:1");
-    let first = unused(&set, &[Arc::clone(&a), Arc::clone(&b)]);
+    let (a, b) = (
+        our_revision("web-a", 1, "a:1"),
+        our_revision("web-b", i64::MAX, "b:1"),
+    );
+    let set = web_set("a:1");
+    let first = plan_unused(&set, &[Arc::clone(&a), Arc::clone(&b)]);
     assert_eq!(
         (&*first.updated.name, first.updated.revision),
         ("web-a", i64::MAX)
     );
-    let then = written(vec![a, b], &first.changes);
-    let second = unused(&set, &then);
+    let then = apply_changes(vec![a, b], &first.changes);
+    let second = plan_unused(&set, &then);
     assert_eq!(second.updated.name, "web-a");
     assert_eq!(second.changes, [], "not renumbered again and again");
 }
 
 #[test]
 fn a_name_that_is_taken_by_other_data_is_a_collision() {
-    let set = web("a:1");
-    let name = |n| hash::name("web", &hash::hash(&data::of(&set.spec), n));
-    let history = unused(
+    let set = web_set("a:1");
+    let name = |n| hash::revision_name("web", &hash::hash_data(&data::revision_data(&set.spec), n));
+    let history = plan_unused(
         &set,
-        &[ours(&name(None), 1, "a:2"), ours(&name(Some(1)), 2, "a:3")],
+        &[
+            our_revision(&name(None), 1, "a:2"),
+            our_revision(&name(Some(1)), 2, "a:3"),
+        ],
     );
     assert_eq!(history.collisions, Some(2));
     assert_eq!(history.updated.name, name(Some(2)));
@@ -191,25 +202,31 @@ fn a_name_that_is_taken_by_other_data_is_a_collision() {
 
 #[test]
 fn count_of_collisions_at_its_end_goes_on_from_the_other() {
-    let mut set = web("a:1");
+    let mut set = web_set("a:1");
     let last = Some(i32::MAX);
     set.status = Some(crate::api::collaset::CollaSetStatus {
         collision_count: last,
         ..Default::default()
     });
-    let name = hash::name("web", &hash::hash(&data::of(&set.spec), last));
-    let history = unused(&set, &[ours(&name, 1, "a:2")]);
+    let name = hash::revision_name(
+        "web",
+        &hash::hash_data(&data::revision_data(&set.spec), last),
+    );
+    let history = plan_unused(&set, &[our_revision(&name, 1, "a:2")]);
     assert_eq!(history.collisions, Some(i32::MIN));
 }
 
 #[test]
 fn revision_of_the_same_data_that_lost_its_owner_keeps_its_name() {
-    let set = web("a:1");
-    let name = hash::name("web", &hash::hash(&data::of(&set.spec), None));
-    let mut stripped = (*ours(&name, 1, "a:1")).clone();
+    let set = web_set("a:1");
+    let name = hash::revision_name(
+        "web",
+        &hash::hash_data(&data::revision_data(&set.spec), None),
+    );
+    let mut stripped = (*our_revision(&name, 1, "a:1")).clone();
     stripped.controller = None;
     stripped.labels.clear();
-    let history = unused(&set, &[stripped.into()]);
+    let history = plan_unused(&set, &[stripped.into()]);
     assert_eq!(history.updated.name, name);
     assert_eq!(history.collisions, None);
 }
@@ -217,14 +234,14 @@ fn revision_of_the_same_data_that_lost_its_owner_keeps_its_name() {
 #[test]
 fn only_what_the_labels_select_and_has_the_format_is_adopted() {
     let orphan = |edit: fn(&mut Revision)| {
-        let mut revision = (*ours("web-1", 1, "a:1")).clone();
+        let mut revision = (*our_revision("web-1", 1, "a:1")).clone();
         revision.controller = None;
         edit(&mut revision);
         Arc::new(revision)
     };
-    let set = web("a:1");
+    let set = web_set("a:1");
     let good = orphan(|_| {});
-    let history = unused(&set, std::slice::from_ref(&good));
+    let history = plan_unused(&set, std::slice::from_ref(&good));
     assert_eq!(history.changes, [RevisionChange::Adopt(good.clone())]);
     assert_eq!(history.updated.name, "web-1");
 
@@ -233,7 +250,7 @@ fn only_what_the_labels_select_and_has_the_format_is_adopted() {
         orphan(|r| r.data = json!({ "raw": "of another controller" })),
         orphan(|r| r.controller = Some("u2".to_owned())),
     ] {
-        let history = unused(&set, &[bad]);
+        let history = plan_unused(&set, &[bad]);
         assert!(
             matches!(&history.changes[..], [RevisionChange::Create(_)]),
             "{:?}",
@@ -247,7 +264,7 @@ fn only_what_the_labels_select_and_has_the_format_is_adopted() {
         json!({ "matchExpressions": [{ "key": "app", "operator": "Exists" }] }),
     )
     .unwrap();
-    let history = unused(&expressions, &[good]);
+    let history = plan_unused(&expressions, &[good]);
     assert!(matches!(&history.changes[..], [RevisionChange::Create(_)]));
 }
 
@@ -263,21 +280,21 @@ fn only_revisions_that_carry_the_name_of_the_set_are_adopted() {
         ("web", "web", false),
         ("web-a", "web-a-65bb57b6b5", true),
         ("web-a", "web-65bb57b6b5", false),
-        (&long, &hash::name(&long, "65bb57b6b5"), true),
-        (&dashed, &hash::name(&dashed, "65bb57b6b5"), true),
+        (&long, &hash::revision_name(&long, "65bb57b6b5"), true),
+        (&dashed, &hash::revision_name(&dashed, "65bb57b6b5"), true),
         // As Kuperator cuts a long name, and writes one with dots.
         (&dashed, &format!("{}--65bb57b6b5", "a".repeat(51)), true),
         ("web.a", "web-a-65bb57b6b5", true),
         ("web.a", "web.a-65bb57b6b5", true),
         ("web-a", "web.a-65bb57b6b5", false),
     ] {
-        let mut set = web("a:1");
+        let mut set = web_set("a:1");
         set.metadata.name = Some(set_name.to_owned());
         let orphan = Arc::new(Revision {
             controller: None,
-            ..(*ours(revision, 1, "a:1")).clone()
+            ..(*our_revision(revision, 1, "a:1")).clone()
         });
-        let history = unused(&set, std::slice::from_ref(&orphan));
+        let history = plan_unused(&set, std::slice::from_ref(&orphan));
         let adopts = history.changes == [RevisionChange::Adopt(orphan)];
         assert_eq!(adopts, adopted, "{set_name} and {revision}");
     }
@@ -285,9 +302,9 @@ fn only_revisions_that_carry_the_name_of_the_set_are_adopted() {
 
 #[test]
 fn a_revision_that_cannot_be_read_neither_crashes_nor_rolls() {
-    let broken = stored("web-broken", 5, json!({ "spec": { "template": 1 } }));
-    let mut set = web("a:1");
-    let history = unused(&set, &[broken.clone(), ours("web-1", 1, "a:1")]);
+    let broken = stored_revision("web-broken", 5, json!({ "spec": { "template": 1 } }));
+    let mut set = web_set("a:1");
+    let history = plan_unused(&set, &[broken.clone(), our_revision("web-1", 1, "a:1")]);
     assert_eq!(
         (history.changes.len(), history.updated.name.as_str()),
         (0, "web-1")
@@ -295,49 +312,62 @@ fn a_revision_that_cannot_be_read_neither_crashes_nor_rolls() {
     assert!(
         history.problems[0].contains("web-broken cannot be read: spec.template is not an object")
     );
-    assert!(history.find("web-broken").is_none());
+    assert!(history.find_revision("web-broken").is_none());
 
     set.status = Some(CollaSetStatus {
         updated_revision: "web-broken".into(),
         ..Default::default()
     });
-    let history = unused(&set, &[broken]);
+    let history = plan_unused(&set, &[broken]);
     assert_eq!(
         (history.changes.len(), history.updated.name.as_str()),
         (0, "web-broken")
     );
-    assert_eq!(history.updated.data, data::of(&set.spec));
+    assert_eq!(history.updated.data, data::revision_data(&set.spec));
     assert!(history.problems[0].contains("delete it to have the template rolled out"));
 }
 
 #[test]
 fn a_template_that_is_none_is_an_error() {
-    let error = plan(&set(json!("text"), json!([])), &[], &InUse::new(), false).unwrap_err();
+    let error = plan_history(
+        &set(json!("text"), json!([])),
+        &[],
+        &RevisionUse::new(),
+        false,
+    )
+    .unwrap_err();
     assert_eq!(
         error,
-        Failure::Invalid("spec.template is not an object".into())
+        HistoryFailure::Invalid("spec.template is not an object".into())
     );
 }
 
 #[test]
 fn the_latest_stands_in_for_a_revision_that_cannot_be_written() {
-    let first = ours("web-1", 1, "a:1");
-    let plan = |revisions: &[Arc<Revision>]| plan(&web("a:2"), revisions, &InUse::new(), true);
+    let first = our_revision("web-1", 1, "a:1");
+    let plan = |revisions: &[Arc<Revision>]| {
+        plan_history(&web_set("a:2"), revisions, &RevisionUse::new(), true)
+    };
     let history = plan(std::slice::from_ref(&first)).unwrap();
     assert_eq!((&history.updated, history.changes), (&first, vec![]));
-    assert_eq!(plan(&[]).unwrap_err(), Failure::NoRevision);
+    assert_eq!(plan(&[]).unwrap_err(), HistoryFailure::NoRevision);
 }
 
 #[test]
 fn note_is_at_the_latest_revision_while_that_of_the_template_is_refused() {
-    let revisions = [ours("web-1", 1, "a:1"), ours("web-2", 2, "a:2")];
+    let revisions = [
+        our_revision("web-1", 1, "a:1"),
+        our_revision("web-2", 2, "a:2"),
+    ];
     for template in ["a:1", "a:3"] {
-        let mut set = web(template);
+        let mut set = web_set(template);
         set.status = Some(CollaSetStatus {
             current_revision: "web-2".into(),
             ..Default::default()
         });
-        let planned = plan(&set, &revisions, &InUse::new(), true).unwrap().changes;
+        let planned = plan_history(&set, &revisions, &RevisionUse::new(), true)
+            .unwrap()
+            .changes;
         let note = RevisionChange::Note(revisions[1].clone(), "web-2".to_owned());
         assert_eq!(planned, [note], "{template}");
     }
@@ -345,13 +375,13 @@ fn note_is_at_the_latest_revision_while_that_of_the_template_is_refused() {
 
 #[test]
 fn revision_whose_deletion_waits_for_a_finalizer_is_not_deleted_again() {
-    let mut set = web("a:3");
+    let mut set = web_set("a:3");
     set.spec.history_limit = Some(0);
-    let mut ends = Revision::clone(&ours("web-1", 1, "a:1"));
+    let mut ends = Revision::clone(&our_revision("web-1", 1, "a:1"));
     for (terminating, deletions) in [(false, 1), (true, 0)] {
         ends.terminating = terminating;
-        let revisions = [Arc::new(ends.clone()), ours("web-3", 3, "a:3")];
-        let planned = plan(&set, &revisions, &InUse::new(), false)
+        let revisions = [Arc::new(ends.clone()), our_revision("web-3", 3, "a:3")];
+        let planned = plan_history(&set, &revisions, &RevisionUse::new(), false)
             .unwrap()
             .changes;
         let deleted = planned.iter();
@@ -362,10 +392,15 @@ fn revision_whose_deletion_waits_for_a_finalizer_is_not_deleted_again() {
 
 #[test]
 fn note_of_the_stable_revision_follows_the_status() {
-    let revisions = [ours("web-1", 1, "a:1"), ours("web-2", 2, "a:2")];
-    let mut set = web("a:2");
+    let revisions = [
+        our_revision("web-1", 1, "a:1"),
+        our_revision("web-2", 2, "a:2"),
+    ];
+    let mut set = web_set("a:2");
     let changes = |set: &CollaSet, revisions: &[Arc<Revision>]| {
-        plan(set, revisions, &InUse::new(), false).unwrap().changes
+        plan_history(set, revisions, &RevisionUse::new(), false)
+            .unwrap()
+            .changes
     };
     assert_eq!(changes(&set, &revisions), [], "nothing is known yet");
     for stable in ["web-1", "web-2"] {
@@ -376,24 +411,27 @@ fn note_of_the_stable_revision_follows_the_status() {
         let noted = changes(&set, &revisions);
         let note = RevisionChange::Note(revisions[1].clone(), stable.to_owned());
         assert_eq!(noted, [note]);
-        assert_eq!(changes(&set, &written(revisions.to_vec(), &noted)), []);
+        assert_eq!(
+            changes(&set, &apply_changes(revisions.to_vec(), &noted)),
+            []
+        );
     }
 }
 
 #[test]
 fn the_oldest_beyond_the_limit_are_deleted_unless_in_use() {
     let revisions: Vec<_> = (1..=30)
-        .map(|n| ours(&format!("web-{n}"), n, &format!("a:{n}")))
+        .map(|n| our_revision(&format!("web-{n}"), n, &format!("a:{n}")))
         .collect();
     let deleted = |limit: Option<i32>, in_use: &[&str]| -> Vec<String> {
-        let mut set = web("a:30");
+        let mut set = web_set("a:30");
         set.spec.history_limit = limit;
         set.status = Some(CollaSetStatus {
             current_revision: "web-29".into(),
             ..Default::default()
         });
         let in_use = in_use.iter().map(|name| ((*name).to_owned(), 1)).collect();
-        let history = plan(&set, &revisions, &in_use, false).unwrap();
+        let history = plan_history(&set, &revisions, &in_use, false).unwrap();
         let name = |change: &RevisionChange| match change {
             RevisionChange::Delete(revision) => Some(revision.name.clone()),
             _ => None,
@@ -414,17 +452,17 @@ proptest! {
     fn plans_settle_and_keep_what_is_in_use(edits in proptest::collection::vec((0..6, 0..3), 1..12)) {
         let (mut revisions, mut current) = (vec![], String::new());
         for (image, limit) in edits {
-            let mut set = web(&format!("a:{image}"));
+            let mut set = web_set(&format!("a:{image}"));
             set.spec.history_limit = Some(limit);
             set.status = Some(CollaSetStatus { current_revision: current.clone(), ..Default::default() });
-            let in_use: InUse = revisions.first().map(|r: &Arc<Revision>| (r.name.clone(), 1)).into_iter().collect();
-            let first = plan(&set, &revisions, &in_use, false).unwrap();
-            revisions = written(revisions, &first.changes);
-            let second = plan(&set, &revisions, &in_use, false).unwrap();
+            let in_use: RevisionUse = revisions.first().map(|r: &Arc<Revision>| (r.name.clone(), 1)).into_iter().collect();
+            let first = plan_history(&set, &revisions, &in_use, false).unwrap();
+            revisions = apply_changes(revisions, &first.changes);
+            let second = plan_history(&set, &revisions, &in_use, false).unwrap();
             prop_assert_eq!(&second.changes, &vec![]);
             prop_assert_eq!(&second.updated.name, &first.updated.name);
-            prop_assert_eq!(&second.updated.data, &data::of(&set.spec));
-            prop_assert!(in_use.keys().chain([&first.current.name]).all(|name| second.find(name).is_some()));
+            prop_assert_eq!(&second.updated.data, &data::revision_data(&set.spec));
+            prop_assert!(in_use.keys().chain([&first.current.name]).all(|name| second.find_revision(name).is_some()));
             prop_assert!(revisions.len() <= limit as usize + 3);
             prop_assert_eq!(revisions.iter().map(|r| r.revision).max(), Some(second.updated.revision));
             current = first.current.name.clone();

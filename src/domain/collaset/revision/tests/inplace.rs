@@ -3,16 +3,16 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{by_go, set};
+use super::{kuperator_data, set};
 use crate::domain::collaset::construct;
-use crate::domain::collaset::core_v1::random::Random;
-use crate::domain::collaset::core_v1::{POD_TEMPLATE, normal};
+use crate::domain::collaset::core_v1::random_values::RandomValues;
+use crate::domain::collaset::core_v1::{POD_TEMPLATE, normal_form};
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::revision::data;
-use crate::domain::collaset::revision::inplace::{InPlace, change};
+use crate::domain::collaset::revision::inplace::{InPlaceChange, in_place_change};
 use crate::domain::lifecycle::LabelPatch;
 
-fn base() -> Value {
+fn base_template() -> Value {
     json!({
         "metadata": { "labels": { "app": "web", "old": "1" }, "annotations": { "note": "1" } },
         "spec": {
@@ -30,40 +30,40 @@ fn base() -> Value {
 }
 
 fn data_of(template: &Value) -> Value {
-    data::of(&set(template.clone(), json!([])).spec)
+    data::revision_data(&set(template.clone(), json!([])).spec)
 }
 
 /// The change from the base to the base after an edit.
-fn edited(edit: impl FnOnce(&mut Value)) -> InPlace {
-    let mut to = base();
+fn change_after_edit(edit: impl FnOnce(&mut Value)) -> InPlaceChange {
+    let mut to = base_template();
     edit(&mut to);
-    change(&data_of(&base()), &data_of(&to))
+    in_place_change(&data_of(&base_template()), &data_of(&to))
 }
 
-fn refused(edit: impl FnOnce(&mut Value)) -> String {
-    match edited(edit) {
-        InPlace::No(reason) => reason,
+fn refusal_after_edit(edit: impl FnOnce(&mut Value)) -> String {
+    match change_after_edit(edit) {
+        InPlaceChange::No(reason) => reason,
         yes => panic!("{yes:?}"),
     }
 }
 
-fn patches(edit: impl FnOnce(&mut Value)) -> (Option<Value>, Option<Value>) {
-    match edited(edit) {
-        InPlace::Yes { spec, resize, .. } => (spec, resize),
+fn patches_after_edit(edit: impl FnOnce(&mut Value)) -> (Option<Value>, Option<Value>) {
+    match change_after_edit(edit) {
+        InPlaceChange::Yes { spec, resize, .. } => (spec, resize),
         no => panic!("{no:?}"),
     }
 }
 
 #[test]
 fn labels_annotations_and_images_change_in_place() {
-    let change = edited(|t| {
+    let change = change_after_edit(|t| {
         t["metadata"] = json!({ "labels": { "app": "web", "new": "2" } });
         t["spec"]["containers"][1]["image"] = json!("l:2");
         t["spec"]["initContainers"][1]["image"] = json!("s:2");
     });
     assert_eq!(
         change,
-        InPlace::Yes {
+        InPlaceChange::Yes {
             labels: LabelPatch([("new".into(), Some("2".into())), ("old".into(), None)].into()),
             annotations: [("note".into(), None)].into(),
             spec: Some(json!({
@@ -79,15 +79,18 @@ fn labels_annotations_and_images_change_in_place() {
 #[test]
 fn notation_alone_changes_nothing() {
     assert_eq!(
-        change(&by_go(&base(), &[]), &data_of(&base())),
-        InPlace::No("template.spec.initContainers[side].restartPolicy differs".into()),
+        in_place_change(
+            &kuperator_data(&base_template(), &[]),
+            &data_of(&base_template())
+        ),
+        InPlaceChange::No("template.spec.initContainers[side].restartPolicy differs".into()),
         "Kuperator has lost what makes the sidecar"
     );
-    let mut plain = base();
+    let mut plain = base_template();
     plain["spec"]["initContainers"] = json!([]);
     assert_eq!(
-        change(&by_go(&plain, &[]), &data_of(&plain)),
-        InPlace::Yes {
+        in_place_change(&kuperator_data(&plain, &[]), &data_of(&plain)),
+        InPlaceChange::Yes {
             labels: LabelPatch::default(),
             annotations: BTreeMap::new(),
             spec: None,
@@ -157,37 +160,37 @@ fn everything_else_needs_a_new_pod_and_the_reason_names_it() {
         ),
     ];
     for (reason, edit) in cases.into_iter().take(11) {
-        assert_eq!(refused(edit), reason);
+        assert_eq!(refusal_after_edit(edit), reason);
     }
     let without_inits = |edit: Edit| {
-        let mut from = base();
+        let mut from = base_template();
         from["spec"]["initContainers"] = json!([]);
         let mut to = from.clone();
         edit(&mut to);
-        change(&data_of(&from), &data_of(&to))
+        in_place_change(&data_of(&from), &data_of(&to))
     };
     assert_eq!(
         without_inits(cases[11].1),
-        InPlace::No(cases[11].0.to_owned())
+        InPlaceChange::No(cases[11].0.to_owned())
     );
 }
 
 #[test]
 fn a_default_that_is_spelt_out_is_no_change() {
-    let nothing = edited(|t| {
+    let nothing = change_after_edit(|t| {
         t["spec"]["restartPolicy"] = json!("Always");
         t["spec"]["terminationGracePeriodSeconds"] = json!(30);
         t["spec"]["containers"][0]["imagePullPolicy"] = json!("IfNotPresent");
         t["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("1024Mi");
     });
-    let InPlace::Yes { spec, resize, .. } = nothing else {
+    let InPlaceChange::Yes { spec, resize, .. } = nothing else {
         panic!("{nothing:?}");
     };
     assert_eq!((spec, resize), (None, None));
-    assert!(data::equal(
-        &data_of(&base()),
+    assert!(data::is_equal_data(
+        &data_of(&base_template()),
         &data_of(&{
-            let mut spelt = base();
+            let mut spelt = base_template();
             spelt["spec"]["dnsPolicy"] = json!("ClusterFirst");
             spelt
         })
@@ -197,24 +200,30 @@ fn a_default_that_is_spelt_out_is_no_change() {
 #[test]
 fn a_pull_policy_is_compared_by_what_it_comes_to() {
     let spelt = |policy: &'static str, image: &'static str| {
-        edited(move |t| {
+        change_after_edit(move |t| {
             t["spec"]["containers"][0]["imagePullPolicy"] = json!(policy);
             t["spec"]["containers"][0]["image"] = json!(image);
         })
     };
-    assert!(matches!(spelt("IfNotPresent", "a:2"), InPlace::Yes { .. }));
+    assert!(matches!(
+        spelt("IfNotPresent", "a:2"),
+        InPlaceChange::Yes { .. }
+    ));
     assert_eq!(
         spelt("Always", "a:2"),
-        InPlace::No("template.spec.containers[app].imagePullPolicy differs".into())
+        InPlaceChange::No("template.spec.containers[app].imagePullPolicy differs".into())
     );
-    let latest = edited(|t| t["spec"]["containers"][0]["image"] = json!("a:latest"));
-    assert!(matches!(latest, InPlace::Yes { .. }), "neither spells it");
+    let latest = change_after_edit(|t| t["spec"]["containers"][0]["image"] = json!("a:latest"));
+    assert!(
+        matches!(latest, InPlaceChange::Yes { .. }),
+        "neither spells it"
+    );
 }
 
 #[test]
 fn a_restart_that_is_asked_for_by_an_annotation_needs_a_new_pod() {
     for key in ["kubectl.kubernetes.io/restartedAt", "checksum/config"] {
-        let reason = refused(|t| t["metadata"]["annotations"][key] = json!("1"));
+        let reason = refusal_after_edit(|t| t["metadata"]["annotations"][key] = json!("1"));
         assert!(reason.starts_with("template.metadata"), "{reason}");
     }
 }
@@ -222,7 +231,7 @@ fn a_restart_that_is_asked_for_by_an_annotation_needs_a_new_pod() {
 #[test]
 fn metadata_that_feeds_the_environment_changes_with_a_new_container_alone() {
     let with_env = |field: &str| {
-        let mut from = base();
+        let mut from = base_template();
         let variable = json!({ "name": "V", "valueFrom": { "fieldRef": { "fieldPath": field } } });
         from["spec"]["containers"][0]["env"] = json!([variable]);
         from
@@ -230,7 +239,7 @@ fn metadata_that_feeds_the_environment_changes_with_a_new_container_alone() {
     let changed = |field: &str, edit: fn(&mut Value)| {
         let (from, mut to) = (with_env(field), with_env(field));
         edit(&mut to);
-        change(&data_of(&from), &data_of(&to))
+        in_place_change(&data_of(&from), &data_of(&to))
     };
     let why = "template.spec.containers[app].env[V] is taken from metadata that changes, and only a new container sees that";
     let label = |t: &mut Value| t["metadata"]["labels"]["old"] = json!("2");
@@ -240,7 +249,11 @@ fn metadata_that_feeds_the_environment_changes_with_a_new_container_alone() {
         ("metadata.annotations['note']", annotation),
         ("metadata.labels['controller-revision-hash']", annotation),
     ] {
-        assert_eq!(changed(field, edit), InPlace::No(why.into()), "{field}");
+        assert_eq!(
+            changed(field, edit),
+            InPlaceChange::No(why.into()),
+            "{field}"
+        );
     }
     let with_image = |t: &mut Value| {
         t["metadata"]["labels"]["old"] = json!("2");
@@ -253,35 +266,44 @@ fn metadata_that_feeds_the_environment_changes_with_a_new_container_alone() {
         ("status.podIP", label),
     ] {
         let change = changed(field, edit);
-        assert!(matches!(change, InPlace::Yes { .. }), "{field}: {change:?}");
+        assert!(
+            matches!(change, InPlaceChange::Yes { .. }),
+            "{field}: {change:?}"
+        );
     }
 }
 
 #[test]
 fn claim_templates_that_differ_need_a_new_pod() {
-    let with = |claims: Value| data::of(&set(base(), claims).spec);
+    let with = |claims: Value| data::revision_data(&set(base_template(), claims).spec);
     let claim = |name: &str| json!({ "metadata": { "name": name } });
     assert_eq!(
-        change(&with(json!([])), &with(json!([claim("d")]))),
-        InPlace::No("volumeClaimTemplates differ".into())
+        in_place_change(&with(json!([])), &with(json!([claim("d")]))),
+        InPlaceChange::No("volumeClaimTemplates differ".into())
     );
-    let reordered = change(
+    let reordered = in_place_change(
         &with(json!([claim("d"), claim("e")])),
         &with(json!([claim("e"), claim("d")])),
     );
-    assert!(matches!(reordered, InPlace::Yes { .. }));
+    assert!(matches!(reordered, InPlaceChange::Yes { .. }));
 }
 
 #[test]
 fn data_that_cannot_be_read_needs_a_new_pod() {
-    let reason = InPlace::No("spec.template is missing".into());
-    assert_eq!(change(&json!({}), &data_of(&base())), reason);
-    assert_eq!(change(&data_of(&base()), &json!({})), reason);
+    let reason = InPlaceChange::No("spec.template is missing".into());
+    assert_eq!(
+        in_place_change(&json!({}), &data_of(&base_template())),
+        reason
+    );
+    assert_eq!(
+        in_place_change(&data_of(&base_template()), &json!({})),
+        reason
+    );
 }
 
 #[test]
 fn resources_are_resized() {
-    let (spec, resize) = patches(|t| {
+    let (spec, resize) = patches_after_edit(|t| {
         t["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "1", "memory": "1024Mi" }, "limits": { "memory": "4Gi", "cpu": "2" } });
     });
     assert_eq!(spec, None);
@@ -293,7 +315,8 @@ fn resources_are_resized() {
     );
     // The API server lets a limit stand for the request, in the running Pod too.
     let limits = |memory: &str| json!({ "spec": { "containers": [{ "name": "a", "resources": { "limits": { "memory": memory } } }] } });
-    let InPlace::Yes { resize, .. } = change(&data_of(&limits("1Gi")), &data_of(&limits("2Gi")))
+    let InPlaceChange::Yes { resize, .. } =
+        in_place_change(&data_of(&limits("1Gi")), &data_of(&limits("2Gi")))
     else {
         panic!("a limit can grow");
     };
@@ -315,11 +338,11 @@ fn a_memory_limit_shrinks_where_the_container_restarts_for_it() {
             "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
         }] } })
     };
-    let change = change(&data_of(&template("2Gi")), &data_of(&template("1Gi")));
+    let change = in_place_change(&data_of(&template("2Gi")), &data_of(&template("1Gi")));
     assert!(
         matches!(
             change,
-            InPlace::Yes {
+            InPlaceChange::Yes {
                 resize: Some(_),
                 ..
             }
@@ -329,8 +352,8 @@ fn a_memory_limit_shrinks_where_the_container_restarts_for_it() {
 }
 
 /// What the API server makes of the patches, as far as they go: containers by name, amounts by resource.
-fn apply(pod: &mut Value, change: InPlace) {
-    let InPlace::Yes {
+fn apply_change(pod: &mut Value, change: InPlaceChange) {
+    let InPlaceChange::Yes {
         labels,
         annotations,
         spec,
@@ -362,7 +385,7 @@ fn pod(name: &str, data: Value) -> Value {
         ..Revision::default()
     };
     let none = BTreeMap::new();
-    construct::pod(
+    construct::pod_manifest(
         &set(json!({}), json!([])),
         &revision,
         0,
@@ -375,7 +398,7 @@ fn pod(name: &str, data: Value) -> Value {
 }
 
 /// What a change in place covers, in normal form; requests as the API server completes them.
-fn covered(pod: &Value) -> Option<Value> {
+fn in_place_fields(pod: &Value) -> Option<Value> {
     let mut pod = pod.clone();
     pod["metadata"]["labels"]
         .as_object_mut()
@@ -390,17 +413,17 @@ fn covered(pod: &Value) -> Option<Value> {
             }
         }
     }
-    normal(&POD_TEMPLATE, &pod)
+    normal_form(&POD_TEMPLATE, &pod)
 }
 
 proptest! {
     #[test]
     fn a_changed_pod_is_what_would_have_been_made(seed in any::<u64>()) {
-        let mut random = Random(seed);
-        let mut from = random.value(&POD_TEMPLATE);
+        let mut random = RandomValues(seed);
+        let mut from = random.random_value(&POD_TEMPLATE);
         from["spec"]["containers"] = json!([]);
         for name in ["a", "b"] {
-            let cpu = ["1", "500m"][random.below(2) as usize];
+            let cpu = ["1", "500m"][random.next_below(2) as usize];
             from["spec"]["containers"].as_array_mut().unwrap().push(json!({
                 "name": name, "image": "x:1", "resources": { "limits": { "cpu": cpu }, "requests": { "memory": "1Gi" } },
             }));
@@ -408,7 +431,7 @@ proptest! {
         from["metadata"] = json!({ "labels": { "a": "1", "b": "1" }, "annotations": { "a": "1" } });
         let mut to = from.clone();
         for key in ["a", "b", "c"] {
-            match random.below(3) {
+            match random.next_below(3) {
                 0 => { to["metadata"]["labels"].as_object_mut().unwrap().shift_remove(key); }
                 1 => to["metadata"]["labels"][key] = json!("2"),
                 _ => to["metadata"]["annotations"][key] = json!("2"),
@@ -416,18 +439,18 @@ proptest! {
         }
         for i in 0..2 {
             let container = &mut to["spec"]["containers"][i];
-            if random.below(2) == 0 {
+            if random.next_below(2) == 0 {
                 container["image"] = json!("x:2");
             }
-            if random.below(2) == 0 {
+            if random.next_below(2) == 0 {
                 container["resources"]["limits"]["cpu"] = json!("3");
                 container["resources"]["requests"]["memory"] = json!("2048Mi");
             }
         }
         let (from, to) = (data_of(&from), data_of(&to));
         let mut changed = pod("r", from.clone());
-        apply(&mut changed, change(&from, &to));
-        prop_assert_eq!(covered(&changed), covered(&pod("r", to)));
+        apply_change(&mut changed, in_place_change(&from, &to));
+        prop_assert_eq!(in_place_fields(&changed), in_place_fields(&pod("r", to)));
     }
 }
 
@@ -435,7 +458,7 @@ proptest! {
 #[test]
 fn variable_that_is_taken_from_a_resource_that_changes_needs_a_new_container() {
     let with = |memory: &str, policy: &str, field: &Value, image: &str| {
-        let mut template = base();
+        let mut template = base_template();
         let containers = template["spec"]["containers"].as_array_mut().unwrap();
         let mut side = containers[0].clone();
         side["name"] = json!("side");
@@ -468,11 +491,11 @@ fn variable_that_is_taken_from_a_resource_that_changes_needs_a_new_container() {
         // The resize may be deferred, and the image not.
         (of("limits.memory"), free, "4Gi", "x:2", false),
     ] {
-        let way = change(
+        let way = in_place_change(
             &with("2Gi", policy, &field, "x:1"),
             &with(to, policy, &field, image),
         );
-        let is_yes = matches!(way, InPlace::Yes { .. });
+        let is_yes = matches!(way, InPlaceChange::Yes { .. });
         assert_eq!(is_yes, is_in_place, "{field} {policy} {to}: {way:?}");
     }
 }

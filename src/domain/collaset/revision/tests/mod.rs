@@ -7,7 +7,7 @@ mod inplace;
 use serde_json::{Value, json};
 
 use crate::api::collaset::CollaSet;
-use crate::domain::collaset::core_v1::{CLAIM, POD_TEMPLATE, go_json};
+use crate::domain::collaset::core_v1::{POD_TEMPLATE, PVC, go_json};
 
 /// A set of UID `u1` with a selector of labels and these templates.
 fn set(template: Value, claims: Value) -> CollaSet {
@@ -32,14 +32,14 @@ fn template(image: &str) -> Value {
 }
 
 /// Data as Kuperator stores it.
-fn by_go(template: &Value, claims: &[Value]) -> Value {
+fn kuperator_data(template: &Value, claims: &[Value]) -> Value {
     let mut template: Value = serde_json::from_str(&go_json(&POD_TEMPLATE, template)).unwrap();
     template["$patch"] = json!("replace");
     let mut data = json!({ "spec": { "template": template } });
     if !claims.is_empty() {
         let claims = claims
             .iter()
-            .map(|c| serde_json::from_str::<Value>(&go_json(&CLAIM, c)).unwrap());
+            .map(|c| serde_json::from_str::<Value>(&go_json(&PVC, c)).unwrap());
         data["spec"]["volumeClaimTemplates"] = claims.collect();
     }
     data

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use super::World;
 use crate::api::keys;
-use crate::domain::collaset::claims;
-use crate::domain::collaset::construct::owner;
-use crate::domain::collaset::observed::{Claim, Pool, Revision};
+use crate::domain::collaset::construct::controller_reference;
+use crate::domain::collaset::observed::{InstancePool, Pvc, Revision};
 use crate::domain::collaset::plan::{
-    ClaimChange, Ownership, Plan, PodChange, PodPatch, RevisionChange,
+    OwnershipChange, PodChange, PodPatch, PvcChange, RevisionChange, SetPlan,
 };
-use crate::domain::collaset::poolless::without_pool;
-use crate::domain::collaset::status::{Step, failed, news, time};
-use crate::domain::collaset::{Operation, leaves_its_pods};
+use crate::domain::collaset::pool_write_failure::without_pool_writes;
+use crate::domain::collaset::pvcs;
+use crate::domain::collaset::status::{FailedStep, condition_time, news, note_failed_step};
+use crate::domain::collaset::{SetOperation, orphans_its_pods};
 use crate::domain::pod::Pod;
 
 /// Refused creations after which no further one is tried.
@@ -26,7 +26,7 @@ const FORGOTTEN: (u64, u64) = (70_000_000_000, 10_000_000_000);
 
 /// A kind of write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Write {
+pub enum WriteKind {
     Revision,
     Pool,
     ClaimCreation,
@@ -49,9 +49,9 @@ pub enum Write {
 
 /// What does not go as the set wants it, until somebody lifts it.
 #[derive(Clone, Debug, Default)]
-pub struct Troubles {
+pub struct InjectedFaults {
     /// Kinds of writes of the set that are refused.
-    pub refused: BTreeSet<Write>,
+    pub refused: BTreeSet<WriteKind>,
     /// UIDs of Pods, and names of claims, of which no write of the set passes.
     pub stubborn: BTreeSet<String>,
     /// UIDs of Pods whose deletion is refused.
@@ -77,26 +77,26 @@ pub struct Troubles {
 
 /// What came of a plan.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct WriteResults {
     /// Writes that were done.
     pub written: usize,
     /// Writes that were refused, first those that are told first.
-    pub refused: Vec<(Step, String)>,
+    pub refused: Vec<(FailedStep, String)>,
     /// Writes that changed nothing.
     pub useless: Vec<String>,
     /// How many more writes there may be.
     left: usize,
 }
 
-impl Done {
+impl WriteResults {
     /// Takes the place of one write; false once there is none left.
-    fn enter(&mut self) -> bool {
+    fn count_write(&mut self) -> bool {
         let may = self.left > 0;
         self.left = self.left.saturating_sub(1);
         may
     }
 
-    fn refuse(&mut self, step: Step, what: &str, why: &str) -> String {
+    fn refuse(&mut self, step: FailedStep, what: &str, why: &str) -> String {
         let words = format!("{what}: refused: {why}");
         self.refused.push((step, words.clone()));
         words
@@ -104,7 +104,7 @@ impl Done {
 }
 
 /// Such as the API server gives for a `generateName`; another for each second.
-fn letters(now: u64) -> String {
+fn name_suffix(now: u64) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let (mut left, letters) = (now / 1_000_000_000, LETTERS.len() as u64);
     let suffix = (0..5).map(|_| {
@@ -116,7 +116,7 @@ fn letters(now: u64) -> String {
 }
 
 /// The digest that a webhook pins an image to.
-pub fn pinned(image: &str) -> String {
+pub fn pin_image(image: &str) -> String {
     match image.contains('@') {
         true => image.to_owned(),
         false => format!("{image}@pinned"),
@@ -125,23 +125,23 @@ pub fn pinned(image: &str) -> String {
 
 impl World {
     /// Carries a plan out, up to so many writes: with fewer than it has, the controller dies in the middle.
-    pub fn carry_out(&mut self, plan: Plan, most: usize) -> Done {
+    pub fn apply_plan(&mut self, plan: SetPlan, most: usize) -> WriteResults {
         self.tick();
-        let mut done = Done {
+        let mut done = WriteResults {
             left: most,
-            ..Done::default()
+            ..WriteResults::default()
         };
         let without = self.refused.revision.is_some();
-        self.attempt(plan, &mut done);
+        self.apply_writes(plan, &mut done);
         if !without && self.refused.revision.is_some() {
             self.noted.1 = self.clock;
         }
-        self.forget();
+        self.forget_ended_refusals();
         done
     }
 
     /// What the controller remembers of refusals lasts for a while.
-    fn forget(&mut self) {
+    fn forget_ended_refusals(&mut self) {
         if !self.on_plane {
             return;
         }
@@ -154,30 +154,30 @@ impl World {
         let (changes, refused) = (&mut self.noted_changes, &mut self.refused);
         changes.retain(|_, at| *at + FORGOTTEN.0 > now);
         refused.pods.retain(|uid| changes.contains_key(uid));
-        refused.claims.retain(|name| changes.contains_key(name));
+        refused.pvcs.retain(|name| changes.contains_key(name));
         if self.noted.1 + FORGOTTEN.1 <= now {
             self.refused.revision = None;
         }
     }
 
     /// Has a set that leaves its Pods release those too that no cache shows.
-    fn leave_unseen(&self, plan: &mut Plan) {
-        if !plan.remove_finalizer || !leaves_its_pods(&self.set.metadata) {
+    fn drop_unseen_writes(&self, plan: &mut SetPlan) {
+        if !plan.remove_finalizer || !orphans_its_pods(&self.set.metadata) {
             return;
         }
         for pod in self.pods.values().filter(|pod| self.owns(pod)) {
             plan.remove_finalizer = false;
             plan.pods.push(PodChange::Patch(PodPatch {
                 pod: Arc::new(pod.clone()),
-                ownership: Ownership::Release,
+                ownership: OwnershipChange::Release,
                 ..PodPatch::default()
             }));
         }
     }
 
-    fn attempt(&mut self, mut plan: Plan, done: &mut Done) -> Option<()> {
-        let may = |done: &mut Done| done.enter().then_some(());
-        self.leave_unseen(&mut plan);
+    fn apply_writes(&mut self, mut plan: SetPlan, done: &mut WriteResults) -> Option<()> {
+        let may = |done: &mut WriteResults| done.count_write().then_some(());
+        self.drop_unseen_writes(&mut plan);
         if plan.add_finalizer {
             may(done)?;
             let finalizers = self.set.metadata.finalizers.get_or_insert_default();
@@ -196,7 +196,7 @@ impl World {
                 done.written += 1;
                 return None;
             }
-            self.revision(change, done);
+            self.write_revision(change, done);
         }
         if !known && self.refused.revision.is_some() {
             return None; // nothing of the plan stands without its revision
@@ -207,43 +207,50 @@ impl World {
             // A pool that outgrew the bound elsewhere can still be written: etcd takes some more than the bound.
             let stored = self.pool.as_ref().map_or(0, |p| bytes(&p.contexts));
             let bytes = bytes(&contexts);
-            if self.is_refused(Write::Pool) || bytes > self.pool_bytes.max(stored + stored / 20) {
+            if self.is_refused(WriteKind::Pool) || bytes > self.pool_bytes.max(stored + stored / 20)
+            {
                 let why = format!("policy, or {bytes} bytes");
-                done.refuse(Step::Pool, "ResourceContext web", &why);
+                done.refuse(FailedStep::Pool, "ResourceContext web", &why);
                 self.refused.pool = true;
-                plan = without_pool(plan, self.pool.as_ref());
+                plan = without_pool_writes(plan, self.pool.as_ref());
             } else {
                 self.refused.pool = false;
-                self.pool = (!contexts.is_empty()).then(|| Pool {
+                self.pool = (!contexts.is_empty()).then(|| InstancePool {
                     name: "web".into(),
                     contexts,
-                    ..Pool::default()
+                    ..InstancePool::default()
                 });
                 done.written += 1;
             }
         }
-        let creates = |change: &ClaimChange| matches!(change, ClaimChange::Create { .. });
-        let (created, changed): (Vec<_>, Vec<_>) = plan.claims.into_iter().partition(creates);
+        let creates = |change: &PvcChange| matches!(change, PvcChange::Create { .. });
+        let (created, changed): (Vec<_>, Vec<_>) = plan.pvcs.into_iter().partition(creates);
         for change in changed {
             may(done)?;
-            self.claim(change, done);
+            self.write_pvc(change, done);
         }
-        let id_of = |change: &ClaimChange| match change {
-            ClaimChange::Create { id, .. } => *id,
+        let id_of = |change: &PvcChange| match change {
+            PvcChange::Create { id, .. } => *id,
             _ => unreachable!(),
         };
-        self.create_in_turn(created, Step::Claims, id_of, done, World::claim)?;
+        self.create_in_turn(created, FailedStep::Claims, id_of, done, World::write_pvc)?;
         let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
         let (created, changed): (Vec<_>, Vec<_>) = plan.pods.into_iter().partition(creates);
         for change in changed {
             may(done)?;
-            self.pod(change, done);
+            self.write_pod_change(change, done);
         }
         let id_of = |change: &PodChange| match change {
             PodChange::Create { id, .. } => *id,
             _ => unreachable!(),
         };
-        self.create_in_turn(created, Step::ScaleOut, id_of, done, World::pod)?;
+        self.create_in_turn(
+            created,
+            FailedStep::ScaleOut,
+            id_of,
+            done,
+            World::write_pod_change,
+        )?;
         if plan.forget_command {
             may(done)?;
             let annotations = self.set.metadata.annotations.get_or_insert_default();
@@ -254,18 +261,18 @@ impl World {
         let current = self.set.status.clone().unwrap_or_default();
         let mut status = plan.status.unwrap_or_else(|| current.clone());
         if let Some((step, words)) = done.refused.first() {
-            failed(
+            note_failed_step(
                 &mut status,
                 &current.conditions,
                 (*step, words),
-                &plan.left,
-                time(self.clock),
+                &plan.shortfall,
+                condition_time(self.clock),
             );
         }
         if self.set.status.as_ref() != Some(&status) {
             let former = self.set.status.as_ref();
             let news = news(former, &status, self.set.spec.paused).into_iter();
-            let news = plan.news.into_iter().chain(news);
+            let news = plan.events_after_status.into_iter().chain(news);
             self.told.extend(news.map(|e| (e.reason, e.message)));
             self.set.status = Some(status);
             done.written += 1;
@@ -286,10 +293,10 @@ impl World {
     fn create_in_turn<T>(
         &mut self,
         mut created: Vec<T>,
-        step: Step,
+        step: FailedStep,
         id_of: impl Fn(&T) -> i64,
-        done: &mut Done,
-        create: impl Fn(&mut World, T, &mut Done),
+        done: &mut WriteResults,
+        create: impl Fn(&mut World, T, &mut WriteResults),
     ) -> Option<()> {
         let ids: Vec<i64> = created.iter().map(&id_of).collect();
         created.sort_by_key(|change| self.noted.0.get(&id_of(change)).copied());
@@ -299,7 +306,7 @@ impl World {
             if failures >= CAREFUL {
                 break;
             }
-            done.enter().then_some(())?;
+            done.count_write().then_some(())?;
             let before = done.refused.len();
             create(self, change, done);
             failures += usize::from(done.refused.len() > before);
@@ -312,12 +319,12 @@ impl World {
         Some(())
     }
 
-    fn is_refused(&self, write: Write) -> bool {
+    fn is_refused(&self, write: WriteKind) -> bool {
         self.troubles.refused.contains(&write)
     }
 
     pub fn refuses_deletion(&self, uid: &str) -> bool {
-        self.is_refused(Write::PodDeletion) || self.troubles.undeletable.contains(uid)
+        self.is_refused(WriteKind::PodDeletion) || self.troubles.undeletable.contains(uid)
     }
 
     fn refuse_creation(&mut self, id: i64, words: String) {
@@ -339,11 +346,11 @@ impl World {
     }
 
     fn refuse_claim(&mut self, name: &str) {
-        self.refused.claims.insert(name.to_owned());
+        self.refused.pvcs.insert(name.to_owned());
         self.noted_changes.insert(name.to_owned(), self.clock);
     }
 
-    fn revision(&mut self, change: RevisionChange, done: &mut Done) {
+    fn write_revision(&mut self, change: RevisionChange, done: &mut WriteResults) {
         let name = match &change {
             RevisionChange::Create(revision) => &revision.name,
             RevisionChange::Renumber(revision, ..)
@@ -352,9 +359,9 @@ impl World {
             | RevisionChange::Release(revision)
             | RevisionChange::Delete(revision) => &revision.name,
         };
-        if self.is_refused(Write::Revision) {
+        if self.is_refused(WriteKind::Revision) {
             let words = done.refuse(
-                Step::Revisions,
+                FailedStep::Revisions,
                 &format!("ControllerRevision {name}"),
                 "policy",
             );
@@ -375,7 +382,7 @@ impl World {
                     Revision {
                         uid: format!("uid-{}", revision.name),
                         controller: Some(self.uid().into()),
-                        creation_timestamp: Some(time(self.clock)),
+                        creation_timestamp: Some(condition_time(self.clock)),
                         ..(*revision).clone()
                     },
                 );
@@ -402,20 +409,20 @@ impl World {
         }
     }
 
-    fn claim(&mut self, change: ClaimChange, done: &mut Done) {
+    fn write_pvc(&mut self, change: PvcChange, done: &mut WriteResults) {
         let change = match change {
-            ClaimChange::LetGo(claim) => ClaimChange::release(&claim, claims::left()),
+            PvcChange::LetGo(claim) => PvcChange::release_pvc(&claim, pvcs::left_behind_labels()),
             change => change,
         };
         let what = |name: &str| format!("PersistentVolumeClaim {name}");
         let uid = self.uid().to_owned();
         match change {
-            ClaimChange::Create { template, body, id } => {
+            PvcChange::Create { template, body, id } => {
                 let full = self.troubles.most_claims;
                 let full = full.is_some_and(|most| self.claims.len() >= most);
-                if full || self.is_refused(Write::ClaimCreation) {
+                if full || self.is_refused(WriteKind::ClaimCreation) {
                     let name = format!("web-{template}-{id}");
-                    let words = done.refuse(Step::Claims, &what(&name), "quota of claims");
+                    let words = done.refuse(FailedStep::Claims, &what(&name), "quota of claims");
                     self.refuse_creation(id, words);
                     return;
                 }
@@ -425,45 +432,45 @@ impl World {
                 let labels = serde_json::from_value(body["metadata"]["labels"].clone()).unwrap();
                 self.claims.insert(
                     name.clone(),
-                    Claim {
+                    Pvc {
                         uid: name.clone(),
                         name,
                         labels,
                         controller: Some(uid),
-                        creation_timestamp: Some(time(self.clock)),
-                        ..Claim::default()
+                        creation_timestamp: Some(condition_time(self.clock)),
+                        ..Pvc::default()
                     },
                 );
                 self.refused.creations.remove(&id);
                 done.written += 1;
             }
-            ClaimChange::Patch {
+            PvcChange::Patch {
                 claim,
                 labels,
                 ownership,
             } => {
                 let stubborn = self.troubles.stubborn.contains(&claim.name);
-                if stubborn || self.is_refused(Write::ClaimChange) {
-                    done.refuse(Step::Claims, &what(&claim.name), "policy");
+                if stubborn || self.is_refused(WriteKind::ClaimChange) {
+                    done.refuse(FailedStep::Claims, &what(&claim.name), "policy");
                     self.refuse_claim(&claim.name);
                     return;
                 }
-                self.refused.claims.remove(&claim.name);
+                self.refused.pvcs.remove(&claim.name);
                 let claim = self.claims.get_mut(&claim.name).unwrap();
                 let before = claim.clone();
                 labels.apply(&mut claim.labels);
                 match ownership {
-                    Ownership::Keep => {}
-                    Ownership::Adopt => claim.controller = Some(uid),
-                    Ownership::Release => claim.controller = None,
+                    OwnershipChange::Keep => {}
+                    OwnershipChange::Adopt => claim.controller = Some(uid),
+                    OwnershipChange::Release => claim.controller = None,
                 }
                 if *claim == before {
                     done.useless.push(what(&claim.name));
                 }
                 done.written += 1;
             }
-            ClaimChange::LetGo(_) => unreachable!("see above"),
-            ClaimChange::Delete(claim) => {
+            PvcChange::LetGo(_) => unreachable!("see above"),
+            PvcChange::Delete(claim) => {
                 let seen = self.mounts(Pod::is_managed).remove(&claim.name);
                 assert!(seen.is_none(), "{} is mounted and deleted", claim.name);
                 let is_kept = claim.labels.contains_key(keys::KEPT_FOR);
@@ -481,8 +488,8 @@ impl World {
                     }
                     return;
                 }
-                if self.is_refused(Write::ClaimDeletion) {
-                    done.refuse(Step::ScaleIn, &what(&claim.name), "policy");
+                if self.is_refused(WriteKind::ClaimDeletion) {
+                    done.refuse(FailedStep::ScaleIn, &what(&claim.name), "policy");
                     self.refuse_claim(&claim.name);
                     return;
                 }
@@ -492,16 +499,16 @@ impl World {
         }
     }
 
-    fn pod(&mut self, change: PodChange, done: &mut Done) {
+    fn write_pod_change(&mut self, change: PodChange, done: &mut WriteResults) {
         match change {
             PodChange::Create { body, id } => self.create(id, body, done),
             PodChange::Delete(pod, told) => {
                 let name = &pod.metadata.name;
                 let stubborn = self.troubles.stubborn.contains(&pod.metadata.uid);
                 if stubborn || self.refuses_deletion(&pod.metadata.uid) {
-                    done.refuse(Step::Update, &format!("Pod {name}"), "policy");
+                    done.refuse(FailedStep::Update, &format!("Pod {name}"), "policy");
                     self.refused.deletions.insert(pod.metadata.uid.clone());
-                    self.refused.late_deletions |= Operation::Update.is_on(&pod);
+                    self.refused.late_deletions |= SetOperation::Update.is_in_progress(&pod);
                     self.refuse_pod(&pod.metadata.uid);
                     return;
                 }
@@ -515,18 +522,22 @@ impl World {
         }
     }
 
-    fn create(&mut self, id: i64, mut body: Value, done: &mut Done) {
+    fn create(&mut self, id: i64, mut body: Value, done: &mut WriteResults) {
         let is_again = body["metadata"]["labels"][keys::COMPLETING].is_string();
         let parsed: Pod = serde_json::from_value(body.clone()).unwrap();
-        let refuse = |world: &mut World, done: &mut Done, why: &str| {
-            let words = done.refuse(Step::ScaleOut, &format!("Pod of instance ID {id}"), why);
+        let refuse = |world: &mut World, done: &mut WriteResults, why: &str| {
+            let words = done.refuse(
+                FailedStep::ScaleOut,
+                &format!("Pod of instance ID {id}"),
+                why,
+            );
             world.refuse_creation(id, words);
         };
-        if is_again || !parsed.spec.claims.is_empty() {
+        if is_again || !parsed.spec.pvcs.is_empty() {
             let text = id.to_string();
             let mounts = |pod: &Pod| {
-                let mut claims = parsed.spec.claims.iter();
-                claims.any(|claim| pod.spec.claims.contains(claim))
+                let mut claims = parsed.spec.pvcs.iter();
+                claims.any(|claim| pod.spec.pvcs.contains(claim))
             };
             let unmanaged = self.pods.values_mut().find(|pod| {
                 !pod.is_managed()
@@ -542,7 +553,7 @@ impl World {
                 return;
             }
         }
-        for claim in &parsed.spec.claims {
+        for claim in &parsed.spec.pvcs {
             let writes = |pod: &Pod| !pod.is_finished();
             let seen = self.mounts(|pod| pod.is_managed() && writes(pod));
             assert!(!seen.contains_key(claim), "{claim} is mounted by two Pods");
@@ -555,7 +566,7 @@ impl World {
         let now = self.tick();
         if let Some(prefix) = body["metadata"]["generateName"].as_str() {
             let suffix = if self.on_plane {
-                letters(now)
+                name_suffix(now)
             } else {
                 now.to_string()
             };
@@ -574,12 +585,12 @@ impl World {
         let image = &pod.spec.containers[0].image;
         let full = self.troubles.most_pods;
         let full = full.is_some_and(|most| self.pods.len() >= most);
-        if self.forbidden.contains(image) || full || self.is_refused(Write::PodCreation) {
+        if self.forbidden.contains(image) || full || self.is_refused(WriteKind::PodCreation) {
             return refuse(self, done, "policy or quota");
         }
         if self.troubles.pins_created {
             let image = &mut pod.spec.containers[0].image;
-            *image = pinned(image);
+            *image = pin_image(image);
         }
         self.refused.creations.remove(&id);
         let revision = pod.label(keys::REVISION).unwrap().to_owned();
@@ -597,18 +608,18 @@ impl World {
         &mut self,
         uid: &str,
         (revision, resize): (&str, Option<&Value>),
-        done: &mut Done,
+        done: &mut WriteResults,
     ) -> Result<(), ()> {
         if resize.is_none() {
             return Ok(());
         }
-        if self.is_refused(Write::AnyResize) {
-            done.refuse(Step::Update, uid, "policy of resizes");
+        if self.is_refused(WriteKind::AnyResize) {
+            done.refuse(FailedStep::Update, uid, "policy of resizes");
             let changes = &mut self.refused.changes;
             changes.insert(uid.to_owned(), revision.to_owned());
             return Err(());
         }
-        if self.is_refused(Write::Resize) {
+        if self.is_refused(WriteKind::Resize) {
             let why = (revision.to_owned(), "no resize on this node".to_owned());
             self.refused.resizes.insert(uid.to_owned(), why);
             done.written += 1; // it goes on by another way
@@ -618,58 +629,62 @@ impl World {
     }
 
     /// Once a change was refused that others could make, theirs is tried again.
-    fn doubt(&mut self, uid: &str, revision: &str) {
+    fn note_change_refused(&mut self, uid: &str, revision: &str) {
         if self.refused.changes.contains_key(uid) {
             self.refused.accepted.remove(revision);
         }
     }
 
     /// The answer to a change of a Pod to a revision, or to its dry run.
-    fn may_change(&mut self, pod: &Pod, revision: &str, done: &mut Done) -> bool {
+    fn may_change(&mut self, pod: &Pod, revision: &str, done: &mut WriteResults) -> bool {
         let uid = &pod.metadata.uid;
-        let may = !self.is_refused(Write::PodChange) && !self.troubles.unchangeable.contains(uid);
+        let may =
+            !self.is_refused(WriteKind::PodChange) && !self.troubles.unchangeable.contains(uid);
         if may {
             self.refused.changes.remove(uid);
             self.refused.accepted.insert(revision.to_owned());
         } else {
             let what = format!("Pod {}", pod.metadata.name);
-            done.refuse(Step::Update, &what, "policy of changes");
+            done.refuse(FailedStep::Update, &what, "policy of changes");
             let changes = &mut self.refused.changes;
             changes.insert(uid.clone(), revision.to_owned());
         }
         may
     }
 
-    fn patch(&mut self, patch: PodPatch, done: &mut Done) {
+    fn patch(&mut self, patch: PodPatch, done: &mut WriteResults) {
         let name = &patch.pod.metadata.name;
         let what = format!("Pod {name}");
         let stubborn = self.troubles.stubborn.contains(&patch.pod.metadata.uid);
         let uid = &patch.pod.metadata.uid;
-        if stubborn || self.is_refused(Write::PodPatch) {
-            done.refuse(Step::Update, &what, "policy");
+        if stubborn || self.is_refused(WriteKind::PodPatch) {
+            done.refuse(FailedStep::Update, &what, "policy");
             return self.refuse_pod(uid);
         }
         if patch.deletes && !self.refused.deletions.is_empty() {
             if self.refuses_deletion(uid) {
-                done.refuse(Step::Update, &what, "policy");
+                done.refuse(FailedStep::Update, &what, "policy");
                 self.refused.deletions.insert(uid.clone());
                 return;
             }
             self.refused.deletions.remove(uid);
         }
-        let revision = patch.ahead.as_ref().map(|ahead| ahead.revision.clone());
+        let revision = patch
+            .dry_run_change
+            .as_ref()
+            .map(|ahead| ahead.revision.clone());
         if let Some(revision) = revision.or_else(|| patch.leads_to.clone())
-            && self.is_refused(Write::FailingChange)
+            && self.is_refused(WriteKind::FailingChange)
         {
-            done.refuse(Step::Update, &what, "failed calling webhook");
+            done.refuse(FailedStep::Update, &what, "failed calling webhook");
             if patch.leads_to.is_some() {
                 let changes = &mut self.refused.changes;
                 changes.insert(uid.to_owned(), revision.clone());
-                self.doubt(uid, &revision);
+                self.note_change_refused(uid, &revision);
             }
             return;
         }
-        if let Some(ahead) = &patch.ahead {
+        if let Some(ahead) = &patch.dry_run_change {
             let change = (&*ahead.revision, ahead.resize.as_ref());
             match self.try_resize(uid, change, done) {
                 Ok(()) if self.may_change(&patch.pod, &ahead.revision, done) => {}
@@ -681,14 +696,14 @@ impl World {
         }
         if let Some(revision) = patch.leads_to.clone() {
             let resize = patch.resize.as_ref();
-            if resize.is_some() && self.is_refused(Write::LateResize) {
+            if resize.is_some() && self.is_refused(WriteKind::LateResize) {
                 let why = (revision.clone(), "invalid".to_owned());
                 self.refused.resizes.insert(uid.to_owned(), why);
                 done.written += 1;
                 return;
             }
             if self.try_resize(uid, (&revision, resize), done).is_err() {
-                return self.doubt(uid, &revision);
+                return self.note_change_refused(uid, &revision);
             }
             if let Some(resize) = &patch.resize {
                 let pod = self.pods.get_mut(name).unwrap();
@@ -702,7 +717,7 @@ impl World {
             }
             // Of two requests the second may be refused.
             if !self.may_change(&patch.pod, &revision, done) {
-                return self.doubt(uid, &revision);
+                return self.note_change_refused(uid, &revision);
             }
         }
         let old = self.pods[name].clone();
@@ -715,10 +730,10 @@ impl World {
             };
         }
         match patch.ownership {
-            Ownership::Keep => {}
-            Ownership::Release => new.metadata.owner_references.clear(),
-            Ownership::Adopt => {
-                let owners = json!([owner(&self.set)]);
+            OwnershipChange::Keep => {}
+            OwnershipChange::Release => new.metadata.owner_references.clear(),
+            OwnershipChange::Adopt => {
+                let owners = json!([controller_reference(&self.set)]);
                 new.metadata.owner_references = serde_json::from_value(owners).unwrap();
             }
         }
@@ -728,7 +743,7 @@ impl World {
                 let of = of.find(|c| c.name == container["name"]).unwrap();
                 of.image = container["image"].as_str().unwrap().to_owned();
                 if self.troubles.pins_changed {
-                    of.image = pinned(&of.image);
+                    of.image = pin_image(&of.image);
                 }
             }
             new.metadata.generation += 1;
@@ -739,12 +754,12 @@ impl World {
         if self.on_plane
             && let Err(words) = self.admit(&old, &mut new, false)
         {
-            done.refuse(Step::Update, &what, &words);
+            done.refuse(FailedStep::Update, &what, &words);
             return self.refuse_pod(uid);
         }
         self.refused.pods.remove(uid);
         self.pods.insert(name.clone(), new);
-        let told = patch.told.into_iter();
+        let told = patch.success_event.into_iter();
         self.told.extend(told.map(|e| (e.reason, e.message)));
         done.written += 1;
     }

@@ -13,20 +13,20 @@ use serde_json::{Value, json};
 
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
-use crate::domain::collaset::has_name_of;
-use crate::domain::collaset::observed::{Claim, Observed, Pool, Revision};
-use crate::domain::collaset::planner::plan;
-use crate::domain::collaset::refused::Refused;
-use crate::domain::collaset::room;
-use crate::domain::collaset::status::{self, Canaries};
+use crate::domain::collaset::api_refusals::ApiRefusals;
+use crate::domain::collaset::has_name_of_set;
+use crate::domain::collaset::headroom;
+use crate::domain::collaset::observed::{InstancePool, ObservedSet, Pvc, Revision};
+use crate::domain::collaset::planner::plan_set;
+use crate::domain::collaset::status::{self, CanaryWatch};
 use crate::domain::pod::Pod;
 
 mod api;
-mod nature;
-mod plane;
+mod control_plane;
+mod environment;
 
-pub use api::{Troubles, Write};
-pub use plane::{Kubelet, Resizing};
+pub use api::{InjectedFaults, WriteKind};
+pub use control_plane::{Kubelet, Resizing};
 
 pub const UID: &str = "set-uid";
 
@@ -39,21 +39,21 @@ pub struct World {
     pub set: CollaSet,
     pub pods: BTreeMap<String, Pod>,
     pub revisions: BTreeMap<String, Revision>,
-    pub claims: BTreeMap<String, Claim>,
-    pub pool: Option<Pool>,
+    pub claims: BTreeMap<String, Pvc>,
+    pub pool: Option<InstancePool>,
     pub gone: bool,
     /// Until when Pods that have ended are left, by UID.
     pub ended_until: BTreeMap<String, u64>,
     /// Rules that cover Pods, by UID.
     pub held: BTreeMap<String, Vec<String>>,
     /// What the API server has refused.
-    pub refused: Refused,
+    pub refused: ApiRefusals,
     /// Images of which it creates no Pod.
     pub forbidden: BTreeSet<String>,
     /// Most bytes of the entries of the pool.
     pub pool_bytes: usize,
     /// What else it refuses, and what it makes of what is written.
-    pub troubles: Troubles,
+    pub troubles: InjectedFaults,
     /// What is particular of kubelets, by the UID of their Pods.
     pub kubelets: BTreeMap<String, Kubelet>,
     /// Whether lifecycle and kubelet are played step by step, see [`World::turn`].
@@ -65,7 +65,7 @@ pub struct World {
     /// What was told of the set, each reason and sentence.
     pub told: Vec<(&'static str, String)>,
     /// What the controller remembers of the Pods of a pause.
-    canaries: Canaries,
+    canaries: CanaryWatch,
     /// UIDs of the sets that have gone, and whether they have left their Pods behind.
     dead: BTreeMap<String, bool>,
     clock: u64,
@@ -98,16 +98,16 @@ impl World {
             gone: false,
             ended_until: BTreeMap::new(),
             held: BTreeMap::new(),
-            refused: Refused::default(),
+            refused: ApiRefusals::default(),
             forbidden: BTreeSet::new(),
-            pool_bytes: room::MOST,
-            troubles: Troubles::default(),
+            pool_bytes: headroom::MAX_POOL_BYTES,
+            troubles: InjectedFaults::default(),
             kubelets: BTreeMap::new(),
             on_plane: false,
             noted: (BTreeMap::new(), 0),
             noted_changes: BTreeMap::new(),
             told: Vec::new(),
-            canaries: Canaries::default(),
+            canaries: CanaryWatch::default(),
             dead: BTreeMap::new(),
             clock: 1_700_000_000_000_000_000,
         }
@@ -155,25 +155,25 @@ impl World {
         pod.controller().is_some_and(|o| o.uid == self.uid())
     }
 
-    pub fn observe(&self) -> Observed {
+    pub fn observe(&self) -> ObservedSet {
         let scale = self.set.spec.scale_strategy.clone().unwrap_or_default();
         let include = scale.pod_to_include;
         let is_orphan = |p: &&Pod| {
             p.controller().is_none()
-                && (p.label(keys::INSTANCE_ID).is_some() || !p.spec.claims.is_empty())
+                && (p.label(keys::INSTANCE_ID).is_some() || !p.spec.pvcs.is_empty())
                 && p.label(keys::ORPHANED).is_none()
-                && has_name_of("web", &p.metadata.name)
+                && has_name_of_set("web", &p.metadata.name)
         };
         let uid = self.set.metadata.uid.as_deref();
         let all = |keep: &dyn Fn(&&Pod) -> bool| {
             let managed = self.pods.values().filter(|p| p.is_managed());
             managed.filter(keep).cloned().map(Arc::new).collect()
         };
-        Observed {
+        ObservedSet {
             set: Arc::new(self.set.clone()),
             revisions: self.revisions.values().cloned().map(Arc::new).collect(),
             pods: all(&|p| self.owns(p)),
-            strangers: all(&|p| !self.owns(p) && include.contains(&p.metadata.name)),
+            pods_to_include: all(&|p| !self.owns(p) && include.contains(&p.metadata.name)),
             unmanaged: {
                 let is_asked_for = |p: &&Pod| include.contains(&p.metadata.name);
                 let unmanaged = self.pods.values().filter(is_asked_for);
@@ -182,7 +182,7 @@ impl World {
             },
             orphans: all(&is_orphan),
             mounts: self.mounts(Pod::is_managed),
-            claims: self
+            pvcs: self
                 .claims
                 .values()
                 .filter(|c| c.controller.is_none() || c.controller.as_deref() == uid)
@@ -191,7 +191,7 @@ impl World {
                 .collect(),
             pool: self.pool.clone().map(Arc::new),
             pool_bytes: self.pool_bytes,
-            refused: Refused {
+            refused: ApiRefusals {
                 undeleted: {
                     let pods = self.pods.values().filter(|pod| self.is_undeleted(pod));
                     let uids = pods.map(|pod| pod.metadata.uid.clone());
@@ -208,7 +208,7 @@ impl World {
     fn mounts(&self, keep: impl Fn(&Pod) -> bool) -> BTreeMap<String, Vec<Arc<Pod>>> {
         let mut mounts = BTreeMap::<String, Vec<Arc<Pod>>>::new();
         for pod in self.pods.values().filter(|pod| keep(pod)) {
-            for claim in &pod.spec.claims {
+            for claim in &pod.spec.pvcs {
                 mounts
                     .entry(claim.clone())
                     .or_default()
@@ -219,19 +219,19 @@ impl World {
     }
 
     pub fn tick(&mut self) -> u64 {
-        self.pass(1)
+        self.advance_time(1)
     }
 
     /// Plans, and has everything around the set react, so many times.
-    pub fn rounds(&mut self, rounds: usize) {
+    pub fn run_rounds(&mut self, rounds: usize) {
         for _ in 0..rounds {
-            self.step();
-            self.turn(u8::MAX);
+            self.run_plan();
+            self.set_mask_bits(u8::MAX);
         }
     }
 
     /// Lets so many seconds pass.
-    pub fn pass(&mut self, seconds: u64) -> u64 {
+    pub fn advance_time(&mut self, seconds: u64) -> u64 {
         self.clock += seconds * 1_000_000_000;
         self.clock
     }
@@ -241,46 +241,46 @@ impl World {
     }
 
     /// Plans and carries it out; false when there was nothing to do, or nothing that was not refused.
-    pub fn step(&mut self) -> bool {
+    pub fn run_plan(&mut self) -> bool {
         if self.gone {
             return false;
         }
-        let plan = plan(&self.observe());
-        let news = self.canaries.look(plan.pause.as_ref());
+        let plan = plan_set(&self.observe());
+        let news = self.canaries.observe_pause(plan.pause.as_ref());
         let told = plan.events.iter().chain(&news);
         let told = told.map(|e| (e.reason, e.message.clone()));
         self.told.extend(told);
-        self.carry_out(plan, usize::MAX).written > 0
+        self.apply_plan(plan, usize::MAX).written > 0
     }
 
     /// Steps until there is nothing to do, while nobody else does anything. Panics if that takes too long.
-    pub fn rest(&mut self) {
-        if !(0..20).any(|_| !self.step()) {
-            panic!("one plan after the other: {:#?}", plan(&self.observe()));
+    pub fn run_until_idle(&mut self) {
+        if !(0..20).any(|_| !self.run_plan()) {
+            panic!("one plan after the other: {:#?}", plan_set(&self.observe()));
         }
     }
 
     /// Steps, grants and lets the kubelet run until nothing happens any more. Panics if that takes too long.
     pub fn settle(&mut self) {
         for _ in 0..200 {
-            let busy = self.step();
-            if !self.surroundings() && !busy {
+            let busy = self.run_plan();
+            if !self.step_surroundings() && !busy {
                 return;
             }
         }
-        panic!("never at rest: {:#?}", plan(&self.observe()));
+        panic!("never at rest: {:#?}", plan_set(&self.observe()));
     }
 
     /// Marks a Pod terminating.
     pub fn delete(&mut self, name: &str) {
-        let due = self.due();
+        let due = self.describe_due();
         let pod = self.pods.get_mut(name).expect("is there");
         pod.metadata.deletion_timestamp.get_or_insert(due);
     }
 
     /// The deletion timestamp of a Pod that is deleted now: when its grace period ends.
-    pub fn due(&self) -> String {
-        status::time(self.clock + GRACE).to_string()
+    pub fn describe_due(&self) -> String {
+        status::condition_time(self.clock + GRACE).to_string()
     }
 
     /// Pods that are not on their way out, by instance ID.

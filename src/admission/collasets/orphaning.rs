@@ -1,0 +1,126 @@
+//! Sets that are deleted without their Pods (`--cascade=orphan`).
+
+use async_trait::async_trait;
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, Patch, PatchOperation};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::KIND;
+use crate::admission::responses;
+use crate::admission::review::{Handler, Request, Verdict};
+use crate::api::keys;
+use crate::domain::collaset::orphans_its_pods;
+
+/// Notes at a deleted set that it leaves its Pods. The garbage collector takes the finalizer off that says so, in a moment, and whoever
+/// looks later would take the set for one that is deleted with its Pods.
+pub struct OrphanAnnotator;
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ReviewedMetadata {
+    metadata: ObjectMeta,
+}
+
+#[async_trait]
+impl Handler for OrphanAnnotator {
+    async fn review(&self, request: &Request, _deadline: Instant) -> Verdict {
+        let read = |raw| responses::parse_object::<ReviewedMetadata>(raw, KIND);
+        let (old, new) = match (
+            read(request.old_object.as_deref()),
+            read(request.object.as_deref()),
+        ) {
+            (Ok(old), Ok(new)) => (old.metadata, new.metadata),
+            (Err(denial), _) | (_, Err(denial)) => return denial,
+        };
+        let noted = new.annotations.as_ref();
+        let is_noted = noted.and_then(|all| all.get(keys::LEAVES_ITS_PODS)) == old.uid.as_ref();
+        if !orphans_its_pods(&old) || is_noted {
+            return Verdict::allow();
+        }
+        let mut patch = Vec::new();
+        let mut add = |path: &[&str], value| {
+            let path = PointerBuf::from_tokens(path.iter().copied());
+            patch.push(PatchOperation::Add(AddOperation { path, value }));
+        };
+        if noted.is_none() {
+            add(&["metadata", "annotations"], json!({}));
+        }
+        let note = ["metadata", "annotations", keys::LEAVES_ITS_PODS];
+        add(&note, json!(old.uid));
+        Verdict::allow().with_patch(Patch(patch))
+    }
+
+    fn fallback(&self, _request: &Request, why: &str) -> Verdict {
+        responses::deny_unchecked("the deletion of the CollaSet without its Pods", why) // the collector tries again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::Value;
+
+    use super::*;
+
+    async fn annotated_patch(old: &Value, new: &Value) -> Value {
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u", "operation": "UPDATE", "namespace": "shop", "name": "web",
+                "kind": { "group": "apps.kusionstack.io", "version": "v1alpha1", "kind": "CollaSet" },
+                "resource": { "group": "apps.kusionstack.io", "version": "v1alpha1", "resource": "collasets" },
+                "object": { "metadata": new }, "oldObject": { "metadata": old },
+            },
+        });
+        let request = Request::parse(review.to_string().as_bytes()).unwrap();
+        let verdict = OrphanAnnotator.review(&request, Instant::now()).await;
+        assert!(verdict.is_allowed());
+        let mut object = json!({ "metadata": new });
+        let patch = verdict.patch().cloned().unwrap_or_default();
+        json_patch::patch(&mut object, &patch).unwrap();
+        object["metadata"]["annotations"].take()
+    }
+
+    #[tokio::test]
+    async fn deletion_without_pods_is_noted_and_stays_so() {
+        let metadata = |deleted: bool, finalizers: &[&str], annotations: Value| {
+            let at = deleted.then_some("2026-01-01T00:00:00Z");
+            json!({
+                "name": "web", "uid": "1", "deletionTimestamp": at, "finalizers": finalizers, "annotations": annotations,
+            })
+        };
+        let note = json!({ keys::LEAVES_ITS_PODS: "1" });
+        let (orphans, others) = (["a", "orphan"], ["a"]);
+        let gone = |annotations| metadata(true, &others, annotations);
+        let going = metadata(true, &orphans, Value::Null);
+        assert_eq!(annotated_patch(&going, &gone(Value::Null)).await, note);
+        let mut both = note.clone();
+        both["b"] = json!("c");
+        assert_eq!(
+            annotated_patch(&going, &gone(json!({ "b": "c" }))).await,
+            both
+        );
+        assert_eq!(
+            annotated_patch(&gone(note.clone()), &gone(Value::Null)).await,
+            note
+        );
+        assert_eq!(
+            annotated_patch(&gone(note.clone()), &gone(note.clone())).await,
+            note
+        );
+        // The note of another set, and a set that is not deleted.
+        let foreign = json!({ keys::LEAVES_ITS_PODS: "2" });
+        assert_eq!(
+            annotated_patch(&gone(foreign.clone()), &gone(foreign.clone())).await,
+            foreign
+        );
+        let there = metadata(false, &orphans, note.clone());
+        assert_eq!(
+            annotated_patch(&there, &metadata(false, &others, Value::Null)).await,
+            Value::Null
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! CollaSets that are too large to be judged: what is parsed of a template takes many times its bytes.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::admission::review::{Request, Verdict};
+
+/// As much as tells whether there is anything to judge; nothing is copied.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SpecOutline<'a> {
+    #[serde(borrow)]
+    metadata: Option<OutlineMetadata<'a>>,
+    #[serde(borrow)]
+    spec: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct OutlineMetadata<'a> {
+    #[serde(borrow)]
+    deletion_timestamp: Option<&'a RawValue>,
+}
+
+/// The verdict on a CollaSet of more than `limit` bytes; `None` where it is not as large. It can only be stored if it was
+/// before there was a limit, and then everything but its spec can still be changed.
+pub(super) fn check_review_size(request: &Request, limit: usize) -> Option<Verdict> {
+    let size = request.object.as_deref()?.get().len();
+    (size > limit).then(|| {
+        let problem = format!(
+            "has {size} bytes, managedFields included; at most {limit} are allowed (--max-collaset-bytes). Make its \
+             templates smaller, for example by ConfigMaps"
+        );
+        deny_spec_change(request, problem)
+    })
+}
+
+/// The verdict on a CollaSet that takes more memory than any review may.
+pub(super) fn deny_excessive(request: &Request, why: &str) -> Verdict {
+    deny_spec_change(request, format!("{why}; make the templates smaller"))
+}
+
+/// Refuses what would have to be judged.
+fn deny_spec_change(request: &Request, problem: String) -> Verdict {
+    let object = request.object.as_deref();
+    let old = request.old_object.as_deref();
+    match object.is_none_or(|object| is_size_irrelevant(object, old)) {
+        true => Verdict::allow(),
+        false => {
+            let message = format!("CollaSet: {problem}");
+            Verdict::deny(413, "RequestEntityTooLarge", message)
+        }
+    }
+}
+
+fn is_size_irrelevant(object: &RawValue, old: Option<&RawValue>) -> bool {
+    let Some(new) = parse_outline(object) else {
+        return false;
+    };
+    let deleted = new.metadata.is_some_and(|m| m.deletion_timestamp.is_some());
+    // The API server writes both in the same way.
+    let same = |old: SpecOutline<'_>| old.spec.map(RawValue::get) == new.spec.map(RawValue::get);
+    deleted || old.and_then(parse_outline).is_some_and(same)
+}
+
+fn parse_outline(object: &RawValue) -> Option<SpecOutline<'_>> {
+    serde_json::from_str(object.get()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(size: usize, finalizer: &str) -> Value {
+        json!({
+            "metadata": { "namespace": "shop", "name": "web", "finalizers": [finalizer] },
+            "spec": { "template": "x".repeat(size) },
+        })
+    }
+
+    fn request(object: &Value, old: &Value) -> Request {
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u", "operation": "UPDATE", "namespace": "shop", "name": "web",
+                "kind": { "group": "apps.kusionstack.io", "version": "v1alpha1", "kind": "CollaSet" },
+                "resource": { "group": "apps.kusionstack.io", "version": "v1alpha1", "resource": "collasets" },
+                "object": object, "oldObject": old,
+            },
+        });
+        Request::parse(review.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_large_collaset_is_refused_and_a_small_one_judged() {
+        let small = object(100, "a");
+        assert!(check_review_size(&request(&small, &Value::Null), 1_000).is_none());
+        let large = object(1_000, "a");
+        for old in [Value::Null, small.clone()] {
+            let denied = check_review_size(&request(&large, &old), 1_000).unwrap();
+            assert_eq!((denied.is_allowed(), denied.code()), (false, 413));
+            assert!(denied.message().contains("--max-collaset-bytes"));
+        }
+        assert!(check_review_size(&request(&small, &large), 1_000).is_none());
+    }
+
+    #[test]
+    fn whatever_leaves_the_spec_alone_stays_possible() {
+        let (old, new) = (object(1_000, "a"), object(1_000, "b"));
+        assert!(
+            check_review_size(&request(&new, &old), 1_000)
+                .unwrap()
+                .is_allowed()
+        );
+        let (old, mut gone) = (object(1_000, "a"), object(2_000, "a"));
+        gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert!(
+            check_review_size(&request(&gone, &old), 1_000)
+                .unwrap()
+                .is_allowed()
+        );
+        assert!(deny_excessive(&request(&gone, &old), "why").is_allowed());
+        assert_eq!(
+            deny_excessive(&request(&new, &object(5, "a")), "why").code(),
+            413
+        );
+    }
+}

@@ -1,0 +1,55 @@
+//! Whether anything bounds how many Pods an update takes away at a time.
+
+use std::collections::BTreeMap;
+
+use crate::api::collaset::CollaSetSpec;
+use crate::api::keys;
+use crate::cluster::index::Index;
+use crate::domain::collaset::strategy::{ResolvedStrategy, UpdatePolicy, UpdateScope};
+
+/// That all Pods would be updated at once, where the spec begins to say so. Of the rules only those count that this replica knows: it
+/// is a hint, and no verdict.
+pub fn unbounded_update_warning(
+    index: &Index,
+    namespace: &str,
+    old: Option<&CollaSetSpec>,
+    new: &CollaSetSpec,
+) -> Option<String> {
+    if !is_unbounded(new)
+        || old.is_some_and(is_unbounded)
+        || has_availability_rule(index, namespace, new)
+    {
+        return None;
+    }
+    Some(
+        "spec.updateStrategy.maxUnavailable: is not set, and no PodTransitionRule with an availablePolicy selects the Pods, so a change \
+         of spec.template updates all Pods at once; set it, or apply a rule"
+            .to_owned(),
+    )
+}
+
+/// Whether the spec has an update take all Pods at once. With `Replace` new Pods come first.
+fn is_unbounded(spec: &CollaSetSpec) -> bool {
+    let strategy = ResolvedStrategy::from_spec(spec);
+    strategy.replicas > 1
+        && strategy.max_unavailable.is_none()
+        && strategy.policy != UpdatePolicy::Replace
+        && strategy.steps.is_empty()
+        && matches!(strategy.scope, UpdateScope::Partition(0))
+}
+
+/// Whether a rule limits how many of the Pods of the template are unavailable.
+fn has_availability_rule(index: &Index, namespace: &str, spec: &CollaSetSpec) -> bool {
+    let labels = spec.template["metadata"]["labels"].as_object();
+    let labels = labels.into_iter().flatten();
+    let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    let mut labels: BTreeMap<String, String> = labels.collect();
+    labels.insert(keys::CONTROL.to_owned(), keys::CONTROL_VALUE.to_owned());
+    let state = index.read();
+    let rules = state.namespace(namespace).into_iter();
+    let mut rules = rules.flat_map(|home| home.rules.values());
+    rules.any(|entry| {
+        let rules = &entry.snapshot.rules;
+        rules.covers_labels(&labels) && rules.may_limit_labels(&labels)
+    })
+}

@@ -1,0 +1,277 @@
+//! GraceDelete (contract 4.4): with the feature gate a deletion or an eviction starts the lifecycle of the Pod, is denied
+//! until that has taken it off traffic, and is admitted then.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::bypass::{Approval, BypassCheck};
+use super::context::Context;
+use super::exempt::CONTROLLER_MANAGER;
+use super::review::{Operation as Asked, Request, Verdict};
+use super::{denial, rule_check};
+use crate::apirequest::{self, Failure};
+use crate::cluster::{pods, scalein};
+use crate::domain::deletion::DeletionOptions;
+use crate::domain::grace_delete::{self, DeletionRequest};
+use crate::domain::pod::Pod;
+use crate::ledger::protocol::Operation;
+
+/// Writes of the mark before a Pod that changes all the time is given up.
+const MAX_MARK_WRITES: u32 = 5;
+
+/// Whether a deletion has to go through the lifecycle of this Pod, and has not yet.
+pub fn is_lifecycle_due(enabled: bool, pod: &Pod) -> bool {
+    enabled && grace_delete::has_lifecycle(pod) && !grace_delete::permits_deletion(pod)
+}
+
+/// Whether the Pod goes through its lifecycle already because of a deletion or an eviction.
+pub fn is_lifecycle_running(enabled: bool, pod: &Pod) -> bool {
+    enabled && grace_delete::is_deletion_requested(pod)
+}
+
+/// The verdict on a Delete or an Evict for which [`is_due`] holds: a bypass admits it, anything else starts the lifecycle, by
+/// the label that the controller of deletions waits for. `wishes` are those of the request.
+pub async fn decide_deletion(
+    appeal: &BypassCheck<'_>,
+    pod: &Arc<Pod>,
+    operation: Operation,
+    wishes: DeletionOptions,
+) -> Verdict {
+    let context = appeal.context;
+    let name = &pod.metadata.name;
+    let mut note = None;
+    if appeal.is_requested() {
+        match bypass_lifecycle(appeal, pod, operation).await {
+            Ok(verdict) => return verdict,
+            Err(said) => note = said,
+        }
+    }
+    if !pod.is_available()
+        && !grace_delete::is_deletion_requested(pod)
+        && let Err(refused) = appeal.admit_unavailable(pod).await
+    {
+        return refused.to_verdict(name, (context.now)());
+    }
+    let scaled_in_by = scaling_in_owner(appeal, pod);
+    if scaled_in_by.is_some()
+        && let Some(refused) = refuse_excess_scale_in(appeal, pod)
+    {
+        return refused;
+    }
+    let asked = DeletionRequest {
+        scaled_in_by,
+        wishes,
+    };
+    let wanted = DeletionOptions::from_pod(pod).merge_later(&asked.wishes);
+    let is_news =
+        !grace_delete::is_deletion_requested(pod) || wanted != DeletionOptions::from_pod(pod);
+    if is_news
+        && !appeal.dry_run
+        && let Some(refused) = dry_run_deletion(appeal, pod, operation, &wanted).await
+    {
+        return refused;
+    }
+    let pod = match mark_for_deletion(appeal, pod, &asked).await {
+        Ok(Some(pod)) => pod,
+        Ok(None) => return Verdict::allow().with_audit("free", "pod-not-found"), // the request itself answers 404
+        Err(why) => {
+            let message = format!(
+                "the deletion of Pod {name} through its lifecycle could not be begun: {why}; try again in a moment"
+            );
+            return Verdict::deny(
+                denial::TOO_MANY_REQUESTS.0,
+                denial::TOO_MANY_REQUESTS.1,
+                message,
+            )
+            .with_audit("held", "lifecycle-not-begun");
+        }
+    };
+    let mut text = grace_delete::deletion_refusal(&pod);
+    if operation == Operation::Evict {
+        text = format!("Pod {name} is being drained: {text}");
+    }
+    if let Some(note) = note {
+        text = format!("{text}; {note}");
+    }
+    Verdict::deny(
+        denial::TOO_MANY_REQUESTS.0,
+        denial::TOO_MANY_REQUESTS.1,
+        text,
+    )
+    .with_audit("held", "lifecycle-under-way")
+}
+
+/// Admits without the lifecycle what the user may have without it: who has the verb on every rule object that covers the Pod,
+/// or on all of the namespace where none does. A claim that can't be given is a denial. The error says why the user may not.
+async fn bypass_lifecycle(
+    appeal: &BypassCheck<'_>,
+    pod: &Arc<Pod>,
+    operation: Operation,
+) -> Result<Verdict, Option<String>> {
+    let context = appeal.context;
+    // The user needs the right on every rule object, also on one that the cache does not know yet.
+    let rules = match rule_check::covering_rules(context, pod, appeal.deadline).await {
+        Ok(rules) => rules,
+        Err(denied) => {
+            return Ok(denial::denied_to_verdict(
+                &pod.metadata.name,
+                &denied,
+                (context.now)(),
+            ));
+        }
+    };
+    let past = rules.into_iter().map(|rule| rule.name).collect();
+    appeal.may_bypass_all(&past).await?;
+    let mut leave = match pod.is_available() {
+        true => {
+            let disruption = context.new_disruption(pod, operation);
+            match appeal.claim_or_bypass(disruption).await {
+                Ok(leave) => leave,
+                Err(refused) => {
+                    return Ok(refused.to_verdict(&pod.metadata.name, (context.now)()));
+                }
+            }
+        }
+        false => Approval::default(),
+    };
+    let verdict = match leave.claims.is_empty() {
+        true => Verdict::allow(),
+        false => Verdict::allow().with_audit("claimed", operation.as_str()),
+    };
+    leave.without_lifecycle = true;
+    leave.bypassed_checks = &past - &leave.bypassed_rules;
+    appeal.announce_bypass(
+        pod,
+        &leave.bypassed_checks,
+        "without the lifecycle that comes before it, under",
+    );
+    if past.is_empty() {
+        appeal.announce_pod_bypass(pod, "without the lifecycle that comes before it");
+    }
+    Ok(leave.audit_bypass(verdict, appeal))
+}
+
+/// The ReplicaSet, or ReplicationController, that asks for the deletion of its Pod because it is to have fewer. Where all controllers
+/// share one identity, the number of Pods tells whether it is the owner that asks.
+fn scaling_in_owner(appeal: &BypassCheck<'_>, pod: &Pod) -> Option<String> {
+    let owner = pod.controller()?;
+    let own = match owner.kind.as_str() {
+        "ReplicaSet" => "system:serviceaccount:kube-system:replicaset-controller",
+        "ReplicationController" => "system:serviceaccount:kube-system:replication-controller",
+        _ => return None,
+    };
+    let asks = match appeal.request.user_info.username.as_str() {
+        CONTROLLER_MANAGER => {
+            let state = appeal.context.index.read();
+            let home = state.namespace(&pod.metadata.namespace)?;
+            grace_delete::scale_in_replica_set(pod) == Some(&owner.uid)
+                || home.most_surplus(&owner.uid) > 0
+        }
+        user => user == own,
+    };
+    asks.then(|| owner.uid.clone())
+}
+
+/// The refusal of a Pod for whose deletion its owner asks, where as many others are to go already as the owner has too many. The owner
+/// tries again, perhaps with another Pod: each further Pod would go off traffic for nothing.
+fn refuse_excess_scale_in(appeal: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict> {
+    let owner = pod.controller()?;
+    if grace_delete::is_deletion_requested(pod) {
+        return None;
+    }
+    let state = appeal.context.index.read();
+    let home = state.namespace(&pod.metadata.namespace)?;
+    let others = scalein::others_chosen(home, &owner.uid, pod, appeal.context.now_nanos())?;
+    let message = format!(
+        "Pod {} stays: {} {} deletes as many Pods as it has too many, and {others} others go through their lifecycle for that",
+        pod.metadata.name, owner.kind, owner.name
+    );
+    let (code, reason) = denial::TOO_MANY_REQUESTS;
+    Some(Verdict::deny(code, reason, message).with_audit("held", "others-are-chosen"))
+}
+
+/// Whether a request is the dry run by which this program asks what others say to a deletion or an eviction: nothing is held
+/// then.
+pub async fn is_own_dry_run(context: &Context, request: &Request, deadline: Instant) -> bool {
+    let is_eviction =
+        request.operation == Asked::Create && request.sub_resource.as_deref() == Some("eviction");
+    if !request.dry_run || !(is_eviction || request.operation == Asked::Delete) {
+        return false;
+    }
+    let name = timeout_at(deadline, context.identity.name(&context.client)).await;
+    matches!(name, Ok(Ok(name)) if name == request.user_info.username)
+}
+
+/// The denial of a deletion that a policy or another webhook would not let pass when the lifecycle has come to it. Whoever
+/// looks at the user sees the server's there.
+async fn dry_run_deletion(
+    appeal: &BypassCheck<'_>,
+    pod: &Pod,
+    operation: Operation,
+    wishes: &DeletionOptions,
+) -> Option<Verdict> {
+    let client = &appeal.context.client;
+    let ask = async {
+        pods::may_delete(client, pod, wishes).await?;
+        // What judges an eviction sees no DELETE, and is not asked before this program has answered.
+        match operation {
+            Operation::Evict => pods::may_evict(client, pod).await,
+            _ => Ok(()),
+        }
+    };
+    let name = &pod.metadata.name;
+    match apirequest::by(appeal.deadline, ask).await {
+        Ok(()) => None,
+        // The Pod of this UID is gone, as the request itself will find.
+        Err(Failure::Answered(status)) if matches!(status.code, 404 | 409) => None,
+        Err(Failure::Answered(status)) if (400..500).contains(&status.code) => {
+            let message = format!(
+                "Pod {name} can't be deleted through its lifecycle: {}",
+                status.message
+            );
+            let denied = Verdict::deny(status.code, "Forbidden", message);
+            Some(denied.with_audit("held", "deletion-refused-by-others"))
+        }
+        Err(failure) => {
+            let why = failure.text();
+            let message = format!(
+                "whether Pod {name} may be deleted could not be asked: {why}; try again in a moment"
+            );
+            let (code, reason) = denial::TOO_MANY_REQUESTS;
+            Some(Verdict::deny(code, reason, message).with_audit("held", "lifecycle-not-begun"))
+        }
+    }
+}
+
+/// Marks the Pod as to be deleted, if it is not marked yet; the Pod as it is then, `None` if it is gone.
+async fn mark_for_deletion(
+    appeal: &BypassCheck<'_>,
+    pod: &Arc<Pod>,
+    asked: &DeletionRequest,
+) -> Result<Option<Arc<Pod>>, String> {
+    let context = appeal.context;
+    let mut pod = Arc::clone(pod);
+    for _ in 0..MAX_MARK_WRITES {
+        let metadata = grace_delete::deletion_request_metadata(&pod, asked, context.now_nanos());
+        let Some(metadata) = metadata.filter(|_| !appeal.dry_run) else {
+            return Ok(Some(pod));
+        };
+        let write = pods::patch_metadata(&context.client, &pod, metadata);
+        match apirequest::by(appeal.deadline, write).await {
+            Ok(written) => return Ok(Some(Arc::new(written))),
+            Err(failure) if failure.code() == Some(404) => return Ok(None),
+            Err(failure) if failure.code() == Some(409) => {}
+            Err(failure) => return Err(failure.text()),
+        }
+        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+        let read = pods::get(&context.client, namespace, name);
+        let found = apirequest::by(appeal.deadline, read).await;
+        match found.map_err(|failure| failure.text())? {
+            Some(found) if found.metadata.uid == pod.metadata.uid => pod = Arc::new(found),
+            Some(_) => return Err("another Pod has taken its name".to_owned()),
+            None => return Ok(None),
+        }
+    }
+    Err("the Pod changes too often".to_owned())
+}

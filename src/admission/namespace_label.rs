@@ -1,0 +1,65 @@
+//! Marks the namespace of a rule before the rule is stored.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, Patch, PatchParams};
+
+use super::context::Context;
+use crate::api::keys;
+use crate::cluster::path;
+use crate::domain::rules::enforcement::{self, NamespaceEnforcement, ObservedNamespace};
+
+/// Patches that are tried. A mutating policy of somebody else may take the label off whatever is patched.
+const MAX_PATCHES: usize = 5;
+
+/// Returns when the namespace has at least this mark, at a version that was written during this call.
+///
+/// A namespace that is marked already is written, too. The leader takes a mark off on condition of the resourceVersion
+/// that it has seen, and this write makes that condition fail (ADR 4).
+///
+/// The cache only says whether the mark is likely to be there: what counts is the API server's answer. So there is one
+/// request, and two if the cache is behind.
+///
+/// # Errors
+/// When the API server refuses a patch, for example because the namespace does not exist, or stores each without the label.
+pub async fn ensure_namespace_label(
+    context: &Context,
+    name: &str,
+    mark: NamespaceEnforcement,
+) -> kube::Result<()> {
+    let name = path::checked(name)?;
+    let namespaces: Api<Namespace> = Api::all(context.client.clone());
+    let params = PatchParams::default();
+    let mut known = context.index.read().namespace(name).and_then(|n| n.seen());
+    for _ in 0..MAX_PATCHES {
+        let patch = Patch::Merge(enforcement::admission_patch(
+            known.as_ref(),
+            mark,
+            &unique_stamp(),
+        ));
+        match namespaces.patch_metadata(name, &params, &patch).await {
+            Ok(namespace) => {
+                let written = namespace.metadata;
+                let labels = written.labels.unwrap_or_default();
+                if NamespaceEnforcement::from_labels(&labels) >= mark {
+                    return Ok(());
+                }
+                let uid = written.uid.unwrap_or_default();
+                let version = written.resource_version.and_then(|v| v.parse().ok());
+                known = ObservedNamespace::new(&uid, version.unwrap_or_default(), &labels);
+            }
+            Err(kube::Error::Api(status)) if status.is_conflict() => known = None,
+            Err(error) => return Err(error),
+        }
+    }
+    let message = format!(
+        "the API server stores it without the label {}, or others keep writing it",
+        keys::NAMESPACE_HAS_RULES
+    );
+    Err(kube::Error::Service(message.into()))
+}
+
+/// A value that no other call makes: a patch that changes nothing would leave the resourceVersion as it is.
+fn unique_stamp() -> String {
+    format!("{}-{:016x}", Timestamp::now(), rand::random::<u64>())
+}

@@ -1,0 +1,155 @@
+//! Deletions by the garbage collector of PersistentVolumeClaims that outlast their CollaSet. In a foreground deletion of the set the collector
+//! deletes every object that the set owns at once, before the controller can release a claim.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::is_namespace_terminating;
+use crate::admission::context::Context;
+use crate::admission::exempt::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR};
+use crate::admission::responses;
+use crate::admission::review::{Handler, Request, Verdict};
+use crate::api::keys;
+use crate::apirequest;
+use crate::cluster::path::{self, Objects};
+use crate::domain::collaset::orphans_its_pods;
+use crate::domain::pod::{Metadata, Owner};
+
+/// What could not be checked.
+const CHECKED_SUBJECT: &str = "whether the PersistentVolumeClaim outlasts its CollaSet";
+
+/// Decides deletions of claims by the garbage collector, which retries a denied deletion.
+pub struct PvcCollectionValidator(pub Arc<Context>);
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ReviewedPvc {
+    metadata: Metadata,
+}
+
+/// A CollaSet. The spec is not typed, because a set whose spec can't be read is deleted too.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OwnerCollaSet {
+    metadata: ObjectMeta,
+    spec: Value,
+}
+
+#[async_trait]
+impl Handler for PvcCollectionValidator {
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        let old = request.old_object.as_deref();
+        let claim = match responses::parse_object::<ReviewedPvc>(old, "PersistentVolumeClaim") {
+            Ok(claim) => claim.metadata,
+            Err(denial) => return denial,
+        };
+        let goes = claim.deletion_timestamp.is_some()
+            || is_namespace_terminating(&self.0, &request.namespace);
+        let collectors = [GARBAGE_COLLECTOR, CONTROLLER_MANAGER];
+        if goes || !collectors.contains(&&*request.user_info.username) {
+            return Verdict::allow();
+        }
+        let owners = claim.owner_references.iter();
+        for owner in owners.filter(|owner| owner.is_collaset()) {
+            let read = self.read_collaset(&request.namespace, owner);
+            let set = match apirequest::by(deadline, read).await {
+                Ok(set) => set.filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid)),
+                Err(failure) => return self.fallback(request, &failure.text()),
+            };
+            if let Some(why) = set.and_then(|set| retention_reason(&claim, &set)) {
+                let message = format!(
+                    "PersistentVolumeClaim {} stays: {why} of CollaSet {}, which takes its owner reference off",
+                    request.name, owner.name
+                );
+                return Verdict::deny(403, "Forbidden", message);
+            }
+        }
+        Verdict::allow()
+    }
+
+    fn fallback(&self, _request: &Request, why: &str) -> Verdict {
+        responses::deny_unchecked(CHECKED_SUBJECT, why)
+    }
+}
+
+impl PvcCollectionValidator {
+    /// The set that an owner reference names, read from the API server.
+    async fn read_collaset(
+        &self,
+        namespace: &str,
+        owner: &Owner,
+    ) -> Result<Option<OwnerCollaSet>, kube::Error> {
+        let name = path::checked_name(&owner.name)?;
+        let api = format!("/apis/{}/{}", keys::GROUP, keys::VERSION);
+        let read = Objects::of(&api, namespace, "collasets")?.get(name)?;
+        match self.0.client.request(read).await {
+            Ok(set) => Ok(Some(set)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Why a claim outlasts the set that owns it; `None` if it does not.
+fn retention_reason(claim: &Metadata, set: &OwnerCollaSet) -> Option<&'static str> {
+    let policy = "/scaleStrategy/persistentVolumeClaimRetentionPolicy/whenDeleted";
+    let kept_for = claim.labels.get(keys::KEPT_FOR);
+    if set.metadata.deletion_timestamp.is_none() || orphans_its_pods(&set.metadata) {
+        Some("it is")
+    } else if set.spec.pointer(policy) == Some(&Value::from("Retain")) {
+        Some("by whenDeleted Retain it outlasts the deletion")
+    } else {
+        let is_kept = kept_for.is_some() && kept_for == set.metadata.uid.as_ref();
+        is_kept.then_some("by its label kept-for it outlasts the deletion")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn is_retained(claim: Value, set: Value) -> bool {
+        let claim = serde_json::from_value(claim).unwrap();
+        let set = serde_json::from_value(set).unwrap();
+        retention_reason(&claim, &set).is_some()
+    }
+
+    #[test]
+    fn claim_outlasts_a_set_that_retains_or_keeps_it_or_stays_itself() {
+        let at = "2026-01-01T00:00:00Z";
+        let set = |metadata: Value, policy: Value| {
+            let mut set = json!({
+                "metadata": { "uid": "1", "deletionTimestamp": at, "finalizers": ["foregroundDeletion"] },
+                "spec": { "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": policy } },
+            });
+            json_patch::merge(&mut set["metadata"], &metadata);
+            set
+        };
+        let kept = json!({ "labels": { (keys::KEPT_FOR): "1" } });
+        let other = json!({ "labels": { (keys::KEPT_FOR): "2" } });
+        let same = json!({});
+        let retain = json!({ "whenDeleted": "Retain", "whenScaled": "Delete" });
+        let delete = json!({ "whenDeleted": "Delete", "whenScaled": "Retain" });
+        for policy in [&delete, &json!(null), &json!(7)] {
+            assert!(!is_retained(json!({}), set(same.clone(), policy.clone())));
+            assert!(!is_retained(
+                other.clone(),
+                set(same.clone(), policy.clone())
+            ));
+            assert!(is_retained(kept.clone(), set(same.clone(), policy.clone())));
+        }
+        assert!(is_retained(json!({}), set(same, retain)));
+        let there = json!({ "deletionTimestamp": null });
+        assert!(is_retained(json!({}), set(there, delete.clone())));
+        let leaves = json!({ "finalizers": ["orphan"] });
+        assert!(is_retained(json!({}), set(leaves, delete)));
+    }
+}

@@ -1,0 +1,137 @@
+//! Deletion of PersistentVolumeClaims that are Pending: a Pod that mounts one would wait for it for ever. (The API
+//! server's own protection holds a claim only once such a Pod is on a node.)
+
+mod garbage_collection;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use tokio::time::Instant;
+
+use super::context::Context;
+use super::responses;
+use super::review::{Handler, Request, Verdict};
+use crate::api::keys;
+use crate::apirequest;
+use crate::cluster::path;
+pub use garbage_collection::PvcCollectionValidator;
+
+/// Instances of one ID that are looked at: each is of another CollaSet of the namespace.
+const MAX_PODS_LISTED: u32 = 500;
+
+/// Decides deletions of claims.
+pub struct PvcDeletionValidator(pub Arc<Context>);
+
+#[async_trait]
+impl Handler for PvcDeletionValidator {
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        let old = request.old_object.as_deref();
+        let claim =
+            match responses::parse_object::<PersistentVolumeClaim>(old, "PersistentVolumeClaim") {
+                Ok(claim) => claim,
+                Err(denial) => return denial,
+            };
+        let status = claim.status.as_ref();
+        let pending = status.and_then(|s| s.phase.as_deref()) == Some("Pending");
+        let terminating = claim.metadata.deletion_timestamp.is_some()
+            || is_namespace_terminating(&self.0, &request.namespace);
+        let Some(id) = claim.labels().get(keys::INSTANCE_ID) else {
+            return Verdict::allow();
+        };
+        if !pending || terminating {
+            return Verdict::allow();
+        }
+        match apirequest::by(deadline, self.find_mounting_pod(request, &claim, id)).await {
+            Ok(None) => Verdict::allow(),
+            Ok(Some(pod)) => {
+                let message = format!(
+                    "PersistentVolumeClaim {} is Pending and Pod {pod} mounts it (delete pending mounted pvc is not \
+                     allowed); delete the Pod first, or wait until the claim is bound",
+                    request.name
+                );
+                Verdict::deny(403, "Forbidden", message)
+            }
+            Err(failure) => self.fallback(request, &failure.text()),
+        }
+    }
+
+    fn fallback(&self, _request: &Request, why: &str) -> Verdict {
+        Verdict::allow().with_audit("unchecked", why) // as with a dead server
+    }
+}
+
+impl PvcDeletionValidator {
+    /// A living Pod of the same instance ID that mounts the claim.
+    async fn find_mounting_pod(
+        &self,
+        request: &Request,
+        claim: &PersistentVolumeClaim,
+        id: &str,
+    ) -> kube::Result<Option<String>> {
+        let pods: Api<Pod> = path::namespaced(&self.0.client, &request.namespace)?;
+        let params = ListParams::default()
+            .labels(&format!("{}={id}", keys::INSTANCE_ID))
+            .limit(MAX_PODS_LISTED);
+        let name = claim.name_any();
+        let found = pods.list(&params).await?;
+        let holder = found
+            .items
+            .into_iter()
+            .find(|p| is_live(p) && mounts_pvc(p, &name));
+        Ok(holder.map(|pod| pod.name_any()))
+    }
+}
+
+/// Whether the cache shows that a namespace is being deleted, with everything in it.
+fn is_namespace_terminating(context: &Context, namespace: &str) -> bool {
+    let index = context.index.read();
+    let home = index.namespace(namespace);
+    home.is_some_and(|home| home.terminating_since.is_some())
+}
+
+fn is_live(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn mounts_pvc(pod: &Pod, claim: &str) -> bool {
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    volumes
+        .filter_map(|v| v.persistent_volume_claim.as_ref())
+        .any(|source| source.claim_name == claim)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_living_pod_that_mounts_the_claim_waits_for_it() {
+        let pod = |part: serde_json::Value| -> Pod {
+            let volumes = json!([
+                { "name": "tmp", "emptyDir": {} },
+                { "name": "data", "persistentVolumeClaim": { "claimName": "data-1" } },
+            ]);
+            let mut pod = json!({ "metadata": { "name": "p" }, "spec": { "containers": [], "volumes": volumes } });
+            json_patch::merge(&mut pod, &part);
+            serde_json::from_value(pod).unwrap()
+        };
+        let waiting = pod(json!({ "status": { "phase": "Pending" } }));
+        assert!(
+            is_live(&waiting) && mounts_pvc(&waiting, "data-1") && !mounts_pvc(&waiting, "data-2")
+        );
+        assert!(!mounts_pvc(
+            &pod(json!({ "spec": { "volumes": null } })),
+            "data-1"
+        ));
+        assert!(!is_live(&pod(json!({ "status": { "phase": "Failed" } }))));
+        let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+        assert!(!is_live(&pod(going)));
+    }
+}

@@ -1,0 +1,526 @@
+//! What an UPDATE of a Pod does to its containers or to the Pod itself, beyond its labels: the disruptions that need a
+//! claim each. docs/pod-writes.md lists every write, held or not, with the reason.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::admission::context::{Context, MAX_OWNER_LOOKUPS};
+use crate::cluster::presence::Presence;
+use crate::domain::inplace::{self, InPlaceRestart};
+use crate::domain::lifecycle::is_held_offline;
+use crate::domain::lifecycle::restarts::PendingRestarts;
+use crate::domain::ownership;
+use crate::domain::pod::Pod;
+use crate::ledger::commit::Disruption;
+use crate::ledger::protocol::Operation;
+
+/// The disruptions that an UPDATE brings, each to be claimed for. Owners that are not in the cache are looked up until
+/// `deadline`. A new owner that cannot be read counts as absent, an old one as present.
+pub async fn update_disruptions(
+    context: &Context,
+    old: &Arc<Pod>,
+    new: &Pod,
+    deadline: Instant,
+) -> Vec<Disruption> {
+    let mut found = Vec::new();
+    if let Some(change) = in_place_restart(context, old, new) {
+        let mut disruption = context.new_disruption(old, Operation::InPlace);
+        disruption.detail.target = Some(change.target);
+        disruption.detail.containers = change.containers;
+        let is_off = is_offline_throughout(old, new) && !old.is_available();
+        if is_off || inplace::withdraws_deferred_resize(old, new) {
+            // The rules have let the operation begin, and the claim only keeps the place until the restart. Or the Pod has its place, which
+            // it gives back.
+            let rules = context.index.rules_of(old);
+            disruption.beyond = rules.into_iter().map(|rule| rule.name).collect();
+        }
+        found.push(disruption);
+    }
+    if let Some(seconds) = lowered_deadline(old, new) {
+        let mut disruption = context.new_disruption(old, Operation::Deadline);
+        disruption.detail.target = Some(seconds.to_string());
+        found.push(disruption);
+    }
+    if let Some(reowned) = ownership::owner_change(old, new) {
+        let mut left = MAX_OWNER_LOOKUPS;
+        // What is unknown lets the write claim: such an owner is not there to keep the Pod, and was there to replace it.
+        let lives =
+            look_up_owners(context, new, deadline, &mut left).await == OwnerLookup::OneIsHere;
+        // No claim saves a Pod from the garbage collector, but an owner that exists does.
+        let saves = lives
+            && look_up_owners(context, old, deadline, &mut left).await == OwnerLookup::AllAreGone;
+        if !saves && (reowned.other_controller || !lives) {
+            let mut disruption = context.new_disruption(old, Operation::Reown);
+            // The claim is held as long as the Pod carries the target. With an owner that exists nothing more happens to
+            // the Pod, so the claim ends with the next version of the Pod.
+            disruption.detail.target =
+                (!lives).then(|| reowned.new_controller_token().into_owned());
+            found.push(disruption);
+        }
+    }
+    found
+}
+
+/// Whether [`disruptions`] may find any, told without reading anything.
+pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
+    may_end_pod(context, old, new) || ownership::owner_change(old, new).is_some()
+}
+
+/// Whether an UPDATE restarts a container or ends the Pod in a way that needs a claim.
+fn may_end_pod(context: &Context, old: &Pod, new: &Pod) -> bool {
+    in_place_restart(context, old, new).is_some() || lowered_deadline(old, new).is_some()
+}
+
+/// As [`may_end`] for a write by which the Pod comes under a budget. What was kept of a Pod outside of the management is no
+/// record of its restarts: anybody could write that.
+pub fn may_end_on_entry(context: &Context, old: &Pod, new: &Pod) -> bool {
+    may_end_pod(context, old, new)
+        || !old.is_managed() && inplace::in_place_restart(old, new).is_some()
+}
+
+/// Whether an UPDATE may need a claim, told by the review alone: what the caches say of a Pod that is down is not believed.
+pub fn may_disrupt_by_itself(context: &Context, old: &Pod, new: &Pod) -> bool {
+    let restarts = inplace::in_place_restart(old, new)
+        .is_some_and(|change| !old.is_broken() && !is_offline_until_restart(&change, old, new));
+    restarts || may_disrupt(context, old, new)
+}
+
+/// The restart that an in-place change brings and that needs a claim.
+///
+/// It needs none if a lifecycle keeps the Pod off traffic before and after the write, and the restart is recorded on the
+/// Pod: its rules were asked when the lifecycle began, and the Pod does not come back before the restart. (A claim for an
+/// earlier resize whose end only a restart shows must not end with this change, so this change waits for that.) The label
+/// `service-available` alone proves nothing, because a flap takes it off, and so may anybody by hand. Nor does a Pod need a
+/// claim that is [lost](is_lost): if it can come back by itself, the restart is recorded too.
+fn in_place_restart(context: &Context, old: &Pod, new: &Pod) -> Option<InPlaceRestart> {
+    let change = inplace::in_place_restart(old, new)?;
+    let recorded = PendingRestarts::from_pod(new).unwrap_or_default();
+    let is_lost =
+        || (old.is_broken() || recorded.covers_image_restarts(&change)) && is_lost(context, old);
+    (!is_offline_until_restart(&change, old, new) && !is_lost()).then_some(change)
+}
+
+/// Whether a lifecycle keeps the Pod off traffic before and after a change, and until the restart that it brings.
+fn is_offline_until_restart(change: &InPlaceRestart, old: &Pod, new: &Pod) -> bool {
+    is_offline_throughout(old, new)
+        && PendingRestarts::from_pod(new)
+            .unwrap_or_default()
+            .covers_restarts(change)
+        && !inplace::is_resize_unobservable(old)
+}
+
+/// Whether a Pod is down and will hardly come back by itself, other than by the end of an operation.
+pub fn is_lost(context: &Context, pod: &Pod) -> bool {
+    let may_end_with_the_write = is_held_offline(pod) && !pod.is_broken();
+    !pod.is_available()
+        && !may_end_with_the_write
+        && !context.index.read().is_down_for_a_moment(pod)
+}
+
+/// Whether a lifecycle keeps the Pod off traffic before and after the write.
+fn is_offline_throughout(old: &Pod, new: &Pod) -> bool {
+    is_held_offline(old) && is_held_offline(new)
+}
+
+/// The deadline that an UPDATE sets or lowers, in seconds after the start of the Pod; the API server lets nobody raise
+/// or remove it. It needs a claim whatever the state of the Pod: when the time is over, the Pod may be available.
+fn lowered_deadline(old: &Pod, new: &Pod) -> Option<i64> {
+    let seconds = new.spec.active_deadline_seconds?;
+    let earlier = old.spec.active_deadline_seconds;
+    earlier
+        .is_none_or(|earlier| seconds < earlier)
+        .then_some(seconds)
+}
+
+/// What is known of the owners of a Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OwnerLookup {
+    /// At least one exists.
+    OneIsHere,
+    /// None exists, or the Pod names none.
+    AllAreGone,
+    /// None is known to exist, and one could not be read, or was not looked up.
+    Unknown,
+}
+
+/// What is known of the owners of a Pod, of which the first `left` may be looked up.
+async fn look_up_owners(
+    context: &Context,
+    pod: &Pod,
+    deadline: Instant,
+    left: &mut usize,
+) -> OwnerLookup {
+    let namespace = &pod.metadata.namespace;
+    let owners = &pod.metadata.owner_references;
+    {
+        let state = context.index.read();
+        let home = state.namespace(namespace);
+        if home.is_some_and(|home| owners.iter().any(|o| home.has_owner(o))) {
+            return OwnerLookup::OneIsHere;
+        }
+    }
+    let may = (*left).min(owners.len());
+    *left -= may;
+    let look_up = async {
+        let mut all_are_gone = may == owners.len();
+        for owner in &owners[..may] {
+            match context.kinds.of_owner(namespace, owner).await {
+                Presence::Here => return OwnerLookup::OneIsHere,
+                Presence::Gone | Presence::Leaving => {}
+                Presence::Unknown(_) => {
+                    all_are_gone &= !context.kinds.may_exist(owner).await;
+                }
+            }
+        }
+        match all_are_gone {
+            true => OwnerLookup::AllAreGone,
+            false => OwnerLookup::Unknown,
+        }
+    };
+    timeout_at(deadline, look_up)
+        .await
+        .unwrap_or(OwnerLookup::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::keys::{self, Family};
+    use crate::cluster::kind::Kind;
+    use crate::cluster::sizes::Workload;
+    use crate::domain::lifecycle::restarts;
+
+    /// A context whose API server never answers.
+    fn context() -> Context {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            std::future::pending::<
+                Result<http::Response<kube::client::Body>, std::convert::Infallible>,
+            >()
+            .await
+        });
+        Context::at_epoch(kube::Client::new(service, "default"))
+    }
+
+    fn pod(image: &str, labels: &Value, status: &Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": "web-1", "namespace": "shop", "labels": labels },
+            "spec": { "containers": [{ "name": "app", "image": image }] },
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn ready(ready: &str) -> Value {
+        json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": ready }] })
+    }
+
+    fn on_traffic() -> Value {
+        json!({ (keys::SERVICE_AVAILABLE): "1" })
+    }
+
+    fn in_operate() -> Value {
+        let keys = [Family::Operating, Family::PreChecked, Family::Operate].map(|f| f.key("x"));
+        keys.into_iter().map(|key| (key, json!("1"))).collect()
+    }
+
+    /// Whether an image change of a Pod in this state, that also changes the labels, needs a claim.
+    fn claims(labels: [&Value; 2], status: &Value) -> bool {
+        let [before, after] = labels;
+        let (old, mut new) = (pod("a:1", before, status), pod("a:2", after, status));
+        // As the mutating webhook does.
+        if let Some(value) =
+            restarts::restarts_after_write(&old, &new, &old, false, 0).annotation_value()
+        {
+            let annotations = &mut new.metadata.annotations;
+            annotations.insert(keys::AWAITS_RESTART.to_owned(), value);
+        }
+        in_place_restart(&context(), &old, &new).is_some()
+    }
+
+    #[tokio::test]
+    async fn image_of_pod_that_serves_or_may_serve_again_needs_a_claim() {
+        for is_ready in ["True", "False"] {
+            for labels in [[&on_traffic(), &on_traffic()], [&json!({}), &json!({})]] {
+                assert!(
+                    claims(labels, &ready(is_ready)),
+                    "{labels:?}, Ready {is_ready}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn image_and_removed_label_in_one_write_need_a_claim() {
+        assert!(claims([&on_traffic(), &json!({})], &ready("True")));
+    }
+
+    #[tokio::test]
+    async fn image_in_operate_is_free() {
+        assert!(!claims([&in_operate(), &in_operate()], &ready("False")));
+    }
+
+    #[tokio::test]
+    async fn image_in_operate_without_a_record_needs_a_claim() {
+        let (old, new) = ["a:1", "a:2"]
+            .map(|image| pod(image, &in_operate(), &ready("False")))
+            .into();
+        assert!(in_place_restart(&context(), &old, &new).is_some());
+    }
+
+    #[tokio::test]
+    async fn lifecycle_that_begins_or_ends_with_the_write_needs_a_claim() {
+        assert!(claims([&on_traffic(), &in_operate()], &ready("True")));
+        assert!(claims([&in_operate(), &json!({})], &ready("False")));
+    }
+
+    #[tokio::test]
+    async fn image_of_broken_pod_is_free() {
+        let mut status = ready("False");
+        status["containerStatuses"] =
+            json!([{ "name": "app", "state": { "waiting": { "reason": "CrashLoopBackOff" } } }]);
+        assert!(!claims([&on_traffic(), &on_traffic()], &status));
+        assert!(!claims([&json!({}), &json!({})], &status));
+    }
+
+    /// A Pod with this deadline and this owner.
+    fn pod_with(seconds: Option<i64>, owner: Option<&str>) -> Arc<Pod> {
+        let mut pod = pod("a:1", &on_traffic(), &ready("True"));
+        pod.spec.active_deadline_seconds = seconds;
+        pod.metadata.owner_references = owner
+            .map(|uid| crate::domain::pod::Owner {
+                api_version: "apps/v1".to_owned(),
+                kind: "ReplicaSet".to_owned(),
+                name: uid.to_owned(),
+                uid: uid.to_owned(),
+                controller: true,
+            })
+            .into_iter()
+            .collect();
+        Arc::new(pod)
+    }
+
+    async fn found_disruptions(old: &Arc<Pod>, new: &Pod) -> Vec<(Operation, Option<String>)> {
+        let soon = Instant::now() + std::time::Duration::from_secs(1);
+        let found = update_disruptions(&context(), old, new, soon).await;
+        found
+            .into_iter()
+            .map(|d| (d.operation, d.detail.target))
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deadline_set_or_lowered_needs_a_claim() {
+        let one = vec![(Operation::Deadline, Some("1".to_owned()))];
+        for earlier in [None, Some(2)] {
+            assert_eq!(
+                found_disruptions(&pod_with(earlier, None), &pod_with(Some(1), None)).await,
+                one
+            );
+        }
+        assert_eq!(
+            found_disruptions(&pod_with(Some(1), None), &pod_with(Some(1), None)).await,
+            []
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn owner_that_cannot_be_read_needs_a_claim() {
+        let new = pod_with(None, Some("new"));
+        for earlier in [None, Some("old")] {
+            let found = found_disruptions(&pod_with(None, earlier), &new).await;
+            assert_eq!(found, [(Operation::Reown, Some("new".to_owned()))]);
+        }
+        assert_eq!(
+            found_disruptions(&pod_with(None, Some("old")), &pod_with(None, None)).await,
+            []
+        );
+    }
+
+    fn workload() -> Workload {
+        Workload {
+            kind: Kind::ReplicaSet,
+            name: "new".to_owned(),
+            version: 1,
+            replicas: Some(1),
+            controller: None,
+            selector: None,
+            template_labels: None,
+            template_labels_dropped: false,
+            rolling: false,
+            keeps_old: false,
+            recreates: false,
+            paused: false,
+            created: None,
+            pods_seen: 0,
+            revision: 0,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn adoption_by_known_workload_passes_and_change_of_controller_does_not() {
+        let context = context();
+        context
+            .index
+            .set_workload("shop", "new".into(), Some(workload()));
+        let soon = Instant::now() + std::time::Duration::from_secs(1);
+        let new = pod_with(None, Some("new"));
+        let adopted = update_disruptions(&context, &pod_with(None, None), &new, soon).await;
+        assert!(adopted.is_empty());
+        let other = Workload {
+            name: "old".to_owned(),
+            ..workload()
+        };
+        let old = pod_with(None, Some("old"));
+        let unread = update_disruptions(&context, &old, &new, soon).await;
+        assert_eq!(unread.len(), 1, "whether its owner is gone is not known");
+        context
+            .index
+            .set_workload("shop", "old".into(), Some(other));
+        let moved = update_disruptions(&context, &old, &new, soon).await;
+        assert_eq!(moved[0].operation, Operation::Reown);
+        assert_eq!(moved[0].detail.target, None);
+    }
+
+    /// A context whose API server serves the kind `Thing`, has one of these names, and counts its calls.
+    fn counting_context(here: &'static [&'static str]) -> (Context, Arc<AtomicUsize>) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let path = request.uri().path();
+            let name = path.rsplit('/').next().unwrap();
+            let (code, answer) = match path {
+                "/api" | "/apis" => {
+                    let thing = json!({
+                        "resource": "things", "responseKind": { "kind": "Thing" }, "scope": "Namespaced", "verbs": ["get"],
+                    });
+                    let versions = json!([{ "version": "v1", "resources": [thing] }]);
+                    let group =
+                        json!({ "metadata": { "name": "example.com" }, "versions": versions });
+                    let items = if path == "/apis" {
+                        json!([group])
+                    } else {
+                        json!([])
+                    };
+                    let kind = "APIGroupDiscoveryList";
+                    let list = json!({ "kind": kind, "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items });
+                    (200, list)
+                }
+                _ if here.contains(&name) => {
+                    let metadata = json!({ "name": name, "namespace": "shop", "uid": name });
+                    let kind = "PartialObjectMetadata";
+                    (
+                        200,
+                        json!({ "kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": metadata }),
+                    )
+                }
+                _ => {
+                    let status = json!({
+                        "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+                        "message": "no", "details": { "name": name, "group": "example.com", "kind": "things" },
+                    });
+                    (404, status)
+                }
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            let response = http::Response::builder().status(code).body(body);
+            async move { Ok::<_, std::convert::Infallible>(response.unwrap()) }
+        });
+        let client = kube::Client::new(service, "default");
+        (Context::at_epoch(client), calls)
+    }
+
+    /// A Pod with owners of these names, of which the first is the controller; each has its name as its UID.
+    fn pod_with_owners(kind: &str, names: impl IntoIterator<Item = String>) -> Arc<Pod> {
+        let mut pod = pod("a:1", &on_traffic(), &ready("True"));
+        let owners = names.into_iter().enumerate();
+        pod.metadata.owner_references = owners
+            .map(|(n, name)| crate::domain::pod::Owner {
+                api_version: "example.com/v1".to_owned(),
+                kind: kind.to_owned(),
+                uid: name.clone(),
+                name,
+                controller: n == 0,
+            })
+            .collect();
+        Arc::new(pod)
+    }
+
+    /// How many calls an UPDATE costs, and the target of the claim that it needs.
+    async fn update_cost(
+        here: &'static [&'static str],
+        old: &Arc<Pod>,
+        new: &Pod,
+    ) -> (usize, Option<Option<String>>) {
+        let (context, calls) = counting_context(here);
+        let soon = Instant::now() + std::time::Duration::from_secs(1);
+        let found = update_disruptions(&context, old, new, soon).await;
+        let target = found.into_iter().next().map(|d| d.detail.target);
+        (calls.load(Ordering::Relaxed), target)
+    }
+
+    fn names(of: &str, count: usize) -> impl Iterator<Item = String> {
+        (0..count).map(move |n| format!("{of}-{n}"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn thousands_of_owners_cost_few_calls() {
+        let bare = pod_with_owners("Thing", []);
+        let most = 10;
+        let gone = Some(Some("new-0".to_owned()));
+        for kind in ["Thing", "Invented"] {
+            let new = pod_with_owners(kind, names("new", 4_000));
+            let (calls, target) = update_cost(&[], &bare, &new).await;
+            assert!(calls <= most, "{kind}: {calls}");
+            assert_eq!(target, gone, "{kind}");
+        }
+        let (old, new) = (names("old", 4_000), names("new", 4_000));
+        let (old, new) = (pod_with_owners("Thing", old), pod_with_owners("Thing", new));
+        let (calls, target) = update_cost(&["new-3"], &old, &new).await;
+        assert!(calls <= most, "{calls}");
+        assert_eq!(
+            target,
+            Some(None),
+            "an old owner that is not looked up exists"
+        );
+        let (_, target) = update_cost(&["new-8"], &old, &new).await;
+        assert_eq!(
+            target, gone,
+            "a new owner that is not looked up does not exist"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn owner_that_was_looked_up_decides() {
+        let [bare, old, new] =
+            [("", 0), ("old", 1), ("new", 1)].map(|(of, n)| pod_with_owners("Thing", names(of, n)));
+        assert_eq!(update_cost(&["new-0"], &bare, &new).await, (3, None));
+        assert_eq!(update_cost(&["new-0"], &old, &new).await, (4, None));
+        assert_eq!(
+            update_cost(&["new-0", "old-0"], &old, &new).await,
+            (4, Some(None))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn old_owner_of_a_group_that_is_not_served_is_gone_and_of_an_unserved_version_is_not() {
+        let new = pod_with_owners("Thing", names("new", 1));
+        for (api_version, target) in [
+            ("none.test/v1", None),
+            ("example.com/v0", Some(None)),
+            ("v0", Some(None)),
+        ] {
+            let mut old = Pod::clone(&pod_with_owners("Thing", names("old", 1)));
+            old.metadata.owner_references[0].api_version = api_version.to_owned();
+            let (_, found) = update_cost(&["new-0"], &Arc::new(old), &new).await;
+            assert_eq!(found, target, "{api_version}");
+        }
+    }
+}

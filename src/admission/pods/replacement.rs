@@ -1,0 +1,102 @@
+//! What a user is told who has a Pod replaced: its claims go with it (contract 6.4), whatever the retention policy of its CollaSet says.
+
+use super::parse_pod;
+use crate::admission::review::Request;
+use crate::api::keys;
+use crate::cluster::objects::store::Store;
+use crate::domain::collaset::observed::Pvc;
+
+/// What to say if the request has a Pod replaced whose CollaSet owns claims that it mounts.
+pub fn replacement_warning(claims: &Store<Pvc>, request: &Request) -> Option<String> {
+    let raw = request.object.as_deref();
+    if request.sub_resource.is_some() || !raw?.get().contains(keys::TO_REPLACE) {
+        return None;
+    }
+    let new = parse_pod(request, raw).ok()?;
+    let old = parse_pod(request, request.old_object.as_deref()).ok()?;
+    if old.label(keys::TO_REPLACE).is_some() || new.label(keys::TO_REPLACE).is_none() {
+        return None;
+    }
+    let owner = new.controller().filter(|owner| owner.is_collaset())?;
+    let is_lost = |name: &&String| {
+        let claim = claims.get(&request.namespace, name);
+        claim.is_some_and(|claim| claim.controller.as_deref() == Some(&*owner.uid))
+    };
+    let lost = new.spec.pvcs.iter().filter(is_lost);
+    let lost: Vec<&str> = lost.map(String::as_str).collect();
+    (!lost.is_empty()).then(|| {
+        format!(
+            "Pod {}: the Pod that replaces it gets new, empty claims; {} will be deleted with this Pod, even with whenScaled: Retain. \
+             Copy the data before, or take the label {} off now",
+            new.metadata.name,
+            lost.join(", "),
+            keys::TO_REPLACE
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cluster::objects::store::Key;
+
+    fn request(old: &Value, new: &Value) -> Request {
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u", "operation": "UPDATE", "namespace": "shop", "name": "web-1",
+                "kind": { "group": "", "version": "v1", "kind": "Pod" },
+                "resource": { "group": "", "version": "v1", "resource": "pods" },
+                "userInfo": { "username": "alice" }, "oldObject": old, "object": new,
+            },
+        });
+        Request::parse(review.to_string().as_bytes()).unwrap()
+    }
+
+    fn pod(labels: Value) -> Value {
+        let owner = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": "set", "controller": true,
+        });
+        let volumes = ["data", "shared"]
+            .map(|claim| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } }));
+        json!({
+            "metadata": { "name": "web-1", "labels": labels, "ownerReferences": [owner] },
+            "spec": { "volumes": volumes, "containers": [] },
+        })
+    }
+
+    #[test]
+    fn whoever_has_a_pod_replaced_is_told_of_its_claims() {
+        let claims = Store::default();
+        for (name, owner) in [("data", Some("set")), ("shared", None)] {
+            let key = Key {
+                namespace: "shop".into(),
+                name: name.into(),
+                uid: name.into(),
+                version: 1,
+                controller: owner.unwrap_or_default().into(),
+            };
+            let claim = Pvc {
+                name: name.into(),
+                controller: owner.map(str::to_owned),
+                ..Pvc::default()
+            };
+            claims.apply(key, Some(claim));
+        }
+        let (idle, asked) = (pod(json!({})), pod(json!({ keys::TO_REPLACE: "true" })));
+        let told = replacement_warning(&claims, &request(&idle, &asked)).unwrap();
+        assert!(
+            told.contains("empty claims; data will be deleted"),
+            "{told}"
+        );
+        assert_eq!(replacement_warning(&claims, &request(&asked, &asked)), None);
+        assert_eq!(replacement_warning(&claims, &request(&asked, &idle)), None);
+        assert_eq!(
+            replacement_warning(&Store::default(), &request(&idle, &asked)),
+            None
+        );
+    }
+}

@@ -1,0 +1,246 @@
+//! Pods that come under a budget by a change of their labels.
+//!
+//! A Pod is judged by what its rules see of it. What its spec went through before that no rule has held, a container that
+//! is yet to restart or a deadline that somebody set, would be lost to the budget later, without a claim.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use super::pod_updates;
+use crate::admission::context::Context;
+use crate::admission::review::{Request, Verdict};
+use crate::admission::{denial, rule_check};
+use crate::domain::inplace;
+use crate::domain::lifecycle::restarts;
+use crate::domain::pod::Pod;
+
+/// How long after its grace period a container has surely been ended.
+const RESTART_SLACK: Duration = Duration::from_nanos(restarts::ASSUMED_AFTER_NANOS);
+/// The grace period that Kubernetes writes into a Pod without one.
+const GRACE_SECONDS: i64 = 30;
+
+/// The refusal of an UPDATE by which a budget comes to hold the Pod, while something is outstanding that ends or restarts
+/// it, or in the very write that does.
+pub fn refuse_entry(context: &Context, request: &Request, old: &Pod, new: &Pod) -> Option<Verdict> {
+    if !rule_check::are_user_labels_changed(old, new) {
+        return None;
+    }
+    let index = &context.index;
+    let entered = {
+        let state = index.read();
+        let mut covering = state.covering(new);
+        let entry = covering.find(|entry| entry.snapshot.rules.loses_pod(new, old));
+        entry.map(|entry| format!("PodTransitionRule {}", entry.snapshot.rules.name))
+    };
+    // A replica that has yet to see all rules can't tell.
+    let entered = entered.or_else(|| (!index.listed().all()).then(|| "a rule".to_owned()))?;
+    refuse_entry_into(context, request, old, new, &entered)
+}
+
+/// As [`refused`], by the review alone: which rules there are is not known, so any change of labels may bring one.
+pub fn refuse_entry_by_review(
+    context: &Context,
+    request: &Request,
+    old: &Pod,
+    new: &Pod,
+) -> Option<Verdict> {
+    if !rule_check::are_user_labels_changed(old, new) {
+        return None;
+    }
+    refuse_entry_into(context, request, old, new, "a rule")
+}
+
+fn refuse_entry_into(
+    context: &Context,
+    request: &Request,
+    old: &Pod,
+    new: &Pod,
+    entered: &str,
+) -> Option<Verdict> {
+    let ((code, reason), why) = if pod_updates::may_end_on_entry(context, old, new) {
+        let why = "this write also restarts or ends it; change the labels in a write of their own";
+        (FORBIDDEN, why.to_owned())
+    } else {
+        outstanding_change(old, request.old_object.as_deref(), (context.earliest)())?
+    };
+    let name = &new.metadata.name;
+    let text = format!("Pod {name} can't come under {entered} now: {why}");
+    Some(Verdict::deny(code, reason, text).with_audit("held", "enters-changed"))
+}
+
+const FORBIDDEN: (u16, &str) = (403, "Forbidden");
+
+/// What is yet to come for changes that the spec of the Pod has seen since its creation, with the code of the answer. `raw`
+/// is the Pod with all that the review says of it.
+fn outstanding_change(
+    old: &Pod,
+    raw: Option<&RawValue>,
+    now: Timestamp,
+) -> Option<((u16, &'static str), String)> {
+    if old.metadata.generation <= 1 || old.is_finished() {
+        return None;
+    }
+    if let Some(seconds) = old.spec.active_deadline_seconds {
+        let why = format!("it ends by activeDeadlineSeconds {seconds}; delete it instead");
+        return Some((FORBIDDEN, why));
+    }
+    let resizes =
+        !inplace::unfinished_resizes(old).is_empty() || inplace::is_resize_unobservable(old);
+    let why = if !old.is_spec_observed() {
+        "the kubelet has yet to see the last change of its spec"
+    } else if resizes {
+        "the kubelet has yet to make a resize that restarts a container"
+    } else if !is_settled(raw, now) {
+        "its spec was changed a moment ago, and a container may be yet to restart"
+    } else {
+        return None;
+    };
+    Some((
+        denial::TOO_MANY_REQUESTS,
+        format!("{why}; try again in a minute"),
+    ))
+}
+
+/// What tells how long ago the spec of a Pod was changed.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SpecHistory {
+    metadata: ManagedFieldsMetadata,
+    spec: Spec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ManagedFieldsMetadata {
+    managed_fields: Vec<ManagedFieldsEntry>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ManagedFieldsEntry {
+    time: Option<String>,
+    subresource: String,
+    fields_v1: OwnedFields,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OwnedFields {
+    #[serde(rename = "f:spec")]
+    spec: Option<IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    termination_grace_period_seconds: Option<i64>,
+}
+
+/// Whether nobody has changed the spec of the Pod for so long that a container which had to restart has done so. No state of
+/// the container tells that: the kubelet reports a change as seen before it ends the container, and the image that runs may
+/// be the wanted one by another name.
+fn is_settled(pod: Option<&RawValue>, now: Timestamp) -> bool {
+    let pod = pod.and_then(|raw| serde_json::from_str::<SpecHistory>(raw.get()).ok());
+    let pod = pod.unwrap_or_default();
+    let of_spec = |managed: &&ManagedFieldsEntry| {
+        managed.subresource != "status" && managed.fields_v1.spec.is_some()
+    };
+    let managers = pod.metadata.managed_fields.iter().filter(of_spec);
+    let last = managers
+        .filter_map(|managed| managed.time.as_deref()?.parse::<Timestamp>().ok())
+        .max();
+    let grace = pod.spec.termination_grace_period_seconds;
+    let grace = u64::try_from(grace.unwrap_or(GRACE_SECONDS)).unwrap_or(0);
+    let ended = Duration::from_secs(grace).saturating_add(RESTART_SLACK);
+    let since = last.and_then(|last| Duration::try_from(now.duration_since(last)).ok());
+    since.is_some_and(|since| since > ended)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn raw(pod: &Value) -> Box<RawValue> {
+        serde_json::value::to_raw_value(pod).unwrap()
+    }
+
+    #[test]
+    fn pod_is_settled_a_while_after_the_last_change_of_its_spec() {
+        let spec = json!({ "f:spec": { "f:containers": {} } });
+        let other = json!({ "f:metadata": { "f:annotations": {} } });
+        let pod = json!({
+            "metadata": { "managedFields": [
+                { "time": "2026-01-01T00:00:00Z", "manager": "kubectl", "fieldsV1": spec },
+                { "time": "2026-01-01T00:05:00Z", "manager": "note", "fieldsV1": other },
+                { "time": "2026-01-01T00:05:00Z", "manager": "kubelet", "subresource": "status" },
+            ] },
+            "spec": { "terminationGracePeriodSeconds": 10 },
+        });
+        let settled = |pod: &Value, now: &str| is_settled(Some(&raw(pod)), now.parse().unwrap());
+        assert!(!settled(&pod, "2026-01-01T00:01:25Z"));
+        assert!(settled(&pod, "2026-01-01T00:01:26Z"));
+        assert!(
+            !settled(&json!({}), "2026-01-01T00:01:26Z"),
+            "nothing tells"
+        );
+    }
+
+    /// What is outstanding of a changed Pod that is settled but for `change`: the code of the answer.
+    fn outstanding_code(change: impl FnOnce(&mut Pod)) -> Option<u16> {
+        let raw = raw(&json!({ "metadata": { "managedFields": [
+            { "time": "2026-01-01T00:00:00Z", "fieldsV1": { "f:spec": {} } },
+        ] } }));
+        let mut pod: Pod = serde_json::from_value(json!({
+            "metadata": { "generation": 2 },
+            "spec": { "containers": [{
+                "name": "app", "resources": { "limits": { "memory": "1Gi" } },
+                "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+            }] },
+            "status": {
+                "observedGeneration": 2,
+                "containerStatuses": [{ "name": "app", "resources": { "limits": { "memory": "1Gi" } } }],
+            },
+        }))
+        .unwrap();
+        change(&mut pod);
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
+        outstanding_change(&pod, Some(&raw), now).map(|((code, _), _)| code)
+    }
+
+    #[test]
+    fn what_is_outstanding_is_told_by_the_spec_and_the_kubelet() {
+        assert_eq!(outstanding_code(|_| {}), None);
+        assert_eq!(
+            outstanding_code(|pod| pod.spec.active_deadline_seconds = Some(9)),
+            Some(403)
+        );
+        assert_eq!(
+            outstanding_code(|pod| pod.metadata.generation = 3),
+            Some(429)
+        );
+        let created = outstanding_code(|pod| {
+            pod.metadata.generation = 1;
+            pod.spec.active_deadline_seconds = Some(9);
+        });
+        assert_eq!(created, None, "nobody has changed it");
+        let deferred = |memory: &str| {
+            let memory = memory.to_owned();
+            outstanding_code(move |pod| {
+                let said =
+                    json!({ "type": "PodResizePending", "status": "True", "reason": "Deferred" });
+                pod.status.conditions = vec![serde_json::from_value(said).unwrap()];
+                pod.spec.containers[0].resources =
+                    json!({ "limits": { "memory": memory, "cpu": "2" } });
+            })
+        };
+        assert_eq!(deferred("2Gi"), Some(429));
+        assert_eq!(deferred("1Gi"), None, "a resize that restarts nothing");
+    }
+}

@@ -1,0 +1,74 @@
+//! What an operation waits for, as a verdict tells it.
+
+use crate::api::stored::text;
+use crate::domain::rules::stage::Rejection;
+
+/// So many rules are named. The API server hands on 4,096 characters of warnings in all, and 256 of each.
+const MAX_NAMED: usize = 16;
+/// Longest reason in characters; a denial tells it as it is.
+const MAX_REASON_CHARS: usize = 1024;
+
+/// The first rules that reject, and that there are more. No further ones are looked at: a namespace may have thousands.
+pub fn describe_waits(rejections: impl Iterator<Item = Rejection>) -> Vec<String> {
+    let mut rejections = rejections;
+    let mut told: Vec<_> = rejections
+        .by_ref()
+        .take(MAX_NAMED)
+        .map(describe_rejection)
+        .collect();
+    if rejections.next().is_some() {
+        told.push("waiting for more rules than are named here".to_owned());
+    }
+    told
+}
+
+fn describe_rejection(rejection: Rejection) -> String {
+    let reason = text(&rejection.reason, MAX_REASON_CHARS);
+    format!("waiting for {}: {reason}", rejection.qualified_rule_name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rejections(count: usize) -> impl Iterator<Item = Rejection> {
+        (0..count).map(|i| Rejection {
+            object: "web".into(),
+            rule: format!("r{i}"),
+            reason: "no".repeat(MAX_REASON_CHARS),
+        })
+    }
+
+    #[test]
+    fn few_rules_are_named_and_no_more_looked_at() {
+        let mut made = 0;
+        let told = describe_waits(rejections(6400).inspect(|_| made += 1));
+        assert_eq!((made, told.len()), (MAX_NAMED + 1, MAX_NAMED + 1));
+        let characters: usize = told.iter().map(String::len).sum();
+        assert!(
+            characters < MAX_NAMED * (MAX_REASON_CHARS + 100),
+            "{characters}"
+        );
+        assert_eq!(
+            told[MAX_NAMED],
+            "waiting for more rules than are named here"
+        );
+    }
+
+    #[test]
+    fn all_are_named_where_they_fit() {
+        let told = describe_waits(rejections(MAX_NAMED));
+        assert_eq!(told.len(), MAX_NAMED);
+        assert!(told[0].starts_with("waiting for rule r0 of PodTransitionRule web: no"));
+        let broken = Rejection {
+            object: "web".into(),
+            rule: String::new(),
+            reason: "its selector is broken".into(),
+        };
+        let text = describe_rejection(broken);
+        assert_eq!(
+            text,
+            "waiting for PodTransitionRule web: its selector is broken"
+        );
+    }
+}

@@ -1,0 +1,393 @@
+//! The question that every disruption comes down to: may this Pod go, by every rule that covers it?
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::api::Api;
+use kube::core::PartialObjectMeta;
+use tokio::time::{Duration, Instant, sleep, timeout_at};
+
+use super::context::Context;
+use super::{overlap, stored_pod};
+use crate::api::keys;
+use crate::api::podtransitionrule::PodTransitionRule;
+use crate::apirequest::{self, Failure};
+use crate::cluster::index::Index;
+use crate::cluster::sizes::{self, Unreadable};
+use crate::cluster::{pages, path, selected};
+use crate::domain::grace_delete;
+use crate::domain::pod::Pod;
+use crate::domain::rules::{AvailabilityRules, RuleSet};
+use crate::ledger::commit::{Denied, Disruption, Why};
+use crate::ledger::protocol::{Grant, Operation};
+use crate::ledger::store::RuleKey;
+
+/// Rounds for a request that waits for rules which change meanwhile.
+const MAX_ATTEMPTS: u32 = 3;
+/// How long the cache may take to learn of changed rules.
+const CACHE_SYNC_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two looks at it.
+const CACHE_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Claims for a disruption by every rule object that covers the Pod; the objects and grants, empty if none holds it.
+pub async fn claim_for_disruption(
+    context: &Context,
+    disruption: &Disruption,
+    dry_run: bool,
+    deadline: Instant,
+) -> Result<Vec<(RuleKey, Grant)>, Denied> {
+    for _ in 0..MAX_ATTEMPTS {
+        let mut disruption = disruption.clone();
+        let namespace = &disruption.pod.metadata.namespace;
+        // Before they are looked up: what changes in between is another generation.
+        disruption.generations = rule_generations(context, namespace);
+        let rules = covering_rules(context, &disruption.pod, deadline).await?;
+        match claim_by_rules(context, rules, &disruption, dry_run, deadline).await {
+            // Who waited for a rule that is gone or holds the Pod no more has to ask those that hold it now.
+            Err(denied) if denied.why == Why::Changed => {
+                let namespace = &disruption.pod.metadata.namespace;
+                wait_for_rule_cache(context, namespace, deadline).await?;
+            }
+            decided => return decided,
+        }
+    }
+    Err(Denied::unknown(Why::Changed))
+}
+
+/// Generations of the rule objects of a namespace, by name.
+pub fn rule_generations(context: &Context, namespace: &str) -> BTreeMap<String, i64> {
+    let state = context.index.read();
+    let rules = state
+        .namespace(namespace)
+        .into_iter()
+        .flat_map(|n| &n.rules);
+    rules
+        .map(|(name, entry)| (name.clone(), entry.snapshot.rules.generation))
+        .collect()
+}
+
+/// Rule objects of a namespace by name: UID and generation of each.
+type RuleVersions = BTreeMap<String, (String, i64)>;
+
+/// Waits until the cache knows the rule objects of a namespace as the API server has them at this moment.
+async fn wait_for_rule_cache(
+    context: &Context,
+    namespace: &str,
+    deadline: Instant,
+) -> Result<(), Denied> {
+    let live = list_live_rules(context, namespace, deadline).await?;
+    let limit = deadline.min(Instant::now() + CACHE_SYNC_TIMEOUT);
+    let known = async {
+        while !is_cache_current(&live, &cached_rules(context, namespace)) {
+            sleep(CACHE_POLL_INTERVAL).await;
+        }
+    };
+    let known = timeout_at(limit, known).await;
+    known.map_err(|_| Denied::unknown(Why::Behind))
+}
+
+/// The rule objects as the API server has them. One whose deletion has begun holds nothing, and no cache has it.
+async fn list_live_rules(
+    context: &Context,
+    namespace: &str,
+    deadline: Instant,
+) -> Result<RuleVersions, Denied> {
+    let version = |rule: PartialObjectMeta<PodTransitionRule>| {
+        let name = rule.name_any();
+        let metadata = rule.metadata;
+        let generation = metadata.generation.unwrap_or_default();
+        let is_alive = metadata.deletion_timestamp.is_none();
+        is_alive.then(|| (name, (metadata.uid.unwrap_or_default(), generation)))
+    };
+    let read = async {
+        let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
+        pages::metadata(&rules, version).await
+    };
+    Ok(read_rules(deadline, read).await?.into_iter().collect())
+}
+
+/// The rule objects as the cache has them.
+fn cached_rules(context: &Context, namespace: &str) -> RuleVersions {
+    let state = context.index.read();
+    let rules = state
+        .namespace(namespace)
+        .into_iter()
+        .flat_map(|n| &n.rules);
+    let version = |rules: &RuleSet| (rules.uid.to_string(), rules.generation);
+    rules
+        .map(|(name, entry)| (name.clone(), version(&entry.snapshot.rules)))
+        .collect()
+}
+
+/// Whether a cache knows these rule objects. One that is newer than the list is known, too. One that was made anew under its name
+/// begins with generation 1 again: it is another object.
+fn is_cache_current(live: &RuleVersions, cached: &RuleVersions) -> bool {
+    let news = live.iter().all(|(name, (uid, generation))| {
+        let cached = cached.get(name);
+        cached.is_some_and(|(known, cached)| known == uid && cached >= generation)
+    });
+    news && cached.len() <= live.len()
+}
+
+/// As [`claim`], by these rule objects alone. A claim is written only for a Pod that is stored as the request shows it.
+pub async fn claim_by_rules(
+    context: &Context,
+    rules: Vec<RuleKey>,
+    disruption: &Disruption,
+    dry_run: bool,
+    deadline: Instant,
+) -> Result<Vec<(RuleKey, Grant)>, Denied> {
+    overlap::check_overlap(&context.index, &rules, &disruption.beyond, &disruption.pod)?;
+    let mut disruption = disruption.clone();
+    if disruption.generations.is_empty() {
+        disruption.generations = rule_generations(context, &disruption.pod.metadata.namespace);
+    }
+    let of_budgets = rules.iter().filter(|key| {
+        let beyond = disruption.beyond.contains(&key.name);
+        !beyond && has_budget(context, key, &disruption.pod)
+    });
+    refresh_owners(context, of_budgets, deadline).await?;
+    // The Pod of an eviction was read live a moment ago.
+    let is_shown = disruption.operation != Operation::Evict;
+    if is_shown && !dry_run && !rules.is_empty() {
+        match stored_pod::load_reviewed_pod(context, &disruption.pod, deadline).await? {
+            Some(pod) => disruption.pod = pod,
+            None => return Ok(Vec::new()),
+        }
+    }
+    let disruption = &disruption;
+    let asked = context
+        .ledgers
+        .claim(rules.clone(), disruption, dry_run, deadline)
+        .await;
+    asked.map_err(|mut denied| {
+        if let Some(key) = rules.iter().find(|key| key.name == denied.object) {
+            context.ledgers.name_holders(key, &mut denied);
+            add_rollout_cause(context, key, disruption, &mut denied);
+        }
+        denied
+    })
+}
+
+/// Fills in that the Pod belongs to a rollout which the rule does not let end, where a deletion is refused.
+fn add_rollout_cause(
+    context: &Context,
+    key: &RuleKey,
+    disruption: &Disruption,
+    denied: &mut Denied,
+) {
+    let Why::Full { limit, lasting, .. } = &mut denied.why else {
+        return;
+    };
+    let pod = &disruption.pod;
+    let (Operation::Delete, Some(owner)) = (disruption.operation, pod.controller()) else {
+        return;
+    };
+    let state = context.index.read();
+    let entry = state.rule(&key.namespace, &key.name);
+    let home = state.namespace(&key.namespace);
+    let (Some(entry), Some(home)) = (entry, home) else {
+        return;
+    };
+    let found = home.workload(&owner.uid).and_then(|controller| {
+        selected::held_rollout(home, &entry.snapshot.rules, controller, *limit)
+    });
+    lasting.rollout = found.map(|(owner, cause)| {
+        let owner = format!("{} {}", owner.kind.name(), owner.name);
+        cause.describe_owners(&owner, &key.name)
+    });
+}
+
+/// The rule objects that hold a Pod and would not after a change of its labels: they no longer select it, or the filter
+/// of one of their rules no longer does. The lifecycle's own labels come and go with every step and dodge nothing.
+pub async fn rules_losing_pod(
+    context: &Context,
+    old: &Arc<Pod>,
+    new: &Pod,
+    deadline: Instant,
+) -> Result<Vec<RuleKey>, Denied> {
+    if !are_user_labels_changed(old, new) {
+        return Ok(Vec::new());
+    }
+    let mut rules = covering_rules(context, old, deadline).await?;
+    let state = context.index.read();
+    rules.retain(|key| {
+        state
+            .rule(&key.namespace, &key.name)
+            .is_none_or(|entry| entry.snapshot.rules.loses_pod(old, new))
+    });
+    Ok(rules)
+}
+
+/// Whether a Pod that is not available may be deleted or evicted: by the rules that hold such Pods, those named in
+/// `beyond` left out. One that an operation has taken off traffic may: its rules were asked then.
+pub async fn admit_unavailable(
+    context: &Context,
+    pod: &Arc<Pod>,
+    beyond: &BTreeSet<String>,
+    deadline: Instant,
+) -> Result<(), Denied> {
+    if grace_delete::is_operation_allowed(pod) {
+        return Ok(());
+    }
+    let namespace = &pod.metadata.namespace;
+    let is_alive = context.index.following.rules.is_alive();
+    if !is_alive || !context.index.listed().all() || !has_cached_rules(context, namespace) {
+        // Most rules let such a Pod go: asked, so that it is not held for want of a cache.
+        let read = async {
+            let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
+            pages::objects(&rules, RuleSet::compile_if_alive).await
+        };
+        let mut sets = read_rules(deadline, read).await?.into_iter();
+        return match sets.find(|set| set.selects(pod) && set.may_hold_unavailable()) {
+            None => Ok(()),
+            Some(_) => Err(Denied::unknown(Why::Behind)),
+        };
+    }
+    ensure_etcd_history(context, namespace, deadline).await?;
+    let mut strict = rules_holding_unavailable(&context.index, pod);
+    overlap::check_overlap(&context.index, &strict, beyond, pod)?;
+    strict.retain(|key| !beyond.contains(&key.name));
+    refresh_owners(context, strict.iter(), deadline).await?;
+    context.ledgers.let_go(&strict, pod, deadline).await
+}
+
+/// The rule objects that cover a Pod and hold it even while it is not available, as far as this replica knows.
+fn rules_holding_unavailable(index: &Index, pod: &Pod) -> Vec<RuleKey> {
+    let rules = index.rules_of(pod);
+    let state = index.read();
+    let holds = |key: &RuleKey| {
+        state
+            .rule(&pod.metadata.namespace, &key.name)
+            .is_some_and(|entry| entry.snapshot.rules.may_hold_unavailable())
+    };
+    rules.into_iter().filter(holds).collect()
+}
+
+/// Whether an availability rule of the object holds the Pod.
+fn has_budget(context: &Context, key: &RuleKey, pod: &Pod) -> bool {
+    let state = context.index.read();
+    let entry = state.rule(&key.namespace, &key.name);
+    entry.is_some_and(|entry| {
+        let held = entry.snapshot.rules.availability_rules(pod);
+        matches!(held, AvailabilityRules::Held(_))
+    })
+}
+
+/// Reads the owners live that these rule objects are in doubt about. What can't be read is not guessed.
+async fn refresh_owners(
+    context: &Context,
+    rules: impl Iterator<Item = &RuleKey>,
+    deadline: Instant,
+) -> Result<(), Denied> {
+    for key in rules {
+        let (owners, client) = (&context.owners, &context.client);
+        let read = owners.refresh(client, key, sizes::RECENT, deadline).await;
+        read.map_err(|unreadable| Denied {
+            object: key.name.clone(),
+            rule: String::new(),
+            why: match &unreadable {
+                Unreadable::Unset { owner, field } => Why::Unset {
+                    owner: owner.clone(),
+                    field: field.clone(),
+                },
+                Unreadable::Failed { remedy, .. } => {
+                    Why::UnknownOwner(format!("{unreadable}; {}", remedy.text()))
+                }
+            },
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether labels differ that are not the lifecycle's own.
+pub fn are_user_labels_changed(old: &Pod, new: &Pod) -> bool {
+    !user_labels(old).eq(user_labels(new))
+}
+
+/// The labels of a Pod that are not the lifecycle's.
+fn user_labels(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
+    let labels = pod.metadata.labels.iter();
+    labels.filter(|(key, _)| !is_lifecycle_label(key))
+}
+
+fn is_lifecycle_label(key: &str) -> bool {
+    let (prefix, _) = key.split_once('/').unwrap_or_default();
+    let domain = keys::LIFECYCLE_DOMAIN.trim_matches(['.', '/']);
+    prefix
+        .strip_suffix(domain)
+        .is_some_and(|family| family.is_empty() || family.ends_with('.'))
+}
+
+/// The rule objects that cover a Pod. The webhooks that claim are called only in namespaces that hold rules; where the
+/// cache knows none at all, it may trail behind a rule just made, and is not believed.
+pub async fn covering_rules(
+    context: &Context,
+    pod: &Arc<Pod>,
+    deadline: Instant,
+) -> Result<Vec<RuleKey>, Denied> {
+    if !context.index.listed().all() {
+        return Err(Denied::unknown(Why::Behind));
+    }
+    let namespace = &pod.metadata.namespace;
+    ensure_etcd_history(context, namespace, deadline).await?;
+    if !has_cached_rules(context, namespace) {
+        let live = list_live_rules(context, namespace, deadline).await?;
+        return match live.is_empty() {
+            true => Ok(Vec::new()),
+            false => Err(Denied::unknown(Why::Behind)),
+        };
+    }
+    ensure_rules_current(context, namespace, deadline).await?; // one that was made meanwhile may hold the Pod
+    Ok(context.index.rules_of(pod))
+}
+
+/// Makes sure that the cache knows the rule objects of a namespace: where their watch is not believed, they are asked for live.
+pub async fn ensure_rules_current(
+    context: &Context,
+    namespace: &str,
+    deadline: Instant,
+) -> Result<(), Denied> {
+    match context.index.following.rules.is_alive() {
+        true => Ok(()),
+        false => wait_for_rule_cache(context, namespace, deadline).await,
+    }
+}
+
+/// Makes sure that etcd still has the history that the caches hold, while the watch of Pods is not there to tell.
+pub async fn ensure_etcd_history(
+    context: &Context,
+    namespace: &str,
+    deadline: Instant,
+) -> Result<(), Denied> {
+    if !context.index.following.pods.is_alive() {
+        let assured = timeout_at(deadline, context.ledgers.assure(namespace)).await;
+        let late = |_| Why::Unreachable("no answer in time".to_owned());
+        return assured.map_err(late).flatten().map_err(Denied::unknown);
+    }
+    match context.index.timeline.lost() {
+        Some(why) => Err(Denied::unreachable(why.as_ref())),
+        None => Ok(()),
+    }
+}
+
+fn has_cached_rules(context: &Context, namespace: &str) -> bool {
+    let state = context.index.read();
+    let namespace = state.namespace(namespace);
+    namespace.is_some_and(|n| !n.rules.is_empty())
+}
+
+/// Reads the rules live, or denies because that failed.
+async fn read_rules<T>(
+    deadline: Instant,
+    read: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Denied> {
+    let found = apirequest::by(deadline, read).await;
+    found.map_err(|failure| {
+        Denied::unreachable(match failure {
+            Failure::NoAnswer(_) => "the rules could not be read in time".to_owned(),
+            failure => failure.text(),
+        })
+    })
+}

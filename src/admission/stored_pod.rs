@@ -1,0 +1,197 @@
+//! The Pod of a review as it is stored.
+//!
+//! Not every review need come from an API server. A claim that is written for a Pod which does not exist, at a version that
+//! it does not have, or by rules that do not select it, would take a place of a budget for nothing. So what a review says of
+//! a Pod is borne out by the cache or by a read before anything is written for it.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::context::Context;
+use crate::apirequest;
+use crate::cluster::pods;
+use crate::domain::pod::Pod;
+use crate::ledger::commit::{Denied, Why};
+
+/// The Pod of a DELETE or an UPDATE at the version that the review shows, as it is stored. `None` if no Pod is stored at this
+/// version any more. The transaction behind such a request is conditional on the version, so it must fail: there is nothing
+/// to hold, and the API server asks again with what it finds then.
+///
+/// # Errors
+/// [`Why::Unconfirmed`] if the Pod that is stored differs from the one shown, [`Why::Unreachable`] if it can't be read.
+pub async fn load_reviewed_pod(
+    context: &Context,
+    shown: &Arc<Pod>,
+    deadline: Instant,
+) -> Result<Option<Arc<Pod>>, Denied> {
+    let (namespace, uid) = (&shown.metadata.namespace, &shown.metadata.uid);
+    let version = shown.metadata.resource_version;
+    let cached = context.index.read().pod(namespace, uid).cloned();
+    let seen = cached.as_ref().map_or(0, |c| c.metadata.resource_version);
+    let is_whole = |cached: &Arc<Pod>| !cached.metadata.labels_dropped;
+    if let Some(cached) = cached.filter(|cached| seen == version && is_whole(cached)) {
+        return check_shown_pod(shown, cached).map(Some);
+    }
+    // A cache that is ahead of the review proves nothing by itself: etcd may have been restored to an earlier state.
+    let read = pods::get(&context.client, namespace, &shown.metadata.name);
+    let live = apirequest::by(deadline, read).await;
+    let live = live.map_err(|failure| Denied::unreachable(failure.text()))?;
+    let live = live.filter(|live| live.metadata.uid == *uid);
+    let Some(live) = live else { return Ok(None) };
+    let found = live.metadata.resource_version;
+    if found < seen {
+        context.index.timeline.set_back("Pods", seen, found);
+    }
+    if let Some(why) = context.index.timeline.lost() {
+        return Err(Denied::unreachable(why.as_ref()));
+    }
+    match found.cmp(&version) {
+        Ordering::Greater => Ok(None),
+        Ordering::Equal => check_shown_pod(shown, Arc::new(live)).map(Some),
+        Ordering::Less => Err(Denied::unknown(Why::Unconfirmed)),
+    }
+}
+
+/// The stored Pod of the version that is shown, if the review shows it as it is.
+fn check_shown_pod(shown: &Pod, stored: Arc<Pod>) -> Result<Arc<Pod>, Denied> {
+    let (shown, found) = (&shown.metadata, &stored.metadata);
+    match found.labels == shown.labels && found.name == shown.name {
+        true => Ok(stored),
+        false => Err(Denied::unknown(Why::Unconfirmed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use http::Response;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn json_of(uid: &str, version: u64, app: &str) -> Value {
+        json!({ "metadata": {
+            "namespace": "shop", "name": "web-1", "uid": uid, "resourceVersion": version.to_string(),
+            "labels": { "kusionstack.io/control": "true", "app": app },
+        } })
+    }
+
+    fn pod(uid: &str, version: u64, app: &str) -> Arc<Pod> {
+        Arc::new(serde_json::from_value(json_of(uid, version, app)).unwrap())
+    }
+
+    /// What comes of a Pod that a review shows, where the cache and etcd have these.
+    async fn load_outcome(
+        shown: &Arc<Pod>,
+        cached: Option<Arc<Pod>>,
+        stored: Option<Value>,
+    ) -> Result<Option<u64>, Why> {
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let gone = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
+                "details": { "kind": "pods", "name": "web-1" } });
+            let code = if stored.is_some() { 200 } else { 404 };
+            let body = Body::from(stored.clone().unwrap_or(gone).to_string().into_bytes());
+            let response = Response::builder().status(code).body(body).unwrap();
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        if let Some(pod) = cached {
+            let version = pod.metadata.resource_version;
+            context
+                .index
+                .replace_pods(vec![Arc::unwrap_or_clone(pod)], version);
+        }
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let found = load_reviewed_pod(&context, shown, deadline).await;
+        found
+            .map(|pod| pod.map(|pod| pod.metadata.resource_version))
+            .map_err(|denied| denied.why)
+    }
+
+    #[tokio::test]
+    async fn pod_at_the_version_of_the_review_is_known_from_the_cache_or_from_etcd() {
+        let shown = pod("u", 7, "a");
+        assert_eq!(
+            load_outcome(&shown, Some(pod("u", 7, "a")), None).await,
+            Ok(Some(7))
+        );
+        let stored = Some(json_of("u", 7, "a"));
+        assert_eq!(
+            load_outcome(&shown, None, stored.clone()).await,
+            Ok(Some(7))
+        );
+        assert_eq!(
+            load_outcome(&shown, Some(pod("u", 6, "b")), stored).await,
+            Ok(Some(7))
+        );
+    }
+
+    #[tokio::test]
+    async fn pod_that_is_cached_without_some_labels_is_read() {
+        let mut cached = pod("u", 7, "a");
+        let metadata = &mut Arc::make_mut(&mut cached).metadata;
+        metadata.labels.remove("app");
+        metadata.labels_dropped = true;
+        let stored = Some(json_of("u", 7, "a"));
+        assert_eq!(
+            load_outcome(&pod("u", 7, "a"), Some(cached), stored).await,
+            Ok(Some(7))
+        );
+    }
+
+    #[tokio::test]
+    async fn version_that_is_past_has_nothing_to_hold() {
+        let shown = pod("u", 7, "a");
+        let later = Some(json_of("u", 8, "a"));
+        assert_eq!(
+            load_outcome(&shown, Some(pod("u", 8, "a")), later).await,
+            Ok(None)
+        );
+        assert_eq!(
+            load_outcome(&shown, None, Some(json_of("u", 8, "a"))).await,
+            Ok(None)
+        );
+        assert_eq!(
+            load_outcome(&shown, None, Some(json_of("v", 8, "a"))).await,
+            Ok(None)
+        );
+        assert_eq!(load_outcome(&shown, None, None).await, Ok(None));
+    }
+
+    #[tokio::test]
+    async fn cache_of_a_history_that_was_set_back_lets_nothing_pass() {
+        let restored = Some(json_of("u", 7, "a"));
+        let lost = load_outcome(&pod("u", 7, "a"), Some(pod("u", 9, "a")), restored).await;
+        let Err(Why::Unreachable(why)) = lost else {
+            panic!("{lost:?}")
+        };
+        assert!(why.contains("restored"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn forged_version_and_forged_labels_are_denied() {
+        let no = Err(Why::Unconfirmed);
+        let future = pod("u", u64::MAX, "a");
+        let stored = Some(json_of("u", 8, "a"));
+        assert_eq!(
+            load_outcome(&future, Some(pod("u", 8, "a")), stored).await,
+            no
+        );
+        let relabelled = pod("u", 7, "other");
+        assert_eq!(
+            load_outcome(&relabelled, Some(pod("u", 7, "a")), None).await,
+            no
+        );
+        assert_eq!(
+            load_outcome(&relabelled, None, Some(json_of("u", 7, "a"))).await,
+            no
+        );
+    }
+}

@@ -1,0 +1,358 @@
+//! A request with a deadline, what its failure means, and many requests at once.
+
+use std::collections::BTreeMap;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use kube::Error;
+use kube::core::Status;
+use tracing::{debug, warn};
+
+use super::super::API_CALL_TIMEOUT;
+use crate::apirequest::{self, Failure};
+use crate::cluster::pods;
+use crate::domain::collaset::status::FailedStep;
+
+/// Requests of one stage that are on their way at once.
+const MAX_CONCURRENT_REQUESTS: usize = 16;
+/// Failures that are met when going carefully.
+const MAX_CAREFUL_FAILURES: usize = 3;
+
+/// Why a request did nothing, or may have done nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub enum RequestError {
+    /// The object is another version than the one looked at, or gone: the cache will say.
+    Moved,
+    /// There is one of this name already.
+    Exists,
+    /// Too many requests, or admission holds it: why.
+    Held(String),
+    /// Failed, and may be done another time: which object, and the API server's words.
+    Failed(String),
+    /// As [`Trouble::Failed`], and not for want of a right: somebody judges by what the request asks for.
+    Denied(String),
+    /// The API server finds fault with the request itself, has no such operation, or the Pod's node can't do it.
+    Refused(String),
+}
+
+impl RequestError {
+    /// Somebody changed what was written: it would be written again and again.
+    pub fn not_as_written(what: &str) -> RequestError {
+        RequestError::Refused(format!(
+            "{what}: it is not as it was written; see which mutating webhook or MutatingAdmissionPolicy changes its labels, \
+             annotations, owners or finalizers"
+        ))
+    }
+
+    /// The same of an object that was just made. It is neither written again nor deleted here: it may be another's by then.
+    pub fn not_as_created(what: &str) -> RequestError {
+        match RequestError::not_as_written(what) {
+            RequestError::Refused(why) => {
+                RequestError::Refused(format!("{why}; delete it then, and it is made again"))
+            }
+            other => other,
+        }
+    }
+
+    /// What it means for a stage, if `step` was being done.
+    pub fn into_halt(self, step: FailedStep) -> Halt {
+        match self {
+            RequestError::Moved | RequestError::Exists => Halt::Moved,
+            // Of too many requests: what admission holds are changes and deletions of Pods, which `unless_held` takes.
+            RequestError::Held(why) => Halt::Failed(step, format!("{why}; it is tried again")),
+            RequestError::Failed(message)
+            | RequestError::Denied(message)
+            | RequestError::Refused(message) => Halt::Failed(step, message),
+        }
+    }
+}
+
+/// Why the later stages are left out. Ordered: of several the last is reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// Something has changed meanwhile; plan anew.
+    Moved,
+    /// The name of a revision is taken by other data.
+    Collision,
+    /// A step failed, for a reason that users should know.
+    Failed(FailedStep, String),
+}
+
+impl Halt {
+    fn severity(&self) -> u8 {
+        match self {
+            Halt::Moved => 0,
+            Halt::Collision => 1,
+            Halt::Failed(..) => 2,
+        }
+    }
+}
+
+/// Awaits a request; `what` names the object in messages.
+pub async fn request_with_deadline<T>(
+    what: &str,
+    request: impl Future<Output = Result<T, Error>>,
+) -> Result<T, RequestError> {
+    let failure = match apirequest::within(API_CALL_TIMEOUT, request).await {
+        Ok(done) => return Ok(done),
+        Err(failure) => failure,
+    };
+    let trouble = match &failure {
+        Failure::Answered(status) if is_admission_denied(status) && !pods::is_own(status) => {
+            RequestError::Denied(format!("{what}: {}", status.message))
+        }
+        Failure::Answered(status) if status.reason == "AlreadyExists" => RequestError::Exists,
+        Failure::Answered(status) if status.code == 409 => RequestError::Moved,
+        Failure::Answered(status) if status.code == 404 && has_object_name(status) => {
+            RequestError::Moved
+        }
+        Failure::Answered(status) if status.code == 429 && pods::is_own(status) => {
+            RequestError::Held(status.message.clone())
+        }
+        Failure::Answered(status) if status.code == 429 => {
+            RequestError::Held(format!("{what}: {}", status.message))
+        }
+        Failure::Answered(status)
+            if matches!(status.code, 400 | 404 | 405 | 413 | 422) || is_node_incapable(status) =>
+        {
+            RequestError::Refused(format!("{what}: {}", failure.text()))
+        }
+        Failure::Answered(status) if status.code == 403 && !is_authorization_denied(status) => {
+            RequestError::Denied(format!("{what}: {}", status.message))
+        }
+        Failure::Answered(status) => RequestError::Failed(format!("{what}: {}", status.message)),
+        Failure::NoAnswer(limit) => RequestError::Failed(format!(
+            "{what}: the API server did not answer within {} s; it is tried again",
+            limit.as_secs()
+        )),
+        Failure::Broken(error) => RequestError::Failed(format!("{what}: {error}")),
+    };
+    if let RequestError::Failed(message)
+    | RequestError::Denied(message)
+    | RequestError::Refused(message) = &trouble
+    {
+        warn!(message, "a write failed");
+    } else {
+        debug!(
+            what,
+            ?trouble,
+            error = failure.text(),
+            "a write did nothing"
+        );
+    }
+    Err(trouble)
+}
+
+/// Whether a 403 comes from the authorizer (`responsewriters.Forbidden` of kube-apiserver), and not from a quota, a limit range, the
+/// size of a node, a policy or a webhook.
+fn is_authorization_denied(status: &Status) -> bool {
+    let message = &status.message;
+    message.contains(" is forbidden: User ") && message.contains(" cannot ")
+}
+
+/// Whether a webhook or a ValidatingAdmissionPolicy has denied the request, with whatever code: one that names no reason gives 400 and 422
+/// (`ToStatusErr` and the plugin `ValidatingAdmissionPolicy` of kube-apiserver).
+fn is_admission_denied(status: &Status) -> bool {
+    let message = &status.message;
+    message.starts_with("admission webhook \"") && message.contains(" denied the request")
+        || message.contains("ValidatingAdmissionPolicy '") && message.contains(" denied request")
+}
+
+/// Whether a 403 says that the node of the Pod can't do what is asked for: plugins `PodResizeValidator` and
+/// `NodeDeclaredFeatureValidator` of kube-apiserver. A Pod on another node may be able to.
+fn is_node_incapable(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let mut reasons = causes.map(|cause| &*cause.reason);
+    status.code == 403
+        && (reasons.any(|reason| ["NodeCapacity", "UnsupportedPlatform"].contains(&reason))
+            || status.message.contains(" not available on node "))
+}
+
+/// Whether a 404 speaks of an object that is gone. One that names none speaks of an operation that there is not, such as
+/// `pods/resize` of an older Kubernetes.
+fn has_object_name(status: &Status) -> bool {
+    let details = status.details.as_ref();
+    details.is_some_and(|details| !details.name.is_empty())
+}
+
+/// What came of many requests.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BatchOutcome {
+    /// The failure of the first request that failed, or whatever else weighs most.
+    pub result: Result<(), Halt>,
+    /// Whether some succeeded.
+    pub any: bool,
+    /// Whether so many failed that the rest was not tried.
+    pub given_up: bool,
+    /// How many were begun, the first ones.
+    pub begun: usize,
+}
+
+/// Runs requests of one kind at once. Some may fail before no further one is begun: one object that is always refused
+/// must not hold up the others. With `carefully` they go one by one until one has succeeded, and again after a failure:
+/// what is refused for want of quota, say, is not asked for by all at once. Of several failures the one of the first request
+/// is told, so that what lasts is told in the same words each time.
+pub async fn send_all_requests<F>(
+    carefully: bool,
+    requests: impl IntoIterator<Item = F>,
+) -> BatchOutcome
+where
+    F: Future<Output = Result<(), Halt>>,
+{
+    let patience = if carefully {
+        MAX_CAREFUL_FAILURES
+    } else {
+        MAX_CONCURRENT_REQUESTS
+    };
+    let (mut done, mut failed, mut begun) = (0, 0, 0);
+    let mut outcomes = BTreeMap::new();
+    let mut waiting = requests.into_iter().enumerate();
+    let mut running = FuturesUnordered::new();
+    loop {
+        let one_by_one = carefully && (done == 0 || failed > 0);
+        let most = if one_by_one {
+            1
+        } else {
+            MAX_CONCURRENT_REQUESTS
+        };
+        while running.len() < most
+            && failed < patience
+            && let Some((place, next)) = waiting.next()
+        {
+            begun += 1;
+            running.push(async move { (place, next.await) });
+        }
+        let Some((place, outcome)) = running.next().await else {
+            return BatchOutcome {
+                result: outcomes.into_values().fold(Ok(()), worse_result),
+                any: done > 0,
+                given_up: failed >= patience,
+                begun,
+            };
+        };
+        match &outcome {
+            Err(Halt::Failed(..)) => failed += 1,
+            _ => done += 1,
+        }
+        if outcome.is_err() {
+            outcomes.insert(place, outcome);
+        }
+    }
+}
+
+/// The weightier of two results; of equals the first.
+pub fn worse_result(a: Result<(), Halt>, b: Result<(), Halt>) -> Result<(), Halt> {
+    match (&a, &b) {
+        (_, Ok(())) => a,
+        (Err(a_halt), Err(b_halt)) if a_halt.severity() >= b_halt.severity() => a,
+        _ => b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn failure() -> Result<(), Halt> {
+        Err(Halt::Failed(FailedStep::ScaleOut, "no quota".into()))
+    }
+
+    async fn run(carefully: bool, fails: fn(usize) -> bool) -> (usize, BatchOutcome) {
+        let begun = AtomicUsize::new(0);
+        let requests = (0..100).map(|n| {
+            let begun = &begun;
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                if fails(n) { failure() } else { Ok(()) }
+            }
+        });
+        let result = send_all_requests(carefully, requests).await;
+        (begun.into_inner(), result)
+    }
+
+    fn outcome(result: Result<(), Halt>, any: bool, begun: usize) -> BatchOutcome {
+        BatchOutcome {
+            result,
+            any,
+            given_up: begun < 100,
+            begun,
+        }
+    }
+
+    #[test]
+    fn want_of_a_right_is_told_from_what_somebody_judges() {
+        let lacks = |message: &str| {
+            is_authorization_denied(&Status {
+                message: message.to_owned(),
+                ..Status::default()
+            })
+        };
+        let right = "pods \"web-a\" is forbidden: User \"system:serviceaccount:a:b\" cannot patch resource \"pods/resize\" in API group \"\"";
+        assert!(lacks(right));
+        for judged in [
+            "pods \"web-a\" is forbidden: node didn't have enough allocatable resources: memory, requested: 1",
+            "pods \"web-a\" is forbidden: exceeded quota: q, requested: requests.cpu=300m",
+            "admission webhook \"a.test\" denied the request: no",
+        ] {
+            assert!(!lacks(judged), "{judged}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_to_some_is_not_asked_for_by_all() {
+        let refused = outcome(failure(), false, MAX_CAREFUL_FAILURES);
+        assert_eq!(run(true, |_| true).await, (MAX_CAREFUL_FAILURES, refused));
+        let (begun, some) = run(true, |n| n >= 1).await;
+        assert!(
+            (MAX_CAREFUL_FAILURES..=MAX_CONCURRENT_REQUESTS + MAX_CAREFUL_FAILURES)
+                .contains(&begun),
+            "{begun}"
+        );
+        assert_eq!(some, outcome(failure(), true, begun));
+        assert_eq!(run(false, |_| true).await.1.result, failure());
+        assert!(run(false, |_| true).await.0 < 2 * MAX_CONCURRENT_REQUESTS);
+        let none = outcome(Ok(()), true, 100);
+        assert_eq!(run(true, |_| false).await, (100, none));
+    }
+
+    #[tokio::test]
+    async fn of_several_failures_that_of_the_first_request_is_told() {
+        let requests = (0..10u32).map(|n| async move {
+            for _ in n..10 {
+                tokio::task::yield_now().await;
+            }
+            Err(Halt::Failed(FailedStep::ScaleOut, n.to_string()))
+        });
+        let told = Err(Halt::Failed(FailedStep::ScaleOut, "0".into()));
+        assert_eq!(send_all_requests(false, requests).await.result, told);
+    }
+
+    #[tokio::test]
+    async fn one_that_is_always_refused_holds_up_no_other() {
+        let all_but_one = || outcome(failure(), true, 100);
+        assert_eq!(run(true, |n| n == 0).await, (100, all_but_one()));
+        assert_eq!(run(false, |n| n == 0).await, (100, all_but_one()));
+    }
+
+    #[tokio::test]
+    async fn what_has_moved_stops_nothing_and_is_reported() {
+        let begun = AtomicUsize::new(0);
+        let requests = (0..40).map(|n| {
+            let begun = &begun;
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                if n == 0 { Err(Halt::Moved) } else { Ok(()) }
+            }
+        });
+        assert_eq!(
+            send_all_requests(false, requests).await.result,
+            Err(Halt::Moved)
+        );
+        assert_eq!(begun.into_inner(), 40);
+        assert_eq!(worse_result(Err(Halt::Moved), failure()), failure());
+        assert_eq!(worse_result(failure(), Err(Halt::Moved)), failure());
+    }
+}

@@ -1,0 +1,384 @@
+//! What is read live before a plan is carried out. The caches hold managed Pods only, and may trail a little; what a mistake
+//! would cost is data. Nothing is read for a plan that neither makes, deletes nor hands out a claim, nor makes a Pod anew.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
+use kube::core::params::ListParams;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::super::api_request::{Halt, request_with_deadline};
+use super::super::refusals::{BatchKind, RefusalKey};
+use super::PlanExecution;
+use super::batch::{self, WriteRequest};
+use crate::api::keys;
+use crate::api::selector::Selector;
+use crate::cluster::objects::{SetObject, write};
+use crate::cluster::path::Objects;
+use crate::domain::collaset::has_name_of_set;
+use crate::domain::collaset::observed::Pvc;
+use crate::domain::collaset::plan::{OwnershipChange, PodChange, PvcChange, SetPlan};
+use crate::domain::collaset::status::FailedStep;
+use crate::domain::pod::Pod;
+
+/// Pods of a page.
+const PAGE_SIZE: u32 = 500;
+/// For so long what was seen lets a claim be deleted.
+const MAX_LIVE_AGE: Duration = Duration::from_secs(10);
+
+/// What the API server said.
+#[derive(Debug)]
+pub struct LiveState {
+    /// When it was over.
+    at: Instant,
+    seen: PodScope,
+    /// Name of a Pod that mounts a claim, by the name of the claim, and whether that Pod may still write.
+    mounts: HashMap<String, (String, bool)>,
+    /// Pods of the set that are not managed any more, by the instance ID that they carry.
+    unmanaged: HashMap<String, Pod>,
+    /// The same by the claims that they mount: the ID may have been edited too.
+    unmanaged_on: HashMap<String, Pod>,
+    /// Claims of the set that are not managed any more.
+    unmanaged_claims: Vec<Pvc>,
+}
+
+/// Which Pods of the namespace were looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum PodScope {
+    None,
+    /// Those with an instance ID that are not managed.
+    Unmanaged,
+    All,
+}
+
+impl Default for LiveState {
+    fn default() -> Self {
+        LiveState {
+            at: Instant::now(),
+            seen: PodScope::None,
+            mounts: HashMap::new(),
+            unmanaged: HashMap::new(),
+            unmanaged_on: HashMap::new(),
+            unmanaged_claims: Vec::new(),
+        }
+    }
+}
+
+impl LiveState {
+    /// Whether a claim may be deleted by it: a process that stood still looks again.
+    pub fn is_fresh(&self) -> bool {
+        self.seen == PodScope::All && self.at.elapsed() < MAX_LIVE_AGE
+    }
+
+    /// Whether a Pod may be created by it: what was left alone when it began may not be any more.
+    pub fn is_enough_for(&self, body: &Value) -> bool {
+        self.seen >= required_pod_scope(body)
+    }
+
+    /// The name of a Pod that mounts a claim.
+    pub fn pod_mounting_pvc(&self, claim: &str) -> Option<&str> {
+        self.mounts.get(claim).map(|(pod, _)| &**pod)
+    }
+
+    /// The first claim of these that a Pod may still write to, with the name of that Pod.
+    pub fn find_writable_pvc<'a>(
+        &self,
+        claims: impl Iterator<Item = &'a str>,
+    ) -> Option<(&'a str, &str)> {
+        let mut written = claims.filter_map(|claim| {
+            let (pod, writes) = self.mounts.get(claim)?;
+            writes.then_some((claim, &**pod))
+        });
+        written.next()
+    }
+
+    /// The Pod of an instance ID, or one that mounts one of its claims, that somebody took the control label from.
+    pub fn unmanaged_pod<'a>(
+        &self,
+        id: i64,
+        mut claims: impl Iterator<Item = &'a str>,
+    ) -> Option<&Pod> {
+        let known = self.unmanaged.get(&id.to_string());
+        known.or_else(|| claims.find_map(|claim| self.unmanaged_on.get(claim)))
+    }
+
+    /// The claim of an instance ID and a template that somebody took the control label from.
+    pub fn unmanaged_pvc(&self, id: i64, template: &str) -> Option<&Pvc> {
+        let id = id.to_string();
+        self.unmanaged_claims.iter().find(|claim| {
+            let label = |key| claim.labels.get(key).map(String::as_str);
+            label(keys::INSTANCE_ID) == Some(&*id)
+                && label(keys::PVC_TEMPLATE_NAME) == Some(template)
+                && !claim.terminating
+        })
+    }
+
+    fn record_pod(&mut self, work: &PlanExecution<'_>, pod: Pod) {
+        for claim in &pod.spec.pvcs {
+            let writes = !pod.is_finished();
+            let known = self.mounts.get(claim).is_some_and(|(_, known)| *known);
+            if !known {
+                let pod = pod.metadata.name.clone();
+                self.mounts.insert(claim.clone(), (pod, writes));
+            }
+        }
+        let own = pod
+            .controller()
+            .is_some_and(|owner| owner.uid == work.uid());
+        if !own || pod.is_managed() || pod.is_terminating() || pod.is_finished() {
+            return;
+        }
+        for claim in &pod.spec.pvcs {
+            self.unmanaged_on.insert(claim.clone(), pod.clone());
+        }
+        if let Some(id) = pod.label(keys::INSTANCE_ID).map(str::to_owned) {
+            self.unmanaged.insert(id, pod);
+        }
+    }
+}
+
+/// Names of the claims that a Pod to be created mounts.
+pub fn mounted_pvc_names(body: &Value) -> impl Iterator<Item = &str> {
+    let volumes = body["spec"]["volumes"].as_array().into_iter().flatten();
+    volumes.filter_map(|volume| volume["persistentVolumeClaim"]["claimName"].as_str())
+}
+
+/// Which Pods are to be looked at before a Pod is created.
+fn required_pod_scope(body: &Value) -> PodScope {
+    // The instance ID had a Pod before.
+    let is_again = body["metadata"]["labels"][keys::COMPLETING].is_string();
+    match mounted_pvc_names(body).next() {
+        Some(_) => PodScope::All,
+        None if is_again => PodScope::Unmanaged,
+        None => PodScope::None,
+    }
+}
+
+/// Reads what the plan needs to be sure of. What can't be read is left alone for a while, as what can't be written.
+pub async fn read_for_plan(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<LiveState, Halt> {
+    let look = Mutex::new(LiveState::default());
+    let write = WriteRequest {
+        key: RefusalKey::LiveRead,
+        step: FailedStep::ScaleOut,
+        request: async {
+            let seen = read_live_state(work, plan).await?;
+            *look.lock() = seen;
+            Ok(())
+        },
+    };
+    batch::send_write(work, write).await?;
+    Ok(look.into_inner())
+}
+
+/// Takes out of a plan what is not to be done without a look.
+pub fn drop_unverified_changes(plan: &mut SetPlan) {
+    plan.pvcs.clear();
+    let is_change = |change: &PodChange| match change {
+        PodChange::Create { .. } => false,
+        PodChange::Patch(patch) => patch.ownership == OwnershipChange::Keep,
+        PodChange::Delete(..) => true,
+    };
+    plan.pods.retain(is_change);
+}
+
+async fn read_live_state(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<LiveState, Halt> {
+    if adopts_objects(plan) {
+        ensure_not_deleting(work).await?;
+    }
+    let mut look = LiveState::default();
+    // What is left alone is not looked at either: of a large namespace that takes time.
+    let now = Instant::now();
+    let is_left = |key: &RefusalKey| {
+        work.memory
+            .active_refusal(key, now, work.generation())
+            .is_some()
+    };
+    let creates = !is_left(&RefusalKey::All(BatchKind::PodCreations));
+    let creations = plan.pods.iter().filter_map(|change| match change {
+        PodChange::Create { id, body } => {
+            let is_made = creates && !is_left(&RefusalKey::Pod(*id));
+            is_made.then(|| required_pod_scope(body))
+        }
+        PodChange::Patch(_) | PodChange::Delete(..) => None,
+    });
+    let deletions = plan.pvcs.iter().filter_map(|change| match change {
+        PvcChange::Delete(claim) => {
+            let key = RefusalKey::PvcWrite(claim.name.clone());
+            let is_left = is_left(&key) || work.mounted_pvc_backoff(claim, now).is_some();
+            (!is_left).then_some(PodScope::All)
+        }
+        PvcChange::Create { .. } | PvcChange::Patch { .. } | PvcChange::LetGo(_) => None,
+    });
+    look.seen = creations.chain(deletions).max().unwrap_or(PodScope::None);
+    let (control, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    let labels = match look.seen {
+        PodScope::All => Some(String::new()),
+        PodScope::Unmanaged => Some(format!("{},{control}!={value}", keys::INSTANCE_ID)),
+        PodScope::None => None,
+    };
+    if let Some(labels) = labels {
+        for_each_pod(work, labels, |pod| look.record_pod(work, pod)).await?;
+    }
+    let makes_claims = !is_left(&RefusalKey::All(BatchKind::PvcCreations))
+        && plan.pvcs.iter().any(|change| match change {
+            PvcChange::Create { id, template, .. } => {
+                !is_left(&RefusalKey::Pvc(*id, template.clone()))
+            }
+            PvcChange::Patch { .. } | PvcChange::Delete(_) | PvcChange::LetGo(_) => false,
+        });
+    if makes_claims {
+        let labels = format!("{},{control}!={value}", keys::INSTANCE_ID);
+        for_each_pvc(work, labels, |claim, _| {
+            if claim.labels.get(control).map(String::as_str) != Some(value) {
+                look.unmanaged_claims.push(claim);
+            }
+        })
+        .await?;
+    }
+    let is_first = work.pool.is_none()
+        && !is_left(&RefusalKey::Pool)
+        && plan.pool.as_ref().is_some_and(|ids| !ids.is_empty());
+    if is_first {
+        ensure_orphans_cached(work).await?;
+    }
+    look.at = Instant::now();
+    Ok(look)
+}
+
+fn adopts_objects(plan: &SetPlan) -> bool {
+    let pods = plan.pods.iter().any(|change| match change {
+        PodChange::Patch(patch) => patch.ownership == OwnershipChange::Adopt,
+        PodChange::Create { .. } | PodChange::Delete(..) => false,
+    });
+    let adopts = |change: &PvcChange| matches!(change, PvcChange::Patch { ownership, .. } if *ownership == OwnershipChange::Adopt);
+    pods || plan.pvcs.iter().any(adopts)
+}
+
+/// Nothing is adopted for a set that is being deleted: with `--cascade=orphan` the garbage collector takes the references off,
+/// and would delete what carries one again once the set is gone.
+async fn ensure_not_deleting(work: &PlanExecution<'_>) -> Result<(), Halt> {
+    let (client, objects) = (work.client(), work.objects());
+    let request = write::get::<SetObject>(client, objects, (work.namespace(), work.name()));
+    let set = request_with_deadline(&format!("CollaSet {}", work.name()), request).await;
+    let set = set.map_err(|error| error.into_halt(FailedStep::ScaleOut))?;
+    let alive = set.is_some_and(|set| {
+        set.metadata.uid.as_deref() == Some(work.uid()) && set.metadata.deletion_timestamp.is_none()
+    });
+    if alive { Ok(()) } else { Err(Halt::Moved) }
+}
+
+/// A set that has no pool yet may be one that was made again: its orphans may not be in the cache of Pods yet, and would find
+/// others in their places.
+async fn ensure_orphans_cached(work: &PlanExecution<'_>) -> Result<(), Halt> {
+    let selector = work.set.spec.selector.as_ref();
+    let Some(selector) = selector.and_then(|s| Selector::compile(s).ok()) else {
+        return Ok(());
+    };
+    let labels = format!("{selector},{},!{}", keys::INSTANCE_ID, keys::ORPHANED);
+    let mut unseen = false;
+    for_each_pod(work, labels, |pod| {
+        let is_orphan = pod.controller().is_none()
+            && pod.is_managed()
+            && !pod.is_terminating()
+            && has_name_of_set(work.name(), &pod.metadata.name);
+        if is_orphan
+            && !work
+                .orphans
+                .iter()
+                .any(|seen| seen.metadata.uid == pod.metadata.uid)
+        {
+            // The next plan waits until the cache has it.
+            work.memory.record_pod_write(pod.metadata.resource_version);
+            unseen = true;
+        }
+    })
+    .await?;
+    if unseen { Err(Halt::Moved) } else { Ok(()) }
+}
+
+#[derive(Deserialize)]
+struct ListPage<T> {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
+}
+
+/// Reads the Pods of the namespace with these labels.
+pub async fn for_each_pod(
+    work: &PlanExecution<'_>,
+    labels: String,
+    keep: impl FnMut(Pod),
+) -> Result<(), Halt> {
+    for_each_listed(work, "pods", labels, keep).await
+}
+
+#[derive(Deserialize)]
+struct PvcObject {
+    metadata: ObjectMeta,
+}
+
+/// Reads the claims in the namespace with these labels that the set has, managed or not, and whether it owns each: the garbage collector would
+/// delete those with it.
+pub async fn for_each_pvc(
+    work: &PlanExecution<'_>,
+    labels: String,
+    mut keep: impl FnMut(Pvc, bool),
+) -> Result<(), Halt> {
+    let keep = |claim: PvcObject| {
+        let mut owners = claim.metadata.owner_references.iter().flatten();
+        let is_owned = owners.any(|owner| owner.uid == work.uid());
+        let claim = pvc_from_metadata(claim.metadata);
+        if is_owned || claim.belongs_to_set(Some(work.uid())) {
+            keep(claim, is_owned);
+        }
+    };
+    for_each_listed(work, "persistentvolumeclaims", labels, keep).await
+}
+
+fn pvc_from_metadata(metadata: ObjectMeta) -> Pvc {
+    let mut owners = metadata.owner_references.into_iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true));
+    Pvc {
+        name: metadata.name.unwrap_or_default(),
+        uid: metadata.uid.unwrap_or_default(),
+        resource_version: metadata.resource_version.unwrap_or_default(),
+        labels: metadata.labels.unwrap_or_default().into_iter().collect(),
+        controller: controller.map(|owner| owner.uid),
+        creation_timestamp: metadata.creation_timestamp.map(|time| time.0),
+        terminating: metadata.deletion_timestamp.is_some(),
+    }
+}
+
+/// Reads the objects of a core resource in the namespace with these labels page by page.
+async fn for_each_listed<T: DeserializeOwned>(
+    work: &PlanExecution<'_>,
+    resource: &str,
+    labels: String,
+    mut keep: impl FnMut(T),
+) -> Result<(), Halt> {
+    let mut params = ListParams::default().limit(PAGE_SIZE);
+    if !labels.is_empty() {
+        params = params.labels(&labels);
+    }
+    loop {
+        let request = async {
+            let request = Objects::of("/api/v1", work.namespace(), resource)?.list(&params)?;
+            work.client().request::<ListPage<T>>(request).await
+        };
+        let page =
+            request_with_deadline(&format!("list of {resource} of the namespace"), request).await;
+        let page = page.map_err(|trouble| trouble.into_halt(FailedStep::ScaleOut))?;
+        page.items.into_iter().for_each(&mut keep);
+        let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        match next {
+            Some(next) => params = params.continue_token(&next),
+            None => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The pool of instance IDs (contract 6.2), by compare-and-swap on the version that the plan was made from: pools may be
+//! shared.
+
+use kube::core::params::Patch;
+use serde_json::json;
+
+use super::super::api_request::{Halt, request_with_deadline};
+use super::super::refusals::RefusalKey;
+use super::PlanExecution;
+use super::batch::{self, WriteRequest};
+use crate::api::keys;
+use crate::api::resourcecontext::ContextDetail;
+use crate::cluster::objects::{PoolObject, write};
+use crate::domain::collaset::observed::pool_name;
+use crate::domain::collaset::status::FailedStep;
+
+/// Makes the pool hold these entries; without any it is deleted.
+pub async fn write_resource_context(
+    work: &PlanExecution<'_>,
+    wanted: Option<Vec<ContextDetail>>,
+) -> Result<(), Halt> {
+    let Some(contexts) = wanted else {
+        return Ok(());
+    };
+    let write = WriteRequest {
+        key: RefusalKey::Pool,
+        step: FailedStep::Pool,
+        request: replace_resource_context(work, contexts),
+    };
+    work.requeue_if_written(batch::send_write(work, write).await)
+}
+
+async fn replace_resource_context(
+    work: &PlanExecution<'_>,
+    contexts: Vec<ContextDetail>,
+) -> Result<(), Halt> {
+    let (client, objects, namespace) = (work.client(), work.objects(), work.namespace());
+    let name = pool_name(work.set);
+    let what = format!("ResourceContext {name}");
+    let done = match work.pool {
+        None if contexts.is_empty() => Ok(()),
+        None => {
+            let body = json!({
+                "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
+                "kind": "ResourceContext",
+                "metadata": { "name": name, "namespace": namespace },
+                "spec": { "contexts": contexts },
+            });
+            let request = write::create::<PoolObject>(client, objects, namespace, &body);
+            request_with_deadline(&what, request).await.map(|_| ())
+        }
+        Some(pool) if contexts.is_empty() => {
+            let (object, version) = ((namespace, name, &*pool.uid), Some(&*pool.resource_version));
+            let request = write::delete::<PoolObject>(client, objects, object, version);
+            request_with_deadline(&what, request).await
+        }
+        Some(pool) => {
+            let patch = Patch::Merge(json!({
+                "metadata": { "uid": pool.uid, "resourceVersion": pool.resource_version },
+                "spec": { "contexts": contexts },
+            }));
+            let object = (namespace, name);
+            let request = write::patch::<PoolObject>(client, objects, object, &patch, false);
+            request_with_deadline(&what, request).await
+        }
+    };
+    done.map_err(|trouble| trouble.into_halt(FailedStep::Pool))
+}

@@ -1,0 +1,201 @@
+//! Which rules hold Pods that wait to be let off traffic, or back on it, and why, in words that change only with the rules and with the number
+//! of Pods: the status is written anew whenever they do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::stored::text;
+use crate::cluster::index::{Entry, State};
+use crate::domain::collaset::awaited_rule_stage;
+use crate::domain::lifecycle::Stage;
+use crate::domain::messages;
+use crate::domain::pod::Pod;
+use crate::domain::rules::stage::{operation_rejections, stage_candidates, stored_rejection};
+use crate::domain::rules::webhook::UNANSWERED_MESSAGE;
+use crate::domain::rules::{AvailabilityRules, ExpectedPods};
+
+/// Pods that wait and are explained at most.
+const MAX_EXPLAINED_PODS: usize = 20;
+/// Rules that are named of each of them, and characters of each reason.
+const MAX_NAMED_RULES: usize = 3;
+const MAX_REASON_CHARS: usize = 200;
+
+/// What the first Pods that wait for rules wait for, by UID. In PreCheck: the rules that reject, else the budgets (none where the set
+/// `goes`, for they do not hold its Pods then), else all rules that cover the Pod. In PostCheck: the rules that reject.
+pub fn describe_blocking_rules(
+    state: &State,
+    pods: &[Arc<Pod>],
+    goes: bool,
+) -> BTreeMap<String, Vec<String>> {
+    let waiting = pods
+        .iter()
+        .filter_map(|pod| Some((awaited_rule_stage(pod)?, pod)));
+    let told = waiting.take(MAX_EXPLAINED_PODS).map(|(stage, pod)| {
+        let is_before = stage == Stage::PreCheck;
+        let waiting = stage_candidates(stage, pod);
+        let covering = || state.covering(pod);
+        let rejections = covering().flat_map(|entry| {
+            let rules = &entry.snapshot.rules;
+            let rejections = operation_rejections(rules, stage, pod, &waiting, &entry.verdicts);
+            rejections.map(move |rejection| (entry, rejection))
+        });
+        let rejections = rejections.take(MAX_NAMED_RULES);
+        let mut told: Vec<_> = rejections
+            .map(|(entry, r)| {
+                // Only the controller of rules knows what an endpoint has said, or why it was not asked.
+                let is_asked = r.reason == UNANSWERED_MESSAGE;
+                let mut asked = waiting.iter().filter(|_| is_asked);
+                let said = asked.find_map(|candidate| {
+                    stored_rejection(&entry.object, stage, pod, &r.rule, &candidate.operation)
+                });
+                let reason = said.unwrap_or(&r.reason);
+                format!(
+                    "{}: {}",
+                    r.qualified_rule_name(),
+                    text(reason, MAX_REASON_CHARS)
+                )
+            })
+            .collect();
+        if told.is_empty() && is_before && !goes {
+            let budgets = covering().filter_map(|entry| blocking_budget(entry, pod));
+            told.extend(budgets.take(MAX_NAMED_RULES));
+        }
+        if told.is_empty() && is_before {
+            let names = covering()
+                .map(|entry| messages::qualified_rule_name(&entry.snapshot.rules.name, ""));
+            told.extend(names.take(MAX_NAMED_RULES));
+        }
+        (pod.metadata.uid.clone(), told)
+    });
+    told.collect()
+}
+
+/// The tightest availability rule of an object that holds a Pod; `None` if none does.
+fn blocking_budget(entry: &Entry, pod: &Pod) -> Option<String> {
+    let AvailabilityRules::Held(held) = entry.snapshot.rules.availability_rules(pod) else {
+        return None;
+    };
+    let size = ExpectedPods {
+        total: entry.tally.expected(),
+        base: entry.tally.base(),
+    };
+    let held = held
+        .into_iter()
+        .map(|(rule, limits)| (limits.desired(size), rule));
+    let (desired, rule) = held.max_by_key(|(desired, _)| *desired)?;
+    let named = messages::qualified_rule_name(&entry.snapshot.rules.name, rule);
+    Some(match entry.tally.silent().denies_all() {
+        true => format!("{named}: {}", messages::EXPECTED_UNKNOWN),
+        false => {
+            let (total, limit) = (size.total, size.total.saturating_sub(desired));
+            format!("{named}: at most {limit} of {total} Pods may be unavailable")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::keys::{self, Family};
+    use crate::cluster::index::Index;
+
+    /// Four Pods without an owner, of which the first waits to be updated, under these rules.
+    fn told(rules: Value, goes: bool) -> Vec<String> {
+        told_in(Family::PreCheck, rules, goes)
+    }
+
+    /// The same where the first Pod carries the label of another stage.
+    fn told_in(stage: Family, rules: Value, goes: bool) -> Vec<String> {
+        told_with(stage, rules, json!({}), goes)
+    }
+
+    /// The same under a rule with this status.
+    fn told_with(stage: Family, rules: Value, status: Value, goes: bool) -> Vec<String> {
+        let index = Index::default();
+        index.apply_rule(
+            serde_json::from_value(json!({
+                "metadata": { "namespace": "n", "name": "web", "uid": "rule" },
+                "spec": { "selector": {}, "rules": rules },
+                "status": status,
+            }))
+            .unwrap(),
+        );
+        let pod = |name: String| -> Pod {
+            serde_json::from_value(json!({ "metadata": {
+                "namespace": "n", "name": name, "uid": name, "labels": { keys::CONTROL: "true" },
+            } }))
+            .unwrap()
+        };
+        let mut pods: Vec<_> = (0..4).map(|n| pod(format!("web-{n}"))).collect();
+        let labels = &mut pods[0].metadata.labels;
+        if stage == Family::PreCheck {
+            labels.insert(Family::Operating.key("collaset"), "1".into());
+            labels.insert(Family::OperationType.key("collaset"), "update".into());
+        }
+        labels.insert(stage.key("collaset"), "1".into());
+        pods.iter().for_each(|pod| index.apply_pod(pod.clone()));
+        let pods: Vec<_> = pods.into_iter().map(Arc::new).collect();
+        let mut held = describe_blocking_rules(&index.read(), &pods, goes);
+        assert_eq!(held.keys().collect::<Vec<_>>(), ["web-0"]);
+        held.remove("web-0").unwrap()
+    }
+
+    fn check() -> Value {
+        json!({ "name": "fit", "labelCheck": { "requires": { "matchLabels": { "fit": "1" } } } })
+    }
+
+    fn budget(name: &str, limit: Value) -> Value {
+        json!({ "name": name, "availablePolicy": { "maxUnavailableValue": limit } })
+    }
+
+    #[test]
+    fn rule_that_rejects_is_named_with_its_reason() {
+        let wanted = [
+            "rule fit of PodTransitionRule web: block by label check policy, pod n/web-0 labels not match fit=1",
+        ];
+        for goes in [false, true] {
+            assert_eq!(told(json!([budget("a", json!(1)), check()]), goes), wanted);
+        }
+    }
+
+    #[test]
+    fn budget_is_named_with_its_limit() {
+        let rules = json!([budget("a", json!("50%")), budget("b", json!(1))]);
+        let wanted = ["rule b of PodTransitionRule web: at most 1 of 4 Pods may be unavailable"];
+        assert_eq!(told(rules.clone(), false), wanted);
+        assert_eq!(told(rules, true), ["PodTransitionRule web"]);
+    }
+
+    #[test]
+    fn rule_of_post_check_is_named_of_a_pod_that_is_to_come_back() {
+        let mut after = check();
+        after["stage"] = json!("PostCheck");
+        after["name"] = json!("after");
+        let rules = json!([budget("a", json!(1)), check(), after]);
+        let wanted = [
+            "rule after of PodTransitionRule web: block by label check policy, pod n/web-0 labels not match fit=1",
+        ];
+        assert_eq!(told_in(Family::PostCheck, rules, false), wanted);
+        let others = json!([budget("a", json!(1)), check()]);
+        assert!(told_in(Family::PostCheck, others, false).is_empty());
+    }
+
+    #[test]
+    fn last_word_of_an_endpoint_is_told_as_the_rule_has_stored_it() {
+        let ask = json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://a" } } }]);
+        let detail = |pod: &str, stage: &str| json!({ "details": [{ "name": pod, "stage": stage, "rejectInfo": [{ "ruleName": "ask", "reason": "no route" }] }] });
+        let told = |status: Value| told_with(Family::PreCheck, ask.clone(), status, false);
+        let rule = "rule ask of PodTransitionRule web: ";
+        let unanswered = format!("{rule}its endpoint has not let the Pod pass yet");
+        assert_eq!(
+            told(detail("web-0", "PreCheck")),
+            [format!("{rule}no route")]
+        );
+        assert_eq!(told(json!({})), [&*unanswered]);
+        assert_eq!(told(detail("web-1", "PreCheck")), [&*unanswered]);
+        assert_eq!(told(detail("web-0", "PostCheck")), [&*unanswered]);
+    }
+}

@@ -1,0 +1,137 @@
+//! What the API server said of Pods that no cache knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::collaset::observed::UNMANAGED_NANOS;
+use crate::domain::pod::Pod;
+
+/// That a Pod is there and not managed is believed for this long, unless the spec changes: what keeps it out is soon mended, by the
+/// command that the status tells.
+const UNMANAGED_TTL: Duration = Duration::from_nanos(UNMANAGED_NANOS);
+/// That none is there is believed for this long: nothing is said of it.
+const ABSENT_TTL: Duration = Duration::from_secs(30);
+/// Names that one look asks for; the next looks ask for the others.
+const MAX_LOOKUPS: usize = 10;
+
+/// Answers about Pods, by their names.
+#[derive(Debug, Default)]
+pub struct PodLookups {
+    generation: i64,
+    /// By name: when it was asked for, and the Pod if it is there and not managed.
+    known: BTreeMap<String, (Instant, Option<Arc<Pod>>)>,
+    /// Whether one look could not ask for all that were due.
+    more: bool,
+}
+
+impl PodLookups {
+    /// Which of the names that no cache knows are to be asked for, those first that never were. Forgets all other names, and all
+    /// answers when the spec is another one.
+    pub fn names_to_look_up(
+        &mut self,
+        unknown: &BTreeSet<String>,
+        now: Instant,
+        generation: i64,
+    ) -> Vec<String> {
+        let is_new = std::mem::replace(&mut self.generation, generation) != generation;
+        self.known
+            .retain(|name, _| !is_new && unknown.contains(name));
+        let asked_at = |name: &String| self.known.get(name).map(|(at, _)| *at);
+        let is_due = |name: &&String| match self.known.get(*name) {
+            None => true,
+            Some((at, Some(_))) => *at + UNMANAGED_TTL <= now,
+            Some((at, None)) => *at + ABSENT_TTL <= now,
+        };
+        let mut due: Vec<String> = unknown.iter().filter(is_due).cloned().collect();
+        due.sort_by_key(asked_at);
+        self.more = due.len() > MAX_LOOKUPS;
+        due.truncate(MAX_LOOKUPS);
+        due
+    }
+
+    /// Whether the last look left names to the next one, which no event asks for.
+    pub fn has_more_names(&self) -> bool {
+        self.more
+    }
+
+    /// Notes an answer: the Pod, if it is there and not managed.
+    pub fn record_lookup(&mut self, name: String, unmanaged: Option<Arc<Pod>>, now: Instant) {
+        self.known.insert(name, (now, unmanaged));
+    }
+
+    /// The Pods that are there and not managed, in the order of their names.
+    pub fn unmanaged_pods(&self) -> Vec<Arc<Pod>> {
+        let unmanaged = self.known.values().filter_map(|(_, pod)| pod.clone());
+        unmanaged.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: impl IntoIterator<Item = usize>) -> BTreeSet<String> {
+        names.into_iter().map(|n| format!("p{n:02}")).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn name_is_asked_for_again_after_a_while_or_for_another_spec() {
+        let (mut answers, start) = (PodLookups::default(), Instant::now());
+        let unknown = names(0..1);
+        let pod = Arc::new(Pod::default());
+        let told = |answers: &PodLookups| answers.unmanaged_pods().len();
+        assert_eq!(answers.names_to_look_up(&unknown, start, 1), ["p00"]);
+        answers.record_lookup("p00".into(), Some(Arc::clone(&pod)), start);
+        assert_eq!(answers.names_to_look_up(&unknown, start, 1), [""; 0]);
+        assert_eq!(told(&answers), 1);
+        assert_eq!(answers.names_to_look_up(&unknown, start, 2), ["p00"]);
+        assert_eq!(told(&answers), 0);
+        answers.record_lookup("p00".into(), Some(pod), start);
+        assert_eq!(
+            answers.names_to_look_up(&unknown, start + UNMANAGED_TTL, 2),
+            ["p00"]
+        );
+        assert_eq!(told(&answers), 1, "until it is known better");
+        assert_eq!(
+            answers.names_to_look_up(&names([]), start, 2),
+            [""; 0],
+            "it has the label"
+        );
+        assert_eq!(told(&answers), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pod_that_is_there_is_looked_at_sooner_than_one_that_is_not() {
+        let (mut answers, start) = (PodLookups::default(), Instant::now());
+        let unknown = names(0..2);
+        answers.names_to_look_up(&unknown, start, 1);
+        answers.record_lookup("p00".into(), Some(Arc::new(Pod::default())), start);
+        answers.record_lookup("p01".into(), None, start);
+        let later = start + Duration::from_secs(5);
+        assert_eq!(answers.names_to_look_up(&unknown, later, 1), ["p00"]);
+        let later = start + Duration::from_secs(30);
+        assert_eq!(answers.names_to_look_up(&unknown, later, 1), ["p00", "p01"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_beyond_those_of_one_look_come_next() {
+        let (mut answers, start) = (PodLookups::default(), Instant::now());
+        assert!(!answers.has_more_names());
+        let unknown = names(0..15);
+        let first = answers.names_to_look_up(&unknown, start, 1);
+        assert_eq!(first.len(), MAX_LOOKUPS);
+        for name in first {
+            answers.record_lookup(name, None, start);
+        }
+        let later = start + ABSENT_TTL;
+        let second = answers.names_to_look_up(&unknown, later, 1);
+        assert_eq!(second[..5], ["p10", "p11", "p12", "p13", "p14"]);
+        assert!(answers.has_more_names(), "the first are due again");
+        let most = names(0..MAX_LOOKUPS);
+        assert_eq!(answers.names_to_look_up(&most, later, 2).len(), MAX_LOOKUPS);
+        assert!(!answers.has_more_names());
+    }
+}

@@ -1,0 +1,118 @@
+//! What the API server refuses of single Pods, which may last: the status of their CollaSets says it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use kube::Error;
+use parking_lot::Mutex;
+
+use super::{Context, call_outcome, with_api_deadline};
+use crate::apirequest::Failure;
+use crate::cluster::events::about_pod;
+use crate::cluster::queue::Outcome;
+use crate::domain::pod::Pod;
+
+/// Reason of the Event that tells of a step of a lifecycle that is refused, or never answered.
+const STEP_REFUSED_REASON: &str = "LifecycleStepRefused";
+
+/// By UID, why each can't be written. What is known goes with the process, and is learnt anew by the next try.
+#[derive(Debug, Default)]
+pub struct PodWriteFailures(Mutex<HashMap<String, String>>);
+
+impl PodWriteFailures {
+    /// A Pod can't be written for now.
+    pub fn record_write_failure(&self, uid: &str, why: String) {
+        self.0.lock().insert(uid.to_owned(), why);
+    }
+
+    /// A Pod is written, or need not be.
+    pub fn clear_write_failure(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
+
+    /// Forgets all: what another leader has met, or mended, is not known.
+    pub fn clear_all_failures(&self) {
+        self.0.lock().clear();
+    }
+
+    /// Those of these Pods, and why.
+    pub fn failures_of_pods(&self, pods: &[Arc<Pod>]) -> BTreeMap<String, String> {
+        let known = self.0.lock();
+        if known.is_empty() {
+            return BTreeMap::new();
+        }
+        let why = |pod: &Arc<Pod>| {
+            let uid = &pod.metadata.uid;
+            Some((uid.clone(), known.get(uid)?.clone()))
+        };
+        pods.iter().filter_map(why).collect()
+    }
+}
+
+/// The words of a refusal that may last, or of an answer that never comes; `None` for what a newer object or the next try mends.
+pub fn lasting_failure(failure: &Failure) -> Option<String> {
+    match failure {
+        Failure::Answered(status) => {
+            (!matches!(status.code, 404 | 409 | 429)).then(|| failure.text())
+        }
+        Failure::NoAnswer(limit) => Some(format!(
+            "the API server has not answered within {} s; a webhook that it calls may be slow",
+            limit.as_secs()
+        )),
+        Failure::Broken(_) => None,
+    }
+}
+
+/// Writes a step of a Pod's lifecycle. A refusal may last, and the Pod be off traffic: the Pod says so, and its CollaSet.
+pub async fn write_lifecycle_step<T>(
+    context: &Context,
+    pod: &Pod,
+    what: &'static str,
+    request: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Outcome> {
+    let uid = &pod.metadata.uid;
+    let done = with_api_deadline(request).await;
+    match done.as_ref().map_err(lasting_failure) {
+        Ok(_) => context.blocked_lifecycles.clear_write_failure(uid),
+        Err(Some(why)) => {
+            let message = format!(
+                "The lifecycle of the Pod can't go on: its next step is not written, and tried again: {why}"
+            );
+            context.blocked_lifecycles.record_write_failure(uid, why);
+            let about = about_pod(pod);
+            context
+                .events
+                .record(&about, true, STEP_REFUSED_REASON, &message);
+        }
+        Err(None) => {}
+    }
+    call_outcome(what, false, done)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use kube::Client;
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A webhook may be slower than anybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn step_that_is_never_answered_has_a_reason() {
+        let service = tower::service_fn(|_: http::Request<Body>| {
+            pending::<Result<http::Response<Body>, std::convert::Infallible>>()
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        let mut pod = Pod::default();
+        pod.metadata.uid = "u".to_owned();
+        let never = pending::<Result<(), Error>>();
+        let done = write_lifecycle_step(&context, &pod, "step a Pod", never).await;
+        assert_eq!(done, Err(Outcome::Retry));
+        let known = context
+            .blocked_lifecycles
+            .failures_of_pods(&[Arc::new(pod)]);
+        assert!(known["u"].contains("has not answered within 15 s"));
+    }
+}

@@ -1,0 +1,109 @@
+//! Where endpoints may be, with the names of the API server resolved.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use parking_lot::Mutex;
+use tokio::net::lookup_host;
+
+use crate::domain::rules::webhook::EndpointNetworks;
+
+/// Which addresses the endpoints of rules may have. Judged is what a name has been resolved to, right before it is dialled.
+#[derive(Debug, Default)]
+pub struct AddressPolicy {
+    /// What the flags and the addresses themselves say.
+    pub networks: EndpointNetworks,
+    /// The API server, by what this process knows of it.
+    pub api_server: ApiServer,
+}
+
+impl AddressPolicy {
+    /// Why an address is refused, with what allows it; `None` if it may be dialled.
+    pub async fn refusal_reason(&self, address: IpAddr) -> Option<String> {
+        let api_server = self.api_server.resolve_addresses().await;
+        self.networks.refusal_reason(address, &api_server)
+    }
+}
+
+/// Where the API server is.
+#[derive(Debug, Default)]
+pub struct ApiServer {
+    /// Names and addresses.
+    hosts: Vec<String>,
+    /// What each name was resolved to last.
+    known: Mutex<HashMap<String, Vec<IpAddr>>>,
+}
+
+impl ApiServer {
+    /// An API server under these names and addresses, IPv6 ones with or without brackets.
+    pub fn new(hosts: impl IntoIterator<Item = String>) -> ApiServer {
+        let bare = |host: String| host.trim_matches(['[', ']']).to_owned();
+        ApiServer {
+            hosts: hosts
+                .into_iter()
+                .map(bare)
+                .filter(|h| !h.is_empty())
+                .collect(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// The hosts that are addresses, IPv4 ones in their own form.
+    pub fn literal_addresses(&self) -> HashSet<IpAddr> {
+        let hosts = self.hosts.iter();
+        let addresses = hosts.filter_map(|host| host.parse().ok());
+        addresses
+            .map(|address: IpAddr| address.to_canonical())
+            .collect()
+    }
+
+    /// All addresses, IPv4 ones in their own form. A name that can't be resolved now has those that it had before.
+    async fn resolve_addresses(&self) -> HashSet<IpAddr> {
+        for host in &self.hosts {
+            if let Ok(found) = lookup_host((host.as_str(), 443)).await {
+                let found = found.map(|a| a.ip().to_canonical()).collect();
+                self.known.lock().insert(host.clone(), found);
+            }
+        }
+        self.known.lock().values().flatten().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    async fn why(reach: &AddressPolicy, address: &str) -> Option<String> {
+        reach.refusal_reason(address.parse().unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn addresses_of_the_api_server_are_refused_in_every_form() {
+        let hosts = ["10.96.0.1", "[fd00::7]", ""].map(str::to_owned);
+        let reach = AddressPolicy {
+            api_server: ApiServer::new(hosts),
+            ..AddressPolicy::default()
+        };
+        assert_eq!(reach.api_server.literal_addresses().len(), 2);
+        for refused in [
+            "10.96.0.1",
+            "::ffff:10.96.0.1",
+            "64:ff9b::10.96.0.1",
+            "fd00::7",
+        ] {
+            let said = why(&reach, refused).await.unwrap();
+            assert!(said.contains("an address of the API server"), "{said}");
+        }
+        assert_eq!(why(&reach, "10.96.0.2").await, None);
+    }
+
+    #[tokio::test]
+    async fn names_of_the_api_server_are_resolved_and_remembered() {
+        let mut server = ApiServer::new(["localhost".to_owned()]);
+        let loopback: IpAddr = "127.0.0.1".parse().unwrap();
+        assert!(server.resolve_addresses().await.contains(&loopback));
+        server.hosts = vec!["none.invalid".to_owned()];
+        assert!(server.resolve_addresses().await.contains(&loopback));
+    }
+}

@@ -1,0 +1,91 @@
+//! A stream that ends with an error once the other side has sent too much, whatever it sends: hyper bounds neither how many
+//! interim answers (1xx) precede the answer, nor what TLS takes besides.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Passes on what `inner` reads, up to a number of bytes.
+pub struct BoundedStream<S> {
+    inner: S,
+    /// Bytes that may still come.
+    left: usize,
+    most: usize,
+}
+
+impl<S> BoundedStream<S> {
+    /// At most `most` bytes are read from `inner`.
+    pub const fn new(inner: S, most: usize) -> Self {
+        BoundedStream {
+            inner,
+            left: most,
+            most,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(context, into);
+        let came = into.filled().len().saturating_sub(before);
+        match self.left.checked_sub(came) {
+            Some(left) => {
+                self.left = left;
+                read
+            }
+            None => {
+                into.set_filled(before);
+                let most = self.most / 1024;
+                let why = format!("more than {most} KiB came in all");
+                Poll::Ready(Err(io::Error::other(why)))
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn as_much_as_may_comes_through_and_no_more() {
+        let bytes = [7; 3000];
+        let mut all = Vec::new();
+        let read = BoundedStream::new(&bytes[..], 3000)
+            .read_to_end(&mut all)
+            .await;
+        assert_eq!((read.unwrap(), all.len()), (3000, 3000));
+        let read = BoundedStream::new(&bytes[..], 2999)
+            .read_to_end(&mut all)
+            .await;
+        assert_eq!(read.unwrap_err().to_string(), "more than 2 KiB came in all");
+    }
+}

@@ -1,0 +1,163 @@
+//! The two calls of the protocol (contract 5.5), and what they need of the Pods.
+
+use std::collections::BTreeMap;
+
+use futures::StreamExt;
+use serde_json::Value;
+
+use super::super::{API_CALL_TIMEOUT, Context};
+use super::call_permits::{CallPermit, CallRoute};
+use super::{EndpointCall, http, rulecalls, trace_id};
+use crate::api::rulecalls::{Answer, Progress};
+use crate::apirequest;
+use crate::cluster::pods;
+use crate::domain::rules::webhook::{CallAction, Candidate, Parameter, slim_pod_json};
+
+/// Pods that are read at once for their parameters.
+const MAX_CONCURRENT_READS: usize = 8;
+
+/// What came of asking.
+#[derive(Default)]
+pub struct AskOutcome {
+    /// About these nothing could be asked, by the reason.
+    pub failed: BTreeMap<ParametersError, Vec<Candidate>>,
+    /// About these the endpoint was asked.
+    pub asked: Vec<Candidate>,
+    /// The answer, if the endpoint was asked at all.
+    pub answer: Option<Result<EndpointAnswer<Answer>, String>>,
+}
+
+/// What an endpoint has answered.
+pub struct EndpointAnswer<T> {
+    /// The answer.
+    pub answer: T,
+    /// What is wrong with the rule's `caBundle` though the endpoint is trusted.
+    pub warning: Option<String>,
+}
+
+fn parse_answer<T: rulecalls::Fields>(
+    answered: http::EndpointResponse,
+) -> Result<EndpointAnswer<T>, String> {
+    let answer = rulecalls::read(&answered.body)?;
+    Ok(EndpointAnswer {
+        answer,
+        warning: answered.warning,
+    })
+}
+
+/// Why nothing can be asked about a Pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ParametersError {
+    /// It can't be read now.
+    Unread(String),
+    /// The rule asks for something that it can't have.
+    Parameter(String),
+}
+
+/// Asks about operations on Pods, each Pod named once. What is sent along is taken now.
+pub async fn ask_endpoint(
+    context: &Context,
+    call: &EndpointCall,
+    place: &CallPermit,
+    about: &[Candidate],
+) -> AskOutcome {
+    let webhook = &call.webhook;
+    let named: BTreeMap<String, Candidate> =
+        about.iter().map(|c| (c.name.clone(), c.clone())).collect();
+    let values = futures::stream::iter(named.into_values())
+        .map(|candidate| async move {
+            let values = pod_parameters(context, call, &candidate).await;
+            (candidate.name, values)
+        })
+        .buffered(MAX_CONCURRENT_READS);
+    let values: Vec<_> = values.collect().await;
+    let (mut resources, mut odd) = (Vec::new(), BTreeMap::new());
+    for (name, values) in values {
+        match values {
+            Ok(values) => resources.push((name, values)),
+            Err(why) => drop(odd.insert(name, why)),
+        }
+    }
+    let mut outcome = AskOutcome::default();
+    for candidate in about {
+        match odd.get(&candidate.name) {
+            Some(why) => {
+                let failed = outcome.failed.entry(why.clone()).or_default();
+                failed.push(candidate.clone());
+            }
+            None => outcome.asked.push(candidate.clone()),
+        }
+    }
+    if resources.is_empty() {
+        return outcome;
+    }
+    let request = webhook.call_body(&call.rule.name, trace_id(), resources);
+    let answer = match serde_json::to_vec(&request) {
+        Ok(body) => {
+            let endpoint = &webhook.endpoint;
+            let sent = async {
+                let reach = &context.calls.reach;
+                let answered =
+                    http::call_url(&endpoint.url, &endpoint.ca, Some(body), reach).await?;
+                parse_answer(answered)
+            };
+            context.calls.run_counted(place, sent).await
+        }
+        Err(e) => Err(e.to_string()),
+    };
+    outcome.answer = Some(answer);
+    outcome
+}
+
+/// Polls a task.
+pub async fn poll_task(
+    context: &Context,
+    call: &EndpointCall,
+    place: &CallPermit,
+    task: &str,
+) -> Result<EndpointAnswer<Progress>, String> {
+    let poll = call.webhook.poll.as_ref().ok_or("the rule has no poll")?;
+    let (url, endpoint) = (poll.poll_url(task), &poll.endpoint);
+    let sent = async {
+        parse_answer(http::call_url(&url, &endpoint.ca, None, &context.calls.reach).await?)
+    };
+    context.calls.run_counted(place, sent).await
+}
+
+impl EndpointCall {
+    /// Where the call goes.
+    pub fn route(&self) -> CallRoute {
+        let poll = self.webhook.poll.as_ref().map(|poll| &poll.endpoint);
+        let endpoint = match &self.action {
+            CallAction::Ask(_) => None,
+            CallAction::Poll(_) => poll,
+        };
+        CallRoute {
+            namespace: self.key.namespace.clone(),
+            endpoint: http::endpoint_authority(endpoint.unwrap_or(&self.webhook.endpoint)),
+        }
+    }
+}
+
+/// The parameters for a Pod; it is read only for fields that the cache does not keep.
+async fn pod_parameters(
+    context: &Context,
+    call: &EndpointCall,
+    candidate: &Candidate,
+) -> Result<BTreeMap<String, String>, ParametersError> {
+    let (namespace, name) = (&call.key.namespace, &candidate.name);
+    let unread = |why: &str| ParametersError::Unread(format!("the Pod could not be read: {why}"));
+    let pod: Value = if call.webhook.needs_whole_pods() {
+        let read = pods::get_raw(&context.client, namespace, name);
+        let pod = apirequest::within(API_CALL_TIMEOUT, read).await;
+        let pod = pod.map_err(|failure| unread(&failure.text()))?;
+        let same = |pod: &Value| pod["metadata"]["uid"] == *candidate.pod_uid;
+        pod.filter(same).ok_or_else(|| unread("it is gone"))?
+    } else {
+        let state = context.index.read();
+        let pod = state.pod(namespace, &candidate.pod_uid);
+        pod.map(|pod| slim_pod_json(pod))
+            .ok_or_else(|| unread("it is gone"))?
+    };
+    Parameter::pod_values(&call.webhook.parameters, &pod).map_err(ParametersError::Parameter)
+}

@@ -1,0 +1,498 @@
+//! Webhook rules on the leader: asks endpoints about Pods that wait, polls tasks, and keeps what must survive in the
+//! rule's status. No admission ever waits for this: it reads the verdicts in the status.
+
+mod address;
+mod bounded;
+mod call_permits;
+mod endpoint_calls;
+mod endpoint_pool;
+mod http;
+mod ignored_failures;
+mod trust;
+mod waiting_operations;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use kube::api::Api;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use self::call_permits::CallPermit;
+use self::waiting_operations::{WaitingOperations, WaitingSnapshot};
+use super::{Context, Queues, RuleName, call_api, headroom};
+use crate::api::podtransitionrule::{PodTransitionRule, RuleState};
+use crate::api::rulecalls;
+use crate::api::stored::{self, MAX_STATES_BYTES};
+use crate::cluster::index::{Entry, State};
+use crate::cluster::path;
+use crate::cluster::queue::Outcome;
+use crate::domain::lifecycle::Stage;
+use crate::domain::rules::webhook::{CallAction, CallState, Candidate};
+use crate::domain::rules::{CompiledWebhook, Rule, RuleSet};
+use crate::ledger::store::{RuleKey, Uid};
+
+pub use address::{AddressPolicy, ApiServer};
+use endpoint_calls::ParametersError;
+pub use endpoint_pool::EndpointPool;
+use endpoint_pool::NO_PERMIT_REASON;
+pub use ignored_failures::RuleLabels;
+
+/// Never look again sooner: what is due at once has been done already.
+const MIN_REQUEUE_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a rule takes in `ruleStates` besides its name and its [`Memory::status`].
+const STATE_BYTES: usize = 40;
+
+/// Why a call failed whose code panicked.
+const PANICKED: &str = "the call failed inside the server; see its log";
+
+/// Pause after a panic.
+const PANIC_PAUSE: Duration = Duration::from_secs(15);
+
+/// The state of the webhook rules of one object, by ID.
+pub type CallStates = BTreeMap<String, CallState>;
+
+/// The part of the rule controller that calls endpoints.
+pub struct RuleEndpoints {
+    context: Arc<Context>,
+    queues: Arc<Queues>,
+    /// By UID of the rule object.
+    memories: Mutex<HashMap<Uid, CallStates>>,
+    stop: CancellationToken,
+}
+
+/// A call that is to be made.
+struct EndpointCall {
+    key: RuleKey,
+    rule: Rule,
+    webhook: Arc<CompiledWebhook>,
+    action: CallAction,
+}
+
+impl RuleEndpoints {
+    /// Nothing known yet; calls end at `stop`.
+    pub fn new(context: Arc<Context>, queues: Arc<Queues>, stop: CancellationToken) -> Arc<Self> {
+        Arc::new(RuleEndpoints {
+            context,
+            queues,
+            memories: Mutex::default(),
+            stop,
+        })
+    }
+
+    /// Makes the calls that are due for an object; how long until the next look, if there is to be one.
+    pub async fn start_due_calls(
+        self: &Arc<Self>,
+        key: &RuleKey,
+    ) -> Result<Option<Duration>, Outcome> {
+        if !self.has_call_states(key) {
+            self.restore_call_states(key).await?;
+        }
+        let now = (self.context.now)();
+        let (calls, due) = self.plan_calls(key, now).await;
+        for call in calls {
+            tokio::spawn(Arc::clone(self).run_call(call));
+        }
+        Ok(due.map(|due| {
+            let pause = Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO);
+            pause.max(MIN_REQUEUE_PAUSE)
+        }))
+    }
+
+    /// What is to be stored of an object's rules, by ID; `None` while it is not known.
+    pub fn with_call_states<R>(&self, uid: &Uid, look: impl FnOnce(Option<&CallStates>) -> R) -> R {
+        look(self.memories.lock().get(uid))
+    }
+
+    /// An object is gone; what is still on its way finds nothing.
+    pub fn forget_rule(&self, uid: &Uid) {
+        self.memories.lock().remove(uid);
+        self.context.calls.ignored.forget_rule(uid);
+    }
+
+    fn has_call_states(&self, key: &RuleKey) -> bool {
+        self.memories.lock().contains_key(&key.uid)
+    }
+
+    /// Takes up what an earlier leader has left. Read live, since it may have written a moment ago; only objects that
+    /// have something to take up are.
+    async fn restore_call_states(&self, key: &RuleKey) -> Result<(), Outcome> {
+        let has_webhooks = {
+            let state = self.context.index.read();
+            let entry = state.rule(&key.namespace, &key.name);
+            entry.is_some_and(|e| webhooks_of_entry(e).next().is_some())
+        };
+        let read = async {
+            let rules: Api<PodTransitionRule> =
+                path::namespaced(&self.context.client, &key.namespace)?;
+            rules.get_opt(&key.name).await
+        };
+        let live = match has_webhooks {
+            true => call_api("read a rule", read).await?,
+            false => None,
+        };
+        let now = (self.context.now)();
+        let live = live.filter(|l| l.metadata.uid.as_deref() == Some(&*key.uid));
+        let generation = live.as_ref().and_then(|l| l.metadata.generation);
+        let rules = live.as_ref().map(RuleSet::compile);
+        let states = live.and_then(|l| l.status).map(|s| s.rule_states);
+        let states = states.unwrap_or_default();
+        let restored = rules.iter().flat_map(webhook_rules).map(|(rule, webhook)| {
+            let state = states.iter().find(|state| state.name == rule.id);
+            let status = state.and_then(|state| state.webhook_status.as_ref());
+            let memory = CallState::from_status(status, webhook, generation.unwrap_or(0), now);
+            (rule.id.clone(), memory)
+        });
+        let restored = restored.collect();
+        self.memories.lock().insert(key.uid.clone(), restored);
+        Ok(())
+    }
+
+    /// Looks at an object and what is known of its rules; `None` when another object has its name, or none, or when what was
+    /// known has been forgotten meanwhile.
+    fn with_entry_states<R>(
+        &self,
+        key: &RuleKey,
+        look: impl FnOnce(&State, &Entry, &mut CallStates) -> R,
+    ) -> Option<R> {
+        let state = self.context.index.read();
+        let entry = state.rule(&key.namespace, &key.name);
+        let entry = entry.filter(|entry| entry.snapshot.rules.uid == key.uid)?;
+        let mut memories = self.memories.lock();
+        let memories = memories.get_mut(&key.uid)?;
+        Some(look(&state, entry, memories))
+    }
+
+    async fn plan_calls(
+        &self,
+        key: &RuleKey,
+        now: Timestamp,
+    ) -> (Vec<EndpointCall>, Option<Timestamp>) {
+        let rules = self.with_entry_states(key, |_, entry, memories| {
+            memories.retain(|id, _| webhooks_of_entry(entry).any(|(rule, _)| rule.id == *id));
+            let rules =
+                webhooks_of_entry(entry).map(|(rule, webhook)| (rule.clone(), Arc::clone(webhook)));
+            rules.collect::<Vec<_>>()
+        });
+        let rules = rules.unwrap_or_default();
+        let share = MAX_STATES_BYTES / rules.len().max(1);
+        let (mut calls, mut due) = (Vec::new(), None);
+        for (rule, webhook) in &rules {
+            let Some((waiting, generation)) =
+                self.find_waiting_operations(key, rule, webhook, now).await
+            else {
+                continue;
+            };
+            let plan = self.with_entry_states(key, |_, entry, memories| {
+                let memory = memories.get_mut(&rule.id)?;
+                let is_same = entry.snapshot.rules.generation == generation
+                    && memory.generation() == generation;
+                // A change of the object in the meantime brings it back here.
+                is_same.then(|| {
+                    memory.set_share(share.saturating_sub(stored::bytes(&rule.id) + STATE_BYTES));
+                    let plan = memory.plan_calls(webhook, now, &waiting.staying, &waiting.askable);
+                    (plan, memory.take_ignored())
+                })
+            });
+            let Some((plan, ignored)) = plan.flatten() else {
+                continue;
+            };
+            ignored_failures::report_ignored(&self.context, key, rule, &ignored);
+            calls.extend(plan.actions.into_iter().map(|action| EndpointCall {
+                key: key.clone(),
+                rule: rule.clone(),
+                webhook: Arc::clone(webhook),
+                action,
+            }));
+            due = due.into_iter().chain(plan.due).min();
+        }
+        (calls, due)
+    }
+
+    /// Who waits for a rule now, and the generation of the object by which that was found; `None` while the cache trails behind
+    /// what was read, or where the rule is another one by now.
+    async fn find_waiting_operations(
+        &self,
+        key: &RuleKey,
+        rule: &Rule,
+        webhook: &CompiledWebhook,
+        now: Timestamp,
+    ) -> Option<(WaitingOperations, i64)> {
+        let crowd = self.with_entry_states(key, |state, entry, memories| {
+            let generation = entry.snapshot.rules.generation;
+            let mut now_there = webhooks_of_entry(entry);
+            let same = |r: &Rule, w: &CompiledWebhook| {
+                r.id == rule.id && w.fingerprint == webhook.fingerprint
+            };
+            if !now_there.any(|(r, w)| same(r, w)) {
+                return None;
+            }
+            let memory = memories.entry(rule.id.clone());
+            let memory =
+                memory.or_insert_with(|| CallState::from_status(None, webhook, generation, now));
+            if memory.generation() > generation {
+                return None; // the cache trails behind what was read
+            }
+            memory.follow_generation(webhook, generation, now);
+            Some((
+                WaitingSnapshot::from_entry(state, entry, rule, memories),
+                generation,
+            ))
+        });
+        let (crowd, generation) = crowd.flatten()?;
+        let allowed = |name: &str| {
+            let state = self.context.index.read();
+            let entry = state.rule(&key.namespace, name)?;
+            headroom::allowed_disruptions(&self.context.ledgers, &state, entry)
+        };
+        Some((crowd.find_askable(allowed).await, generation))
+    }
+
+    /// Makes a call. A panic while its outcome is taken in may leave torn what is known of the object's rules, so that is read
+    /// from the status again.
+    async fn run_call(self: Arc<Self>, call: EndpointCall) {
+        let key = call.key.clone();
+        let made = self.stop.run_until_cancelled(self.perform_call(call));
+        if AssertUnwindSafe(made).catch_unwind().await.is_err() {
+            self.forget_rule(&key.uid);
+            let name: RuleName = (key.namespace, key.name);
+            self.queues.rules.add_after(name, PANIC_PAUSE);
+        }
+    }
+
+    async fn perform_call(&self, call: EndpointCall) {
+        let place = self.context.calls.acquire_permit(&call.route()).await;
+        match &call.action {
+            CallAction::Ask(about) => self.perform_ask(&call, place, about).await,
+            CallAction::Poll(id) => self.perform_poll(&call, place, id).await,
+        }
+    }
+
+    /// Asks about those of these that may still be asked about. Much may have changed while the call waited for its place.
+    async fn perform_ask(
+        &self,
+        call: &EndpointCall,
+        place: Option<CallPermit>,
+        about: &[Candidate],
+    ) {
+        let Some(place) = place else {
+            return self.apply_call_result(call, |memory, now| {
+                memory.cancel_call();
+                memory.postpone(about, NO_PERMIT_REASON, now);
+            });
+        };
+        let now = (self.context.now)();
+        let waiting = self
+            .find_waiting_operations(&call.key, &call.rule, &call.webhook, now)
+            .await;
+        let askable: BTreeSet<_> = waiting.into_iter().flat_map(|(w, _)| w.askable).collect();
+        let about = about.iter().filter(|c| askable.contains(*c));
+        let about: Vec<_> = about.cloned().collect();
+        let endpoint_calls::AskOutcome {
+            failed,
+            asked,
+            answer,
+        } = self.ask_catching_panic(call, &place, &about).await;
+        drop(place);
+        if let Some(Err(why)) = &answer {
+            self.warn_endpoint_failed(call, why);
+        }
+        let spread = rand::random::<f64>();
+        self.apply_call_result(call, |memory, now| {
+            for (trouble, who) in &failed {
+                match trouble {
+                    ParametersError::Unread(why) => memory.postpone(who, why, now),
+                    ParametersError::Parameter(why) => memory.record_unaskable(who, why, now),
+                }
+            }
+            match answer {
+                Some(answer) => {
+                    if let Ok(heard) = &answer {
+                        memory.set_warning(false, heard.warning.as_deref());
+                    }
+                    let answer = answer.map(|heard| heard.answer);
+                    memory.record_answer(&call.webhook, &asked, answer, now, spread);
+                }
+                None => memory.cancel_call(),
+            }
+        });
+    }
+
+    /// Asks; a panic counts as a failure, since nobody would take the question back.
+    async fn ask_catching_panic(
+        &self,
+        call: &EndpointCall,
+        place: &CallPermit,
+        about: &[Candidate],
+    ) -> endpoint_calls::AskOutcome {
+        let asked = endpoint_calls::ask_endpoint(&self.context, call, place, about);
+        let asked = AssertUnwindSafe(asked).catch_unwind().await;
+        asked.unwrap_or_else(|_| endpoint_calls::AskOutcome {
+            asked: about.to_vec(),
+            answer: Some(Err(PANICKED.to_owned())),
+            ..endpoint_calls::AskOutcome::default()
+        })
+    }
+
+    /// Polls a task, unless it has ended while the call waited for its place.
+    async fn perform_poll(&self, call: &EndpointCall, place: Option<CallPermit>, id: &str) {
+        let is_due = self.with_entry_states(&call.key, |_, _, memories| {
+            let memory = memories.get(&call.rule.id);
+            memory.is_some_and(|m| m.has_fingerprint(&call.webhook.fingerprint) && m.is_polling(id))
+        });
+        let Some(place) = place.filter(|_| is_due == Some(true)) else {
+            return self.apply_call_result(call, |memory, now| {
+                memory.cancel_poll(&call.webhook, id, now)
+            });
+        };
+        let polled = endpoint_calls::poll_task(&self.context, call, &place, id);
+        let polled = AssertUnwindSafe(polled).catch_unwind().await;
+        let outcome = polled.unwrap_or_else(|_| Err(PANICKED.to_owned()));
+        drop(place);
+        self.apply_call_result(call, |memory, now| {
+            if let Ok(heard) = &outcome {
+                memory.set_warning(true, heard.warning.as_deref());
+            }
+            let outcome = outcome.map(|heard| heard.answer);
+            memory.record_poll(&call.webhook, id, outcome, now);
+        });
+    }
+
+    /// Takes in an outcome, unless the rule is gone or has changed meanwhile.
+    fn apply_call_result(&self, call: &EndpointCall, take: impl FnOnce(&mut CallState, Timestamp)) {
+        let now = (self.context.now)();
+        let ignored = {
+            let mut memories = self.memories.lock();
+            let memory = memories
+                .get_mut(&call.key.uid)
+                .and_then(|m| m.get_mut(&call.rule.id));
+            match memory.filter(|m| m.has_fingerprint(&call.webhook.fingerprint)) {
+                Some(memory) => {
+                    take(memory, now);
+                    memory.take_ignored()
+                }
+                None => return,
+            }
+        };
+        ignored_failures::report_ignored(&self.context, &call.key, &call.rule, &ignored);
+        let name: RuleName = (call.key.namespace.clone(), call.key.name.clone());
+        self.queues.rules.add(name);
+    }
+
+    fn warn_endpoint_failed(&self, call: &EndpointCall, why: &str) {
+        let (namespace, object, rule) = (&call.key.namespace, &call.key.name, &call.rule.id);
+        warn!(%namespace, %object, %rule, why, "the endpoint of a rule failed");
+    }
+}
+
+/// What a status tells of the webhook rules of an object; `stored` where their state is not known yet.
+pub fn call_rule_states(memories: Option<&CallStates>, stored: &[RuleState]) -> Vec<RuleState> {
+    let Some(memories) = memories else {
+        return stored.to_vec();
+    };
+    let states = memories.iter().filter_map(|(name, memory)| {
+        Some(RuleState {
+            name: name.clone(),
+            webhook_status: Some(memory.stored_status()?),
+        })
+    });
+    states.collect()
+}
+
+/// Whether these states have verdicts or tasks that are not in the stored ones. (That others have gone can wait.)
+pub fn has_unstored_states(states: &[RuleState], stored: &[RuleState]) -> bool {
+    states.iter().any(|state| {
+        let known = stored.iter().find(|s| s.name == state.name);
+        let known = known.and_then(|s| s.webhook_status.as_ref());
+        state.webhook_status.as_ref().is_some_and(|new| {
+            known.is_none_or(|known| {
+                let passed = new.passed.iter().any(|p| !known.passed.contains(p));
+                let has = |id: &str| known.task_states.iter().any(|t| t.task_id == id);
+                passed
+                    || new.generation != known.generation
+                    || new.rule_hash != known.rule_hash
+                    || new.task_states.iter().any(|t| !has(&t.task_id))
+            })
+        })
+    })
+}
+
+/// Why an operation waits for a webhook rule; `None` if it has passed, or nothing is known.
+pub fn endpoint_wait_reason(
+    memories: Option<&CallStates>,
+    rule: &str,
+    candidate: &Candidate,
+) -> Option<String> {
+    memories?.get(rule)?.wait_reason(candidate)
+}
+
+fn webhooks_of_entry(entry: &Entry) -> impl Iterator<Item = (&Rule, &Arc<CompiledWebhook>)> {
+    webhook_rules(&entry.snapshot.rules)
+}
+
+fn webhook_rules(rules: &RuleSet) -> impl Iterator<Item = (&Rule, &Arc<CompiledWebhook>)> {
+    [Stage::PreCheck, Stage::PostCheck]
+        .into_iter()
+        .flat_map(|stage| rules.webhook_rules(stage))
+}
+
+/// The name of a call, for the logs of both sides.
+fn trace_id() -> String {
+    let n = rand::random::<u128>();
+    // A UUID of version 4, as Kuperator sends.
+    let n = n & !(0xf << 76) | (0x4 << 76);
+    let n = n & !(0x3 << 62) | (0x2 << 62);
+    let hex = format!("{n:032x}");
+    let parts = [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ];
+    parts.join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn new_verdicts_and_tasks_are_urgent_and_those_that_go_are_not() {
+        let states = |webhook: Value| -> Vec<RuleState> {
+            serde_json::from_value(json!([{ "name": "ask", "webhookStatus": webhook }])).unwrap()
+        };
+        let passed = |names: &[&str]| {
+            let pods: Vec<_> = names.iter().map(|n| json!({ "name": n })).collect();
+            states(json!({ "generation": 1, "passed": pods }))
+        };
+        assert!(has_unstored_states(&passed(&["a"]), &[]));
+        assert!(has_unstored_states(&passed(&["a", "b"]), &passed(&["a"])));
+        assert!(!has_unstored_states(&passed(&["a"]), &passed(&["a", "b"])));
+        assert!(!has_unstored_states(&[], &passed(&["a"])));
+        let task = states(json!({ "generation": 1, "taskStates": [{ "taskId": "t" }] }));
+        assert!(has_unstored_states(&task, &passed(&[])));
+        let says =
+            states(json!({ "generation": 1, "taskStates": [{ "taskId": "t", "message": "m" }] }));
+        assert!(!has_unstored_states(&says, &task));
+    }
+
+    #[test]
+    fn trace_ids_are_uuids_of_version_4() {
+        let id = trace_id();
+        let lengths: Vec<_> = id.split('-').map(str::len).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12], "{id}");
+        assert_eq!(&id[14..15], "4", "{id}");
+        assert!("89ab".contains(&id[19..20]), "{id}");
+        assert_ne!(id, trace_id());
+    }
+}

@@ -1,0 +1,252 @@
+//! Which operations wait for a webhook rule, and about which of them its endpoint may be asked now (ADR 10).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::task::yield_now;
+
+use crate::cluster::index::{Entry, State};
+use crate::domain::lifecycle::Stage;
+use crate::domain::pod::Pod;
+use crate::domain::rules::stage::{has_immediate_rejection, stage_candidates};
+use crate::domain::rules::webhook::{CallState, Candidate};
+use crate::domain::rules::{Rule, RuleSet};
+use crate::ledger::store::Uid;
+
+/// Selectors that are matched before others get their turn.
+const MATCHES_PER_YIELD: usize = 1_000;
+
+/// The operations that wait for one rule.
+#[derive(Debug, Default)]
+pub struct WaitingOperations {
+    /// All that are subject to it.
+    pub staying: BTreeSet<Candidate>,
+    /// Those that may be asked about, the longest waiting first.
+    pub askable: Vec<Candidate>,
+}
+
+/// The Pods that wait for one rule, and the rules beside it, as they were at one moment. To compare the two takes as long as
+/// Pods × rules, for which no lock is held.
+pub struct WaitingSnapshot {
+    stage: Stage,
+    staying: BTreeSet<Candidate>,
+    cases: Vec<WaitingPod>,
+    /// The rule objects of the namespace.
+    home: Vec<Arc<RuleSet>>,
+}
+
+/// A Pod that waits.
+struct WaitingPod {
+    pod: Arc<Pod>,
+    /// Its operations that the earlier webhook rules of the object have let pass.
+    own: Vec<Candidate>,
+    /// Whether it takes a place in the budgets.
+    takes: bool,
+    /// Whether the place is taken from those behind it.
+    counts: bool,
+}
+
+impl WaitingSnapshot {
+    /// Who waits for `rule`, one of the webhook rules of `entry`.
+    pub fn from_entry(
+        state: &State,
+        entry: &Entry,
+        rule: &Rule,
+        memories: &BTreeMap<String, CallState>,
+    ) -> WaitingSnapshot {
+        let (rules, stage) = (&entry.snapshot.rules, rule.stage);
+        let home = state.namespace(&rules.namespace).into_iter();
+        let home = home.flat_map(|home| home.rules.values());
+        let mut crowd = WaitingSnapshot {
+            stage,
+            staying: BTreeSet::new(),
+            cases: Vec::new(),
+            home: home.map(|e| Arc::clone(&e.snapshot.rules)).collect(),
+        };
+        let memory = memories.get(&rule.id);
+        for pod in pods_in_stage(state, entry, stage) {
+            if !is_subject_to(rules, rule, pod) {
+                continue;
+            }
+            let own = stage_candidates(stage, pod);
+            crowd.staying.extend(own.iter().cloned());
+            let passes_earlier = |candidate: &Candidate| {
+                rules
+                    .webhook_rules(stage)
+                    .take_while(|(earlier, _)| earlier.id != rule.id)
+                    .filter(|(earlier, _)| is_subject_to(rules, earlier, pod))
+                    .all(|(earlier, _)| {
+                        memories
+                            .get(&earlier.id)
+                            .is_some_and(|m| m.has_passed(candidate))
+                    })
+            };
+            let own: Vec<_> = own.into_iter().filter(passes_earlier).collect();
+            let refused = |c: &Candidate| memory.is_some_and(|m| m.is_refused(c));
+            // In PostCheck, and where it is down, a Pod takes nothing from a budget.
+            let takes = stage == Stage::PreCheck && pod.is_available();
+            // Who was refused is asked again, and keeps nobody behind it waiting.
+            let counts = takes && !own.is_empty() && !own.iter().all(refused);
+            crowd.cases.push(WaitingPod {
+                pod: Arc::clone(pod),
+                own,
+                takes,
+                counts,
+            });
+        }
+        crowd
+    }
+
+    /// The operations that wait. Asked about is who would pass if the endpoint lets it: no rule that can be decided at once
+    /// keeps it waiting, the earlier webhook rules of the object have let it pass, and the budgets have room for it beside
+    /// those that are asked about before it. `allowed` is asked once for each rule object.
+    pub async fn find_askable(self, allowed: impl Fn(&str) -> Option<u32>) -> WaitingOperations {
+        let mut waiting = WaitingOperations {
+            staying: self.staying,
+            askable: Vec::new(),
+        };
+        let (mut rooms, mut matched) = (RemainingHeadroom::default(), 0);
+        for case in self.cases {
+            matched += self.home.len();
+            if matched >= MATCHES_PER_YIELD {
+                matched = 0;
+                yield_now().await;
+            }
+            let covering = self.home.iter().filter(|rules| rules.selects(&case.pod));
+            let covering: Vec<_> = covering.collect();
+            let mut rejects = covering
+                .iter()
+                .map(|rules| has_immediate_rejection(rules, self.stage, &case.pod));
+            if rejects.any(|rejects| rejects) {
+                continue;
+            }
+            if case.takes && !rooms.take_headroom(&allowed, &covering, case.counts) {
+                continue;
+            }
+            waiting.askable.extend(case.own);
+        }
+        waiting
+    }
+}
+
+fn is_subject_to(rules: &RuleSet, rule: &Rule, pod: &Pod) -> bool {
+    rules.selector.is_ok()
+        && rules
+            .applicable_rules(rule.stage, pod)
+            .any(|r| r.id == rule.id)
+}
+
+fn pods_in_stage<'a>(state: &'a State, entry: &'a Entry, stage: Stage) -> Vec<&'a Arc<Pod>> {
+    let namespace = &entry.snapshot.rules.namespace;
+    let pod = |uid: &Uid| state.pod(namespace, uid);
+    match stage {
+        Stage::PreCheck => entry.tally.waiting().filter_map(pod).collect(),
+        Stage::PostCheck => entry.tally.post_waiting().filter_map(pod).collect(),
+    }
+}
+
+/// What is left of the budgets, by rule object.
+#[derive(Default)]
+struct RemainingHeadroom(BTreeMap<String, Option<u32>>);
+
+impl RemainingHeadroom {
+    /// Whether all of these objects have room for one Pod more; it is taken if `take`.
+    fn take_headroom(
+        &mut self,
+        allowed: impl Fn(&str) -> Option<u32>,
+        covering: &[&Arc<RuleSet>],
+        take: bool,
+    ) -> bool {
+        for rules in covering {
+            let left = self.0.entry(rules.name.clone());
+            let left = left.or_insert_with(|| allowed(&rules.name));
+            if *left == Some(0) {
+                return false;
+            }
+        }
+        for rules in covering.iter().filter(|_| take) {
+            if let Some(Some(left)) = self.0.get_mut(&rules.name) {
+                *left -= 1;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::keys;
+    use crate::cluster::index::Index;
+
+    const PODS: usize = 100;
+    const RULES: usize = 200;
+
+    /// Pods that all wait for the webhook rule `ask` of object `rule-0`, under many objects.
+    fn index() -> Index {
+        let index = Index::default();
+        let ask = json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://a" } } }]);
+        let limit = json!([{ "name": "limit", "availablePolicy": { "maxUnavailableValue": 50 } }]);
+        for number in 0..RULES {
+            let name = format!("rule-{number}");
+            let rules: &Value = if number == 0 { &ask } else { &limit };
+            let rule = json!({
+                "metadata": { "namespace": "n", "name": name, "uid": name, "generation": 1 },
+                "spec": { "selector": {}, "rules": rules },
+            });
+            index.apply_rule(serde_json::from_value(rule).unwrap());
+        }
+        for number in 0..PODS {
+            let name = format!("pod-{number}");
+            let pod = json!({
+                "metadata": {
+                    "namespace": "n", "name": name, "uid": name, "resourceVersion": "1",
+                    "labels": {
+                        (keys::CONTROL): keys::CONTROL_VALUE, (keys::SERVICE_AVAILABLE): "1",
+                        "operating.podopslifecycle.kusionstack.io/id": "1",
+                        "pre-check.podopslifecycle.kusionstack.io/id": (1_000 + number).to_string(),
+                        "operation-type.podopslifecycle.kusionstack.io/id": "update",
+                    },
+                },
+                "spec": { "containers": [{ "name": "app" }] },
+                "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
+            });
+            index.apply_pod(serde_json::from_value(pod).unwrap());
+        }
+        index
+    }
+
+    #[tokio::test]
+    async fn crowd_is_compared_with_many_rules_in_small_parts() {
+        let (index, measured) = (index(), Cell::new(0));
+        let crowd = {
+            let state = index.read();
+            let entry = state.rule("n", "rule-0").unwrap();
+            let rule = &entry.snapshot.rules.rules[0];
+            WaitingSnapshot::from_entry(&state, entry, rule, &BTreeMap::new())
+        };
+        let allowed = |name: &str| {
+            measured.set(measured.get() + 1);
+            (name != "rule-0").then_some(3)
+        };
+        let pauses = Cell::new(0);
+        let waiting = crowd.find_askable(allowed);
+        tokio::pin!(waiting);
+        let found = std::future::poll_fn(|context| {
+            pauses.set(pauses.get() + 1);
+            waiting.as_mut().poll(context)
+        });
+        let found = found.await;
+        assert_eq!((found.staying.len(), found.askable.len()), (PODS, 3));
+        let next: Vec<_> = found.askable.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(next, ["pod-0", "pod-1", "pod-2"]);
+        assert_eq!(measured.get(), RULES, "each budget is measured once");
+        let parts = PODS * RULES / MATCHES_PER_YIELD;
+        assert!(pauses.get() >= parts, "{}", pauses.get());
+    }
+}

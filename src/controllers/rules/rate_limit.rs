@@ -1,0 +1,83 @@
+//! How fast the statuses of a namespace are written.
+//!
+//! A status names Pods, and has up to tens of KiB. Each write is stored, and sent to everybody who watches rules. A namespace
+//! with a hundred rules over the same Pods would take up the API server for all others.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Bytes a second that a namespace may have written for long.
+const BYTES_PER_SECOND: u32 = 256 * 1024;
+/// What it may have written at once, as the time that its bytes take.
+const BURST: Duration = Duration::from_secs(4);
+
+/// Until when the bytes of each namespace take, at their rate.
+#[derive(Debug, Default)]
+pub struct StatusRateLimiter(Mutex<HashMap<String, Instant>>);
+
+impl StatusRateLimiter {
+    /// How long a namespace is to wait before it has anything written; `None` if it may now.
+    pub fn time_until_allowed(&self, namespace: &str, now: Instant) -> Option<Duration> {
+        let mut busy = self.0.lock();
+        busy.retain(|_, until| *until > now); // as many as were written to within seconds
+        let pause = busy.get(namespace)?.saturating_duration_since(now + BURST);
+        (!pause.is_zero()).then_some(pause)
+    }
+
+    /// So many bytes are written for a namespace.
+    pub fn charge_bytes(&self, namespace: &str, bytes: usize, now: Instant) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let takes = Duration::from_secs(1) * bytes / BYTES_PER_SECOND;
+        let mut busy = self.0.lock();
+        let until = busy.entry(namespace.to_owned()).or_insert(now);
+        *until = (*until).max(now) + takes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How much is written within a minute by somebody who always has more.
+    fn written(pace: &StatusRateLimiter, bytes: usize) -> usize {
+        let (begin, mut written) = (Instant::now(), 0);
+        let mut now = begin;
+        while now < begin + Duration::from_secs(60) {
+            match pace.time_until_allowed("n", now) {
+                Some(pause) => now += pause,
+                None => {
+                    pace.charge_bytes("n", bytes, now);
+                    written += bytes;
+                }
+            }
+        }
+        written
+    }
+
+    #[test]
+    fn namespace_that_always_has_more_gets_its_rate_and_a_burst() {
+        let rate = BYTES_PER_SECOND as usize;
+        for bytes in [1_000, 32 * 1024, 2 * rate] {
+            let most = 64 * rate + bytes;
+            let written = written(&StatusRateLimiter::default(), bytes);
+            assert!((60 * rate..=most).contains(&written), "{bytes}: {written}");
+        }
+    }
+
+    #[test]
+    fn namespaces_do_not_wait_for_each_other_and_are_forgotten() {
+        let (pace, now) = (StatusRateLimiter::default(), Instant::now());
+        pace.charge_bytes("a", 100 * BYTES_PER_SECOND as usize, now);
+        assert_eq!(
+            pace.time_until_allowed("a", now),
+            Some(Duration::from_secs(96))
+        );
+        assert_eq!(pace.time_until_allowed("b", now), None);
+        let later = now + Duration::from_secs(101);
+        assert_eq!(pace.time_until_allowed("a", later), None);
+        assert!(pace.0.lock().is_empty());
+    }
+}

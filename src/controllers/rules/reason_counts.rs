@@ -1,0 +1,166 @@
+//! Counts what the Pods of a rule object wait for, where they are too many to be listed. A count looks at all of them, so it is
+//! made in parts, and the object rests longer than it took.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::RuleName;
+use super::super::yielder::{STEPS_PER_YIELD, Yielder};
+use super::Rules;
+use super::status::{self, StatusInputs, WaitingPods};
+use super::wait_reasons::WaitReasonCounts;
+use crate::ledger::store::Uid;
+
+/// An object is counted at most this often.
+const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(2);
+/// After a count the object rests this many times as long as the count has worked.
+const REST_FACTOR: u32 = 10;
+
+impl Rules {
+    /// What the Pods in a stage wait for, if the status can't list them all; and when that is to be counted anew, if an earlier
+    /// count still does.
+    pub(super) async fn count_wait_reasons(
+        &self,
+        name: &RuleName,
+        uid: &Uid,
+        facts: &StatusInputs,
+        queue: &mut WaitingPods,
+    ) -> (Option<Arc<WaitReasonCounts>>, Option<Duration>) {
+        let is_crowd =
+            self.with_rule_entry(name, uid, |_, entry, _| status::exceeds_details(entry));
+        if is_crowd != Some(true) {
+            self.store_reason_counts(name, None);
+            return (None, None);
+        }
+        let now = Instant::now();
+        let known = self
+            .seen
+            .lock()
+            .get(name)
+            .and_then(|seen| seen.counted.clone());
+        if let Some((until, counted)) = known.filter(|(until, _)| *until > now) {
+            return (Some(counted), Some(until - now));
+        }
+        let found = self.with_rule_entry(name, uid, |_, entry, _| {
+            let crowd = status::all_waiters(entry, queue.head.as_ref());
+            (crowd, 1 + entry.snapshot.rules.rules.len())
+        });
+        let Some((crowd, steps)) = found else {
+            return (None, None);
+        };
+        let (mut reasons, mut pace) = (WaitReasonCounts::default(), Yielder::new());
+        for part in crowd.chunks((STEPS_PER_YIELD / steps).max(1)) {
+            self.with_rule_entry(name, uid, |state, entry, memories| {
+                let gauges = self.collect_gauges(state, entry, queue)?;
+                let at = (state, entry);
+                status::count_reasons(at, gauges, memories, facts, queue, part, &mut reasons);
+                Some(())
+            });
+            pace.steps += part.len() * steps;
+            pace.yield_if_due().await;
+        }
+        let (_, _, spent) = pace.into_totals();
+        let counted = Arc::new(reasons);
+        let until = Instant::now() + MIN_COUNT_INTERVAL.max(spent * REST_FACTOR);
+        self.store_reason_counts(name, Some((until, Arc::clone(&counted))));
+        (Some(counted), None)
+    }
+
+    fn store_reason_counts(
+        &self,
+        name: &RuleName,
+        counted: Option<(Instant, Arc<WaitReasonCounts>)>,
+    ) {
+        if let Some(seen) = self.seen.lock().get_mut(name) {
+            seen.counted = counted;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::super::wait_queue::WaitQueue;
+    use super::super::super::{Context, ControllerStats};
+    use super::*;
+    use crate::api::keys::{self, Family};
+    use crate::domain::rules::conditions::{LedgerStorage, NamespaceState, SelectorMatches};
+
+    fn pod(n: usize) -> serde_json::Value {
+        let name = format!("web-{n:04}");
+        json!({
+            "metadata": {
+                "namespace": "n", "name": name, "uid": name, "resourceVersion": "1",
+                "labels": {
+                    (keys::CONTROL): keys::CONTROL_VALUE,
+                    Family::Operating.key("x"): "1", Family::PreCheck.key("x"): "1", Family::OperationType.key("x"): "t",
+                },
+            },
+            "status": { "phase": "Running" },
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn crowd_is_counted_anew_only_after_a_rest() {
+        let service = tower::service_fn(|_: http::Request<Body>| async {
+            Ok::<_, Infallible>(http::Response::new(Body::empty()))
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        let requires = json!({ "matchLabels": { "fit": "yes" } });
+        let rule = json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "rule", "resourceVersion": "5", "generation": 1 },
+            "spec": { "selector": {}, "rules": [{ "name": "labels", "labelCheck": { "requires": requires } }] },
+        });
+        context
+            .index
+            .apply_rule(serde_json::from_value(rule).unwrap());
+        let apply = |n| {
+            context
+                .index
+                .apply_pod(serde_json::from_value(pod(n)).unwrap())
+        };
+        (0..1_500).for_each(apply);
+        let (stop, queues) = (
+            CancellationToken::new(),
+            ControllerStats::default().begin_term(),
+        );
+        let turns = WaitQueue::new(&context, &queues, &stop);
+        let rules = Rules::new(&context, &queues, &turns, &stop);
+        let (name, uid) = (("n".to_owned(), "web".to_owned()), Uid::from("rule"));
+        rules.reconcile(name.clone()).await;
+        let facts = StatusInputs {
+            place: NamespaceState::default(),
+            grace_delete: false,
+            matches: SelectorMatches::Managed,
+            unreadable: Vec::new(),
+            mended: None,
+            storing: LedgerStorage::default(),
+        };
+        let look = async || {
+            let mut queue = WaitingPods::default();
+            let (counted, again) = rules
+                .count_wait_reasons(&name, &uid, &facts, &mut queue)
+                .await;
+            (
+                counted.unwrap().to_status_values()[0]["pods"].clone(),
+                again,
+            )
+        };
+        rules.store_reason_counts(&name, None);
+        assert_eq!(look().await, (json!(1_500), None));
+        (1_500..1_600).for_each(apply);
+        let (pods, again) = look().await;
+        assert_eq!(pods, 1_500);
+        tokio::time::sleep(again.unwrap()).await;
+        assert_eq!(look().await, (json!(1_600), None));
+    }
+}

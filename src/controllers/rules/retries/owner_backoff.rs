@@ -1,0 +1,280 @@
+//! When an owner is woken, and when it is left alone.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::owner_state::OwnerState;
+
+/// A controller that acts by itself does so within this time after the budget has room.
+const INITIAL_DELAY: Duration = Duration::from_millis(300);
+
+/// The longest pause between two attempts.
+const MAX_DELAY: Duration = Duration::from_secs(60);
+
+/// How often something was written for one owner since the owner last changed.
+///
+/// Only a write that took place is a try. An attempt that fails, because the API server refuses the write or does not
+/// answer, is repeated after pauses that double up to [`LONGEST`], without end.
+#[derive(Debug)]
+pub struct OwnerBackoff {
+    seen: OwnerState,
+    most: u32,
+    begun: Instant,
+    /// Writes that took place.
+    tries: u32,
+    /// Attempts since the last write that took place. The latest attempt counts until [`Pace::wrote`] is called.
+    failures: u32,
+    due: Instant,
+}
+
+/// What to do for an owner now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum BackoffDecision {
+    /// Write, call [`Pace::wrote`] if the write took place, and look again after this long.
+    Wake(Duration),
+    /// Look again after this long.
+    Wait(Duration),
+    /// Nothing until the owner changes.
+    Rest,
+}
+
+impl OwnerBackoff {
+    /// An owner that is to be woken from `now` on, at most `most` times while it stays as `seen`.
+    pub fn new(seen: OwnerState, now: Instant, most: u32) -> OwnerBackoff {
+        OwnerBackoff {
+            seen,
+            most,
+            begun: now,
+            tries: 0,
+            failures: 0,
+            due: now + INITIAL_DELAY,
+        }
+    }
+
+    /// The owner at `now`. An owner that has changed gets all its tries again.
+    pub fn decide_for_state(&mut self, seen: OwnerState, now: Instant) -> BackoffDecision {
+        if self.seen != seen {
+            *self = OwnerBackoff::new(seen, now, self.most);
+        }
+        self.decide_attempt(now)
+    }
+
+    /// As [`Pace::turn`] for an owner that gets no further tries when it changes.
+    pub fn decide_attempt(&mut self, now: Instant) -> BackoffDecision {
+        if self.tries >= self.most {
+            return BackoffDecision::Rest;
+        }
+        if now < self.due {
+            return BackoffDecision::Wait(self.due - now);
+        }
+        self.failures = self.failures.saturating_add(1);
+        BackoffDecision::Wake(self.schedule_next(now))
+    }
+
+    /// The write of the last turn took place at `now`. Returns when to look again.
+    pub fn record_owner_write(&mut self, now: Instant) -> Duration {
+        self.tries += 1;
+        self.failures = 0;
+        self.schedule_next(now)
+    }
+
+    /// Gives the owner all its tries again and keeps the pauses as they are: no try could have had an effect.
+    pub fn reset_tries(&mut self) {
+        self.tries = 0;
+    }
+
+    /// Starts from the beginning at `now`: what made all tries vain is over. Returns when to look again.
+    pub fn restart_backoff(&mut self, now: Instant) -> Duration {
+        *self = OwnerBackoff::new(self.seen, now, self.most);
+        INITIAL_DELAY
+    }
+
+    /// Whether the attempt of the last turn is the first one since the owner changed.
+    pub fn is_first_attempt(&self) -> bool {
+        self.tries == 0 && self.failures <= 1
+    }
+
+    /// Whether an attempt before the one of the last turn failed, and none has succeeded since.
+    pub fn is_failing(&self) -> bool {
+        self.failures > 1
+    }
+
+    /// How long ago the pace began.
+    pub fn age(&self, now: Instant) -> Duration {
+        now - self.begun
+    }
+
+    /// Lets some time pass before the next attempt.
+    fn schedule_next(&mut self, now: Instant) -> Duration {
+        let attempts = self.tries.saturating_add(self.failures);
+        let pause = INITIAL_DELAY.saturating_mul(2u32.saturating_pow(attempts));
+        let pause = pause.min(MAX_DELAY);
+        self.due = now + pause;
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: u32 = 8;
+
+    const SEEN: OwnerState = OwnerState {
+        version: 1,
+        alive: 5,
+        free: 5,
+        rules: 1,
+    };
+
+    /// How often an owner that does not change is woken in 1,000 s.
+    fn woken(pace: &mut OwnerBackoff, seen: OwnerState, now: &mut Instant) -> u32 {
+        let mut woken = 0;
+        for _ in 0..1_000 {
+            *now += Duration::from_secs(1);
+            if let BackoffDecision::Wake(_) = pace.decide_for_state(seen, *now) {
+                pace.record_owner_write(*now);
+                woken += 1;
+            }
+        }
+        woken
+    }
+
+    #[test]
+    fn controller_gets_time_to_act_by_itself() {
+        let now = Instant::now();
+        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
+        assert_eq!(
+            pace.decide_for_state(SEEN, now),
+            BackoffDecision::Wait(INITIAL_DELAY)
+        );
+        assert_eq!(
+            pace.decide_for_state(SEEN, now + INITIAL_DELAY),
+            BackoffDecision::Wake(2 * INITIAL_DELAY)
+        );
+        assert_eq!(
+            pace.decide_for_state(SEEN, now + INITIAL_DELAY),
+            BackoffDecision::Wait(2 * INITIAL_DELAY)
+        );
+    }
+
+    #[test]
+    fn owner_that_does_not_react_is_left_alone_until_it_changes() {
+        let mut now = Instant::now();
+        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
+        assert_eq!(woken(&mut pace, SEEN, &mut now), MOST);
+        assert_eq!(pace.decide_for_state(SEEN, now), BackoffDecision::Rest);
+        let changed = OwnerState { alive: 4, ..SEEN };
+        assert_eq!(
+            pace.decide_for_state(changed, now),
+            BackoffDecision::Wait(INITIAL_DELAY)
+        );
+    }
+
+    #[test]
+    fn room_for_another_pod_or_an_edited_rule_wakes_again() {
+        for changed in [
+            OwnerState { free: 6, ..SEEN },
+            OwnerState { rules: 2, ..SEEN },
+        ] {
+            let mut now = Instant::now();
+            let mut pace = OwnerBackoff::new(SEEN, now, MOST);
+            woken(&mut pace, SEEN, &mut now);
+            assert_eq!(woken(&mut pace, changed, &mut now), MOST, "{changed:?}");
+        }
+    }
+
+    #[test]
+    fn owner_that_was_released_gets_its_tries_once() {
+        let mut now = Instant::now();
+        let mut pace = OwnerBackoff::new(SEEN, now, 2);
+        let mut turns = Vec::new();
+        for _ in 0..3 {
+            now += Duration::from_secs(1);
+            let turn = pace.decide_attempt(now);
+            if let BackoffDecision::Wake(_) = turn {
+                pace.record_owner_write(now);
+            }
+            turns.push(turn);
+        }
+        let pauses = [2, 4].map(|times| BackoffDecision::Wake(times * INITIAL_DELAY));
+        assert_eq!(turns[..2], pauses);
+        assert_eq!(turns[2], BackoffDecision::Rest);
+    }
+    /// Fails every attempt for so many seconds. Returns the pauses.
+    fn refused(pace: &mut OwnerBackoff, now: &mut Instant, seconds: u64) -> Vec<Duration> {
+        let mut pauses = Vec::new();
+        for _ in 0..seconds {
+            *now += Duration::from_secs(1);
+            if let BackoffDecision::Wake(pause) = pace.decide_for_state(SEEN, *now) {
+                pauses.push(pause);
+            }
+        }
+        pauses
+    }
+
+    #[test]
+    fn failed_write_is_repeated_with_growing_pauses() {
+        let mut now = Instant::now();
+        let mut pace = OwnerBackoff::new(SEEN, now, 2);
+        let pauses = refused(&mut pace, &mut now, 1_000);
+        assert!(pauses.is_sorted(), "{pauses:?}");
+        assert_eq!(pauses[..3], [2, 4, 8].map(|times| times * INITIAL_DELAY));
+        assert_eq!(pauses.last(), Some(&MAX_DELAY));
+        assert!((16..=24).contains(&pauses.len()), "{}", pauses.len());
+    }
+
+    #[test]
+    fn failed_write_is_no_try() {
+        let mut now = Instant::now();
+        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
+        refused(&mut pace, &mut now, 1_000);
+        assert!(pace.is_failing());
+        assert_eq!(woken(&mut pace, SEEN, &mut now), MOST);
+        assert!(!pace.is_failing());
+    }
+
+    #[test]
+    fn first_write_after_failed_ones_shortens_the_pauses() {
+        let mut now = Instant::now();
+        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
+        refused(&mut pace, &mut now, 1_000);
+        now += MAX_DELAY;
+        assert_eq!(
+            pace.decide_for_state(SEEN, now),
+            BackoffDecision::Wake(MAX_DELAY)
+        );
+        assert_eq!(pace.record_owner_write(now), 2 * INITIAL_DELAY);
+        let again = pace.decide_for_state(SEEN, now + 2 * INITIAL_DELAY);
+        assert_eq!(again, BackoffDecision::Wake(4 * INITIAL_DELAY));
+    }
+
+    #[test]
+    fn tries_that_could_not_have_an_effect_are_given_again() {
+        let mut now = Instant::now();
+        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
+        for _ in 0..MOST - 1 {
+            now += MAX_DELAY;
+            pace.decide_for_state(SEEN, now);
+            pace.record_owner_write(now);
+        }
+        pace.reset_tries();
+        assert_eq!(woken(&mut pace, SEEN, &mut now), MOST);
+        assert_eq!(pace.restart_backoff(now), INITIAL_DELAY);
+        assert_eq!(woken(&mut pace, SEEN, &mut now), MOST);
+    }
+
+    #[test]
+    fn only_the_first_attempt_is_the_first() {
+        let now = Instant::now();
+        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
+        pace.decide_for_state(SEEN, now + INITIAL_DELAY);
+        assert!(pace.is_first_attempt());
+        pace.decide_for_state(SEEN, now + MAX_DELAY);
+        assert!(!pace.is_first_attempt(), "the attempt before failed");
+        pace.record_owner_write(now + MAX_DELAY);
+        pace.decide_for_state(SEEN, now + 2 * MAX_DELAY);
+        assert!(!pace.is_first_attempt(), "the try before was in vain");
+    }
+}

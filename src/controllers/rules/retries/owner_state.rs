@@ -1,0 +1,221 @@
+//! An owner with Pods to delete, and which of its Pods the rules of its namespace let go.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use tokio::task::yield_now;
+
+use crate::cluster::index::{Entry, Namespace};
+use crate::cluster::kind::Kind;
+use crate::cluster::sizes::Workload;
+use crate::domain::pod::Pod;
+use crate::domain::rules::RuleSet;
+use crate::ledger::store::Uid;
+
+/// Selectors that are matched before others get their turn.
+const MATCHES_PER_YIELD: usize = 1_000;
+
+/// What an owner looked like. Any difference says that its controller did something, or has something new to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerState {
+    /// resourceVersion of the owner.
+    pub version: u64,
+    /// Its living Pods.
+    pub alive: usize,
+    /// Those of them that every rule has room for. Which Pod the controller is to delete is not known.
+    pub free: usize,
+    /// Stands for the rule objects that cover the owner, with their generations.
+    pub rules: u64,
+}
+
+impl OwnerState {
+    /// The owner now. `free` of its Pods were counted by [`free`].
+    pub fn from_owner(home: &Namespace, uid: &Uid, workload: &Workload, free: usize) -> OwnerState {
+        OwnerState {
+            version: workload.version,
+            alive: home.living(uid).count(),
+            free,
+            rules: rules_fingerprint(covering_rules(home, uid).map(|entry| &*entry.snapshot.rules)),
+        }
+    }
+}
+
+/// How many of these Pods no rule selects that has no room. `closed` are those rules, of the Pods' namespace. Takes as long as
+/// Pods × rules: no lock is to be held meanwhile.
+pub async fn count_free_pods(pods: &[Arc<Pod>], closed: &[Arc<RuleSet>]) -> usize {
+    let (mut free, mut matched) = (0, 0);
+    for pod in pods {
+        let is_held = closed.iter().any(|rules| rules.selects(pod));
+        free += usize::from(!is_held);
+        matched += 1 + closed.len();
+        if matched >= MATCHES_PER_YIELD {
+            matched = 0;
+            yield_now().await;
+        }
+    }
+    free
+}
+
+/// The rule objects that have the owner in their counts.
+pub fn covering_rules<'a>(home: &'a Namespace, uid: &'a Uid) -> impl Iterator<Item = &'a Entry> {
+    let rules = home.rules.values();
+    rules.filter(|entry| entry.tally.has_owner(uid))
+}
+
+/// A number that differs when a rule object comes, goes or is edited.
+pub fn rules_fingerprint<'a>(rules: impl Iterator<Item = &'a RuleSet>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for rules in rules {
+        (&rules.uid, rules.generation).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// The living Pod that is changed to wake the owner's controller. Any will do.
+pub fn pod_to_annotate<'a>(home: &'a Namespace, uid: &str) -> Option<&'a Arc<Pod>> {
+    home.living(uid)
+        .min_by(|a, b| a.metadata.name.cmp(&b.metadata.name))
+}
+
+/// Whether the owner's controller is to delete Pods: it has more than it wants, or its rollout is not finished. CollaSets
+/// are our own and wait in the queue of the rule.
+pub fn has_pods_to_delete(home: &Namespace, uid: &str, workload: &Workload) -> bool {
+    workload.kind != Kind::CollaSet && (home.surplus(uid) > 0 || workload.rolling)
+}
+
+/// Owners with Pods to delete that no rule object covers.
+pub fn uncovered_owners(home: &Namespace) -> impl Iterator<Item = &Uid> {
+    let owners = home.workloads();
+    let owners = owners.filter(|(uid, workload)| has_pods_to_delete(home, uid, workload));
+    let owners = owners.filter(|(uid, _)| covering_rules(home, uid).next().is_none());
+    owners
+        .map(|(uid, _)| uid)
+        .filter(|uid| home.living(uid).next().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::iter::repeat_n;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use futures::FutureExt;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cluster::index::Index;
+    use crate::cluster::sizes;
+
+    fn pod(name: &str, labels: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": {
+                "namespace": "n", "name": name, "uid": name, "resourceVersion": "1",
+                "labels": { "kusionstack.io/control": "true", "app": "web" },
+                "ownerReferences": [{
+                    "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "set", "controller": true,
+                }],
+            },
+        });
+        json_patch::merge(&mut pod, &json!({ "metadata": { "labels": labels } }));
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn put_rule(index: &Index, name: &str, selector: Value, generation: i64) {
+        let rule = json!({
+            "metadata": { "namespace": "n", "name": name, "uid": name, "generation": generation },
+            "spec": {
+                "selector": { "matchLabels": selector },
+                "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }],
+            },
+        });
+        index.apply_rule(serde_json::from_value(rule).unwrap());
+    }
+
+    /// A StatefulSet of three Pods in a rollout. One rule covers all Pods, another only `web-0`.
+    fn index() -> Index {
+        let index = Index::default();
+        put_rule(&index, "all", json!({ "app": "web" }), 1);
+        put_rule(&index, "first", json!({ "pod": "0" }), 1);
+        for (name, number) in [("web-0", "0"), ("web-1", "1"), ("web-2", "2")] {
+            index.apply_pod(pod(name, json!({ "pod": number })));
+        }
+        let set = json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "set", "resourceVersion": "7" },
+            "spec": { "replicas": 3 },
+            "status": { "currentRevision": "a", "updateRevision": "b" },
+        });
+        let (_, uid, set) = sizes::workload(Kind::StatefulSet, set).unwrap();
+        index.set_workload("n", uid, Some(set));
+        index
+    }
+
+    fn seen(index: &Index, closed: &[&str]) -> OwnerState {
+        let state = index.read();
+        let home = state.namespace("n").unwrap();
+        let closed = closed
+            .iter()
+            .map(|name| Arc::clone(&home.rules[*name].snapshot.rules));
+        let (uid, closed): (_, Vec<_>) = (Uid::from("set"), closed.collect());
+        let pods: Vec<_> = home.living(&uid).cloned().collect();
+        let free = count_free_pods(&pods, &closed).now_or_never().unwrap();
+        OwnerState::from_owner(home, &uid, home.workload("set").unwrap(), free)
+    }
+
+    #[test]
+    fn free_pods_are_counted_in_small_parts() {
+        let index = index();
+        let state = index.read();
+        let rules = &state.namespace("n").unwrap().rules;
+        let never: Vec<_> = repeat_n(&rules["first"].snapshot.rules, 200)
+            .cloned()
+            .collect();
+        let free_pod = Arc::new(pod("web-1", json!({ "pod": "1" })));
+        let pods: Vec<_> = repeat_n(free_pod, 100).collect();
+        let mut counting = pin!(count_free_pods(&pods, &never));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut parts = 1;
+        let found = loop {
+            match counting.as_mut().poll(&mut context) {
+                Poll::Ready(found) => break found,
+                Poll::Pending => parts += 1,
+            }
+        };
+        assert_eq!(found, 100);
+        assert!(parts >= 20_000 / MATCHES_PER_YIELD, "{parts}");
+    }
+
+    #[test]
+    fn rule_over_one_pod_does_not_close_the_others() {
+        let index = index();
+        assert_eq!((seen(&index, &[]).alive, seen(&index, &[]).free), (3, 3));
+        assert_eq!(seen(&index, &["first"]).free, 2);
+        assert_eq!(seen(&index, &["all"]).free, 0);
+        let (before, after) = (seen(&index, &["first"]), seen(&index, &[]));
+        assert_ne!(before, after, "room for the first Pod is news");
+    }
+
+    #[test]
+    fn edit_of_a_covering_rule_is_news() {
+        let index = index();
+        let before = seen(&index, &[]);
+        put_rule(&index, "other", json!({ "app": "other" }), 1);
+        assert_eq!(seen(&index, &[]), before);
+        put_rule(&index, "first", json!({ "pod": "0" }), 2);
+        assert_ne!(seen(&index, &[]).rules, before.rules);
+    }
+
+    #[test]
+    fn owner_is_uncovered_once_no_rule_has_it() {
+        let index = index();
+        let uncovered = || {
+            let state = index.read();
+            let home = state.namespace("n").unwrap();
+            uncovered_owners(home).cloned().collect::<Vec<_>>()
+        };
+        put_rule(&index, "all", json!({ "app": "other" }), 2);
+        assert_eq!(uncovered(), []);
+        put_rule(&index, "first", json!({ "pod": "9" }), 2);
+        assert_eq!(uncovered(), [Uid::from("set")]);
+    }
+}

@@ -1,0 +1,192 @@
+//! Whether the API server stores the ledgers as they are written. An old or foreign CustomResourceDefinition drops them, and
+//! every claim is denied then.
+//!
+//! The replica that is asked for a claim sees that, and it may not be the leader, which writes the conditions; and a write of which
+//! nothing is kept changes nothing, so that no event tells. The leader therefore tries by a dry run where it sees no ledger.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::super::{API_CALL_TIMEOUT, Context};
+use crate::apirequest;
+use crate::domain::rules::conditions::LedgerStorage as Finding;
+use crate::ledger::store::{RuleKey, Uid};
+
+/// A rule object that has no ledger yet is tried again after this long if something about it changes.
+const CHANGED_RETRY: Duration = Duration::from_secs(60);
+/// One whose ledger is dropped, or that could not be tried, is tried again after this long.
+const DROPPED_RETRY: Duration = Duration::from_secs(10);
+/// Between the tries for any two rule objects.
+const PROBE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// When each rule object is to be tried.
+#[derive(Debug, Default)]
+pub struct StorageProbe(Mutex<ProbeSchedule>);
+
+#[derive(Debug, Default)]
+struct ProbeSchedule {
+    /// By UID of the rule object.
+    due: HashMap<Uid, ProbeTime>,
+    /// The first moment that is free for any of them.
+    free: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ProbeTime {
+    at: Instant,
+    /// Whether the rule object is to be looked at when the moment has come, whatever happens until then.
+    waits: bool,
+}
+
+impl ProbeSchedule {
+    /// Takes the next free moment that is not before `from`.
+    fn reserve_probe(&mut self, rule: &Uid, from: Instant) -> Instant {
+        let at = self.free.map_or(from, |free| free.max(from));
+        self.free = Some(at + PROBE_INTERVAL);
+        self.due.insert(rule.clone(), ProbeTime { at, waits: true });
+        at
+    }
+
+    /// How long until the rule object may be tried; zero if now. `None` if that is only to be looked at when something changes.
+    /// Of a ledger that is dropped no change may tell when it is kept again.
+    fn time_until_probe(&mut self, rule: &Uid, is_dropped: bool, now: Instant) -> Option<Duration> {
+        let (at, waits) = match self.due.get(rule) {
+            Some(due) if due.waits || !is_dropped => (due.at, due.waits),
+            _ => (self.reserve_probe(rule, now), true),
+        };
+        let left = at.saturating_duration_since(now);
+        (left.is_zero() || waits).then_some(left)
+    }
+}
+
+impl StorageProbe {
+    /// The object is gone.
+    pub fn forget_rule(&self, rule: &Uid) {
+        self.0.lock().due.remove(rule);
+    }
+
+    /// Tries to write the ledger of a rule object where it seems not to be kept. Returns when to look again.
+    pub async fn probe_ledger_storage(&self, context: &Context, key: &RuleKey) -> Option<Duration> {
+        let store = context.ledgers.store();
+        let snapshot = context.ledgers.latest(key)?;
+        let is_dropped = storage_finding(context, key) == Finding::Dropped;
+        let is_limited = snapshot.rules.availability_limits().next().is_some();
+        if snapshot.fault.is_some() || !is_limited {
+            return None;
+        }
+        // Nobody has decided by such a ledger yet, or it was dropped.
+        let is_absent = snapshot.claims.watermark == 0 || snapshot.held < snapshot.version;
+        if !is_dropped && !is_absent {
+            self.forget_rule(&key.uid);
+            return None;
+        }
+        let left = self
+            .0
+            .lock()
+            .time_until_probe(&key.uid, is_dropped, Instant::now())?;
+        if !left.is_zero() {
+            return Some(left);
+        }
+        let swap = store.try_swap(key, &snapshot.claims);
+        let tried = apirequest::within(API_CALL_TIMEOUT, swap).await;
+        let now = Instant::now();
+        let mut tries = self.0.lock();
+        match tried {
+            Ok(true) => {
+                let (at, waits) = (now + CHANGED_RETRY, false);
+                tries.due.insert(key.uid.clone(), ProbeTime { at, waits });
+                drop(tries);
+                context.ledgers.restore(key);
+                return None;
+            }
+            Ok(false) => {}
+            Err(failure) => {
+                let error = failure.text();
+                tracing::debug!(namespace = %key.namespace, rule = %key.name, error, "a ledger could not be tried");
+            }
+        }
+        Some(
+            tries
+                .reserve_probe(&key.uid, now + DROPPED_RETRY)
+                .saturating_duration_since(now),
+        )
+    }
+}
+
+/// What is known of the ledger of a rule object: by the last write or try of this process, else by the condition that another
+/// leader has left.
+pub fn storage_finding(context: &Context, key: &RuleKey) -> Finding {
+    let keeps = context.ledgers.store().keeps(key);
+    let state = context.index.read();
+    let entry = state.rule(&key.namespace, &key.name);
+    let status = entry.and_then(|entry| entry.object.status.as_ref());
+    let conditions = status.map_or(&[][..], |status| &status.conditions);
+    Finding::from_last_write(keeps, conditions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_objects_are_tried_one_after_another() {
+        let (mut tries, now) = (ProbeSchedule::default(), Instant::now());
+        let rules = ["a", "b", "c"].map(Uid::from);
+        let left = |tries: &mut ProbeSchedule, now| {
+            rules
+                .each_ref()
+                .map(|rule| tries.time_until_probe(rule, false, now))
+        };
+        let first = [
+            Some(Duration::ZERO),
+            Some(PROBE_INTERVAL),
+            Some(2 * PROBE_INTERVAL),
+        ];
+        assert_eq!(left(&mut tries, now), first);
+        assert_eq!(left(&mut tries, now), first, "each keeps its turn");
+        let later = left(&mut tries, now + PROBE_INTERVAL);
+        assert_eq!(
+            later,
+            [
+                Some(Duration::ZERO),
+                Some(Duration::ZERO),
+                Some(PROBE_INTERVAL)
+            ]
+        );
+    }
+
+    #[test]
+    fn rule_object_that_was_tried_is_left_alone_until_something_changes() {
+        let (mut tries, now, rule) = (ProbeSchedule::default(), Instant::now(), Uid::from("a"));
+        let due = ProbeTime {
+            at: now + CHANGED_RETRY,
+            waits: false,
+        };
+        tries.due.insert(rule.clone(), due);
+        assert_eq!(tries.time_until_probe(&rule, false, now), None);
+        let later = now + CHANGED_RETRY;
+        assert_eq!(
+            tries.time_until_probe(&rule, false, later),
+            Some(Duration::ZERO)
+        );
+    }
+
+    #[test]
+    fn ledger_that_is_dropped_after_a_try_that_kept_it_is_tried_again_without_any_change() {
+        let (mut tries, now, rule) = (ProbeSchedule::default(), Instant::now(), Uid::from("a"));
+        let due = ProbeTime {
+            at: now + CHANGED_RETRY,
+            waits: false,
+        };
+        tries.due.insert(rule.clone(), due);
+        assert_eq!(
+            tries.time_until_probe(&rule, true, now),
+            Some(Duration::ZERO)
+        );
+        let again = tries.reserve_probe(&rule, now + DROPPED_RETRY);
+        assert_eq!(tries.time_until_probe(&rule, true, now), Some(again - now));
+    }
+}

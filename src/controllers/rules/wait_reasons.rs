@@ -1,0 +1,129 @@
+//! What Pods wait for, counted: the status lists only some of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::status::WaitRefusal;
+use crate::api::stored::{self, MAX_REASONS_BYTES};
+use crate::domain::lifecycle::Stage;
+use crate::domain::pod::Pod;
+
+/// Reasons that are written at most. The others are summed up.
+const MAX_REASONS: usize = 20;
+/// Different reasons that are told apart at most.
+const MAX_DISTINCT_REASONS: usize = 1_000;
+/// Longest reason, in characters.
+const MAX_REASON_CHARS: usize = 256;
+/// What stands for the name of the Pod in a reason, so that the same reason of many Pods is one.
+const ANY_POD: &str = "*";
+/// What stands for all reasons that are not written.
+const OTHER_REASONS: &str = "other reasons";
+
+/// Pods by what they wait for. A Pod that waits for several things counts at each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitReasonCounts {
+    /// By stage, ID of the rule (empty for what no single rule says) and reason.
+    counts: BTreeMap<(Stage, String, String), u32>,
+    others: u32,
+}
+
+impl WaitReasonCounts {
+    /// Counts a Pod that waits in a stage.
+    pub fn count_pod(&mut self, pod: &Pod, stage: Stage, refusals: &[WaitRefusal]) {
+        let keys: BTreeSet<_> = refusals
+            .iter()
+            .map(|refusal| {
+                let reason = mask_pod_name(&refusal.reason, &pod.metadata.name);
+                let reason = stored::text(&reason, MAX_REASON_CHARS);
+                (stage, refusal.rule.clone(), reason)
+            })
+            .collect();
+        for key in keys {
+            let is_known = self.counts.contains_key(&key);
+            match is_known || self.counts.len() < MAX_DISTINCT_REASONS {
+                true => *self.counts.entry(key).or_default() += 1,
+                false => self.others += 1,
+            }
+        }
+    }
+
+    /// As they are stored, the most frequent first.
+    pub fn to_status_values(&self) -> Vec<Value> {
+        let mut all: Vec<_> = self.counts.iter().collect();
+        all.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let written = all
+            .iter()
+            .take(MAX_REASONS)
+            .map(|((stage, rule, reason), count)| {
+                let mut written =
+                    json!({ "stage": stage.as_str(), "reason": reason, "pods": count });
+                if !rule.is_empty() {
+                    written["ruleName"] = json!(rule);
+                }
+                written
+            });
+        let mut told = stored::fitting(written, MAX_REASONS_BYTES);
+        let left: u32 = all.iter().skip(told.len()).map(|(_, count)| **count).sum();
+        if self.others + left > 0 {
+            told.push(json!({ "reason": OTHER_REASONS, "pods": self.others + left }));
+        }
+        told
+    }
+}
+
+/// A reason in which [`ANY_POD`] stands wherever the name of the Pod stood as a word.
+fn mask_pod_name(reason: &str, name: &str) -> String {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let mut text = String::new();
+    let mut rest = reason;
+    while let Some((before, after)) = rest.split_once(name).filter(|_| !name.is_empty()) {
+        let is_word = !before.ends_with(is_part) && !after.starts_with(is_part);
+        text.push_str(before);
+        text.push_str(if is_word { ANY_POD } else { name });
+        rest = after;
+    }
+    text + rest
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn counted(reasons: &[(&str, String)]) -> Vec<Value> {
+        let mut counted = WaitReasonCounts::default();
+        for (name, reason) in reasons {
+            let pod = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+            counted.count_pod(&pod, Stage::PreCheck, &[WaitRefusal::new("ask", reason)]);
+        }
+        counted.to_status_values()
+    }
+
+    #[test]
+    fn same_reason_of_many_pods_is_counted_once() {
+        let said = |name: &'static str| (name, format!("pod n/{name} is busy"));
+        assert_eq!(
+            counted(&[said("web-1"), said("web-2"), said("web-11")]),
+            [
+                json!({ "stage": "PreCheck", "ruleName": "ask", "reason": "pod n/* is busy", "pods": 3 })
+            ]
+        );
+        assert_eq!(
+            mask_pod_name("web-11 before web-1", "web-1"),
+            "web-11 before *"
+        );
+    }
+
+    #[test]
+    fn rare_reasons_are_summed_up_within_the_bytes() {
+        let reasons =
+            (0..2_000).map(|n| ("web-1", format!("{n} {}", "<".repeat(MAX_REASON_CHARS))));
+        let told = counted(&reasons.collect::<Vec<_>>());
+        let pods = told.iter().map(|reason| reason["pods"].as_u64().unwrap());
+        assert_eq!(pods.sum::<u64>(), 2_000);
+        assert_eq!(told.last().unwrap()["reason"], OTHER_REASONS);
+        let bytes = stored::bytes(&told);
+        assert!(bytes <= MAX_REASONS_BYTES + 100, "{bytes}");
+    }
+}

@@ -1,0 +1,308 @@
+//! Events about Pods that wait long, and about the rules that they wait for. Nothing is read from the API server, and
+//! where nobody waits nothing is written.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Context;
+use super::yielder::Yielder;
+use crate::api::keys;
+use crate::cluster::events::about_pod;
+use crate::domain::diagnosis::wait_notices::{
+    self, WaitNotice, WaitNotices, WaitingOperation, operation_line,
+};
+use crate::domain::diagnosis::{ObservedPod, PodContext, PodController, RuleObject};
+use crate::domain::lifecycle::Stage;
+use crate::domain::pod::Pod;
+use crate::domain::rules::webhook::EndpointVerdicts;
+
+/// Looks this often, or as often as is needed to see a shorter threshold pass.
+const CHECK_PERIOD: Duration = Duration::from_secs(15);
+
+/// After a look its namespace rests this many times as long as the look has worked: a tenant with many Pods and rules gets
+/// its Events later, and takes nothing from others.
+const REST_FACTOR: u32 = 10;
+
+/// Operations of a namespace that one look compares with its rules, the longest waiting. The others are not told of before some
+/// of these go on.
+const MAX_JUDGED_OPERATIONS: usize = 500;
+
+/// Tells of waits until `stop`.
+pub async fn run_wait_events(context: Arc<Context>, stop: CancellationToken) {
+    let threshold = SignedDuration::try_from(context.wait_notice).unwrap_or(SignedDuration::MAX);
+    let mut notices = WaitNotices::new(threshold);
+    let period = (context.wait_notice / 4).clamp(Duration::from_millis(250), CHECK_PERIOD);
+    let mut rests: HashMap<String, Instant> = HashMap::new();
+    let tell = async {
+        context.index.wait_listed().await;
+        loop {
+            tokio::time::sleep(period).await;
+            let names: Vec<String> = {
+                let state = context.index.read();
+                state
+                    .namespaces()
+                    .map(|(name, _)| name.to_owned())
+                    .collect()
+            };
+            let there: HashSet<&str> = names.iter().map(String::as_str).collect();
+            notices.retain(|namespace| there.contains(namespace));
+            let now = Instant::now();
+            rests.retain(|_, until| *until > now);
+            for name in names {
+                if rests.contains_key(&name) {
+                    continue;
+                }
+                let mut pace = Yielder::new();
+                for (about, warning, reason, message) in
+                    collect_wait_events(&context, &name, &mut notices, &mut pace).await
+                {
+                    context.events.record(&about, warning, reason, &message);
+                }
+                let (_, _, spent) = pace.into_totals();
+                rests.insert(name, Instant::now() + spent * REST_FACTOR);
+            }
+        }
+    };
+    stop.run_until_cancelled(tell).await;
+}
+
+/// An Event: about what, whether it warns, reason, message.
+type WaitEvent = (ObjectReference, bool, &'static str, String);
+
+/// A namespace as it was at one moment. What is judged by it needs no lock.
+struct NamespaceSnapshot {
+    pods: Vec<Arc<Pod>>,
+    /// UIDs of those that go with their CollaSet: no budget holds them.
+    going: HashSet<String>,
+    rules: Vec<(RuleObject, Arc<EndpointVerdicts>)>,
+}
+
+impl NamespaceSnapshot {
+    fn from_index(context: &Context, namespace: &str) -> Option<NamespaceSnapshot> {
+        let state = context.index.read();
+        let home = state.namespace(namespace)?;
+        let rules = home.rules.values().map(|entry| {
+            let object = RuleObject {
+                object: Arc::clone(&entry.object),
+                set: Arc::clone(&entry.snapshot.rules),
+            };
+            (object, Arc::clone(&entry.verdicts))
+        });
+        let pods = home.pods.values();
+        let going = pods.clone().filter(|pod| state.goes_with_its_set(pod));
+        Some(NamespaceSnapshot {
+            rules: rules.collect(),
+            going: going.map(|pod| pod.metadata.uid.clone()).collect(),
+            pods: pods.cloned().collect(),
+        })
+    }
+
+    /// The operations that wait longer than is worth a word, the longest first, with the rule objects that hold them.
+    async fn long_waits(
+        &self,
+        is_long: impl Fn(&WaitingOperation) -> bool,
+        pace: &mut Yielder,
+    ) -> Vec<WaitingOperation> {
+        let mut all: Vec<(&Pod, WaitingOperation, Option<Stage>)> = Vec::new();
+        for pod in &self.pods {
+            pace.steps += 1 + pod.metadata.labels.len() / 10;
+            pace.yield_if_due().await;
+            if is_in_flight(pod) {
+                let waiting =
+                    wait_notices::waiting_operations(pod).filter(|(waiting, _)| is_long(waiting));
+                all.extend(waiting.map(|(waiting, stage)| (&**pod, waiting, stage)));
+            }
+        }
+        all.sort_by(|(_, a, _), (_, b, _)| {
+            (a.since, &a.pod, &a.operation).cmp(&(b.since, &b.pod, &b.operation))
+        });
+        let mut judged = 0;
+        all.retain(|(_, _, stage)| {
+            judged += usize::from(stage.is_some());
+            stage.is_none() || judged <= MAX_JUDGED_OPERATIONS
+        });
+        let mut waits = Vec::new();
+        for (pod, mut waiting, stage) in all {
+            let budgets = !self.going.contains(&pod.metadata.uid);
+            for (rule, verdicts) in &self.rules {
+                pace.steps += 1 + rule.set.rules.len();
+                pace.yield_if_due().await;
+                if stage.is_some_and(|stage| {
+                    wait_notices::does_rule_hold(rule, verdicts, stage, pod, budgets)
+                }) {
+                    waiting.rules.push(Arc::clone(&rule.set.uid));
+                }
+            }
+            waits.push(waiting);
+        }
+        waits
+    }
+
+    /// The Pod of a wait, and the explanation in one line.
+    fn explain_wait(
+        &self,
+        context: &Context,
+        namespace: &str,
+        wait: &WaitingOperation,
+    ) -> Option<(Arc<Pod>, String)> {
+        let pod = self.pods.iter().find(|pod| pod.metadata.uid == wait.pod)?;
+        let owner = pod.controller().filter(|owner| owner.is_collaset());
+        let sets = &context.objects.sets;
+        let set = owner.and_then(|owner| sets.get(namespace, &owner.name));
+        let observed = ObservedPod {
+            pod: Arc::clone(pod),
+            rules: self.rules.iter().map(|(rule, _)| rule.clone()).collect(),
+            pods: self.pods.clone(),
+            controller: set.map(PodController::CollaSet),
+            jobs: Vec::new(),
+            around: PodContext::default(),
+            notes: Vec::new(),
+            now: (context.now)(),
+        };
+        Some((Arc::clone(pod), operation_line(&observed, &wait.operation)?))
+    }
+
+    fn event_from_notice(
+        &self,
+        context: &Context,
+        namespace: &str,
+        notice: &WaitNotice,
+    ) -> Option<WaitEvent> {
+        match notice {
+            WaitNotice::Pod(wait) => {
+                let (pod, line) = self.explain_wait(context, namespace, wait)?;
+                let (reason, warning) = wait_notices::event_reason(wait.phase);
+                Some((about_pod(&pod), warning, reason, line))
+            }
+            WaitNotice::Rule {
+                rule,
+                waiting,
+                longest,
+            } => {
+                let (pod, line) = self.explain_wait(context, namespace, longest)?;
+                let mut rules = self.rules.iter();
+                let (object, _) = rules.find(|(object, _)| object.set.uid == *rule)?;
+                let name = &pod.metadata.name;
+                let message = match *waiting {
+                    1 => format!("Pod {name} waits: {line}"),
+                    n => format!("{n} operations wait, that on Pod {name} the longest: {line}"),
+                };
+                let about = object.object.object_ref(&());
+                Some((about, false, wait_notices::RULE_REASON, message))
+            }
+        }
+    }
+}
+
+/// One look at a namespace.
+async fn collect_wait_events(
+    context: &Context,
+    namespace: &str,
+    notices: &mut WaitNotices,
+    pace: &mut Yielder,
+) -> Vec<WaitEvent> {
+    let Some(seen) = NamespaceSnapshot::from_index(context, namespace) else {
+        return Vec::new();
+    };
+    let now = (context.now)();
+    let waits = seen
+        .long_waits(
+            |waiting| notices.is_beyond_threshold(waiting.since, now),
+            pace,
+        )
+        .await;
+    let mut events = Vec::new();
+    for notice in notices.decide_notices(namespace, waits, now) {
+        events.extend(seen.event_from_notice(context, namespace, &notice));
+        // An explanation looks at all Pods and rules.
+        pace.steps += super::yielder::STEPS_PER_YIELD;
+        pace.yield_if_due().await;
+    }
+    events
+}
+
+fn is_in_flight(pod: &Pod) -> bool {
+    let mut labels = pod.metadata.labels.keys();
+    labels.any(|key| key.contains(keys::LIFECYCLE_DOMAIN))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::super::yielder::STEPS_PER_YIELD;
+    use super::*;
+
+    const PODS: usize = 700;
+    const RULES: usize = 40;
+    const CHECKS: usize = 20;
+
+    /// A namespace of many Pods whose operations wait for many rules.
+    fn crowd() -> Arc<Context> {
+        let service = tower::service_fn(|_: http::Request<Body>| async {
+            Ok::<_, Infallible>(http::Response::new(Body::empty()))
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        for rule in 0..RULES {
+            let checks = (0..CHECKS).map(|n| {
+                let requires = json!({ "matchLabels": { "never": "there" } });
+                json!({ "name": format!("check-{n}"), "labelCheck": { "requires": requires } })
+            });
+            let name = format!("rule-{rule}");
+            let rule = json!({
+                "metadata": { "namespace": "n", "name": name, "uid": name, "generation": 1, "resourceVersion": "1" },
+                "spec": { "selector": {}, "rules": checks.collect::<Vec<_>>() },
+            });
+            context
+                .index
+                .apply_rule(serde_json::from_value(rule).unwrap());
+        }
+        for pod in 0..PODS {
+            let name = format!("pod-{pod:03}");
+            let pod = json!({
+                "metadata": {
+                    "namespace": "n", "name": name, "uid": name, "resourceVersion": "1",
+                    "labels": {
+                        (keys::CONTROL): keys::CONTROL_VALUE,
+                        "operating.podopslifecycle.kusionstack.io/id": "1800000000000000000",
+                        "pre-check.podopslifecycle.kusionstack.io/id": "1800000000000000000",
+                        "operation-type.podopslifecycle.kusionstack.io/id": "update",
+                    },
+                },
+                "spec": { "containers": [{ "name": "app" }] },
+            });
+            context
+                .index
+                .apply_pod(serde_json::from_value(pod).unwrap());
+        }
+        context
+    }
+
+    #[tokio::test]
+    async fn many_waits_under_many_rules_are_judged_in_small_parts_and_told_of_little_by_little() {
+        let context = crowd();
+        // The context lives at the epoch, and the waits have begun after it.
+        let mut notices = WaitNotices::new(SignedDuration::MIN);
+        for told in [2, 1] {
+            let mut pace = Yielder::new();
+            let events = collect_wait_events(&context, "n", &mut notices, &mut pace).await;
+            assert_eq!(events.len(), told * wait_notices::MAX_NOTICES_AT_ONCE);
+            let (steps, at_once, _) = pace.into_totals();
+            let judged = MAX_JUDGED_OPERATIONS * RULES * (CHECKS + 1);
+            assert!(steps < judged + 100 * STEPS_PER_YIELD, "{steps}");
+            assert!(at_once <= 2 * STEPS_PER_YIELD, "{at_once}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! One judgement of all turns in a namespace.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::yielder::{STEPS_PER_YIELD, Yielder};
+use crate::cluster::index::{Entry, Index, State};
+use crate::domain::lifecycle::Stage;
+use crate::domain::pod::Pod;
+use crate::domain::rules::RuleSet;
+use crate::domain::rules::stage::{
+    has_immediate_rejection, operation_rejections, stage_candidates,
+};
+use crate::domain::rules::webhook::EndpointVerdicts;
+use crate::ledger::store::Uid;
+
+/// What one judgement has found.
+#[derive(Debug, Default)]
+pub struct Round {
+    turns: HashSet<Uid>,
+    heads: HashMap<Uid, Uid>,
+    /// What it took: about so many looks at a Pod, a rule or a claim.
+    pub steps: usize,
+    /// Most steps without a pause in between.
+    pub at_once: usize,
+    /// How long it has worked, without its pauses.
+    pub spent: Duration,
+}
+
+/// The budget of one rule object.
+#[derive(Debug, Default)]
+pub struct RoundBudget {
+    /// How many more Pods it lets go; `None` if it limits none.
+    headroom: Option<u32>,
+    /// Whether fewer Pods are available without a claim than the object wants.
+    is_overdrawn: bool,
+    /// Pods that have had a claim for a while, and may wait although they have it.
+    lost: BTreeSet<Uid>,
+    /// How many Pods have got a place of `room` in this round.
+    given: u32,
+}
+
+impl RoundBudget {
+    /// A budget of which no place is given yet.
+    pub fn new(headroom: Option<u32>, is_overdrawn: bool, lost: BTreeSet<Uid>) -> RoundBudget {
+        RoundBudget {
+            headroom,
+            is_overdrawn,
+            lost,
+            given: 0,
+        }
+    }
+
+    /// Gives a place to a Pod, if there is one left.
+    fn take_headroom(&mut self) -> bool {
+        let has_room = self.headroom.is_none_or(|room| self.given < room);
+        self.given += u32::from(has_room);
+        has_room
+    }
+}
+
+impl Round {
+    /// Whether it is the turn of this waiting Pod by every rule that covers it.
+    pub fn is_next(&self, pod: &str) -> bool {
+        self.turns.contains(pod)
+    }
+
+    /// The longest waiting Pod that could go by the rule object of this UID. A Pod that is down for a moment takes no turn.
+    pub fn first_in_line(&self, rule: &str) -> Option<&Uid> {
+        self.heads.get(rule)
+    }
+
+    /// A round that has found nothing.
+    #[cfg(test)]
+    pub fn with_time_spent(spent: Duration) -> Round {
+        Round {
+            spent,
+            ..Round::default()
+        }
+    }
+
+    /// Judges the Pods that wait in a namespace. `measure` is called once for each rule object that a waiting Pod has, and
+    /// each Pod is looked at once, so that the work grows with Pods × rules and no faster. The index is read in small
+    /// parts: a change in between makes the round stale, and the next one sees it.
+    pub async fn judge_namespace(
+        index: &Index,
+        namespace: &str,
+        measure: impl Fn(&State, &Entry) -> RoundBudget,
+    ) -> Round {
+        let mut round = Round::default();
+        let mut pace = Yielder::new();
+        let mut budgets = HashMap::new();
+        let waiting =
+            collect_waiting_pods(index, namespace, measure, &mut budgets, &mut pace).await;
+        for uid in waiting {
+            let Some(look) = WaitingPodSnapshot::from_index(index, namespace, &uid, &mut pace)
+            else {
+                continue;
+            };
+            let passes = look.passes_rules(&mut pace).await;
+            round.judge_pod(index, uid, &look, passes, &mut budgets);
+            pace.yield_if_due().await;
+        }
+        (round.steps, round.at_once, round.spent) = pace.into_totals();
+        round
+    }
+
+    /// Judges one Pod behind all that wait longer.
+    ///
+    /// A Pod that could not go anyway, because a rule keeps it waiting or has no room at all, does not hold up those behind
+    /// it. A Pod that already has a claim needs no room: it would keep the place from all others until the claim lapses.
+    /// Nor does a Pod that is down for a moment: its place in the budget is taken by the loss itself. But the budget must
+    /// not be overdrawn already: the operation would make the loss last. A Pod that goes with its CollaSet needs no budget.
+    fn judge_pod(
+        &mut self,
+        index: &Index,
+        uid: Uid,
+        look: &WaitingPodSnapshot,
+        passes: bool,
+        budgets: &mut HashMap<Uid, RoundBudget>,
+    ) {
+        let keys: Vec<&Uid> = look.covering.iter().map(|(rules, _)| &rules.uid).collect();
+        // A rule object that came during the round has no budget in it: the next round judges its Pods.
+        let every = |budgets: &HashMap<Uid, RoundBudget>, is: fn(&RoundBudget) -> bool| {
+            keys.iter().all(|key| budgets.get(*key).is_some_and(is))
+        };
+        if index.read().goes_with_its_set(&look.pod) {
+            if passes {
+                self.turns.insert(uid);
+            }
+            return;
+        }
+        if index.read().is_down_for_a_moment(&look.pod) {
+            if passes && every(budgets, |budget| !budget.is_overdrawn) {
+                self.turns.insert(uid);
+            }
+            return;
+        }
+        let could_go = passes && every(budgets, |budget| budget.headroom != Some(0));
+        let mut is_next = true;
+        for key in keys {
+            let Some(budget) = budgets.get_mut(key) else {
+                is_next = false;
+                continue;
+            };
+            if could_go && !self.heads.contains_key(key) {
+                self.heads.insert(key.clone(), uid.clone());
+            }
+            let has_place = could_go && budget.take_headroom();
+            is_next &= has_place || budget.lost.contains(&uid);
+        }
+        // A Pod that is down takes nothing from a budget.
+        if is_next || (could_go && !look.pod.is_available()) {
+            self.turns.insert(uid);
+        }
+    }
+}
+
+/// The Pods that wait, in the order of [`Tally::waiting`](crate::cluster::tally::Tally::waiting), and the budgets of the
+/// rule objects that they wait for.
+async fn collect_waiting_pods(
+    index: &Index,
+    namespace: &str,
+    measure: impl Fn(&State, &Entry) -> RoundBudget,
+    budgets: &mut HashMap<Uid, RoundBudget>,
+    pace: &mut Yielder,
+) -> Vec<Uid> {
+    let rules: Vec<String> = {
+        let state = index.read();
+        let home = state.namespace(namespace).into_iter();
+        home.flat_map(|home| home.rules.keys().cloned()).collect()
+    };
+    // A Pod that waits anew during the round is judged once, at its last place.
+    let mut waiting: HashMap<Uid, u64> = HashMap::new();
+    for rule in rules {
+        let mut last = None;
+        loop {
+            let part: Vec<(u64, Uid)> = {
+                let state = index.read();
+                let Some(entry) = state.rule(namespace, &rule) else {
+                    break;
+                };
+                pace.steps += 1;
+                if last.is_none() && entry.tally.waiting().len() > 0 {
+                    pace.steps += entry.snapshot.claims.claims.len();
+                    let budget = measure(&state, entry);
+                    budgets.insert(entry.snapshot.rules.uid.clone(), budget);
+                }
+                let part = entry.tally.waiting_behind(last.as_ref());
+                part.take(STEPS_PER_YIELD).cloned().collect()
+            };
+            pace.steps += part.len();
+            pace.yield_if_due().await;
+            let is_last = part.len() < STEPS_PER_YIELD;
+            last = part.last().cloned();
+            waiting.extend(part.into_iter().map(|(since, uid)| (uid, since)));
+            if is_last {
+                break;
+            }
+        }
+    }
+    let mut waiting: Vec<_> = waiting
+        .into_iter()
+        .map(|(uid, since)| (since, uid))
+        .collect();
+    waiting.sort_unstable();
+    waiting.into_iter().map(|(_, uid)| uid).collect()
+}
+
+/// A waiting Pod and the rule objects that cover it, as they were at one moment. The lock of the index is not needed to judge
+/// them: that may take as long as objects × rules × operations.
+struct WaitingPodSnapshot {
+    pod: Arc<Pod>,
+    covering: Vec<(Arc<RuleSet>, Arc<EndpointVerdicts>)>,
+}
+
+impl WaitingPodSnapshot {
+    fn from_index(
+        index: &Index,
+        namespace: &str,
+        uid: &str,
+        pace: &mut Yielder,
+    ) -> Option<WaitingPodSnapshot> {
+        let state = index.read();
+        let home = state.namespace(namespace)?;
+        let pod = home.pods.get(uid)?;
+        pace.steps += home.rules.len();
+        let covering = state.covering(pod).map(|entry| {
+            (
+                Arc::clone(&entry.snapshot.rules),
+                Arc::clone(&entry.verdicts),
+            )
+        });
+        Some(WaitingPodSnapshot {
+            covering: covering.collect(),
+            pod: Arc::clone(pod),
+        })
+    }
+
+    /// Whether no rule keeps all operations on the Pod waiting, as [`State::any_passes`].
+    async fn passes_rules(&self, pace: &mut Yielder) -> bool {
+        let mut left = stage_candidates(Stage::PreCheck, &self.pod);
+        pace.steps += left.len();
+        for (rules, verdicts) in &self.covering {
+            pace.steps += rules.rules.len();
+            pace.yield_if_due().await;
+            if has_immediate_rejection(rules, Stage::PreCheck, &self.pod) {
+                return false;
+            }
+            if rules.webhook_rules(Stage::PreCheck).next().is_none() {
+                continue;
+            }
+            let mut passed = Vec::new();
+            for waiting in left {
+                let own = std::slice::from_ref(&waiting);
+                if operation_rejections(rules, Stage::PreCheck, &self.pod, own, verdicts)
+                    .next()
+                    .is_none()
+                {
+                    passed.push(waiting);
+                }
+                pace.steps += rules.rules.len();
+                pace.yield_if_due().await;
+            }
+            left = passed;
+        }
+        !left.is_empty()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

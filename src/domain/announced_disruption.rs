@@ -1,0 +1,99 @@
+//! Ends of Pods that are announced: the Pod still serves, and will stop for a change that was made to it before.
+//!
+//! While a rule covers the Pod, such a change has a claim. A rule that is made afterwards, and one that was bypassed, have none,
+//! so the Pod itself has to tell.
+
+use super::inplace;
+use super::pod::{Owner, Pod};
+
+/// What is to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnnouncedDisruption {
+    /// The kubelet ends the Pod when `spec.activeDeadlineSeconds` are over. The API server lets nobody take that back.
+    Deadline,
+    /// The kubelet restarts a container for a resize.
+    Resize {
+        /// Whether the kubelet waits for room on the node.
+        deferred: bool,
+    },
+}
+
+/// What is announced of a Pod, if anything.
+///
+/// A deadline with which a Pod was created is no news, and nothing tells for certain when it was set. It counts if the spec was
+/// changed since the creation, but for Pods of CollaSets: those are changed in place all the time.
+pub fn announced_disruption(pod: &Pod) -> Option<AnnouncedDisruption> {
+    let by_set = pod.controller().is_some_and(Owner::is_collaset);
+    if pod.spec.active_deadline_seconds.is_some() && pod.metadata.generation > 1 && !by_set {
+        return Some(AnnouncedDisruption::Deadline);
+    }
+    let resizes =
+        !inplace::unfinished_resizes(pod).is_empty() || inplace::is_resize_unobservable(pod);
+    resizes.then(|| AnnouncedDisruption::Resize {
+        deferred: inplace::is_resize_deferred(pod),
+    })
+}
+
+/// Whether a Pod counts as available: it serves, and nothing is announced that will end that.
+pub fn counts_as_available(pod: &Pod) -> bool {
+    pod.is_available() && announced_disruption(pod).is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn told(patch: &Value) -> Option<AnnouncedDisruption> {
+        let mut pod = json!({
+            "metadata": { "namespace": "n", "name": "web-1", "uid": "u1", "generation": 2 },
+            "spec": { "containers": [{
+                "name": "app", "resources": { "limits": { "memory": "1Gi" } },
+                "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+            }] },
+            "status": {
+                "observedGeneration": 2, "phase": "Running",
+                "containerStatuses": [{ "name": "app", "resources": { "limits": { "memory": "1Gi" } } }],
+            },
+        });
+        json_patch::merge(&mut pod, patch);
+        announced_disruption(&serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn deadline_that_was_set_later_is_announced() {
+        let deadline = json!({ "activeDeadlineSeconds": 600 });
+        assert_eq!(told(&json!({})), None);
+        assert_eq!(
+            told(&json!({ "spec": deadline })),
+            Some(AnnouncedDisruption::Deadline)
+        );
+        let created = json!({ "metadata": { "generation": 1 }, "spec": deadline });
+        assert_eq!(told(&created), None);
+        let owner = json!([{
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": "u",
+            "controller": true,
+        }]);
+        let of_set = json!({ "metadata": { "ownerReferences": owner }, "spec": deadline });
+        assert_eq!(told(&of_set), None);
+    }
+
+    #[test]
+    fn resize_that_restarts_a_container_is_announced_until_it_is_made() {
+        let resized = |memory: &str, cpu: &str| {
+            let condition = json!([{ "type": "PodResizeInProgress", "status": "True" }]);
+            told(&json!({
+                "spec": { "containers": [{
+                    "name": "app", "resources": { "limits": { "memory": memory, "cpu": cpu } },
+                    "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+                }] },
+                "status": { "conditions": condition },
+            }))
+        };
+        let resize = AnnouncedDisruption::Resize { deferred: false };
+        assert_eq!(resized("2Gi", "1"), Some(resize));
+        assert_eq!(resized("1Gi", "2"), None, "it restarts nothing");
+    }
+}

@@ -1,0 +1,239 @@
+//! Pods that are wanted and not there: each instance ID without a Pod gets one, of the revision that is recorded for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::construct;
+use super::draft::Draft;
+use super::inclusion;
+use super::membership;
+use super::observed::Revision;
+use super::pairs;
+use super::plan::OwnershipChange;
+use super::pool;
+use super::pvcs;
+use super::revision::data;
+use super::set_facts::SetFacts;
+use crate::api::keys;
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
+
+/// Claims of which a plan says at most that they are being deleted.
+const MAX_REPORTED_PVCS: usize = 20;
+
+/// Nanoseconds after which the end of a Pod of somebody else is looked for again.
+const RECHECK_NANOS: u64 = 5_000_000_000;
+
+/// Creates claims, and where an ID has all of them, its Pod.
+pub fn create_instances(facts: &SetFacts, draft: &mut Draft) {
+    let vacant: Vec<i64> = draft
+        .ids
+        .keys()
+        .copied()
+        .filter(|id| !facts.is_id_held(*id) && !draft.is_id_moving(*id))
+        .filter(|id| !pool::has_entry_mark(draft, *id, pool::REPLACED))
+        // Scaled in when the set was paused.
+        .filter(|id| !(facts.strategy.paused && pool::has_entry_mark(draft, *id, pool::SCALE_IN)))
+        .collect();
+    for id in vacant {
+        create_instance(facts, draft, id);
+    }
+}
+
+fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
+    let Some(entry) = draft.ids.get(&id) else {
+        return;
+    };
+    let Some(revision) = entry
+        .get(pool::REVISION)
+        .and_then(|name| facts.history.find_revision(name))
+        .map(Arc::clone)
+    else {
+        return; // recorded by the steps before; an unknown one was replaced there
+    };
+    let first = entry.contains_key(pool::JUST_CREATE);
+    let mut labels = BTreeMap::new();
+    if let Some(origin) = pool::origin_of(entry).and_then(|origin| facts.members.get(&origin)) {
+        if pairs::is_pair_paused(facts, origin) || draft.removes_label(origin, keys::TO_REPLACE) {
+            return;
+        }
+        let name = origin.metadata.name.clone();
+        labels.insert(keys::REPLACE_PAIR_ORIGIN_NAME.to_owned(), name);
+    }
+    let set = &facts.observed.set;
+    if !construct::template_matches_selector(&revision.data["spec"]["template"], &facts.selector) {
+        let message = format!(
+            "the Pod of instance ID {id} is to be of revision {}, whose labels spec.selector does not match: it would be released at once; have updateStrategy update all Pods",
+            revision.name
+        );
+        draft.report_refusal("ScaleOutFailed", message);
+        return;
+    }
+    let templates = data::pvc_templates(&revision.data);
+    let existing = facts.pvcs_with_id(id);
+    let wanted = pvcs::plan_instance_pvcs(set, templates, id, existing, &facts.template_hashes);
+    let ready = wanted.ready;
+    if !ready && facts.is_name_taken(id) {
+        let name = pool::persistent_pod_name(facts, id);
+        let message = format!(
+            "Pod {name} is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels; delete it to have another made with an empty volume, the name is that of instance ID {id}"
+        );
+        draft.report_refusal("ScaleOutFailed", message);
+        return; // it would not come back to its data beside claims that are made for the next Pod
+    }
+    draft.pvcs.extend(wanted.create);
+    if !ready {
+        return; // its claims first
+    }
+    let mut volumes = wanted.volumes.values();
+    if let Some(pod) = volumes.find_map(|claim| facts.pvc_writer(claim)) {
+        recheck_pod_end(facts, draft, pod); // two Pods would write to one claim
+        return;
+    }
+    let now = facts.observed.now_nanos;
+    match construct::pod_manifest(set, &revision, id, first, &wanted.volumes, &labels, now) {
+        Ok(body) => draft.create_pod(id, body),
+        Err(why) => draft.announce_event(
+            true,
+            "ScaleOutFailed",
+            format!("no Pod can be made of revision {}: {why}", revision.name),
+        ),
+    }
+}
+
+/// Creates the claims of Pods that were never scheduled and whose claims somebody has deleted.
+pub fn recreate_missing_pvcs(facts: &SetFacts, draft: &mut Draft) {
+    for (id, pod) in &facts.members {
+        let waits = pod.condition("PodScheduled") != Some(true) && !pod.is_finished();
+        if !waits || pod.spec.pvcs.is_empty() || draft.leaving.contains(id) {
+            continue;
+        }
+        let Some(revision) = facts.revision_of(pod) else {
+            continue;
+        };
+        let is_there = |name: &str| facts.find_pvc(name).is_some();
+        let (set, known) = (&facts.observed.set, &facts.template_hashes);
+        let missing = pvcs::missing_pvcs(set, &revision.data, *id, pod, is_there, known);
+        draft.pvcs.extend(missing);
+    }
+}
+
+/// The end of a Pod of the set makes a new plan. That of another Pod does not.
+fn recheck_pod_end(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
+    if !facts.controls(pod) {
+        draft.requeue_after(RECHECK_NANOS);
+    }
+}
+
+/// What becomes of claims that no Pod asks for any more. A claim that a Pod mounts stays until that Pod has ended.
+pub fn remove_leftover_pvcs(facts: &SetFacts, draft: &mut Draft) {
+    membership::return_entering_pvcs(facts, draft);
+    for (id, pod) in &facts.members {
+        if !draft.leaving.contains(id) {
+            inclusion::take_mounted_pvcs(facts, draft, pod, *id);
+        }
+    }
+    keep_mismatched_pvcs(facts, draft);
+    let (mut needed, mut unsure) = (BTreeMap::new(), BTreeSet::new());
+    let mut replaced = Vec::new();
+    for (id, entry) in &draft.ids {
+        if entry.contains_key(pool::REPLACED) {
+            replaced.push(*id);
+            continue;
+        }
+        let recorded = entry.get(pool::REVISION);
+        let recorded = recorded.and_then(|name| facts.history.find_revision(name));
+        let present = facts.members.get(id).map(|pod| facts.revision_of(pod));
+        // A revision that is not known any more may have had any template.
+        if recorded.is_none() || present == Some(None) {
+            unsure.insert(*id);
+        }
+        // Until a rollout is over it may be taken back: the Pod would come back to an empty volume.
+        let current = Some(&facts.history.current).filter(|_| facts.rollout.is_on);
+        // One that is taken back without a rollout is yet to be recorded.
+        let updated = Some(&facts.history.updated);
+        // Each once: their templates are compared for each claim.
+        let is_other = |one: Option<&Arc<Revision>>, other: &Arc<Revision>| {
+            one.is_none_or(|one| one.name != other.name)
+        };
+        let current = current.filter(|current| is_other(present.flatten(), current));
+        let updated = updated.filter(|updated| is_other(recorded, updated));
+        let updated = updated.filter(|updated| is_other(present.flatten(), updated));
+        let templates = [recorded, present.flatten(), current, updated];
+        let templates = templates.into_iter().flatten();
+        let templates = templates.flat_map(|revision| data::pvc_templates(&revision.data));
+        needed.insert(*id, templates.collect::<Vec<_>>());
+    }
+    let observed = facts.observed;
+    let known = &facts.template_hashes;
+    let mut left = pvcs::leftover_pvcs(&observed.set, &observed.pvcs, &needed, known);
+    if facts.strategy.retain_scaled {
+        let of_pairs = replaced.iter().flat_map(|id| facts.owned_pvcs_with_id(*id));
+        let of_pairs = of_pairs.filter(|claim| !claim.terminating);
+        left.extend(of_pairs.cloned());
+    }
+    for claim in left {
+        if let Some(pod) = facts.pods_mounting(&claim.name).first() {
+            recheck_pod_end(facts, draft, pod);
+            continue;
+        }
+        if pvcs::instance_id_label(&claim).is_some_and(|id| unsure.contains(&id)) {
+            continue;
+        }
+        draft
+            .pvcs
+            .push(pvcs::delete_or_release(&observed.set, &claim));
+    }
+}
+
+/// Keeps the claims of Pods that say to be of another template than the Pod's revision has: they would be deleted as left over with the Pod's
+/// end.
+fn keep_mismatched_pvcs(facts: &SetFacts, draft: &mut Draft) {
+    let uid = facts.observed.set.metadata.uid.as_deref();
+    let claims = facts.observed.pods.iter().flat_map(|pod| {
+        let claims = facts.owned_pvcs_of_pod(pod);
+        let own =
+            claims.filter_map(|claim| Some((facts.mismatched_template_hash(pod, claim)?, claim)));
+        own.map(move |(hash, claim)| (pod, hash, claim))
+    });
+    let mut marked = BTreeSet::new();
+    for (pod, hash, claim) in claims {
+        let (name, key) = (&claim.name, keys::PVC_TEMPLATE_HASH);
+        if !facts.keeps_pvc(claim) {
+            let is_leaving = facts
+                .instance_id_of(pod)
+                .is_some_and(|id| draft.leaving.contains(&id));
+            if !is_leaving && marked.insert(name) {
+                let mark = (keys::KEPT_FOR.to_owned(), uid.map(str::to_owned));
+                draft.patch_pvc(claim, LabelPatch([mark].into()), OwnershipChange::Release);
+            }
+            continue;
+        }
+        let message = format!(
+            "claim {name} of Pod {} is of another template than the Pod's revision, by its label {key}: one of their labels was edited; it is \
+             kept: the CollaSet never deletes it; if the claim's was edited, give it {hash} again, or the next Pod of that revision begins with an empty volume",
+            pod.metadata.name
+        );
+        draft.announce_event(true, "ClaimKept", message);
+    }
+}
+
+/// Says whose next volume will be empty: somebody deletes a claim that a Pod mounts, which stays until the Pod has ended. The
+/// set itself deletes no such claim. Nothing can take that back, so nothing waits for it.
+pub fn report_terminating_pvcs(facts: &SetFacts, draft: &mut Draft) {
+    let claims = facts.members.iter().flat_map(|(id, pod)| {
+        let ending = facts
+            .owned_pvcs_of_pod(pod)
+            .filter(|claim| claim.terminating);
+        ending.map(move |claim| (id, &pod.metadata.name, &claim.name))
+    });
+    for (id, pod, claim) in claims.take(MAX_REPORTED_PVCS) {
+        draft.announce_event(
+            true,
+            "ClaimTerminating",
+            format!(
+                "claim {claim} of Pod {pod} is being deleted: the next Pod of instance ID {id} begins with an empty volume"
+            ),
+        );
+    }
+}

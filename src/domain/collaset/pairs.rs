@@ -1,0 +1,276 @@
+//! Pairs: an origin that is to be replaced, and the new Pod that takes its place once it is available (contract 6.6).
+
+use std::sync::Arc;
+
+use super::draft::Draft;
+use super::headroom::Headroom;
+use super::pool;
+use super::set_facts::SetFacts;
+use super::set_operations::{self, SetOperation};
+use crate::api::keys;
+use crate::domain::lifecycle::manual_label;
+use crate::domain::pod::Pod;
+
+/// Opens, follows, cancels and closes pairs.
+pub fn reconcile_pairs(facts: &SetFacts, draft: &mut Draft) {
+    let mut room = Headroom::beside_draft(facts, draft);
+    for (id, pod) in &facts.members {
+        if pod.label(keys::TO_REPLACE).is_some() {
+            follow_pair(facts, draft, &mut room, *id, pod);
+        } else if pod.label(keys::REPLACE_PAIR_NEW_ID).is_some()
+            || pool::has_entry_mark(draft, *id, pool::REPLACE_NEW)
+        {
+            cancel_pair(facts, draft, *id, pod);
+        }
+    }
+    close_pairs(facts, draft);
+    let replaced = draft
+        .ids
+        .iter()
+        .filter(|(_, data)| data.contains_key(pool::REPLACED));
+    for id in replaced.map(|(id, _)| *id).collect::<Vec<_>>() {
+        match facts.members.contains_key(&id) {
+            true => pool::remove_entry_mark(draft, id, pool::REPLACED),
+            false => pool::retire_half_id(facts, draft, id),
+        }
+    }
+}
+
+fn follow_pair(
+    facts: &SetFacts,
+    draft: &mut Draft,
+    room: &mut Headroom,
+    id: i64,
+    origin: &Arc<Pod>,
+) {
+    let wanted = new_half_revision(facts, origin);
+    let known = draft
+        .ids
+        .get(&id)
+        .and_then(pool::new_of)
+        // Its own ID it may have been given by hand.
+        .filter(|new| *new != id && draft.ids.contains_key(new));
+    let new = match known {
+        Some(new) => new,
+        None => {
+            let unfinished_new = draft
+                .ids
+                .get(&id)
+                .is_some_and(|data| pool::is_entry_of_half(facts, data));
+            if facts.strategy.paused
+                || unfinished_new
+                || SetOperation::ScaleIn.is_in_progress(origin)
+            {
+                return; // one that is going, or has yet to take a place itself
+            }
+            if !room.take_half() {
+                return; // once other pairs are over
+            }
+            let new = pool::allocate_id_without_volumes(facts, draft, Some(&wanted));
+            pool::set_entry_mark(draft, new, pool::JUST_CREATE, "true");
+            pool::set_entry_mark(draft, new, pool::REPLACE_ORIGIN, &id.to_string());
+            pool::set_entry_mark(draft, id, pool::REPLACE_NEW, &new.to_string());
+            let name = &origin.metadata.name;
+            draft.announce_event(
+                false,
+                "ReplaceTarget",
+                format!("Pod {name} is being replaced"),
+            );
+            new
+        }
+    };
+    draft.patch_label(origin, keys::REPLACE_PAIR_NEW_ID, Some(new.to_string()));
+    pool::set_entry_mark(draft, new, pool::REPLACE_ORIGIN, &id.to_string());
+    if is_pair_paused(facts, origin) {
+        return;
+    }
+    match facts.members.get(&new) {
+        Some(pod)
+            if pod.label(keys::REVISION) != Some(&wanted)
+                && pod.label(keys::REVISION).is_some()
+                && !facts.must_leave(origin)
+                && !serves_alone(pod, origin) =>
+        {
+            // Made of a revision that is no longer wanted: it goes, and another is made under its ID. Not before its origin is
+            // called back: that write may come too late, and both would go.
+            pool::set_entry_mark(draft, new, pool::REVISION, &wanted);
+            if !set_operations::is_leaving(origin) {
+                let why =
+                    "it is the new Pod of a replacement, of a revision that is no longer wanted";
+                delete_new_half(facts, draft, pod, why);
+            }
+        }
+        Some(pod) if stands_in_for(pod, origin) => {
+            // One that is to be excluded leaves by itself.
+            if !facts.leaves_alive(origin) {
+                draft.request_deletion(origin, facts.observed.now_nanos);
+            }
+        }
+        Some(_) => {}
+        None => pool::set_entry_mark(draft, new, pool::REVISION, &wanted),
+    }
+}
+
+/// Whether a pair that an update has opened stays as it is, since the set is paused.
+pub fn is_pair_paused(facts: &SetFacts, origin: &Pod) -> bool {
+    facts.strategy.paused && origin.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
+}
+
+/// Whether a new half is there that takes the place of a Pod.
+pub fn has_replacement(facts: &SetFacts, draft: &Draft, id: i64, origin: &Pod) -> bool {
+    let new = draft.ids.get(&id).and_then(pool::new_of);
+    let half = new.and_then(|new| facts.members.get(&new));
+    let wanted = new_half_revision(facts, origin);
+    origin.label(keys::TO_REPLACE).is_some()
+        && half.is_some_and(|half| {
+            let revision = half.label(keys::REVISION);
+            revision.is_none_or(|revision| revision == wanted) && stands_in_for(half, origin)
+        })
+}
+
+/// The new half of an origin whose pair was called off, and that stays for now as it serves alone.
+pub fn serving_half_of_cancelled_pair<'a>(
+    facts: &'a SetFacts,
+    draft: &Draft,
+    origin: &Pod,
+) -> Option<&'a Pod> {
+    let entry = draft.ids.get(&facts.instance_id_of(origin)?)?;
+    let half = facts.members.get(&pool::new_of(entry)?)?;
+    let stays = serves_alone(half, origin) && !set_operations::is_leaving(half);
+    stays.then_some(&**half)
+}
+
+/// Whether the new half serves and its origin does not: it stays until the origin serves, or stands for it.
+fn serves_alone(half: &Pod, origin: &Pod) -> bool {
+    half.is_available() && !origin.is_available()
+}
+
+fn stands_in_for(half: &Pod, origin: &Pod) -> bool {
+    manual_label::replaces_origin(half, origin) && !set_operations::is_leaving(half)
+}
+
+/// The revision that the new Pod gets: that of the update which asked for the pair, else the origin's own.
+fn new_half_revision(facts: &SetFacts, origin: &Pod) -> String {
+    let named = [keys::REPLACED_BY_REPLACE_UPDATE, keys::REVISION]
+        .into_iter()
+        .filter_map(|key| origin.label(key))
+        .find(|name| facts.history.find_revision(name).is_some());
+    named.unwrap_or(&facts.history.updated.name).to_owned()
+}
+
+/// The request was taken back: the new Pod goes, available or not (contract Q36), unless the rules have let the origin
+/// go already.
+fn cancel_pair(facts: &SetFacts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
+    if facts.must_leave(origin) {
+        return;
+    }
+    // An update that takes the pair over sets it anew in this plan.
+    if origin.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some() {
+        draft.patch_label(origin, keys::REPLACED_BY_REPLACE_UPDATE, None);
+    }
+    let new = draft
+        .ids
+        .get(&id)
+        .and_then(pool::new_of)
+        .or_else(|| origin.label(keys::REPLACE_PAIR_NEW_ID)?.parse().ok());
+    match new.and_then(|new| facts.members.get(&new)) {
+        Some(pod) if pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origin.metadata.name) => {
+            // Not before its origin is called back: that write may come too late, and both would go.
+            if !set_operations::is_leaving(origin) && !serves_alone(pod, origin) {
+                let why = "it is the new Pod of a replacement that was taken back";
+                delete_new_half(facts, draft, pod, why);
+            }
+        }
+        // The name of the new Pod persists, and so does its ID until it is gone.
+        None if new.is_some_and(|new| facts.is_id_held(new)) => {}
+        // Gone, or the new Pod of another: somebody changed IDs by hand.
+        _ => {
+            draft.patch_label(origin, keys::REPLACE_PAIR_NEW_ID, None);
+            pool::remove_entry_mark(draft, id, pool::REPLACE_NEW);
+            // The label alone proves nothing: it may name an instance like any other, or the new half of another pair.
+            let is_half = |new: &i64| draft.ids.get(new).and_then(pool::origin_of) == Some(id);
+            if let Some(new) = new.filter(is_half) {
+                dissolve_pair(facts, draft, new);
+            }
+        }
+    }
+}
+
+/// Whoever is on the way out already goes without a word.
+fn delete_new_half(facts: &SetFacts, draft: &mut Draft, half: &Arc<Pod>, why: &str) {
+    if !facts.must_leave(half) {
+        if facts.leaves_alive(half) && half.label(keys::TO_DELETE).is_none() {
+            let name = &half.metadata.name;
+            let message = format!("Pod {name} is deleted and can't be excluded: {why}");
+            draft.announce_event(true, "ExcludeNotAllowed", message);
+        }
+        draft.request_deletion(half, facts.observed.now_nanos);
+    }
+}
+
+/// Where the origin is gone, or is terminating and never comes back, the new Pod stands on its own, and the origin's ID is free.
+fn close_pairs(facts: &SetFacts, draft: &mut Draft) {
+    let links: Vec<(i64, i64)> = draft
+        .ids
+        .iter()
+        .filter_map(|(id, data)| Some((*id, pool::origin_of(data)?)))
+        .collect();
+    for (new, origin) in links {
+        if facts.has_pod_with_id(origin) {
+            let linked = draft.ids.get(&origin).and_then(pool::new_of) == Some(new);
+            if !linked {
+                dissolve_pair(facts, draft, new);
+            }
+            continue;
+        }
+        let Some(pod) = facts.members.get(&new) else {
+            // Neither half is there: one ID is enough for the Pod that is made again.
+            let revision = draft
+                .ids
+                .get(&new)
+                .and_then(|data| data.get(pool::REVISION).cloned());
+            if draft.ids.contains_key(&origin) {
+                draft.ids.remove(&new);
+                pool::remove_entry_mark(draft, origin, pool::REPLACE_NEW);
+                if let Some(revision) = revision {
+                    pool::set_entry_mark(draft, origin, pool::REVISION, &revision);
+                }
+            } else {
+                pool::remove_entry_mark(draft, new, pool::REPLACE_ORIGIN);
+            }
+            continue;
+        };
+        pool::remove_entry_mark(draft, new, pool::REPLACE_ORIGIN);
+        pool::retire_half_id(facts, draft, origin);
+        remove_pair_labels(draft, pod);
+    }
+    // A label that speaks of a Pod that is gone, with a pool that knows nothing of it.
+    for (id, pod) in &facts.members {
+        let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+        let known = draft
+            .ids
+            .get(id)
+            .is_some_and(|data| pool::origin_of(data).is_some());
+        if origin.is_some() && !known {
+            remove_pair_labels(draft, pod);
+        }
+    }
+}
+
+/// Ends a pair of which the origin knows nothing: its Pod, if there is one, counts like any other from now on.
+fn dissolve_pair(facts: &SetFacts, draft: &mut Draft, new: i64) {
+    pool::remove_entry_mark(draft, new, pool::REPLACE_ORIGIN);
+    match facts.members.get(&new) {
+        Some(pod) => remove_pair_labels(draft, pod),
+        None if !facts.is_id_held(new) => pool::retire_half_id(facts, draft, new),
+        None => {}
+    }
+}
+
+/// Takes off what says that a Pod is a new half.
+fn remove_pair_labels(draft: &mut Draft, pod: &Arc<Pod>) {
+    draft.patch_label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None);
+    if pod.annotation(keys::REPLACES).is_some() {
+        draft.patch_annotation(pod, keys::REPLACES, None);
+    }
+}

@@ -1,0 +1,207 @@
+//! What of a plan can be done although the pool of instance IDs can't be written: whatever does not depend on an entry that
+//! is not stored. A Pod that is made under an ID that nobody has written down could be made twice, and one that is given up
+//! before its new revision is written down would be made again of the old one, and given up again: it does not even go off traffic. So
+//! would one be that is deleted by name, where names persist.
+
+use std::collections::BTreeMap;
+
+use super::draft::changes_anything;
+use super::observed::InstancePool;
+use super::plan::{PodChange, PvcChange, SetPlan};
+use super::pool::{DELETED, REPLACE_ORIGIN, REVISION, SCALE_IN};
+use crate::api::keys;
+use crate::api::resourcecontext::ContextDetail;
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
+
+/// The plan without its pool, and without what needs it. `stored` is the pool as it is.
+pub fn without_pool_writes(mut plan: SetPlan, stored: Option<&InstancePool>) -> SetPlan {
+    let Some(wanted) = plan.pool.take() else {
+        return plan;
+    };
+    let entries = StoredEntries {
+        stored: entries_by_id(stored.map_or(&[], |pool| &pool.contexts)),
+        wanted: entries_by_id(&wanted),
+    };
+    plan.pvcs.retain(|change| match change {
+        PvcChange::Create { id, .. } => entries.stored.contains_key(id),
+        PvcChange::Patch { labels, .. } => entries.stores_instance_id(labels),
+        PvcChange::Delete(_) | PvcChange::LetGo(_) => true,
+    });
+    plan.pods.retain_mut(|change| match change {
+        PodChange::Create { id, .. } => entries.is_written(*id),
+        PodChange::Patch(patch) => {
+            // The link to a new half, and a deletion, that are not stored can wait; what else is to be changed can't.
+            if !entries.stores_instance_id_as(&patch.labels, keys::REPLACE_PAIR_NEW_ID) {
+                patch.labels.0.remove(keys::REPLACE_PAIR_NEW_ID);
+            }
+            let forgotten = id_of(&patch.pod).is_some_and(|id| !entries.is_deletion_written(id));
+            if forgotten && matches!(patch.labels.0.get(keys::TO_DELETE), Some(Some(_))) {
+                patch.labels.0.remove(keys::TO_DELETE);
+                patch.annotations.remove(keys::SENT_AWAY);
+            }
+            let id = id_of(&patch.pod).filter(|_| patch.deletes);
+            let is_written = id.is_none_or(|id| entries.is_written(id));
+            entries.stores_instance_id(&patch.labels) && is_written && changes_anything(patch)
+        }
+        PodChange::Delete(pod, _) => {
+            id_of(pod).is_none_or(|id| entries.is_written(id) || entries.is_id_unwanted(id))
+        }
+    });
+    plan
+}
+
+fn id_of(pod: &Pod) -> Option<i64> {
+    pod.label(keys::INSTANCE_ID)?.parse().ok()
+}
+
+type EntryData = BTreeMap<String, String>;
+
+struct StoredEntries<'a> {
+    stored: BTreeMap<i64, &'a EntryData>,
+    wanted: BTreeMap<i64, &'a EntryData>,
+}
+
+impl StoredEntries<'_> {
+    /// Whether what the Pod of an ID is made of is stored as it is wanted.
+    fn is_written(&self, id: i64) -> bool {
+        let (stored, wanted) = (self.stored.get(&id), self.wanted.get(&id));
+        let told = |data: &&EntryData| [REVISION, REPLACE_ORIGIN].map(|key| data.get(key).cloned());
+        stored.is_some() && stored.map(told) == wanted.map(told)
+    }
+
+    /// Whether the name by which the Pod of an ID is deleted is stored, if it is to be.
+    fn is_deletion_written(&self, id: i64) -> bool {
+        let named = |data: Option<&&EntryData>| data.and_then(|data| data.get(DELETED).cloned());
+        named(self.stored.get(&id)) == named(self.wanted.get(&id))
+    }
+
+    /// Whether nobody wants the Pod of an ID.
+    fn is_id_unwanted(&self, id: i64) -> bool {
+        let wanted = self.wanted.get(&id);
+        wanted.is_none_or(|data| data.contains_key(SCALE_IN))
+    }
+
+    /// Whether the instance ID that labels give is stored.
+    fn stores_instance_id(&self, labels: &LabelPatch) -> bool {
+        self.stores_instance_id_as(labels, keys::INSTANCE_ID)
+    }
+
+    /// The same of the ID under another key.
+    fn stores_instance_id_as(&self, labels: &LabelPatch, key: &str) -> bool {
+        let given = labels.0.get(key).and_then(Option::as_ref);
+        given.is_none_or(|id| id.parse().is_ok_and(|id| self.stored.contains_key(&id)))
+    }
+}
+
+fn entries_by_id(contexts: &[ContextDetail]) -> BTreeMap<i64, &EntryData> {
+    contexts.iter().map(|c| (c.id, &c.data)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::collaset::plan::PodPatch;
+
+    fn entry(id: i64, data: &[(&str, &str)]) -> ContextDetail {
+        let data = data
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        ContextDetail { id, data }
+    }
+
+    fn pod(id: i64) -> Arc<Pod> {
+        let labels = json!({ (keys::INSTANCE_ID): id.to_string() });
+        serde_json::from_value(json!({ "metadata": { "uid": id.to_string(), "labels": labels } }))
+            .unwrap()
+    }
+
+    fn patch(key: &str, id: i64) -> PodChange {
+        let mut patch = PodPatch {
+            pod: pod(0),
+            ..PodPatch::default()
+        };
+        patch.labels.0.insert(key.to_owned(), Some(id.to_string()));
+        PodChange::Patch(patch)
+    }
+
+    #[test]
+    fn only_what_is_written_down_is_built_upon() {
+        let stored = InstancePool {
+            contexts: vec![
+                entry(0, &[(REVISION, "a")]),
+                entry(1, &[(REVISION, "a")]),
+                entry(2, &[(REVISION, "a")]),
+            ],
+            ..InstancePool::default()
+        };
+        let create = |id| PodChange::Create {
+            id,
+            body: json!({}),
+        };
+        let delete = |id| PodChange::Delete(pod(id), None);
+        let claim = |id| PvcChange::Create {
+            id,
+            template: "data".to_owned(),
+            body: json!({}),
+        };
+        let kept = vec![
+            create(0),
+            delete(0),
+            delete(2),
+            delete(4),
+            patch("other", 7),
+            patch(keys::REPLACE_PAIR_NEW_ID, 1),
+        ];
+        let mut pods = kept.clone();
+        pods.extend([
+            create(1),
+            create(3),
+            delete(1),
+            patch(keys::INSTANCE_ID, 3),
+            patch(keys::REPLACE_PAIR_NEW_ID, 3),
+        ]);
+        let plan = SetPlan {
+            pool: Some(vec![
+                entry(0, &[(REVISION, "a"), ("more", "1")]),
+                entry(1, &[(REVISION, "b")]),
+                entry(2, &[(REVISION, "b"), (SCALE_IN, "true")]),
+                entry(3, &[(REVISION, "b")]),
+            ]),
+            pvcs: vec![claim(1), claim(3)],
+            pods,
+            ..SetPlan::default()
+        };
+        let left = without_pool_writes(plan, Some(&stored));
+        assert_eq!(left.pods, kept);
+        assert_eq!(left.pvcs, [claim(1)]);
+        assert_eq!(left.pool, None);
+    }
+    #[test]
+    fn pod_is_not_deleted_while_that_can_not_be_noted() {
+        let pool = |marks: &[(&str, &str)]| InstancePool {
+            contexts: vec![entry(0, marks)],
+            ..InstancePool::default()
+        };
+        let plan = |data: &[(&str, &str)]| SetPlan {
+            pool: Some(vec![entry(0, data)]),
+            pods: vec![patch(keys::TO_DELETE, 1)],
+            ..SetPlan::default()
+        };
+        let left = |stored: &[(&str, &str)], wanted: &[(&str, &str)]| {
+            without_pool_writes(plan(wanted), Some(&pool(stored)))
+                .pods
+                .len()
+        };
+        let noted = [(DELETED, "web-0")];
+        assert_eq!(left(&[], &noted), 0);
+        assert_eq!(left(&noted, &noted), 1);
+        assert_eq!(left(&[], &[]), 1);
+    }
+}

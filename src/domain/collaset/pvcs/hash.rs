@@ -1,0 +1,197 @@
+//! Hash of a claim template, the same that Kuperator has put on claims (contract 6.8).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::domain::collaset::core_v1::{PVC, go_json, normal_form};
+use crate::domain::collaset::observed::Revision;
+use crate::domain::collaset::revision::data::pvc_templates;
+use crate::domain::collaset::revision::hash::short_hash;
+
+/// Hash of a claim template: FNV-1 over the JSON that Go writes of it with the types of Kubernetes 1.22.
+pub fn hash_template(template: &Value) -> String {
+    short_hash(&go_json(&PVC, template))
+}
+
+/// The claim templates of all revisions, which are few, each with its hash, which costs much more than a comparison. A
+/// hash on a claim that is none of these tells nothing about its template.
+#[derive(Clone, Debug, Default)]
+pub struct TemplateHashes(Vec<HashedTemplate>);
+
+#[derive(Clone, Debug)]
+struct HashedTemplate {
+    template: Value,
+    hash: String,
+    /// The hash of the same with its default spelt out, or not.
+    other: Option<String>,
+    /// What all notations of it have in common.
+    normal: Option<Value>,
+    /// Place of the first entry that means the same.
+    same: usize,
+}
+
+impl TemplateHashes {
+    /// These templates.
+    pub fn from_templates<'a>(templates: impl IntoIterator<Item = &'a Value>) -> TemplateHashes {
+        let mut known = TemplateHashes::default();
+        for template in templates {
+            let entries = &known.0;
+            if entries.iter().any(|entry| entry.template == *template) {
+                continue;
+            }
+            let normal = normal_form(&PVC, template);
+            let same = entries.iter().position(|entry| entry.normal == normal);
+            known.0.push(HashedTemplate {
+                hash: hash_template(template),
+                other: with_toggled_volume_mode(template).map(|other| hash_template(&other)),
+                template: template.clone(),
+                normal,
+                same: same.unwrap_or(known.0.len()),
+            });
+        }
+        known
+    }
+
+    /// Those of these revisions.
+    pub fn from_revisions<'a>(
+        revisions: impl IntoIterator<Item = &'a Arc<Revision>>,
+    ) -> TemplateHashes {
+        let revisions = revisions.into_iter();
+        TemplateHashes::from_templates(revisions.flat_map(|r| pvc_templates(&r.data)))
+    }
+
+    /// These templates and others, such as those of a spec. Hashes all of them.
+    pub fn with_templates<'a>(&'a self, templates: &'a [Value]) -> TemplateHashes {
+        let own = self.0.iter().map(|entry| &entry.template);
+        TemplateHashes::from_templates(own.chain(templates))
+    }
+
+    /// Hash of a template, be it one of these or not.
+    pub fn template_hash<'a>(&'a self, template: &Value) -> Cow<'a, str> {
+        let mut entries = self.0.iter();
+        let known = entries.find(|entry| entry.template == *template);
+        known.map_or_else(
+            || hash_template(template).into(),
+            |entry| (&*entry.hash).into(),
+        )
+    }
+
+    /// Whether a hash is of one of these.
+    pub fn contains(&self, hash: &str) -> bool {
+        self.equivalence_class(hash).is_some()
+    }
+
+    /// Whether two hashes are of templates that mean the same, as far as is known: what is a default may be spelt out, and quantities have
+    /// several notations.
+    pub fn is_equivalent(&self, a: &str, b: &str) -> bool {
+        a == b
+            || self
+                .equivalence_class(a)
+                .is_some_and(|a| self.equivalence_class(b) == Some(a))
+    }
+
+    fn equivalence_class(&self, hash: &str) -> Option<usize> {
+        let mut entries = self.0.iter();
+        let is_of =
+            |entry: &&HashedTemplate| entry.hash == hash || entry.other.as_deref() == Some(hash);
+        entries.find(is_of).map(|entry| entry.same)
+    }
+}
+
+/// A template with the default of `spec.volumeMode` spelt out where it is left out, and without it where it is spelt out; `None` of others. It is the
+/// only default of a claim.
+fn with_toggled_volume_mode(template: &Value) -> Option<Value> {
+    const DEFAULT: &str = "Filesystem";
+    let mut other = template.clone();
+    let spec = other.get_mut("spec")?.as_object_mut()?;
+    match spec.get("volumeMode").and_then(Value::as_str) {
+        Some(DEFAULT) => _ = spec.remove("volumeMode"),
+        Some(_) => return None,
+        None => _ = spec.insert("volumeMode".to_owned(), DEFAULT.into()),
+    }
+    Some(other)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    /// The hashes of these come from a program with k8s.io/api v0.22.6.
+    #[test]
+    fn the_hash_is_kuperators() {
+        let golden = include_str!("../core_v1/golden-1.22.jsonl");
+        let lines: Vec<Value> = golden
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let claims: Vec<_> = lines.iter().filter(|line| line["kind"] == "pvc").collect();
+        assert!(!claims.is_empty());
+        for claim in claims {
+            assert_eq!(
+                hash_template(&claim["value"]),
+                claim["hash"].as_str().unwrap(),
+                "{}",
+                claim["value"]
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_not_hashed_again() {
+        let template = |size| json!({ "metadata": { "name": "d" }, "spec": { "resources": { "requests": { "storage": size } } } });
+        let (small, large) = (template("1Gi"), template("2Gi"));
+        let known = TemplateHashes::from_templates([&small, &small]);
+        assert!(
+            matches!(known.template_hash(&small), Cow::Borrowed(of) if of == hash_template(&small))
+        );
+        assert_eq!(known.template_hash(&large), hash_template(&large));
+        assert!(known.contains(&hash_template(&small)) && !known.contains(&hash_template(&large)));
+    }
+
+    #[test]
+    fn notation_and_newer_fields_do_not_count() {
+        let a = json!({ "metadata": { "name": "d" }, "spec": { "resources": { "requests": { "storage": "1024Mi" } } } });
+        let b = json!({ "spec": { "volumeAttributesClassName": "gold", "resources": { "requests": { "storage": "1Gi" } } },
+            "metadata": { "creationTimestamp": null, "labels": {}, "name": "d" }, "status": {} });
+        assert_eq!(hash_template(&a), hash_template(&b));
+        let c = json!({ "metadata": { "name": "d" }, "spec": { "resources": { "requests": { "storage": "2Gi" } } } });
+        assert_ne!(hash_template(&a), hash_template(&c));
+    }
+
+    #[test]
+    fn notations_of_one_template_have_the_same_meaning() {
+        let template = |size: &str, mode: Option<&str>| {
+            let mut spec = json!({ "resources": { "requests": { "storage": size } } });
+            if let Some(mode) = mode {
+                spec["volumeMode"] = mode.into();
+            }
+            json!({ "metadata": { "name": "d" }, "spec": spec })
+        };
+        let plain = template("1Gi", None);
+        let same = [
+            template("1Gi", Some("Filesystem")),
+            template("1073741824", None),
+        ];
+        let others = [template("1Gi", Some("Block")), template("2Gi", None)];
+        for same in &same {
+            let known = TemplateHashes::from_templates([&plain, same]);
+            assert_ne!(hash_template(same), hash_template(&plain));
+            assert!(known.is_equivalent(&hash_template(same), &hash_template(&plain)));
+        }
+        // Also where the revision of the one is forgotten.
+        let known = TemplateHashes::from_templates([&same[0]]);
+        assert!(
+            known.is_equivalent(&hash_template(&plain), &hash_template(&same[0]))
+                && known.contains(&hash_template(&plain))
+        );
+        for other in &others {
+            let known = TemplateHashes::from_templates([&plain, other]);
+            assert!(!known.is_equivalent(&hash_template(other), &hash_template(&plain)));
+        }
+    }
+}

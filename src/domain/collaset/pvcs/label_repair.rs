@@ -1,0 +1,185 @@
+//! Claims of the set whose labels somebody has edited. They are read as they were made, and get their labels back: by them a claim that a Pod
+//! mounts would serve another instance, or be deleted as left over.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::plan_pvcs::{
+    MAX_NAME_PREFIX, instance_id_label, is_generated, is_owned_pvc, name_prefix, template_name,
+};
+use crate::api::keys;
+use crate::domain::collaset::has_name_of_set;
+use crate::domain::collaset::observed::{ObservedSet, Pvc, owns_entry};
+use crate::domain::collaset::plan::{OwnershipChange, PvcChange};
+use crate::domain::collaset::revision::data::{pvc_template_name, pvc_templates};
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
+
+/// What is to be read in the place of an observation, and the claims with the labels that they are to get back.
+pub fn with_corrected_labels(
+    observed: &ObservedSet,
+) -> (Cow<'_, ObservedSet>, Vec<(Arc<Pvc>, LabelPatch)>) {
+    let templates = named_templates(observed);
+    let claims = observed.pvcs.iter().enumerate();
+    let wrong: Vec<_> = claims
+        .filter_map(|(at, claim)| Some((at, label_repairs(observed, &templates, claim)?)))
+        .collect();
+    if wrong.is_empty() {
+        return (Cow::Borrowed(observed), Vec::new());
+    }
+    let mut as_made = observed.clone();
+    let mended = wrong.into_iter().map(|(at, labels)| {
+        let mut claim = Pvc::clone(&observed.pvcs[at]);
+        claim.labels.extend(labels.clone());
+        as_made.pvcs[at] = Arc::new(claim);
+        let labels = labels.into_iter().map(|(key, value)| (key, Some(value)));
+        (Arc::clone(&observed.pvcs[at]), LabelPatch(labels.collect()))
+    });
+    let mended = mended.collect();
+    (Cow::Owned(as_made), mended)
+}
+
+/// Has the changes of a plan give claims their labels back. What a change says itself of a label counts; a claim that is deleted needs none.
+/// `alone` says whether a claim that is not changed otherwise is written for that.
+pub fn restore_labels(
+    changes: &mut Vec<PvcChange>,
+    mended: Vec<(Arc<Pvc>, LabelPatch)>,
+    alone: bool,
+) {
+    for (claim, mut labels) in mended {
+        let is_of = |change: &&mut PvcChange| match change {
+            PvcChange::Patch { claim: of, .. } | PvcChange::Delete(of) | PvcChange::LetGo(of) => {
+                of.uid == claim.uid
+            }
+            PvcChange::Create { .. } => false,
+        };
+        match changes.iter_mut().find(is_of) {
+            Some(PvcChange::Patch {
+                labels: planned, ..
+            }) => {
+                labels.0.append(&mut planned.0);
+                *planned = labels;
+            }
+            None if alone => changes.push(PvcChange::Patch {
+                claim,
+                labels,
+                ownership: OwnershipChange::Keep,
+            }),
+            _ => {}
+        }
+    }
+}
+
+/// Claim templates of all revisions, each once: its name, and the prefix of the names of its claims.
+type NamedTemplates<'a> = Vec<(&'a str, String)>;
+
+fn named_templates(observed: &ObservedSet) -> NamedTemplates<'_> {
+    let revisions = observed.revisions.iter();
+    let stored = revisions.flat_map(|revision| pvc_templates(&revision.data));
+    let templates = stored.chain(&observed.set.spec.volume_claim_templates);
+    let names: BTreeSet<&str> = templates.map(pvc_template_name).collect();
+    let templates = names
+        .into_iter()
+        .map(|name| (name, name_prefix(&observed.set, name)));
+    templates.collect()
+}
+
+/// The labels of a claim that are other than it was made with; `None` where that is none, as far as can be known.
+fn label_repairs(
+    observed: &ObservedSet,
+    templates: &NamedTemplates<'_>,
+    claim: &Pvc,
+) -> Option<BTreeMap<String, String>> {
+    let is_owned = is_owned_pvc(&observed.set, claim);
+    let is_ours = is_owned || claim.controller.is_none();
+    if !is_ours || pods_mounting(observed, claim).next().is_none() {
+        return None; // what nobody mounts may be labelled so to keep it
+    }
+    let template =
+        mislabelled_template(templates, claim).map(|of| (keys::PVC_TEMPLATE_NAME.to_owned(), of));
+    let id = is_owned
+        .then(|| instance_id_from_pods(observed, claim))
+        .flatten();
+    let id = id.map(|id| (keys::INSTANCE_ID.to_owned(), id));
+    let labels: BTreeMap<_, _> = template.into_iter().chain(id).collect();
+    (!labels.is_empty()).then_some(labels)
+}
+
+/// The Pods of the set, and those of a former one of this name, that mount a claim.
+fn pods_mounting<'a>(observed: &'a ObservedSet, claim: &Pvc) -> impl Iterator<Item = &'a Arc<Pod>> {
+    let pods = observed.mounts.get(&claim.name).into_iter().flatten();
+    let set = &observed.set.metadata;
+    pods.filter(|pod| match pod.controller() {
+        Some(owner) => Some(&owner.uid) == set.uid.as_ref(),
+        None => has_name_of_set(set.name.as_deref().unwrap_or_default(), &pod.metadata.name),
+    })
+}
+
+/// Those of them that the set controls.
+fn owned_pods_mounting<'a>(
+    observed: &'a ObservedSet,
+    claim: &Pvc,
+) -> impl Iterator<Item = &'a Arc<Pod>> {
+    pods_mounting(observed, claim).filter(|pod| pod.controller().is_some())
+}
+
+/// The template by which a claim is named, where it says to be of another, and is not named by that one, be it by another set.
+fn mislabelled_template(templates: &NamedTemplates<'_>, claim: &Pvc) -> Option<String> {
+    let said = template_name(claim);
+    let named = claim.name.rsplit_once('-').map(|(named, _)| named);
+    let rest = named
+        .zip(said)
+        .and_then(|(named, said)| named.strip_suffix(said));
+    if rest.is_some_and(|rest| rest.ends_with('-')) {
+        return None;
+    }
+    let mut of = templates
+        .iter()
+        .filter(|(_, prefix)| is_generated(prefix, &claim.name));
+    let (name, prefix) = of.next()?;
+    let is_told = of.next().is_none() && prefix.len() <= MAX_NAME_PREFIX; // of long names it is cut, and may be that of a template that is gone
+    (is_told && said != Some(name)).then(|| (*name).to_owned())
+}
+
+/// The instance ID that the Pods of the set which mount a claim agree on, where it is the claim that was edited, and not its Pod: the pool
+/// knows the ID of the Pod and not that of the claim, or another claim of the set has that ID by right.
+fn instance_id_from_pods(observed: &ObservedSet, claim: &Pvc) -> Option<String> {
+    let said = claim.labels.get(keys::INSTANCE_ID);
+    let carried = owned_pods_mounting(observed, claim)
+        .next()?
+        .label(keys::INSTANCE_ID)?;
+    let agrees = |pod: &Arc<Pod>| pod.label(keys::INSTANCE_ID) == Some(carried);
+    let id: i64 = carried.parse().ok()?;
+    if said.is_some_and(|said| said == carried) || !owned_pods_mounting(observed, claim).all(agrees)
+    {
+        return None;
+    }
+    let is_known = is_id_in_pool(observed, id);
+    let is_believed = instance_id_label(claim).is_some_and(|said| is_id_in_pool(observed, said));
+    let is_other = |other: &Pvc| {
+        other.name != claim.name
+            && is_owned_pvc(&observed.set, other)
+            && instance_id_label(other) == instance_id_label(claim)
+            && template_name(other) == template_name(claim)
+    };
+    // Of several templates, as where they change, an instance has several claims.
+    let is_same = |other: &Pvc| {
+        let hash = |claim: &Pvc| claim.labels.get(keys::PVC_TEMPLATE_HASH).cloned();
+        hash(other) == hash(claim)
+    };
+    let has_right = |other: &Pvc| match owned_pods_mounting(observed, other).next() {
+        Some(pod) => pod.label(keys::INSTANCE_ID) == said.map(String::as_str),
+        None => is_known && is_same(other),
+    };
+    let mut others = observed.pvcs.iter().filter(|other| is_other(other));
+    let is_edited = is_known && !is_believed || others.any(|other| has_right(other));
+    is_edited.then(|| carried.to_owned())
+}
+
+/// Whether the pool knows an ID as one of the set.
+fn is_id_in_pool(observed: &ObservedSet, id: i64) -> bool {
+    let contexts = observed.pool.iter().flat_map(|pool| &pool.contexts);
+    let mut entry = contexts.filter(|context| context.id == id);
+    entry.any(|context| owns_entry(&observed.set, &context.data))
+}

@@ -1,0 +1,375 @@
+//! Planning of claims (contract 6.8, contract Q45).
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde_json::{Map, Value, json};
+
+use super::hash::TemplateHashes;
+use crate::api::collaset::{CollaSet, RetentionPolicy};
+use crate::api::keys;
+use crate::api::selector::Selector;
+use crate::domain::collaset::construct::{controller_reference, set_name, template_labels};
+use crate::domain::collaset::observed::Pvc;
+use crate::domain::collaset::plan::PvcChange;
+use crate::domain::collaset::revision::data::{pvc_template_name, pvc_templates};
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
+
+/// What one instance needs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InstancePvcs {
+    /// Claims to create.
+    pub create: Vec<PvcChange>,
+    /// Name of the claim that serves each template, where there is one.
+    pub volumes: BTreeMap<String, String>,
+    /// Whether every template has its claim, so that the Pod can be made.
+    pub ready: bool,
+}
+
+/// The claims of instance `id`, whose Pod is of a revision with these templates. `existing` are all claims observed,
+/// `known` the templates of all
+/// revisions.
+///
+/// A claim serves a template when it is not being deleted, and is of this instance, template and hash. One that the set owns with a hash
+/// that no revision knows serves too, since that may be another implementation's notation of the same template; one with
+/// the wanted hash goes before it, and beside one of another known hash it serves nobody: it is of an older template of the set then. One that is kept
+/// serves the template that it was kept as, too. Claims that the set owns go before all others. Of several the oldest is taken: a younger one may have come
+/// by a request that was carried out late, and is empty.
+pub fn plan_instance_pvcs(
+    set: &CollaSet,
+    templates: &[Value],
+    id: i64,
+    existing: &[Arc<Pvc>],
+    known: &TemplateHashes,
+) -> InstancePvcs {
+    let mut wanted = InstancePvcs::default();
+    for template in templates {
+        let (name, hash) = (pvc_template_name(template), known.template_hash(template));
+        match serving_pvcs(set, id, name, &hash, existing, known) {
+            Some(claim) => {
+                wanted.volumes.insert(name.to_owned(), claim.name.clone());
+            }
+            None => wanted.create.push(PvcChange::Create {
+                id,
+                template: name.to_owned(),
+                body: pvc_manifest(set, template, id, &hash),
+            }),
+        }
+    }
+    wanted.ready = wanted.create.is_empty();
+    wanted
+}
+
+/// Claims of the templates of a revision's data that a Pod mounts and that are gone, under the names that it knows them by. A Pod that was never scheduled
+/// doesn't keep its claims from being deleted, and waits for them in vain.
+pub fn missing_pvcs(
+    set: &CollaSet,
+    revision: &Value,
+    id: i64,
+    pod: &Pod,
+    is_there: impl Fn(&str) -> bool,
+    known: &TemplateHashes,
+) -> Vec<PvcChange> {
+    let volumes = revision.pointer("/spec/template/spec/volumes");
+    let volumes = volumes
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    let is_given = |name: &str| {
+        let mut volumes = volumes.iter();
+        volumes.any(|volume| volume["persistentVolumeClaim"]["claimName"] == name)
+    };
+    let missing = pvc_templates(revision).iter().filter_map(|template| {
+        let is_of = |template: &Value, claim: &str| {
+            is_generated(&name_prefix(set, pvc_template_name(template)), claim)
+        };
+        let mut mounted = pod.spec.pvcs.iter().filter(|claim| is_of(template, claim));
+        let gone = mounted.find(|claim| !is_there(claim) && !is_given(claim))?;
+        // Of long names the prefix is cut, so that it may be that of several.
+        let mut of = pvc_templates(revision)
+            .iter()
+            .filter(|other| is_of(other, gone));
+        of.nth(1).is_none().then_some(())?;
+        let mut body = pvc_manifest(set, template, id, &known.template_hash(template));
+        body["metadata"]["name"] = json!(gone);
+        Some(PvcChange::Create {
+            id,
+            template: pvc_template_name(template).to_owned(),
+            body,
+        })
+    });
+    missing.collect()
+}
+
+/// Whether instance `id` has claims of other templates than these, so that its Pod has to be made anew. A claim that is
+/// missing or being deleted is no reason: the Pod may run on, and gets a new claim when it is made anew for another one.
+/// That a template was added or removed shows in the revisions, see [`super::super::revision::inplace::change`].
+pub fn have_templates_changed(
+    set: &CollaSet,
+    templates: &[Value],
+    id: i64,
+    existing: &[Arc<Pvc>],
+    known: &TemplateHashes,
+) -> bool {
+    templates.iter().any(|template| {
+        let (name, hash) = (pvc_template_name(template), known.template_hash(template));
+        let mut there = existing
+            .iter()
+            .filter(|c| {
+                is_usable_pvc(set, c)
+                    && instance_id_label(c) == Some(id)
+                    && template_name(c) == Some(name)
+            })
+            .peekable();
+        there.peek().is_some()
+            && there.all(|c| !serves_template(set, c, &hash, known) && !c.terminating)
+    })
+}
+
+/// The claims that no Pod asks for any more; [`give_up`] says what becomes of them. `needed` are the templates of each instance that has an ID: of its Pod's
+/// revision, and of the revision that its next Pod will be of. It has to be complete, for what it lacks is deleted. What
+/// becomes of claims when the set is deleted is [`super::super::reclaim`]'s to say.
+///
+/// - A claim whose instance is gone, or whose template is removed or changed and needed by no Pod, is left over unless
+///   `whenScaled` is Retain. One with a hash that no revision knows counts as of its template.
+/// - One that is kept is left over with its instance only: who goes back to its template goes back to its data.
+/// - One that the set does not have stays: it enters with the Pod that mounts it.
+pub fn leftover_pvcs(
+    set: &CollaSet,
+    existing: &[Arc<Pvc>],
+    needed: &BTreeMap<i64, Vec<&Value>>,
+    known: &TemplateHashes,
+) -> Vec<Arc<Pvc>> {
+    let policy = set.spec.scale_strategy.as_ref();
+    let policy = policy.and_then(|s| s.persistent_volume_claim_retention_policy.clone());
+    let retains = policy.unwrap_or_default().when_scaled == Some(RetentionPolicy::Retain);
+    let is_needed = |claim: &Pvc| {
+        let templates = instance_id_label(claim).and_then(|id| needed.get(&id));
+        templates.is_some_and(|templates| {
+            is_kept_pvc(set, claim) || is_from_templates(set, claim, templates, known)
+        })
+    };
+
+    let left = existing.iter().filter(|claim| {
+        let is_ours = instance_id_label(claim).is_some() && template_name(claim).is_some();
+        is_owned_pvc(set, claim) && is_ours && !claim.terminating && !retains && !is_needed(claim)
+    });
+    let mut left: Vec<_> = left.cloned().collect();
+    left.sort_by_cached_key(|claim| (claim.creation_timestamp, claim.name.clone())); // the order is not that of the cache
+    left
+}
+
+/// What becomes of a claim that is left over: it is deleted, or, if it is kept, let go, so that it serves nobody as if it were deleted.
+pub fn delete_or_release(set: &CollaSet, claim: &Arc<Pvc>) -> PvcChange {
+    match is_kept_pvc(set, claim) {
+        true => PvcChange::LetGo(Arc::clone(claim)),
+        false => PvcChange::Delete(Arc::clone(claim)),
+    }
+}
+
+/// The label of a claim that goes with a Pod, or stays behind for nobody.
+pub fn left_behind_labels() -> LabelPatch {
+    LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into())
+}
+
+fn serving_pvcs<'a>(
+    set: &CollaSet,
+    id: i64,
+    template: &str,
+    hash: &str,
+    existing: &'a [Arc<Pvc>],
+    known: &TemplateHashes,
+) -> Option<&'a Arc<Pvc>> {
+    let of_instance = existing.iter().filter(|c| {
+        is_usable_pvc(set, c)
+            && instance_id_label(c) == Some(id)
+            && template_name(c) == Some(template)
+    });
+    let is_exact = |c: &Pvc| matches_hash(c, hash, known);
+    // Of unknown templates the latest was the last to serve.
+    let since = |c: &Pvc| {
+        let of = label(c, keys::PVC_TEMPLATE_HASH);
+        let same = of_instance.clone();
+        let same = same.filter(|other| label(other, keys::PVC_TEMPLATE_HASH) == of);
+        same.map(|other| other.creation_timestamp).min()
+    };
+    let order = |c: &Pvc| {
+        let latest = (!is_exact(c)).then(|| Reverse(since(c)));
+        (
+            !is_owned_pvc(set, c),
+            !is_exact(c),
+            latest,
+            c.creation_timestamp,
+            c.name.clone(),
+        )
+    };
+    let serving = of_instance.clone();
+    let serving = serving.filter(|c| !c.terminating && serves_template(set, c, hash, known));
+    let serving = serving.min_by_key(|c| order(c))?;
+    let is_known = |c: &Pvc| {
+        // One that is kept may lie beside it for good.
+        let of = label(c, keys::PVC_TEMPLATE_HASH);
+        is_owned_pvc(set, c) && !is_kept_pvc(set, c) && of.is_some_and(|of| known.contains(of))
+    };
+    let is_older = !is_exact(serving) && of_instance.clone().any(|c| is_known(c));
+    (!is_older).then_some(serving)
+}
+
+/// Whether a claim is of one of these templates, as far as can be known.
+fn is_from_templates(
+    set: &CollaSet,
+    claim: &Pvc,
+    templates: &[&Value],
+    known: &TemplateHashes,
+) -> bool {
+    templates.iter().any(|template| {
+        template_name(claim) == Some(pvc_template_name(template))
+            && serves_template(set, claim, &known.template_hash(template), known)
+    })
+}
+
+/// Whether a claim is of the template with this hash, as far as can be known.
+fn serves_template(set: &CollaSet, claim: &Pvc, hash: &str, known: &TemplateHashes) -> bool {
+    // What nobody owns may be of a template of long ago.
+    let is_controlled = set.metadata.uid.is_some() && claim.controller == set.metadata.uid;
+    let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
+    let may_be = is_controlled && !known.contains(of);
+    may_be || matches_hash(claim, hash, known)
+}
+
+/// Whether a claim has this hash, or is or was kept as of it.
+pub fn matches_hash(claim: &Pvc, hash: &str, known: &TemplateHashes) -> bool {
+    let mut keys = [keys::PVC_TEMPLATE_HASH, keys::KEPT_AS].into_iter();
+    keys.any(|key| label(claim, key).is_some_and(|of| known.is_equivalent(of, hash)))
+}
+
+/// Whether a claim may serve an instance of the set: it is the set's own, or left for it to take.
+pub fn is_usable_pvc(set: &CollaSet, claim: &Pvc) -> bool {
+    is_owned_pvc(set, claim) || is_adoptable_pvc(set, claim)
+}
+
+/// Whether the set has a claim.
+pub(super) fn is_owned_pvc(set: &CollaSet, claim: &Pvc) -> bool {
+    claim.belongs_to_set(set.metadata.uid.as_deref())
+}
+
+fn is_kept_pvc(set: &CollaSet, claim: &Pvc) -> bool {
+    claim.is_kept_for(set.metadata.uid.as_deref())
+}
+
+/// Whether a claim without a controller may be taken by its labels and its name. Sets whose selectors overlap give their claims
+/// the same labels; the name tells whose claim it is.
+fn is_adoptable_pvc(set: &CollaSet, claim: &Pvc) -> bool {
+    claim.controller.is_none()
+        && has_generated_name(set, claim)
+        && label(claim, keys::CONTROL) == Some(keys::CONTROL_VALUE)
+        && label(claim, keys::PVC_TEMPLATE_HASH).is_some()
+        && label(claim, keys::ORPHANED).is_none()
+        && matches_selector(set, claim)
+}
+
+/// Whether a claim has a name that the set gives those of its template.
+pub fn has_generated_name(set: &CollaSet, claim: &Pvc) -> bool {
+    let template = template_name(claim).unwrap_or_default();
+    is_generated(&name_prefix(set, template), &claim.name)
+}
+
+/// Whether a claim carries `matchLabels`, or what the expressions of a selector without them ask for. A selector that is empty,
+/// or that only rules labels out, has no claim to any.
+fn matches_selector(set: &CollaSet, claim: &Pvc) -> bool {
+    let Some(selector) = set.spec.selector.as_ref() else {
+        return false;
+    };
+    let mut labels = selector.match_labels.iter().flatten().peekable();
+    if labels.peek().is_some() {
+        return labels.all(|(key, value)| label(claim, key) == Some(value));
+    }
+    let asks = expression_keys(selector).next().is_some();
+    asks && Selector::compile(selector).is_ok_and(|selector| selector.matches(&claim.labels))
+}
+
+/// Keys of labels that the expressions of a selector ask for.
+fn expression_keys(selector: &LabelSelector) -> impl Iterator<Item = &String> {
+    let expressions = selector.match_expressions.iter().flatten();
+    let asking = expressions.filter(|e| ["In", "Exists"].contains(&e.operator.as_str()));
+    asking.map(|e| &e.key)
+}
+
+/// Labels by which the selector matches a claim: those of `matchLabels`, and those of the Pod template that its expressions ask
+/// for.
+fn selector_labels(set: &CollaSet) -> Map<String, Value> {
+    let selector = set.spec.selector.clone().unwrap_or_default();
+    let template = template_labels(&set.spec.template);
+    let mut labels: Map<String, Value> = expression_keys(&selector)
+        .filter_map(|key| Some((key.clone(), template.get(key)?.clone())))
+        .collect();
+    for (key, value) in selector.match_labels.iter().flatten() {
+        labels.insert(key.clone(), value.as_str().into());
+    }
+    labels
+}
+
+fn label<'a>(claim: &'a Pvc, key: &str) -> Option<&'a str> {
+    claim.labels.get(key).map(String::as_str)
+}
+
+/// Longest part of a `generateName` that a name is made of, by the API server and by this program.
+pub(super) const MAX_NAME_PREFIX: usize = 58;
+
+/// Whether a name is made of this `generateName` or ends with a number in the place of the random letters.
+pub fn is_generated(prefix: &str, name: &str) -> bool {
+    let prefix = prefix.get(..MAX_NAME_PREFIX).unwrap_or(prefix);
+    name.strip_prefix(prefix)
+        .is_some_and(|rest| !rest.is_empty() && !rest.contains('-'))
+}
+
+pub(super) fn name_prefix(set: &CollaSet, template: &str) -> String {
+    format!("{}-{template}-", set_name(set))
+}
+
+/// The instance ID that a claim carries.
+pub fn instance_id_label(claim: &Pvc) -> Option<i64> {
+    label(claim, keys::INSTANCE_ID)?.parse().ok()
+}
+
+pub(super) fn template_name(claim: &Pvc) -> Option<&str> {
+    label(claim, keys::PVC_TEMPLATE_NAME)
+}
+
+fn pvc_manifest(set: &CollaSet, template: &Value, id: i64, hash: &str) -> Value {
+    let mut labels = template_labels(template);
+    labels.extend(selector_labels(set));
+    for (key, value) in [
+        (keys::CONTROL, keys::CONTROL_VALUE),
+        (keys::INSTANCE_ID, &id.to_string()),
+        (keys::PVC_TEMPLATE_NAME, pvc_template_name(template)),
+        (keys::PVC_TEMPLATE_HASH, hash),
+    ] {
+        labels.insert(key.to_owned(), value.into());
+    }
+    let mut metadata = Map::new();
+    let prefix = name_prefix(set, pvc_template_name(template));
+    metadata.insert("generateName".to_owned(), prefix.into());
+    metadata.insert("labels".to_owned(), labels.into());
+    if let Some(annotations) = template
+        .pointer("/metadata/annotations")
+        .filter(|a| a.is_object())
+    {
+        metadata.insert("annotations".to_owned(), annotations.clone());
+    }
+    metadata.insert(
+        "ownerReferences".to_owned(),
+        json!([controller_reference(set)]),
+    );
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata,
+        "spec": template.get("spec").cloned().unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

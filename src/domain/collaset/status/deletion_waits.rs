@@ -1,0 +1,151 @@
+//! What the Pods of a set that is deleted wait for, in the words of a condition.
+
+use std::collections::BTreeSet;
+
+use super::super::draft::Draft;
+use super::super::plan::PvcChange;
+use super::super::reclaim;
+use super::super::set_facts::SetFacts;
+use super::waits::{self, MAX_NAMES};
+use crate::api::keys;
+use crate::domain::grace_delete;
+use crate::domain::lifecycle::{Phase, stored_phases};
+use crate::domain::messages;
+use crate::domain::pod::Pod;
+
+/// Why a Pod is still there. What may need somebody comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum LeaveBlocker {
+    ByRules,
+    ByFinalizers,
+    OnTraffic,
+    Undeleted,
+    Terminating,
+}
+
+/// What the first Pods wait for, each after `; `: first those that rules hold, then those that finalizers keep.
+pub fn describe_leaving_pods(facts: &SetFacts) -> String {
+    let pods = facts.observed.pods.iter();
+    let mut pods: Vec<_> = pods
+        .filter_map(|pod| Some((leave_blocker(pod)?, pod)))
+        .collect();
+    pods.sort_by_key(|(kept, _)| *kept);
+    let told = pods.into_iter().take(MAX_NAMES).map(|(kept, pod)| {
+        let what = match kept {
+            LeaveBlocker::ByRules => waits::describe_rule_wait(facts, pod),
+            LeaveBlocker::ByFinalizers => describe_finalizer_wait(pod),
+            LeaveBlocker::OnTraffic => waits::describe_traffic_wait(facts, pod),
+            LeaveBlocker::Undeleted => match facts.deletion_refusal(pod) {
+                Some(why) => format!("is off traffic, and its deletion is refused: {why}"),
+                None => "is off traffic and waits for its deletion".to_owned(),
+            },
+            LeaveBlocker::Terminating => "is terminating".to_owned(),
+        };
+        format!("; Pod {} {what}", pod.metadata.name)
+    });
+    told.collect()
+}
+
+/// The claims that are yet to be deleted, or to be left behind, after `; `; empty where there are none.
+pub fn describe_remaining_pvcs(draft: &Draft) -> String {
+    let names = |releases: bool| -> Vec<&str> {
+        let named = draft.pvcs.iter().filter_map(|change| match change {
+            PvcChange::Delete(claim) if !releases => Some(&*claim.name),
+            PvcChange::Patch { claim, .. } | PvcChange::LetGo(claim) if releases => {
+                Some(&*claim.name)
+            }
+            _ => None,
+        });
+        named.collect()
+    };
+    let told = |what: &str, names: &[&str]| match names.is_empty() {
+        true => String::new(),
+        false => format!(
+            "; PersistentVolumeClaims to be {what}: {}",
+            messages::list_names(names, MAX_NAMES)
+        ),
+    };
+    told("released", &names(true)) + &told("deleted", &names(false))
+}
+
+/// What a set that leaves its Pods behind waits for; `None` for one that takes them along.
+pub fn describe_orphaning(facts: &SetFacts) -> Option<String> {
+    let (observed, set) = (facts.observed, &facts.observed.set.metadata);
+    if !reclaim::orphans_its_pods(set) {
+        return None;
+    }
+    let claims = observed.pvcs.iter();
+    let claims = claims.filter(|claim| claim.controller == set.uid);
+    let revisions = observed.revisions.iter();
+    let revisions = revisions.filter(|r| r.controller == set.uid);
+    let kinds: [(&str, Vec<&str>); 3] = [
+        (
+            "Pods",
+            observed.pods.iter().map(|p| &*p.metadata.name).collect(),
+        ),
+        ("PersistentVolumeClaims", claims.map(|c| &*c.name).collect()),
+        ("ControllerRevisions", revisions.map(|r| &*r.name).collect()),
+    ];
+    let told = kinds.iter().filter(|(_, names)| !names.is_empty());
+    let told =
+        told.map(|(kind, names)| format!("; {kind} {}", messages::list_names(names, MAX_NAMES)));
+    let is_left = kinds.iter().all(|(_, names)| names.is_empty());
+    let what = match reclaim::awaits_garbage_collector(set) {
+        true if is_left => {
+            "the garbage collector is to take the finalizer orphan off; if that lasts for minutes, the API server can't call the webhook \
+             collaset-leaving.apps.kusionstack.io: see docs/server-down.md"
+        }
+        true => {
+            "the garbage collector is to take the owner off what stays, and then the finalizer orphan"
+        }
+        false => "the owner is taken off what the garbage collector has left",
+    };
+    Some(format!("{what}{}", told.collect::<String>()))
+}
+
+/// `None` for a Pod that has yet to begin.
+fn leave_blocker(pod: &Pod) -> Option<LeaveBlocker> {
+    let is_kept = blocking_finalizers(pod).next().is_some();
+    if pod.is_terminating() && !is_kept {
+        return Some(LeaveBlocker::Terminating);
+    }
+    match stored_phases(pod).get(grace_delete::DELETION_ID) {
+        _ if pod.is_terminating() => Some(LeaveBlocker::ByFinalizers),
+        Some(Phase::PreCheck) => Some(LeaveBlocker::ByRules),
+        Some(Phase::Preparing) if is_kept => Some(LeaveBlocker::ByFinalizers),
+        Some(Phase::Preparing) => Some(LeaveBlocker::OnTraffic),
+        Some(_) => Some(LeaveBlocker::Undeleted),
+        None => None,
+    }
+}
+
+/// The finalizers that the Pod waits for: all once it is terminating, before that those of who serves traffic.
+pub fn blocking_finalizers(pod: &Pod) -> impl Iterator<Item = &str> {
+    let finalizers = pod.metadata.finalizers.iter().map(String::as_str);
+    let prefix = keys::PROTECTION_FINALIZER_PREFIX;
+    finalizers.filter(move |f| pod.is_terminating() || f.starts_with(prefix))
+}
+
+/// The finalizers that keep these Pods from ending, in parentheses after a space; empty where there are none.
+pub fn list_blocking_finalizers<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> String {
+    let ending = pods.into_iter().filter(|pod| pod.is_terminating());
+    let all: BTreeSet<&str> = ending.flat_map(blocking_finalizers).collect();
+    let all: Vec<&str> = all.into_iter().collect();
+    let word = if all.len() == 1 {
+        "finalizer"
+    } else {
+        "finalizers"
+    };
+    match all.is_empty() {
+        true => String::new(),
+        false => format!(" ({word} {})", messages::list_names(&all, MAX_NAMES)),
+    }
+}
+
+pub fn describe_finalizer_wait(pod: &Pod) -> String {
+    let finalizers: Vec<_> = blocking_finalizers(pod).take(MAX_NAMES).collect();
+    format!(
+        "waits until finalizer {} is taken off",
+        finalizers.join(", ")
+    )
+}

@@ -1,0 +1,540 @@
+//! What Pods wait for, in the words of a condition.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::draft::Draft;
+use super::super::headroom::Headroom;
+use super::super::observed::ObservedSet;
+use super::super::revision::inplace::{UpdateProgress, resize_progress, update_progress};
+use super::super::rollout;
+use super::super::set_facts::SetFacts;
+use super::super::set_operations::{self, OperationState, SetOperation};
+use super::super::strategy::UpdateScope;
+use super::super::update::{MaxUnavailableUse, is_updated_by_deletion};
+use super::{condition_time, deletion_waits};
+use crate::api::collaset::CollaSetStatus;
+use crate::api::int_or_percent::IntOrPercent;
+use crate::api::keys::{self, Family};
+use crate::domain::grace_delete;
+use crate::domain::lifecycle::service_obstacles::{self, ServiceObstacle};
+use crate::domain::lifecycle::{Phase, Stage, min_ready, stored_phases};
+use crate::domain::messages;
+use crate::domain::pod::Pod;
+
+/// Pods that a message names at most.
+pub const MAX_NAMES: usize = 3;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// What has a set that is paused go on, after `; `.
+pub const UNPAUSE_REMEDY: &str = "; set spec.paused to false to go on";
+
+/// Rules that hold Pods, by the UIDs of the Pods, see [`super::super::observed::Observed::held`].
+pub type HeldPods = BTreeMap<String, Vec<String>>;
+
+/// Says what a Pod waits for, if it is known.
+type DescribeWait = fn(&SetFacts, &Pod) -> Option<String>;
+
+/// What the first of these Pods that are under way wait for, each after `; `; empty where none waits for anything that is known
+/// here.
+pub fn describe_under_way(facts: &SetFacts, is_told: impl Fn(&Pod) -> bool) -> String {
+    let going = facts.misnumbered.iter().chain(&facts.unselected);
+    let members = facts.members.values().chain(going);
+    let members = members.map(|pod| (pod, describe_operation as DescribeWait));
+    let ended = facts.finished.iter().filter(|pod| facts.leaves_alive(pod));
+    let ended = ended.map(|pod| (pod, describe_deletion as DescribeWait));
+    let told = members.chain(ended).filter(|(pod, _)| is_told(pod));
+    let waiting = told.filter_map(|(pod, why)| {
+        let why = why(facts, pod)?;
+        Some(format!("; Pod {} {why}", pod.metadata.name))
+    });
+    waiting.take(MAX_NAMES).collect()
+}
+
+/// Why so many Pods stay on older revisions, as the spec asks for.
+pub fn describe_kept_pods(facts: &SetFacts, count: usize) -> String {
+    let why = match (facts.rollout.final_scope(), count) {
+        (_, 0) => return String::new(),
+        (UpdateScope::ByLabel, 1) => format!("it carries no label {}", keys::UPDATE_INCLUDED),
+        (UpdateScope::ByLabel, _) => format!("they carry no label {}", keys::UPDATE_INCLUDED),
+        (UpdateScope::Partition(_), 1) => "the partition keeps it".to_owned(),
+        (UpdateScope::Partition(_), _) => "the partition keeps them".to_owned(),
+    };
+    let pods = messages::count_pods_with_verb(count, "stays", "stay");
+    let raised = describe_raised_partition(facts, count);
+    format!("{pods} on older revisions: {why}{raised}")
+}
+
+/// That a partition which keeps only so many Pods would have to take others back, and the way to that, after `; `; empty where it keeps
+/// as many as it says.
+fn describe_raised_partition(facts: &SetFacts, count: usize) -> String {
+    let UpdateScope::Partition(partition) = facts.rollout.final_scope() else {
+        return String::new();
+    };
+    if !facts.rollout.is_on || count >= partition.min(facts.strategy.replicas) {
+        return String::new();
+    }
+    let way = match facts.history.current.name == facts.rollout.revision {
+        true => "apply the former template".to_owned(),
+        false => format!("set the annotation {}={}", keys::ROLLOUT, rollout::ABORT),
+    };
+    format!(
+        "; {}: {way} to take all back",
+        messages::partition_keeps_updated(partition)
+    )
+}
+
+/// Whether the status notes an abort of which the plan knows nothing yet.
+pub fn is_abort_pending(facts: &SetFacts, status: &CollaSetStatus) -> bool {
+    let noted = status.rollout.as_ref().is_some_and(|r| r.aborted);
+    noted && !facts.rollout.is_aborted()
+}
+
+/// What an abort leads to that has just been noted.
+pub fn describe_pending_abort(facts: &SetFacts) -> String {
+    let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
+    format!("the rollout of revision {revision} is aborted; Pods go back to revision {current}")
+}
+
+/// That a new half which is to leave the set alive does so once its pair is over; `None` of every other Pod.
+pub fn describe_later_exclusion(facts: &SetFacts, pod: &Pod) -> Option<String> {
+    let waits = facts.is_new_half(pod) && facts.leaves_alive(pod);
+    let origin = pod
+        .label(keys::REPLACE_PAIR_ORIGIN_NAME)
+        .filter(|_| waits)?;
+    let name = &pod.metadata.name;
+    Some(format!(
+        "Pod {name} is excluded once it has taken the place of Pod {origin}"
+    ))
+}
+
+/// The first of these, each after `; `.
+pub fn describe_later_exclusions(facts: &SetFacts) -> String {
+    let told = facts.members.values();
+    let told = told.filter_map(|pod| Some(format!("; {}", describe_later_exclusion(facts, pod)?)));
+    told.take(MAX_NAMES).collect()
+}
+
+/// That the pool has no room for more instance IDs, after `; `; empty where it has.
+pub fn describe_full_pool(facts: &SetFacts, draft: &Draft) -> String {
+    if !Headroom::beside_draft(facts, draft).is_full() {
+        return String::new();
+    }
+    let (pool, own) = (facts.pool, draft.ids.len());
+    let others = match facts.foreign.len() {
+        0 => String::new(),
+        count => format!(" and {count} of others"),
+    };
+    format!(
+        "; ResourceContext {pool} is full with {own} instance IDs of this CollaSet{others}: no larger object can be stored"
+    )
+}
+
+/// That the pool has no room for more pairs than those that are open, after `; `; empty where it has.
+pub fn describe_pair_limit(facts: &SetFacts, draft: &Draft, open: usize) -> String {
+    if Headroom::beside_draft(facts, draft).pairs_that_fit() > 0 {
+        return String::new();
+    }
+    let why = format!(
+        "ResourceContext {} has no room for more instance IDs",
+        facts.pool
+    );
+    match open {
+        0 => format!("; no Pod can be replaced: {why}; scale in, or change podUpgradePolicy"),
+        _ => format!("; further Pods are replaced when these are: {why}"),
+    }
+}
+
+/// What an aborted rollout comes to, and the remedy, unless the set has to go on first. `behind` Pods are of another revision, and `updates` have been changed and are not over.
+pub fn describe_abort(facts: &SetFacts, behind: usize, updates: usize) -> String {
+    let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
+    let left = match (behind, updates) {
+        _ if facts.rollout.is_frozen() => {
+            "the revision to go back to is gone, so no Pod is updated; apply the former template"
+                .to_owned()
+        }
+        (0, 0) => format!("all Pods are of revision {current}"),
+        (0, _) => {
+            let pods = messages::count_pods_with_verb(updates, "is on its", "are on their");
+            format!("{pods} way back to revision {current}")
+        }
+        _ => {
+            let pods = messages::count_pods_with_verb(behind, "is", "are");
+            format!("{pods} to go back to revision {current}")
+        }
+    };
+    let remedy = match facts.strategy.paused && behind + updates > 0 {
+        true => String::new(), // the caller has it
+        false => format!(
+            "; change spec.template, or set the annotation {}={}",
+            keys::ROLLOUT,
+            rollout::RETRY
+        ),
+    };
+    format!("the rollout of revision {revision} was aborted; {left}{remedy}")
+}
+
+/// Whether a rollout is at a pause.
+pub fn is_at_pause(facts: &SetFacts, status: &CollaSetStatus) -> bool {
+    let rollout = status.rollout.as_ref().filter(|r| !r.aborted);
+    rollout.is_some_and(|rollout| rollout::pause_wait(facts, rollout).is_some())
+}
+
+/// The pause that a rollout is at, and how it ends; `None` where it is at none.
+pub fn describe_pause(facts: &SetFacts, status: &CollaSetStatus) -> Option<String> {
+    let rollout = status.rollout.as_ref().filter(|r| !r.aborted)?;
+    let (step, steps) = (rollout.step, facts.rollout.len());
+    let key = keys::ROLLOUT;
+    Some(match rollout::pause_wait(facts, rollout)? {
+        rollout::PauseWait::Until(until) => {
+            let until = condition_time(until);
+            format!("step {step} of {steps} pauses until {until}")
+        }
+        rollout::PauseWait::Pods => {
+            let pods = rollout::awaited_pods(facts).map(|pod| &*pod.metadata.name);
+            let pods: Vec<&str> = pods.collect();
+            let waits = match pods.len() {
+                0 => "more Pods to be made or updated".to_owned(),
+                1 => format!("Pod {} to be available", pods[0]),
+                _ => format!(
+                    "Pods {} to be available",
+                    messages::list_names(&pods, MAX_NAMES)
+                ),
+            };
+            format!("step {step} of {steps} waits for {waits}")
+        }
+        rollout::PauseWait::Promotion => {
+            let promote = rollout::PROMOTE;
+            format!("step {step} of {steps} pauses until the annotation {key}={promote} is set")
+        }
+    })
+}
+
+/// The step that a rollout is at, after `; `; empty where it has none.
+pub fn describe_step(facts: &SetFacts, status: &CollaSetStatus) -> String {
+    if let Some(pause) = describe_pause(facts, status) {
+        return format!("; {pause}");
+    }
+    let steps = facts.rollout.len();
+    let rollout = status.rollout.as_ref().filter(|r| !r.aborted);
+    match rollout.filter(|rollout| facts.rollout.step_at(rollout).is_some()) {
+        Some(rollout) => format!("; step {} of {steps}", rollout.step),
+        None => String::new(),
+    }
+}
+
+/// Why the first Pods that are not available are not, each after `; `, with what was observed of rules and refusals.
+pub fn describe_unavailable<'a>(
+    observed: Option<&ObservedSet>,
+    pods: impl Iterator<Item = &'a Arc<Pod>>,
+) -> String {
+    let told = pods.map(|pod| {
+        format!(
+            "; Pod {} {}",
+            pod.metadata.name,
+            describe_pod(observed, pod)
+        )
+    });
+    told.take(MAX_NAMES).collect()
+}
+
+/// That `maxUnavailable` of the set is used up, after `; `, by how many Pods that are missing and by which that are there, the first of
+/// those that are not `named` elsewhere. Empty where only operations of the set use it: what they wait for is told.
+pub fn describe_max_unavailable_use(
+    facts: &SetFacts,
+    by: &MaxUnavailableUse,
+    named: impl Fn(&Pod) -> bool,
+) -> String {
+    let is_idle = |pod: &&Arc<Pod>| {
+        let mut operations = [SetOperation::Update, SetOperation::ScaleIn].iter();
+        let goes = set_operations::is_leaving(pod) && facts.deletion_refusal(pod).is_none();
+        !operations.any(|operation| operation.is_in_progress(pod)) && !goes
+    };
+    let idle: Vec<_> = by.pods.iter().filter(is_idle).collect();
+    let update = facts.observed.set.spec.update_strategy.as_ref();
+    let bound = update.and_then(|update| update.max_unavailable.as_ref());
+    let bound = bound.and_then(|bound| IntOrPercent::parse(bound).ok());
+    let Some(bound) = bound.filter(|_| !idle.is_empty() || by.missing > 0) else {
+        return String::new();
+    };
+    let others = idle.into_iter().filter(|pod| !named(pod));
+    let told = describe_unavailable(Some(facts.observed), others);
+    let missing = messages::count_pods_with_verb(by.missing, "is missing", "are missing");
+    let missing = (by.missing > 0).then_some(missing);
+    let told = told.strip_prefix("; ").map(str::to_owned);
+    let parts: Vec<String> = missing.into_iter().chain(told).collect();
+    let parts = match parts.is_empty() {
+        true => String::new(),
+        false => format!(": {}", parts.join("; ")),
+    };
+    format!("; updateStrategy.maxUnavailable ({bound}) is used up{parts}")
+}
+
+/// That a rollout which deletes Pods waits for others that are refused, after `; `; empty where that is not so.
+pub fn describe_blocked_deletions(facts: &SetFacts) -> &'static str {
+    let mut members = facts.members.iter();
+    let is_refused = !facts.observed.refused.creations.is_empty();
+    match is_refused
+        && !facts.strategy.paused
+        && members.any(|(id, pod)| is_updated_by_deletion(facts, *id, pod))
+    {
+        true => {
+            "; no Pod is given up for the update while others can't be made: mend what refuses them, or lower spec.replicas"
+        }
+        false => "",
+    }
+}
+
+/// That `maxSurge` of the set is used up, after `; `, and by the replacements of which Pods; empty where none is named.
+pub fn describe_max_surge_use(facts: &SetFacts, by: &[Arc<Pod>]) -> String {
+    let update = facts.observed.set.spec.update_strategy.as_ref();
+    let bound = update.and_then(|update| update.max_surge.as_ref());
+    let bound = bound.and_then(|bound| IntOrPercent::parse(bound).ok());
+    let names: Vec<&str> = by.iter().map(|pod| &*pod.metadata.name).collect();
+    let by = match names.len() {
+        0 => return String::new(),
+        1 => format!("replacement of Pod {}", names[0]),
+        _ => format!(
+            "replacements of Pods {}",
+            messages::list_names(&names, MAX_NAMES)
+        ),
+    };
+    bound.map_or_else(String::new, |bound| {
+        format!("; updateStrategy.maxSurge ({bound}) is used up by the {by}")
+    })
+}
+
+/// When the first Pods that have ended are made again, each after `; `.
+pub fn describe_ended_pods(facts: &SetFacts) -> String {
+    let told = facts.waiting.values().filter_map(|pod| {
+        let at = condition_time(facts.recreation_due_at(pod)?);
+        let (name, phase) = (&pod.metadata.name, &pod.status.phase);
+        Some(format!("; Pod {name} is {phase} and is made again at {at}"))
+    });
+    told.take(MAX_NAMES).collect()
+}
+
+fn describe_operation(facts: &SetFacts, pod: &Pod) -> Option<String> {
+    let is_idle =
+        !SetOperation::Update.is_in_progress(pod) && !SetOperation::ScaleIn.is_in_progress(pod);
+    let goes = set_operations::is_leaving(pod)
+        && stored_phases(pod).get(grace_delete::DELETION_ID) == Some(&Phase::Operate);
+    if is_idle || goes {
+        return describe_deletion(facts, pod);
+    }
+    match stored_phases(pod).get(set_operations::LIFECYCLE_ID)? {
+        Phase::PreCheck => Some(describe_rule_wait(facts, pod)),
+        Phase::Preparing => Some(describe_traffic_wait(facts, pod)),
+        Phase::Operate => match update_progress(pod) {
+            UpdateProgress::Waiting(why) | UpdateProgress::Refused(why) => {
+                Some(format!("waits for its kubelet: {why}"))
+            }
+            UpdateProgress::Done => Some(match describe_resize(facts, pod) {
+                Some(why) => format!("waits for its kubelet: {why}"),
+                None => describe_offline_wait(facts, pod),
+            }),
+        },
+        _ => Some(format!(
+            "is to come back: {}",
+            describe_pod(Some(facts.observed), pod)
+        )),
+    }
+}
+
+/// What a Pod waits for that is off traffic and has yet to be operated on.
+fn describe_offline_wait(facts: &SetFacts, pod: &Pod) -> String {
+    let operation = match SetOperation::Update.is_in_progress(pod) {
+        true => SetOperation::Update,
+        false => SetOperation::ScaleIn,
+    };
+    let delay = operation.delay_nanos(&facts.strategy);
+    let since = pod.label(&Family::Operate.key(set_operations::LIFECYCLE_ID));
+    let since = since.and_then(|since| since.parse::<u64>().ok());
+    match (
+        operation.operation_state(pod, delay, facts.observed.now_nanos),
+        since,
+    ) {
+        (OperationState::Delayed(_), Some(since)) => format!(
+            "is off traffic until its operationDelaySeconds ({}) are over at {}",
+            delay / SECOND,
+            condition_time(since.saturating_add(delay))
+        ),
+        _ => match facts.observed.refused.held.get(&pod.metadata.uid) {
+            Some(why) => format!("is off traffic, and its next write is held: {why}"),
+            None => "is off traffic and waits for its turn".to_owned(),
+        },
+    }
+}
+
+/// What the kubelet is yet to do of a resize although the Pod is not of the revision that it is for.
+fn describe_resize(facts: &SetFacts, pod: &Pod) -> Option<String> {
+    match resize_progress(pod) {
+        UpdateProgress::Waiting(why) if facts.is_resized(pod) => Some(why),
+        _ => None,
+    }
+}
+
+/// Which Pods stay on their revisions and have resources of others; `None` if there are none.
+pub fn describe_resized_pods(facts: &SetFacts) -> Option<String> {
+    let members = facts.members.values();
+    let resized = members.filter(|pod| facts.is_resized(pod));
+    let told = resized.map(|pod| {
+        let revisions = facts.resized_to(pod).iter().map(|r| &*r.name);
+        let revisions: Vec<_> = revisions.collect();
+        format!(
+            "Pod {} is kept on revision {} and has resources of {}, as its update got no further; update it, or delete it to have it made again",
+            pod.metadata.name,
+            pod.label(keys::REVISION).unwrap_or_default(),
+            messages::list_names(&revisions, MAX_NAMES),
+        )
+    });
+    let told: Vec<_> = told.take(MAX_NAMES).collect();
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
+/// The first Pod that is off traffic and whose deletion is refused, after `; `; empty where there is none.
+pub fn describe_refused_deletion(facts: &SetFacts) -> String {
+    let refused = |pod: &&Arc<Pod>| facts.deletion_refusal(pod).is_some();
+    let mut pods = facts.observed.pods.iter().filter(refused);
+    let told = pods.find_map(|pod| Some((&pod.metadata.name, describe_deletion(facts, pod)?)));
+    told.map_or_else(String::new, |(name, why)| format!("; Pod {name} {why}"))
+}
+
+/// What a Pod waits for that is told to go.
+fn describe_deletion(facts: &SetFacts, pod: &Pod) -> Option<String> {
+    if !set_operations::is_leaving(pod) {
+        return None;
+    }
+    let waits = match stored_phases(pod).get(grace_delete::DELETION_ID) {
+        Some(Phase::PreCheck) => format!(" and {}", describe_rule_wait(facts, pod)),
+        Some(Phase::Preparing) => format!(" and {}", describe_traffic_wait(facts, pod)),
+        Some(_) => match facts.deletion_refusal(pod) {
+            Some(why) => format!(", and off traffic; its deletion is refused: {why}"),
+            None => ", and off traffic".to_owned(),
+        },
+        None => describe_blocked_lifecycle(facts.observed, pod),
+    };
+    Some(format!("is to be deleted{waits}"))
+}
+
+/// What a Pod waits for that waits to be let off traffic.
+pub fn describe_rule_wait(facts: &SetFacts, pod: &Pod) -> String {
+    let rules = holding_rules(&facts.observed.held, pod);
+    let unstepped = describe_blocked_lifecycle(facts.observed, pod);
+    rules.unwrap_or_else(|| "waits to be let off traffic".to_owned()) + &unstepped
+}
+
+/// The rules that hold a Pod; `None` where none is known.
+fn holding_rules(held: &HeldPods, pod: &Pod) -> Option<String> {
+    let held = held.get(&pod.metadata.uid)?.join(", and for ");
+    (!held.is_empty()).then(|| format!("waits for {held}"))
+}
+
+pub fn describe_traffic_wait(facts: &SetFacts, pod: &Pod) -> String {
+    match deletion_waits::blocking_finalizers(pod).next() {
+        Some(_) => {
+            deletion_waits::describe_finalizer_wait(pod)
+                + &describe_blocked_lifecycle(facts.observed, pod)
+        }
+        None => format!(
+            "waits to be off traffic{}",
+            describe_blocked_lifecycle(facts.observed, pod)
+        ),
+    }
+}
+
+/// That the lifecycle of a Pod can't go on, after `: `; empty where it can.
+fn describe_blocked_lifecycle(observed: &ObservedSet, pod: &Pod) -> String {
+    let why = observed.refused.unstepped.get(&pod.metadata.uid);
+    why.map_or_else(String::new, |why| {
+        format!(": the next step of its lifecycle can't be written: {why}")
+    })
+}
+
+/// Whether somebody wants the Pod off traffic.
+fn is_offline_wanted(obstacle: &ServiceObstacle) -> bool {
+    matches!(
+        obstacle,
+        ServiceObstacle::Operation(..) | ServiceObstacle::StayOffline
+    )
+}
+
+/// Whether somebody else keeps a Pod off traffic.
+pub fn is_kept_off(pod: &Pod) -> bool {
+    let obstacles = service_obstacles::service_obstacles(
+        pod,
+        &[set_operations::LIFECYCLE_ID, grace_delete::DELETION_ID],
+    );
+    obstacles.iter().any(is_offline_wanted)
+}
+
+/// Why a Pod does not serve.
+fn describe_pod(observed: Option<&ObservedSet>, pod: &Pod) -> String {
+    let why = describe_pod_itself(observed, pod);
+    let unstepped = observed.map(|observed| describe_blocked_lifecycle(observed, pod));
+    format!("{why}{}", unstepped.unwrap_or_default())
+}
+
+fn describe_pod_itself(observed: Option<&ObservedSet>, pod: &Pod) -> String {
+    if set_operations::awaited_rule_stage(pod) == Some(Stage::PostCheck) {
+        let rules = observed.and_then(|observed| holding_rules(&observed.held, pod));
+        return rules.unwrap_or_else(|| "waits to be let back on traffic".to_owned());
+    }
+    let obstacles = service_obstacles::service_obstacles(
+        pod,
+        &[set_operations::LIFECYCLE_ID, grace_delete::DELETION_ID],
+    );
+    if let Some(wanted) = obstacles
+        .iter()
+        .find(|obstacle| is_offline_wanted(obstacle))
+    {
+        return format!("waits for {wanted}");
+    }
+    let status = &pod.status;
+    let containers = status.init_container_statuses.iter();
+    let mut containers = containers.chain(&status.container_statuses);
+    let waiting = containers.find_map(|container| {
+        let waiting = container.waiting.as_deref()?;
+        let (name, reason) = (&container.name, &waiting.reason);
+        Some(match waiting.message.as_str() {
+            "" => format!("is down: container {name}: {reason}"),
+            message => format!("is down: container {name}: {reason}: {message}"),
+        })
+    });
+    let scheduled = status.conditions.iter().find(|c| c.type_ == "PodScheduled");
+    match scheduled.filter(|c| c.status != "True") {
+        Some(c) if c.reason.is_empty() => "has no node".to_owned(),
+        Some(c) => match &c.message {
+            Some(sentence) => {
+                let claims = messages::append_pvc_names(sentence, &pod.spec.pvcs);
+                format!("has no node: {}: {sentence}{claims}", c.reason)
+            }
+            None => format!("has no node: {}", c.reason),
+        },
+        None => waiting.unwrap_or_else(|| describe_readiness(&obstacles, pod)),
+    }
+}
+
+/// Why a Pod does not serve whose containers run, as far as is known here.
+fn describe_readiness(obstacles: &[ServiceObstacle], pod: &Pod) -> String {
+    let is_ready = pod.is_ready();
+    let told = obstacles.iter().filter(|obstacle| match obstacle {
+        ServiceObstacle::Restart(_) => true,
+        ServiceObstacle::Finalizer(..) | ServiceObstacle::Unreadable(_) => is_ready,
+        _ => false,
+    });
+    let told: Vec<String> = told
+        .take(MAX_NAMES)
+        .map(ServiceObstacle::to_string)
+        .collect();
+    if !told.is_empty() {
+        return format!("waits for {}", told.join(", and for "));
+    }
+    let seconds = min_ready::min_ready_seconds(pod).filter(|seconds| *seconds > 0);
+    match (is_ready, seconds) {
+        (true, Some(n)) => format!("is Ready, but not for {n} s yet (minReadySeconds)"),
+        (true, None) => "is Ready and not back in service yet".to_owned(),
+        (false, _) => "is not Ready".to_owned(),
+    }
+}

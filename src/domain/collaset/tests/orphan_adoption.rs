@@ -1,0 +1,614 @@
+//! What was seen on a plane of rollouts that are taken back, and of Pods and claims that live on outside of the set.
+
+use serde_json::{Value, json};
+
+use super::instances::fail;
+use super::reconcile::{condition, grown, one_claim, uids};
+use super::rollout::running;
+use super::wait_messages::take_down;
+use super::world::{Kubelet, World, WriteKind};
+use crate::api::keys;
+use crate::domain::collaset::SetOperation;
+use crate::domain::collaset::planner::plan_set;
+use crate::domain::pod::Pod;
+
+fn name_of(world: &World, id: i64) -> String {
+    world.members()[&id].metadata.name.clone()
+}
+
+fn under_a_partition(mut spec: Value, policy: &str) -> World {
+    let by = json!({ "byPartition": { "partition": 2 } });
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": policy, "rollingUpdate": by });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world
+}
+
+/// Another size of the claims.
+#[test]
+fn rollout_that_is_aborted_as_its_last_pod_is_ready_goes_back() {
+    let mut spec = json!({});
+    spec["updateStrategy"] = json!({ "rollingUpdate": { "steps": [{ "partition": 2 }] } });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    let before = world.set.status.as_ref().unwrap().current_revision.clone();
+    world.image("app:2");
+    while running(&world, "app:2") < 3 || world.pods.values().any(|pod| !pod.is_ready()) {
+        world.run_rounds(1);
+        let status = world.set.status.as_ref().unwrap();
+        assert_eq!(status.current_revision, before, "it is not complete yet");
+    }
+    world.command("abort");
+    world.settle();
+    assert_eq!(running(&world, "app:1"), 3);
+    assert_eq!(condition(&world, "Ready").1, "RolloutAborted");
+}
+
+#[test]
+fn canary_that_a_partition_kept_goes_back_with_the_template() {
+    for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
+        let mut world = under_a_partition(json!({}), policy);
+        let before = uids(&world);
+        world.troubles.unpullable.insert("app:2".into());
+        world.image("app:2");
+        world.run_rounds(40);
+        assert!(running(&world, "app:2") > 0, "{policy}");
+        world.image("app:1");
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 3], "{policy}");
+        assert_eq!(condition(&world, "Ready").1, "AsWanted");
+        let stay = before.intersection(&uids(&world)).count();
+        assert!(stay >= 2, "{policy}: {stay}");
+    }
+}
+
+#[test]
+fn canary_of_another_claim_template_finds_its_data_when_it_goes_back() {
+    for is_paused in [false, true] {
+        let mut world = under_a_partition(one_claim(), "Recreate");
+        let claims: Vec<_> = world.claims.keys().cloned().collect();
+        let mut other = one_claim();
+        other["volumeClaimTemplates"][0]["metadata"]["name"] = json!("store");
+        world.edit(other);
+        world.image("app:2");
+        world.settle();
+        assert_eq!(running(&world, "app:2"), 1);
+        world.edit(one_claim());
+        world.edit(json!({ "paused": is_paused }));
+        world.image("app:1");
+        world.settle();
+        world.edit(json!({ "paused": false }));
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 3]);
+        let left: Vec<_> = world.claims.keys().cloned().collect();
+        assert_eq!(left, claims);
+    }
+}
+
+#[test]
+fn canary_that_can_not_be_made_goes_back_with_the_template() {
+    for partition in [2, 3] {
+        let mut world = under_a_partition(one_claim(), "Recreate");
+        let claims: Vec<_> = world.claims.keys().cloned().collect();
+        world.forbidden.insert("app:2".into());
+        world.image("app:2");
+        world.run_rounds(40);
+        assert_eq!(world.images(), ["app:1"; 2]);
+        let by = json!({ "byPartition": { "partition": partition } });
+        world.edit(json!({ "updateStrategy": { "rollingUpdate": by } }));
+        world.image("app:1");
+        world.advance_time(100);
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 3]);
+        assert_eq!(condition(&world, "Ready").1, "AsWanted");
+        let left: Vec<_> = world.claims.keys().cloned().collect();
+        assert_eq!(left, claims);
+    }
+}
+
+#[test]
+fn canary_goes_back_when_the_set_is_made_again_of_the_former_template() {
+    for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
+        let mut world = under_a_partition(one_claim(), policy);
+        world.troubles.unpullable.insert("app:2".into());
+        world.image("app:2");
+        world.run_rounds(40);
+        assert!(running(&world, "app:2") > 0, "{policy}");
+        world.orphan_set();
+        world.recreate_set();
+        world.image("app:1");
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 3], "{policy}");
+        assert_eq!(condition(&world, "Ready").1, "AsWanted", "{policy}");
+    }
+}
+
+/// A set that was orphaned amid a canary of another size, or amid the way back from it, and is made again of the former template; and
+/// the claims of the former size.
+fn made_again_of_the_former(goes_back: bool) -> (World, Vec<String>) {
+    let mut world = under_a_partition(one_claim(), "Recreate");
+    let claims = world.claims.keys().cloned().collect();
+    world.edit(grown());
+    world.image("app:2");
+    world.settle();
+    world.troubles.holds = true;
+    if goes_back {
+        world.edit(one_claim());
+        world.image("app:1");
+        world.run_rounds(4);
+    }
+    world.orphan_set();
+    world.troubles.holds = false;
+    world.recreate_set();
+    world.edit(one_claim());
+    world.image("app:1");
+    (world, claims)
+}
+
+#[test]
+fn canary_goes_back_though_its_way_back_had_begun_when_the_set_was_orphaned() {
+    let (mut world, claims) = made_again_of_the_former(true);
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    assert!(claims.iter().all(|claim| world.claims.contains_key(claim)));
+}
+
+#[test]
+fn canary_goes_back_though_the_first_plan_of_the_set_ends_half_way() {
+    for writes in 0..12 {
+        let (mut world, claims) = made_again_of_the_former(false);
+        world.apply_plan(plan_set(&world.observe()), writes);
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 3], "{writes}");
+        assert!(claims.iter().all(|claim| world.claims.contains_key(claim)));
+    }
+}
+
+#[test]
+fn rollout_that_is_over_stays_so_beside_an_included_pod_of_the_former_revision() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let guest = name_of(&world, 2);
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [guest] } }));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    let by = json!({ "byPartition": { "partition": 3 } });
+    let lists = json!({ "podToExclude": [], "podToInclude": [guest] });
+    world.edit(
+        json!({ "replicas": 3, "scaleStrategy": lists, "updateStrategy": { "rollingUpdate": by } }),
+    );
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 2);
+    let stable = world.set.status.as_ref().unwrap().current_revision.clone();
+    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    world.orphan_set();
+    world.recreate_set();
+    world.settle();
+    world.command("abort");
+    world.settle();
+    assert_eq!(world.set.status.as_ref().unwrap().current_revision, stable);
+    assert_eq!(running(&world, "app:2"), 2);
+    let left: Vec<_> = world.claims.keys().cloned().collect();
+    assert_eq!(left, claims);
+}
+
+#[test]
+fn canary_goes_back_though_the_pod_that_was_kept_is_terminating() {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let by = json!({ "byPartition": { "partition": 1 } });
+    world
+        .edit(json!({ "updateStrategy": { "podUpgradePolicy": "Recreate", "rollingUpdate": by } }));
+    world.image("app:2");
+    world.settle();
+    let mut pods = world.pods.values();
+    let kept = pods
+        .find(|pod| pod.spec.containers[0].image == "app:1")
+        .unwrap();
+    let (kept, claim) = (kept.metadata.clone(), kept.spec.pvcs[0].clone());
+    let slow = Kubelet {
+        ends_slowly: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(kept.uid, slow);
+    world.delete(&kept.name);
+    world.orphan_set();
+    world.recreate_set();
+    world.image("app:1");
+    world.run_rounds(20);
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 2]);
+    assert!(world.claims.contains_key(&claim));
+}
+
+#[test]
+fn canary_by_label_that_can_not_be_made_goes_back_with_the_template() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] =
+        json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "byLabel": {} } });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world.relabel(&name_of(&world, 1), keys::UPDATE_INCLUDED, "true");
+    world.forbidden.insert("app:2".into());
+    world.image("app:2");
+    world.run_rounds(40);
+    assert_eq!(world.images(), ["app:1"; 2]);
+    world.image("app:1");
+    world.advance_time(100);
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+}
+
+#[test]
+fn pod_of_an_older_revision_is_kept_beside_canaries_that_go_back() {
+    let mut world = World::on_plane(4, json!({}));
+    world.settle();
+    let by = json!({ "byPartition": { "partition": 1 } });
+    world.edit(json!({ "updateStrategy": { "rollingUpdate": by } }));
+    world.image("app:2");
+    world.settle();
+    let mut pods = world.pods.values();
+    let older = pods.find(|pod| pod.spec.containers[0].image == "app:1");
+    let older = older.unwrap().metadata.name.clone();
+    world.relabel(&older, keys::REVISION, "web-unknown");
+    take_down(&mut world, &older);
+    world.image("app:1");
+    for _ in 0..60 {
+        world.run_rounds(1);
+        assert!(!SetOperation::Update.is_in_progress(&world.pods[&older]));
+    }
+    assert_eq!(world.images(), ["app:1"; 4]);
+}
+
+#[test]
+fn set_that_is_made_again_of_a_third_template_is_aborted_to_the_first() {
+    let mut world = under_a_partition(one_claim(), "Recreate");
+    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    let mut other = one_claim();
+    other["volumeClaimTemplates"][0]["metadata"]["name"] = json!("store");
+    world.edit(other);
+    world.image("app:2");
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 1);
+    world.orphan_set();
+    world.recreate_set();
+    world.image("app:3");
+    world.settle();
+    world.edit(one_claim());
+    world.image("app:1");
+    world.settle();
+    world.command("abort");
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    let is_kept = |claim: &&String| world.claims.contains_key(*claim);
+    assert!(claims.iter().filter(is_kept).count() >= 2);
+}
+
+#[test]
+fn set_that_is_made_again_of_a_template_that_no_pod_is_of_keeps_to_its_partition() {
+    let mut world = under_a_partition(one_claim(), "Recreate");
+    world.image("app:2");
+    world.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 0 } } } }),
+    );
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 3);
+    world.orphan_set();
+    world.recreate_set();
+    world.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 2 } } } }),
+    );
+    world.image("app:1");
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 2);
+}
+
+#[test]
+fn set_is_scaled_out_while_a_failed_pod_can_not_leave() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let leaver = world.members()[&0].clone();
+    let name = &leaver.metadata.name;
+    world.troubles.stubborn.insert(leaver.metadata.uid.clone());
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    world.run_rounds(10);
+    fail(&mut world, name, 0);
+    world.run_rounds(5);
+    world.edit(json!({ "replicas": 4 }));
+    world.run_rounds(20);
+    let running = world.pods.values().filter(|pod| pod.is_available());
+    assert_eq!(running.count(), 4);
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert!(!world.owns(&world.pods[name]));
+    assert_eq!(world.claims[&leaver.spec.pvcs[0]].controller, None);
+}
+
+/// A Pod and a claim of a set of another name, and a set whose inclusion of the Pod is refused once the claim has entered.
+fn half_of_another_set() -> World {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let name = name_of(&world, 1);
+    let mut pod = world.pods.remove(&name).unwrap();
+    let mut claim = world.claims.remove(&pod.spec.pvcs[0]).unwrap();
+    world.edit(json!({ "replicas": 1 }));
+    world.settle();
+    (claim.name, claim.uid) = ("old-data-x".into(), "old-data-x".into());
+    claim.controller = None;
+    (pod.metadata.name, pod.metadata.uid) = ("old-x".into(), "old-x".into());
+    pod.metadata.owner_references.clear();
+    pod.spec.pvcs = vec![claim.name.clone()];
+    world.claims.insert(claim.name.clone(), claim);
+    world.pods.insert("old-x".into(), pod);
+    world.troubles.stubborn.insert("old-x".into());
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["old-x"] } }));
+    world.run_rounds(10);
+    assert!(world.claims["old-data-x"].controller.is_some());
+    world
+}
+
+#[test]
+fn claim_of_another_set_is_given_back_once_its_pod_is_not_to_be_included_any_more() {
+    for replicas in [1, 2] {
+        let mut world = half_of_another_set();
+        let lists = json!({ "podToInclude": [] });
+        world.edit(json!({ "replicas": replicas, "scaleStrategy": lists }));
+        world.troubles.stubborn.clear();
+        world.settle();
+        assert_eq!(world.claims["old-data-x"].controller, None);
+        assert_eq!(world.members().len(), replicas);
+        world.delete("old-x");
+        world.settle();
+        assert!(world.claims.contains_key("old-data-x"));
+    }
+}
+
+#[test]
+fn claim_of_a_half_included_pod_serves_no_set_that_is_made_again() {
+    for orphans in [false, true] {
+        let mut world = World::on_plane(2, one_claim());
+        world.settle();
+        let pod = world.members()[&1].clone();
+        let (name, claim) = (&pod.metadata.name, &pod.spec.pvcs[0]);
+        let exclude = json!({ "podToExclude": [name] });
+        world.edit(json!({ "replicas": 1, "scaleStrategy": exclude }));
+        world.settle();
+        world.troubles.stubborn.insert(pod.metadata.uid.clone());
+        let include = json!({ "podToExclude": [], "podToInclude": [name] });
+        world.edit(json!({ "replicas": 2, "scaleStrategy": include }));
+        world.run_rounds(10);
+        assert!(world.claims[claim].controller.is_some());
+        world.edit(json!({ "scaleStrategy": { "podToInclude": [] } }));
+        world.delete_set(orphans);
+        while !world.gone {
+            world.run_rounds(1);
+        }
+        world.troubles.stubborn.clear();
+        world.recreate_set();
+        world.settle();
+        assert_eq!(world.members().len(), 2, "{orphans}");
+        assert_eq!(world.claims[claim].controller, None, "{orphans}");
+    }
+}
+
+#[test]
+fn instance_whose_name_a_pod_outside_has_holds_up_no_rollout() {
+    let mut spec = one_claim();
+    spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world.relabel("web-0", "app", "debug");
+    world.image("app:2");
+    world.run_rounds(60);
+    let of = |name: &str| &world.pods[name].spec.containers[0].image;
+    assert_eq!(["web-1", "web-2"].map(of), ["app:2"; 2]);
+}
+
+#[test]
+fn pod_whose_name_persists_comes_back_with_its_data_once_its_labels_do() {
+    let mut spec = one_claim();
+    spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let (before, claims) = (uids(&world), world.claims.len());
+    world.relabel("web-1", "app", "debug");
+    world.run_rounds(20);
+    assert!(!world.owns(&world.pods["web-1"]));
+    let told = condition(&world, "Ready").2;
+    let why = "Pod web-1 is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels";
+    assert!(told.contains(why), "{told}");
+    world.relabel("web-1", "app", "web");
+    world.settle();
+    assert_eq!((uids(&world), world.claims.len()), (before, claims));
+    let claim = &world.claims[&world.pods["web-1"].spec.pvcs[0]];
+    assert!(claim.controller.is_some());
+    assert!(!claim.labels.contains_key(keys::ORPHANED));
+}
+
+#[test]
+fn set_that_is_made_again_amid_a_canary_keeps_what_its_partition_keeps() {
+    for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
+        let mut world = under_a_partition(one_claim(), policy);
+        world.image("app:2");
+        world.settle();
+        assert_eq!(running(&world, "app:2"), 1);
+        let before = uids(&world);
+        world.orphan_set();
+        world.recreate_set();
+        world.settle();
+        assert_eq!((uids(&world), running(&world, "app:1")), (before, 2));
+    }
+}
+
+#[test]
+fn included_pod_of_an_older_revision_is_kept_by_a_partition_at_rest() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let pod = world.members()[&2].clone();
+    let name = &pod.metadata.name;
+    let exclude = json!({ "podToExclude": [name] });
+    world.edit(json!({ "replicas": 2, "scaleStrategy": exclude }));
+    world.settle();
+    world.image("app:2");
+    world.advance_time(10);
+    world.settle();
+    let by = json!({ "byPartition": { "partition": 3 } });
+    let include = json!({ "podToExclude": [], "podToInclude": [name] });
+    world.edit(json!({
+        "replicas": 3,
+        "updateStrategy": { "rollingUpdate": by },
+        "scaleStrategy": include,
+    }));
+    world.settle();
+    assert!(world.owns(&world.pods[name]));
+    assert_eq!(world.pods[name].spec.containers[0].image, "app:1");
+}
+
+#[test]
+fn no_claim_of_somebody_else_is_adopted_beside_one_that_an_instance_has() {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let own = world.members()[&1].spec.pvcs.clone();
+    let mut other = world.claims[&own[0]].clone();
+    (other.name, other.uid) = ("web-data-0".into(), "other".into());
+    other.controller = None;
+    world.claims.insert(other.name.clone(), other);
+    world.settle();
+    assert_eq!(world.claims["web-data-0"].controller, None);
+    world.delete(&name_of(&world, 1));
+    world.settle();
+    assert_eq!(world.members()[&1].spec.pvcs, own);
+}
+
+#[test]
+fn pod_whose_labels_come_back_after_a_scale_in_stays_outside_with_its_data() {
+    for suffix in ["Random", "PersistentSequence"] {
+        let mut spec = one_claim();
+        spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": suffix });
+        let mut world = World::on_plane(2, spec);
+        world.settle();
+        let pod = world.members()[&1].clone();
+        let (name, claim) = (&pod.metadata.name, &pod.spec.pvcs[0]);
+        for app in ["debug", "web"] {
+            world.relabel(name, "app", app);
+            world.run_rounds(20);
+            world.edit(json!({ "replicas": 1 }));
+            world.settle();
+        }
+        assert!(world.pods.contains_key(name), "{suffix}");
+        assert!(world.claims.contains_key(claim), "{suffix}");
+        // Wanted again, it comes back to them.
+        world.edit(json!({ "replicas": 2 }));
+        world.settle();
+        assert!(world.owns(&world.pods[name]), "{suffix}");
+    }
+}
+
+#[test]
+fn no_claims_are_made_for_a_name_that_a_failed_pod_outside_has() {
+    let mut spec = one_claim();
+    spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    for (app, fails) in [("debug", true), ("web", false)] {
+        world.relabel("web-1", "app", app);
+        world.run_rounds(10);
+        if fails {
+            fail(&mut world, "web-1", 0);
+            world.run_rounds(10);
+        }
+    }
+    world.advance_time(1_000);
+    world.settle();
+    assert_eq!(world.claims.keys().cloned().collect::<Vec<_>>(), claims);
+    assert!(world.pods["web-1"].is_available());
+}
+
+#[test]
+fn instance_that_a_partition_keeps_at_rest_is_made_again_of_its_revision() {
+    let mut world = under_a_partition(one_claim(), "Recreate");
+    world.image("app:2");
+    world.settle();
+    assert_eq!(running(&world, "app:1"), 2);
+    // As another implementation, which moves on while Pods are kept, may have left it.
+    let status = world.set.status.as_mut().unwrap();
+    status.current_revision = status.updated_revision.clone();
+    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    let mut pods = world.pods.values();
+    let lost = pods.find(|pod| pod.spec.containers[0].image == "app:1");
+    let lost = lost.unwrap().metadata.name.clone();
+    world.delete(&lost);
+    world.settle();
+    assert_eq!(running(&world, "app:1"), 2);
+    assert_eq!(world.claims.keys().cloned().collect::<Vec<_>>(), claims);
+}
+
+#[test]
+fn pod_whose_claim_can_not_leave_with_it_serves() {
+    let strategy = json!({ "podUpgradePolicy": "Recreate" });
+    let mut spec = one_claim();
+    spec["updateStrategy"] = strategy;
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let is_off = |pod: &Pod| SetOperation::Update.is_in_progress(pod) && !pod.is_available();
+    world.image("app:2");
+    while !world.pods.values().any(is_off) {
+        world.run_plan();
+    }
+    let pod = world.pods.values().find(|pod| is_off(pod)).unwrap();
+    let name = pod.metadata.name.clone();
+    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.relabel(&name, "app", "debug");
+    world.run_rounds(20);
+    assert!(world.owns(&world.pods[&name]));
+    assert!(world.pods[&name].is_available());
+}
+
+#[test]
+fn former_claim_of_a_canary_outlasts_a_set_that_is_made_again() {
+    for replicas in [3, 0] {
+        let mut world = under_a_partition(one_claim(), "Recreate");
+        world.edit(grown());
+        world.settle();
+        assert_eq!(world.claims.len(), 4);
+        world.orphan_set();
+        world.recreate_set();
+        world.settle();
+        assert_eq!(world.claims.len(), 4, "the way back");
+        let all = json!({ "byPartition": { "partition": 0 } });
+        world.edit(json!({ "replicas": replicas, "updateStrategy": { "rollingUpdate": all } }));
+        world.settle();
+        let own = world
+            .claims
+            .values()
+            .filter(|claim| claim.controller.is_some());
+        assert_eq!(own.count(), replicas);
+        assert!(
+            world.claims.len() > replicas,
+            "nobody was warned of a deletion"
+        );
+    }
+}
+
+#[test]
+fn pod_that_matches_again_and_that_no_instance_is_missing_for_is_told() {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let name = name_of(&world, 1);
+    for app in ["debug", "web"] {
+        world.relabel(&name, "app", app);
+        world.settle();
+    }
+    assert!(!world.owns(&world.pods[&name]));
+    let claims = world.pods[&name].spec.pvcs.join(", ");
+    let told = format!(
+        "Pod {name} matches spec.selector and stays outside, since its place is not free: name it in podToInclude and add a replica, \
+         or delete it if nobody needs what is in its claims ({claims})"
+    );
+    let mut events = world.told.iter();
+    assert!(events.any(|(_, message)| *message == told));
+}

@@ -1,0 +1,1439 @@
+//! Claims in trouble: none is mounted by two Pods, and none that a Pod mounts is deleted. The world checks both at each
+//! creation and deletion.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::reconcile::{grown, one_claim, settled};
+use super::world::{UID, World, WriteKind};
+use crate::api::keys;
+use crate::api::resourcecontext::{ContextDetail, data::OWNER};
+use crate::domain::collaset::observed::Pvc;
+use crate::domain::collaset::planner::plan_set;
+use crate::domain::collaset::pvcs;
+use crate::domain::collaset::revision::data;
+
+fn retained_policy() -> Value {
+    json!({ "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": {
+        "whenScaled": "Retain", "whenDeleted": "Retain",
+    } } })
+}
+
+fn retained() -> Value {
+    let mut spec = one_claim();
+    spec["scaleStrategy"] = retained_policy()["scaleStrategy"].clone();
+    spec
+}
+
+/// UIDs and mounted claims by instance ID.
+fn placed(world: &World) -> BTreeMap<i64, (String, Vec<String>)> {
+    let members = world.members().into_iter();
+    members
+        .map(|(id, pod)| (id, (pod.metadata.uid.clone(), pod.spec.pvcs.clone())))
+        .collect()
+}
+
+/// What `--cascade=orphan` leaves, under a set that was made again.
+fn orphan(world: &mut World) {
+    for pod in world.pods.values_mut() {
+        pod.metadata.owner_references.clear();
+    }
+    for claim in world.claims.values_mut() {
+        claim.controller = None;
+    }
+    for revision in world.revisions.values_mut() {
+        revision.controller = None;
+    }
+    world.pool = None;
+    world.set.status = None;
+}
+
+/// The same, where another set of the pool has taken the IDs of which this is so.
+fn orphan_beside_another_set(world: &mut World, is_taken: impl Fn(i64) -> bool) {
+    let mut pool = world.pool.take().unwrap();
+    orphan(world);
+    pool.contexts.retain(|context| is_taken(context.id));
+    for context in &mut pool.contexts {
+        context.data = [(OWNER.to_owned(), "other".to_owned())].into();
+    }
+    world.pool = Some(pool);
+}
+
+fn pod<'a>(world: &'a mut World, name: &str) -> &'a mut crate::domain::pod::Pod {
+    world.pods.get_mut(name).unwrap()
+}
+
+fn name_of(world: &World, id: i64) -> String {
+    world.members()[&id].metadata.name.clone()
+}
+
+fn ready(world: &World) -> String {
+    let status = world.set.status.clone().unwrap();
+    let ready = status.conditions.into_iter().find(|c| c.type_ == "Ready");
+    ready.unwrap().message
+}
+
+#[test]
+fn orphans_are_adopted_under_their_ids_with_their_claims() {
+    for naming in ["Random", "PersistentSequence"] {
+        let mut spec = one_claim();
+        spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": naming });
+        let mut world = settled(3, spec);
+        let (before, claims) = (placed(&world), world.claims.len());
+        orphan(&mut world);
+        world.settle();
+        assert_eq!(placed(&world), before);
+        assert_eq!((world.pods.len(), world.claims.len()), (3, claims));
+        let owned = |c: &Pvc| c.controller.as_deref() == Some(UID);
+        assert!(world.claims.values().all(owned));
+    }
+}
+
+/// As one does with a StatefulSet to have larger volumes from then on.
+#[test]
+fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_template() {
+    for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
+        let mut spec = one_claim();
+        spec["updateStrategy"] = json!({ "podUpgradePolicy": policy });
+        let mut world = settled(3, spec);
+        let before = world.claims.clone();
+        orphan(&mut world);
+        world.edit(grown());
+        world.settle();
+        for (name, claim) in &before {
+            let now = world.claims.get(name);
+            let now = now.unwrap_or_else(|| panic!("{policy}: {name} is gone"));
+            let mut labels = claim.labels.clone();
+            // The new half of a pair has another instance ID: that of the claim goes.
+            match policy {
+                "Replace" => labels.insert(keys::ORPHANED.into(), "true".into()),
+                _ => labels.insert(keys::KEPT_FOR.into(), UID.into()),
+            };
+            assert_eq!((&now.labels, &now.controller), (&labels, &None));
+        }
+        let mounted = world.pods.values().flat_map(|pod| &pod.spec.pvcs);
+        let mounted: Vec<_> = mounted.collect();
+        assert!(mounted.len() == 3 && !mounted.iter().any(|name| before.contains_key(*name)));
+        let told =
+            |(_, said): &&(_, String)| said.contains("is kept: the CollaSet never deletes it");
+        assert_eq!(
+            world.told.iter().filter(told).count(),
+            3,
+            "{:?}",
+            world.told
+        );
+        // Back to the former template, back to the former volumes.
+        world.edit(one_claim());
+        world.settle();
+        if policy != "Replace" {
+            let mounted = world.pods.values().flat_map(|pod| &pod.spec.pvcs);
+            assert!(
+                mounted.clone().count() == 3
+                    && mounted.clone().all(|name| before.contains_key(name))
+            );
+        }
+    }
+}
+
+/// Where two sets share a pool, the other may have taken the IDs meanwhile.
+#[test]
+fn orphan_whose_id_another_set_has_taken_is_adopted_under_another_with_its_claim() {
+    let mut world = settled(2, one_claim());
+    let before = placed(&world);
+    orphan_beside_another_set(&mut world, |_| true);
+    world.settle();
+    let after = placed(&world);
+    assert_eq!(world.ids(), [2, 3]);
+    let (before, after): (Vec<_>, Vec<_>) = (
+        before.into_values().collect(),
+        after.into_values().collect(),
+    );
+    assert_eq!(before, after);
+    assert!(
+        world.claims.len() == 2 && ready(&world).is_empty(),
+        "{}",
+        ready(&world)
+    );
+}
+
+#[test]
+fn orphan_whose_id_another_set_has_taken_is_told_of_where_no_instance_is_missing() {
+    let mut world = settled(2, json!({}));
+    let mut other = world.pods[&name_of(&world, 0)].clone();
+    other.metadata.name = "web-other".into();
+    other.metadata.uid = "other".into();
+    other.metadata.owner_references.clear();
+    other
+        .metadata
+        .labels
+        .insert(keys::INSTANCE_ID.into(), "7".into());
+    world.pods.insert("web-other".into(), other);
+    let foreign = ContextDetail {
+        id: 7,
+        data: [(OWNER.to_owned(), "other".to_owned())].into(),
+    };
+    world.pool.as_mut().unwrap().contexts.push(foreign);
+    world.settle();
+    assert!(world.pods["web-other"].controller().is_none());
+    let told = |(_, said): &(_, String)| {
+        said.contains("web-other matches spec.selector and stays outside")
+    };
+    assert!(world.told.iter().any(told), "{:?}", world.told);
+}
+
+/// Twice, so that the revision of the template is there already.
+#[test]
+fn claims_of_orphans_stay_where_the_set_is_made_again_with_a_former_claim_template() {
+    let mut world = settled(2, one_claim());
+    world.edit(json!({ "historyLimit": 1 }));
+    orphan(&mut world);
+    world.edit(grown());
+    world.settle();
+    let before = world.claims.clone();
+    assert_eq!(before.len(), 4);
+    orphan(&mut world);
+    world.edit(one_claim());
+    world.settle();
+    // Nor do edits to another template and back, and the end of the revision of the former one.
+    let kept =
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 2 } } } });
+    world.edit(kept);
+    world.edit(grown());
+    world.settle();
+    world.edit(one_claim());
+    world.settle();
+    world.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
+    for image in ["app:2", "app:3", "app:4"] {
+        world.image(image);
+        world.settle();
+    }
+    let gone: Vec<_> = before
+        .keys()
+        .filter(|name| !world.claims.contains_key(*name))
+        .collect();
+    assert_eq!(gone, [""; 0]);
+}
+
+/// While its Pod ends, for which a finalizer may take long.
+#[test]
+fn claim_that_is_said_to_be_of_no_instance_while_its_pod_ends_is_that_of_the_next() {
+    for value in [Some("7"), None] {
+        let mut world = settled(2, one_claim());
+        let before = placed(&world);
+        world.delete(&name_of(&world, 0));
+        let labels = &mut world.claims.get_mut(&before[&0].1[0]).unwrap().labels;
+        match value {
+            Some(value) => labels.insert(keys::INSTANCE_ID.into(), value.into()),
+            None => labels.remove(keys::INSTANCE_ID),
+        };
+        world.settle();
+        let claims = |placed: BTreeMap<i64, (String, Vec<String>)>| -> Vec<_> {
+            placed
+                .into_iter()
+                .map(|(id, (_, claims))| (id, claims))
+                .collect()
+        };
+        assert_eq!(claims(placed(&world)), claims(before), "{value:?}");
+        assert_eq!(world.claims.len(), 2);
+    }
+}
+
+#[test]
+fn orphan_whose_id_is_taken_takes_that_of_no_other_orphan() {
+    let mut world = settled(2, json!({}));
+    let before: BTreeSet<_> = placed(&world).into_values().collect();
+    orphan_beside_another_set(&mut world, |id| id == 0);
+    world.settle();
+    assert_eq!(world.ids(), [1, 2]);
+    assert_eq!(
+        placed(&world).into_values().collect::<BTreeSet<_>>(),
+        before
+    );
+}
+
+#[test]
+fn orphan_outside_stays_there_where_its_id_is_free_again_and_nothing_is_missing() {
+    let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut spec = one_claim();
+    json_patch::merge(&mut spec, &sequence);
+    let mut world = settled(2, spec);
+    orphan_beside_another_set(&mut world, |_| true);
+    world.settle();
+    assert_eq!(world.ids(), [2, 3]);
+    let before = placed(&world);
+    world
+        .pool
+        .as_mut()
+        .unwrap()
+        .contexts
+        .retain(|context| context.data[OWNER] != "other");
+    world.settle();
+    assert_eq!(placed(&world), before);
+}
+
+/// By its label, with `kubectl label --overwrite`.
+#[test]
+fn claim_that_is_said_to_be_of_another_instance_or_template_stays_with_its_pod() {
+    for (key, value) in [
+        (keys::PVC_TEMPLATE_NAME, "logs"),
+        (keys::PVC_TEMPLATE_NAME, ""),
+        (keys::INSTANCE_ID, "1"),
+        (keys::INSTANCE_ID, "7"),
+        (keys::INSTANCE_ID, "x"),
+    ] {
+        let mut world = settled(2, one_claim());
+        let (before, claims) = (placed(&world), world.claims.clone());
+        let mounted = before[&0].1[0].clone();
+        let labels = &mut world.claims.get_mut(&mounted).unwrap().labels;
+        labels.insert(key.into(), value.into());
+        world.settle();
+        let pods = |placed: BTreeMap<i64, _>| -> BTreeSet<(String, Vec<String>)> {
+            placed.into_values().collect()
+        };
+        assert_eq!(pods(placed(&world)), pods(before), "{key}={value}");
+        // The next Pods of both have the same volumes.
+        world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
+        world.settle();
+        let names: Vec<_> = world.claims.keys().collect();
+        assert_eq!(names, claims.keys().collect::<Vec<_>>(), "{key}={value}");
+    }
+}
+
+/// Where no webhook looks it is stored.
+#[test]
+fn set_whose_selector_does_not_match_its_template_makes_no_pod() {
+    for there in [0, 2] {
+        let mut world = settled(there, json!({}));
+        world.edit(
+            json!({ "replicas": 3, "template": { "metadata": { "labels": { "app": "other" } } } }),
+        );
+        let before: Vec<_> = world.pods.keys().cloned().collect();
+        world.run_rounds(5);
+        assert_eq!(world.pods.keys().cloned().collect::<Vec<_>>(), before);
+        let said = ready(&world);
+        assert!(said.contains("spec.template.metadata.labels"), "{said}");
+        for name in before {
+            world.pods.remove(&name);
+        }
+        world.run_rounds(1);
+        let status = world.set.status.clone().unwrap();
+        assert_eq!((status.replicas, status.available_replicas), (0, 0));
+        for type_ in ["Scale", "Update", "Ready"] {
+            let condition = status.conditions.iter().find(|c| c.type_ == type_);
+            let condition = condition.unwrap();
+            assert_eq!(
+                (&*condition.status, &*condition.reason),
+                ("False", "Invalid")
+            );
+        }
+    }
+}
+
+#[test]
+fn set_whose_selector_tells_its_pods_apart_makes_none() {
+    for (key, operator, values) in [
+        (keys::INSTANCE_ID, "DoesNotExist", json!([])),
+        (keys::INSTANCE_ID, "NotIn", json!(["1"])),
+        (keys::COMPLETING, "DoesNotExist", json!([])),
+    ] {
+        let expression = json!([{ "key": key, "operator": operator, "values": values }]);
+        let mut world = World::new(2, json!({ "selector": { "matchExpressions": expression } }));
+        world.run_rounds(5);
+        assert!(world.pods.is_empty());
+        assert!(ready(&world).contains("spec.selector"), "{}", ready(&world));
+    }
+    let expression = json!([{ "key": keys::INSTANCE_ID, "operator": "Exists" }]);
+    let mut world = settled(2, json!({ "selector": { "matchExpressions": expression } }));
+    world.image("app:2");
+    world.settle();
+    assert_eq!(world.images(), ["app:2", "app:2"]);
+}
+
+#[test]
+fn only_orphans_of_the_set_are_adopted() {
+    let edits: [fn(&mut crate::domain::pod::Pod); 4] = [
+        |pod| {
+            _ = pod
+                .metadata
+                .labels
+                .insert(keys::ORPHANED.into(), "true".into())
+        },
+        |pod| {
+            _ = pod
+                .metadata
+                .labels
+                .insert(keys::TO_EXCLUDE.into(), "1".into())
+        },
+        |pod| _ = pod.metadata.labels.insert("app".into(), "debug".into()),
+        |pod| _ = pod.metadata.labels.remove(keys::INSTANCE_ID),
+    ];
+    for (index, edit) in edits.into_iter().enumerate() {
+        let mut world = settled(1, json!({}));
+        let name = name_of(&world, 0);
+        orphan(&mut world);
+        edit(pod(&mut world, &name));
+        world.settle();
+        assert!(world.pods[&name].controller().is_none(), "edit {index}");
+        assert_eq!(world.ids(), [0]);
+    }
+}
+
+/// Found by the walk: the set would wait for ever for the Pod that mounts its claim.
+#[test]
+fn orphan_without_its_id_is_told_by_the_claims_of_the_set() {
+    let mut world = settled(2, one_claim());
+    let before = placed(&world);
+    let name = name_of(&world, 1);
+    let metadata = &mut pod(&mut world, &name).metadata;
+    metadata.owner_references.clear();
+    metadata.labels.remove(keys::INSTANCE_ID);
+    world.settle();
+    assert_eq!(placed(&world), before);
+}
+
+#[test]
+fn orphans_of_a_set_that_is_deleted_stay_orphans() {
+    let mut world = settled(2, one_claim());
+    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(gone);
+    let finalizers = world.set.metadata.finalizers.as_mut().unwrap();
+    finalizers.push("orphan".into());
+    let name = name_of(&world, 0);
+    pod(&mut world, &name).metadata.owner_references.clear();
+    world.settle();
+    assert!(world.pods[&name].controller().is_none());
+}
+
+#[test]
+fn orphan_whose_id_is_taken_is_left_alone() {
+    let mut world = settled(1, one_claim());
+    let mut other = world.pods[&name_of(&world, 0)].clone();
+    other.metadata.name = "web-other".into();
+    other.metadata.uid = "other".into();
+    other.metadata.owner_references.clear();
+    other.spec.pvcs.clear();
+    world.pods.insert("web-other".into(), other);
+    world.settle();
+    assert!(world.pods["web-other"].controller().is_none());
+}
+
+#[test]
+fn included_pod_keeps_its_id() {
+    let mut world = settled(3, one_claim());
+    let before = placed(&world);
+    let names = [1, 2].map(|id| name_of(&world, id));
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": names } }));
+    world.settle();
+    world.edit(json!({
+        "replicas": 2, "scaleStrategy": { "podToExclude": [], "podToInclude": [names[1]] },
+    }));
+    world.settle();
+    let after = placed(&world);
+    assert_eq!(after.get(&2), before.get(&2));
+    let claim = &world.claims[&before[&2].1[0]];
+    assert_eq!(claim.labels[keys::INSTANCE_ID], "2");
+}
+
+#[test]
+fn orphaned_claims_follow_an_included_pod_to_another_id() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    let claim = world.pods[&name].spec.pvcs[0].clone();
+    pod(&mut world, &name).metadata.owner_references.clear();
+    let labels = &mut pod(&mut world, &name).metadata.labels;
+    labels.insert(keys::ORPHANED.into(), "true".into());
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.insert(keys::ORPHANED.into(), "true".into());
+    world.claims.get_mut(&claim).unwrap().controller = None;
+    world.settle();
+    // Somebody took the mark from the claim: it would look free.
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.remove(keys::ORPHANED);
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": [name] } }));
+    world.settle();
+    assert_eq!(world.members()[&1].metadata.name, name);
+    assert_eq!(world.claims[&claim].labels[keys::INSTANCE_ID], "1");
+}
+
+#[test]
+fn claim_of_another_template_is_left_alone() {
+    let by_label = json!({ "rollingUpdate": { "byLabel": {} } });
+    let mut world = settled(1, retained());
+    world.edit(json!({ "updateStrategy": by_label }));
+    let name = name_of(&world, 0);
+    world.edit(json!({ "replicas": 0, "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    let labels = world.claims.values().next().unwrap().labels.clone();
+    let other = Pvc {
+        name: "other".into(),
+        uid: "other".into(),
+        labels,
+        ..Pvc::default()
+    };
+    let mut other = other;
+    other
+        .labels
+        .insert(keys::PVC_TEMPLATE_NAME.into(), "logs".into());
+    world.claims.insert("other".into(), other);
+    pod(&mut world, &name).spec.pvcs.push("other".into());
+    world.edit(json!({
+        "replicas": 1, "scaleStrategy": { "podToExclude": [], "podToInclude": [name] },
+    }));
+    world.settle();
+    assert!(world.pods[&name].controller().is_some());
+    assert!(world.claims["other"].controller.is_none());
+    world.edit(json!({
+        "updateStrategy": { "rollingUpdate": null },
+        "scaleStrategy": { "podToInclude": [], "persistentVolumeClaimRetentionPolicy": null },
+    }));
+    world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
+    world.settle();
+    assert!(!world.pods.contains_key(&name));
+    assert!(world.claims.contains_key("other"));
+}
+
+#[test]
+fn pod_without_its_id_is_told_by_its_claims() {
+    for value in [None, Some("7"), Some("0"), Some("x")] {
+        let mut world = settled(2, one_claim());
+        let before = placed(&world);
+        let name = name_of(&world, 1);
+        let labels = &mut pod(&mut world, &name).metadata.labels;
+        match value {
+            Some(value) => labels.insert(keys::INSTANCE_ID.into(), value.into()),
+            None => labels.remove(keys::INSTANCE_ID),
+        };
+        world.settle();
+        assert_eq!(placed(&world), before, "{value:?}");
+    }
+}
+
+#[test]
+fn claims_of_a_pod_of_an_unknown_revision_stay() {
+    let mut world = settled(2, one_claim());
+    let claims = world.claims.clone();
+    world.edit(json!({ "paused": true, "volumeClaimTemplates": [] }));
+    world.settle();
+    let old = world.members()[&0]
+        .label(keys::REVISION)
+        .unwrap()
+        .to_owned();
+    world.revisions.remove(&old);
+    world.settle();
+    assert_eq!(world.claims, claims);
+    // Nor are they lost once nobody mounts them.
+    for pod in world.pods.values_mut() {
+        pod.spec.pvcs.clear();
+    }
+    world.settle();
+    assert_eq!(world.claims, claims);
+}
+
+#[test]
+fn recreated_pod_waits_for_the_end_of_the_old_one() {
+    let mut world = settled(1, one_claim());
+    let (name, before) = (name_of(&world, 0), placed(&world));
+    world.delete(&name);
+    world.run_until_idle();
+    assert_eq!(world.pods.len(), 1);
+    let claim = &before[&0].1[0];
+    let said = format!("waiting for Pod {name}, which still mounts claim {claim}, to end");
+    assert!(ready(&world).ends_with(&said), "{}", ready(&world));
+    world.settle();
+    let after = placed(&world);
+    assert_eq!(after[&0].1, before[&0].1);
+    assert_ne!(after[&0].0, before[&0].0);
+}
+
+#[test]
+fn end_of_somebody_elses_pod_is_looked_for_again() {
+    let mut world = settled(1, retained());
+    let name = name_of(&world, 0);
+    let mut debug = world.pods[&name].clone();
+    world.edit(json!({ "replicas": 0 }));
+    world.settle();
+    debug.metadata.name = "debug".into();
+    debug.metadata.owner_references.clear();
+    debug.metadata.labels = [(keys::CONTROL.to_owned(), "true".to_owned())].into();
+    world.pods.insert("debug".into(), debug);
+    world.edit(json!({ "replicas": 1 }));
+    world.run_until_idle();
+    assert_eq!(world.ids(), [0; 0]);
+    assert!(ready(&world).contains("Pod debug"), "{}", ready(&world));
+    assert!(plan_set(&world.observe()).requeue_after_nanos.is_some());
+    world.pods.remove("debug");
+    world.settle();
+    assert_eq!(world.ids(), [0]);
+}
+
+#[test]
+fn deleted_set_lets_go_of_claims_that_others_mount() {
+    let mut world = settled(1, one_claim());
+    let claim = world.members()[&0].spec.pvcs[0].clone();
+    let mut debug = world.pods[&name_of(&world, 0)].clone();
+    debug.metadata.name = "debug".into();
+    debug.metadata.owner_references.clear();
+    debug.metadata.labels = [(keys::CONTROL.to_owned(), "true".to_owned())].into();
+    world.pods.insert("debug".into(), debug);
+    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(gone);
+    world.settle();
+    assert!(world.gone);
+    assert_eq!(world.claims[&claim].controller, None);
+}
+
+#[test]
+fn random_suffix_of_digits_is_no_instance_id() {
+    let mut world = settled(2, json!({}));
+    for (id, name) in [(0, "web-bcdfg"), (1, "web-24567")] {
+        let old = name_of(&world, id);
+        let mut renamed = world.pods.remove(&old).unwrap();
+        renamed.metadata.name = name.into();
+        world.pods.insert(name.into(), renamed);
+    }
+    world.edit(json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } }));
+    world.settle();
+    assert_eq!(world.ids(), [0, 1]);
+}
+
+#[test]
+fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
+    for cancelled in [false, true] {
+        for naming in ["Random", "PersistentSequence"] {
+            let mut spec = retained();
+            spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": naming });
+            let mut world = settled(2, spec);
+            let name = name_of(&world, 0);
+            let replace = |world: &mut World, on: bool| {
+                let labels = &mut pod(world, &name).metadata.labels;
+                match on {
+                    true => labels.insert(keys::TO_REPLACE.into(), "1".into()),
+                    false => labels.remove(keys::TO_REPLACE),
+                };
+            };
+            replace(&mut world, true);
+            world.run_until_idle();
+            assert_eq!((world.pods.len(), world.claims.len()), (3, 3));
+            if cancelled {
+                replace(&mut world, false);
+            }
+            world.settle();
+            assert_eq!(world.pods.contains_key(&name), cancelled);
+            let claims: Vec<_> = world.claims.keys().cloned().collect();
+            let mut mounted: Vec<_> = placed(&world).into_values().flat_map(|p| p.1).collect();
+            mounted.sort();
+            assert_eq!(claims, mounted, "cancelled {cancelled}, {naming}");
+            let ids: Vec<i64> = world
+                .pool
+                .iter()
+                .flat_map(|p| &p.contexts)
+                .map(|c| c.id)
+                .collect();
+            assert_eq!(ids, world.ids());
+            // A scale-in retains as ever.
+            world.edit(json!({ "replicas": 1 }));
+            world.settle();
+            assert_eq!(world.claims.len(), 2);
+        }
+    }
+}
+
+#[test]
+fn set_whose_spec_can_not_be_read_keeps_what_is_to_be_retained() {
+    for (policy, kept) in [("Retain", 2), ("Delete", 1)] {
+        let mut spec = one_claim();
+        spec["scaleStrategy"] =
+            json!({ "persistentVolumeClaimRetentionPolicy": { "whenDeleted": policy } });
+        let mut world = settled(2, spec);
+        let mut outside = world.pods[&name_of(&world, 0)].clone();
+        outside.metadata.name = "debug".into();
+        outside.metadata.uid = "debug".into();
+        outside.metadata.owner_references = Vec::new().into();
+        world.pods.insert("debug".into(), outside);
+        world.set.spec.selector = None;
+        world.delete_set(false);
+        let first = plan_set(&world.observe());
+        assert!(!first.remove_finalizer);
+        assert_eq!(first.pvcs.len(), kept, "{policy}");
+        world.run_rounds(2);
+        let owned = world
+            .claims
+            .values()
+            .filter(|claim| claim.controller.is_some());
+        assert_eq!(owned.count(), 2 - kept, "{policy}");
+        let finalizers = world.set.metadata.finalizers.unwrap_or_default();
+        assert_eq!(finalizers, [""; 0], "{policy}");
+    }
+}
+
+#[test]
+fn claim_that_was_deleted_under_a_pod_which_was_never_scheduled_is_made_again() {
+    let mut world = settled(2, one_claim());
+    let (name, claim) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
+    world.claims.remove(&claim);
+    let schedule = |world: &mut World, status: &str| {
+        let conditions = json!([{ "type": "PodScheduled", "status": status }]);
+        let pod = world.pods.get_mut(&name).unwrap();
+        pod.status.conditions = serde_json::from_value(conditions).unwrap();
+    };
+    schedule(&mut world, "True");
+    assert_eq!(plan_set(&world.observe()).pvcs, [], "it keeps its claim");
+    schedule(&mut world, "False");
+    world.run_rounds(1);
+    let made = &world.claims[&claim];
+    assert_eq!(made.labels[keys::INSTANCE_ID], "1");
+    assert_eq!(plan_set(&world.observe()).pvcs, []);
+}
+
+/// `kubectl delete pvc` of a claim that a Pod mounts: it goes once the Pod has ended.
+#[test]
+fn claim_that_ends_under_its_pod_is_told_without_a_change() {
+    let mut world = settled(2, one_claim());
+    assert_eq!(plan_set(&world.observe()).events, []);
+    let (name, claim) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
+    world.claims.get_mut(&claim).unwrap().terminating = true;
+    let planned = plan_set(&world.observe());
+    assert!(planned.is_empty() && planned.requeue_after_nanos.is_none());
+    let [event] = &planned.events[..] else {
+        panic!("{:?}", planned.events)
+    };
+    assert_eq!((event.warning, event.reason), (true, "ClaimTerminating"));
+    assert_eq!(
+        event.message,
+        format!(
+            "claim {claim} of Pod {name} is being deleted: the next Pod of instance ID 1 begins with an empty volume"
+        )
+    );
+    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(gone);
+    assert_eq!(plan_set(&world.observe()).events, []);
+}
+
+#[test]
+fn claim_that_can_not_be_released_holds_up_no_other_pod() {
+    let mut spec = retained();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
+    let mut world = settled(3, spec);
+    world.edit(grown());
+    world.settle();
+    let leaver = world.members()[&1].clone();
+    let is_old =
+        |c: &&Pvc| c.labels[keys::INSTANCE_ID] == "1" && !leaver.spec.pvcs.contains(&c.name);
+    let old = world.claims.values().find(is_old).unwrap().name.clone();
+    world.troubles.stubborn.insert(old.clone());
+    let exclude = json!({ "podToExclude": [leaver.metadata.name] });
+    world.edit(json!({ "replicas": 5, "scaleStrategy": exclude }));
+    world.settle();
+    assert_eq!(world.ids().len(), 5);
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert!(!world.owns(&world.pods[&leaver.metadata.name]));
+    assert_eq!(world.claims[&old].controller, None);
+}
+
+/// Somebody's copy of a Pod: it has no instance ID, and mounts nothing.
+#[test]
+fn pod_without_an_id_gets_none_whose_volumes_are_retained() {
+    for owned in [true, false] {
+        let mut world = settled(2, retained());
+        world.edit(json!({ "replicas": 1 }));
+        world.settle();
+        let mut copy = world.pods[&name_of(&world, 0)].clone();
+        copy.metadata.name = "web-copy".into();
+        copy.metadata.uid = "copy".into();
+        copy.metadata.labels.remove(keys::INSTANCE_ID);
+        copy.spec.pvcs.clear();
+        world.pods.insert("web-copy".into(), copy);
+        let claims = world.claims.values_mut();
+        let mut kept = claims.filter(|claim| claim.labels[keys::INSTANCE_ID] == "1");
+        let kept = kept.next().unwrap();
+        if !owned {
+            kept.controller = None; // a former set of this name has left it
+        }
+        let kept = kept.name.clone();
+        world.edit(json!({ "replicas": 2 }));
+        world.run_plan();
+        assert_eq!(name_of(&world, 2), "web-copy", "owned {owned}");
+        world.settle();
+        assert_eq!(world.ids(), [0, 2]);
+        let mut mounted = world.pods.values().flat_map(|pod| &pod.spec.pvcs);
+        assert!(!mounted.any(|claim| *claim == kept));
+        assert!(world.claims.contains_key(&kept));
+    }
+}
+
+#[test]
+fn finalizers_of_a_pod_that_is_waited_for_are_named() {
+    let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    for (spec, is_claim) in [(one_claim(), true), (sequence, false)] {
+        let mut world = settled(1, spec);
+        let name = name_of(&world, 0);
+        world.delete(&name);
+        let pod = world.pods.get_mut(&name).unwrap();
+        pod.metadata.finalizers = vec!["example.com/slow".to_owned()];
+        world.run_until_idle();
+        let said = match is_claim {
+            true => {
+                let claim = &world.pods[&name].spec.pvcs[0];
+                format!(
+                    "waiting for Pod {name}, which still mounts claim {claim}, to end (finalizer example.com/slow)"
+                )
+            }
+            false => format!("waiting for {name} to end (finalizer example.com/slow)"),
+        };
+        assert!(ready(&world).ends_with(&said), "{}", ready(&world));
+    }
+}
+
+/// A set of two whose Pods were those of a former one and stay on claims of the former template, for the partition keeps them.
+fn on_kept_claims() -> World {
+    let mut world = settled(2, one_claim());
+    orphan(&mut world);
+    let mut spec = grown();
+    spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    world.edit(spec);
+    world.settle();
+    let claims = world.claims.values();
+    let kept = claims.filter(|claim| claim.labels.get(keys::KEPT_FOR) == Some(&UID.to_owned()));
+    assert_eq!((kept.count(), world.claims.len()), (2, 2));
+    world
+}
+
+/// The only claim of the Pod of an instance.
+fn claim_of(world: &World, id: i64) -> String {
+    let [claim] = &world.members()[&id].spec.pvcs[..] else {
+        panic!("{:?}", world.members()[&id].spec.pvcs)
+    };
+    claim.clone()
+}
+
+fn is_orphaned(world: &World, claim: &str) -> bool {
+    world.claims[claim].labels.contains_key(keys::ORPHANED)
+}
+
+/// What is not known by its hash might be of any template.
+#[test]
+fn kept_claim_whose_revision_is_gone_serves_no_instance_after_a_scale_in() {
+    let mut world = settled(2, one_claim());
+    world.edit(json!({ "historyLimit": 1 }));
+    let former = claim_of(&world, 0);
+    orphan(&mut world);
+    world.edit(grown());
+    world.settle();
+    for image in ["app:2", "app:3", "app:4"] {
+        world.image(image);
+        world.settle();
+    }
+    // Nor one that has lost its own claim.
+    let (name, own) = (name_of(&world, 0), claim_of(&world, 0));
+    world.pods.remove(&name);
+    world.claims.remove(&own);
+    world.settle();
+    assert_ne!(claim_of(&world, 0), former);
+    for replicas in [0, 2] {
+        world.edit(json!({ "replicas": replicas }));
+        world.settle();
+    }
+    let mounted = [claim_of(&world, 0), claim_of(&world, 1)];
+    assert!(!mounted.contains(&former), "{mounted:?}");
+    world.edit(json!({ "replicas": 0 }));
+    world.settle();
+    assert!(world.claims.contains_key(&former) && world.claims.len() == 2);
+}
+
+/// The claim carries the labels by which the former selector matched.
+#[test]
+fn kept_claim_is_mounted_by_the_next_pod_of_its_instance_though_the_selector_asks_for_more() {
+    let mut spec = one_claim();
+    spec["template"] = json!({ "metadata": { "labels": { "tier": "data" } } });
+    let mut world = settled(2, spec);
+    orphan(&mut world);
+    let mut spec = grown();
+    spec["selector"] = json!({ "matchLabels": { "tier": "data" } });
+    spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    world.edit(spec);
+    world.settle();
+    let before = placed(&world);
+    let name = name_of(&world, 0);
+    world.delete(&name);
+    world.settle();
+    let after = placed(&world);
+    assert!(after[&0].0 != before[&0].0 && after[&0].1 == before[&0].1);
+}
+
+#[test]
+fn pod_that_leaves_takes_its_kept_claim_along() {
+    for by_label in [false, true] {
+        let mut world = on_kept_claims();
+        let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+        match by_label {
+            true => pod(&mut world, &name).metadata.labels.remove("app"),
+            false => {
+                let labels = &mut pod(&mut world, &name).metadata.labels;
+                labels.insert(keys::TO_EXCLUDE.into(), "true".into())
+            }
+        };
+        world.settle();
+        assert!(!world.owns(&world.pods[&name]) && is_orphaned(&world, &claim));
+        assert!(!world.claims[&claim].labels.contains_key(keys::KEPT_FOR));
+        assert_eq!(world.members().len(), 2, "nobody waits for its end");
+        world.pods.remove(&name);
+        world.settle();
+        let mounted = world.pods.values().flat_map(|pod| &pod.spec.pvcs);
+        assert!(!mounted.into_iter().any(|other| *other == claim));
+        assert!(world.claims.contains_key(&claim));
+    }
+}
+
+#[test]
+fn kept_claims_stay_when_their_instances_or_their_set_go() {
+    for scaled in [true, false] {
+        let mut world = on_kept_claims();
+        let before: Vec<_> = world.claims.keys().cloned().collect();
+        match scaled {
+            true => world.edit(json!({ "replicas": 0 })),
+            false => world.delete_set(false),
+        }
+        world.settle();
+        assert!(world.members().is_empty() && world.gone != scaled);
+        let after: Vec<_> = world.claims.keys().cloned().collect();
+        assert_eq!(before, after);
+        for claim in &before {
+            assert!(is_orphaned(&world, claim), "scaled {scaled}: as if deleted");
+            assert!(!world.claims[claim].labels.contains_key(keys::KEPT_FOR));
+        }
+        if scaled {
+            world.edit(json!({ "replicas": 2 }));
+            world.settle();
+            assert!((0..2).all(|id| !before.contains(&claim_of(&world, id))));
+        }
+    }
+}
+
+#[test]
+fn kept_claims_come_back_where_scaled_in_instances_retain_theirs() {
+    let mut world = on_kept_claims();
+    let before = placed(&world);
+    world.edit(retained_policy());
+    world.edit(json!({ "replicas": 0 }));
+    world.settle();
+    let is_kept = |claim: &Pvc| claim.labels.contains_key(keys::KEPT_FOR);
+    assert!(world.pods.is_empty() && world.claims.values().all(is_kept));
+    world.edit(one_claim());
+    world.edit(json!({ "replicas": 2, "updateStrategy": { "rollingUpdate": null } }));
+    world.settle();
+    let claims = |placed: BTreeMap<i64, (String, Vec<String>)>| -> Vec<_> {
+        placed.into_values().map(|(_, claims)| claims).collect()
+    };
+    assert_eq!(claims(placed(&world)), claims(before));
+}
+
+/// Whether the set owned the claim before can't be told.
+#[test]
+fn pod_that_comes_back_on_a_claim_of_another_template_keeps_it() {
+    let mut world = settled(2, one_claim());
+    let mut spec = grown();
+    spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    world.edit(spec);
+    world.settle();
+    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+    world.edit(
+        json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [], "podToInclude": [name] } }),
+    );
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim);
+    let told = |(_, said): &(_, String)| {
+        said.contains(&format!(
+            "Pod {name} is included under instance ID 0; its claim {claim}"
+        )) && said.contains("the CollaSet never deletes it")
+    };
+    assert!(world.told.iter().any(told), "{:?}", world.told);
+    world.delete(&name);
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim, "the next Pod has it");
+}
+
+/// Without the mark it is read as any claim without an owner.
+#[test]
+fn kept_claim_is_handed_to_the_set_once_its_template_is_the_sets_again() {
+    let mut world = on_kept_claims();
+    let claim = claim_of(&world, 0);
+    world
+        .claims
+        .get_mut(&claim)
+        .unwrap()
+        .labels
+        .remove(keys::KEPT_FOR);
+    world.settle();
+    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+    world.edit(one_claim());
+    world.settle();
+    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+    world
+        .claims
+        .get_mut(&claim)
+        .unwrap()
+        .labels
+        .remove(keys::KEPT_FOR);
+    world.settle();
+    let now = &world.claims[&claim];
+    assert!(now.controller.as_deref() == Some(UID) && !now.labels.contains_key(keys::KEPT_FOR));
+}
+
+/// A set of another UID has had it: this one was made again since.
+#[test]
+fn claim_kept_for_a_set_that_is_gone_is_one_without_an_owner() {
+    let mut world = on_kept_claims();
+    orphan(&mut world);
+    for claim in world.claims.values_mut() {
+        claim.labels.insert(keys::KEPT_FOR.into(), "former".into());
+    }
+    let before = placed_anywhere(&world);
+    world.settle();
+    assert_eq!(placed_anywhere(&world), before);
+    for claim in world.claims.values() {
+        assert_eq!(claim.labels[keys::KEPT_FOR], UID);
+    }
+    orphan(&mut world);
+    for claim in world.claims.values_mut() {
+        claim.labels.insert(keys::KEPT_FOR.into(), "former".into());
+    }
+    world.edit(one_claim());
+    world.settle();
+    for claim in world.claims.values() {
+        assert!(claim.controller.is_some() && !claim.labels.contains_key(keys::KEPT_FOR));
+    }
+}
+
+/// UIDs and claims of all Pods.
+fn placed_anywhere(world: &World) -> Vec<(String, Vec<String>)> {
+    let pods = world.pods.values();
+    pods.map(|pod| (pod.metadata.uid.clone(), pod.spec.pvcs.clone()))
+        .collect()
+}
+
+#[test]
+fn labels_of_a_kept_claim_are_mended_while_its_pod_ends() {
+    let mut world = on_kept_claims();
+    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    world.delete(&name);
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.insert(keys::INSTANCE_ID.into(), "7".into());
+    world.run_until_idle();
+    assert_eq!(world.claims[&claim].labels[keys::INSTANCE_ID], "0");
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim);
+}
+
+/// Whose label was edited can't be told: the Pod runs on, and the claim is deleted by nobody.
+#[test]
+fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
+    for (edit_pod, ends) in [(false, false), (true, false), (false, true)] {
+        let mut world = settled(2, one_claim());
+        let former = world.revisions.keys().next().unwrap().clone();
+        let mut spec = grown();
+        spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "byPartition": { "partition": 1 } } });
+        world.edit(spec);
+        world.settle();
+        world.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
+        world.settle();
+        let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+        let before = placed(&world);
+        if ends {
+            world.delete(&name);
+        }
+        match edit_pod {
+            true => {
+                let labels = &mut pod(&mut world, &name).metadata.labels;
+                labels.insert(keys::REVISION.into(), former);
+            }
+            false => {
+                let hash = data::pvc_templates(&world.revisions[&former].data);
+                let hash = pvcs::hash::hash_template(&hash[0]);
+                let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+                labels.insert(keys::PVC_TEMPLATE_HASH.into(), hash);
+            }
+        }
+        world.run_plan();
+        assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+        world.run_plan();
+        let told = |(_, said): &(_, String)| said.contains("one of their labels was edited");
+        assert!(world.told.iter().any(told), "{:?}", world.told);
+        world.settle();
+        if !edit_pod && !ends {
+            assert_eq!(placed(&world), before, "it runs on");
+            world.delete(&name);
+            world.settle();
+        }
+        assert_ne!(placed(&world)[&0].0, before[&0].0);
+        assert!(world.claims.contains_key(&claim));
+    }
+}
+
+/// In another implementation's notation, or of another set: it is taken for one of the Pod's.
+#[test]
+fn kept_claim_of_an_unknown_template_serves_the_next_pods_of_its_instance() {
+    let mut world = settled(1, one_claim());
+    let claim = claim_of(&world, 0);
+    orphan(&mut world);
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    let own = labels.insert(keys::PVC_TEMPLATE_HASH.into(), "notation".into());
+    world.settle();
+    let labels = world.claims[&claim].labels.clone();
+    assert_eq!(labels.get(keys::KEPT_AS), own.as_ref());
+    assert_eq!(labels[keys::PVC_TEMPLATE_HASH], "notation");
+    assert_eq!(labels[keys::KEPT_FOR], UID);
+    let said =
+        |(_, said): &(_, String)| said.ends_with("and is kept: the CollaSet never deletes it");
+    assert!(world.told.iter().any(said), "{:?}", world.told);
+    world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim);
+    world.edit(grown());
+    world.settle();
+    assert!(claim_of(&world, 0) != claim && world.claims.contains_key(&claim));
+    let mut former = one_claim();
+    former["template"] = json!({ "spec": { "hostNetwork": true } });
+    world.edit(former);
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim, "the way back");
+}
+
+/// Nobody was warned, as it means the same.
+#[test]
+fn claims_stay_where_a_default_of_their_template_is_spelt_out() {
+    for orphaned in [false, true] {
+        let mut world = settled(2, one_claim());
+        let before = world.claims.clone();
+        if orphaned {
+            orphan(&mut world);
+        }
+        let mut spelt = one_claim();
+        spelt["volumeClaimTemplates"][0]["spec"]["volumeMode"] = json!("Filesystem");
+        spelt["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
+        world.edit(spelt);
+        world.settle();
+        world.image("app:2");
+        world.settle();
+        assert_eq!(world.images(), ["app:2", "app:2"]);
+        assert_eq!(world.claims, before, "orphaned {orphaned}");
+    }
+}
+
+/// A set of one that keeps few revisions, and the claim of its former template that it retains.
+fn grown_beside_a_retained_claim() -> (World, String) {
+    let mut spec = retained();
+    spec["historyLimit"] = json!(1);
+    let mut world = settled(1, spec);
+    let first = claim_of(&world, 0);
+    world.edit(grown());
+    world.settle();
+    (world, first)
+}
+
+#[test]
+fn of_claims_of_forgotten_templates_the_latest_serves() {
+    let (mut world, first) = grown_beside_a_retained_claim();
+    let second = claim_of(&world, 0);
+    let hashes = ["forgotten-1", "forgotten-2"];
+    for (claim, hash) in [&first, &second].into_iter().zip(hashes) {
+        let labels = &mut world.claims.get_mut(claim).unwrap().labels;
+        labels.insert(keys::PVC_TEMPLATE_HASH.into(), hash.into());
+    }
+    let name = name_of(&world, 0);
+    world.pods.remove(&name);
+    world.settle();
+    assert_eq!(claim_of(&world, 0), second);
+}
+
+/// It has a claim for the way back beside the one that its Pod mounts.
+#[test]
+fn orphan_enters_under_its_id_beside_a_kept_claim_of_that() {
+    let mut world = settled(1, one_claim());
+    let former = claim_of(&world, 0);
+    orphan(&mut world);
+    world.edit(grown());
+    world.settle();
+    let before = placed(&world);
+    let name = name_of(&world, 0);
+    pod(&mut world, &name).metadata.owner_references.clear();
+    world.settle();
+    assert_eq!(placed(&world), before);
+    assert_eq!(world.claims[&former].labels[keys::KEPT_FOR], UID);
+}
+
+/// The next set of this name would take it, and delete it as its own.
+#[test]
+fn kept_claim_whose_labels_can_not_be_changed_keeps_its_set() {
+    let mut world = on_kept_claims();
+    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    world.troubles.stubborn.extend(claims.clone());
+    world.delete_set(false);
+    world.settle();
+    let status = world.set.status.clone().unwrap();
+    let told = status.conditions.iter().find(|c| c.type_ == "Terminating");
+    assert!(told.unwrap().message.contains(&claims[0]), "{told:?}");
+    assert!(!world.gone);
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert!(world.gone && claims.iter().all(|claim| is_orphaned(&world, claim)));
+}
+
+/// Nor does a set that was made again without any of its Pods go on with them.
+#[test]
+fn claims_of_a_former_set_serve_their_own_template_alone() {
+    let mut world = settled(2, one_claim());
+    world.edit(json!({ "historyLimit": 1 }));
+    let former = [claim_of(&world, 0), claim_of(&world, 1)];
+    orphan(&mut world);
+    world.pods.clear();
+    world.revisions.clear();
+    world.edit(grown());
+    world.settle();
+    for replicas in [0, 2] {
+        world.edit(json!({ "replicas": replicas }));
+        world.settle();
+        assert!(
+            world
+                .ids()
+                .iter()
+                .all(|id| !former.contains(&claim_of(&world, *id)))
+        );
+    }
+    // The way back.
+    world.edit(one_claim());
+    world.settle();
+    assert_eq!([claim_of(&world, 0), claim_of(&world, 1)], former);
+}
+
+/// Such as one that can be mounted by many.
+#[test]
+fn claim_that_a_pod_of_somebody_else_mounts_too_is_not_kept() {
+    let mut world = settled(1, one_claim());
+    let claim = claim_of(&world, 0);
+    world.claims.get_mut(&claim).unwrap().controller = None;
+    let mut other = world.pods[&name_of(&world, 0)].clone();
+    other.metadata.name = "other".into();
+    other.metadata.uid = "other".into();
+    let mut owners = other.metadata.owner_references.to_vec();
+    owners[0].uid = "other".into();
+    other.metadata.owner_references = owners.into();
+    world.pods.insert("other".into(), other);
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.insert(keys::KEPT_FOR.into(), "other".into());
+    world.run_until_idle();
+    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], "other");
+}
+
+/// Its set is web-data, and the template is logs.
+#[test]
+fn claim_of_an_included_pod_is_not_taken_for_one_of_a_template_by_its_name_alone() {
+    let mut spec = one_claim();
+    spec["volumeClaimTemplates"][0]["metadata"]["name"] = json!("data-logs");
+    let mut world = settled(1, spec);
+    let mut other = world.pods[&name_of(&world, 0)].clone();
+    other.metadata.name = "web-data-abcde".into();
+    other.metadata.uid = "other".into();
+    other.metadata.owner_references = Vec::new().into();
+    let labels = &mut other.metadata.labels;
+    labels.insert(keys::INSTANCE_ID.into(), "0".into());
+    other.spec.pvcs = vec!["web-data-logs-x7b2k".into()];
+    let mut claim = world.claims.values().next().unwrap().clone();
+    claim.name = other.spec.pvcs[0].clone();
+    claim.uid = claim.name.clone();
+    claim.controller = None;
+    claim
+        .labels
+        .insert(keys::PVC_TEMPLATE_NAME.into(), "logs".into());
+    world.claims.insert(claim.name.clone(), claim.clone());
+    world.pods.insert(other.metadata.name.clone(), other);
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["web-data-abcde"] } }));
+    world.run_rounds(3);
+    assert!(world.owns(&world.pods["web-data-abcde"]));
+    assert_eq!(world.claims[&claim.name].labels, claim.labels);
+}
+
+/// The former revision stands in for one that is refused, and says nothing of the template that is asked for.
+#[test]
+fn claims_of_orphans_are_kept_while_the_revision_of_another_template_is_refused() {
+    let mut world = settled(2, one_claim());
+    let before: Vec<_> = world.claims.keys().cloned().collect();
+    orphan(&mut world);
+    for revision in world.revisions.values_mut() {
+        revision.controller = Some(UID.into()); // a quota of revisions lets it be adopted
+    }
+    world.troubles.refused.insert(WriteKind::Revision);
+    world.edit(grown());
+    world.run_rounds(10);
+    assert_eq!(world.members().len(), 2);
+    world.troubles.refused.clear();
+    world.refused = Default::default();
+    world.settle();
+    assert!((0..2).all(|id| !before.contains(&claim_of(&world, id))));
+    assert!(before.iter().all(|claim| world.claims.contains_key(claim)));
+}
+
+/// An aborted rollout goes back to the former template, until it is tried again.
+#[test]
+fn claim_of_a_pod_that_comes_back_beside_an_aborted_rollout_is_kept() {
+    let mut world = on_kept_claims();
+    world.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 1 } } } }),
+    );
+    world.run_plan();
+    world.command("abort");
+    world.settle();
+    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    world.edit(json!({
+        "replicas": 3, "scaleStrategy": { "podToExclude": [], "podToInclude": [name] },
+    }));
+    world.settle();
+    assert!(world.owns(&world.pods[&name]));
+    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+}
+
+/// As after many changes of the template, under whenScaled: Retain.
+#[test]
+fn claim_of_a_template_that_is_forgotten_serves_nobody_beside_a_later_one() {
+    let (mut world, first) = grown_beside_a_retained_claim();
+    for image in ["app:2", "app:3", "app:4"] {
+        world.image(image);
+        world.settle();
+    }
+    let second = claim_of(&world, 0);
+    let mut larger = one_claim();
+    larger["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("5Gi");
+    world.edit(larger);
+    world.settle();
+    let third = claim_of(&world, 0);
+    assert!(third != first && third != second);
+    assert_eq!(world.claims.len(), 3);
+}
+
+/// The kept one lies beside it for the way back, and stays there.
+#[test]
+fn claim_that_lost_its_hash_serves_beside_a_kept_one() {
+    let mut world = settled(1, one_claim());
+    orphan(&mut world);
+    world.edit(grown());
+    world.settle();
+    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.remove(keys::PVC_TEMPLATE_HASH);
+    world.delete(&name);
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim);
+}
+
+/// By `kubectl label pvc`, of a claim in another implementation's notation.
+#[test]
+fn claim_that_a_user_has_the_set_keep_serves_its_pods_as_before() {
+    for hash in ["notation", ""] {
+        let mut world = settled(1, one_claim());
+        let (claim, before) = (claim_of(&world, 0), placed(&world));
+        let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+        let own = match hash {
+            "" => None,
+            _ => labels.insert(keys::PVC_TEMPLATE_HASH.into(), hash.into()),
+        };
+        world.settle();
+        assert_eq!(placed(&world), before);
+        let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+        labels.insert(keys::KEPT_FOR.into(), UID.into());
+        world.settle();
+        assert_eq!(placed(&world), before);
+        let kept = &world.claims[&claim];
+        assert_eq!(kept.controller, None, "the collector leaves it");
+        assert_eq!(kept.labels.get(keys::KEPT_AS), own.as_ref());
+        let name = name_of(&world, 0);
+        world.delete(&name);
+        world.settle();
+        assert_eq!(claim_of(&world, 0), claim);
+    }
+}
+
+/// The revision keeps the notation that it was made in.
+#[test]
+fn claims_of_the_spec_are_owned_in_whatever_notation_it_is() {
+    let mut world = settled(1, one_claim());
+    let before = placed(&world);
+    orphan(&mut world);
+    let mut other = one_claim();
+    other["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] =
+        json!("1073741824");
+    world.edit(other);
+    world.settle();
+    assert_eq!(placed(&world), before);
+    let claim = &world.claims[&claim_of(&world, 0)];
+    assert!(claim.controller.is_some() && !claim.labels.contains_key(keys::KEPT_FOR));
+}
+
+/// Nobody mounts its kept claim, which is there for the way back.
+#[test]
+fn pod_beside_a_kept_claim_of_a_removed_template_keeps_its_id() {
+    for is_owner_lost in [true, false] {
+        let mut world = settled(2, one_claim());
+        orphan(&mut world);
+        world.edit(json!({ "volumeClaimTemplates": [] }));
+        world.settle();
+        let before = placed(&world);
+        assert!(before.values().all(|(_, claims)| claims.is_empty()));
+        let name = name_of(&world, 0);
+        let edited = &mut pod(&mut world, &name).metadata;
+        match is_owner_lost {
+            true => edited.owner_references.clear(),
+            false => _ = edited.labels.remove(keys::INSTANCE_ID),
+        }
+        world.settle();
+        assert_eq!(placed(&world), before);
+        let claims = world.claims.values();
+        assert!(
+            claims
+                .into_iter()
+                .all(|claim| claim.labels[keys::KEPT_FOR] == UID)
+        );
+    }
+}
+
+/// In a foreground deletion the set stays until its claims have gone, and no claim that outlasts it goes.
+#[test]
+fn deleted_set_without_its_finalizer_lets_go_of_what_outlasts_it() {
+    let mut world = settled(2, retained());
+    world.delete_set(false);
+    let finalizers = vec!["foregroundDeletion".to_owned()];
+    world.set.metadata.finalizers = Some(finalizers);
+    assert_eq!(plan_set(&world.observe()).pvcs.len(), 2);
+    world.set.spec.selector = None;
+    assert_eq!(plan_set(&world.observe()).pvcs.len(), 2);
+}
+
+/// In a foreground deletion the garbage collector deletes what the set owns while its Pods are there.
+#[test]
+fn deleted_set_lets_go_of_what_outlasts_it_before_its_pods_end() {
+    let mut world = settled(2, retained());
+    world.delete_set(false);
+    let first = plan_set(&world.observe());
+    assert_eq!(first.pvcs.len(), 2);
+    world.settle();
+    assert!(
+        world.gone
+            && world
+                .claims
+                .values()
+                .all(|claim| claim.controller.is_none())
+    );
+    let mut world = settled(1, one_claim());
+    let claim = claim_of(&world, 0);
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.insert(keys::KEPT_FOR.into(), UID.into());
+    world.delete_set(false);
+    assert_eq!(plan_set(&world.observe()).pvcs.len(), 1);
+    world.settle();
+    assert!(world.gone && is_orphaned(&world, &claim));
+}

@@ -1,0 +1,178 @@
+//! What a set is once it has been left alone.
+
+use super::super::world::World;
+use super::actions::is_sequence;
+use super::invariants::{ensure, members};
+use crate::api::keys;
+use crate::domain::collaset::headroom;
+use crate::domain::collaset::pool;
+use crate::domain::collaset::revision::data::pvc_templates;
+use crate::domain::collaset::strategy::{ResolvedStrategy, UpdateScope};
+use crate::domain::pod::Pod;
+
+/// Ends all troubles, and takes back what only users take back.
+pub fn lift_obstacles(world: &mut World) {
+    world.troubles = Default::default();
+    world.forbidden.clear();
+    world.pool_bytes = headroom::MAX_POOL_BYTES;
+    world.kubelets.clear();
+    world.edit(serde_json::json!({
+        "paused": false, "scaleStrategy": { "podToDelete": [], "podToInclude": [], "podToExclude": [] },
+        "updateStrategy": { "rollingUpdate": { "steps": [] } },
+    }));
+    // A command that nobody has seen yet might be an abort; one that was aborted is tried again.
+    let annotations = world.set.metadata.annotations.get_or_insert_default();
+    annotations.remove(keys::ROLLOUT);
+    let rollout = world.set.status.as_ref().and_then(|s| s.rollout.as_ref());
+    if rollout.is_some_and(|rollout| rollout.aborted) {
+        world.command("retry");
+    }
+    let names: Vec<String> = world.pods.keys().cloned().collect();
+    let keeps_names = is_sequence(world);
+    for name in names {
+        world.write_pod(&name, |pod| {
+            let labels = &mut pod.metadata.labels;
+            labels.retain(|key, _| ![keys::TO_REPLACE, keys::STAY_OFFLINE].contains(&&**key));
+            if keeps_names {
+                labels.remove(keys::TO_EXCLUDE); // refused for as long as it is there
+            }
+        });
+        let pod = &world.pods[&name];
+        let mut claims = pod
+            .spec
+            .pvcs
+            .iter()
+            .filter_map(|claim| world.claims.get(claim));
+        let holds = claims.any(|claim| !claim.labels.contains_key(keys::ORPHANED));
+        // What holds up a name that persists, or a claim, and is not known to the set.
+        let foreign = !world.owns(pod) || !pod.is_managed() || pod.label("app") != Some("web");
+        if foreign && (keeps_names || holds) {
+            world.delete(&name);
+        }
+    }
+}
+
+/// The set is what its spec says.
+pub fn check_at_rest(world: &World) -> Result<(), String> {
+    let strategy = ResolvedStrategy::from_spec(&world.set.spec);
+    let wanted = strategy.replicas;
+    let all = members(world);
+    ensure!(
+        all.len() == wanted,
+        "{} Pods, {wanted} are wanted",
+        all.len()
+    );
+    let members = world.members();
+    let status = world.set.status.clone().unwrap_or_default();
+    let old = || {
+        let pods = members.values();
+        pods.filter(|p| p.label(keys::REVISION) != Some(&status.updated_revision))
+    };
+    match strategy.scope {
+        UpdateScope::Partition(kept) => {
+            let old = old().count();
+            ensure!(old <= kept, "{old} Pods of older revisions, {kept} may be");
+        }
+        UpdateScope::ByLabel => {
+            let labelled = old().find(|p| p.label(keys::UPDATE_INCLUDED).is_some());
+            ensure!(
+                labelled.is_none(),
+                "{labelled:?} is labelled and not updated"
+            );
+        }
+    }
+    for (id, pod) in &members {
+        let revision = pod.label(keys::REVISION).unwrap_or_default();
+        let Some(revision) = world.revisions.get(revision) else {
+            continue; // of an older one, see above
+        };
+        // The Pod is what its label says.
+        let image = &revision.data["spec"]["template"]["spec"]["containers"][0]["image"];
+        let plain = pod.spec.containers[0].image.split('@').next();
+        ensure!(
+            plain == image.as_str(),
+            "ID {id} is to run {plain:?} instead of {image}"
+        );
+        for key in [
+            keys::TO_REPLACE,
+            keys::REPLACE_PAIR_NEW_ID,
+            keys::REPLACE_PAIR_ORIGIN_NAME,
+            keys::REPLACED_BY_REPLACE_UPDATE,
+        ] {
+            ensure!(pod.label(key).is_none(), "ID {id} still has {key}");
+        }
+        let (claims, templates) = (&pod.spec.pvcs, pvc_templates(&revision.data));
+        ensure!(
+            claims.len() == templates.len(),
+            "ID {id} has the claims {claims:?}"
+        );
+        for claim in claims {
+            let claim = &world.claims[claim];
+            let carried = claim.labels.get(keys::INSTANCE_ID);
+            ensure!(
+                carried == Some(&id.to_string()),
+                "{} has {carried:?}, not {id}",
+                claim.name
+            );
+            ensure!(
+                claim.belongs_to_set(Some(world.uid())),
+                "{claim:?} does not belong to the set"
+            );
+        }
+    }
+    let contexts = world.pool.iter().flat_map(|p| &p.contexts);
+    let ids: Vec<i64> = contexts.clone().map(|c| c.id).collect();
+    let there = world.ids();
+    ensure!(ids == there, "the pool holds {ids:?}, there are {there:?}");
+    for context in contexts {
+        let revision = members[&context.id].label(keys::REVISION);
+        let revision = revision.filter(|name| world.revisions.contains_key(*name));
+        let recorded = context.data.get(pool::REVISION).map(String::as_str);
+        let known = revision.is_none_or(|revision| recorded == Some(revision));
+        ensure!(known, "{recorded:?} is recorded for {revision:?}");
+    }
+    if !strategy.retain_scaled {
+        for claim in world.claims.values() {
+            let owned = claim.belongs_to_set(Some(world.uid()));
+            let mounted = world
+                .pods
+                .values()
+                .any(|p| p.spec.pvcs.contains(&claim.name));
+            // Of several that serve one volume the others go with their ID.
+            let id = claim
+                .labels
+                .get(keys::INSTANCE_ID)
+                .and_then(|id| id.parse().ok());
+            let served = id.is_some_and(|id| members.contains_key(&id));
+            ensure!(
+                !owned || mounted || served,
+                "claim {} is left over",
+                claim.name
+            );
+        }
+    }
+    let left = |pod: &&Pod| pod.controller().is_none() && !pod.is_finished();
+    for pod in world.pods.values().filter(left) {
+        let claims = pod
+            .spec
+            .pvcs
+            .iter()
+            .filter_map(|claim| world.claims.get(claim));
+        let mut owned = claims.filter(|claim| claim.belongs_to_set(Some(world.uid())));
+        let owned = owned.next().map(|claim| &claim.name);
+        let name = &pod.metadata.name;
+        ensure!(
+            owned.is_none(),
+            "Pod {name} has left, and its claim {owned:?} has not"
+        );
+    }
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    // Half resized, and out of the scope of the rollout: whose turn it is users have to say.
+    let by_label = matches!(strategy.scope, UpdateScope::ByLabel);
+    let is_kept = by_label && ready.is_some_and(|c| c.message.contains("is kept on revision"));
+    ensure!(
+        is_kept || ready.is_some_and(|c| c.status == "True"),
+        "{ready:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! Random walks: whatever is done to a set, and whatever is refused to it, nothing is lost or untrue at any step, and once it is
+//! left alone it comes to rest as its spec says.
+//!
+//! `WALK_STEPS=1000000 cargo test --release --lib -- walks:: --nocapture` walks so many steps; without it a few seconds' worth.
+//! A step is one act and all that follows from it. `WALK_SEED=…` chooses other walks, or repeats one that has failed. A walk that fails is cut down
+//! to the few acts that make it fail, which make a test in `found.rs`.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `acts` | what happens |
+//! | `judge` | what holds after every step |
+//! | `rest` | what holds at the end |
+//! | `show` | a world in a few lines |
+
+mod actions;
+mod at_rest;
+mod invariants;
+mod print;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+
+use super::world::World;
+use crate::domain::collaset::planner;
+use actions::{WalkAction, apply_action};
+use invariants::ensure;
+
+/// Steps of a run that nobody asked for more.
+const STEPS: usize = 15_000;
+/// Seed of such a run: what a change breaks is to fail, and not what the seed of the day finds.
+const SEED: u64 = 1;
+/// Rounds within which a set comes to rest.
+const ROUNDS: usize = 400;
+
+/// One walk.
+#[derive(Clone, Debug)]
+struct Walk {
+    replicas: i32,
+    sequence: bool,
+    claims: u8,
+    acts: Vec<WalkAction>,
+    /// Whether each world is printed.
+    shown: bool,
+}
+
+impl Walk {
+    fn draw(seed: u64) -> Walk {
+        let mut rng = StdRng::seed_from_u64(seed);
+        Walk {
+            replicas: rng.random_range(0..5),
+            sequence: rng.random_bool(0.4),
+            claims: match rng.random_bool(0.5) {
+                true => 0,
+                false => rng.random_range(1..4),
+            },
+            acts: actions::draw_actions(&mut rng),
+            shown: false,
+        }
+    }
+
+    /// Walks; the error says what does not hold, and at which act.
+    fn run(&self) -> Result<(), String> {
+        let mut at = None;
+        let done = catch_unwind(AssertUnwindSafe(|| self.walk(&mut at)));
+        let place = || match at {
+            Some(at) => format!("after act {at}, {:?}", self.acts[at]),
+            None => "in the end".to_owned(),
+        };
+        match done {
+            Ok(done) => done.map_err(|why| format!("{}: {why}", place())),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                Err(format!("{}: {}", place(), text.unwrap_or("panic")))
+            }
+        }
+    }
+
+    fn walk(&self, at: &mut Option<usize>) -> Result<(), String> {
+        let spec = json!({
+            "namingStrategy": actions::naming(self.sequence),
+            "volumeClaimTemplates": actions::templates(self.claims),
+        });
+        let mut world = World::on_plane(self.replicas, spec);
+        settle(&mut world)?;
+        for (place, act) in self.acts.iter().enumerate() {
+            *at = Some(place);
+            match act {
+                WalkAction::Step(most) => {
+                    step(&mut world, *most)?;
+                }
+                WalkAction::Turn(mask) => {
+                    world.set_mask_bits(*mask);
+                    world.recreate_set();
+                }
+                WalkAction::Settle => settle(&mut world)?,
+                act => apply_action(&mut world, act),
+            }
+            if self.shown {
+                print::print_cluster(&world, &format!("{place}: {act:?}"));
+            }
+            invariants::judge_cluster(&world)?;
+        }
+        *at = None;
+        if world.set.metadata.deletion_timestamp.is_some() {
+            at_rest::lift_obstacles(&mut world);
+            settle(&mut world)?;
+        }
+        at_rest::lift_obstacles(&mut world);
+        let settled = settle(&mut world);
+        if self.shown {
+            print::print_cluster(&world, "in the end");
+        }
+        settled.and_then(|()| at_rest::check_at_rest(&world))
+    }
+
+    /// The walk with as few acts as fail in the same way, as far as leaving some out shows.
+    fn shrink(mut self) -> Walk {
+        let mut size = self.acts.len().div_ceil(2);
+        while size > 0 {
+            let mut from = 0;
+            while from < self.acts.len() {
+                let mut less = self.clone();
+                less.acts.drain(from..(from + size).min(less.acts.len()));
+                match less.run() {
+                    Err(_) => self = less,
+                    Ok(()) => from += size,
+                }
+            }
+            size /= 2;
+        }
+        self
+    }
+}
+
+/// Plans and carries the plan out, up to so many writes; whether something was written.
+fn step(world: &mut World, most: usize) -> Result<bool, String> {
+    if world.gone {
+        world.recreate_set();
+    }
+    let plan = planner::plan_set(&world.observe());
+    invariants::judge_plan(world, &plan).inspect_err(|why| {
+        print::print_cluster(world, why);
+        println!("{plan:#?}");
+    })?;
+    let before = (world.pods.clone(), world.claims.clone(), world.pool.clone());
+    let done = world.apply_plan(plan, most);
+    let useless = done.useless;
+    ensure!(useless.is_empty(), "written for nothing: {useless:?}");
+    invariants::judge_cluster(world)?;
+    // That another one is refused, as each of several that are tried again from time to time, is told and no more.
+    let is_told = !done.refused.is_empty()
+        && before == (world.pods.clone(), world.claims.clone(), world.pool.clone());
+    Ok(done.written > 0 && !is_told)
+}
+
+/// Goes on until nothing happens any more, however long something is waited for.
+fn settle(world: &mut World) -> Result<(), String> {
+    let mut still = 0;
+    for _ in 0..ROUNDS {
+        let mut busy = false;
+        for _ in 0..3 {
+            busy = step(world, usize::MAX)?;
+            if !busy {
+                break;
+            }
+        }
+        busy |= world.set_mask_bits(u8::MAX);
+        invariants::judge_cluster(world)?;
+        world.recreate_set();
+        still = if busy { 0 } else { still + 1 };
+        if still > 3 {
+            return invariants::judge_stuck(world);
+        }
+        if !busy {
+            world.advance_time(30);
+        }
+    }
+    let plan = planner::plan_set(&world.observe());
+    Err(format!("never at rest: {plan:#?}"))
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap())
+}
+
+#[test]
+fn whatever_happens_to_a_set_nothing_is_lost_stuck_or_untrue() {
+    let steps = variable("WALK_STEPS").map_or(STEPS, |steps| usize::try_from(steps).unwrap());
+    let seed = variable("WALK_SEED").unwrap_or(SEED);
+    println!("WALK_SEED={seed}");
+    let (mut walked, mut walks) = (0, 0);
+    while walked < steps {
+        let of = seed.wrapping_add(walks);
+        let walk = Walk::draw(of);
+        (walked, walks) = (walked + walk.acts.len(), walks + 1);
+        if let Err(first) = walk.run() {
+            let mut least = walk.shrink();
+            least.shown = true;
+            let why = least.run().unwrap_err();
+            panic!("WALK_SEED={of} WALK_STEPS=1: {first}\ncut down to {least:#?}\n{why}");
+        }
+    }
+    println!("{walked} steps in {walks} walks without violation");
+}

@@ -1,0 +1,1211 @@
+//! What each strategy does, one case each.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::world::{World, WriteKind};
+use crate::api::keys::{self, Family};
+use crate::domain::collaset::planner::plan_set;
+use crate::domain::collaset::set_operations;
+
+pub fn settled(replicas: i32, spec: serde_json::Value) -> World {
+    let mut world = World::new(replicas, spec);
+    world.settle();
+    world
+}
+
+/// A spec with one claim template.
+pub fn one_claim() -> serde_json::Value {
+    json!({ "volumeClaimTemplates": [{
+        "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    }] })
+}
+
+/// The same with a larger volume.
+pub fn grown() -> serde_json::Value {
+    let mut spec = one_claim();
+    spec["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
+    spec
+}
+
+pub fn uids(world: &World) -> BTreeSet<String> {
+    world
+        .pods
+        .values()
+        .map(|p| p.metadata.uid.clone())
+        .collect()
+}
+
+#[test]
+fn a_new_set_gets_its_pods_and_then_rests() {
+    let mut world = settled(3, json!({}));
+    assert_eq!(world.ids(), [0, 1, 2]);
+    assert!(!world.run_plan(), "a plan of a settled set is empty");
+    let status = world.set.status.clone().unwrap();
+    assert_eq!((status.replicas, status.available_replicas), (3, 3));
+    assert_eq!(status.current_revision, status.updated_revision);
+    assert_eq!(status.label_selector, "app=web");
+}
+
+#[test]
+fn a_pod_that_dies_is_made_again_under_its_id() {
+    let mut world = settled(3, json!({}));
+    let victim = world.members()[&1].metadata.name.clone();
+    world.delete(&victim);
+    world.run_plan();
+    assert_eq!(world.ids(), [0, 1, 2], "before the old one is gone");
+    assert!(world.members()[&1].label(keys::COMPLETING).is_some());
+    world.settle();
+    assert!(!world.pods.contains_key(&victim));
+}
+
+#[test]
+fn a_name_that_persists_waits_for_the_old_pod_to_be_gone() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(2, naming);
+    world.delete("web-1");
+    world.run_plan();
+    assert_eq!(world.ids(), [0]);
+    world.settle();
+    assert_eq!(world.pods.keys().collect::<Vec<_>>(), ["web-0", "web-1"]);
+}
+
+#[test]
+fn it_is_said_which_pod_holds_a_name() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(2, naming);
+    world.delete("web-1");
+    world.run_plan();
+    let status = world.set.status.clone().unwrap();
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    let message = "1 Pod missing, 0 to go; waiting for web-1 to end";
+    assert_eq!(ready.unwrap().message, message);
+}
+
+#[test]
+fn an_image_changes_in_place() {
+    let mut world = settled(3, json!({}));
+    let before = uids(&world);
+    world.image("app:2");
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+    assert_eq!(uids(&world), before);
+    assert!(
+        world
+            .pods
+            .values()
+            .all(|p| p.metadata.annotations.is_empty())
+    );
+}
+
+#[test]
+fn all_pods_begin_their_update_at_once() {
+    let mut world = settled(3, json!({}));
+    world.image("app:2");
+    world.run_plan();
+    let operating = keys::Family::Operating.key("collaset");
+    assert!(world.pods.values().all(|p| p.label(&operating).is_some()));
+}
+
+#[test]
+fn what_cannot_change_in_place_is_made_again_under_its_id() {
+    let mut world = settled(2, json!({}));
+    let before = uids(&world);
+    world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
+    world.settle();
+    assert_eq!(world.ids(), [0, 1]);
+    assert!(uids(&world).is_disjoint(&before));
+}
+
+#[test]
+fn no_more_pods_are_given_up_while_the_new_ones_are_refused() {
+    for policy in ["Recreate", "InPlaceIfPossible"] {
+        let mut world = settled(
+            5,
+            json!({ "updateStrategy": { "podUpgradePolicy": policy } }),
+        );
+        world.forbidden.insert("app:2".into());
+        world.edit(json!({ "template": { "spec": {
+            "hostNetwork": true, "containers": [{ "name": "app", "image": "app:2" }],
+        } } }));
+        world.settle();
+        assert_eq!(world.ids().len(), 4, "one was given up to try");
+        let serving = world.pods.values().filter(|p| p.is_available()).count();
+        assert_eq!(serving, 4, "nor is any other off traffic");
+        world.forbidden.clear();
+        world.settle();
+        assert_eq!(world.images(), ["app:2"; 5]);
+    }
+}
+
+#[test]
+fn no_pod_goes_off_traffic_for_a_change_that_is_refused() {
+    let mut world = settled(3, json!({}));
+    world.troubles.refused.insert(WriteKind::PodChange);
+    world.image("app:2");
+    world.settle();
+    let operating = keys::Family::Operating.key("collaset");
+    let begun = |world: &World| {
+        let mut pods = world.pods.values();
+        pods.any(|p| p.label(&operating).is_some() || !p.is_available())
+    };
+    assert!(!begun(&world));
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+}
+
+#[test]
+fn pod_whose_change_is_refused_once_it_is_off_traffic_comes_back() {
+    let mut world = settled(3, json!({}));
+    world.image("app:2");
+    world.run_plan();
+    world.troubles.refused.insert(WriteKind::PodChange);
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    let operating = keys::Family::Operating.key("collaset");
+    for pod in world.pods.values() {
+        assert!(
+            pod.is_available() && pod.label(&operating).is_none(),
+            "{pod:?}"
+        );
+    }
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+}
+
+#[test]
+fn pods_that_wait_are_called_back_once_the_change_of_another_is_refused() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    world.troubles.max_unavailable = Some(1);
+    world.image("app:2");
+    world.run_plan();
+    world.troubles.refused.insert(WriteKind::PodChange);
+    let mut off = BTreeSet::new();
+    for _ in 0..200 {
+        world.run_plan();
+        for pod in world.pods.values().filter(|p| !p.is_available()) {
+            off.insert(pod.metadata.uid.clone());
+        }
+        world.set_mask_bits(u8::MAX);
+    }
+    assert_eq!(off.len(), 1, "others went off traffic for nothing");
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+}
+
+#[test]
+fn third_image_at_any_moment_of_a_replacement_takes_no_pod_away() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "maxSurge": 2 } });
+    for moment in 0..16 {
+        for mask in [u8::MAX, 0b0101_0101] {
+            let mut world = World::on_plane(4, replace.clone());
+            world.settle();
+            world.image("app:2");
+            for round in 0..60 {
+                if round == moment {
+                    world.image("app:3");
+                }
+                world.run_plan();
+                world.set_mask_bits(mask.rotate_left(round % 8));
+                let serving = world.pods.values().filter(|p| p.is_available()).count();
+                assert!(
+                    serving >= 4,
+                    "{serving} serve at {round} ({moment}, {mask})"
+                );
+            }
+            world.settle();
+            assert_eq!(world.images(), ["app:3"; 4]);
+        }
+    }
+}
+
+#[test]
+fn replacement_that_is_called_off_takes_no_pod_away_although_the_leader_dies() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    // So many plans after the template is taken back it dies, after so many writes.
+    for (plans, written) in (0..5).flat_map(|plans| (0..12).map(move |w| (plans, w))) {
+        let mut world = World::on_plane(2, replace.clone());
+        world.settle();
+        world.troubles.holds = true;
+        world.image("app:2");
+        for _ in 0..14 {
+            world.run_plan();
+            world.set_mask_bits(u8::MAX);
+        }
+        assert!(
+            world
+                .pods
+                .values()
+                .any(set_operations::awaits_leave_permission)
+        );
+        world.image("app:1");
+        (0..plans).for_each(|_| _ = world.run_plan());
+        let plan = plan_set(&world.observe());
+        world.apply_plan(plan, written);
+        world.troubles.holds = false;
+        for _ in 0..20 {
+            world.set_mask_bits(u8::MAX);
+            let serving = world.pods.values().filter(|p| p.is_available()).count();
+            assert!(serving >= 2, "{serving} serve ({plans}, {written})");
+        }
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 2]);
+    }
+}
+
+#[test]
+fn updates_that_wait_beyond_the_bound_are_called_back() {
+    // The bound is lowered while all wait, or those that were down when they began serve again.
+    for lowered in [true, false] {
+        let most = if lowered { 5 } else { 1 };
+        let mut world = World::on_plane(5, json!({ "updateStrategy": { "maxUnavailable": most } }));
+        world.settle();
+        world.troubles.holds = true;
+        let ready = |world: &mut World, ready: &str| {
+            for pod in world.pods.values_mut().take(4) {
+                for condition in &mut pod.status.conditions {
+                    if condition.type_ == "Ready" {
+                        condition.status = ready.to_owned();
+                    }
+                }
+            }
+        };
+        if !lowered {
+            ready(&mut world, "False");
+        }
+        world.image("app:2");
+        world.run_plan();
+        if !lowered {
+            ready(&mut world, "True");
+        }
+        world.edit(json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+        for round in 0..60 {
+            world.run_plan();
+            world.set_mask_bits(u8::MAX);
+            world.troubles.holds = round < 10;
+            let serving = world.pods.values().filter(|p| p.is_available()).count();
+            assert!(serving >= 4, "{serving} serve ({lowered})");
+        }
+        world.settle();
+        assert_eq!(world.images(), ["app:2"; 5]);
+    }
+}
+
+#[test]
+fn way_out_of_an_image_that_can_not_be_pulled_is_tried_again_once_it_was_refused() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.settle();
+    world.troubles.refused.insert(WriteKind::PodChange);
+    world.image("app:3");
+    world.settle();
+    world.troubles.refused.clear();
+    world.advance_time(100);
+    world.settle();
+    assert_eq!(world.images(), ["app:3"]);
+}
+
+#[test]
+fn pod_whose_change_is_refused_takes_no_place_from_another() {
+    let mut world = settled(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    let first = world.pods.values().next().unwrap().metadata.uid.clone();
+    world.troubles.unchangeable.insert(first.clone());
+    world.image("app:2");
+    world.settle();
+    for pod in world.pods.values() {
+        let image = &pod.spec.containers[0].image;
+        assert_eq!(image == "app:1", pod.metadata.uid == first, "{pod:?}");
+        assert!(pod.is_available());
+    }
+    world.troubles.unchangeable.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+}
+
+#[test]
+fn once_a_pod_of_a_revision_has_been_made_all_others_go_at_once() {
+    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    let mut world = settled(4, recreate);
+    world.image("app:2");
+    let mut most = 0;
+    for _ in 0..20 {
+        world.run_plan();
+        most = most.max(4 - world.ids().len());
+        world.step_surroundings();
+    }
+    assert_eq!((most, world.images()), (3, vec!["app:2"; 4]));
+}
+
+/// Steps through an update; the most of this at any time.
+fn most(world: &mut World, count: impl Fn(&World) -> usize) -> usize {
+    let mut most = 0;
+    for _ in 0..60 {
+        world.run_plan();
+        most = most.max(count(world));
+        world.step_surroundings();
+    }
+    most
+}
+
+#[test]
+fn no_more_than_max_unavailable_are_off_traffic_for_an_update() {
+    for policy in ["Recreate", "InPlaceIfPossible"] {
+        for (bound, want) in [(json!(2), 2), (json!("50%"), 2), (json!("10%"), 1)] {
+            let mut world = settled(
+                5,
+                json!({ "updateStrategy": { "podUpgradePolicy": policy, "maxUnavailable": bound } }),
+            );
+            world.image("app:2");
+            let operating = Family::Operating.key("collaset");
+            let off = |world: &World| {
+                let serving = world
+                    .pods
+                    .values()
+                    .filter(|p| p.is_available() && p.label(&operating).is_none());
+                5 - serving.count()
+            };
+            assert_eq!(most(&mut world, off), want, "{policy} {bound}");
+            world.settle();
+            assert_eq!(world.images(), ["app:2"; 5]);
+        }
+    }
+}
+
+#[test]
+fn a_pod_that_is_down_is_updated_beyond_max_unavailable() {
+    let mut world = settled(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    let down: Vec<String> = world.pods.keys().take(2).cloned().collect();
+    for name in &down {
+        let pod = world.pods.get_mut(name).unwrap();
+        pod.status.conditions.clear();
+        pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+    }
+    world.image("app:2");
+    world.run_until_idle();
+    let operating = Family::Operating.key("collaset");
+    let begun = |name: &String| world.pods[name].label(&operating).is_some();
+    assert!(down.iter().all(begun));
+    assert_eq!(world.pods.keys().filter(|name| begun(name)).count(), 2);
+}
+
+#[test]
+fn no_more_than_max_surge_pairs_are_open_for_an_update() {
+    for (bound, want) in [(json!(2), 7), (json!("30%"), 7), (json!("1%"), 6)] {
+        let mut world = settled(
+            5,
+            json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "maxSurge": bound } }),
+        );
+        world.image("app:2");
+        let alive = |world: &World| world.members().len();
+        assert_eq!(most(&mut world, alive), want, "{bound}");
+        world.settle();
+        assert_eq!(world.images(), ["app:2"; 5]);
+    }
+}
+
+#[test]
+fn a_partition_in_percent_is_rounded_up() {
+    let by = json!({ "byPartition": { "partitionPercent": 50 } });
+    let mut world = settled(5, json!({ "updateStrategy": { "rollingUpdate": by } }));
+    world.image("app:2");
+    world.settle();
+    let old = world.images().into_iter().filter(|i| *i == "app:1");
+    assert_eq!(old.count(), 3);
+}
+
+#[test]
+fn without_a_revision_of_its_template_a_set_goes_on_with_the_one_that_it_has() {
+    let mut world = settled(3, json!({}));
+    let before = uids(&world);
+    world.refused.revision = Some("quota".into());
+    world.image("app:2");
+    let first = world.pods.keys().next().unwrap().clone();
+    world.delete(&first);
+    world.edit(json!({ "replicas": 4 }));
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 4]);
+    assert_eq!(before.intersection(&uids(&world)).count(), 2);
+    let status = world.set.status.clone().unwrap();
+    let update = status.conditions.iter().find(|c| c.type_ == "Update");
+    let update = update.unwrap();
+    assert_eq!((&*update.status, &*update.message), ("False", "quota"));
+    world.refused.revision = None;
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 4]);
+}
+
+#[test]
+fn a_partition_keeps_pods_on_the_old_revision() {
+    let mut world = settled(4, json!({}));
+    world.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 3 } } } }),
+    );
+    world.image("app:2");
+    world.settle();
+    let updated = |world: &World| world.images().iter().filter(|i| **i == "app:2").count();
+    assert_eq!(updated(&world), 1);
+    world.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 1 } } } }),
+    );
+    world.settle();
+    assert_eq!(updated(&world), 3);
+    let status = world.set.status.clone().unwrap();
+    assert_ne!(status.current_revision, status.updated_revision);
+    // The one that dies comes back as it was.
+    let (old, _) = world
+        .members()
+        .into_iter()
+        .find(|(_, p)| p.spec.containers[0].image == "app:1")
+        .unwrap();
+    let name = world.members()[&old].metadata.name.clone();
+    world.delete(&name);
+    world.settle();
+    assert_eq!(world.members()[&old].spec.containers[0].image, "app:1");
+}
+
+#[test]
+fn leaving_the_partition_cancels_what_has_not_been_done() {
+    let mut world = settled(3, json!({}));
+    world.image("app:2");
+    world.run_plan();
+    world.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 3 } } } }),
+    );
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    assert_eq!(world.set.status.clone().unwrap().operating_replicas, 0);
+}
+
+#[test]
+fn by_label_updates_the_labelled_and_takes_the_label_off() {
+    let mut world = settled(
+        3,
+        json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }),
+    );
+    world.image("app:2");
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    let name = world.members()[&2].metadata.name.clone();
+    let pod = world.pods.get_mut(&name).unwrap();
+    pod.metadata
+        .labels
+        .insert(keys::UPDATE_INCLUDED.into(), "1".into());
+    world.settle();
+    assert_eq!(world.images(), ["app:1", "app:1", "app:2"]);
+    assert_eq!(world.pods[&name].label(keys::UPDATE_INCLUDED), None);
+}
+
+#[test]
+fn a_labelled_pod_of_an_older_revision_is_behind_whatever_the_others_are() {
+    let mut world = settled(2, json!({}));
+    world.image("app:2");
+    world.settle();
+    let by_label = json!({ "rollingUpdate": { "byLabel": {} } });
+    world.edit(json!({ "replicas": 3, "updateStrategy": by_label }));
+    world.settle();
+    world.image("app:3");
+    world.settle();
+    let ready = |world: &World| {
+        let status = world.set.status.clone().unwrap();
+        let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+        ready.unwrap().reason.clone()
+    };
+    let label = |world: &mut World, id: i64| {
+        let name = world.members()[&id].metadata.name.clone();
+        let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+        labels.insert(keys::UPDATE_INCLUDED.into(), "1".into());
+    };
+    label(&mut world, 0);
+    world.settle();
+    assert_eq!(ready(&world), "AsWanted");
+    // Another is of the updated revision and carries no label.
+    label(&mut world, 1);
+    world.run_plan();
+    assert_eq!(ready(&world), "Updating");
+}
+
+#[test]
+fn a_replace_update_never_has_fewer_pods() {
+    let mut world = settled(
+        2,
+        json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }),
+    );
+    world.image("app:2");
+    for _ in 0..30 {
+        world.run_plan();
+        world.step_surroundings();
+        assert!(world.members().len() >= 2);
+    }
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 2]);
+}
+
+#[test]
+fn a_replace_that_is_cancelled_leaves_the_origin() {
+    for wait in 0..4 {
+        let mut world = settled(1, json!({}));
+        let name = world.members()[&0].metadata.name.clone();
+        let label = |world: &mut World, value: Option<&str>| {
+            let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+            match value {
+                Some(value) => labels.insert(keys::TO_REPLACE.into(), value.into()),
+                None => labels.remove(keys::TO_REPLACE),
+            };
+        };
+        label(&mut world, Some("1"));
+        for _ in 0..wait {
+            world.run_plan();
+        }
+        label(&mut world, None);
+        world.settle();
+        assert_eq!(
+            world.pods.keys().collect::<Vec<_>>(),
+            [&name],
+            "after {wait} steps"
+        );
+    }
+}
+
+#[test]
+fn the_named_pods_are_scaled_in_first() {
+    let mut world = settled(3, json!({}));
+    let name = world.members()[&1].metadata.name.clone();
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToDelete": [name] } }));
+    world.settle();
+    assert_eq!(world.ids(), [0, 2]);
+}
+
+#[test]
+fn a_scale_in_that_is_no_longer_wanted_is_undone() {
+    let mut world = settled(3, json!({}));
+    let before = uids(&world);
+    world.edit(json!({ "replicas": 1 }));
+    world.run_plan();
+    assert_eq!(world.set.status.clone().unwrap().operating_replicas, 0);
+    world.edit(json!({ "replicas": 3 }));
+    world.settle();
+    assert_eq!(uids(&world), before);
+    let gone = keys::PREPARING_TO_DELETE;
+    assert!(world.pods.values().all(|p| p.label(gone).is_none()));
+}
+
+#[test]
+fn a_name_in_pod_to_delete_is_deleted_once() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(2, naming);
+    let before = uids(&world);
+    world.edit(json!({ "scaleStrategy": { "podToDelete": ["web-1"] } }));
+    world.settle();
+    assert_eq!(world.ids(), [0, 1]);
+    assert_eq!(uids(&world).intersection(&before).count(), 1);
+}
+
+#[test]
+fn an_excluded_pod_lives_on_and_can_be_included_again() {
+    let mut world = settled(2, json!({}));
+    let name = world.members()[&0].metadata.name.clone();
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    let pod = &world.pods[&name];
+    assert!(pod.controller().is_none() && pod.label(keys::ORPHANED) == Some("true"));
+    assert_eq!(world.ids(), [1]);
+    world.edit(
+        json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [], "podToInclude": [name] } }),
+    );
+    world.settle();
+    assert!(world.pods[&name].controller().is_some());
+    assert_eq!(world.ids(), [0, 1]);
+}
+
+#[test]
+fn an_included_pod_brings_its_own_claims_and_no_others() {
+    let claims = json!({ "volumeClaimTemplates": [{ "metadata": { "name": "data" } }] });
+    let mut world = settled(1, claims);
+    let mut left = Vec::new();
+    for _ in 0..2 {
+        let pod = world.members()[&0];
+        let (name, claims) = (pod.metadata.name.clone(), pod.spec.pvcs.clone());
+        assert_eq!(claims.len(), 1);
+        left.push((name, claims[0].clone()));
+        let names: Vec<_> = left.iter().map(|(name, _)| name).collect();
+        world.edit(json!({ "scaleStrategy": { "podToExclude": names } }));
+        world.settle();
+    }
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [], "podToInclude": [left[0].0] } }));
+    world.settle();
+    assert_eq!(world.members()[&1].metadata.name, left[0].0);
+    let (back, away) = (&world.claims[&left[0].1], &world.claims[&left[1].1]);
+    assert_eq!(back.labels[keys::INSTANCE_ID], "1");
+    assert!(back.controller.is_some() && !back.labels.contains_key(keys::ORPHANED));
+    assert!(away.controller.is_none() && away.labels.contains_key(keys::ORPHANED));
+    assert_eq!(world.claims.len(), 3);
+}
+
+#[test]
+fn a_failed_pod_is_cleaned_away_and_made_again() {
+    let mut world = settled(2, json!({}));
+    let name = world.members()[&0].metadata.name.clone();
+    world.pods.get_mut(&name).unwrap().status.phase = "Failed".into();
+    world.settle();
+    assert!(!world.pods.contains_key(&name));
+    assert_eq!(world.ids(), [0, 1]);
+}
+
+#[test]
+fn claims_come_before_their_pod_and_go_with_its_id() {
+    let mut world = settled(2, one_claim());
+    assert_eq!(world.claims.len(), 2);
+    world.edit(json!({ "replicas": 1 }));
+    world.settle();
+    assert_eq!(world.claims.len(), 1);
+    world.edit(json!({ "replicas": 0, "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Retain" } } }));
+    world.settle();
+    assert_eq!(world.claims.len(), 1);
+    let kept = world.claims.clone();
+    world.edit(json!({ "replicas": 1 }));
+    world.settle();
+    assert_eq!(world.claims, kept, "the one that was kept is used again");
+}
+
+#[test]
+fn a_paused_set_changes_nothing_but_makes_lost_pods_again() {
+    let mut world = settled(2, json!({}));
+    world.edit(json!({ "paused": true, "replicas": 3 }));
+    world.image("app:2");
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 2]);
+    let name = world.members()[&0].metadata.name.clone();
+    world.delete(&name);
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 2]);
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+}
+
+#[test]
+fn rolling_back_before_anything_is_done_undoes_and_makes_no_new_revision() {
+    let mut world = settled(3, json!({}));
+    world.image("app:2");
+    world.run_plan();
+    world.image("app:1");
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    assert_eq!(world.revisions.len(), 2);
+    let status = world.set.status.clone().unwrap();
+    assert_eq!(status.current_revision, status.updated_revision);
+}
+
+#[test]
+fn a_deleted_set_takes_its_pods_along_and_orphaning_leaves_them() {
+    let mut world = settled(3, json!({}));
+    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(gone);
+    let mut orphaning = world.clone();
+    world.settle();
+    assert!(world.gone && world.pods.is_empty() && world.pool.is_none());
+    orphaning
+        .set
+        .metadata
+        .finalizers
+        .as_mut()
+        .unwrap()
+        .push("orphan".into());
+    orphaning.settle();
+    assert!(orphaning.gone);
+    assert!(
+        orphaning
+            .pods
+            .values()
+            .all(|p| p.label(keys::TO_DELETE).is_none())
+    );
+}
+
+#[test]
+fn a_deleted_set_keeps_the_claims_that_are_retained_for_that_case() {
+    for (deleted, left) in [("Retain", 2), ("Delete", 0)] {
+        let policy = json!({ "whenScaled": "Retain", "whenDeleted": deleted });
+        let mut world = settled(
+            2,
+            json!({
+                "volumeClaimTemplates": [{ "metadata": { "name": "data" } }],
+                "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": policy },
+            }),
+        );
+        world.edit(json!({ "replicas": 1 }));
+        world.settle();
+        assert_eq!(world.claims.len(), 2);
+        let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        world.set.metadata.deletion_timestamp = Some(gone);
+        world.settle();
+        assert!(world.gone && world.claims.len() == left);
+        assert!(world.claims.values().all(|c| c.controller.is_none()));
+    }
+}
+
+#[test]
+fn a_delay_is_waited_for() {
+    let mut world = settled(
+        1,
+        json!({ "updateStrategy": { "operationDelaySeconds": 3600 } }),
+    );
+    world.image("app:2");
+    for _ in 0..5 {
+        world.run_plan();
+        world.step_surroundings();
+    }
+    assert_eq!(world.images(), ["app:1"]);
+    let again = crate::domain::collaset::planner::plan_set(&world.observe())
+        .requeue_after_nanos
+        .unwrap();
+    assert!(
+        again > 3_000_000_000_000 && again < 3_600_000_000_001,
+        "{again}"
+    );
+}
+
+#[test]
+fn a_replace_that_is_cancelled_leaves_the_origin_where_names_persist_too() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(1, naming);
+    let labels = |world: &mut World| world.pods.get_mut("web-0").unwrap().metadata.labels.clone();
+    let before = labels(&mut world);
+    world
+        .pods
+        .get_mut("web-0")
+        .unwrap()
+        .metadata
+        .labels
+        .insert(keys::TO_REPLACE.into(), "1".into());
+    world.run_plan();
+    assert_eq!(world.ids(), [0, 1]);
+    world
+        .pods
+        .get_mut("web-0")
+        .unwrap()
+        .metadata
+        .labels
+        .remove(keys::TO_REPLACE);
+    world.settle();
+    assert_eq!(world.ids(), [0]);
+    assert_eq!(labels(&mut world), before);
+}
+
+#[test]
+fn a_pod_that_the_selector_no_longer_matches_leaves_with_its_claims() {
+    let mut world = settled(2, one_claim());
+    let name = world.members()[&1].metadata.name.clone();
+    let pod = world.pods.get_mut(&name).unwrap();
+    pod.metadata.labels.insert("app".into(), "debug".into());
+    world.settle();
+    assert!(world.pods[&name].controller().is_none());
+    assert_eq!(world.ids(), [0, 1]);
+    assert_eq!(world.claims.len(), 3);
+    let left: Vec<_> = world
+        .claims
+        .values()
+        .filter(|c| c.controller.is_none())
+        .collect();
+    assert!(left.len() == 1 && left[0].labels.contains_key(keys::ORPHANED));
+}
+
+#[test]
+fn a_pod_is_told_once_to_go() {
+    let mut world = settled(2, json!({}));
+    let name = world.members()[&0].metadata.name.clone();
+    let other = world.members()[&1].metadata.name.clone();
+    let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+    labels.insert(keys::TO_REPLACE.into(), "1".into());
+    world.run_until_idle();
+    world.step_surroundings();
+    world.run_until_idle();
+    let said = world.pods[&name].label(keys::TO_DELETE).map(str::to_owned);
+    assert!(said.is_some(), "its successor serves");
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [other] } }));
+    world.run_until_idle();
+    assert!(world.pods[&other].label(keys::TO_DELETE).is_some());
+    assert_eq!(world.pods[&name].label(keys::TO_DELETE), said.as_deref());
+}
+
+#[test]
+fn a_pod_that_ends_while_all_are_scaled_in_keeps_no_plan_going() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(3, naming);
+    world.edit(json!({ "replicas": 1 }));
+    world.run_plan();
+    world.delete("web-0");
+    world.run_plan();
+    world.image("app:2");
+    world.edit(json!({ "replicas": 0 }));
+    world.run_until_idle();
+    world.settle();
+    assert_eq!(world.ids(), [0; 0]);
+}
+
+pub fn condition(world: &World, type_: &str) -> (String, String, String) {
+    let status = world.set.status.clone().unwrap();
+    let all = status.conditions.into_iter();
+    let mut found = all.filter(|c| c.type_ == type_);
+    let found = found.next().unwrap();
+    (found.status, found.reason, found.message)
+}
+
+fn reads(world: &World, type_: &str, status: &str, reason: &str) {
+    let (is, why, message) = condition(world, type_);
+    assert_eq!((&*is, &*why), (status, reason), "{type_}: {message}");
+}
+
+#[test]
+fn a_scale_in_that_a_pause_meets_is_undone() {
+    let mut world = settled(
+        3,
+        json!({ "scaleStrategy": { "operationDelaySeconds": 3600 } }),
+    );
+    let before = uids(&world);
+    world.edit(json!({ "replicas": 2 }));
+    for _ in 0..5 {
+        world.run_plan();
+        world.step_surroundings();
+    }
+    let operate = Family::Operate.key("collaset");
+    let going = |world: &World| world.pods.values().any(|p| p.label(&operate).is_some());
+    assert!(going(&world));
+    world.edit(json!({ "paused": true }));
+    world.settle();
+    assert!(!going(&world) && world.pods.values().all(|p| p.is_available()));
+    world.edit(json!({ "replicas": 3, "paused": false }));
+    world.settle();
+    assert_eq!(uids(&world), before);
+}
+
+#[test]
+fn a_paused_set_that_is_not_as_its_spec_says_is_not_ready() {
+    let mut world = settled(3, json!({}));
+    world.edit(json!({ "paused": true, "replicas": 10 }));
+    world.settle();
+    assert_eq!(world.ids().len(), 3);
+    for type_ in ["Ready", "Scale"] {
+        reads(&world, type_, "False", "Paused");
+        let (_, _, message) = condition(&world, type_);
+        assert!(message.starts_with("7 Pods missing, 0 to go"), "{message}");
+    }
+    world.edit(json!({ "replicas": 1 }));
+    world.settle();
+    reads(&world, "Scale", "False", "Paused");
+    world.edit(json!({ "replicas": 3 }));
+    world.image("app:2");
+    world.settle();
+    reads(&world, "Scale", "True", "Scaled");
+    reads(&world, "Update", "False", "Paused");
+    reads(&world, "Ready", "False", "Paused");
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    reads(&world, "Ready", "True", "AsWanted");
+}
+
+#[test]
+fn a_set_that_grows_under_a_partition_restarts_nobody_for_it() {
+    let by = |n: i32| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": n } } } });
+    let mut world = settled(10, by(8));
+    world.image("app:2");
+    world.settle();
+    let before = uids(&world);
+    let runs = |world: &World, image: &str| world.images().iter().filter(|i| **i == image).count();
+    assert_eq!(runs(&world, "app:2"), 2);
+    let old: Vec<String> = world
+        .pods
+        .iter()
+        .filter(|(_, p)| p.spec.containers[0].image == "app:1")
+        .map(|(name, _)| name.clone())
+        .collect();
+    world.edit(json!({ "replicas": 15 }));
+    world.settle();
+    assert_eq!((runs(&world, "app:1"), runs(&world, "app:2")), (8, 7));
+    assert!(before.is_subset(&uids(&world)));
+    assert!(
+        old.iter()
+            .all(|name| world.pods[name].spec.containers[0].image == "app:1")
+    );
+    world.edit(json!({ "replicas": 10 }));
+    world.settle();
+    assert!(runs(&world, "app:2") >= 2);
+    let by_label =
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": null, "byLabel": {} } } });
+    let mut world = settled(2, by_label);
+    world.image("app:2");
+    world.edit(json!({ "replicas": 3 }));
+    world.settle();
+    assert_eq!(
+        world.images(),
+        ["app:1"; 3],
+        "by label the new ones are of the current revision"
+    );
+}
+
+#[test]
+fn a_pod_that_a_rollout_has_reached_loses_the_label_that_would_take_it_along_next_time() {
+    let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
+    let mut world = settled(2, by_label);
+    let name = world.pods.keys().next().unwrap().clone();
+    let include = |world: &mut World| {
+        let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+        labels.insert(keys::UPDATE_INCLUDED.into(), "1".into());
+        world.settle();
+    };
+    include(&mut world);
+    let label = |world: &World| world.pods[&name].label(keys::UPDATE_INCLUDED).is_some();
+    assert!(label(&world), "at rest it is a choice for the next rollout");
+    world.image("app:2");
+    world.settle();
+    assert_eq!(world.images(), ["app:2", "app:1"]);
+    include(&mut world);
+    assert!(!label(&world));
+    world.image("app:3");
+    world.settle();
+    assert_eq!(world.images(), ["app:2", "app:1"]);
+    // Rolled back before anything was done.
+    let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+    labels.insert(keys::UPDATE_INCLUDED.into(), "1".into());
+    world.run_until_idle();
+    world.image("app:2");
+    world.settle();
+    assert!(!label(&world));
+}
+
+#[test]
+fn the_new_halves_of_a_replacement_are_not_too_many() {
+    let mut world = settled(
+        4,
+        json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }),
+    );
+    world.image("app:2");
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..30 {
+        world.run_plan();
+        let (_, reason, message) = condition(&world, "Ready");
+        assert_ne!(reason, "Scaling", "{message}");
+        seen.insert(reason);
+        world.step_surroundings();
+    }
+    assert!(
+        seen.contains("Updating") && seen.contains("AsWanted"),
+        "{seen:?}"
+    );
+    let name = world.pods.keys().next().unwrap().clone();
+    let pod = world.pods.get_mut(&name).unwrap();
+    pod.metadata
+        .labels
+        .insert(keys::TO_REPLACE.into(), "1".into());
+    world.run_until_idle();
+    reads(&world, "Ready", "False", "Replacing");
+}
+
+#[test]
+fn a_pod_that_ends_again_and_again_is_made_again_later_and_a_surplus_one_is_not() {
+    let mut world = settled(2, json!({}));
+    let fail = |world: &mut World| {
+        let name = world.pods.keys().next().unwrap().clone();
+        let until = world.tick() + 60_000_000_000;
+        let pod = world.pods.get_mut(&name).unwrap();
+        pod.status.phase = "Failed".into();
+        pod.status.conditions.clear();
+        world.ended_until.insert(pod.metadata.uid.clone(), until);
+        name
+    };
+    let name = fail(&mut world);
+    world.run_until_idle();
+    assert!(world.pods.contains_key(&name) && world.pods.len() == 2);
+    reads(&world, "Ready", "False", "Scaling");
+    let (_, _, message) = condition(&world, "Ready");
+    let told = format!("; Pod {name} is Failed and is made again at 2023-");
+    assert!(message.contains(&told), "{message}");
+    for _ in 0..60 {
+        world.tick();
+    }
+    world.settle();
+    assert!(!world.pods.contains_key(&name) && world.members().len() == 2);
+    let name = fail(&mut world);
+    world.edit(json!({ "replicas": 1 }));
+    world.settle();
+    assert!(!world.pods.contains_key(&name) && world.members().len() == 1);
+}
+
+#[test]
+fn a_stuck_rollout_names_the_rule_the_pod_and_the_reason() {
+    let mut world = settled(2, json!({}));
+    world.image("app:2");
+    world.run_until_idle();
+    let first = world.pods.values().next().unwrap();
+    let pre_check = Family::PreCheck.key("collaset");
+    let (name, uid) = (first.metadata.name.clone(), first.metadata.uid.clone());
+    for pod in world.pods.values_mut() {
+        pod.metadata.labels.insert(pre_check.clone(), "1".into());
+    }
+    let why = "rule a of PodTransitionRule budget: at most 1 of 10 Pods may be unavailable";
+    world.held.insert(uid, vec![why.into()]);
+    world.run_plan();
+    let (_, reason, message) = condition(&world, "Ready");
+    let told = format!("2 Pods to update, 2 under way; Pod {name} waits for {why}; Pod ");
+    assert!(
+        reason == "Updating" && message.starts_with(&told),
+        "{message}"
+    );
+
+    let mut world = settled(2, json!({}));
+    let name = world.pods.keys().next().unwrap().clone();
+    let down = json!([{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available",
+    }]);
+    world.pods.get_mut(&name).unwrap().status.conditions = serde_json::from_value(down).unwrap();
+    world.run_plan();
+    let (_, reason, message) = condition(&world, "Ready");
+    let told = format!(
+        "1 Pod is not available; Pod {name} has no node: Unschedulable: 0/3 nodes are available"
+    );
+    assert_eq!((&*reason, message), ("Unavailable", told));
+}
+
+#[test]
+fn names_that_no_pod_has_are_told_while_the_spec_is_new() {
+    let mut world = settled(1, json!({}));
+    world.edit(
+        json!({ "scaleStrategy": { "podToDelete": ["gone"], "podToInclude": ["stranger"] } }),
+    );
+    let told = |world: &World| {
+        let events = crate::domain::collaset::planner::plan_set(&world.observe()).events;
+        let told = events.into_iter().map(|e| (e.reason, e.message));
+        told.collect::<Vec<_>>()
+    };
+    let events = told(&world);
+    assert_eq!(events[0].0, "DeleteNotAllowed");
+    assert!(events[0].1.starts_with("podToDelete: gone: "), "{events:?}");
+    assert_eq!(events[1].0, "IncludeNotAllowed");
+    assert!(
+        events[1].1.starts_with("podToInclude: stranger: "),
+        "{events:?}"
+    );
+    world.settle();
+    assert_eq!(told(&world), []);
+}
+
+#[test]
+fn new_half_takes_the_place_of_its_origin_when_somebody_says_so() {
+    let mut world = settled(2, json!({}));
+    let name = world.pods.keys().next().unwrap().clone();
+    let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+    labels.insert(keys::TO_REPLACE.into(), "1".into());
+    world.run_until_idle(); // no kubelet: the new half does not become Ready
+    let mut pods = world.pods.values();
+    let half = pods.find(|pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&name));
+    let new = half.unwrap().metadata.name.clone();
+    let note = |world: &mut World, origin: &str| {
+        let annotations = &mut world.pods.get_mut(&new).unwrap().metadata.annotations;
+        annotations.insert(keys::REPLACES.into(), origin.into());
+        world.run_until_idle();
+    };
+    note(&mut world, "another");
+    assert_eq!(world.pods[&name].label(keys::TO_DELETE), None);
+    note(&mut world, &name);
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    world.settle();
+    assert!(world.pods.contains_key(&new) && !world.pods.contains_key(&name));
+    assert_eq!(world.pods[&new].annotation(keys::REPLACES), None);
+}
+
+#[test]
+fn the_cheapest_is_scaled_in_first_and_the_most_important_is_updated_first() {
+    let strategy =
+        json!({ "rollingUpdate": { "byPartition": { "partition": 2 }, "priorityLabel": "order" } });
+    let mut world = settled(3, json!({ "updateStrategy": strategy }));
+    let names: Vec<String> = world.pods.keys().cloned().collect();
+    for (name, order) in names.iter().zip(["5", "7", "6"]) {
+        let metadata = &mut world.pods.get_mut(name).unwrap().metadata;
+        metadata.labels.insert("order".into(), order.into());
+        let cost = order.to_owned();
+        metadata
+            .annotations
+            .insert(keys::DELETION_COST.into(), cost);
+    }
+    world.image("app:2");
+    world.settle();
+    let updated = |name: &String| world.pods[name].spec.containers[0].image == "app:2";
+    assert_eq!(
+        names.iter().map(updated).collect::<Vec<_>>(),
+        [false, true, false]
+    );
+    world.edit(json!({ "replicas": 2 }));
+    world.settle();
+    assert!(!world.pods.contains_key(&names[0]));
+}
+
+#[test]
+fn deletion_of_a_set_names_first_what_needs_somebody() {
+    let mut world = settled(5, json!({}));
+    let now = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(now);
+    let names: Vec<String> = world.pods.keys().cloned().collect();
+    for (index, name) in names.iter().enumerate() {
+        let pod = world.pods.get_mut(name).unwrap();
+        let phase = if index == 3 {
+            Family::PreCheck
+        } else {
+            Family::Preparing
+        };
+        for (family, value) in [
+            (Family::Operating, "1"),
+            (Family::OperationType, "delete"),
+            (phase, "1"),
+        ] {
+            let key = family.key("pod-delete");
+            pod.metadata.labels.insert(key, value.into());
+        }
+    }
+    let traffic = "prot.podopslifecycle.kusionstack.io/traffic";
+    let finalizers = ["example.com/other", traffic].map(str::to_owned);
+    let of = |index: usize| names[index].as_str();
+    let pods = &mut world.pods;
+    pods.get_mut(of(4)).unwrap().metadata.finalizers = finalizers.into();
+    pods.get_mut(of(0)).unwrap().metadata.deletion_timestamp = Some("now".into());
+    world.run_plan();
+    let status = world.set.status.clone().unwrap();
+    let told = status.conditions.iter().find(|c| c.type_ == "Terminating");
+    let expected = format!(
+        "5 Pods left; Pod {} waits to be let off traffic; Pod {} waits until finalizer {traffic} is taken off; Pod {} waits to be \
+         off traffic",
+        of(3),
+        of(4),
+        of(1)
+    );
+    assert_eq!(told.unwrap().message, expected);
+}
+
+#[test]
+fn an_included_pod_of_no_known_revision_is_made_again_as_an_update_does() {
+    for partition in [0, 2] {
+        let rolling = json!({ "byPartition": { "partition": partition } });
+        let mut world = settled(1, json!({ "updateStrategy": { "rollingUpdate": rolling } }));
+        let mut stranger = world.pods.values().next().unwrap().clone();
+        stranger.metadata.name = "stranger".into();
+        stranger.metadata.uid = "stranger".into();
+        stranger.metadata.owner_references.clear();
+        for key in [keys::REVISION, keys::INSTANCE_ID] {
+            stranger.metadata.labels.remove(key);
+        }
+        world.pods.insert("stranger".into(), stranger);
+        world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
+        world.settle();
+        assert_eq!(world.pods.contains_key("stranger"), partition > 0);
+        let told = "Pod stranger is included under instance ID 1; its revision is not known, so it is made again as by an update, \
+            as soon as updateStrategy has it in scope";
+        let included = world.told.iter().any(|(_, message)| message == told);
+        assert!(included, "{:?}", world.told);
+    }
+}

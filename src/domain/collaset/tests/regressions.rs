@@ -1,0 +1,594 @@
+//! What the walks found, one case each.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::reconcile::{one_claim, settled};
+use super::world::{Kubelet, World, WriteKind};
+use crate::api::collaset::CollaSetCondition;
+use crate::api::keys::{self, Family};
+use crate::domain::collaset::planner::plan_set;
+
+fn condition(world: &World, type_: &str) -> CollaSetCondition {
+    let status = world.set.status.clone().unwrap();
+    let mut conditions = status.conditions.into_iter();
+    conditions.find(|c| c.type_ == type_).unwrap()
+}
+
+#[test]
+fn conditions_are_not_true_while_pods_are_scaled_or_updated() {
+    let mut world = settled(2, json!({}));
+    let reason = |world: &World, type_: &str| {
+        let condition = condition(world, type_);
+        (condition.status, condition.reason)
+    };
+    let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
+    world.edit(json!({ "replicas": 3 }));
+    world.run_plan();
+    assert_eq!(reason(&world, "Scale"), is("False", "Scaling"));
+    assert_eq!(reason(&world, "Update"), is("True", "Updated"));
+    world.settle();
+    world.image("app:2");
+    world.run_plan();
+    assert_eq!(reason(&world, "Scale"), is("True", "Scaled"));
+    assert_eq!(reason(&world, "Update"), is("False", "Updating"));
+    world.settle();
+    assert_eq!(reason(&world, "Update"), is("True", "Updated"));
+}
+
+fn name_of(world: &World, id: i64) -> String {
+    world.members()[&id].metadata.name.clone()
+}
+
+fn label(world: &mut World, name: &str, key: &str, value: Option<&str>) {
+    let labels = &mut world.pods.get_mut(name).unwrap().metadata.labels;
+    match value {
+        Some(value) => labels.insert(key.to_owned(), value.to_owned()),
+        None => labels.remove(key),
+    };
+}
+
+fn is_available(world: &World, name: &str) -> bool {
+    world.pods[name].is_available()
+}
+
+#[test]
+fn pod_that_loses_its_id_gets_it_back_and_no_double() {
+    let mut world = settled(3, json!({}));
+    let name = name_of(&world, 1);
+    label(&mut world, &name, keys::INSTANCE_ID, None);
+    world.run_until_idle();
+    assert_eq!(world.pods.len(), 3);
+    assert_eq!(name_of(&world, 1), name);
+}
+
+#[test]
+fn pod_without_an_id_holds_it_while_its_label_is_refused() {
+    let mut world = settled(3, json!({}));
+    let name = name_of(&world, 1);
+    label(&mut world, &name, keys::INSTANCE_ID, None);
+    let uid = world.pods[&name].metadata.uid.clone();
+    world.troubles.stubborn.insert(uid);
+    world.settle();
+    assert_eq!(world.pods.len(), 3);
+    world.edit(json!({ "replicas": 4 }));
+    world.settle();
+    assert_eq!(world.pods.len(), 4);
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert_eq!(world.ids(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn new_half_of_a_pod_that_is_scaled_in_is_not_made_again() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = World::on_plane(1, replace);
+    world.settle();
+    let uid = world.pods.values().next().unwrap().metadata.uid.clone();
+    let slow = Kubelet {
+        is_slow: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(uid, slow);
+    world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
+    for _ in 0..3 {
+        world.run_plan();
+    }
+    assert_eq!(world.pods.len(), 2);
+    for _ in 0..8 {
+        world.set_mask_bits(u8::MAX);
+    }
+    world.edit(json!({ "replicas": 0 }));
+    let mut seen = BTreeSet::new();
+    for _ in 0..60 {
+        world.run_plan();
+        world.set_mask_bits(u8::MAX);
+        seen.extend(world.pods.keys().cloned());
+    }
+    assert_eq!(seen.len(), 2, "the new half goes and stays away");
+}
+
+#[test]
+fn refused_exclusion_holds_up_nothing_else() {
+    let mut world = settled(2, json!({}));
+    let name = name_of(&world, 0);
+    label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
+    let uid = world.pods[&name].metadata.uid.clone();
+    world.troubles.stubborn.insert(uid);
+    world.edit(json!({ "replicas": 3 }));
+    world.settle();
+    assert_eq!(world.pods.len(), 4, "beside the one that is to leave");
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert!(world.pods[&name].controller().is_none());
+    assert_eq!(world.members().len(), 3);
+}
+
+#[test]
+fn pod_that_the_selector_lost_and_that_stays_holds_up_nothing() {
+    let mut world = settled(2, one_claim());
+    let name = name_of(&world, 0);
+    label(&mut world, &name, "app", Some("debug"));
+    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.edit(json!({ "replicas": 3 }));
+    world.settle();
+    let others = world.members().len() - 1;
+    assert_eq!(others, 2, "its ID waits for its claim");
+    world.troubles.refused.clear();
+    world.settle();
+    assert!(world.pods[&name].controller().is_none());
+    assert_eq!(world.members().len(), 3);
+}
+
+#[test]
+fn claims_leave_before_their_pod() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    let claim = world.pods[&name].spec.pvcs[0].clone();
+    world.troubles.refused.insert(WriteKind::ClaimChange);
+    label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
+    world.settle();
+    assert!(world.pods[&name].controller().is_some());
+    world.troubles.refused.clear();
+    world.settle();
+    assert!(world.pods[&name].controller().is_none());
+    let labels = &world.claims[&claim].labels;
+    assert!(world.claims[&claim].controller.is_none() && labels.contains_key(keys::ORPHANED));
+}
+
+#[test]
+fn claims_of_an_exclusion_that_is_taken_back_return() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    let before = world.claims.clone();
+    label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
+    world.run_plan();
+    label(&mut world, &name, keys::TO_EXCLUDE, None);
+    world.settle();
+    assert!(world.pods[&name].controller().is_some());
+    assert_eq!(world.claims, before);
+    // As do those that somebody else took from the set.
+    let claim = world.claims.values_mut().next().unwrap();
+    claim.controller = None;
+    claim.labels.insert(keys::ORPHANED.into(), "true".into());
+    world.settle();
+    assert_eq!(world.claims, before);
+}
+
+#[test]
+fn orphan_enters_after_its_claims() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    let before = world.claims.clone();
+    world
+        .pods
+        .get_mut(&name)
+        .unwrap()
+        .metadata
+        .owner_references
+        .clear();
+    for claim in world.claims.values_mut() {
+        claim.controller = None;
+    }
+    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.settle();
+    assert!(world.pods.len() == 1 && world.pods[&name].controller().is_none());
+    label(&mut world, &name, keys::INSTANCE_ID, Some("7"));
+    world.troubles.refused.clear();
+    world.settle();
+    let id = world.members().into_keys().next().unwrap().to_string();
+    let claims: Vec<_> = world
+        .claims
+        .values()
+        .map(|c| &c.labels[keys::INSTANCE_ID])
+        .collect();
+    assert!(claims.contains(&&id), "{id} of {claims:?}");
+    assert_eq!(world.claims.len(), before.len());
+}
+
+#[test]
+fn replacement_taken_back_by_hand_does_not_block_the_update() {
+    let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
+    let mut world = settled(2, json!({ "updateStrategy": strategy }));
+    world.image("app:2");
+    world.run_plan();
+    for pod in world.pods.values_mut() {
+        pod.metadata.labels.remove(keys::TO_REPLACE);
+    }
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 2]);
+}
+
+#[test]
+fn every_pod_that_hangs_is_named() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    let one = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    world.edit(json!({ "updateStrategy": one }));
+    world.image("app:2");
+    world.settle();
+    // Of an older revision, and it hangs too.
+    world.troubles.unpullable.insert("app:3".into());
+    world.image("app:3");
+    world.settle();
+    world.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
+    world.settle();
+    let message = condition(&world, "Ready").message;
+    for name in world.pods.keys() {
+        assert!(message.contains(name), "{name}: {message}");
+    }
+}
+
+#[test]
+fn pod_off_traffic_that_waits_for_its_delay_is_named() {
+    let strategy = json!({ "operationDelaySeconds": 3600 });
+    let mut world = settled(1, json!({ "updateStrategy": strategy }));
+    let name = name_of(&world, 0);
+    world.image("app:2");
+    for _ in 0..4 {
+        world.run_plan();
+        world.step_surroundings();
+    }
+    assert!(!is_available(&world, &name));
+    world.run_plan();
+    let message = condition(&world, "Ready").message;
+    let told = format!("Pod {name} is off traffic until its operationDelaySeconds (3600) are over");
+    assert!(message.contains(&told), "{message}");
+}
+
+#[test]
+fn what_holds_the_next_write_of_a_pod_off_traffic_is_told() {
+    let mut world = settled(1, json!({}));
+    let name = name_of(&world, 0);
+    world.image("app:2");
+    while is_available(&world, &name) {
+        world.run_plan();
+        world.step_surroundings();
+    }
+    let mut observed = world.observe();
+    let uid = world.pods[&name].metadata.uid.clone();
+    let held = "rule a of PodTransitionRule web is full";
+    observed.refused.held.insert(uid, held.to_owned());
+    let status = plan_set(&observed).status.unwrap();
+    let mut ready = status.conditions.iter().filter(|c| c.type_ == "Ready");
+    let message = &ready.next().unwrap().message;
+    let told = format!("Pod {name} is off traffic, and its next write is held: {held}");
+    assert!(message.contains(&told), "{message}");
+}
+
+#[test]
+fn image_that_the_kubelet_never_left_is_come_back_to() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    let name = name_of(&world, 0);
+    let lost = Kubelet {
+        is_lost: true,
+        ..Kubelet::default()
+    };
+    let uid = world.pods[&name].metadata.uid.clone();
+    world.kubelets.insert(uid, lost);
+    world.image("app:2");
+    world.run_rounds(10);
+    world.orphan_set();
+    world.recreate_set();
+    for image in ["app:3", "app:1"] {
+        world.image(image);
+        world.run_rounds(20);
+        assert_eq!(world.images(), [image]);
+    }
+    world.kubelets.clear();
+    world.run_rounds(20);
+    assert_eq!(condition(&world, "Ready").reason, "AsWanted");
+}
+
+#[test]
+fn what_an_orphaning_deletion_waits_for_is_named() {
+    let mut world = World::on_plane(1, one_claim());
+    world.settle();
+    let pod = name_of(&world, 0);
+    let claim = world.pods[&pod].spec.pvcs[0].clone();
+    let revision = world.set.status.as_ref().unwrap().updated_revision.clone();
+    world.delete_set(true);
+    world.run_plan();
+    let told = condition(&world, "Terminating");
+    assert_eq!(
+        (&*told.status, &*told.reason),
+        ("False", "ReclaimingTargetsDeletion")
+    );
+    let waits =
+        "the garbage collector is to take the owner off what stays, and then the finalizer orphan";
+    assert_eq!(
+        told.message,
+        format!(
+            "{waits}; Pods {pod}; PersistentVolumeClaims {claim}; ControllerRevisions {revision}"
+        )
+    );
+    let pod = world.pods.get_mut(&pod).unwrap();
+    pod.metadata.owner_references = Vec::new().into();
+    world.claims.get_mut(&claim).unwrap().controller = None;
+    world.run_plan();
+    let message = condition(&world, "Terminating").message;
+    assert_eq!(message, format!("{waits}; ControllerRevisions {revision}"));
+}
+
+#[test]
+fn stranger_that_mounts_a_claim_of_nobody_is_named() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    world
+        .pods
+        .get_mut(&name)
+        .unwrap()
+        .metadata
+        .owner_references
+        .clear();
+    world.claims.values_mut().next().unwrap().controller = None;
+    label(&mut world, &name, "app", Some("debug"));
+    world.settle();
+    let message = condition(&world, "Ready").message;
+    assert!(
+        message.contains(&format!("waiting for Pod {name}")),
+        "{message}"
+    );
+}
+
+#[test]
+fn excluded_pod_is_let_go_by_the_operation_in_the_same_write() {
+    let mut world = settled(
+        2,
+        json!({ "updateStrategy": { "operationDelaySeconds": 3600 } }),
+    );
+    let name = name_of(&world, 0);
+    world.image("app:2");
+    world.run_plan();
+    label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
+    world.run_plan();
+    let pod = &world.pods[&name];
+    assert!(pod.controller().is_none());
+    let undo = Family::UndoOperationType.key("collaset");
+    assert_eq!(pod.label(&undo), Some("update"));
+}
+
+#[test]
+fn operation_under_the_id_of_the_set_that_is_not_its_own_is_cancelled() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = name_of(&world, 0);
+    world.write_pod(&name, |pod| {
+        for (family, value) in [(Family::Operating, "1"), (Family::OperationType, "other")] {
+            pod.metadata
+                .labels
+                .insert(family.key("collaset"), value.into());
+        }
+    });
+    for _ in 0..4 {
+        world.set_mask_bits(u8::MAX);
+    }
+    assert!(!is_available(&world, &name));
+    world.settle();
+    assert!(is_available(&world, &name));
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
+fn pod_adopted_in_the_middle_of_an_update_that_is_rolled_back_returns() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    let name = name_of(&world, 0);
+    world.image("app:2");
+    while world.pods[&name].spec.containers[0].image == "app:1" {
+        world.set_mask_bits(u8::MAX);
+        world.run_plan();
+    }
+    // What the set noted of the update goes with it; its container has not restarted yet.
+    world.write_pod(&name, |pod| {
+        pod.metadata.owner_references.clear();
+        pod.metadata.annotations.remove(keys::LAST_POD_STATUS);
+        let undo = Family::UndoOperationType.key("collaset");
+        pod.metadata.labels.insert(undo, "update".into());
+    });
+    let uid = world.pods[&name].metadata.uid.clone();
+    let slow = Kubelet {
+        is_slow: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(uid, slow);
+    world.image("app:1");
+    world.settle();
+    assert_eq!(world.pods[&name].spec.containers[0].image, "app:1");
+    world.kubelets.clear();
+    world.settle();
+    assert!(is_available(&world, &name));
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
+fn double_that_hangs_in_its_scale_in_is_named() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let names = [0, 1].map(|id| name_of(&world, id));
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToDelete": [names[1]] } }));
+    world.run_plan();
+    world.set_mask_bits(u8::MAX);
+    world.troubles.holds = true;
+    world.write_pod(&names[1], |pod| {
+        let labels = &mut pod.metadata.labels;
+        labels.insert(keys::INSTANCE_ID.into(), "0".into());
+    });
+    world.settle();
+    let message = condition(&world, "Ready").message;
+    assert!(message.contains(&names[1]), "{message}");
+}
+
+#[test]
+fn change_that_is_taken_back_right_after_a_restart_ends() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    world.image("app:2");
+    // Changed, and its container runs anew: what it was before stays noted until it is ready.
+    for _ in 0..20 {
+        world.run_plan();
+        world.set_mask_bits(u8::MAX);
+        let pod = world.pods.values().next().unwrap();
+        if pod.annotation(keys::LAST_POD_STATUS).is_none()
+            && pod.spec.containers[0].image == "app:2"
+        {
+            break;
+        }
+    }
+    let pod = world.pods.values().next().unwrap();
+    assert!(!pod.is_available() && pod.annotation(keys::AWAITS_RESTART).is_some());
+    let is_changed = |world: &World, image: &str| {
+        let pod = world.pods.values().next().unwrap();
+        pod.spec.containers[0].image == image
+    };
+    world.image("app:1");
+    while !is_changed(&world, "app:1") {
+        assert!(world.run_plan());
+    }
+    world.image("app:2");
+    world.settle();
+    assert!(is_changed(&world, "app:2"));
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
+fn new_half_whose_origin_is_another_pod_of_the_name_counts() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = World::on_plane(3, naming);
+    world.settle();
+    // The pool knows of no pair: the label is left of one whose origin was another Pod of the name.
+    label(
+        &mut world,
+        "web-2",
+        keys::REPLACE_PAIR_ORIGIN_NAME,
+        Some("web-1"),
+    );
+    world.edit(json!({ "replicas": 2 }));
+    world.run_plan();
+    let scale = condition(&world, "Scale");
+    assert_eq!(scale.status, "False", "one of three is to go: {scale:?}");
+    world.settle();
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
+fn pod_that_is_deleted_by_a_name_that_persists_is_deleted_once() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(3, naming);
+    let uid = |world: &World| world.pods["web-2"].metadata.uid.clone();
+    let before = uid(&world);
+    world.troubles.refused.insert(WriteKind::Pool);
+    world.edit(json!({ "scaleStrategy": { "podToDelete": ["web-2"] } }));
+    world.settle();
+    assert_eq!(
+        uid(&world),
+        before,
+        "that it is to be can't be written down"
+    );
+    let told = condition(&world, "Ready");
+    assert_eq!(told.status, "False");
+    assert!(
+        told.message.contains("ResourceContext web: refused"),
+        "{told:?}"
+    );
+    world.troubles.refused.clear();
+    world.settle();
+    assert_ne!(uid(&world), before);
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
+fn names_that_are_taken_hold_up_no_other_pod() {
+    let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = World::on_plane(0, sequence);
+    world.settle();
+    for n in 0..5 {
+        let name = format!("web-{n}");
+        let alien = json!({
+            "metadata": { "name": name, "namespace": "shop", "uid": name, "creationTimestamp": "1" },
+            "spec": { "containers": [{ "name": "app", "image": "a:1" }] },
+        });
+        world
+            .pods
+            .insert(name, serde_json::from_value(alien).unwrap());
+    }
+    world.edit(json!({ "replicas": 8 }));
+    world.settle();
+    assert_eq!(world.ids(), [5, 6, 7]);
+}
+
+#[test]
+fn failed_pod_that_is_to_be_excluded_leaves_with_its_logs() {
+    let mut world = settled(2, one_claim());
+    let name = world.pods.keys().next().unwrap().clone();
+    let claim = world.pods[&name].spec.pvcs[0].clone();
+    world.pods.get_mut(&name).unwrap().status.phase = "Failed".into();
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+    assert_eq!(world.claims[&claim].controller, None);
+    assert_eq!(world.members().len(), 2);
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
+fn no_pod_is_made_on_claims_that_leave_with_a_failed_one() {
+    let mut spec = one_claim();
+    let mut other = spec["volumeClaimTemplates"][0].clone();
+    other["metadata"]["name"] = json!("logs");
+    let templates = spec["volumeClaimTemplates"].as_array_mut().unwrap();
+    templates.push(other);
+    let mut world = settled(2, spec);
+    let name = world.pods.keys().next().unwrap().clone();
+    let claims = world.pods[&name].spec.pvcs.clone();
+    world.troubles.stubborn.insert(claims[1].clone());
+    world.pods.get_mut(&name).unwrap().status.phase = "Failed".into();
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    let mounts = |world: &World, claim| {
+        let pods = world.pods.values();
+        pods.filter(|pod| pod.spec.pvcs.contains(claim)).count()
+    };
+    assert!(claims.iter().all(|claim| mounts(&world, claim) == 1));
+    assert!(world.owns(&world.pods[&name]));
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert!(claims.iter().all(|claim| mounts(&world, claim) == 1));
+    assert!(!world.owns(&world.pods[&name]));
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
+fn failed_pod_whose_name_persists_is_made_again_and_that_is_told() {
+    let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(2, sequence);
+    let uid = world.pods["web-0"].metadata.uid.clone();
+    world.pods.get_mut("web-0").unwrap().status.phase = "Failed".into();
+    world.edit(json!({ "scaleStrategy": { "podToExclude": ["web-0"] } }));
+    world.settle();
+    assert_ne!(world.pods["web-0"].metadata.uid, uid);
+    assert!(world.told.iter().any(|(r, _)| *r == "ExcludeNotAllowed"));
+}

@@ -1,0 +1,363 @@
+//! Pods that were told to go while a rule holds them: the word is taken back with its reason.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::reconcile::{condition, one_claim};
+use super::world::{Kubelet, World};
+use crate::api::keys;
+use crate::domain::grace_delete;
+use crate::domain::pod::Pod;
+
+fn is_available(world: &World, name: &str) -> bool {
+    world.pods.get(name).is_some_and(|pod| pod.is_available())
+}
+
+/// A set whose first Pod is told to go and waits for a rule.
+fn held_from_deletion() -> (World, String) {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    world.troubles.holds = true;
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
+    world.settle();
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    (world, name)
+}
+
+#[test]
+fn set_is_not_ready_while_a_pod_is_to_be_deleted_and_says_what_it_waits_for() {
+    let (mut world, name) = held_from_deletion();
+    let uid = world.pods[&name].metadata.uid.clone();
+    let rules = ["PodTransitionRule a", "rule b of PodTransitionRule c: no"];
+    world.held.insert(uid, rules.map(String::from).to_vec());
+    world.settle();
+    let (ready, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*ready, &*reason), ("False", "Deleting"));
+    let told = format!(
+        "Pod {name} is to be deleted and waits for PodTransitionRule a, and for rule b of PodTransitionRule c: no"
+    );
+    assert!(message.contains(&told), "{message}");
+}
+
+#[test]
+fn deletion_by_name_is_taken_back_with_the_name() {
+    let (mut world, name) = held_from_deletion();
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [] }, "paused": true }));
+    world.settle();
+    world.troubles.holds = false;
+    world.settle();
+    assert!(world.pods.contains_key(&name));
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    assert!(world.pods.contains_key(&name));
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
+fn deletion_that_a_user_asked_for_is_nobody_elses_to_take_back() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    world.troubles.holds = true;
+    world.write_pod(&name, |pod| {
+        let time = "1700000000000000000".to_owned();
+        pod.metadata.labels.insert(keys::TO_DELETE.into(), time);
+    });
+    world.settle();
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    assert_eq!(condition(&world, "Ready").1, "Deleting");
+    world.troubles.holds = false;
+    world.settle();
+    assert!(!world.pods.contains_key(&name));
+}
+
+#[test]
+fn pod_that_is_to_be_excluded_and_no_longer_deleted_leaves() {
+    let (mut world, name) = held_from_deletion();
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [], "podToExclude": [name] } }));
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+}
+
+/// Origins wait for a rule, and the new halves serve.
+fn held_replacement() -> (World, Vec<String>) {
+    held_replacement_of(json!({}))
+}
+
+fn held_replacement_of(mut spec: Value) -> (World, Vec<String>) {
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let origins: Vec<String> = world.pods.keys().cloned().collect();
+    world.troubles.holds = true;
+    world.image("app:2");
+    world.settle();
+    let told = |name: &String| world.pods[name].label(keys::TO_DELETE).is_some();
+    assert!(origins.iter().all(told));
+    (world, origins)
+}
+
+#[test]
+fn aborted_replacement_goes_back_although_a_rule_holds_the_origins() {
+    for abort in [true, false] {
+        let (mut world, origins) = held_replacement();
+        match abort {
+            true => world.command("abort"),
+            false => world.image("app:1"),
+        }
+        world.settle();
+        world.troubles.holds = false;
+        world.settle();
+        assert!(origins.iter().all(|name| is_available(&world, name)));
+        assert_eq!(world.images(), ["app:1"; 2]);
+    }
+}
+
+#[test]
+fn origin_stays_while_the_pod_that_takes_its_place_is_down() {
+    let (mut world, origins) = held_replacement();
+    let halves = world
+        .pods
+        .values_mut()
+        .filter(|pod| !origins.contains(&pod.metadata.name));
+    let mut uids = Vec::new();
+    for half in halves {
+        half.status.conditions.retain(|c| c.type_ != "Ready");
+        half.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+        uids.push(half.metadata.uid.clone());
+    }
+    for uid in uids {
+        let slow = Kubelet {
+            is_slow: true,
+            ..Kubelet::default()
+        };
+        world.kubelets.insert(uid, slow);
+    }
+    world.settle();
+    world.troubles.holds = false;
+    world.settle();
+    assert!(origins.iter().all(|name| is_available(&world, name)));
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 2]);
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+/// Takes a Pod out of the set, as `kubectl label --overwrite` does.
+fn quarantine(world: &mut World, name: &str) {
+    let app = |pod: &mut Pod| pod.metadata.labels.insert("app".into(), "debug".into());
+    assert!(world.write_pod(name, |pod| {
+        app(pod);
+    }));
+    world.settle();
+    assert!(!world.owns(&world.pods[name]));
+}
+
+#[test]
+fn pod_that_is_taken_out_by_its_labels_is_no_longer_deleted() {
+    let (mut world, name) = held_from_deletion();
+    quarantine(&mut world, &name);
+    assert_eq!(world.pods[&name].annotation(keys::SENT_AWAY), None);
+    let (mut other, origins) = held_replacement();
+    quarantine(&mut other, &origins[0]);
+    for (mut world, name) in [(world, &name), (other, &origins[0])] {
+        world.troubles.holds = false;
+        world.settle();
+        assert!(is_available(&world, name));
+    }
+}
+
+#[test]
+fn orphans_of_a_deleted_set_are_no_longer_told_to_go() {
+    let (mut world, name) = held_from_deletion();
+    world.delete_set(true);
+    for _ in 0..20 {
+        world.run_plan();
+        world.set_mask_bits(u8::MAX);
+    }
+    assert!(world.gone);
+    world.troubles.holds = false;
+    for _ in 0..20 {
+        world.set_mask_bits(u8::MAX);
+    }
+    assert!(is_available(&world, &name));
+    assert_eq!(world.pods.len(), 3);
+}
+
+/// Deletes a Pod as a user does under GraceDelete.
+fn kubectl_delete(world: &mut World, name: &str) {
+    let request = grace_delete::deletion_request_metadata(
+        &world.pods[name],
+        &Default::default(),
+        world.now(),
+    )
+    .unwrap();
+    world.write_pod(name, |pod| {
+        let metadata = &mut pod.metadata;
+        let merge = |into: &mut BTreeMap<String, String>, field: &str| {
+            for (key, value) in request[field].as_object().into_iter().flatten() {
+                into.insert(key.clone(), value.as_str().unwrap().to_owned());
+            }
+        };
+        merge(&mut metadata.labels, "labels");
+        merge(&mut metadata.annotations, "annotations");
+    });
+}
+
+#[test]
+fn deletion_by_a_user_outlasts_the_word_of_the_set() {
+    let (mut world, name) = held_from_deletion();
+    kubectl_delete(&mut world, &name);
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [] } }));
+    world.settle();
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    world.troubles.holds = false;
+    world.settle();
+    assert!(!world.pods.contains_key(&name));
+}
+
+#[test]
+fn deletion_that_a_user_took_back_before_does_not_bind_the_set() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    world.troubles.holds = true;
+    kubectl_delete(&mut world, &name);
+    world.settle();
+    world.write_pod(&name, |pod| {
+        pod.metadata.labels.remove(keys::TO_DELETE);
+    });
+    world.settle();
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
+    world.settle();
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [] } }));
+    world.settle();
+    assert_eq!(world.pods[&name].label(keys::TO_DELETE), None);
+}
+
+/// Has a Pod excluded, by its label or by its name.
+fn exclude(world: &mut World, name: &str, by_label: bool) {
+    if by_label {
+        world.write_pod(name, |pod| {
+            let labels = &mut pod.metadata.labels;
+            labels.insert(keys::TO_EXCLUDE.into(), "true".into());
+        });
+    } else {
+        world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    }
+    world.settle();
+}
+
+/// The Pod is out of the set and serves, and the rollout has ended without it.
+fn has_left_alive(world: &World, name: &str) {
+    assert!(is_available(world, name));
+    let pod = &world.pods[name];
+    assert!(!world.owns(pod));
+    let words = [keys::TO_DELETE, keys::TO_REPLACE, keys::REPLACE_PAIR_NEW_ID];
+    assert!(words.iter().all(|key| pod.label(key).is_none()), "{pod:?}");
+    assert_eq!(world.images(), ["app:2"; 2]);
+    assert_eq!(world.pods.len(), 3);
+    assert_eq!(condition(world, "Ready").0, "True");
+}
+
+#[test]
+fn origin_that_is_to_be_excluded_stays_alive_and_its_new_pod_takes_its_place() {
+    for spec in [json!({}), one_claim()] {
+        for by_label in [false, true] {
+            let (mut world, origins) = held_replacement_of(spec.clone());
+            exclude(&mut world, &origins[0], by_label);
+            assert!(!world.owns(&world.pods[&origins[0]]), "a rule holds it");
+            world.troubles.holds = false;
+            world.settle();
+            has_left_alive(&world, &origins[0]);
+        }
+    }
+}
+
+#[test]
+fn origin_that_was_to_be_excluded_before_leaves_once_its_new_pod_serves() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = World::on_plane(2, replace);
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.settle();
+    exclude(&mut world, &name, false);
+    assert!(world.owns(&world.pods[&name]), "its pair is open");
+    world.troubles.unpullable.clear();
+    world.settle();
+    has_left_alive(&world, &name);
+}
+
+#[test]
+fn exclusion_of_a_new_half_waits_for_its_pair_and_is_told() {
+    let (mut world, origins) = held_replacement();
+    let mut pods = world.pods.values();
+    let half = pods.find(|pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origins[0]));
+    let half = half.unwrap().metadata.name.clone();
+    world.told.clear();
+    exclude(&mut world, &half, false);
+    assert!(world.owns(&world.pods[&half]), "its pair is open");
+    let told = format!(
+        "Pod {half} is excluded once it has taken the place of Pod {}",
+        origins[0]
+    );
+    let message = condition(&world, "Ready").2;
+    assert!(message.contains(&told), "{message}");
+    assert!(world.told.contains(&("ExcludeLater", told)));
+    world.troubles.holds = false;
+    world.settle();
+    has_left_alive(&world, &half);
+}
+
+#[test]
+fn exclusion_of_an_origin_that_is_refused_keeps_its_pair_as_it_is() {
+    let (mut world, origins) = held_replacement();
+    let uid = world.pods[&origins[0]].metadata.uid.clone();
+    world.troubles.stubborn.insert(uid);
+    exclude(&mut world, &origins[0], false);
+    assert!(world.owns(&world.pods[&origins[0]]));
+    let is_half = |pod: &&Pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origins[0]);
+    assert_eq!(world.pods.values().filter(is_half).count(), 1);
+    world.troubles.stubborn.clear();
+    world.wait(100);
+    world.settle();
+    world.troubles.holds = false;
+    world.settle();
+    has_left_alive(&world, &origins[0]);
+}
+
+#[test]
+fn new_half_to_exclude_is_named_while_it_is_stuck_and_when_it_goes_after_all() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = World::on_plane(1, replace);
+    world.settle();
+    let origin = world.pods.keys().next().unwrap().clone();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.settle();
+    let half = world.pods.keys().find(|name| **name != origin);
+    let half = half.unwrap().clone();
+    exclude(&mut world, &half, false);
+    let later = format!("Pod {half} is excluded once it has taken the place of Pod {origin}");
+    let (_, reason, message) = condition(&world, "Ready");
+    assert_eq!(reason, "UpdateFailed");
+    assert!(message.contains(&later), "{message}");
+    assert!(world.told.contains(&("ExcludeLater", later)));
+    world.told.clear();
+    world.image("app:3");
+    world.settle();
+    assert!(!world.pods.contains_key(&half));
+    let told = world
+        .told
+        .iter()
+        .filter(|(reason, _)| *reason == "ExcludeNotAllowed");
+    let told: Vec<_> = told
+        .filter(|(_, message)| message.contains(&half))
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+}

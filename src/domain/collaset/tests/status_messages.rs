@@ -1,0 +1,133 @@
+//! What Events and conditions say is so, whatever the API server refuses.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::reconcile::{condition, one_claim, settled};
+use super::world::{World, WriteKind};
+
+fn recreate() -> serde_json::Value {
+    json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } })
+}
+
+/// Lets everybody do what they do for a while.
+fn rounds(world: &mut World) {
+    for _ in 0..20 {
+        world.run_plan();
+        world.step_surroundings();
+    }
+}
+
+fn told<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
+    let told = world.told.iter().filter(|(r, _)| *r == reason);
+    told.map(|(_, message)| message.as_str()).collect()
+}
+
+#[test]
+fn scale_in_is_told_once_the_pod_is_deleted() {
+    let mut world = settled(2, json!({}));
+    world.troubles.refused.insert(WriteKind::PodDeletion);
+    world.edit(json!({ "replicas": 1 }));
+    rounds(&mut world);
+    assert_eq!(told(&world, "TargetDeleted"), [""; 0]);
+    let begun = told(&world, "BeginScaleInLifecycle");
+    assert!(begun[0].starts_with("to be scaled in: web-"), "{begun:?}");
+    world.troubles.refused.clear();
+    world.settle();
+    let ended = told(&world, "TargetDeleted");
+    assert!(ended[0].ends_with("is scaled in"), "{ended:?}");
+}
+
+#[test]
+fn end_of_a_failed_pod_is_told_once_it_is_deleted() {
+    let mut world = settled(2, json!({}));
+    world.troubles.refused.insert(WriteKind::PodDeletion);
+    let pod = world.pods.values_mut().next().unwrap();
+    pod.status.phase = "Failed".into();
+    rounds(&mut world);
+    assert_eq!(told(&world, "TargetDeleted"), [""; 0]);
+    world.troubles.refused.clear();
+    world.settle();
+    let ended = told(&world, "TargetDeleted");
+    assert!(ended[0].ends_with("was Failed and is deleted"), "{ended:?}");
+}
+
+#[test]
+fn replacement_is_told_as_what_is_to_come_once_it_is_noted() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = settled(1, replace);
+    world.troubles.refused.insert(WriteKind::PodPatch);
+    world.image("app:2");
+    rounds(&mut world);
+    assert_eq!(told(&world, "ReplaceUpdateTarget"), [""; 0]);
+    world.troubles.refused.clear();
+    world.settle();
+    let begun = told(&world, "ReplaceUpdateTarget");
+    let words = "is to be replaced by a Pod of revision web-";
+    assert!(begun[0].contains(words), "{begun:?}");
+}
+
+#[test]
+fn refusal_tells_in_ready_how_many_pods_are_down_and_why_the_first_is() {
+    let mut world = settled(3, recreate());
+    world.troubles.refused.insert(WriteKind::PodDeletion);
+    world.image("app:2");
+    rounds(&mut world);
+    let down = "Pods are not available";
+    for type_ in ["Ready", "Update"] {
+        let (_, reason, message) = condition(&world, type_);
+        assert_eq!(reason, "UpdateFailed");
+        assert!(!message.contains(down), "all serve: {message}");
+    }
+    let names: Vec<_> = world.pods.keys().cloned().collect();
+    for name in &names {
+        let pod = world.pods.get_mut(name).unwrap();
+        pod.status.conditions.retain(|c| c.type_ != "Ready");
+        let available = crate::api::keys::SERVICE_AVAILABLE;
+        pod.metadata.labels.remove(available);
+    }
+    world.run_plan();
+    world.run_plan();
+    let (_, reason, message) = condition(&world, "Ready");
+    assert_eq!(reason, "UpdateFailed");
+    let first = &world.members()[&0].metadata.name;
+    let told = format!("; 3 of 3 {down}: Pod {first} is not Ready");
+    assert!(message.ends_with(&told), "{message}");
+    assert!(!condition(&world, "Update").2.contains(down));
+}
+
+#[test]
+fn set_that_is_deleted_keeps_nothing_of_what_it_was_scaled_and_updated_to() {
+    let mut world = settled(3, json!({ "progressDeadlineSeconds": 30 }));
+    world.troubles.refused.insert(WriteKind::PodCreation);
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.edit(json!({ "replicas": 5 }));
+    rounds(&mut world);
+    world.advance_time(100);
+    rounds(&mut world);
+    let of = |types: &[&str]| types.iter().map(ToString::to_string).collect();
+    let types = |world: &World| {
+        let status = world.set.status.clone().unwrap();
+        let types = status.conditions.into_iter().map(|c| c.type_);
+        types.collect::<BTreeSet<_>>()
+    };
+    assert_eq!(types(&world), of(&["Ready", "Scale", "Stalled", "Update"]));
+    let now = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(now);
+    world.run_plan();
+    assert_eq!(types(&world), of(&["Ready", "Terminating"]));
+}
+
+#[test]
+fn refused_deletion_of_a_claim_fails_the_scale_in() {
+    let mut world = settled(2, one_claim());
+    world.troubles.refused.insert(WriteKind::ClaimDeletion);
+    world.edit(json!({ "replicas": 1 }));
+    rounds(&mut world);
+    assert_eq!(condition(&world, "Scale").1, "ScaleInFailed");
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(condition(&world, "Scale").1, "Scaled");
+}

@@ -1,0 +1,832 @@
+//! What the status of a set and `operating why` say of a Pod that waits: both name the cause.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::reconcile::{condition, settled};
+use super::world::{Kubelet, World};
+use crate::api::keys::{self, Family};
+use crate::domain::collaset::SetOperation;
+use crate::domain::collaset::planner::plan_set;
+use crate::domain::collaset::status::condition_time;
+use crate::domain::diagnosis::pod_context::not_running_cause;
+use crate::domain::diagnosis::{Diagnosis, ObservedPod, PodContext, PodController, diagnose};
+
+const RULE: &str = "rule sessions of PodTransitionRule web: endpoint says no";
+
+/// What `operating why` says of a Pod of the set, under no rule.
+fn why(world: &World, name: &str) -> Diagnosis {
+    let pods = world.pods.values().cloned().map(Arc::new);
+    diagnose(&ObservedPod {
+        pod: Arc::new(world.pods[name].clone()),
+        rules: Vec::new(),
+        pods: pods.collect(),
+        controller: Some(PodController::CollaSet(Arc::new(world.set.clone()))),
+        jobs: Vec::new(),
+        around: PodContext::default(),
+        notes: Vec::new(),
+        now: condition_time(world.now()),
+    })
+}
+
+/// The remark of `operating why` on what the set does with a Pod.
+fn remark(world: &World, name: &str) -> String {
+    why(world, name).owner.unwrap().remark.unwrap_or_default()
+}
+
+fn names(world: &World) -> Vec<String> {
+    world.pods.keys().cloned().collect()
+}
+
+fn with_image(world: &World, image: &str) -> String {
+    let mut pods = world.pods.values();
+    let pod = pods.find(|pod| pod.spec.containers[0].image == image);
+    pod.unwrap().metadata.name.clone()
+}
+
+fn label(world: &mut World, name: &str, key: &str, value: &str) {
+    let (key, value) = (key.to_owned(), value.to_owned());
+    let write = |pod: &mut crate::domain::pod::Pod| {
+        pod.metadata.labels.insert(key, value);
+    };
+    assert!(world.write_pod(name, write));
+}
+
+/// Has a Pod lose Ready for good.
+pub fn take_down(world: &mut World, name: &str) {
+    let pod = world.pods.get_mut(name).unwrap();
+    let uid = pod.metadata.uid.clone();
+    let mut conditions = pod.status.conditions.iter_mut();
+    let ready = conditions.find(|c| c.type_ == "Ready").unwrap();
+    ready.status = "False".into();
+    world.kubelets.entry(uid).or_default().is_slow = true;
+}
+
+/// So many rounds of the set and its surroundings.
+pub fn rounds(world: &mut World, count: usize) {
+    world.run_rounds(count);
+    world.run_plan();
+}
+
+fn says(world: &World, type_: &str, sentence: &str) {
+    let message = condition(world, type_).2;
+    assert!(message.contains(sentence), "{type_}: {message}");
+}
+
+fn does_not_say(world: &World, type_: &str, sentence: &str) {
+    let message = condition(world, type_).2;
+    assert!(!message.contains(sentence), "{type_}: {message}");
+}
+
+fn is_stalled(world: &World) -> bool {
+    let conditions = &world.set.status.as_ref().unwrap().conditions;
+    conditions.iter().any(|c| c.type_ == "Stalled")
+}
+
+/// A set whose only update is held by a rule of PostCheck, with a deadline.
+fn held_back(replicas: i32) -> World {
+    let spec = json!({ "progressDeadlineSeconds": 30, "updateStrategy": { "maxUnavailable": 1 } });
+    let mut world = World::on_plane(replicas, spec);
+    world.settle();
+    world.troubles.holds_back = true;
+    world.image("app:2");
+    for _ in 0..20 {
+        for (name, uid) in uids(&world) {
+            let held = world.pods[&name].label(&Family::PostCheck.key("collaset"));
+            if held.is_some() {
+                world.held.insert(uid, vec![RULE.to_owned()]);
+            }
+        }
+        world.run_plan();
+        world.set_mask_bits(u8::MAX);
+    }
+    world
+}
+
+fn uids(world: &World) -> Vec<(String, String)> {
+    let pods = world.pods.values();
+    let named = pods.map(|pod| (pod.metadata.name.clone(), pod.metadata.uid.clone()));
+    named.collect()
+}
+
+#[test]
+fn rule_of_post_check_that_holds_a_pod_is_named_and_stops_the_deadline() {
+    let mut world = held_back(2);
+    for _ in 0..60 {
+        world.run_plan();
+        world.set_mask_bits(u8::MAX);
+    }
+    let name = with_image(&world, "app:2");
+    let postcheck = Family::PostCheck.key("collaset");
+    assert!(world.pods[&name].label(&postcheck).is_some());
+    says(&world, "Ready", &format!("Pod {name} waits for {RULE}"));
+    assert!(!is_stalled(&world));
+    world.troubles.holds_back = false;
+    world.held.clear();
+    world.settle();
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
+fn rule_of_post_check_is_named_of_a_pod_that_a_partition_keeps() {
+    let mut world = held_back(2);
+    world.edit(json!({ "updateStrategy": { "maxUnavailable": null, "rollingUpdate": { "byPartition": { "partition": 2 } } } }));
+    let name = with_image(&world, "app:2");
+    world.image("app:3");
+    rounds(&mut world, 3);
+    says(&world, "Ready", &format!("Pod {name} waits for {RULE}"));
+}
+
+#[test]
+fn label_that_keeps_a_pod_off_traffic_is_named() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    assert!(world.write_pod(&name, |pod| {
+        let labels = &mut pod.metadata.labels;
+        labels.insert(keys::STAY_OFFLINE.into(), "true".into());
+        labels.remove(keys::SERVICE_AVAILABLE);
+    }));
+    world.settle();
+    let told = format!(
+        "Pod {name} waits for somebody, to take the label {} off",
+        keys::STAY_OFFLINE
+    );
+    says(&world, "Ready", &told);
+    assert!(why(&world, &name).summary.contains(keys::STAY_OFFLINE));
+}
+
+/// The condition after an update of a Pod with this annotation, and the waits that `why` names.
+fn after_update(annotation: &str) -> (World, String, Vec<String>) {
+    let mut world = World::on_plane(2, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.settle();
+    let name = names(&world).remove(0);
+    let annotations = &mut world.pods.get_mut(&name).unwrap().metadata.annotations;
+    annotations.insert(keys::AVAILABLE_CONDITIONS.into(), annotation.into());
+    world.image("app:2");
+    rounds(&mut world, 40);
+    let operations = why(&world, &name).operations;
+    let waits = operations.into_iter().flat_map(|o| o.waits_for);
+    let waits = waits.map(|wait| wait.text).collect();
+    (world, name, waits)
+}
+
+#[test]
+fn finalizer_that_a_cooperator_does_not_add_is_named() {
+    let finalizer = "prot.podopslifecycle.kusionstack.io/lb";
+    let expected = json!({ "expectedFinalizers": { "Service/shop/web": finalizer } });
+    let (world, name, waits) = after_update(&expected.to_string());
+    assert_eq!(waits.len(), 1);
+    assert!(waits[0].contains(finalizer), "{waits:?}");
+    says(
+        &world,
+        "Ready",
+        &format!("Pod {name} waits for {}", waits[0]),
+    );
+}
+
+#[test]
+fn annotation_that_can_not_be_read_is_named() {
+    let (world, name, waits) = after_update("[]");
+    assert_eq!(waits.len(), 1);
+    assert!(waits[0].contains(keys::AVAILABLE_CONDITIONS), "{waits:?}");
+    says(
+        &world,
+        "Ready",
+        &format!("Pod {name} waits for {}", waits[0]),
+    );
+}
+
+#[test]
+fn operation_of_somebody_else_is_named() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    assert!(world.write_pod(&name, |pod| {
+        let labels = &mut pod.metadata.labels;
+        labels.insert(Family::Operating.key("upgrade"), "1".into());
+        labels.insert(Family::OperationType.key("upgrade"), "upgrade".into());
+    }));
+    rounds(&mut world, 6);
+    let told = format!(
+        "Pod {name} waits for operation upgrade, which is in Operate and keeps the Pod off traffic"
+    );
+    says(&world, "Ready", &told);
+}
+
+#[test]
+fn end_of_a_delay_is_told_by_its_time() {
+    let delay = json!({ "operationDelaySeconds": 3600 });
+    let spec = json!({ "updateStrategy": delay, "scaleStrategy": delay });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 10);
+    let delayed = "is off traffic until its operationDelaySeconds (3600) are over at 20";
+    says(&world, "Ready", delayed);
+    let before = condition(&world, "Ready");
+    rounds(&mut world, 10);
+    assert_eq!(condition(&world, "Ready"), before, "the time does not move");
+    let waits = &why(&world, &names(&world)[0]).operations[0].waits_for;
+    assert!(
+        waits[0]
+            .text
+            .contains("operationDelaySeconds are 3600, 59m are left")
+    );
+    world.advance_time(3600);
+    world.settle();
+    world.edit(json!({ "replicas": 1 }));
+    rounds(&mut world, 10);
+    says(&world, "Ready", delayed);
+}
+
+#[test]
+fn pod_outside_the_scope_that_uses_max_unavailable_up_is_named() {
+    let by_label = json!({ "byLabel": {} });
+    let by_priority = json!({ "byPartition": { "partition": 2 }, "priorityLabel": "rank" });
+    for rolling in [by_label, by_priority] {
+        let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": rolling });
+        let mut world = World::on_plane(3, json!({ "updateStrategy": strategy }));
+        world.settle();
+        let names = names(&world);
+        label(&mut world, &names[0], "rank", "9");
+        label(&mut world, &names[0], keys::UPDATE_INCLUDED, "true");
+        take_down(&mut world, &names[1]);
+        rounds(&mut world, 3);
+        world.image("app:2");
+        rounds(&mut world, 20);
+        assert_eq!(world.images(), ["app:1"; 3]);
+        let down = &names[1];
+        let told =
+            format!("; updateStrategy.maxUnavailable (1) is used up: Pod {down} is not Ready");
+        says(&world, "Ready", &told);
+        says(&world, "Update", &told);
+    }
+}
+
+#[test]
+fn max_unavailable_of_a_rollout_that_goes_on_is_not_told() {
+    let mut world = World::on_plane(4, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.settle();
+    world.image("app:2");
+    for _ in 0..30 {
+        world.run_plan();
+        does_not_say(&world, "Ready", "maxUnavailable");
+        does_not_say(&world, "Update", "maxUnavailable");
+        world.set_mask_bits(u8::MAX);
+    }
+    assert_eq!(world.images(), ["app:2"; 4]);
+}
+
+#[test]
+fn label_to_exclude_of_a_pod_that_is_included_is_a_contradiction() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    world.edit(json!({ "scaleStrategy": { "podToInclude": [name] } }));
+    world.settle();
+    assert_eq!(condition(&world, "Ready").0, "True");
+    label(&mut world, &name, keys::TO_EXCLUDE, "true");
+    world.told.clear();
+    world.settle();
+    let (status, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*status, &*reason), ("False", "ExcludeNotAllowed"));
+    let told = format!("Pod {name} is to be excluded and included: neither is done");
+    assert!(message.contains(&told), "{message}");
+    assert!(message.contains("podToInclude") && message.contains(keys::TO_EXCLUDE));
+    assert!(world.told.iter().any(|(r, _)| *r == "DupExIncludedTarget"));
+    world.edit(json!({ "scaleStrategy": { "podToInclude": null } }));
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+}
+
+#[test]
+fn max_unavailable_is_told_where_pods_of_a_scale_out_use_it_up() {
+    let mut world = World::on_plane(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.settle();
+    world.troubles.most_pods = Some(3);
+    world.edit(json!({ "replicas": 5 }));
+    rounds(&mut world, 10);
+    world.image("app:2");
+    rounds(&mut world, 20);
+    let told = condition(&world, "Update").2;
+    let up = "updateStrategy.maxUnavailable (1) is used up: 2 Pods are missing";
+    assert!(told.contains(up), "{told}");
+    world.troubles.most_pods = None;
+    world.advance_time(100);
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 5]);
+}
+
+#[test]
+fn partition_in_percent_is_told_of_a_pod_that_it_keeps() {
+    let by = json!({ "byPartition": { "partitionPercent": 50 } });
+    let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });
+    let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    let old = with_image(&world, "app:1");
+    let kept = "its partition keeps 2 Pods on older revisions";
+    assert!(remark(&world, &old).contains(kept));
+    let rollout = why(&world, &old).owner.unwrap().rollout.unwrap();
+    assert_eq!(rollout.partition, Some(2));
+    let updated = with_image(&world, "app:2");
+    take_down(&mut world, &updated);
+    world.settle();
+    let remark = remark(&world, &old);
+    assert!(!remark.contains("maxUnavailable"), "{remark}");
+}
+
+#[test]
+fn max_unavailable_is_told_beside_a_partition_that_keeps_fewer_pods() {
+    let by = json!({ "byPartition": { "partition": 1 } });
+    let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });
+    let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    rounds(&mut world, 20);
+    let remark = remark(&world, &with_image(&world, "app:1"));
+    assert!(remark.contains("maxUnavailable (1) holds"), "{remark}");
+}
+
+fn canary() -> Value {
+    let steps = json!([{ "partition": 2 }, { "pause": {} }, { "partition": 0 }]);
+    json!({ "updateStrategy": { "rollingUpdate": { "steps": steps } } })
+}
+
+#[test]
+fn pause_is_told_although_ready_speaks_of_something_else() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 30);
+    world.troubles.most_pods = Some(3);
+    world.edit(json!({ "replicas": 5 }));
+    rounds(&mut world, 30);
+    assert_eq!(condition(&world, "Ready").1, "ScaleOutFailed");
+    let old = with_image(&world, "app:1");
+    let told = remark(&world, &old);
+    let at = "its rollout is at step 2 of 3, which pauses until the annotation";
+    assert!(told.starts_with(at), "{told}");
+    world.edit(json!({ "paused": true }));
+    rounds(&mut world, 3);
+    let told = remark(&world, &old);
+    assert!(
+        told.starts_with("it is paused: set spec.paused to false"),
+        "{told}"
+    );
+    assert!(told.contains("; its rollout is at step 2 of 3"), "{told}");
+}
+
+#[test]
+fn step_of_a_rollout_that_is_stuck_is_told() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    rounds(&mut world, 30);
+    assert_eq!(condition(&world, "Update").1, "UpdateFailed");
+    let told = remark(&world, &with_image(&world, "app:1"));
+    assert!(told.starts_with("its rollout is at step 1 of 3"), "{told}");
+}
+
+#[test]
+fn exclusion_that_is_refused_is_told_of_the_pod() {
+    let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    let mut world = settled(2, json!({ "namingStrategy": naming }));
+    let name = names(&world).remove(0);
+    label(&mut world, &name, keys::TO_EXCLUDE, "true");
+    world.settle();
+    assert_eq!(condition(&world, "Ready").1, "ExcludeNotAllowed");
+    let troubles = why(&world, &name).owner.unwrap().troubles;
+    let told = troubles
+        .iter()
+        .any(|t| t.starts_with("ExcludeNotAllowed: Pod "));
+    assert!(told, "{troubles:?}");
+}
+
+#[test]
+fn template_that_changes_without_pods_is_told_as_complete() {
+    let mut world = settled(2, json!({}));
+    world.edit(json!({ "replicas": 0 }));
+    world.settle();
+    world.told.clear();
+    world.image("app:2");
+    world.settle();
+    world.edit(json!({ "replicas": 2 }));
+    world.settle();
+    let told = world.told.iter();
+    let told: Vec<_> = told.filter(|(r, _)| r.starts_with("Rollout")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].0, "RolloutCompleted");
+    assert!(
+        told[0]
+            .1
+            .ends_with("has no Pod to reach; the next Pods are made of it")
+    );
+}
+
+/// A set whose rollout waits for a Pod that its kubelet does not start.
+fn with_a_slow_pod(replicas: i32, strategy: &Value) -> (World, String) {
+    let mut world = World::on_plane(replicas, json!({ "updateStrategy": strategy }));
+    world.settle();
+    let before = names(&world);
+    world.image("app:2");
+    let new = |world: &World| {
+        let mut names = names(world).into_iter();
+        names.find(|name| !before.contains(name))
+    };
+    while new(&world).is_none() {
+        world.run_plan();
+        world.set_mask_bits(u8::MAX);
+    }
+    let new = new(&world).unwrap();
+    let uid = world.pods[&new].metadata.uid.clone();
+    world.kubelets.entry(uid).or_default().is_slow = true;
+    rounds(&mut world, 20);
+    (world, new)
+}
+
+#[test]
+fn replacement_that_uses_max_surge_up_is_named() {
+    let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
+    let (mut world, _) = with_a_slow_pod(3, &strategy);
+    assert_eq!(world.pods.len(), 4);
+    let mut pods = world.pods.values();
+    let origin = pods.find(|pod| pod.label(keys::TO_REPLACE).is_some());
+    let origin = origin.unwrap().metadata.name.clone();
+    let told =
+        format!("; updateStrategy.maxSurge (1) is used up by the replacement of Pod {origin}");
+    says(&world, "Ready", &told);
+    says(&world, "Ready", "3 Pods to update, 1 under way");
+    says(&world, "Update", &told);
+    let mut pods = world.pods.values();
+    let waits = pods.find(|p| p.label("app") == Some("web") && p.metadata.name != origin);
+    let waits = waits.unwrap().metadata.name.clone();
+    let held = "its updateStrategy.maxSurge (1) holds the update of this Pod: 1 Pod is being replaced, and at most 1 may be";
+    assert_eq!(remark(&world, &waits), held);
+    assert!(!remark(&world, &origin).contains("maxSurge"));
+
+    world.edit(json!({ "updateStrategy": { "maxSurge": 2 } }));
+    world.run_plan();
+    rounds(&mut world, 1);
+    does_not_say(&world, "Ready", "maxSurge (1)");
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+    does_not_say(&world, "Ready", "maxSurge");
+}
+
+#[test]
+fn max_surge_is_not_told_where_no_other_pod_waits() {
+    let partition = json!({ "byPartition": { "partition": 2 } });
+    let strategy =
+        json!({ "podUpgradePolicy": "Replace", "maxSurge": 1, "rollingUpdate": partition });
+    let (world, _) = with_a_slow_pod(3, &strategy);
+    does_not_say(&world, "Ready", "maxSurge");
+    does_not_say(&world, "Update", "maxSurge");
+    let mut pods = world.pods.values();
+    let kept =
+        pods.find(|p| p.spec.containers[0].image == "app:1" && p.label(keys::TO_REPLACE).is_none());
+    let told = remark(&world, &kept.unwrap().metadata.name);
+    assert!(!told.contains("maxSurge"), "{told}");
+}
+
+#[test]
+fn update_is_false_while_an_updated_pod_is_down_and_the_rollout_is_not_complete() {
+    let (mut world, new) = with_a_slow_pod(1, &json!({ "podUpgradePolicy": "Recreate" }));
+    let status = world.set.status.clone().unwrap();
+    assert_ne!(status.current_revision, status.updated_revision);
+    let (update, reason, message) = condition(&world, "Update");
+    assert_eq!((&*update, &*reason), ("False", "Updating"));
+    let told = "1 Pod of the updated revision is not available; Pod ";
+    assert!(message.starts_with(&format!("{told}{new} ")), "{message}");
+    world.edit(json!({ "paused": true }));
+    world.settle();
+    assert_eq!(condition(&world, "Update").1, "Paused");
+    world.edit(json!({ "paused": false }));
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(condition(&world, "Update").1, "Updated");
+    take_down(&mut world, &new);
+    rounds(&mut world, 3);
+    assert_eq!(condition(&world, "Ready").1, "Unavailable");
+    assert_eq!(condition(&world, "Update").1, "Updated", "it is complete");
+}
+
+#[test]
+fn update_is_false_while_a_label_keeps_an_updated_pod_off_traffic() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    label(&mut world, &name, keys::STAY_OFFLINE, "true");
+    rounds(&mut world, 3);
+    world.image("app:2");
+    rounds(&mut world, 40);
+    assert_eq!(world.images(), ["app:2"; 2]);
+    let status = world.set.status.clone().unwrap();
+    assert_ne!(status.current_revision, status.updated_revision);
+    assert_eq!(condition(&world, "Update").1, "Updating");
+    says(&world, "Update", keys::STAY_OFFLINE);
+}
+
+#[test]
+fn delay_of_an_operation_stops_the_deadline() {
+    let delay = json!({ "operationDelaySeconds": 60, "maxUnavailable": 1 });
+    let spec = json!({
+        "updateStrategy": delay, "scaleStrategy": { "operationDelaySeconds": 60 },
+        "progressDeadlineSeconds": 30,
+    });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let never_stalls = |world: &mut World| {
+        for _ in 0..200 {
+            world.run_plan();
+            assert!(!is_stalled(world), "{}", condition(world, "Stalled").2);
+            world.set_mask_bits(u8::MAX);
+        }
+    };
+    world.image("app:2");
+    never_stalls(&mut world);
+    assert_eq!(world.images(), ["app:2"; 2]);
+    world.edit(json!({ "replicas": 1 }));
+    never_stalls(&mut world);
+    assert_eq!(world.pods.len(), 1);
+}
+
+#[test]
+fn deadline_runs_while_a_pod_is_down_beside_one_that_is_delayed() {
+    let partition = json!({ "byPartition": { "partition": 2 } });
+    let delay = json!({ "operationDelaySeconds": 3600, "rollingUpdate": partition });
+    let spec = json!({ "updateStrategy": delay, "progressDeadlineSeconds": 30 });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 10);
+    let operating = Family::Operating.key("collaset");
+    let mut pods = world.pods.values();
+    let other = pods.find(|pod| pod.label(&operating).is_none());
+    let other = other.unwrap().metadata.name.clone();
+    take_down(&mut world, &other);
+    rounds(&mut world, 40);
+    assert!(is_stalled(&world));
+}
+
+const GO_ON: &str = "; set spec.paused to false to go on";
+
+#[test]
+fn rollout_that_is_aborted_while_paused_names_the_field_as_the_remedy() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 30);
+    world.edit(json!({ "paused": true }));
+    world.command("abort");
+    rounds(&mut world, 10);
+    for (type_, reason) in [("Update", "RolloutAborted"), ("Ready", "Paused")] {
+        let (_, told, message) = condition(&world, type_);
+        assert_eq!(told, reason);
+        assert!(
+            message.contains("1 Pod is to go back to revision web-"),
+            "{message}"
+        );
+        assert!(
+            message.ends_with(GO_ON) && !message.contains("retry"),
+            "{message}"
+        );
+    }
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    says(&world, "Update", "=retry");
+}
+
+#[test]
+fn paused_set_names_the_field_and_all_that_is_left_to_do() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    world.edit(json!({ "paused": true }));
+    world.image("app:2");
+    rounds(&mut world, 3);
+    for type_ in ["Update", "Ready"] {
+        let (_, reason, message) = condition(&world, type_);
+        assert_eq!(reason, "Paused");
+        assert!(
+            message.starts_with("3 Pods to update") && message.ends_with(GO_ON),
+            "{message}"
+        );
+    }
+    world.edit(json!({ "replicas": 5 }));
+    rounds(&mut world, 3);
+    let told = format!("2 Pods missing, 0 to go; 3 Pods to update, 2 to be made{GO_ON}");
+    assert_eq!(condition(&world, "Ready").2, told);
+    assert_eq!(
+        condition(&world, "Scale").2,
+        format!("2 Pods missing, 0 to go{GO_ON}")
+    );
+}
+
+#[test]
+fn pod_that_leaves_since_its_labels_match_no_more_is_told() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    world.told.clear();
+    label(&mut world, &name, "app", "other");
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+    let told = world.told.iter().filter(|(r, _)| *r == "ExcludeTarget");
+    let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
+    let left = format!("Pod {name} has left: spec.selector does not match its labels any more");
+    assert_eq!(told, [left]);
+}
+
+#[test]
+fn pause_of_another_revision_is_another_text() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    for image in ["app:2", "app:3"] {
+        world.image(image);
+        rounds(&mut world, 40);
+    }
+    let told = world.told.iter().filter(|(r, _)| *r == "RolloutPaused");
+    let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_ne!(told[0], told[1]);
+    let revision = &world.set.status.as_ref().unwrap().updated_revision;
+    let pause = format!("revision {revision}: step 2 of 3 pauses until the annotation");
+    assert!(told[1].starts_with(&pause), "{told:?}");
+}
+
+#[test]
+fn partition_that_is_raised_takes_nobody_back_and_says_so() {
+    let with = |kept: usize| {
+        let by = json!({ "byPartition": { "partition": kept } });
+        json!({ "updateStrategy": { "rollingUpdate": by } })
+    };
+    let mut world = World::on_plane(4, with(2));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    let kept = "2 Pods stay on older revisions: the partition keeps them";
+    assert_eq!(condition(&world, "Ready").2, kept);
+    world.edit(with(4));
+    world.settle();
+    let raised = "; the partition of 4 takes no updated Pod back";
+    let back = format!(
+        "set the annotation {}=abort to take all back",
+        keys::ROLLOUT
+    );
+    for type_ in ["Ready", "Update"] {
+        assert_eq!(
+            condition(&world, type_).2,
+            format!("{kept}{raised}: {back}")
+        );
+    }
+    let old = with_image(&world, "app:1");
+    let own = "its partition keeps 2 Pods on older revisions, this one is among them";
+    assert_eq!(remark(&world, &old), format!("{own}{raised}"));
+    world.command("abort");
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 4]);
+}
+
+#[test]
+fn pod_that_comes_back_from_its_update_is_under_way_while_somebody_works_on_it() {
+    let mut world = World::on_plane(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.settle();
+    world.image("app:2");
+    let operated = Family::Completing.key("collaset");
+    let comes_back = |world: &World| {
+        let mut pods = world.pods.values();
+        let pod = pods.find(|pod| pod.label(&operated).is_some());
+        pod.map(|pod| pod.metadata.name.clone())
+    };
+    while comes_back(&world).is_none() {
+        let operating: Vec<String> = names(&world);
+        for name in operating {
+            let update = Family::Operate.key("collaset");
+            if world.pods[&name].label(&update).is_some() {
+                label(&mut world, &name, &Family::Operating.key("mine"), "1");
+                label(
+                    &mut world,
+                    &name,
+                    &Family::OperationType.key("mine"),
+                    "mine",
+                );
+            }
+        }
+        world.run_plan();
+        world.set_mask_bits(u8::MAX);
+    }
+    let name = comes_back(&world).unwrap();
+    rounds(&mut world, 20);
+    let before = condition(&world, "Ready").2;
+    assert!(
+        before.starts_with("2 Pods to update, 1 under way; "),
+        "{before}"
+    );
+    says(
+        &world,
+        "Ready",
+        &format!("Pod {name} waits for operation mine"),
+    );
+    says(
+        &world,
+        "Ready",
+        "; updateStrategy.maxUnavailable (1) is used up",
+    );
+    rounds(&mut world, 20);
+    assert_eq!(condition(&world, "Ready").2, before);
+}
+
+#[test]
+fn claims_of_a_pod_that_waits_for_its_volumes_are_named() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    take_down(&mut world, &name);
+    let pod = world.pods.get_mut(&name).unwrap();
+    pod.spec.pvcs = vec!["web-data-1".into()];
+    let unbound = "pod has unbound immediate PersistentVolumeClaims";
+    pod.status.conditions = serde_json::from_value(json!([{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unbound,
+    }]))
+    .unwrap();
+    rounds(&mut world, 3);
+    let told = format!("{unbound} (claim web-data-1)");
+    says(
+        &world,
+        "Ready",
+        &format!("Pod {name} has no node: Unschedulable: {told}"),
+    );
+    let cause = not_running_cause(&world.pods[&name], Some(unbound)).unwrap();
+    assert!(cause.ends_with(&told), "{cause}");
+}
+
+#[test]
+fn pod_is_told_as_missing_while_another_goes() {
+    let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = World::on_plane(4, sequence);
+    world.settle();
+    world.troubles.holds = true;
+    world.edit(json!({ "replicas": 3 }));
+    rounds(&mut world, 5);
+    let is_lost = Kubelet {
+        is_lost: true,
+        ..Kubelet::default()
+    };
+    let uid = world.pods["web-1"].metadata.uid.clone();
+    world.kubelets.insert(uid, is_lost);
+    world.delete("web-1");
+    rounds(&mut world, 20);
+    let (_, _, message) = condition(&world, "Ready");
+    let told = "1 Pod missing, 1 to go; waiting for web-1 to end";
+    assert!(message.contains(told), "{message}");
+}
+
+/// A quota refuses the Pods of a scale-out, and the template that would mend it is applied.
+#[test]
+fn rollout_that_gives_no_pod_up_while_others_can_not_be_made_says_so() {
+    for (policy, is_told) in [("Recreate", true), ("InPlaceIfPossible", false)] {
+        let strategy = json!({ "updateStrategy": { "podUpgradePolicy": policy } });
+        let mut world = World::on_plane(3, strategy);
+        world.settle();
+        world.troubles.most_pods = Some(3);
+        world.edit(json!({ "replicas": 5 }));
+        world.settle();
+        world.image("app:2");
+        world.settle();
+        let (_, _, message) = condition(&world, "Update");
+        let said = "no Pod is given up for the update while others can't be made: mend what refuses them, or lower spec.replicas";
+        assert_eq!(message.contains(said), is_told, "{policy}: {message}");
+        world.edit(json!({ "replicas": 3 }));
+        world.settle();
+        assert_eq!(world.images(), ["app:2"; 3]);
+    }
+}
+
+/// By a policy that denies changes of Pods, and lets those of their status pass: the Pod is off traffic, and comes no further.
+#[test]
+fn refused_step_of_a_lifecycle_is_told_where_a_pod_waits() {
+    let mut world = settled(3, json!({}));
+    world.edit(json!({ "replicas": 2 }));
+    world.run_plan();
+    let pods = world.pods.values();
+    let going = pods
+        .clone()
+        .find(|pod| SetOperation::ScaleIn.is_in_progress(pod));
+    let going = going.unwrap().metadata.clone();
+    world
+        .refused
+        .unstepped
+        .insert(going.uid.clone(), "policy".to_owned());
+    let said =
+        "waits to be let off traffic: the next step of its lifecycle can't be written: policy";
+    let status = plan_set(&world.observe()).status.unwrap();
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    assert!(ready.unwrap().message.contains(said), "{ready:?}");
+}

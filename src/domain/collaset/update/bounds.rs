@@ -1,0 +1,96 @@
+//! Which Pods use `maxUnavailable` and `maxSurge` of the set up, for its status.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::draft::Draft;
+use super::super::pool;
+use super::super::set_facts::SetFacts;
+use super::super::set_operations::{self, SetOperation};
+use super::super::strategy::UpdatePolicy;
+use super::{pods, scope, slots};
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+/// What uses `maxUnavailable` up while the update of at least one Pod waits for a place; nothing where none does.
+#[derive(Debug, Default)]
+pub struct MaxUnavailableUse {
+    /// The Pods that do not serve, or go.
+    pub pods: Vec<Arc<Pod>>,
+    /// How many Pods are not there that the rollout has not deleted.
+    pub missing: usize,
+}
+
+/// What uses `maxUnavailable` up, see [`UsingUp`].
+pub fn max_unavailable_use(facts: &SetFacts, draft: &Draft) -> MaxUnavailableUse {
+    let strategy = &facts.strategy;
+    let is_bound = strategy.max_unavailable.is_some() && strategy.policy != UpdatePolicy::Replace;
+    if !is_bound || strategy.paused || !facts.is_rolling_out {
+        return MaxUnavailableUse::default();
+    }
+    let counted = pool::counted_ids(facts, draft);
+    let (free, _) = slots::count_spare_available(facts, draft, &counted);
+    if free > 0 {
+        return MaxUnavailableUse::default();
+    }
+    let waits = |id: &i64| {
+        let pod = facts.members.get(id);
+        pod.is_some_and(|pod| {
+            let is_older = !facts.is_updated(pod) && !pods::is_change_refused(facts, *id, pod);
+            is_older && slots::stays_available(draft, pod)
+        })
+    };
+    if !scope::ids_in_scope(facts, draft, &counted)
+        .iter()
+        .any(waits)
+    {
+        return MaxUnavailableUse::default();
+    }
+    let members = counted.iter().filter_map(|id| facts.members.get(id));
+    let away = members.filter(|pod| !slots::stays_available(draft, pod));
+    let is_new = |id: &&i64| {
+        let mut ending = facts.terminating.get(id).into_iter().flatten();
+        let is_deleted = ending.any(|pod| !SetOperation::Update.is_in_progress(pod));
+        !facts.members.contains_key(id)
+            && (pool::has_entry_mark(draft, **id, pool::JUST_CREATE) || is_deleted)
+    };
+    let unmade = strategy.replicas.saturating_sub(counted.len());
+    MaxUnavailableUse {
+        pods: away.cloned().collect(),
+        missing: counted.iter().filter(is_new).count() + unmade,
+    }
+}
+
+/// The Pods whose replacements use `maxSurge` up, while at least one other Pod waits to be replaced; empty where none does.
+pub fn max_surge_use(facts: &SetFacts, draft: &Draft) -> Vec<Arc<Pod>> {
+    let strategy = &facts.strategy;
+    let most = strategy.max_surge;
+    let most = most.filter(|_| strategy.policy == UpdatePolicy::Replace && !strategy.paused);
+    let Some(most) = most.filter(|_| facts.is_rolling_out) else {
+        return Vec::new();
+    };
+    let origins: Vec<_> = slots::surging_origins(facts, draft).cloned().collect();
+    if origins.len() < most {
+        return Vec::new();
+    }
+    let replaced: BTreeSet<&str> = origins.iter().map(|pod| &*pod.metadata.uid).collect();
+    let waits = |id: &i64| {
+        let pod = facts.members.get(id);
+        pod.is_some_and(|pod| {
+            let goes = set_operations::is_leaving(pod)
+                || SetOperation::ScaleIn.is_in_progress(pod)
+                || draft.removes_pod(pod);
+            let is_replaced =
+                pod.label(keys::TO_REPLACE).is_some() || replaced.contains(&*pod.metadata.uid);
+            !facts.is_updated(pod) && !goes && !is_replaced
+        })
+    };
+    let counted = pool::counted_ids(facts, draft);
+    match scope::ids_in_scope(facts, draft, &counted)
+        .iter()
+        .any(waits)
+    {
+        true => origins,
+        false => Vec::new(),
+    }
+}

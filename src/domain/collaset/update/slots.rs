@@ -1,0 +1,411 @@
+//! How many Pods an update may take away at a time, as far as the set itself has a say: a rule holds the rest.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::super::draft::Draft;
+use super::super::headroom::Headroom;
+use super::super::pool;
+use super::super::set_facts::SetFacts;
+use super::super::set_operations::{self, SetOperation};
+use super::super::strategy::UpdatePolicy;
+use super::pods::is_deletion_refused;
+use crate::api::keys;
+use crate::domain::lifecycle::{Phase, min_ready, stored_phases};
+use crate::domain::pod::Pod;
+
+/// Nanoseconds beyond its deletion timestamp, which is when it is to be gone, after which a Pod is overdue.
+const OVERDUE_NANOS: u64 = 10_000_000_000;
+
+/// For so many nanoseconds a Pod that has come back from an update is waited for.
+const RETURN_WAIT_NANOS: u64 = 60_000_000_000;
+
+/// Places for updates.
+///
+/// - While the API server refuses to create a Pod of the updated revision, no other Pod is given up for one.
+/// - Until a Pod of the updated revision has been created, one at a time is: the template may be refused.
+/// - While deletions or changes are refused although their dry run has passed, one Pod at a time is off traffic for the update.
+/// - No more than `maxUnavailable` of the wanted Pods are unavailable for an update. One that is unavailable already takes
+///   nothing away.
+/// - No more than `maxSurge` pairs are open for an update, or cancelled and not over, and no more than the pool has room for.
+#[derive(Debug)]
+pub struct UpdateSlots {
+    /// Why one at a time begins.
+    doubts: UpdateDoubts,
+    /// Pods whose update may begin and will delete them.
+    begin: usize,
+    /// Pods that may be deleted.
+    delete: usize,
+    /// Whether the API server refuses to create a Pod of the updated revision.
+    is_refused: bool,
+    /// Available Pods whose update may begin.
+    available: usize,
+    /// UIDs of Pods that wait for their rules and serve, and that must not go any more.
+    excess: BTreeSet<String>,
+    /// Pairs that may be opened as far as the pool has room.
+    room: usize,
+    /// Pairs that may be opened as far as `maxSurge` goes.
+    surge: usize,
+    /// UIDs of the origins of pairs that are beyond it and whose new Pod is not there.
+    unmade: BTreeSet<String>,
+}
+
+impl UpdateSlots {
+    /// Those of a plan. `underway` is the number of Pods whose update has begun and will delete them; `waiting` are those that have begun, serve
+    /// and wait for their rules, the last of the order first; `unmade` is [`beyond_surge`].
+    pub fn from_facts<'a>(
+        facts: &SetFacts,
+        draft: &mut Draft,
+        counted: &[i64],
+        underway: usize,
+        waiting: impl Iterator<Item = &'a Arc<Pod>>,
+        unmade: BTreeSet<String>,
+    ) -> UpdateSlots {
+        let vacant = vacant_ids(facts, draft, counted);
+        let refused = &facts.observed.refused.creations;
+        let is_refused = vacant.iter().any(|id| refused.contains_key(id));
+        let (mut begin, delete) = match is_refused {
+            true => (0, 0),
+            false => deletion_slots(facts, draft, vacant, underway),
+        };
+        let (available, excess) = count_spare_available(facts, draft, counted);
+        let excess = waiting.take(excess);
+        let excess = excess.map(|pod| pod.metadata.uid.clone()).collect();
+        let doubts = UpdateDoubts::from_refusals(facts, draft, counted);
+        if doubts.deletions {
+            begin = begin.min(1);
+        }
+        UpdateSlots {
+            doubts,
+            begin,
+            delete,
+            is_refused,
+            available,
+            excess,
+            room: pair_room(facts, draft),
+            surge: surge_slots(facts, draft),
+            unmade,
+        }
+    }
+
+    /// Whether there is a place for the beginning of the update of a Pod.
+    pub fn has_update_slot(&self, pod: &Pod, deletes: bool) -> bool {
+        let serves = pod.is_available();
+        let is_held_up = self.available == 0 || self.doubts.holds_up_update(deletes);
+        !(deletes && self.begin == 0 || serves && is_held_up)
+    }
+
+    /// Takes a place for the beginning of the update of a Pod, if there is one.
+    pub fn take_update_slot(&mut self, pod: &Pod, deletes: bool) -> bool {
+        if !self.has_update_slot(pod, deletes) {
+            return false;
+        }
+        let serves = pod.is_available();
+        self.doubts.is_one_away |= serves;
+        self.begin -= usize::from(deletes);
+        self.available -= usize::from(serves);
+        true
+    }
+
+    /// Whether the update of a Pod that waits for its rules is to be called back: the bound is lower by now, or the Pod was down when the
+    /// update began and serves again.
+    pub fn must_withdraw_update(&self, pod: &Pod) -> bool {
+        self.excess.contains(&pod.metadata.uid)
+    }
+
+    /// Whether nobody can be given up for the updated revision until the API server lets a Pod of it be created.
+    pub fn are_deletions_blocked(&self) -> bool {
+        self.is_refused
+    }
+
+    /// Takes a place for a deletion, if there is one.
+    pub fn take_deletion_slot(&mut self) -> bool {
+        take_slot(&mut self.delete)
+    }
+
+    /// Takes a place for a pair, if there is one.
+    pub fn take_pair_slot(&mut self) -> bool {
+        self.surge > 0 && take_slot(&mut self.room) && take_slot(&mut self.surge)
+    }
+
+    /// Whether a pair is beyond `maxSurge`, which is lower by now, and its new Pod yet to be made.
+    pub fn is_pair_beyond_surge(&self, origin: &Pod) -> bool {
+        self.unmade.contains(&origin.metadata.uid)
+    }
+
+    /// Takes a place for a pair whose new half is there, if there is one.
+    pub fn take_reopened_pair_slot(&mut self) -> bool {
+        take_slot(&mut self.surge)
+    }
+}
+
+/// Whether Pods that go off traffic for an update may do so in vain: the deletion of some is refused, or a change is refused although its
+/// dry run has passed. One at a time finds out.
+#[derive(Debug)]
+struct UpdateDoubts {
+    deletions: bool,
+    changes: bool,
+    /// Whether a Pod is off traffic for an update, or has come back and does not serve yet.
+    is_one_away: bool,
+}
+
+impl UpdateDoubts {
+    fn from_refusals(facts: &SetFacts, draft: &mut Draft, counted: &[i64]) -> UpdateDoubts {
+        let refused = &facts.observed.refused;
+        let mut members = counted.iter().filter_map(|id| facts.members.get(id));
+        let deletions = refused.late_deletions;
+        let changes = refused.late.contains(&facts.history.updated.name);
+        UpdateDoubts {
+            deletions,
+            changes,
+            is_one_away: (deletions || changes)
+                && members.any(|pod| is_offline_for_update(facts, draft, pod)),
+        }
+    }
+
+    /// Whether an available Pod may not begin, to be deleted or changed: the one before it is to serve again first.
+    fn holds_up_update(&self, deletes: bool) -> bool {
+        let is_doubted = if deletes {
+            self.deletions
+        } else {
+            self.changes
+        };
+        is_doubted && self.is_one_away
+    }
+}
+
+/// Whether a Pod that is yet to be updated is off traffic for that, or has come back from it lately. When one serves that crashes, or whose
+/// node is lost, is not known.
+fn is_offline_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Pod) -> bool {
+    if pod.is_available() || facts.is_updated(pod) || SetOperation::ScaleIn.is_in_progress(pod) {
+        return false;
+    }
+    match stored_phases(pod).get(set_operations::LIFECYCLE_ID) {
+        Some(Phase::PreCheck) => return false, // rules hold it
+        Some(_) => {
+            draft.requeue_after(RETURN_WAIT_NANOS); // nothing tells that the doubts are over
+            return true;
+        }
+        None => {}
+    }
+    let (refused, now) = (&facts.observed.refused, facts.observed.now_nanos);
+    let uid = &pod.metadata.uid;
+    if !refused.deletions.contains(uid) && !refused.changes.contains_key(uid) {
+        return false;
+    }
+    let mut conditions = pod.status.conditions.iter();
+    let ready = conditions.find(|c| c.type_ == "Ready" && c.status == "False");
+    let since = ready.and_then(|c| parse_time_nanos(c.last_transition_time.as_deref()));
+    let left = since.map(|since| since.saturating_add(RETURN_WAIT_NANOS).saturating_sub(now));
+    let left = left.or_else(|| min_ready::remaining_nanos(pod, now));
+    let Some(left) = left.filter(|left| *left > 0) else {
+        return false;
+    };
+    draft.requeue_after(left);
+    true
+}
+
+/// A time of an object in nanoseconds since 1970.
+fn parse_time_nanos(time: Option<&str>) -> Option<u64> {
+    let time: Timestamp = time?.parse().ok()?;
+    u64::try_from(time.as_nanosecond()).ok()
+}
+
+fn take_slot(places: &mut usize) -> bool {
+    let free = *places > 0;
+    *places = places.saturating_sub(1);
+    free
+}
+
+/// IDs without a Pod that are to have one of the updated revision.
+fn vacant_ids(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> Vec<i64> {
+    let updated = &facts.history.updated.name;
+    let vacant = counted
+        .iter()
+        .copied()
+        .filter(|id| !facts.members.contains_key(id));
+    let vacant = vacant.filter(|id| {
+        let recorded = draft.ids.get(id).and_then(|data| data.get(pool::REVISION));
+        recorded == Some(updated)
+    });
+    vacant.collect()
+}
+
+/// How many Pods may begin, and how many may be deleted, as far as it is known that Pods of the updated revision can be created.
+fn deletion_slots(
+    facts: &SetFacts,
+    draft: &mut Draft,
+    mut vacant: Vec<i64>,
+    underway: usize,
+) -> (usize, usize) {
+    if is_creation_proven(facts) {
+        return (usize::MAX, usize::MAX);
+    }
+    // One that has ended waits in its back-off, however often it does.
+    vacant
+        .retain(|id| !is_predecessor_overdue(facts, draft, *id) && !facts.waiting.contains_key(id));
+    // Nor does it wait for those that can't be cleaned away, can't enter or can't leave, or whose names others have.
+    vacant.retain(|id| {
+        let mut former = facts.former_pods(*id);
+        let is_kept = former.any(|pod| is_deletion_refused(facts, pod));
+        !is_kept && !draft.is_id_moving(*id) && !facts.is_name_taken(*id)
+    });
+    let one_but = |others: usize| 1usize.saturating_sub(others);
+    (one_but(vacant.len() + underway), one_but(vacant.len()))
+}
+
+/// Whether it is known that Pods of the updated revision can be created: one was, or is there. Under `InPlaceIfPossible` a Pod may have
+/// been changed to it.
+pub fn is_creation_proven(facts: &SetFacts) -> bool {
+    let updated = &facts.history.updated.name;
+    if facts.observed.refused.proven.contains(updated) {
+        return true;
+    }
+    let created = |pod: &Pod| {
+        let fresh = [keys::CREATING, keys::COMPLETING];
+        facts.strategy.policy != UpdatePolicy::InPlace
+            || fresh.iter().any(|key| pod.label(key).is_some())
+    };
+    let mut pods = facts.observed.pods.iter();
+    pods.any(|pod| facts.is_updated(pod) && created(pod))
+}
+
+/// Whether the next Pod of an ID may have to wait long for the end of this one, as on a lost node: others are given up first to find out
+/// whether Pods of the updated revision can be created.
+pub fn may_end_slowly(facts: &SetFacts, pod: &Pod) -> bool {
+    let is_awaited = facts.strategy.sequence || !pod.spec.pvcs.is_empty();
+    is_awaited && !pod.is_ready()
+}
+
+/// Whether the Pod that an ID waits for should have ended long ago: it may never end, as on a lost node, and must not hold up all
+/// others. If it may yet end in time, asks for another look.
+fn is_predecessor_overdue(facts: &SetFacts, draft: &mut Draft, id: i64) -> bool {
+    let named = facts.strategy.sequence.then(|| facts.terminating.get(&id));
+    let mut named = named.flatten().into_iter().flatten();
+    let awaited = named.next().or_else(|| {
+        // A claim without an owner counts too: the next Pod of the ID takes it up.
+        let claims = facts.pvcs_with_id(id).iter();
+        let mut claims = claims.filter(|claim| !claim.labels.contains_key(keys::ORPHANED));
+        claims.find_map(|claim| facts.pvc_writer(&claim.name))
+    });
+    let Some(awaited) = awaited else {
+        return false;
+    };
+    // One that is not told to end, as a Pod that was excluded, keeps its claim for as long as it runs.
+    let Some(due) = parse_time_nanos(awaited.metadata.deletion_timestamp.as_deref()) else {
+        return true;
+    };
+    let left = due
+        .saturating_add(OVERDUE_NANOS)
+        .saturating_sub(facts.observed.now_nanos);
+    if left > 0 {
+        draft.requeue_after(left);
+    }
+    left == 0
+}
+
+/// How many available Pods may go off traffic for an update, beside those that are away or that this plan takes away; and how many are
+/// on their way beyond that.
+pub fn count_spare_available(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> (usize, usize) {
+    let Some(most) = facts.strategy.max_unavailable else {
+        return (usize::MAX, 0);
+    };
+    let (leaving, wanted): (Vec<i64>, Vec<i64>) =
+        counted.iter().partition(|id| draft.leaving.contains(id));
+    let serving = |ids: &[i64]| {
+        let pods = ids.iter().filter_map(|id| facts.members.get(id));
+        pods.filter(|pod| stays_available(draft, pod)).count()
+    };
+    // A Pod that can't leave yet serves in place of the Pod that is made once it has left.
+    let unmade = facts.strategy.replicas.saturating_sub(wanted.len());
+    let needed = facts.strategy.replicas.saturating_sub(most);
+    let staying = serving(&wanted) + serving(&leaving).min(unmade);
+    (
+        staying.saturating_sub(needed),
+        needed.saturating_sub(staying),
+    )
+}
+
+/// Whether a Pod serves, and nothing takes it away.
+pub fn stays_available(draft: &Draft, pod: &Pod) -> bool {
+    let goes =
+        SetOperation::Update.is_in_progress(pod) || SetOperation::ScaleIn.is_in_progress(pod);
+    pod.is_available() && !goes && !set_operations::is_leaving(pod) && !draft.removes_pod(pod)
+}
+
+fn pair_room(facts: &SetFacts, draft: &Draft) -> usize {
+    if facts.strategy.policy != UpdatePolicy::Replace {
+        return usize::MAX; // no pair is opened
+    }
+    let members = facts.members.iter();
+    let waiting = members.filter(|(id, pod)| {
+        let data = draft.ids.get(id);
+        let linked = data.is_some_and(|data| data.contains_key(pool::REPLACE_NEW));
+        pod.label(keys::TO_REPLACE).is_some() && !linked
+    });
+    let room = Headroom::beside_draft(facts, draft).pairs_that_fit();
+    room.saturating_sub(waiting.count())
+}
+
+fn surge_slots(facts: &SetFacts, draft: &Draft) -> usize {
+    max_surge(facts).map_or(usize::MAX, |most| {
+        most.saturating_sub(surging_origins(facts, draft).count())
+    })
+}
+
+/// `maxSurge` where pairs update the set.
+fn max_surge(facts: &SetFacts) -> Option<usize> {
+    let most = facts.strategy.max_surge;
+    most.filter(|_| facts.strategy.policy == UpdatePolicy::Replace)
+}
+
+/// The origins of the pairs that count for `maxSurge`: those that an update has opened, also those that were cancelled, while both halves
+/// are there.
+pub fn surging_origins<'a>(
+    facts: &'a SetFacts,
+    draft: &Draft,
+) -> impl Iterator<Item = &'a Arc<Pod>> {
+    let members = facts.members.values();
+    let open = members.filter(|pod| {
+        let by_update = pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some();
+        let word = pod.label(keys::TO_REPLACE);
+        word.is_some_and(|word| by_update || set_operations::is_set_timestamp(word))
+    });
+    let cancelled = draft.ids.iter().filter_map(|(new, data)| {
+        let origin = facts.members.get(&pool::origin_of(data)?)?;
+        let half = facts.members.get(new)?;
+        let is_cancelled =
+            origin.label(keys::TO_REPLACE).is_none() && is_pair_of_update(origin, half);
+        is_cancelled.then_some(origin)
+    });
+    open.chain(cancelled)
+}
+
+/// UIDs of the origins of pairs that an update has opened beyond `maxSurge`, as far as their new Pods are not there, from the end of the
+/// order.
+pub fn origins_beyond_surge(
+    facts: &SetFacts,
+    draft: &Draft,
+    pods: &[(i64, &Arc<Pod>)],
+) -> BTreeSet<String> {
+    let Some(most) = max_surge(facts) else {
+        return BTreeSet::new();
+    };
+    let excess = surging_origins(facts, draft).count().saturating_sub(most);
+    let unmade = pods.iter().rev().filter(|(id, origin)| {
+        let is_own = origin
+            .label(keys::TO_REPLACE)
+            .is_some_and(set_operations::is_set_timestamp);
+        let new = draft.ids.get(id).and_then(pool::new_of);
+        is_own && new.is_none_or(|new| !facts.is_id_held(new))
+    });
+    let uids = unmade.map(|(_, origin)| origin.metadata.uid.clone());
+    uids.take(excess).collect()
+}
+
+/// Whether an update has opened a pair: the half of one that a user had asked for is of its origin's own revision.
+pub fn is_pair_of_update(origin: &Pod, half: &Pod) -> bool {
+    origin.label(keys::REVISION) != half.label(keys::REVISION)
+}

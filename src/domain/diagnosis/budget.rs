@@ -1,0 +1,178 @@
+//! The gauges of rule objects, for `kubectl operating budget`.
+
+use serde::Serialize;
+
+use super::RuleObject;
+
+/// A rule object with its gauges, as its status has them. It is what `-o json` prints: fields are only ever added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BudgetRow {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Whether it limits how many Pods are unavailable, that is, has a rule with an availablePolicy.
+    pub limited: bool,
+    /// Whether every disruption is denied, whatever the figures are; absent if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub denies_all: bool,
+    /// Whether the figures speak of the present spec.
+    pub observed: bool,
+    /// How many more Pods may go now, by the tightest rule; absent where nothing limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<u32>,
+    /// Expected Pods that are missing, not available, or on their way by a claim.
+    pub unavailable: u32,
+    /// How many may be, by the tightest rule; absent where nothing limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// How many Pods there should be.
+    pub expected: u32,
+    /// Pods that wait in PreCheck.
+    pub waiting: u32,
+    /// Claims: admitted, and not yet seen.
+    pub claims: u32,
+    /// Whether the object is enforced, by its condition `Enforced`; one that can't be read is.
+    pub enforced: bool,
+    /// What is wrong with the object, from its conditions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Rows of rule objects, the tightest first: what can't be enforced, then by what is left, then by who waits.
+pub fn budget_rows(objects: &[RuleObject]) -> Vec<BudgetRow> {
+    let mut rows: Vec<BudgetRow> = objects.iter().map(budget_row).collect();
+    rows.sort_by(|a, b| row_order(a).cmp(&row_order(b)));
+    rows
+}
+
+fn row_order(row: &BudgetRow) -> impl Ord + '_ {
+    (
+        row.problem.is_none(),
+        row.observed && !row.limited,
+        row.allowed.unwrap_or(u32::MAX),
+        std::cmp::Reverse(row.waiting),
+        std::cmp::Reverse(row.unavailable),
+        &row.namespace,
+        &row.name,
+    )
+}
+
+fn budget_row(object: &RuleObject) -> BudgetRow {
+    let status = object.object.status.clone().unwrap_or_default();
+    let count = |n: i32| u32::try_from(n).unwrap_or(0);
+    let claims = status
+        .ledger
+        .as_ref()
+        .map_or(0, |ledger| ledger.claims.len());
+    let failed = |type_: &str| {
+        let mut all = status.conditions.iter();
+        all.find(|c| c.type_ == type_ && c.status == "False")
+    };
+    let problem = failed("Enforced")
+        .or_else(|| object.denies_all_condition())
+        .or_else(|| failed("Matched"))
+        .or_else(|| {
+            let mut all = status.conditions.iter();
+            all.find(|c| {
+                c.status == "True"
+                    && (c.type_ == "RolloutsHeld" || c.reason == "TemplateNotMatched")
+            })
+        });
+    BudgetRow {
+        namespace: object.set.namespace.clone(),
+        name: object.set.name.clone(),
+        limited: object.set.availability_limits().next().is_some(),
+        denies_all: object.denies_all_condition().is_some()
+            || failed("Enforced").is_some_and(|c| c.reason == "Invalid"),
+        observed: status.observed_generation > 0
+            && status.observed_generation == object.set.generation,
+        allowed: status.disruptions_allowed.map(count),
+        unavailable: count(status.unavailable_pods),
+        limit: status.unavailable_limit.map(count),
+        expected: count(status.expected_pods),
+        waiting: count(status.waiting_pods),
+        claims: u32::try_from(claims).unwrap_or(u32::MAX),
+        enforced: failed("Enforced").is_none_or(|c| c.reason == "Invalid"),
+        problem: problem.map(|c| format!("{}: {}", c.reason, c.message)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(name: &str, generation: i64, status: Value) -> RuleObject {
+        RuleObject::compile(
+            serde_json::from_value(json!({
+                "metadata": { "namespace": "n", "name": name, "generation": generation },
+                "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+                "status": status,
+            }))
+            .unwrap(),
+        )
+    }
+
+    fn counted(name: &str, allowed: i32, waiting: i32) -> RuleObject {
+        let status = json!({ "observedGeneration": 1, "disruptionsAllowed": allowed, "waitingPods": waiting });
+        object(name, 1, status)
+    }
+
+    #[test]
+    fn the_tightest_comes_first() {
+        let invalid = json!([{
+            "type": "Enforced", "status": "False", "reason": "Invalid", "message": "mend it",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]);
+        let objects = [
+            counted("roomy", 5, 0),
+            counted("full", 0, 0),
+            counted("busy", 0, 3),
+            object(
+                "odd",
+                1,
+                json!({ "observedGeneration": 1, "disruptionsAllowed": 9, "conditions": invalid }),
+            ),
+            counted("also-full", 0, 0),
+        ];
+        let rows = budget_rows(&objects);
+        let names: Vec<_> = rows.iter().map(|r| r.name.as_str()).collect();
+        assert_eq!(names, ["odd", "busy", "also-full", "full", "roomy"]);
+        assert_eq!(rows[0].problem.as_deref(), Some("Invalid: mend it"));
+        assert!(rows[0].denies_all && !rows[1].denies_all);
+    }
+
+    #[test]
+    fn owner_that_can_not_be_read_is_the_problem_of_the_row() {
+        let condition = |type_: &str, reason: &str| {
+            json!({
+                "type": type_, "status": "False", "reason": reason, "message": "mend it",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            })
+        };
+        for (reason, first) in [
+            ("OwnerUnreadable", "OwnerUnreadable: mend it"),
+            ("ReplicasNotSet", "ReplicasNotSet: mend it"),
+            ("ExpectedUnknown", "NoPodsMatched: mend it"),
+        ] {
+            let conditions = [
+                condition("Matched", "NoPodsMatched"),
+                condition("ExpectedKnown", reason),
+            ];
+            let status = json!({ "observedGeneration": 1, "conditions": conditions });
+            let rows = budget_rows(&[object("a", 1, status)]);
+            assert_eq!(rows[0].problem.as_deref(), Some(first));
+        }
+    }
+
+    #[test]
+    fn figures_of_an_older_spec_or_of_none_are_not_the_present_ones() {
+        let older = object("a", 2, json!({ "observedGeneration": 1 }));
+        let none = object("b", 1, Value::Null);
+        assert!(budget_rows(&[older, none]).iter().all(|row| !row.observed));
+    }
+}

@@ -1,0 +1,82 @@
+//! Which way a deletion or an eviction of the Pod goes. The feature gate `GraceDeleteWebhook` decides, which only the server
+//! knows: its answer to a dry-run tells.
+
+use super::facts::DryRunDeletion;
+use crate::api::keys;
+use crate::domain::grace_delete;
+use crate::domain::pod::Pod;
+
+/// What a deletion or an eviction of the Pod does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeletionPath {
+    /// It takes the Pod away, unless a budget holds it.
+    Direct,
+    /// It begins operation `pod-delete`, for which the rules of PreCheck are asked.
+    Lifecycle,
+    /// That is not known.
+    Unknown,
+}
+
+/// The way of a Pod, by what the API server says to a dry-run deletion.
+pub fn deletion_path(pod: &Pod, trial: Option<&DryRunDeletion>) -> DeletionPath {
+    if !grace_delete::has_lifecycle(pod) {
+        return DeletionPath::Direct;
+    }
+    // What may be done under the gate too proves nothing.
+    let passes_anyway =
+        grace_delete::permits_deletion(pod) || pod.annotation(keys::BYPASS).is_some();
+    match trial {
+        Some(trial) if is_lifecycle_refusal(trial) => DeletionPath::Lifecycle,
+        Some(DryRunDeletion::Allowed) if !passes_anyway => DeletionPath::Direct,
+        _ => DeletionPath::Unknown,
+    }
+}
+
+/// Whether the server refuses a deletion only until the lifecycle has taken the Pod off traffic.
+pub fn is_lifecycle_refusal(trial: &DryRunDeletion) -> bool {
+    matches!(trial, DryRunDeletion::Denied { message, .. } if message.contains(grace_delete::UNDERWAY_MESSAGE))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_an_answer_that_the_gate_decides_tells_the_way() {
+        let pod = |annotations: serde_json::Value| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": "web-0", "labels": { (keys::CONTROL): keys::CONTROL_VALUE }, "annotations": annotations,
+                },
+                "spec": { "readinessGates": [{ "conditionType": keys::SERVICE_READY }] },
+            }))
+            .unwrap()
+        };
+        let plain = pod(json!({}));
+        let denied = |message: String| DryRunDeletion::Denied { code: 429, message };
+        assert_eq!(
+            deletion_path(
+                &plain,
+                Some(&denied(grace_delete::deletion_refusal(&plain)))
+            ),
+            DeletionPath::Lifecycle
+        );
+        assert_eq!(
+            deletion_path(&plain, Some(&DryRunDeletion::Allowed)),
+            DeletionPath::Direct
+        );
+        assert_eq!(
+            deletion_path(&plain, Some(&denied("legal hold".to_owned()))),
+            DeletionPath::Unknown
+        );
+        assert_eq!(deletion_path(&plain, None), DeletionPath::Unknown);
+        let bypassing = pod(json!({ (keys::BYPASS): "incident" }));
+        assert_eq!(
+            deletion_path(&bypassing, Some(&DryRunDeletion::Allowed)),
+            DeletionPath::Unknown
+        );
+    }
+}

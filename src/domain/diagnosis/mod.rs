@@ -1,0 +1,315 @@
+//! Why is my Pod waiting? From what is observed of a Pod to a tree of facts, for `kubectl operating why` and for Events.
+//!
+//! | File | What it says |
+//! |---|---|
+//! | `facts` | the shape of an explanation |
+//! | `operations` | what each lifecycle ID waits for |
+//! | `rules` | what each rule says, and who uses its budget up |
+//! | `around` | the scheduler, PodDisruptionBudgets, the API server's answer to a dry-run |
+//! | `gate` | which way a deletion goes |
+//! | `owner` | what the Pod's controller is about |
+//! | `summary` | the whole in one sentence, and what happens next |
+//! | `budget` | the gauges of rule objects, the tightest first |
+//! | `notices` | which waits are worth an Event |
+
+pub mod budget;
+pub mod deletion_path;
+pub mod facts;
+mod operations;
+mod owner;
+pub mod pod_context;
+mod rules;
+mod summary;
+#[cfg(test)]
+mod tests;
+pub mod wait_notices;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+pub use facts::Diagnosis;
+use facts::{ClaimFacts, PodFacts};
+pub use owner::may_be_bounded;
+pub use pod_context::PodContext;
+
+use super::lifecycle::{LifecycleWrite, Phase, min_ready, restarts, stored_phases};
+use super::pod::Pod;
+use super::rules::RuleSet;
+use super::rules::conditions;
+use super::rules::rollouts;
+use crate::api::collaset::CollaSet;
+use crate::api::keys;
+use crate::api::operationjob::OperationJob;
+use crate::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
+
+/// A rule object, as it is stored and compiled.
+#[derive(Clone, Debug)]
+pub struct RuleObject {
+    /// As it is stored.
+    pub object: Arc<PodTransitionRule>,
+    /// Compiled.
+    pub set: Arc<RuleSet>,
+}
+
+impl RuleObject {
+    /// Compiles an object.
+    pub fn compile(object: PodTransitionRule) -> RuleObject {
+        RuleObject {
+            set: Arc::new(RuleSet::compile(&object)),
+            object: Arc::new(object),
+        }
+    }
+
+    fn status(&self) -> Option<&PodTransitionRuleStatus> {
+        self.object.status.as_ref()
+    }
+
+    /// The reason, if it is this one, and the message of a condition `Enforced` that is False.
+    fn unenforced_message(&self, reason: &str) -> Option<(&str, &str)> {
+        let mut conditions = self.status()?.conditions.iter();
+        let failed = conditions.find(|c| c.type_ == "Enforced" && c.status == "False")?;
+        (failed.reason == reason).then_some((failed.reason.as_str(), failed.message.as_str()))
+    }
+
+    /// The condition under which the object denies every disruption of an available Pod, whatever its counts say.
+    fn denies_all_condition(&self) -> Option<&Condition> {
+        let mut conditions = self.status()?.conditions.iter();
+        conditions.find(|c| is_denying_condition(c))
+    }
+
+    /// The message of the condition `Matched`, if the object selects only some of the Pods of an owner.
+    fn partly_matched_message(&self) -> Option<&str> {
+        let mut conditions = self.status()?.conditions.iter();
+        let matched = conditions.find(|c| c.reason == "TemplateNotMatched")?;
+        Some(&matched.message)
+    }
+
+    /// What the condition `RolloutsHeld` says of the owner whose rollout replaces the Pod, if it stands still.
+    fn held_rollout_message(&self, pod: &Pod) -> Option<&str> {
+        let owner = rollout_owner(pod)?;
+        let mut conditions = self.status()?.conditions.iter();
+        let held = conditions.find(|c| c.type_ == "RolloutsHeld" && c.status == "True")?;
+        rollouts::owner_sentence(&held.message, &owner)
+    }
+}
+
+/// The owner whose rollout replaces a Pod, as `Kind name`: of a ReplicaSet's Pod it is the Deployment. The Deployment
+/// controller names a ReplicaSet by the Deployment and the label that it puts on the Pods.
+fn rollout_owner(pod: &Pod) -> Option<String> {
+    let owner = pod.controller()?;
+    if owner.kind != "ReplicaSet" {
+        return Some(format!("{} {}", owner.kind, owner.name));
+    }
+    let hash = pod.label(keys::POD_TEMPLATE_HASH)?;
+    let deployment = owner.name.strip_suffix(hash)?.strip_suffix('-')?;
+    Some(format!("Deployment {deployment}"))
+}
+
+/// Whether a condition says that owners can't be read or set no number of replicas, or that the ledger can't be used.
+fn is_denying_condition(condition: &Condition) -> bool {
+    let is_of = |type_: &str| condition.type_ == type_ && condition.status == "False";
+    is_of(conditions::LEDGER_USABLE)
+        || is_of("ExpectedKnown")
+            && conditions::DENYING_REASONS.contains(&condition.reason.as_str())
+}
+
+/// Why the rules of the namespace are not enforced.
+struct UnenforcedReason {
+    /// A clause, with the remedy.
+    why: String,
+    /// Whether nothing of the namespace reaches the server. Otherwise operations still wait for their rules.
+    excluded: bool,
+}
+
+/// The controller of a Pod.
+#[derive(Clone, Debug)]
+pub enum PodController {
+    /// A CollaSet.
+    CollaSet(Arc<CollaSet>),
+    /// Another kind, and its `spec.replicas` if that could be read.
+    Other {
+        /// Pods that it wants.
+        replicas: Option<u32>,
+    },
+    /// It is not there any more.
+    Gone,
+}
+
+/// What an explanation is made from.
+#[derive(Clone, Debug)]
+pub struct ObservedPod {
+    /// The Pod.
+    pub pod: Arc<Pod>,
+    /// The rule objects of its namespace.
+    pub rules: Vec<RuleObject>,
+    /// The managed Pods of its namespace, those that could be read. They are needed if a rule covers the Pod, or under
+    /// [`may_be_bounded`].
+    pub pods: Vec<Arc<Pod>>,
+    /// Its controller; `None` if it has none, or it could not be read.
+    pub controller: Option<PodController>,
+    /// OperationJobs whose names are lifecycle IDs on the Pod.
+    pub jobs: Vec<Arc<OperationJob>>,
+    /// What is around it.
+    pub around: PodContext,
+    /// What could not be read, and why.
+    pub notes: Vec<String>,
+    /// Now.
+    pub now: Timestamp,
+}
+
+impl ObservedPod {
+    /// Whether the Pod is of a CollaSet that is being deleted.
+    fn is_set_deleted(&self) -> bool {
+        matches!(&self.controller, Some(PodController::CollaSet(set)) if set.metadata.deletion_timestamp.is_some())
+    }
+}
+
+/// Explains a Pod.
+pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
+    let unenforced = unenforced_reason(observed);
+    let excluded = unenforced.as_ref().filter(|u| u.excluded);
+    let excluded = excluded.map(|u| u.why.as_str());
+    let rules = rules::rule_facts(observed, excluded, None);
+    let mut explanation = Diagnosis {
+        summary: String::new(),
+        pod: pod_facts(&observed.pod, observed.around.unscheduled.as_deref()),
+        owner: owner::owner_facts(observed, &rules),
+        operations: Vec::new(),
+        rules,
+        disruption_budgets: pod_context::disruption_budget_facts(
+            &observed.around.disruption_budgets,
+            &observed.pod,
+        ),
+        deletion: observed.around.trial.clone(),
+        claims: claim_facts(observed),
+        next: Vec::new(),
+        notes: observed.notes.clone(),
+    };
+    explanation.operations = operations::operation_facts(observed, &explanation.rules, excluded);
+    if let Some(unenforced) = &unenforced {
+        rules::mark_unenforced(&mut explanation.rules, &unenforced.why);
+    }
+    let why = unenforced.map(|u| u.why);
+    explanation.summary = summary::summarize(observed, &explanation, why.as_deref());
+    explanation.next = summary::next_steps(observed, &explanation);
+    explanation
+}
+
+/// Why the rules of the namespace are not enforced: read off the namespace, or told by the condition of a rule. All
+/// these reasons are the same for all rules of a namespace.
+fn unenforced_reason(observed: &ObservedPod) -> Option<UnenforcedReason> {
+    if let Some(why) = observed.around.excluded.clone() {
+        return Some(UnenforcedReason {
+            why,
+            excluded: true,
+        });
+    }
+    let reasons = ["NamespaceExcluded", "NotEnforced", "NotRegistered"];
+    reasons.into_iter().find_map(|reason| {
+        let mut rules = observed.rules.iter();
+        let (_, message) = rules.find_map(|rule| rule.unenforced_message(reason))?;
+        Some(UnenforcedReason {
+            why: message.to_owned(),
+            excluded: reason == "NamespaceExcluded",
+        })
+    })
+}
+
+fn pod_facts(pod: &Pod, unscheduled: Option<&str>) -> PodFacts {
+    PodFacts {
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        managed: pod.is_managed(),
+        available: pod.is_available(),
+        unavailable_because: unavailable_reason(pod, unscheduled),
+        ready: pod.is_ready(),
+        readiness_since: readiness_since(pod),
+        terminating: pod.is_terminating(),
+        deletion_due: pod
+            .metadata
+            .deletion_timestamp
+            .as_deref()
+            .and_then(parse_time),
+        to_delete: pod.label(keys::TO_DELETE).is_some(),
+        finalizers: pod.metadata.finalizers.clone(),
+    }
+}
+
+/// Why a Pod does not serve; `None` when it does, or is just about to.
+///
+/// A Pod that is to serve and has not come up waits for scheduler or kubelet: our own readiness gate only follows.
+fn unavailable_reason(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
+    if pod.is_available() || !pod.is_managed() {
+        return None;
+    }
+    let obstacle = LifecycleWrite::from_write(Some(pod), pod, 0).unavailable_reason();
+    let is_to_serve = !pod.is_terminating()
+        && !pod.is_finished()
+        && pod.label(keys::STAY_OFFLINE).is_none()
+        && stored_phases(pod)
+            .values()
+            .all(|phase| matches!(phase, Phase::Idle | Phase::PreCheck));
+    let restarted = restarts::pending_restarts(pod).is_none();
+    if is_to_serve
+        && restarted
+        && let Some(cause) = pod_context::not_running_cause(pod, unscheduled)
+    {
+        return Some(cause);
+    }
+    if let Some(obstacle) = obstacle {
+        return Some(obstacle.into_owned());
+    }
+    let seconds = min_ready::min_ready_seconds(pod).filter(|seconds| *seconds > 0);
+    Some(match (seconds, readiness_since(pod)) {
+        (Some(seconds), Some(since)) => format!(
+            "it is Ready since {since}, and available once it has been Ready for {seconds} s (minReadySeconds of its CollaSet)"
+        ),
+        _ => "the controller has yet to label it podopslifecycle.kusionstack.io/service-available"
+            .to_owned(),
+    })
+}
+
+/// Since when a Pod is Ready or not; its creation if the kubelet has not said.
+fn readiness_since(pod: &Pod) -> Option<Timestamp> {
+    let conditions = &pod.status.conditions;
+    let ready = conditions.iter().find(|c| c.type_ == "Ready");
+    ready
+        .and_then(|c| c.last_transition_time.as_deref())
+        .or(pod.metadata.creation_timestamp.as_deref())
+        .and_then(parse_time)
+}
+
+fn claim_facts(observed: &ObservedPod) -> Vec<ClaimFacts> {
+    let objects = observed.rules.iter();
+    let all = objects.flat_map(|rule| {
+        let ledger = rule.status().and_then(|s| s.ledger.as_ref());
+        ledger
+            .into_iter()
+            .flat_map(|ledger| &ledger.claims)
+            .map(|claim| (&rule.set.name, claim))
+    });
+    all.filter(|(_, claim)| claim.pod_uid == observed.pod.metadata.uid)
+        .map(|(object, claim)| ClaimFacts {
+            object: object.clone(),
+            operation: claim.operation.clone(),
+            since: claim.since.0,
+        })
+        .collect()
+}
+
+fn parse_time(text: &str) -> Option<Timestamp> {
+    text.parse().ok()
+}
+
+/// Labels written before this are no times: somebody wrote another value, such as `true` or `1`.
+const EARLIEST_STAMP: i64 = 946_684_800; // the year 2000
+
+/// The time in the value of a label, in nanoseconds since 1970 (contract 3.1); `None` if it is none.
+fn parse_stamp(value: Option<&str>) -> Option<Timestamp> {
+    let nanos: i128 = value?.parse().ok()?;
+    let time = Timestamp::from_nanosecond(nanos).ok()?;
+    (time.as_second() >= EARLIEST_STAMP).then_some(time)
+}

@@ -1,0 +1,431 @@
+//! What the controller of a Pod is about to do with it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::facts::{OwnerFacts, RolloutFacts, RuleFacts, RuleVerdict};
+use super::{ObservedPod, PodController};
+use crate::api::collaset::{CollaSet, PodUpgradePolicy};
+use crate::api::int_or_percent::IntOrPercent;
+use crate::api::keys;
+use crate::domain::collaset::strategy::{ResolvedStrategy, RolloutStep, UpdatePolicy, UpdateScope};
+use crate::domain::lifecycle::operator;
+use crate::domain::messages;
+use crate::domain::pod::Pod;
+
+/// The Pod's controller; `None` if it has none.
+pub fn owner_facts(observed: &ObservedPod, rules: &[RuleFacts]) -> Option<OwnerFacts> {
+    let owner = observed.pod.controller()?;
+    let mut facts = OwnerFacts {
+        kind: owner.kind.clone(),
+        name: owner.name.clone(),
+        replicas: None,
+        rollout: None,
+        remark: None,
+        troubles: Vec::new(),
+    };
+    match &observed.controller {
+        None => {}
+        Some(PodController::CollaSet(set)) => {
+            let rollout = rollout_facts(set, &observed.pod);
+            facts.replicas = Some(u32::try_from(set.spec.replicas.unwrap_or(0)).unwrap_or(0));
+            let paused = rollout.paused.then(|| PAUSED_MESSAGE.to_owned());
+            let step = describe_steps(set);
+            let pauses = step.as_ref().is_some_and(|step| step.pauses);
+            let kept = older_revision_reason(observed, set, &rollout).filter(|_| step.is_none());
+            let bound = (!pauses).then(|| describe_max_unavailable(observed, set, &rollout));
+            let surge = (!pauses).then(|| describe_max_surge(observed, set, &rollout));
+            let step = step.map(|step| step.text);
+            let remarks = [paused, step, kept, bound.flatten(), surge.flatten()];
+            let remarks: Vec<String> = remarks.into_iter().flatten().collect();
+            facts.remark = (!remarks.is_empty()).then(|| remarks.join("; "));
+            if observed.is_set_deleted() {
+                facts.remark = Some("it is being deleted".to_owned());
+            }
+            facts.rollout = Some(rollout);
+            facts.troubles = set_problems(set);
+        }
+        Some(PodController::Other { replicas }) => facts.replicas = *replicas,
+        Some(PodController::Gone) => facts.remark = Some("it is gone".to_owned()),
+    }
+    let deployment = observed.around.recreate.as_deref();
+    let deployment =
+        deployment.filter(|_| facts.remark.is_none() && rules.iter().any(is_availability_rule));
+    if let Some(deployment) = deployment {
+        facts.remark = Some(describe_recreate(deployment));
+    }
+    Some(facts)
+}
+
+fn is_availability_rule(rule: &RuleFacts) -> bool {
+    rule.kind == "availablePolicy" && rule.verdict != RuleVerdict::NotApplying
+}
+
+fn describe_recreate(deployment: &str) -> String {
+    format!(
+        "Deployment {deployment} has the strategy Recreate, which deletes all Pods before it makes new ones: under a rule \
+         with availablePolicy its rollouts stand still once the budget is used up; use RollingUpdate"
+    )
+}
+
+fn rollout_facts(set: &CollaSet, pod: &Pod) -> RolloutFacts {
+    let update = set.spec.update_strategy.clone().unwrap_or_default();
+    let partition = match ResolvedStrategy::from_spec(&set.spec).scope {
+        UpdateScope::Partition(partition) => Some(u32::try_from(partition).unwrap_or(u32::MAX)),
+        UpdateScope::ByLabel => None,
+    };
+    let count = |n: Option<i32>| u32::try_from(n.unwrap_or(0)).unwrap_or(0);
+    RolloutFacts {
+        revision: pod.label(keys::REVISION).unwrap_or_default().to_owned(),
+        updated_revision: updated_revision(set).unwrap_or_default().to_owned(),
+        policy: update
+            .pod_upgrade_policy
+            .unwrap_or(PodUpgradePolicy::InPlaceIfPossible)
+            .to_string(),
+        partition,
+        delay_seconds: count(update.operation_delay_seconds),
+        paused: set.spec.paused,
+    }
+}
+
+/// The revision of the present template; `None` until the status follows the latest change of the set, whose controller
+/// may have begun to work on Pods before that.
+pub(super) fn updated_revision(set: &CollaSet) -> Option<&str> {
+    let status = set.status.as_ref()?;
+    let follows = set.metadata.generation.unwrap_or(0) <= status.observed_generation;
+    (follows && !status.updated_revision.is_empty()).then_some(&status.updated_revision)
+}
+
+/// Where a rollout stands.
+struct RolloutPosition {
+    text: String,
+    /// Whether it is at a pause: no further Pod is updated.
+    pauses: bool,
+}
+
+/// That a rollout was aborted, or is at a step; the status of the set says more.
+fn describe_steps(set: &CollaSet) -> Option<RolloutPosition> {
+    let status = set.status.as_ref()?;
+    let rollout = status.rollout.as_ref()?;
+    if rollout.aborted {
+        let revision = &rollout.revision;
+        return Some(RolloutPosition {
+            text: format!("the rollout of its revision {revision} was aborted"),
+            pauses: false,
+        });
+    }
+    let (step, steps) = (rollout.step, rollout.steps);
+    if step < 1 || step > steps {
+        return None;
+    }
+    let at = format!("step {step} of {steps}");
+    let mut conditions = status.conditions.iter();
+    let pause = conditions.find(|c| c.type_ == "Update" && c.reason == "StepPaused");
+    // "step 2 of 4", and after it how the pause ends.
+    let pause = pause.and_then(|c| c.message.strip_prefix(&at));
+    Some(RolloutPosition {
+        text: match pause {
+            Some(pause) => format!("its rollout is at {at}, which{pause}"),
+            None => format!("its rollout is at {at}"),
+        },
+        pauses: pause.is_some(),
+    })
+}
+
+const PAUSED_MESSAGE: &str = "it is paused: set spec.paused to false to let it scale and update (a Pod that is deleted is made again all the same)";
+
+/// Reasons of conditions that tell of a write which the API server refuses, or of a Pod that can't enter the set or leave it.
+const REFUSAL_REASONS: [&str; 5] = [
+    "ScaleOutFailed",
+    "ScaleInFailed",
+    "UpdateFailed",
+    "IncludeNotAllowed",
+    "ExcludeNotAllowed",
+];
+
+/// What is refused to a set, each reason and each message once, and that the set is stalled.
+fn set_problems(set: &CollaSet) -> Vec<String> {
+    let conditions = set.status.iter().flat_map(|status| &status.conditions);
+    let mut told: Vec<(&str, &str)> = Vec::new();
+    let troubles = conditions.filter_map(|c| {
+        let (type_, reason, message) = (&*c.type_, &*c.reason, &c.message);
+        match (type_, &*c.status) {
+            ("Scale" | "Update" | "Ready", "False") if REFUSAL_REASONS.contains(&reason) => {
+                // One refusal may be told of both the scale and the rollout, and of that with what is left.
+                let mut known = told.iter();
+                let is_new = !known.any(|(r, m)| *r == reason || message.starts_with(m));
+                told.push((reason, message));
+                is_new.then(|| format!("{reason}: {message}"))
+            }
+            ("Stalled", "True") => Some(format!("{type_}: {reason}: {message}")),
+            _ => None,
+        }
+    });
+    troubles.collect()
+}
+
+/// Why a Pod of an older revision is not updated.
+fn older_revision_reason(
+    observed: &ObservedPod,
+    set: &CollaSet,
+    rollout: &RolloutFacts,
+) -> Option<String> {
+    let pod = &observed.pod;
+    if rollout.paused || !awaits_update(rollout, pod) {
+        return None;
+    }
+    match rollout.partition {
+        Some(0) => None,
+        Some(_) if is_template_rolled_back(set) => Some(format!(
+            "the template is that of its current revision {}: Pods of revisions that were made later go back to it, its partition \
+             keeps those of older ones",
+            rollout.updated_revision
+        )),
+        Some(partition) => {
+            let partition = usize::try_from(partition).unwrap_or(usize::MAX);
+            let own = owned_pods(observed);
+            let older = own.as_ref().map(|own| count_older(own, rollout));
+            let is_kept = older.is_some_and(|older| older <= partition);
+            let may = if is_kept { "is" } else { "may be" };
+            let kept = older.map_or(partition, |older| older.min(partition));
+            let pods = messages::count_pods(kept);
+            // Others that are there are updated already.
+            let present = own.map_or(0, |own| own.len());
+            let raised = match kept < partition.min(present) {
+                true => format!("; {}", messages::partition_keeps_updated(partition)),
+                false => String::new(),
+            };
+            Some(format!(
+                "its partition keeps {pods} on older revisions, this one {may} among them{raised}"
+            ))
+        }
+        None if pod.label(keys::UPDATE_INCLUDED).is_none() => Some(format!(
+            "it updates by label: set {} on the Pod to include it",
+            keys::UPDATE_INCLUDED
+        )),
+        None => None,
+    }
+}
+
+/// Whether `maxUnavailable` or `maxSurge` of the set, or its partition, may hold the update of a Pod back, so that the Pods of the set are to be counted.
+pub fn may_be_bounded(set: &CollaSet, pod: &Pod) -> bool {
+    let update = set.spec.update_strategy.as_ref();
+    let is_bounded = update.is_some_and(|u| u.max_unavailable.is_some() || u.max_surge.is_some());
+    let rollout = rollout_facts(set, pod);
+    (is_bounded || rollout.partition.is_some_and(|kept| kept > 0)) && awaits_update(&rollout, pod)
+}
+
+/// The Pods of the Pod's controller; `None` where they were not read. A list without the Pod itself was not.
+fn owned_pods(observed: &ObservedPod) -> Option<Vec<&Arc<Pod>>> {
+    let uid = &observed.pod.controller()?.uid;
+    let own = observed.pods.iter();
+    let own = own.filter(|pod| pod.controller().is_some_and(|owner| owner.uid == *uid));
+    let own: Vec<_> = own.collect();
+    let mut listed = own.iter();
+    listed.find(|pod| pod.metadata.uid == observed.pod.metadata.uid)?;
+    Some(own)
+}
+
+/// How many of these Pods are of older revisions, and their update has not begun.
+fn count_older(own: &[&Arc<Pod>], rollout: &RolloutFacts) -> usize {
+    let older = own.iter().filter(|pod| {
+        pod.label(keys::REVISION) != Some(&*rollout.updated_revision)
+            && !operator::is_in_progress(pod, "collaset", "update")
+    });
+    older.count()
+}
+
+/// That `maxUnavailable` of the set itself holds the update of an available Pod back. It counts as the plan of the set does.
+fn describe_max_unavailable(
+    observed: &ObservedPod,
+    set: &CollaSet,
+    rollout: &RolloutFacts,
+) -> Option<String> {
+    let strategy = ResolvedStrategy::from_spec(&set.spec);
+    let most = strategy.max_unavailable?;
+    let value = set
+        .spec
+        .update_strategy
+        .as_ref()?
+        .max_unavailable
+        .as_ref()?;
+    let value = IntOrPercent::parse(value).ok()?;
+    let waits = awaits_update(rollout, &observed.pod) && observed.pod.is_available();
+    if !waits
+        || is_update_paused_or_unselected(observed, rollout)
+        || strategy.policy == UpdatePolicy::Replace
+    {
+        return None;
+    }
+    let own = owned_pods(observed)?;
+    let operations = ["update", "scale-in"];
+    let kept = kept_by_step(set, &strategy).max(kept_by_partition(set, &strategy));
+    if count_older(&own, rollout) <= kept {
+        return None;
+    }
+    let is_staying = |pod: &&&Arc<Pod>| {
+        let mut operations = operations.iter();
+        let goes = operations.any(|type_| operator::is_in_progress(pod, "collaset", type_))
+            || pod.label(keys::TO_DELETE).is_some();
+        pod.is_available() && !goes
+    };
+    let wanted = strategy.replicas;
+    let away = wanted.saturating_sub(own.iter().filter(is_staying).count());
+    (away >= most).then(|| {
+        format!(
+            "its updateStrategy.maxUnavailable ({value}) holds the update of this Pod: {away} of {wanted} Pods are unavailable or on \
+             their way, and at most {most} may be"
+        )
+    })
+}
+
+/// Whether the set is paused, or updates by label and leaves the Pod out.
+fn is_update_paused_or_unselected(observed: &ObservedPod, rollout: &RolloutFacts) -> bool {
+    let by_label = rollout.partition.is_none();
+    rollout.paused || by_label && observed.pod.label(keys::UPDATE_INCLUDED).is_none()
+}
+
+/// That `maxSurge` of the set itself holds the replacement of a Pod back. It counts as the plan of the set does.
+fn describe_max_surge(
+    observed: &ObservedPod,
+    set: &CollaSet,
+    rollout: &RolloutFacts,
+) -> Option<String> {
+    let strategy = ResolvedStrategy::from_spec(&set.spec);
+    let most = strategy.max_surge?;
+    let value = set.spec.update_strategy.as_ref()?.max_surge.as_ref()?;
+    let value = IntOrPercent::parse(value).ok()?;
+    let pod = &observed.pod;
+    let waits = awaits_update(rollout, pod) && pod.label(keys::TO_REPLACE).is_none();
+    if !waits
+        || is_update_paused_or_unselected(observed, rollout)
+        || strategy.policy != UpdatePolicy::Replace
+    {
+        return None;
+    }
+    let own = owned_pods(observed)?;
+    let present = own.iter().filter(|pod| !pod.is_terminating());
+    // A pair of an update that was called off has its place as long as both halves are there.
+    let halves = present.clone();
+    let halves: BTreeMap<_, _> = halves
+        .filter_map(|half| Some((half.label(keys::REPLACE_PAIR_ORIGIN_NAME)?, half)))
+        .collect();
+    let is_replaced = |pod: &Pod| match pod.label(keys::TO_REPLACE) {
+        Some(_) => pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some(),
+        None => halves
+            .get(&*pod.metadata.name)
+            .is_some_and(|half| half.label(keys::REVISION) != pod.label(keys::REVISION)),
+    };
+    if is_replaced(pod) {
+        return None;
+    }
+    let is_older = |pod: &Pod| pod.label(keys::REVISION) != Some(&*rollout.updated_revision);
+    let waiting = present
+        .clone()
+        .filter(|pod| is_older(pod) && !is_replaced(pod));
+    let kept = kept_by_step(set, &strategy).max(kept_by_partition(set, &strategy));
+    let open = present.filter(|pod| is_replaced(pod)).count();
+    if open < most || waiting.count() <= kept {
+        return None;
+    }
+    let pods = messages::count_pods_with_verb(open, "is", "are");
+    Some(format!(
+        "its updateStrategy.maxSurge ({value}) holds the update of this Pod: {pods} being replaced, and at most {most} may be"
+    ))
+}
+
+/// Pods that the partition keeps on older revisions, for certain.
+fn kept_by_partition(set: &CollaSet, strategy: &ResolvedStrategy) -> usize {
+    match strategy.scope {
+        UpdateScope::Partition(kept) if !is_template_rolled_back(set) => kept,
+        _ => 0,
+    }
+}
+
+/// Whether the template is that of the revision from which a rollout would begin. The status does not tell which revisions were made later.
+fn is_template_rolled_back(set: &CollaSet) -> bool {
+    let current = set.status.as_ref().map(|s| &*s.current_revision);
+    current.is_some() && current == updated_revision(set)
+}
+
+/// Pods that the steps of a rollout, as far as it has come, keep on older revisions.
+fn kept_by_step(set: &CollaSet, strategy: &ResolvedStrategy) -> usize {
+    let status = set.status.as_ref().and_then(|s| s.rollout.as_ref());
+    let step = status.filter(|rollout| !rollout.aborted);
+    let reached = step.map_or(0, |rollout| usize::try_from(rollout.step).unwrap_or(0));
+    let mut steps = strategy.steps.iter().take(reached).rev();
+    let kept = steps.find_map(|step| match step {
+        RolloutStep::Partition(kept) => Some(*kept),
+        RolloutStep::Pause(_) => None,
+    });
+    kept.unwrap_or(0)
+}
+
+/// Whether a Pod is of another revision than the set is to give it, and its update has not begun.
+fn awaits_update(rollout: &RolloutFacts, pod: &Pod) -> bool {
+    let updated = &rollout.updated_revision;
+    !updated.is_empty()
+        && *updated != rollout.revision
+        && !operator::is_in_progress(pod, "collaset", "update")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn set(generation: i64, observed: i64) -> CollaSet {
+        serde_json::from_value(json!({
+            "metadata": { "name": "web", "generation": generation },
+            "spec": { "replicas": 1, "template": {} },
+            "status": { "observedGeneration": observed, "updatedRevision": "web-1" },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn step_that_a_rollout_is_at_is_told() {
+        let with = |rollout: serde_json::Value| {
+            let mut set = set(2, 2);
+            let status = set.status.as_mut().unwrap();
+            status.rollout = serde_json::from_value(rollout).unwrap();
+            status.conditions = serde_json::from_value(json!([{
+                "type": "Ready", "status": "False", "reason": "ScaleOutFailed", "message": "no quota",
+            }, {
+                "type": "Update", "status": "False", "reason": "StepPaused", "message": "step 2 of 4 pauses until 10:00",
+            }]))
+            .unwrap();
+            describe_steps(&set).map(|step| step.text)
+        };
+        assert_eq!(with(json!(null)), None);
+        let over = json!({ "revision": "web-1", "step": 5, "steps": 4 });
+        assert_eq!(with(over), None);
+        let paused = with(json!({ "revision": "web-1", "step": 2, "steps": 4 })).unwrap();
+        assert_eq!(
+            paused,
+            "its rollout is at step 2 of 4, which pauses until 10:00"
+        );
+        let aborted = with(json!({ "revision": "web-1", "aborted": true })).unwrap();
+        assert_eq!(aborted, "the rollout of its revision web-1 was aborted");
+    }
+
+    #[test]
+    fn refusal_of_scale_and_rollout_is_told_once() {
+        let mut set = set(2, 2);
+        set.status.as_mut().unwrap().conditions = serde_json::from_value(json!([
+            { "type": "Scale", "status": "False", "reason": "ScaleOutFailed", "message": "no quota" },
+            { "type": "Update", "status": "False", "reason": "UpdateFailed", "message": "no quota; 3 Pods to update" },
+            { "type": "Ready", "status": "False", "reason": "UpdateFailed", "message": "no quota; 3 Pods to update" },
+        ]))
+        .unwrap();
+        assert_eq!(set_problems(&set), ["ScaleOutFailed: no quota"]);
+    }
+
+    #[test]
+    fn the_updated_revision_is_told_only_of_the_present_template() {
+        assert_eq!(updated_revision(&set(2, 2)), Some("web-1"));
+        assert_eq!(updated_revision(&set(3, 2)), None);
+    }
+}

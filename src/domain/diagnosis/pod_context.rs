@@ -1,0 +1,211 @@
+//! What is known around a Pod besides its rules: the namespace, the scheduler, PodDisruptionBudgets, its Deployment, and
+//! what the API server says to a deletion.
+
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+
+use super::facts::{DisruptionBudgetFacts, DryRunDeletion};
+use crate::api::selector::Selector;
+use crate::domain::messages;
+use crate::domain::pod::Pod;
+
+/// What is around a Pod. All of it may be missing: it is read with the rights of the user.
+#[derive(Clone, Debug, Default)]
+pub struct PodContext {
+    /// Why nothing of the namespace is held: the clause of [`crate::domain::rules::effect::exclusion`].
+    pub excluded: Option<String>,
+    /// Message of the condition `PodScheduled` if that is False.
+    pub unscheduled: Option<String>,
+    /// PodDisruptionBudgets of the namespace.
+    pub disruption_budgets: Vec<PodDisruptionBudget>,
+    /// What the API server says to a dry-run deletion.
+    pub trial: Option<DryRunDeletion>,
+    /// Name of the Deployment behind the Pod's ReplicaSet, if its strategy is `Recreate`.
+    pub recreate: Option<String>,
+}
+
+/// Why scheduler or kubelet have not brought the Pod up: a clause. `None` if nothing is known.
+pub fn not_running_cause(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
+    if pod.is_ready() {
+        return None;
+    }
+    if pod.condition("PodScheduled") == Some(false) {
+        return Some(match unscheduled.filter(|message| !message.is_empty()) {
+            Some(message) => {
+                let claims = messages::append_pvc_names(message, &pod.spec.pvcs);
+                format!("it is not scheduled to a node: {message}{claims}")
+            }
+            None => "it is not scheduled to a node".to_owned(),
+        });
+    }
+    let status = &pod.status;
+    let all = || {
+        status
+            .init_container_statuses
+            .iter()
+            .chain(&status.container_statuses)
+    };
+    // Containers that wait for an init container say PodInitializing: the init container has the cause.
+    let waiting = all().find_map(|container| {
+        let waiting = container.waiting.as_ref()?;
+        let told = !waiting.reason.is_empty() && waiting.reason != "PodInitializing";
+        told.then_some((&container.name, waiting))
+    });
+    if let Some((name, waiting)) = waiting {
+        let reason = &waiting.reason;
+        return Some(match waiting.message.as_str() {
+            "" => format!("container {name} waits: {reason}"),
+            message => format!("container {name} waits: {reason}: {message}"),
+        });
+    }
+    let mut containers = status.container_statuses.iter();
+    let unready = containers.find(|container| !container.ready)?;
+    Some(format!("container {} is not ready", unready.name))
+}
+
+/// The PodDisruptionBudgets that select a Pod, and whether each lets an eviction of it pass now.
+///
+/// The rules are those of the API server's `EvictionREST` (`canIgnorePDB`, `checkAndDecrement`).
+pub fn disruption_budget_facts(
+    all: &[PodDisruptionBudget],
+    pod: &Pod,
+) -> Vec<DisruptionBudgetFacts> {
+    if pod.is_terminating() || pod.is_finished() || pod.status.phase == "Pending" {
+        return Vec::new(); // evictions of such Pods pass every PodDisruptionBudget
+    }
+    let selecting: Vec<_> = all
+        .iter()
+        .filter(|budget| pdb_selects(budget, pod))
+        .collect();
+    let several = selecting.len() > 1;
+    let one = |budget: &&PodDisruptionBudget| {
+        let (holds, reason) = match several {
+            true => (
+                true,
+                "more than one PodDisruptionBudget selects the Pod: the API server refuses such evictions; keep one of them"
+                    .to_owned(),
+            ),
+            false => judge_pdb(budget, pod),
+        };
+        DisruptionBudgetFacts {
+            name: budget.metadata.name.clone().unwrap_or_default(),
+            holds,
+            reason,
+        }
+    };
+    selecting.iter().map(one).collect()
+}
+
+/// In `policy/v1` an empty selector selects every Pod, and none selects no Pod.
+fn pdb_selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    let spec = budget.spec.as_ref();
+    let selector = spec.and_then(|spec| spec.selector.as_ref());
+    selector
+        .and_then(|selector| Selector::compile(selector).ok())
+        .is_some_and(|selector| selector.matches(&pod.metadata.labels))
+}
+
+fn judge_pdb(budget: &PodDisruptionBudget, pod: &Pod) -> (bool, String) {
+    let status = budget.status.clone().unwrap_or_default();
+    let (allowed, healthy, desired) = (
+        status.disruptions_allowed.unwrap_or(0),
+        status.current_healthy.unwrap_or(0),
+        status.desired_healthy.unwrap_or(0),
+    );
+    let figures = format!("{healthy} Pods are healthy, {desired} must be");
+    if !pod.is_ready() {
+        let spec = budget.spec.as_ref();
+        let policy = spec.and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
+        if policy == Some("AlwaysAllow") {
+            let why = "the Pod is not Ready, and unhealthyPodEvictionPolicy is AlwaysAllow";
+            return (false, why.to_owned());
+        }
+        if desired > 0 && healthy >= desired {
+            return (false, format!("the Pod is not Ready: {figures}"));
+        }
+    }
+    let observed = status.observed_generation.unwrap_or(0);
+    if observed < budget.metadata.generation.unwrap_or(0) {
+        let why = "the disruption controller has not yet seen its present spec";
+        return (true, why.to_owned());
+    }
+    match allowed {
+        ..=0 => (true, format!("no disruption is allowed: {figures}")),
+        allowed => (
+            false,
+            format!("{allowed} disruptions are allowed: {figures}"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(ready: bool, status: Value) -> Pod {
+        let ready = if ready { "True" } else { "False" };
+        let mut pod = json!({
+            "metadata": { "name": "web-0", "labels": { "app": "web" } },
+            "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": ready }] },
+        });
+        json_patch::merge(&mut pod["status"], &status);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn budget(allowed: i32, healthy: i32, policy: Option<&str>) -> PodDisruptionBudget {
+        serde_json::from_value(json!({
+            "metadata": { "name": "pdb", "generation": 1 },
+            "spec": { "selector": { "matchLabels": { "app": "web" } }, "unhealthyPodEvictionPolicy": policy },
+            "status": {
+                "observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": healthy, "desiredHealthy": 2,
+                "expectedPods": 2,
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_disruption_budget_holds_as_the_api_server_does() {
+        let (up, down) = (pod(true, json!({})), pod(false, json!({})));
+        let holds = |budget: PodDisruptionBudget, pod: &Pod| {
+            let facts = disruption_budget_facts(&[budget], pod);
+            facts.iter().any(|facts| facts.holds)
+        };
+        assert!(holds(budget(0, 2, None), &up));
+        assert!(!holds(budget(1, 3, None), &up));
+        assert!(!holds(budget(0, 2, None), &down));
+        assert!(holds(budget(0, 1, None), &down));
+        assert!(!holds(budget(0, 1, Some("AlwaysAllow")), &down));
+        let pending = pod(false, json!({ "phase": "Pending" }));
+        assert!(!holds(budget(0, 1, None), &pending));
+        let mut stale = budget(1, 3, None);
+        stale.metadata.generation = Some(2);
+        assert!(holds(stale, &up));
+        let two = disruption_budget_facts(&[budget(1, 3, None), budget(1, 3, None)], &up);
+        assert!(two.iter().all(|facts| facts.holds));
+    }
+
+    #[test]
+    fn the_cause_of_a_pod_that_is_not_up_is_named() {
+        let unscheduled = pod(
+            false,
+            json!({ "conditions": [{ "type": "PodScheduled", "status": "False" }] }),
+        );
+        assert_eq!(
+            not_running_cause(&unscheduled, Some("0/3 nodes are available")).unwrap(),
+            "it is not scheduled to a node: 0/3 nodes are available"
+        );
+        let waiting = json!({ "containerStatuses": [
+            { "name": "main", "ready": false, "state": { "waiting": { "reason": "PodInitializing" } } },
+        ], "initContainerStatuses": [
+            { "name": "init", "state": { "waiting": { "reason": "ErrImagePull", "message": "no such image" } } },
+        ] });
+        assert_eq!(
+            not_running_cause(&pod(false, waiting), None).unwrap(),
+            "container init waits: ErrImagePull: no such image"
+        );
+        assert_eq!(not_running_cause(&pod(true, json!({})), None), None);
+    }
+}

@@ -1,0 +1,395 @@
+//! GraceDelete (contract 4.4): a deletion goes through the lifecycle `pod-delete`, so that traffic goes first.
+
+use serde_json::{Map, Value, json};
+
+use super::deletion::DeletionOptions;
+use super::lifecycle::operator;
+use super::pod::Pod;
+use crate::api::keys::{self, Family};
+
+/// Lifecycle ID of a deletion (contract 3.1).
+pub const DELETION_ID: &str = operator::DELETION;
+/// Type of that operation.
+pub const DELETION_TYPE: &str = "delete";
+
+/// What users and scripts look for in a refusal (contract 4.4).
+pub const UNDERWAY_MESSAGE: &str =
+    "pod deletion process is underway and being managed by PodOpsLifecycle";
+
+/// [`keys::DELETE_TIMESTAMP`] is written again only when it is older than this (contract 4.4).
+pub const REFRESH_NANOS: u64 = 5_000_000_000;
+
+/// Whether the Pod has a lifecycle that could take it off traffic first: managed, with the readiness gate.
+pub fn has_lifecycle(pod: &Pod) -> bool {
+    pod.is_managed() && pod.has_service_ready_gate()
+}
+
+/// Whether an operation that deletes the Pod has come so far that it may be done: `pod-delete`, or any other whose
+/// operator has announced the deletion, such as CollaSet's scale-in (contract Q22). While `pod-delete` waits for its
+/// rules, an announcement that may be its own permits nothing.
+pub fn permits_deletion(pod: &Pod) -> bool {
+    types_in_operate(pod).any(|id| match id {
+        DELETION_ID => operator::is_in_progress(pod, id, DELETION_TYPE),
+        id => operator::announces_deletion(pod, id),
+    })
+}
+
+/// Whether any operation may be done on the Pod: it has gone off traffic by the leave of its rules.
+pub fn is_operation_allowed(pod: &Pod) -> bool {
+    types_in_operate(pod).next().is_some()
+}
+
+fn types_in_operate(pod: &Pod) -> impl Iterator<Item = &str> {
+    let ids = pod.metadata.labels.keys().filter_map(|key| {
+        Family::parse(key).and_then(|(family, id)| (family == Family::Operate).then_some(id))
+    });
+    ids.filter(|id| {
+        pod.label(&Family::Operating.key(id)).is_some()
+            && pod.label(&Family::UndoOperationType.key(id)).is_none()
+    })
+}
+
+/// Whether the deletion of the Pod through the lifecycle has begun.
+pub fn is_deletion_in_flight(pod: &Pod) -> bool {
+    operator::is_in_progress(pod, DELETION_ID, DELETION_TYPE)
+}
+
+/// Whether the Pod has been told to go through the lifecycle.
+pub fn is_deletion_requested(pod: &Pod) -> bool {
+    pod.label(keys::TO_DELETE).is_some()
+}
+
+/// Whether somebody asked for the deletion of a Pod after it had been told to go: its set, which had told it, is not the only one
+/// that wants it away.
+pub fn is_deletion_requested_again(pod: &Pod) -> bool {
+    let nanos = |at: &str| at.parse::<u64>().ok();
+    let told = pod.label(keys::TO_DELETE).and_then(nanos);
+    let asked = pod.annotation(keys::DELETE_TIMESTAMP).and_then(nanos);
+    told.zip(asked).is_some_and(|(told, asked)| asked >= told)
+}
+
+/// A request for the deletion of a Pod.
+#[derive(Clone, Debug, Default)]
+pub struct DeletionRequest {
+    /// UID of the ReplicaSet that asks, if it wants fewer Pods.
+    pub scaled_in_by: Option<String>,
+    /// What else is asked for.
+    pub wishes: DeletionOptions,
+}
+
+/// UID of the ReplicaSet that alone has asked for the deletion of a Pod. It may choose another one later, and may not control the Pod
+/// any more. What was written with an earlier mark says nothing.
+pub fn scale_in_replica_set(pod: &Pod) -> Option<&str> {
+    let (mark, uid) = pod.annotation(keys::SCALED_IN_BY)?.split_once(' ')?;
+    (pod.label(keys::TO_DELETE) == Some(mark)).then_some(uid)
+}
+
+/// When the deletion of a Pod was asked for last, in nanoseconds since 1970, within [`REFRESH_NANOS`].
+pub fn deletion_requested_at(pod: &Pod) -> Option<u64> {
+    pod.annotation(keys::DELETE_TIMESTAMP)?.parse().ok()
+}
+
+/// The `metadata` that a request for deletion at `now_nanos` writes to the Pod; `None` when it says so already.
+pub fn deletion_request_metadata(
+    pod: &Pod,
+    asked: &DeletionRequest,
+    now_nanos: u64,
+) -> Option<Value> {
+    let at = deletion_requested_at(pod);
+    // A clock behind the one that wrote it is as good as fresh.
+    let fresh = at.is_some_and(|at| now_nanos.saturating_sub(at) < REFRESH_NANOS);
+    let now = now_nanos.to_string();
+    let mut annotations = Map::new();
+    let mut set = |key: &str, value: Option<String>| {
+        if pod.annotation(key) != value.as_deref() {
+            annotations.insert(key.to_owned(), json!(value));
+        }
+    };
+    let begun = is_deletion_requested(pod);
+    let before = match begun {
+        true => DeletionOptions::from_pod(pod),
+        false => DeletionOptions::default(), // those of a deletion that was taken back
+    };
+    let mark = pod.label(keys::TO_DELETE).unwrap_or(&now);
+    set(
+        keys::DELETE_OPTIONS,
+        before.merge_later(&asked.wishes).annotation_value(mark),
+    );
+    // Once somebody else has asked, the deletion is no longer up to the ReplicaSet.
+    let scaled_in_by = asked.scaled_in_by.clone();
+    set(
+        keys::SCALED_IN_BY,
+        scaled_in_by
+            .filter(|_| !begun || self::scale_in_replica_set(pod).is_some())
+            .map(|uid| format!("{mark} {uid}")),
+    );
+    if !fresh || !begun || !annotations.is_empty() {
+        annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), json!(now));
+    }
+    match begun {
+        true if annotations.is_empty() => None,
+        true => Some(json!({ "annotations": annotations })),
+        false => Some(json!({
+            "labels": { (keys::TO_DELETE): now },
+            "annotations": annotations,
+        })),
+    }
+}
+
+/// What the one who deletes reads: that it is under way, what is left, and how to keep the Pod after all.
+pub fn deletion_refusal(pod: &Pod) -> String {
+    let left: Vec<_> = pod
+        .metadata
+        .finalizers
+        .iter()
+        .filter(|f| f.starts_with(keys::PROTECTION_FINALIZER_PREFIX))
+        .map(String::as_str)
+        .collect();
+    let mut text = UNDERWAY_MESSAGE.to_owned();
+    if !left.is_empty() {
+        text += &format!(" with finalizers: [{}]", left.join(" "));
+    }
+    let waits = if pod.label(&Family::Preparing.key(DELETION_ID)).is_some() {
+        if left.is_empty() {
+            "goes off traffic now"
+        } else {
+            "goes when those who serve traffic have taken these off"
+        }
+    } else if pod.label(&Family::PreCheck.key(DELETION_ID)).is_some() {
+        "waits until its PodTransitionRules let it go, see their status"
+    } else {
+        "goes off traffic first"
+    };
+    format!(
+        "{text}; Pod {} {waits}, and is then deleted; removing its label {} keeps it",
+        pod.metadata.name,
+        keys::TO_DELETE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn pod(metadata: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": { "name": "web-1", "labels": { (keys::CONTROL): keys::CONTROL_VALUE } },
+            "spec": { "readinessGates": [{ "conditionType": keys::SERVICE_READY }] },
+        });
+        json_patch::merge(&mut pod, &json!({ "metadata": metadata }));
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn labels(labels: &[(String, &str)]) -> Pod {
+        let all: serde_json::Map<_, _> =
+            labels.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+        pod(json!({ "labels": all }))
+    }
+
+    fn operating(id: &str, type_: &str, operate: bool, more: &[(String, &str)]) -> Pod {
+        let mut all = vec![
+            (Family::Operating.key(id), "1"),
+            (Family::OperationType.key(id), type_),
+        ];
+        if operate {
+            all.push((Family::Operate.key(id), "2"));
+        }
+        all.extend(more.iter().cloned());
+        labels(&all)
+    }
+
+    #[test]
+    fn only_managed_pods_with_the_gate_have_a_lifecycle_to_go_through() {
+        assert!(has_lifecycle(&pod(json!({}))));
+        assert!(!has_lifecycle(&pod(
+            json!({ "labels": { (keys::CONTROL): "yes" } })
+        )));
+        let mut bare = pod(json!({}));
+        bare.spec.readiness_gates.clear();
+        assert!(!has_lifecycle(&bare));
+    }
+
+    #[test]
+    fn a_deletion_is_permitted_by_an_operation_that_deletes_once_it_may_be_done() {
+        let announced = [(keys::PREPARING_TO_DELETE.to_owned(), "1")];
+        assert!(permits_deletion(&operating(
+            DELETION_ID,
+            DELETION_TYPE,
+            true,
+            &[]
+        )));
+        assert!(permits_deletion(&operating(
+            "collaset", "scale-in", true, &announced
+        )));
+        assert!(!permits_deletion(&operating(
+            DELETION_ID,
+            DELETION_TYPE,
+            false,
+            &announced
+        )));
+        assert!(!permits_deletion(&operating(
+            "collaset", "scale-in", false, &announced
+        )));
+        assert!(
+            !permits_deletion(&operating("collaset", "update", true, &[])),
+            "an update in place does not delete"
+        );
+        assert!(!permits_deletion(&operating(
+            DELETION_ID,
+            "other",
+            true,
+            &[]
+        )));
+        let undone = (Family::UndoOperationType.key(DELETION_ID), DELETION_TYPE);
+        assert!(!permits_deletion(&operating(
+            DELETION_ID,
+            DELETION_TYPE,
+            true,
+            &[undone]
+        )));
+        let stale = (Family::Operate.key(DELETION_ID), "1");
+        assert!(!permits_deletion(&labels(&[stale, announced[0].clone()])));
+        assert!(is_operation_allowed(&operating(
+            "collaset",
+            "update",
+            true,
+            &[]
+        )));
+        assert!(!is_operation_allowed(&pod(json!({}))));
+    }
+
+    #[test]
+    fn announcement_of_a_waiting_deletion_permits_no_other_operation() {
+        let since = [
+            (Family::Operating.key(DELETION_ID), "7"),
+            (Family::OperationType.key(DELETION_ID), DELETION_TYPE),
+            (keys::PREPARING_TO_DELETE.to_owned(), "7"),
+        ];
+        assert!(!permits_deletion(&operating(
+            "upgrade", "update", true, &since
+        )));
+    }
+
+    #[test]
+    fn deletion_is_up_to_the_replicaset_until_another_asks() {
+        let owner =
+            json!([{ "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": true }]);
+        let by_set = DeletionRequest {
+            scaled_in_by: Some("rs".to_owned()),
+            ..DeletionRequest::default()
+        };
+        let marked = |first: &DeletionRequest| {
+            let mut metadata = deletion_request_metadata(&pod(json!({})), first, 1).unwrap();
+            metadata["ownerReferences"] = owner.clone();
+            metadata
+        };
+        let chosen = marked(&by_set);
+        assert_eq!(scale_in_replica_set(&pod(chosen.clone())), Some("rs"));
+        assert_eq!(
+            deletion_request_metadata(&pod(chosen.clone()), &by_set, 2),
+            None
+        );
+        let other =
+            deletion_request_metadata(&pod(chosen), &DeletionRequest::default(), 2).unwrap();
+        assert_eq!(other["annotations"][keys::SCALED_IN_BY], Value::Null);
+        assert_eq!(other["annotations"][keys::DELETE_TIMESTAMP], "2");
+        // And it stays so.
+        let firm = pod(marked(&DeletionRequest::default()));
+        assert_eq!(deletion_request_metadata(&firm, &by_set, 2), None);
+    }
+
+    #[test]
+    fn options_of_earlier_requests_are_kept() {
+        let with = |grace| DeletionRequest {
+            wishes: DeletionOptions {
+                grace_period_seconds: grace,
+                ..DeletionOptions::default()
+            },
+            ..DeletionRequest::default()
+        };
+        let first = deletion_request_metadata(&pod(json!({})), &with(Some(5)), 1).unwrap();
+        let options = r#"{"gracePeriodSeconds":5,"toDelete":"1"}"#;
+        assert_eq!(first["annotations"][keys::DELETE_OPTIONS], options);
+        let marked = pod(first);
+        assert_eq!(deletion_request_metadata(&marked, &with(None), 2), None);
+        let sooner = deletion_request_metadata(&marked, &with(Some(0)), 2).unwrap();
+        let sooner = &sooner["annotations"][keys::DELETE_OPTIONS];
+        assert_eq!(sooner, r#"{"gracePeriodSeconds":0,"toDelete":"1"}"#);
+        let stray = pod(json!({ "annotations": { (keys::DELETE_OPTIONS): options } }));
+        let anew = deletion_request_metadata(&stray, &with(None), 2).unwrap();
+        assert_eq!(anew["annotations"][keys::DELETE_OPTIONS], Value::Null);
+    }
+
+    #[test]
+    fn asking_again_writes_nothing_for_five_seconds_and_then_only_the_time() {
+        let now = 100 * REFRESH_NANOS;
+        let first =
+            deletion_request_metadata(&pod(json!({})), &DeletionRequest::default(), now).unwrap();
+        assert_eq!(first["labels"][keys::TO_DELETE], now.to_string());
+        let marked = pod(first);
+        assert_eq!(
+            deletion_request_metadata(&marked, &DeletionRequest::default(), now),
+            None
+        );
+        assert_eq!(
+            deletion_request_metadata(
+                &marked,
+                &DeletionRequest::default(),
+                now + REFRESH_NANOS - 1
+            ),
+            None
+        );
+        assert_eq!(
+            deletion_request_metadata(&marked, &DeletionRequest::default(), now - REFRESH_NANOS),
+            None
+        );
+        let again =
+            deletion_request_metadata(&marked, &DeletionRequest::default(), now + REFRESH_NANOS)
+                .unwrap();
+        assert_eq!(
+            again,
+            json!({ "annotations": { (keys::DELETE_TIMESTAMP): (now + REFRESH_NANOS).to_string() } })
+        );
+        // A label by hand is kept as it is, and so is its time.
+        let by_hand = deletion_request_metadata(
+            &labels(&[(keys::TO_DELETE.to_owned(), "x")]),
+            &DeletionRequest::default(),
+            now,
+        )
+        .unwrap();
+        assert!(by_hand.get("labels").is_none());
+    }
+
+    #[test]
+    fn the_refusal_has_the_known_words_and_says_what_is_left() {
+        assert_eq!(
+            deletion_refusal(&pod(json!({}))),
+            "pod deletion process is underway and being managed by PodOpsLifecycle; Pod web-1 goes off traffic first, and is \
+             then deleted; removing its label collaset.kusionstack.io/to-delete keeps it"
+        );
+        let mut waiting = operating(
+            DELETION_ID,
+            DELETION_TYPE,
+            false,
+            &[(Family::Preparing.key(DELETION_ID), "2")],
+        );
+        assert!(
+            deletion_refusal(&waiting).contains("PodOpsLifecycle; Pod web-1 goes off traffic now")
+        );
+        waiting.metadata.finalizers = ["other", "prot.podopslifecycle.kusionstack.io/a"]
+            .map(str::to_owned)
+            .into();
+        assert!(
+            deletion_refusal(&waiting)
+                .contains("PodOpsLifecycle with finalizers: [prot.podopslifecycle.kusionstack.io/a]; Pod web-1 goes when")
+        );
+        let held = operating(
+            DELETION_ID,
+            DELETION_TYPE,
+            false,
+            &[(Family::PreCheck.key(DELETION_ID), "2")],
+        );
+        assert!(deletion_refusal(&held).contains("waits until its PodTransitionRules let it go"));
+    }
+}

@@ -1,0 +1,166 @@
+//! Finalizers by which cooperators say that traffic is back on (annotation `pod.kusionstack.io/available-conditions`,
+//! contract 2.2).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+/// What cooperators expect on a Pod before it counts as available: `<Kind>/<namespace>/<name>` → finalizer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExpectedFinalizers {
+    #[serde(deserialize_with = "null_as_empty")]
+    expected_finalizers: BTreeMap<String, String>,
+}
+
+impl ExpectedFinalizers {
+    /// Reads the Pod's annotation; nothing is expected where it is absent.
+    ///
+    /// # Errors
+    /// What is wrong with the JSON, when it is not of the form of contract 2.2.
+    pub fn from_pod(pod: &Pod) -> Result<ExpectedFinalizers, String> {
+        match pod.annotation(keys::AVAILABLE_CONDITIONS) {
+            None => Ok(ExpectedFinalizers::default()),
+            // By way of a map: serde would take an array for a struct too.
+            Some(text) => serde_json::from_str(text)
+                .and_then(|object: Map<String, Value>| {
+                    serde_json::from_value(Value::Object(object))
+                })
+                .map_err(|e| e.to_string()),
+        }
+    }
+
+    /// What is expected: key and finalizer.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
+        let entries = self.expected_finalizers.iter();
+        entries.map(|(key, finalizer)| (key.as_str(), finalizer.as_str()))
+    }
+
+    /// Keys whose finalizer is not on the Pod.
+    pub fn missing_keys<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = &'a str> {
+        self.expected_finalizers
+            .iter()
+            .filter(|(_, finalizer)| !pod.metadata.finalizers.contains(finalizer))
+            .map(|(key, _)| key.as_str())
+    }
+
+    /// Whether every expected finalizer is on the Pod. A malformed annotation is never met: traffic cannot be known
+    /// to be on, and [`super::Step::problem`] tells the user what to mend.
+    pub fn are_met(pod: &Pod) -> bool {
+        ExpectedFinalizers::from_pod(pod)
+            .is_ok_and(|expected| expected.missing_keys(pod).next().is_none())
+    }
+}
+
+/// The annotation `text` without the entries `keys` of `expectedFinalizers`, all else in it kept as it is; `None` when
+/// that changes nothing (malformed text included).
+pub(super) fn without_entries(text: &str, keys: &[String]) -> Option<String> {
+    let mut value: Value = serde_json::from_str(text).ok()?;
+    let entries = value.get_mut("expectedFinalizers")?.as_object_mut()?;
+    let before = entries.len();
+    entries.retain(|key, _| !keys.contains(key));
+    (entries.len() < before).then(|| value.to_string())
+}
+
+impl super::LifecycleStep {
+    /// The merge patch that drops the entries `gone` (those of [`super::Step::dirty`] that turned out to be dirty:
+    /// the object does not exist, or the Service no longer selects the Pod) from the Pod's annotation; `None` when it has none of
+    /// them.
+    pub fn drop_dirty_patch(pod: &Pod, gone: &[String]) -> Option<Value> {
+        let text = without_entries(pod.annotation(keys::AVAILABLE_CONDITIONS)?, gone)?;
+        Some(json!({ "metadata": { "annotations": { keys::AVAILABLE_CONDITIONS: text } } }))
+    }
+}
+
+fn null_as_empty<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, String>, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn pod(annotation: &str, finalizers: &[&str]) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata
+            .annotations
+            .insert(keys::AVAILABLE_CONDITIONS.to_owned(), annotation.to_owned());
+        pod.metadata.finalizers = finalizers.iter().map(|f| (*f).to_owned()).collect();
+        pod
+    }
+
+    #[test]
+    fn met_when_every_finalizer_is_there() {
+        let two = r#"{"expectedFinalizers":{"Service/ns/a":"prot/a","Service/ns/b":"prot/b"}}"#;
+        assert!(ExpectedFinalizers::are_met(&pod(
+            two,
+            &["prot/a", "prot/b", "other"]
+        )));
+        let half = pod(two, &["prot/a"]);
+        assert!(!ExpectedFinalizers::are_met(&half));
+        assert_eq!(
+            ExpectedFinalizers::from_pod(&half)
+                .unwrap()
+                .missing_keys(&half)
+                .collect::<Vec<_>>(),
+            ["Service/ns/b"]
+        );
+    }
+
+    #[test]
+    fn nothing_expected_is_met() {
+        for text in [
+            "{}",
+            r#"{"expectedFinalizers":null}"#,
+            r#"{"expectedFinalizers":{},"other":1}"#,
+        ] {
+            assert!(ExpectedFinalizers::are_met(&pod(text, &[])), "{text}");
+        }
+        assert!(ExpectedFinalizers::are_met(&Pod::default()));
+    }
+
+    #[test]
+    fn malformed_is_never_met() {
+        for text in [
+            "",
+            "[]",
+            "{",
+            r#"{"expectedFinalizers":{"Service/ns/a":1}}"#,
+            r#"{"expectedFinalizers":[]}"#,
+        ] {
+            assert!(!ExpectedFinalizers::are_met(&pod(text, &[])), "{text}");
+        }
+    }
+
+    #[test]
+    fn dirty_entries_are_dropped_and_the_rest_is_kept() {
+        let text =
+            r#"{"expectedFinalizers":{"Service/ns/a":"x","Slb/ns/b":"y"},"later":{"field":1}}"#;
+        let dropped = super::super::LifecycleStep::drop_dirty_patch(
+            &pod(text, &[]),
+            &["Service/ns/a".to_owned()],
+        )
+        .unwrap();
+        let annotation = dropped
+            .pointer("/metadata/annotations/pod.kusionstack.io~1available-conditions")
+            .unwrap();
+        assert_eq!(
+            annotation,
+            r#"{"expectedFinalizers":{"Slb/ns/b":"y"},"later":{"field":1}}"#
+        );
+        assert_eq!(
+            without_entries(text, &["Service/ns/other".to_owned()]),
+            None
+        );
+        assert_eq!(without_entries("{", &[]), None);
+        assert_eq!(
+            expected_finalizers::super::LifecycleStep::drop_dirty_patch(&Pod::default(), &[]),
+            None
+        );
+    }
+}

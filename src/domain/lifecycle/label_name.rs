@@ -1,0 +1,22 @@
+//! What can be an ID, a type, a label value.
+
+/// Longest name part of a label key, and longest label value, in bytes (Kubernetes).
+const MAX_NAME_LENGTH: usize = 63;
+
+/// What Kubernetes takes for both, in words.
+pub(super) const NAME_RULE: &str =
+    "use 1 to 63 of letters, digits, '-', '_' and '.', beginning and ending with a letter or digit";
+
+/// Whether `text` can be the name part of a label key and a label value alike.
+pub(super) fn is_label_name(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else {
+        return false;
+    };
+    bytes.len() <= MAX_NAME_LENGTH
+        && first.is_ascii_alphanumeric()
+        && last.is_ascii_alphanumeric()
+        && bytes
+            .iter()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+}

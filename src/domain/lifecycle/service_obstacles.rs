@@ -1,0 +1,105 @@
+//! What keeps a Pod out of service once an operation on it is done (rows 10 to 12): for `kubectl operating why`, and for the
+//! status of a CollaSet.
+
+use std::fmt;
+
+use super::{ExpectedFinalizers, Phase, restarts, stored_phases};
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+/// Something that keeps a Pod out of service. Its text completes `waits for`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceObstacle {
+    /// Another operation: its lifecycle ID, and where it stands.
+    Operation(String, Phase),
+    /// A label by which a user keeps the Pod off traffic.
+    StayOffline,
+    /// Containers that are yet to restart for a change, as a clause.
+    Restart(String),
+    /// The kubelet has not noticed that the Pod was off traffic.
+    Unnoticed,
+    /// The condition `service-ready` is not set back yet.
+    Gate,
+    /// The kubelet does not report the Pod Ready.
+    NotReady,
+    /// A finalizer that a cooperator is to add: its key in the annotation `available-conditions`, and the finalizer.
+    Finalizer(String, String),
+    /// The annotation `available-conditions` can't be read, and why.
+    Unreadable(String),
+}
+
+impl fmt::Display for ServiceObstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServiceObstacle::Operation(id, phase) => write!(
+                f,
+                "operation {id}, which is in {} and keeps the Pod off traffic",
+                phase.name()
+            ),
+            ServiceObstacle::StayOffline => {
+                write!(f, "somebody, to take the label {} off", keys::STAY_OFFLINE)
+            }
+            ServiceObstacle::Restart(restarts) => f.write_str(restarts),
+            ServiceObstacle::Unnoticed => {
+                f.write_str("the kubelet, to notice that the Pod was off traffic")
+            }
+            ServiceObstacle::Gate => write!(
+                f,
+                "the lifecycle controller, to set the condition {} to True",
+                keys::SERVICE_READY
+            ),
+            ServiceObstacle::NotReady => f.write_str("the kubelet, to report the Pod Ready"),
+            ServiceObstacle::Finalizer(key, finalizer) => write!(
+                f,
+                "finalizer {finalizer} of {key}, to be added once traffic is on"
+            ),
+            ServiceObstacle::Unreadable(error) => write!(
+                f,
+                "somebody, to mend or remove the annotation {}: {error}",
+                keys::AVAILABLE_CONDITIONS
+            ),
+        }
+    }
+}
+
+/// What keeps a Pod out of service, all of it; empty where nothing does that is known here. The operations `own` are left out: the
+/// caller tells of them.
+pub fn service_obstacles(pod: &Pod, own: &[&str]) -> Vec<ServiceObstacle> {
+    let others = stored_phases(pod).into_iter();
+    let others = others.filter(|(id, phase)| !own.contains(&id.as_str()) && phase.holds_offline());
+    let mut all: Vec<ServiceObstacle> = others
+        .map(|(id, phase)| ServiceObstacle::Operation(id, phase))
+        .collect();
+    if !all.is_empty() {
+        return all;
+    }
+    if pod.label(keys::STAY_OFFLINE).is_some() {
+        return vec![ServiceObstacle::StayOffline];
+    }
+    if let Some(restarts) = restarts::describe_pending(pod) {
+        all.push(ServiceObstacle::Restart(restarts));
+    } else if pod.has_service_ready_gate() && pod.condition(keys::SERVICE_READY) != Some(true) {
+        all.push(match pod.is_ready() {
+            true => ServiceObstacle::Unnoticed,
+            false => ServiceObstacle::Gate,
+        });
+    } else if !pod.is_ready() {
+        all.push(ServiceObstacle::NotReady);
+    }
+    all.extend(missing_cooperator_finalizers(pod));
+    all
+}
+
+/// Finalizers that cooperators have yet to add, by which they say that traffic is on.
+pub fn missing_cooperator_finalizers(pod: &Pod) -> Vec<ServiceObstacle> {
+    let expected = match ExpectedFinalizers::from_pod(pod) {
+        Ok(expected) => expected,
+        Err(error) => return vec![ServiceObstacle::Unreadable(error)],
+    };
+    let has = |finalizer: &str| pod.metadata.finalizers.iter().any(|f| f == finalizer);
+    let missing = expected
+        .entries()
+        .filter(|(_, finalizer)| !has(finalizer))
+        .map(|(key, finalizer)| ServiceObstacle::Finalizer(key.to_owned(), finalizer.to_owned()));
+    missing.collect()
+}

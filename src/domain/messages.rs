@@ -1,0 +1,249 @@
+//! Words that refusals, explanations and Events share, so that the same thing reads the same everywhere.
+
+use jiff::Timestamp;
+
+use crate::api::int_or_percent::IntOrPercent;
+use crate::api::keys::Family;
+use crate::domain::footprint::MAX_POD_BYTES;
+use crate::domain::rules::budget::BindingMinimum;
+
+/// A span of time as people read it: `90s`, `5m`, `3h`, `4d`. Negative ones, from clocks that differ, read as `0s`.
+pub fn format_age(seconds: i64) -> String {
+    match seconds.max(0) {
+        s @ 0..120 => format!("{s}s"),
+        s @ 120..7200 => format!("{}m", s / 60),
+        s @ 7200..172_800 => format!("{}h", s / 3600),
+        s => format!("{}d", s / 86_400),
+    }
+}
+
+/// How long ago a moment was.
+pub fn format_ago(since: Timestamp, now: Timestamp) -> String {
+    format_age(now.duration_since(since).as_secs())
+}
+
+/// Names, the first so many of them: `a, b and 3 more`.
+pub fn list_names(names: &[&str], most: usize) -> String {
+    let (told, rest) = names.split_at(names.len().min(most));
+    match rest.len() {
+        0 => told.join(", "),
+        more => format!("{} and {more} more", told.join(", ")),
+    }
+}
+
+/// What a partition does not do that is larger than the number of older Pods.
+pub fn partition_keeps_updated(partition: usize) -> String {
+    format!("the partition of {partition} takes no updated Pod back")
+}
+
+/// The claims of a Pod of which a sentence of the scheduler says something without their names, in parentheses after a space; else
+/// empty.
+pub fn append_pvc_names(sentence: &str, claims: &[String]) -> String {
+    let is_named = claims.iter().any(|claim| sentence.contains(claim));
+    if claims.is_empty() || is_named || !sentence.contains("PersistentVolumeClaim") {
+        return String::new();
+    }
+    let names: Vec<&str> = claims.iter().map(String::as_str).collect();
+    let word = if names.len() == 1 { "claim" } else { "claims" };
+    format!(" ({word} {})", list_names(&names, 3))
+}
+
+/// So many Pods: `1 Pod`, `3 Pods`.
+pub fn count_pods(count: usize) -> String {
+    match count {
+        1 => "1 Pod".to_owned(),
+        count => format!("{count} Pods"),
+    }
+}
+
+/// What so many Pods do; `one` is the verb of a single one: `1 Pod leaves`, `3 Pods leave`.
+pub fn count_pods_with_verb(count: usize, one: &str, many: &str) -> String {
+    let verb = if count == 1 { one } else { many };
+    format!("{} {verb}", count_pods(count))
+}
+
+/// A Pod that uses a budget up, and for how long, if that is known.
+pub fn describe_holder(name: &str, since: Option<Timestamp>, now: Timestamp) -> String {
+    match since {
+        Some(since) => format!("{name} for {}", format_ago(since, now)),
+        None => name.to_owned(),
+    }
+}
+
+/// Names a rule of an object; `rule` is empty for the object as a whole.
+pub fn qualified_rule_name(object: &str, rule: &str) -> String {
+    match rule {
+        "" => format!("PodTransitionRule {object}"),
+        rule => format!("rule {rule} of PodTransitionRule {object}"),
+    }
+}
+
+/// The figures of a budget.
+///
+/// `minimum` is there if `minAvailableValue` binds. Where it asks for all Pods that are wanted, or for more, the number of
+/// unavailable Pods says nothing.
+pub fn budget_figures(
+    used: u32,
+    expected: u32,
+    limit: u32,
+    minimum: Option<BindingMinimum>,
+) -> String {
+    match minimum.filter(|_| limit == 0) {
+        Some(BindingMinimum {
+            value,
+            desired,
+            available,
+        }) => {
+            let must = match value {
+                IntOrPercent::Int(_) => "minAvailableValue".to_owned(),
+                IntOrPercent::Percent(_) => format!("minAvailableValue {value}"),
+            };
+            format!(
+                "{desired} must be available ({must}), {expected} are wanted, {available} are available"
+            )
+        }
+        None => format!("{used} of {expected} Pods are unavailable, the limit is {limit}"),
+    }
+}
+
+/// [`figures`] of a budget that is used up, and by whom (texts of [`holder`]).
+pub fn figures_with_holders(figures: String, holders: &[String]) -> String {
+    match holders {
+        [] => figures,
+        holders => format!("{figures} (used by {})", holders.join(", ")),
+    }
+}
+
+/// What frees the place of an available Pod that an in-place change has yet to restart. `deferred`: the kubelet has deferred
+/// the change, a resize.
+pub fn restart_frees_budget(pod: &str, deferred: bool) -> String {
+    format!("Pod {pod} keeps its place {}", restart_duration(deferred))
+}
+
+/// Until when an in-place change keeps the place of an available Pod, see [`until_restart`].
+pub const fn restart_duration(deferred: bool) -> &'static str {
+    match deferred {
+        true => "until the kubelet makes its deferred resize, or until the resize is changed back",
+        false => "until its in-place change has restarted it, which is yet to come",
+    }
+}
+
+/// Until when a deadline keeps the place of an available Pod, see [`until_deadline`].
+pub const DEADLINE_DURATION: &str = "until its spec.activeDeadlineSeconds ends it";
+
+/// What frees the place of a Pod whose deadline was set or lowered, before that deadline.
+pub fn deadline_frees_budget(pod: &str) -> String {
+    format!(
+        "Pod {pod} keeps its place {DEADLINE_DURATION}, which nobody can raise or remove: to have the \
+         place earlier delete Pod {pod}, whose deletion needs no further place"
+    )
+}
+
+/// Why a Pod counts as not available of which the cache has the metadata alone.
+pub fn unreadable_pod(pod: &str) -> String {
+    format!(
+        "Pod {pod} counts as not available whatever its status: it has more than the {} KiB that are cached of a Pod, or this \
+         version can't read it; give it fewer or shorter labels, owners, finalizers, volumes or containers",
+        MAX_POD_BYTES / 1024
+    )
+}
+
+/// An operation that cannot begin, as the label with its type is missing; with the remedy.
+pub fn missing_operation_type(id: &str) -> String {
+    let (type_, operating) = (Family::OperationType.key(id), Family::Operating.key(id));
+    format!(
+        "operation {id} cannot begin: the label {type_} is missing; set it to the type of the operation, such as \"update\", or \
+         remove the label {operating}"
+    )
+}
+
+/// Why a budget lets no Pod go of which it is not known how many Pods it is of.
+pub const EXPECTED_UNKNOWN: &str =
+    "it is not known how many Pods there should be: see the condition ExpectedKnown";
+
+/// The turn of a Pod that waits for a budget: the Pod that is the next to get it.
+pub fn queue_position(head: &str) -> String {
+    format!("waits for its turn behind {head}")
+}
+
+/// What helps against a budget that is used up. `minimum` as for [`figures`].
+pub const fn budget_remedy(limit: u32, minimum: Option<BindingMinimum>) -> &'static str {
+    match (limit, minimum) {
+        (0, None) => "no disruption is allowed: raise the limit or disable the rule",
+        (0, Some(minimum)) => match minimum.value {
+            IntOrPercent::Int(_) => "lower minAvailableValue, or scale up",
+            // A percentage grows with the Pods.
+            IntOrPercent::Percent(_) => {
+                "no disruption is allowed: lower minAvailableValue or disable the rule"
+            }
+        },
+        (_, None) => "try again when one of them is available, or raise the limit",
+        (_, Some(_)) => "try again when one of them is available, or lower minAvailableValue",
+    }
+}
+
+/// Which field to change for a higher limit. `minimum` as for [`figures`].
+pub const fn limit_field_to_raise(minimum: Option<BindingMinimum>) -> &'static str {
+    match minimum {
+        None => "raise the limit",
+        Some(_) => "lower minAvailableValue",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minimum_that_lets_no_pod_go_is_told_as_it_is_written() {
+        let said = |value, limit| {
+            let minimum = Some(BindingMinimum {
+                value,
+                desired: 4,
+                available: 4,
+            });
+            let figures = budget_figures(0, 2, limit, minimum);
+            format!("{figures}: {}", budget_remedy(limit, minimum))
+        };
+        assert_eq!(
+            said(IntOrPercent::Int(4), 0),
+            "4 must be available (minAvailableValue), 2 are wanted, 4 are available: lower minAvailableValue, or scale up"
+        );
+        assert_eq!(
+            said(IntOrPercent::Percent(100), 0),
+            "4 must be available (minAvailableValue 100%), 2 are wanted, 4 are available: no disruption is allowed: lower \
+             minAvailableValue or disable the rule"
+        );
+        assert_eq!(
+            said(IntOrPercent::Int(1), 1),
+            "0 of 2 Pods are unavailable, the limit is 1: try again when one of them is available, or lower \
+             minAvailableValue"
+        );
+    }
+
+    #[test]
+    fn single_pod_is_told_in_the_singular() {
+        for (count, text) in [
+            (0, "0 Pods leave"),
+            (1, "1 Pod leaves"),
+            (2, "2 Pods leave"),
+        ] {
+            assert_eq!(count_pods_with_verb(count, "leaves", "leave"), text);
+        }
+    }
+
+    #[test]
+    fn ages_are_rounded_down() {
+        for (seconds, text) in [
+            (-5, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (7_199, "119m"),
+            (7_200, "2h"),
+            (172_800, "2d"),
+        ] {
+            assert_eq!(format_age(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,905 @@
+//! What a rule object holds: the reasons behind its conditions `Enforced` and `Matched`, and behind the warnings at apply.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::enforcement::NamespaceEnforcement;
+use super::registration;
+use super::{AvailabilityLimits, ExpectedPods, RuleKind, RuleSet, Stage};
+use crate::api::int_or_percent::IntOrPercent;
+use crate::api::keys;
+
+/// One condition, as it goes into `status.conditions`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConditionFinding {
+    /// `True`, `False` or `Unknown`.
+    pub status: &'static str,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// What follows from it, and what to do. It carries no counts: a count that moves would cause a write.
+    pub message: String,
+}
+
+pub(super) fn new_finding(
+    status: &'static str,
+    reason: &'static str,
+    message: impl Into<String>,
+) -> ConditionFinding {
+    ConditionFinding {
+        status,
+        reason,
+        message: message.into(),
+    }
+}
+
+/// Why the API server sends nothing of a namespace to the server: a clause. `None` if the namespace is not excluded.
+///
+/// `own` is the namespace that the server runs in, if that is known. `labels` are those of the namespace.
+pub fn exclusion_reason(
+    namespace: &str,
+    labels: Option<&BTreeMap<String, String>>,
+    own: Option<&str>,
+) -> Option<String> {
+    if keys::EXCLUDED_NAMESPACES.contains(&namespace) || own == Some(namespace) {
+        return Some(format!(
+            "namespace {namespace} is always excluded from the webhooks"
+        ));
+    }
+    let key = keys::NAMESPACE_EXCLUDED;
+    labels
+        .is_some_and(|labels| labels.contains_key(key))
+        .then(|| format!("namespace {namespace} is excluded from the webhooks by its label {key}"))
+}
+
+/// What is known of the namespace of a rule object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceState {
+    /// Why the namespace is excluded: the clause of [`exclusion`].
+    pub excluded: Option<String>,
+    /// The mark that the namespace lacks: the rules in it need it and the namespace carries a lower one.
+    pub lacks: Option<NamespaceEnforcement>,
+    /// What the webhook configurations do not send of it: the clause of [`Needed::gap`](super::registration::Needed::gap).
+    pub unregistered: Option<String>,
+}
+
+/// The condition `Enforced`. `grace_delete` is whether deletions and evictions go through the lifecycle first.
+pub fn enforced_condition(
+    rules: &RuleSet,
+    place: &NamespaceState,
+    grace_delete: bool,
+) -> ConditionFinding {
+    let namespace = &rules.namespace;
+    if let Some(why) = &place.excluded {
+        let label = keys::NAMESPACE_EXCLUDED;
+        return new_finding(
+            "False",
+            "NamespaceExcluded",
+            format!(
+                "nothing is held: {why}; move the Pods and this rule to another namespace, or have an administrator \
+                 remove the label {label} if the namespace carries it"
+            ),
+        );
+    }
+    if let Some(mark) = place.lacks {
+        let (key, value) = (
+            keys::NAMESPACE_HAS_RULES,
+            mark.label_value().unwrap_or_default(),
+        );
+        return new_finding(
+            "False",
+            "NotEnforced",
+            format!(
+                "the API server does not send all that the rules hold: namespace {namespace} lacks the label {key}={value}; \
+                 the server sets it, so see in its log why it cannot"
+            ),
+        );
+    }
+    if let Some(gap) = &place.unregistered {
+        return new_finding(
+            "False",
+            "NotRegistered",
+            format!(
+                "the API server does not send all that the rules hold: {gap}; {}",
+                registration::CONFIGURATION_REMEDY
+            ),
+        );
+    }
+    let broken: Vec<&str> = unreadable_fields(rules).collect();
+    if !broken.is_empty() {
+        let all = broken.join("; ");
+        let held = match (
+            has_unreadable_limit(rules),
+            grace_delete && has_pre_check_rule(rules),
+        ) {
+            (true, _) => "the Pods are held until this is mended",
+            (false, true) => {
+                "operations on the Pods are held until this is mended, and so are deletions and evictions of Pods with the \
+                 readiness gate; those of other Pods are not held by it"
+            }
+            (false, false) => {
+                "operations on the Pods are held until this is mended, deletions and evictions are not held by it"
+            }
+        };
+        return new_finding("False", "Invalid", format!("{held}: {all}"));
+    }
+    if let Some(gap) = enforcement_gap(rules, grace_delete) {
+        return gap;
+    }
+    new_finding(
+        "True",
+        "Enforced",
+        "deletions, evictions, operations and in-place changes of the selected Pods are admitted only as far as the rules \
+         allow",
+    )
+}
+
+/// Whether something that can't be read may be a limit, so that deletions and evictions are held, too.
+fn has_unreadable_limit(rules: &RuleSet) -> bool {
+    let mut all = rules.rules.iter();
+    let is_limit = |rule: &super::Rule| {
+        matches!(
+            rule.kind,
+            RuleKind::Broken {
+                may_limit: true,
+                ..
+            }
+        )
+    };
+    all.any(is_limit) || rules.selector.is_err() && rules.may_limit
+}
+
+/// What can't be read: field and remedy.
+fn unreadable_fields(rules: &RuleSet) -> impl Iterator<Item = &str> {
+    let selector = rules.selector.as_ref().err().map(String::as_str);
+    selector
+        .into_iter()
+        .chain(rules.rules.iter().filter_map(|rule| match &rule.kind {
+            RuleKind::Broken { why, .. } => Some(why.as_str()),
+            _ => None,
+        }))
+}
+
+/// What a readable object does not hold, by its rules alone; `None` if one of them limits how many Pods are unavailable.
+fn enforcement_gap(rules: &RuleSet, grace_delete: bool) -> Option<ConditionFinding> {
+    if unreadable_fields(rules).next().is_some() || rules.availability_limits().next().is_some() {
+        return None;
+    }
+    if rules.rules.is_empty() {
+        return Some(new_finding(
+            "False",
+            "NoRules",
+            "nothing is held: spec.rules has no enabled rule; add one, or set disabled of one to false",
+        ));
+    }
+    let post_check_alone = rules.rules.iter().all(|rule| {
+        matches!(rule.kind, RuleKind::Availability(_)) && rule.stage == Stage::PostCheck
+    });
+    if post_check_alone {
+        return Some(new_finding(
+            "False",
+            "NoRules",
+            "nothing is held: an availablePolicy in stage PostCheck lets every Pod pass; set its stage to PreCheck",
+        ));
+    }
+    let message = match (grace_delete, has_pre_check_rule(rules)) {
+        (_, false) => {
+            "operations wait at their end until the rules let them pass; deletions and evictions are not held: a rule with \
+             availablePolicy in stage PreCheck would hold them"
+        }
+        (true, true) => {
+            "operations wait until the rules let them pass, and so do deletions and evictions of Pods with the readiness gate; \
+             those of other Pods are not held: a rule with availablePolicy in stage PreCheck would hold them"
+        }
+        (false, true) => {
+            "operations wait until the rules let them pass; deletions and evictions are not held: a rule with availablePolicy \
+             in stage PreCheck would hold them. Or turn the feature gate GraceDeleteWebhook on: then a deletion or eviction of a \
+             Pod with the readiness gate is an operation, and waits too"
+        }
+    };
+    Some(new_finding("True", "LifecycleOnly", message))
+}
+
+/// Whether a rule asks before an operation, and not only at its end, which a deletion does not reach.
+fn has_pre_check_rule(rules: &RuleSet) -> bool {
+    rules.selector.is_err() || rules.rules.iter().any(|rule| rule.stage == Stage::PreCheck)
+}
+
+/// The Pods that the selector of a rule object matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SelectorMatches {
+    /// Managed Pods, or a workload that will make some.
+    Managed,
+    /// Managed Pods, none of which the filter of a rule with an availablePolicy matches.
+    FilteredOut,
+    /// Pods, none of which is managed. The name of one of them.
+    Unmanaged(String),
+    /// No Pod.
+    Nothing,
+    /// No managed Pod; whether there are others is not known.
+    NotManaged,
+}
+
+/// The condition `Matched`.
+pub fn matched_condition(rules: &RuleSet, matches: &SelectorMatches) -> ConditionFinding {
+    if rules.selector.is_err() {
+        let message = match rules.narrowed {
+            None => "spec.selector can't be read, so every managed Pod of the namespace is held",
+            Some(_) => {
+                "the spec can't be read, so every managed Pod that spec.selector matches is held"
+            }
+        };
+        return new_finding("Unknown", "Invalid", message);
+    }
+    let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    match matches {
+        SelectorMatches::Managed => {
+            new_finding("True", "PodsMatched", "spec.selector matches managed Pods")
+        }
+        SelectorMatches::FilteredOut => {
+            new_finding("False", "FilterMatchesNothing", filtered_out_message(rules))
+        }
+        SelectorMatches::Unmanaged(_) => new_finding(
+            "False",
+            "NoManagedPods",
+            format!(
+                "spec.selector matches Pods, and none of them carries the label {key}: \"{value}\", so none is held; add \
+                 the label to the Pods and to the template that they are made from"
+            ),
+        ),
+        SelectorMatches::Nothing => new_finding(
+            "False",
+            "NoPodsMatched",
+            "spec.selector matches no Pod of the namespace; Pods that match later are held",
+        ),
+        SelectorMatches::NotManaged => new_finding(
+            "False",
+            "NoPodsMatched",
+            format!(
+                "spec.selector matches no Pod with the label {key}: \"{value}\"; Pods that match later are held"
+            ),
+        ),
+    }
+}
+
+/// What to say of rules whose filters leave out every Pod that the selector matches.
+fn filtered_out_message(rules: &RuleSet) -> String {
+    let limiting = rules.limiting_rules().map(|rule| rule.id.clone());
+    let ids = join_names(limiting.collect()).unwrap_or_default();
+    format!(
+        "no deletion or eviction is held by a budget: spec.selector matches managed Pods, and the filter of no rule with an \
+         availablePolicy ({ids}) matches one of them; correct filter.labelSelector, or label the Pods and the template that \
+         they are made from"
+    )
+}
+
+/// Owners that a message names at most.
+const MAX_NAMES: usize = 3;
+/// What follows these where there are more.
+pub(super) const AND_OTHERS: &str = " and others";
+
+/// The first of some names, sorted, each once, for a text; `None` if there are none.
+pub(super) fn join_names(mut all: Vec<String>) -> Option<String> {
+    all.sort();
+    all.dedup();
+    let more = if all.len() > MAX_NAMES {
+        AND_OTHERS
+    } else {
+        ""
+    };
+    all.truncate(MAX_NAMES);
+    (!all.is_empty()).then(|| format!("{}{more}", all.join(", ")))
+}
+
+/// The condition `Matched` of an object that selects fewer Pods of an owner than the owner asks for, and not the Pods that
+/// the owner makes from its template; each owner as `Kind name`. `None` if there are none.
+pub fn partly_matched_condition(owners: Vec<String>) -> Option<ConditionFinding> {
+    let owners = join_names(owners)?;
+    let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    Some(new_finding(
+        "True",
+        "TemplateNotMatched",
+        format!(
+            "fewer Pods of {owners} are selected than asked for, and the template there makes Pods that lack the label {key}: \
+             \"{value}\" or that spec.selector does not match. Pods that are not selected count as expected and never as \
+             available, whether they run or not, so that they use up the budget. Label the template too. Or relax or \
+             delete this rule first, and then take the labels off the Pods that carry them"
+        ),
+    ))
+}
+
+/// Owners that do not say how many Pods they want.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnknownReplicasOwners {
+    /// Those that can't be read, each as a clause: `Kind name can't be read: cause`.
+    pub unreadable: Vec<String>,
+    /// Those with a `scale` that do not set the number in it, each as `Kind name`.
+    pub unset: Vec<String>,
+    /// Those without a `scale`, each as `Kind name`.
+    pub unknown: Vec<String>,
+    /// Whether there are selected Pods, and none of them has an owner.
+    pub ownerless: bool,
+}
+
+impl UnknownReplicasOwners {
+    /// Whether the object denies every disruption of an available Pod because of them.
+    pub fn denies_all(&self) -> bool {
+        !self.unreadable.is_empty() || !self.unset.is_empty()
+    }
+}
+
+/// Reasons of the condition `ExpectedKnown` under which every disruption of an available Pod is denied: see
+/// [`Silent::denies_all`].
+pub const DENYING_REASONS: [&str; 2] = [OWNER_UNREADABLE, REPLICAS_NOT_SET];
+const OWNER_UNREADABLE: &str = "OwnerUnreadable";
+const REPLICAS_NOT_SET: &str = "ReplicasNotSet";
+const EXPECTED_UNKNOWN: &str = "ExpectedUnknown";
+
+/// The condition `ExpectedKnown` of an object whose Pods have such owners. `None` if there are none, or the object limits
+/// nothing.
+pub fn expected_known_condition(
+    rules: &RuleSet,
+    owners: UnknownReplicasOwners,
+) -> Option<ConditionFinding> {
+    rules.availability_limits().next()?;
+    if let Some(causes) = join_names(owners.unreadable) {
+        let message = format!(
+            "it is not known how many Pods there should be: {causes}. Every disruption of an available Pod of this rule is \
+             denied until the owner can be read. Mend the cause, such as the APIService of the group or the server's role \
+             (apply the current manifests/rbac.yaml), or take the owner reference off the Pods that name an owner that does \
+             not exist"
+        );
+        return Some(new_finding("False", OWNER_UNREADABLE, message));
+    }
+    if let Some(owners) = join_names(owners.unset) {
+        let message = format!(
+            "the scale subresource of {owners} has no number of replicas, so every disruption of an available Pod of this \
+             rule is denied. Set the number there, mostly spec.replicas"
+        );
+        return Some(new_finding("False", REPLICAS_NOT_SET, message));
+    }
+    let ownerless = owners.ownerless;
+    let subject = match join_names(owners.unknown) {
+        // A name of an object holds no space.
+        Some(all) if all.contains(", ") => format!("{all} have no scale subresource"),
+        Some(one) => format!("{one} has no scale subresource"),
+        None if ownerless => "none of the selected Pods has an owner".to_owned(),
+        None => return None,
+    };
+    let remedy = match (has_only_absolute_minimums(rules), ownerless) {
+        (true, _) => "The rule holds all the same: its minAvailableValue is a number",
+        (false, true) => "Use minAvailableValue with a number",
+        (false, false) => {
+            "Use minAvailableValue with a number, or give the kind a scale subresource"
+        }
+    };
+    Some(new_finding(
+        "False",
+        EXPECTED_UNKNOWN,
+        format!(
+            "{subject}, so the Pods that live count as expected and each deletion makes the set smaller: maxUnavailable holds \
+             other Pods only until the deletion of the first begins. {remedy}"
+        ),
+    ))
+}
+
+/// Whether all limits are numbers of Pods that must be available: they hold however many Pods are expected.
+fn has_only_absolute_minimums(rules: &RuleSet) -> bool {
+    rules.availability_limits().all(|limits| {
+        limits.max_unavailable.is_none()
+            && matches!(limits.min_available, Some(IntOrPercent::Int(_)))
+    })
+}
+
+/// What to say to who applies an object whose limits depend on how many Pods are expected, which no owner says; `None` if an
+/// owner does, or as far as the server knows the owners.
+pub fn expected_unknown_warning(rules: &RuleSet, owners: UnknownReplicasOwners) -> Option<String> {
+    let found =
+        expected_known_condition(rules, owners).filter(|found| found.reason == EXPECTED_UNKNOWN)?;
+    (!has_only_absolute_minimums(rules))
+        .then(|| format!("PodTransitionRule {}: {}", rules.name, found.message))
+}
+
+/// Whether the API server stores the ledger of an object as it is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LedgerStorage {
+    /// As far as anybody has seen.
+    #[default]
+    NotDoubted,
+    /// It drops fields of the ledger, or all of it.
+    Dropped,
+    /// It dropped fields before, and does not any more.
+    Again,
+}
+
+impl LedgerStorage {
+    /// By whether the last write was kept, if there was any, and by the conditions that are stored.
+    pub fn from_last_write(kept: Option<bool>, conditions: &[Condition]) -> LedgerStorage {
+        let is_told = |reason| {
+            let mut of_ledger = conditions.iter().filter(|c| c.type_ == LEDGER_USABLE);
+            of_ledger.any(|c| c.reason == reason)
+        };
+        let was_dropped = is_told(LEDGER_NOT_STORED);
+        match kept {
+            Some(false) => LedgerStorage::Dropped,
+            None if was_dropped => LedgerStorage::Dropped,
+            _ if was_dropped || is_told(LEDGER_STORED) => LedgerStorage::Again,
+            _ => LedgerStorage::NotDoubted,
+        }
+    }
+}
+
+/// Why the API server may not store a field of the status, and the remedy.
+pub const FIELD_DROPPED_MESSAGE: &str = "the PodTransitionRule definition in this cluster drops the field, or another webhook does. Apply the \
+                           CustomResourceDefinitions of this version: `operating crds | kubectl apply -f -`";
+
+/// The condition of [`ledger_usable`].
+pub const LEDGER_USABLE: &str = "LedgerUsable";
+const LEDGER_NOT_STORED: &str = "LedgerNotStored";
+const LEDGER_STORED: &str = "LedgerStored";
+
+/// The condition `LedgerUsable`; `None` where there is nothing to say. `fault` is why nothing can be decided by the ledger,
+/// `mended` how it was set right.
+pub fn ledger_usable_condition(
+    fault: Option<&str>,
+    storing: LedgerStorage,
+    mended: Option<&str>,
+) -> Option<ConditionFinding> {
+    if let Some(fault) = fault {
+        let message =
+            format!("every disruption of an available Pod of this rule is denied: {fault}");
+        return Some(new_finding("False", "LedgerUnusable", message));
+    }
+    if storing == LedgerStorage::Dropped {
+        let message = format!(
+            "every disruption of an available Pod of this rule is denied, because the API server does not store status.ledger as \
+             it is written: {FIELD_DROPPED_MESSAGE}"
+        );
+        return Some(new_finding("False", LEDGER_NOT_STORED, message));
+    }
+    if storing == LedgerStorage::Again && mended.is_none() {
+        let message = "the API server stores status.ledger again as it is written".to_owned();
+        return Some(new_finding("True", LEDGER_STORED, message));
+    }
+    let mended = mended?;
+    let message = format!(
+        "the ledger was set right: {mended}. Such a ledger is forged, or was restored from another cluster: find out who \
+         writes the status of this rule"
+    );
+    Some(new_finding("True", "LedgerMended", message))
+}
+
+/// What to say to who applies an object that lets no Pod go while all are needed; `None` if it lets some go. `expected` is
+/// how many Pods there should be at this moment.
+pub fn zero_budget_warning(rules: &RuleSet, expected: ExpectedPods) -> Option<String> {
+    let why = |limits: &AvailabilityLimits| match (limits.max_unavailable, limits.min_available) {
+        (Some(max @ (IntOrPercent::Int(0) | IntOrPercent::Percent(0))), _) => {
+            Some((format!("maxUnavailableValue is {max}"), "raise the limit"))
+        }
+        (_, Some(min @ IntOrPercent::Percent(100..))) => Some((
+            format!("minAvailableValue is {min}"),
+            "lower minAvailableValue",
+        )),
+        (_, Some(min)) if expected.total > 0 && limits.desired(expected) >= expected.total => {
+            Some((
+                format!(
+                    "minAvailableValue is {min}, and {} Pods are expected at this moment",
+                    expected.total
+                ),
+                "lower minAvailableValue, or scale up,",
+            ))
+        }
+        _ => None,
+    };
+    let mut limited = rules.rules.iter().filter_map(|rule| match &rule.kind {
+        RuleKind::Availability(limits) if rule.stage == Stage::PreCheck => Some((rule, limits)),
+        _ => None,
+    });
+    let (rule, (why, remedy)) = limited.find_map(|(rule, limits)| Some((rule, why(limits)?)))?;
+    Some(format!(
+        "PodTransitionRule {}: rule {} lets no Pod go ({why}): while all of its Pods are needed, none of them can be deleted, \
+         evicted or updated, so that drains, deletions and rollouts that do not make new Pods first wait; {remedy} unless that \
+         is meant",
+        rules.name, rule.id
+    ))
+}
+
+/// What to say to who applies an object. `matches` is `None` if the Pods could not be looked at in time; `grace_delete` as in
+/// [`enforced`].
+pub fn rule_warnings(
+    rules: &RuleSet,
+    matches: Option<&SelectorMatches>,
+    grace_delete: bool,
+) -> Vec<String> {
+    let name = &rules.name;
+    let mut all = Vec::new();
+    if let Some(gap) = enforcement_gap(rules, grace_delete) {
+        all.push(format!("PodTransitionRule {name}: {}", gap.message));
+    }
+    let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    match matches {
+        Some(SelectorMatches::Unmanaged(pod)) => all.push(format!(
+            "PodTransitionRule {name} holds no Pod: spec.selector matches Pods such as {pod}, and none of them carries the \
+             label {key}: \"{value}\"; add the label to the Pods and to the template that they are made from"
+        )),
+        Some(SelectorMatches::Nothing) => all.push(format!(
+            "PodTransitionRule {name} holds no Pod yet: spec.selector matches no Pod of namespace {}; Pods that match later \
+             are held if they carry the label {key}: \"{value}\"",
+            rules.namespace
+        )),
+        Some(SelectorMatches::FilteredOut) => {
+            all.push(format!("PodTransitionRule {name}: {}", filtered_out_message(rules)));
+        }
+        Some(SelectorMatches::Managed | SelectorMatches::NotManaged) | None => {}
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn rules(rules: Value) -> RuleSet {
+        let object = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+            "metadata": { "name": "web", "namespace": "shop" },
+            "spec": { "selector": {}, "rules": rules },
+        });
+        RuleSet::compile(&serde_json::from_value(object).unwrap())
+    }
+
+    fn budget() -> Value {
+        json!({ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } })
+    }
+
+    fn said(rules_: Value, place: &NamespaceState) -> (&'static str, &'static str) {
+        let found = enforced_condition(&rules(rules_), place, false);
+        (found.status, found.reason)
+    }
+
+    #[test]
+    fn excluded_namespaces_hold_nothing() {
+        let excluded = [(keys::NAMESPACE_EXCLUDED.to_owned(), String::new())].into();
+        assert!(exclusion_reason("shop", Some(&excluded), None).is_some());
+        assert!(exclusion_reason(keys::EXCLUDED_NAMESPACES[0], None, None).is_some());
+        assert!(exclusion_reason("home", None, Some("home")).is_some());
+        assert_eq!(
+            exclusion_reason("shop", Some(&BTreeMap::new()), Some("home")),
+            None
+        );
+        let place = NamespaceState {
+            excluded: exclusion_reason("shop", Some(&excluded), None),
+            lacks: Some(NamespaceEnforcement::Ruled),
+            ..NamespaceState::default()
+        };
+        assert_eq!(
+            said(json!([budget()]), &place),
+            ("False", "NamespaceExcluded")
+        );
+    }
+
+    #[test]
+    fn a_namespace_without_its_mark_is_not_enforced() {
+        let place = NamespaceState {
+            lacks: Some(NamespaceEnforcement::Strict),
+            ..NamespaceState::default()
+        };
+        let found = enforced_condition(&rules(json!([budget()])), &place, false);
+        assert_eq!((found.status, found.reason), ("False", "NotEnforced"));
+        assert!(
+            found
+                .message
+                .contains("podtransitionrule.kusionstack.io/enforced=strict"),
+            "{}",
+            found.message
+        );
+    }
+
+    #[test]
+    fn gap_in_the_webhook_configurations_is_told_with_the_remedy() {
+        let place = NamespaceState {
+            unregistered: Some("ValidatingWebhookConfiguration ours does not exist".to_owned()),
+            ..NamespaceState::default()
+        };
+        let found = enforced_condition(&rules(json!([budget()])), &place, false);
+        assert_eq!((found.status, found.reason), ("False", "NotRegistered"));
+        assert!(
+            found.message.contains("ours does not exist")
+                && found.message.contains(
+                    "`operating install` with the flags of the first time (`--webhook-url`"
+                ),
+            "{}",
+            found.message
+        );
+    }
+
+    #[test]
+    fn only_a_budget_is_said_to_hold_deletions() {
+        let place = NamespaceState::default();
+        let labels =
+            json!({ "name": "l", "labelCheck": { "requires": { "matchLabels": { "a": "b" } } } });
+        let ask =
+            json!({ "name": "w", "webhook": { "clientConfig": { "url": "https://example.com" } } });
+        let mut disabled = budget();
+        disabled["disabled"] = json!(true);
+        let mut post = budget();
+        post["stage"] = json!("PostCheck");
+        for (rules, status, reason) in [
+            (json!([budget()]), "True", "Enforced"),
+            (json!([budget(), labels.clone()]), "True", "Enforced"),
+            (json!([]), "False", "NoRules"),
+            (json!([disabled.clone()]), "False", "NoRules"),
+            (json!([post.clone()]), "False", "NoRules"),
+            (json!([labels]), "True", "LifecycleOnly"),
+            (json!([ask, post, disabled]), "True", "LifecycleOnly"),
+            (json!([{ "name": "a" }]), "False", "Invalid"),
+        ] {
+            assert_eq!(said(rules.clone(), &place), (status, reason), "{rules}");
+        }
+    }
+
+    #[test]
+    fn deletions_are_operations_only_under_the_gate() {
+        let labels =
+            json!({ "name": "l", "labelCheck": { "requires": { "matchLabels": { "a": "b" } } } });
+        let unreadable = json!({ "name": "l", "labelCheck": { "requires": 5 } });
+        let message = |rule: &Value, gate| {
+            enforced_condition(&rules(json!([rule])), &NamespaceState::default(), gate).message
+        };
+        let mut at_the_end = labels.clone();
+        at_the_end["stage"] = json!("PostCheck");
+        assert_eq!(message(&at_the_end, true), message(&at_the_end, false));
+        for rule in [labels, unreadable] {
+            let message = |gate| message(&rule, gate);
+            let (without, with) = (message(false), message(true));
+            assert!(
+                without.contains("deletions and evictions are not held"),
+                "{without}"
+            );
+            assert!(
+                with.contains("of Pods with the readiness gate")
+                    && with.contains("those of other Pods are not held"),
+                "{with}"
+            );
+        }
+    }
+
+    #[test]
+    fn matched_says_what_the_newcomer_forgot() {
+        let set = rules(json!([budget()]));
+        let said = |matches: SelectorMatches| {
+            let found = matched_condition(&set, &matches);
+            (found.status, found.reason)
+        };
+        assert_eq!(said(SelectorMatches::Managed), ("True", "PodsMatched"));
+        assert_eq!(said(SelectorMatches::Nothing), ("False", "NoPodsMatched"));
+        assert_eq!(
+            said(SelectorMatches::NotManaged),
+            ("False", "NoPodsMatched")
+        );
+        let unmanaged = SelectorMatches::Unmanaged("web-0".to_owned());
+        assert_eq!(said(unmanaged.clone()), ("False", "NoManagedPods"));
+        let warnings = rule_warnings(&set, Some(&unmanaged), false);
+        assert_eq!(warnings.len(), 1);
+        assert!(
+            warnings[0].contains("web-0")
+                && warnings[0].contains("kusionstack.io/control: \"true\""),
+            "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn filter_that_matches_no_selected_pod_is_told_with_the_rule() {
+        let set = rules(json!([{
+            "name": "front", "filter": { "labelSelector": { "matchLabels": { "tier": "frnt" } } },
+            "availablePolicy": { "maxUnavailableValue": 1 },
+        }]));
+        let found = matched_condition(&set, &SelectorMatches::FilteredOut);
+        assert_eq!(
+            (found.status, found.reason),
+            ("False", "FilterMatchesNothing")
+        );
+        let warnings = rule_warnings(&set, Some(&SelectorMatches::FilteredOut), false);
+        for text in [&found.message, &warnings[0]] {
+            assert!(
+                text.contains("no deletion or eviction is held by a budget")
+                    && text.contains("(front)"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_rule_that_matches_and_limits_is_not_warned_of() {
+        assert_eq!(
+            rule_warnings(
+                &rules(json!([budget()])),
+                Some(&SelectorMatches::Managed),
+                false
+            ),
+            [""; 0]
+        );
+        assert_eq!(
+            rule_warnings(&rules(json!([budget()])), None, false),
+            [""; 0]
+        );
+        assert_eq!(
+            rule_warnings(&rules(json!([])), Some(&SelectorMatches::Nothing), false).len(),
+            2
+        );
+    }
+
+    #[test]
+    fn rule_that_lets_no_pod_go_is_warned_of() {
+        let said = |policy: Value, expected: u32| {
+            let set = rules(json!([{ "name": "none", "availablePolicy": policy }]));
+            zero_budget_warning(&set, expected.into())
+        };
+        for (policy, expected, part, remedy) in [
+            (
+                json!({ "maxUnavailableValue": 0 }),
+                0,
+                "(maxUnavailableValue is 0)",
+                "raise the limit unless",
+            ),
+            (
+                json!({ "maxUnavailableValue": "0%" }),
+                9,
+                "(maxUnavailableValue is 0%)",
+                "raise the limit unless",
+            ),
+            (
+                json!({ "minAvailableValue": "100%" }),
+                9,
+                "(minAvailableValue is 100%)",
+                "lower minAvailableValue unless",
+            ),
+            (
+                json!({ "minAvailableValue": 5 }),
+                5,
+                "5, and 5 Pods are expected",
+                "lower minAvailableValue, or scale up, unless",
+            ),
+            (
+                json!({ "minAvailableValue": 5 }),
+                3,
+                "5, and 3 Pods are expected",
+                "lower minAvailableValue, or scale up, unless",
+            ),
+        ] {
+            let text = said(policy.clone(), expected).unwrap_or_default();
+            assert!(
+                text.contains(part)
+                    && text.contains("rule none lets no Pod go")
+                    && text.contains(remedy),
+                "{policy}: {text}"
+            );
+        }
+        for (policy, expected) in [
+            (json!({ "maxUnavailableValue": 1 }), 1),
+            (json!({ "maxUnavailableValue": "1%" }), 1),
+            (json!({ "minAvailableValue": "99%" }), 10),
+            (json!({ "minAvailableValue": 5 }), 6),
+            (json!({ "minAvailableValue": 5 }), 0),
+        ] {
+            assert_eq!(said(policy.clone(), expected), None, "{policy}");
+        }
+        let mut post = budget();
+        post["stage"] = json!("PostCheck");
+        assert_eq!(zero_budget_warning(&rules(json!([post])), 5.into()), None);
+    }
+
+    #[test]
+    fn owner_whose_template_is_not_selected_is_named() {
+        assert_eq!(partly_matched_condition(Vec::new()), None);
+        let found = partly_matched_condition(vec!["ReplicaSet web-1".to_owned()]).unwrap();
+        assert_eq!((found.status, found.reason), ("True", "TemplateNotMatched"));
+        assert!(
+            found
+                .message
+                .contains("fewer Pods of ReplicaSet web-1 are selected"),
+            "{}",
+            found.message
+        );
+    }
+
+    #[test]
+    fn owners_without_scale_are_named_where_a_budget_counts_them() {
+        let budget = rules(json!([budget()]));
+        let check = rules(json!([{ "name": "check", "labelCheck": { "requires": {} } }]));
+        let owners = |n: usize| (0..n).rev().map(|n| format!("Game g{n}")).collect();
+        let silent = |n| UnknownReplicasOwners {
+            unknown: owners(n),
+            ..UnknownReplicasOwners::default()
+        };
+        assert_eq!(expected_known_condition(&budget, silent(0)), None);
+        assert_eq!(expected_known_condition(&check, silent(1)), None);
+        let found = expected_known_condition(&budget, silent(5)).unwrap();
+        assert_eq!((found.status, found.reason), ("False", "ExpectedUnknown"));
+        let named = "Game g0, Game g1, Game g2 and others have no";
+        assert!(found.message.starts_with(named), "{}", found.message);
+        let found = expected_known_condition(&budget, silent(1)).unwrap();
+        assert!(
+            found.message.starts_with("Game g0 has no scale"),
+            "{}",
+            found.message
+        );
+    }
+
+    #[test]
+    fn pods_without_any_owner_are_told_with_the_way_out() {
+        let by_count = json!([{ "name": "a", "availablePolicy": { "minAvailableValue": 2 } }]);
+        let ownerless = || UnknownReplicasOwners {
+            ownerless: true,
+            ..UnknownReplicasOwners::default()
+        };
+        let by_percent =
+            json!([{ "name": "a", "availablePolicy": { "minAvailableValue": "50%" } }]);
+        for (set, warned) in [
+            (json!([budget()]), true),
+            (by_percent, true),
+            (by_count, false),
+        ] {
+            let set = rules(set);
+            let found = expected_known_condition(&set, ownerless()).unwrap();
+            assert_eq!((found.status, found.reason), ("False", "ExpectedUnknown"));
+            assert!(
+                found
+                    .message
+                    .starts_with("none of the selected Pods has an owner")
+                    && found.message.contains("minAvailableValue"),
+                "{}",
+                found.message
+            );
+            assert_eq!(
+                expected_unknown_warning(&set, ownerless()).is_some(),
+                warned,
+                "{}",
+                found.message
+            );
+            assert_eq!(
+                expected_unknown_warning(&set, UnknownReplicasOwners::default()),
+                None
+            );
+        }
+        let check = rules(json!([{ "name": "check", "labelCheck": { "requires": {} } }]));
+        assert_eq!(expected_known_condition(&check, ownerless()), None);
+    }
+
+    #[test]
+    fn owners_that_set_no_replicas_are_named_first() {
+        let budget = rules(json!([budget()]));
+        let mut owners = UnknownReplicasOwners {
+            unset: vec!["Rollout web".to_owned()],
+            unknown: vec!["Game g".to_owned()],
+            ..UnknownReplicasOwners::default()
+        };
+        assert!(owners.denies_all());
+        let found = expected_known_condition(&budget, owners.clone()).unwrap();
+        assert_eq!((found.status, found.reason), ("False", "ReplicasNotSet"));
+        assert!(
+            found.message.contains("of Rollout web has"),
+            "{}",
+            found.message
+        );
+        owners.unreadable = vec!["Game h can't be read: HTTP 403 at /apis".to_owned()];
+        let found = expected_known_condition(&budget, owners.clone()).unwrap();
+        assert_eq!((found.status, found.reason), ("False", "OwnerUnreadable"));
+        assert!(
+            found
+                .message
+                .contains("Game h can't be read: HTTP 403 at /apis")
+                && found.message.contains("take the owner reference off"),
+            "{}",
+            found.message
+        );
+        let unknown = UnknownReplicasOwners {
+            unknown: owners.unknown,
+            ..UnknownReplicasOwners::default()
+        };
+        assert!(!unknown.denies_all());
+    }
+}

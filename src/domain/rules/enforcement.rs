@@ -1,0 +1,265 @@
+//! What the label of a namespace says of the rules in it: the webhooks select by it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::RuleSet;
+use crate::api::keys;
+
+/// The label [`keys::NAMESPACE_HAS_RULES`], the larger the more is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum NamespaceEnforcement {
+    /// Absent: no rule.
+    #[default]
+    Unruled,
+    /// There are rules.
+    Ruled,
+    /// One of them holds unavailable Pods too.
+    Strict,
+}
+
+impl NamespaceEnforcement {
+    /// Read off the labels of a namespace. A value of another version marks rules.
+    pub fn from_labels(labels: &BTreeMap<String, String>) -> NamespaceEnforcement {
+        match labels.get(keys::NAMESPACE_HAS_RULES).map(String::as_str) {
+            None => NamespaceEnforcement::Unruled,
+            Some(keys::NAMESPACE_HAS_STRICT_RULES) => NamespaceEnforcement::Strict,
+            Some(_) => NamespaceEnforcement::Ruled,
+        }
+    }
+
+    /// What these rules need.
+    pub fn for_rules<'a>(rules: impl IntoIterator<Item = &'a RuleSet>) -> NamespaceEnforcement {
+        let one = |set: &RuleSet| {
+            if set.may_hold_unavailable() {
+                NamespaceEnforcement::Strict
+            } else {
+                NamespaceEnforcement::Ruled
+            }
+        };
+        rules.into_iter().map(one).max().unwrap_or_default()
+    }
+
+    /// Value of the label; `None` without one.
+    pub const fn label_value(self) -> Option<&'static str> {
+        match self {
+            NamespaceEnforcement::Unruled => None,
+            NamespaceEnforcement::Ruled => Some("true"),
+            NamespaceEnforcement::Strict => Some(keys::NAMESPACE_HAS_STRICT_RULES),
+        }
+    }
+}
+
+/// A namespace at one version, with the mark that it has there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedNamespace {
+    /// UID, not empty.
+    pub uid: String,
+    /// resourceVersion, not 0.
+    pub version: u64,
+    /// The mark.
+    pub mark: NamespaceEnforcement,
+}
+
+impl ObservedNamespace {
+    /// `None` without a UID or a resourceVersion: a patch without a resourceVersion would be unconditional.
+    pub fn new(
+        uid: &str,
+        version: u64,
+        labels: &BTreeMap<String, String>,
+    ) -> Option<ObservedNamespace> {
+        let is_known = !uid.is_empty() && version > 0;
+        is_known.then(|| ObservedNamespace {
+            uid: uid.to_owned(),
+            version,
+            mark: NamespaceEnforcement::from_labels(labels),
+        })
+    }
+
+    /// A merge patch that gives the namespace this mark. The API server applies it to this version alone, and answers 409
+    /// if the namespace has another one.
+    pub fn label_patch(&self, mark: NamespaceEnforcement) -> Value {
+        let mut metadata = self.version_precondition(mark);
+        if mark == NamespaceEnforcement::Unruled {
+            metadata.insert(
+                "annotations".to_owned(),
+                json!({ (keys::RULE_ADMITTED): null }),
+            );
+        }
+        json!({ "metadata": metadata })
+    }
+
+    fn version_precondition(&self, mark: NamespaceEnforcement) -> Map<String, Value> {
+        [
+            ("uid", json!(self.uid)),
+            ("resourceVersion", json!(self.version.to_string())),
+            (
+                "labels",
+                json!({ (keys::NAMESPACE_HAS_RULES): mark.label_value() }),
+            ),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into_iter()
+        .collect()
+    }
+}
+
+/// A merge patch before a rule is stored that needs `mark`: it always changes the namespace, by a `stamp` that is
+/// different each time.
+///
+/// It sets the mark if `known` has a smaller one, and then the API server applies it to this version alone: another
+/// replica may set a larger mark at the same time, which must not be lowered. Otherwise the patch is unconditional, and the
+/// answer tells the mark.
+pub fn admission_patch(
+    known: Option<&ObservedNamespace>,
+    mark: NamespaceEnforcement,
+    stamp: &str,
+) -> Value {
+    let raised = known.filter(|known| known.mark < mark);
+    let mut metadata = raised.map_or_else(Map::new, |known| known.version_precondition(mark));
+    metadata.insert(
+        "annotations".to_owned(),
+        json!({ (keys::RULE_ADMITTED): stamp }),
+    );
+    json!({ "metadata": metadata })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn rules(policy: Option<&str>, disabled: bool) -> RuleSet {
+        let object = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule", "metadata": { "name": "web" },
+            "spec": { "selector": {}, "rules": [{
+                "name": "a", "disabled": disabled,
+                "availablePolicy": { "maxUnavailableValue": 1, "unhealthyPodPolicy": policy },
+            }] },
+        });
+        RuleSet::compile(&serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn the_strictest_rule_decides() {
+        let always = || rules(Some("AlwaysAllow"), false);
+        let healthy = || rules(Some("IfHealthyBudget"), false);
+        assert_eq!(
+            NamespaceEnforcement::for_rules(&[]),
+            NamespaceEnforcement::Unruled
+        );
+        assert_eq!(
+            NamespaceEnforcement::for_rules(&[rules(None, false), always()]),
+            NamespaceEnforcement::Ruled
+        );
+        assert_eq!(
+            NamespaceEnforcement::for_rules(&[healthy(), always()]),
+            NamespaceEnforcement::Strict
+        );
+        let disabled = rules(Some("IfHealthyBudget"), true);
+        assert_eq!(
+            NamespaceEnforcement::for_rules(&[disabled]),
+            NamespaceEnforcement::Ruled
+        );
+    }
+
+    #[test]
+    fn a_mark_reads_as_it_is_written() {
+        for mark in [
+            NamespaceEnforcement::Unruled,
+            NamespaceEnforcement::Ruled,
+            NamespaceEnforcement::Strict,
+        ] {
+            let label = mark.label_value().map(|v| (keys::NAMESPACE_HAS_RULES, v));
+            let labels = label.map(|(k, v)| (k.to_owned(), v.to_owned()));
+            assert_eq!(
+                NamespaceEnforcement::from_labels(&labels.into_iter().collect()),
+                mark
+            );
+        }
+        let newer = [(keys::NAMESPACE_HAS_RULES.to_owned(), "newer".to_owned())];
+        assert_eq!(
+            NamespaceEnforcement::from_labels(&newer.into()),
+            NamespaceEnforcement::Ruled
+        );
+    }
+
+    fn seen(mark: NamespaceEnforcement) -> ObservedNamespace {
+        let label = mark.label_value().map(|v| (keys::NAMESPACE_HAS_RULES, v));
+        let labels = label.map(|(k, v)| (k.to_owned(), v.to_owned()));
+        ObservedNamespace::new("u", 7, &labels.into_iter().collect()).unwrap()
+    }
+
+    #[test]
+    fn namespace_without_version_is_not_seen() {
+        assert_eq!(ObservedNamespace::new("", 7, &BTreeMap::new()), None);
+        assert_eq!(ObservedNamespace::new("u", 0, &BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn admission_raises_the_mark_on_condition_and_never_lowers_it() {
+        let stamped = json!({ "metadata": { "annotations": { (keys::RULE_ADMITTED): "now" } } });
+        for (known, mark) in [
+            (None, NamespaceEnforcement::Ruled),
+            (None, NamespaceEnforcement::Strict),
+            (
+                Some(seen(NamespaceEnforcement::Ruled)),
+                NamespaceEnforcement::Ruled,
+            ),
+            (
+                Some(seen(NamespaceEnforcement::Strict)),
+                NamespaceEnforcement::Ruled,
+            ),
+            (
+                Some(seen(NamespaceEnforcement::Strict)),
+                NamespaceEnforcement::Strict,
+            ),
+        ] {
+            assert_eq!(
+                admission_patch(known.as_ref(), mark, "now"),
+                stamped,
+                "{known:?}"
+            );
+        }
+        for (known, mark) in [
+            (NamespaceEnforcement::Unruled, NamespaceEnforcement::Ruled),
+            (NamespaceEnforcement::Unruled, NamespaceEnforcement::Strict),
+            (NamespaceEnforcement::Ruled, NamespaceEnforcement::Strict),
+        ] {
+            let raised = json!({ "metadata": {
+                "uid": "u", "resourceVersion": "7",
+                "labels": { (keys::NAMESPACE_HAS_RULES): mark.label_value() },
+                "annotations": { (keys::RULE_ADMITTED): "now" },
+            } });
+            assert_eq!(admission_patch(Some(&seen(known)), mark, "now"), raised);
+        }
+    }
+
+    #[test]
+    fn every_change_of_the_mark_is_conditional() {
+        for mark in [
+            NamespaceEnforcement::Unruled,
+            NamespaceEnforcement::Ruled,
+            NamespaceEnforcement::Strict,
+        ] {
+            let patch = seen(NamespaceEnforcement::Strict).label_patch(mark);
+            let metadata = &patch["metadata"];
+            assert_eq!(
+                (&metadata["uid"], &metadata["resourceVersion"]),
+                (&json!("u"), &json!("7"))
+            );
+            assert_eq!(
+                metadata["labels"][keys::NAMESPACE_HAS_RULES],
+                json!(mark.label_value())
+            );
+            let stamp = metadata.get("annotations").map(|a| &a[keys::RULE_ADMITTED]);
+            assert_eq!(
+                stamp,
+                (mark == NamespaceEnforcement::Unruled).then_some(&Value::Null)
+            );
+        }
+    }
+}

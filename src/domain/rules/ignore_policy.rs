@@ -1,0 +1,190 @@
+//! Which rules let Pods pass while their endpoint fails.
+//!
+//! Kuperator stored `failurePolicy: Ignore` in every webhook rule and never looked at it: its Pods waited. After a take-over they
+//! still do, until somebody writes `Ignore` under the eyes of our admission, which notes the rule in an annotation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::keys;
+use crate::api::podtransitionrule::{FailurePolicy, PodTransitionRule, Rule};
+
+/// Longest annotation in bytes, more than the names of all rules that an object may have take.
+pub const MAX_ANNOTATION_BYTES: usize = 32 * 1024;
+
+/// The names in the annotation of an object, by its annotations.
+pub fn acknowledged_names(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<String> {
+    let names = annotations.and_then(|all| all.get(keys::IGNORES_FAILURES));
+    let Some(names) = names.filter(|names| !names.is_empty()) else {
+        return BTreeSet::new();
+    };
+    // A single name may stand as it is, for people who write it by hand.
+    serde_json::from_str(names).unwrap_or_else(|_| BTreeSet::from([names.clone()]))
+}
+
+fn acknowledged_names_on(object: Option<&PodTransitionRule>) -> BTreeSet<String> {
+    acknowledged_names(object.and_then(|object| object.metadata.annotations.as_ref()))
+}
+
+/// Names of the rules that say `Ignore`.
+fn rules_with_ignore(object: &PodTransitionRule) -> BTreeSet<&str> {
+    let rules = object
+        .spec
+        .rules
+        .iter()
+        .filter(|rule| has_ignore_policy(rule));
+    rules.map(|rule| rule.name.as_str()).collect()
+}
+
+/// Whether a rule says `Ignore`.
+fn has_ignore_policy(rule: &Rule) -> bool {
+    let webhook = rule.webhook.as_ref();
+    webhook.is_some_and(|webhook| webhook.failure_policy == Some(FailurePolicy::Ignore))
+}
+
+/// Places and names of the rules of `new` that say `Ignore` and did not in `old`, as far as that could be read.
+pub fn new_ignore_rules<'a>(
+    old: Option<&PodTransitionRule>,
+    new: &'a PodTransitionRule,
+) -> impl Iterator<Item = (usize, &'a str)> {
+    let before = old.map(rules_with_ignore).unwrap_or_default();
+    let before: BTreeSet<String> = before.into_iter().map(str::to_owned).collect();
+    let rules = new.spec.rules.iter().enumerate();
+    let rules = rules.filter(|(_, rule)| has_ignore_policy(rule));
+    let rules = rules.map(|(index, rule)| (index, rule.name.as_str()));
+    // What an unreadable spec said is not known.
+    let is_known = old.is_none_or(|old| old.spec.unreadable.is_none());
+    rules.filter(move |(_, name)| is_known && !before.contains(*name))
+}
+
+/// The value of the annotation on `new`, which is to take the place of `old`: the rules that say `Ignore`, and whose `Ignore` was
+/// written now or was known already. `None` where there is none.
+pub fn annotation_value(
+    old: Option<&PodTransitionRule>,
+    new: &PodTransitionRule,
+) -> Option<String> {
+    let mut known = acknowledged_names_on(Some(new));
+    known.extend(acknowledged_names_on(old));
+    known.extend(new_ignore_rules(old, new).map(|(_, name)| name.to_owned()));
+    let mut names = rules_with_ignore(new);
+    names.retain(|name| known.contains(*name));
+    (!names.is_empty()).then(|| serde_json::json!(names).to_string())
+}
+
+/// The names that `new` adds to the annotation and that no rule with `Ignore` has. They are not stored.
+pub fn unknown_names(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> BTreeSet<String> {
+    let (known, ignoring) = (acknowledged_names_on(old), rules_with_ignore(new));
+    let mut added = acknowledged_names_on(Some(new));
+    added.retain(|name| !known.contains(name) && !ignoring.contains(name.as_str()));
+    added
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(rules: &[(&str, Value)], listed: Value) -> PodTransitionRule {
+        let rules = rules.iter().map(|(name, policy)| {
+            json!({ "name": name, "webhook": { "failurePolicy": policy, "clientConfig": { "url": "http://a" } } })
+        });
+        let rules: Vec<_> = rules.collect();
+        let object = json!({
+            "metadata": { "name": "web", "annotations": { (keys::IGNORES_FAILURES): listed } },
+            "spec": { "selector": {}, "rules": rules },
+        });
+        let mut object: PodTransitionRule = serde_json::from_value(object).unwrap_or_default();
+        if listed.is_null() {
+            object.metadata.annotations = None;
+        }
+        object
+    }
+
+    fn former() -> PodTransitionRule {
+        object(&[("a", json!("Ignore")), ("b", json!("Fail"))], json!(""))
+    }
+
+    #[test]
+    fn ignore_counts_once_it_is_written_and_as_long_as_it_stays() {
+        let ignore = || json!("Ignore");
+        let ab = |listed: &str| object(&[("a", ignore()), ("b", ignore())], json!(listed));
+        assert_eq!(
+            annotation_value(None, &ab("")).as_deref(),
+            Some(r#"["a","b"]"#)
+        );
+        assert_eq!(annotation_value(Some(&former()), &former()), None);
+        assert_eq!(
+            annotation_value(Some(&former()), &ab("")).as_deref(),
+            Some(r#"["b"]"#)
+        );
+        // A replace without the annotation keeps what is known.
+        assert_eq!(
+            annotation_value(Some(&ab("b")), &ab("")).as_deref(),
+            Some(r#"["b"]"#)
+        );
+        // A user may list a former one.
+        assert_eq!(
+            annotation_value(Some(&ab("b")), &ab(r#"["b","a"]"#)).as_deref(),
+            Some(r#"["a","b"]"#)
+        );
+        assert_eq!(
+            annotation_value(Some(&ab(r#"["a","b"]"#)), &former()).as_deref(),
+            Some(r#"["a"]"#)
+        );
+        let renamed = object(&[("c", ignore())], json!(""));
+        assert_eq!(
+            annotation_value(Some(&former()), &renamed).as_deref(),
+            Some(r#"["c"]"#)
+        );
+        let fail = object(&[("a", json!("Fail"))], json!("a"));
+        assert_eq!(annotation_value(Some(&ab("a")), &fail), None);
+    }
+
+    #[test]
+    fn names_that_no_rule_with_ignore_has_are_unknown() {
+        let rule = |listed: &str| {
+            object(
+                &[("a", json!("Ignore")), ("b", json!("Fail"))],
+                json!(listed),
+            )
+        };
+        let unknown = |old, listed| {
+            unknown_names(old, &rule(listed))
+                .into_iter()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(unknown(None, r#"["a","b","c"]"#), ["b", "c"]);
+        assert_eq!(unknown(None, "a, b"), ["a, b"]);
+        let known = rule(r#"["b"]"#);
+        assert_eq!(
+            unknown(Some(&known), r#"["a","b"]"#),
+            [""; 0],
+            "b was stored with it"
+        );
+    }
+
+    #[test]
+    fn former_ignore_holds_and_is_told() {
+        use crate::domain::rules::{RuleKind, RuleSet};
+        for (listed, fails) in [("", true), ("a", false), ("other", true)] {
+            let set = RuleSet::compile(&object(&[("a", json!("Ignore"))], json!(listed)));
+            let RuleKind::Webhook(webhook) = &set.rules[0].kind else {
+                unreachable!()
+            };
+            assert_eq!(webhook.fail, fails, "{listed}");
+            let told = webhook.ignored_policy_warning();
+            assert_eq!(told.is_some(), fails, "{told:?}");
+        }
+        for (policy, fails) in [(json!("Fail"), true), (json!(null), true)] {
+            let set = RuleSet::compile(&object(&[("a", policy)], json!("a")));
+            let RuleKind::Webhook(webhook) = &set.rules[0].kind else {
+                unreachable!()
+            };
+            assert_eq!(
+                (webhook.fail, webhook.ignored_policy_warning()),
+                (fails, None)
+            );
+        }
+    }
+}

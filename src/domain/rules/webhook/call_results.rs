@@ -1,0 +1,355 @@
+//! What answers and failures mean for the Pods (the tables of contract 5.5).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::call_state::{
+    CheckTask, EndpointBackoff, IgnoredFailure, RefusedOperation, add_pause, whole_seconds,
+};
+use super::{CallState, Candidate, CompiledWebhook};
+use crate::api::podtransitionrule::TaskInfo;
+use crate::api::rulecalls::{Answer, Progress};
+use crate::api::stored;
+
+/// A Pod that was refused is asked about again after this time.
+const REFUSAL_RETRY: Duration = Duration::from_secs(5);
+
+/// First and longest pause after calls that failed.
+const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
+
+/// After so many failures in a row the endpoint is left alone for a while, longer each time. Who waits by then is not let
+/// pass by that: the endpoint is asked about each operation.
+const BACKOFF_AFTER_FAILURES: u32 = 5;
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
+
+/// Longest text of an endpoint that is kept, in characters, and longest ID, in bytes as stored: they go into the status.
+const MAX_TEXT_CHARS: usize = 512;
+pub(super) const MAX_ID_BYTES: usize = 512;
+
+/// How the message of a task begins whose last poll failed.
+pub(super) const POLL_FAILED: &str = "Polling failed: ";
+
+/// Names that an entry of the history lists at most.
+const MAX_HISTORY_NAMES: usize = 20;
+
+impl CallState {
+    /// The outcome of a call about `asked`; an error says why it failed. `spread` in [0, 1) spreads retries.
+    pub fn record_answer(
+        &mut self,
+        rule: &CompiledWebhook,
+        asked: &[Candidate],
+        outcome: Result<Answer, String>,
+        now: Timestamp,
+        spread: f64,
+    ) {
+        self.asking.clear();
+        let answer = match outcome {
+            Ok(answer) => answer,
+            Err(why) => {
+                self.count_failure(&why, now, spread);
+                return self.record_failed_call(rule, asked, &why, now, spread);
+            }
+        };
+        self.failures = 0;
+        self.backoff = None;
+        self.failing.clear();
+        self.unanswered = false;
+        let refuse = |memory: &mut CallState, reason: &str, who: &[Candidate]| {
+            memory.refuse_operations(who, reason, add_pause(now, REFUSAL_RETRY));
+        };
+        if !answer.success {
+            let rest = self.pass_finished(asked, &answer.finished_names);
+            let reason = match answer.message.as_str() {
+                "" => "the endpoint refuses and gives no reason",
+                message => message,
+            };
+            return refuse(self, reason, &rest);
+        }
+        if !answer.is_long() {
+            return self.pass_operations(asked.iter().cloned());
+        }
+        let Some(poll) = &rule.poll else {
+            let reason =
+                "the endpoint asks to be polled, but the rule has no clientConfig.poll: add one";
+            return refuse(self, reason, asked);
+        };
+        let id = match answer.task() {
+            Some(id) if stored::bytes(&id) > MAX_ID_BYTES => {
+                let reason = format!("Invalid taskID: longer than {MAX_ID_BYTES} bytes");
+                return refuse(self, &reason, asked);
+            }
+            Some(id) if stored::text(id, MAX_ID_BYTES) != id => {
+                return refuse(self, "Invalid taskID: has control characters", asked);
+            }
+            Some(id) => id.to_owned(),
+            None => return refuse(self, "Invalid empty taskID", asked),
+        };
+        let rest = self.pass_finished(asked, &answer.finished_names);
+        if rest.is_empty() {
+            return;
+        }
+        for candidate in &rest {
+            self.refused.remove(candidate);
+        }
+        let next = add_pause(now, poll.interval);
+        let approved = passed_names(asked, &rest);
+        let task = self.tasks.entry(id).or_insert_with(|| CheckTask {
+            begin: now,
+            last: now,
+            message: truncate_text(&answer.message),
+            processing: BTreeSet::new(),
+            approved: BTreeSet::new(),
+            next,
+            polling: false,
+            failed: false,
+        });
+        task.processing.extend(rest);
+        task.approved.extend(approved);
+    }
+
+    /// The outcome of a poll. Nothing happens if the task has ended meanwhile.
+    pub fn record_poll(
+        &mut self,
+        rule: &CompiledWebhook,
+        id: &str,
+        outcome: Result<Progress, String>,
+        now: Timestamp,
+    ) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        task.polling = false;
+        task.next = add_pause(now, poll_interval(rule));
+        let progress = match outcome {
+            Ok(progress) => progress,
+            Err(why) => {
+                task.failed = true;
+                return task.set_message(&format!("{POLL_FAILED}{why}"), now);
+            }
+        };
+        task.failed = false;
+        task.set_message(&progress.message, now);
+        let processing: Vec<_> = task.processing.iter().cloned().collect();
+        if progress.success && progress.finished {
+            return self.approve_operations(id, &processing, now);
+        }
+        let finished = named_candidates(&processing, &progress.finished_names);
+        self.approve_operations(id, &finished, now);
+        if progress.stop {
+            let message = match progress.message.as_str() {
+                "" => "Stopped by the endpoint.".to_owned(),
+                message => truncate_text(message),
+            };
+            self.end_task(id, &message, now);
+        }
+    }
+
+    /// Lets some of a task pass, and ends it when none is left.
+    fn approve_operations(&mut self, id: &str, approved: &[Candidate], now: Timestamp) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        for candidate in approved {
+            task.processing.remove(candidate);
+            task.approved.insert(candidate.name.clone());
+            task.last = now;
+        }
+        let (done, message) = (task.processing.is_empty(), task.message.clone());
+        self.pass_operations(approved.iter().cloned());
+        if done {
+            self.end_task(id, &message, now);
+        }
+    }
+
+    /// Ends tasks that were polled for too long. Their Pods are asked about anew; where the endpoint fails and that is
+    /// to be ignored, they pass.
+    pub(super) fn end_overdue_tasks(&mut self, rule: &CompiledWebhook, now: Timestamp) {
+        let Some(poll) = &rule.poll else {
+            return; // a task of another generation: there is none
+        };
+        let late = |task: &CheckTask| !task.polling && add_pause(task.begin, poll.timeout) <= now;
+        let late: Vec<_> = self.tasks.iter().filter(|(_, t)| late(t)).collect();
+        let late: Vec<_> = late
+            .into_iter()
+            .map(|(id, task)| (id.clone(), task.clone()))
+            .collect();
+        for (id, task) in late {
+            let mut message = format!("Polling Timeout. {}", task.message);
+            if task.failed && !rule.fail {
+                message.push_str(" Passed by failurePolicy Ignore.");
+                let processing: Vec<_> = task.processing.into_iter().collect();
+                self.unanswered = true;
+                self.failing = truncate_text(&message);
+                self.ignored.push(IgnoredFailure {
+                    who: processing.clone(),
+                    why: truncate_text(&message),
+                });
+                if let Some(task) = self.tasks.get_mut(&id) {
+                    message.clone_into(&mut task.message);
+                }
+                self.approve_operations(&id, &processing, now);
+            } else {
+                self.end_task(&id, message.trim_end(), now);
+            }
+        }
+    }
+
+    fn record_failed_call(
+        &mut self,
+        rule: &CompiledWebhook,
+        asked: &[Candidate],
+        why: &str,
+        now: Timestamp,
+        spread: f64,
+    ) {
+        self.failing = truncate_text(why);
+        if rule.fail {
+            let pause = retry_pause(self.failures.saturating_sub(1), MAX_RETRY_PAUSE, spread);
+            let why = match rule.ignored_policy_warning() {
+                Some(though) => format!("{why}; {though}"),
+                None => why.to_owned(),
+            };
+            return self.refuse_operations(asked, &why, add_pause(now, pause));
+        }
+        let who: BTreeSet<_> = asked.iter().map(|c| c.name.clone()).collect();
+        self.add_to_history(TaskInfo {
+            approved: who.into_iter().collect(),
+            begin_time: Some(whole_seconds(now)),
+            last_time: Some(whole_seconds(now)),
+            message: format!("Passed by failurePolicy Ignore: {}", truncate_text(why)),
+            ..TaskInfo::default()
+        });
+        self.trim_history(now);
+        if !asked.is_empty() {
+            self.unanswered = true;
+            self.ignored.push(IgnoredFailure {
+                who: asked.to_vec(),
+                why: truncate_text(why),
+            });
+        }
+        self.pass_operations(asked.iter().cloned());
+    }
+
+    fn count_failure(&mut self, why: &str, now: Timestamp, spread: f64) {
+        self.failures = self.failures.saturating_add(1);
+        self.backoff = self
+            .failures
+            .checked_sub(BACKOFF_AFTER_FAILURES)
+            .map(|beyond| EndpointBackoff {
+                why: truncate_text(why),
+                until: add_pause(now, retry_pause(beyond, MAX_BACKOFF, spread)),
+            });
+    }
+
+    /// What is wrong with the certificates of the endpoint that was asked, or polled, though it is trusted.
+    pub fn set_warning(&mut self, polled: bool, warning: Option<&str>) {
+        let warning = warning.map(truncate_text);
+        match polled {
+            true => self.poll_warning = warning,
+            false => self.warning = warning,
+        }
+    }
+
+    /// Operations that can't be asked about as the rule is written: they wait, whatever the rule's failure policy. No call has
+    /// failed.
+    pub fn record_unaskable(&mut self, who: &[Candidate], why: &str, now: Timestamp) {
+        self.refuse_operations(who, why, add_pause(now, MAX_RETRY_PAUSE));
+    }
+
+    /// Operations that can't be asked about just now: they wait, whatever the rule's failure policy.
+    pub fn postpone(&mut self, who: &[Candidate], why: &str, now: Timestamp) {
+        self.refuse_operations(who, why, add_pause(now, FIRST_RETRY_PAUSE));
+    }
+
+    /// A call that was planned was not made after all.
+    pub fn cancel_call(&mut self) {
+        self.asking.clear();
+    }
+
+    /// A poll that was planned was not made after all: as if none had been due.
+    pub fn cancel_poll(&mut self, rule: &CompiledWebhook, id: &str, now: Timestamp) {
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.polling = false;
+            task.next = add_pause(now, poll_interval(rule));
+        }
+    }
+
+    /// Lets those pass that are named; returns the rest.
+    fn pass_finished(&mut self, asked: &[Candidate], names: &[String]) -> Vec<Candidate> {
+        let finished = named_candidates(asked, names);
+        self.pass_operations(finished.iter().cloned());
+        let rest = asked.iter().filter(|c| !finished.contains(c));
+        rest.cloned().collect()
+    }
+
+    fn pass_operations(&mut self, who: impl Iterator<Item = Candidate>) {
+        for candidate in who {
+            self.refused.remove(&candidate);
+            self.passed.insert(candidate);
+        }
+    }
+
+    fn refuse_operations(&mut self, who: &[Candidate], reason: &str, again: Timestamp) {
+        let reason = truncate_text(reason);
+        for candidate in who {
+            let refusal = RefusedOperation {
+                reason: reason.clone(),
+                again,
+            };
+            self.refused.insert(candidate.clone(), refusal);
+        }
+    }
+}
+
+impl CheckTask {
+    fn set_message(&mut self, message: &str, now: Timestamp) {
+        let message = truncate_text(message);
+        if message != self.message {
+            (self.message, self.last) = (message, now);
+        }
+    }
+}
+
+/// Those of `asked` that are named; strangers among the names are passed over.
+fn named_candidates(asked: &[Candidate], names: &[String]) -> Vec<Candidate> {
+    let names: BTreeSet<&String> = names.iter().collect();
+    let named = asked.iter().filter(|c| names.contains(&c.name));
+    named.cloned().collect()
+}
+
+fn passed_names(asked: &[Candidate], rest: &[Candidate]) -> Vec<String> {
+    let passed = asked.iter().filter(|c| !rest.contains(c));
+    passed.map(|c| c.name.clone()).collect()
+}
+
+/// Time between two polls.
+fn poll_interval(rule: &CompiledWebhook) -> Duration {
+    rule.poll
+        .as_ref()
+        .map_or(REFUSAL_RETRY, |poll| poll.interval)
+}
+
+/// A pause that has doubled so many times, up to `longest` and a quarter more. `spread` in [0, 1) spreads retries.
+fn retry_pause(doublings: u32, longest: Duration, spread: f64) -> Duration {
+    let pause = FIRST_RETRY_PAUSE.saturating_mul(2_u32.saturating_pow(doublings.min(10)));
+    pause
+        .min(longest)
+        .mul_f64(1.0 + spread.clamp(0.0, 1.0) / 4.0)
+}
+
+fn truncate_text(text: &str) -> String {
+    stored::text(text, MAX_TEXT_CHARS)
+}
+
+/// A task that has ended, as the history keeps it.
+pub(super) fn ended_task(mut task: TaskInfo) -> TaskInfo {
+    let more = task.approved.len().saturating_sub(MAX_HISTORY_NAMES);
+    if more > 0 {
+        task.approved.truncate(MAX_HISTORY_NAMES);
+        task.message = format!("{} ({more} further Pods passed.)", task.message);
+    }
+    task
+}

@@ -1,0 +1,69 @@
+//! Keeps what is stored of a webhook rule within its share of the status: a status that etcd refuses would be refused for
+//! ever, and with it every later verdict.
+
+use crate::api::podtransitionrule::{TaskInfo, WebhookStatus};
+use crate::api::stored::bytes;
+
+/// What [`WebhookStatus::omitted`] takes at most, with its name.
+const OMITTED_NOTE_BYTES: usize = 200;
+
+/// Leaves out what does not fit, the least needed first: ended tasks, texts of tasks, tasks, answers. A task or an answer
+/// that is left out is asked about again if the leader changes.
+pub fn fit_status(mut status: WebhookStatus, share: usize) -> WebhookStatus {
+    let mut size = bytes(&status);
+    if size <= share {
+        return status;
+    }
+    let share = share.saturating_sub(OMITTED_NOTE_BYTES);
+    let mut omitted = Vec::new();
+    let mut count = |n: usize, what: &str| {
+        if n > 0 {
+            omitted.push(format!("{n} {what}"));
+        }
+    };
+    let ended = count_surplus(status.history.iter(), size, share);
+    size = size_without(size, status.history.drain(..ended));
+    count(ended, "ended tasks");
+    if size > share {
+        let before = bytes(&status.task_states);
+        for task in &mut status.task_states {
+            *task = TaskInfo {
+                approved: Vec::new(),
+                message: String::new(),
+                ..std::mem::take(task)
+            };
+        }
+        size -= before.saturating_sub(bytes(&status.task_states));
+        count(status.task_states.len(), "messages of tasks");
+        for text in [&mut status.failing, &mut status.warning] {
+            size = size.saturating_sub(bytes(&std::mem::take(text)));
+        }
+    }
+    let tasks = count_surplus(status.task_states.iter().rev(), size, share);
+    let kept = status.task_states.len() - tasks;
+    size = size_without(size, status.task_states.drain(kept..));
+    count(tasks, "tasks");
+    let passed = count_surplus(status.passed.iter().rev(), size, share);
+    status.passed.truncate(status.passed.len() - passed);
+    count(passed, "operations that have passed");
+    status.omitted = format!("left out for want of room: {}", omitted.join(", "));
+    status
+}
+
+/// How many of these have to go until the size is within the share.
+fn count_surplus<'a, T: serde::Serialize + 'a>(
+    items: impl Iterator<Item = &'a T>,
+    mut size: usize,
+    share: usize,
+) -> usize {
+    let goes = |item: &&T| {
+        let too_large = size > share;
+        size = size.saturating_sub(bytes(item));
+        too_large
+    };
+    items.take_while(goes).count()
+}
+
+fn size_without<T: serde::Serialize>(size: usize, gone: impl Iterator<Item = T>) -> usize {
+    gone.fold(size, |size, item| size.saturating_sub(bytes(&item)))
+}

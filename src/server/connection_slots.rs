@@ -1,0 +1,251 @@
+//! Who may hold a connection open, and for how long.
+//!
+//! A connection is *proven* once a review that came over it has got a verdict, or once its client has shown the
+//! certificate of an API server. Until then it waits on probation: it gets seconds, and one of a few places that it
+//! loses to newcomers. Proven connections have places of their own. While a review is being decided, its connection is
+//! bounded by the reviews that may be decided at once, and cannot lose its place.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+
+use super::Limits;
+use super::fair_shares::{FairShares, Share, ShedCounters};
+use super::self_check::OwnConnections;
+use super::source_network::SourceNetwork;
+use crate::telemetry::metrics::LoadMetrics;
+
+/// The places of a listener.
+pub(super) struct ConnectionSlots {
+    own: OwnConnections,
+    unproven: Arc<FairShares>,
+    proven: Arc<Semaphore>,
+    ages: AtomicU64,
+    open: OpenGauges,
+}
+
+/// Gauges of the connections by what they have shown.
+struct OpenGauges {
+    proven: Gauge,
+    unproven: Gauge,
+}
+
+/// The place of one connection, given back when dropped.
+pub(super) struct ConnectionSlot {
+    places: Arc<ConnectionSlots>,
+    source: SourceNetwork,
+    age: u64,
+    shed: CancellationToken,
+    standing: Mutex<Standing>,
+}
+
+enum Standing {
+    /// Has got no verdict yet, and none is on the way.
+    Waiting { _share: Share },
+    /// Has got no verdict yet, and this many are on the way.
+    Deciding(usize),
+    /// Keeps its place.
+    Proven { _permit: OwnedSemaphorePermit },
+    /// The connection by which this process checks itself; it is given no review.
+    Own,
+}
+
+impl ConnectionSlots {
+    pub(super) fn new(
+        listener: &'static str,
+        limits: &Limits,
+        metrics: &LoadMetrics,
+        own: OwnConnections,
+    ) -> Arc<ConnectionSlots> {
+        Arc::new(ConnectionSlots {
+            own,
+            unproven: FairShares::new(
+                limits.unproven,
+                limits.unproven_per_address,
+                ShedCounters {
+                    crowded: metrics.shed(listener, "crowded"),
+                    source: metrics.shed(listener, "address"),
+                },
+            ),
+            proven: Arc::new(Semaphore::new(limits.connections)),
+            ages: AtomicU64::new(0),
+            open: OpenGauges {
+                proven: metrics.standing(listener, "proven"),
+                unproven: metrics.standing(listener, "unproven"),
+            },
+        })
+    }
+
+    /// A place for a new connection from `peer`, at the cost of another one if need be.
+    pub(super) fn acquire_slot(self: &Arc<Self>, peer: SocketAddr) -> Arc<ConnectionSlot> {
+        let place = ConnectionSlot {
+            places: Arc::clone(self),
+            source: SourceNetwork::from_ip(peer.ip()),
+            age: self.ages.fetch_add(1, Ordering::Relaxed),
+            shed: CancellationToken::new(),
+            standing: Mutex::new(Standing::Own),
+        };
+        self.open.unproven.inc();
+        if !self.own.is_own_peer(peer) {
+            place.join_unproven(&mut place.standing.lock());
+        }
+        Arc::new(place)
+    }
+
+    /// Ends the oldest unproven connection of the source that has the most; `false` if there is none.
+    pub(super) fn shed_connection(&self) -> bool {
+        self.unproven.shed_one()
+    }
+}
+
+impl ConnectionSlot {
+    fn join_unproven(&self, standing: &mut Standing) {
+        let unproven = &self.places.unproven;
+        let share = unproven.new_share(self.source, self.age, self.shed.clone());
+        share.add_units(1);
+        *standing = Standing::Waiting { _share: share };
+    }
+
+    /// Where the connection comes from.
+    pub(super) fn source(&self) -> SourceNetwork {
+        self.source
+    }
+
+    /// Ends when the place has been given to another connection.
+    pub(super) fn wait_until_shed(&self) -> WaitForCancellationFuture<'_> {
+        self.shed.cancelled()
+    }
+
+    /// How many unproven connections the listener has.
+    pub(super) fn unproven_count(&self) -> usize {
+        usize::try_from(self.places.open.unproven.get()).unwrap_or(0)
+    }
+
+    pub(super) fn is_proven(&self) -> bool {
+        matches!(*self.standing.lock(), Standing::Proven { .. })
+    }
+
+    /// Makes the connection proven; `false` if no place is left for it, so that it has to end.
+    pub(super) fn mark_proven(&self) -> bool {
+        let mut standing = self.standing.lock();
+        match *standing {
+            Standing::Proven { .. } | Standing::Own => return true,
+            Standing::Waiting { .. } | Standing::Deciding(_) => {}
+        }
+        let Ok(permit) = Arc::clone(&self.places.proven).try_acquire_owned() else {
+            return false;
+        };
+        *standing = Standing::Proven { _permit: permit };
+        self.places.open.unproven.dec();
+        self.places.open.proven.inc();
+        true
+    }
+
+    /// Keeps the place while a review of the connection is being decided.
+    pub(super) fn begin_review(self: &Arc<Self>) -> Deciding {
+        let mut standing = self.standing.lock();
+        match &mut *standing {
+            waiting @ Standing::Waiting { .. } => *waiting = Standing::Deciding(1),
+            Standing::Deciding(reviews) => *reviews += 1,
+            Standing::Proven { .. } | Standing::Own => {}
+        }
+        Deciding(Arc::clone(self))
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        match self.standing.get_mut() {
+            Standing::Proven { .. } => self.places.open.proven.dec(),
+            _ => self.places.open.unproven.dec(),
+        };
+    }
+}
+
+/// Put into the extensions of an answer that ends its connection, because no place for another proven one is left.
+#[derive(Clone, Copy)]
+pub(super) struct SlotsExhausted;
+
+/// A review is being decided until dropped.
+pub(super) struct Deciding(Arc<ConnectionSlot>);
+
+impl Drop for Deciding {
+    fn drop(&mut self) {
+        let mut standing = self.0.standing.lock();
+        match &mut *standing {
+            Standing::Deciding(1) => self.0.join_unproven(&mut standing),
+            Standing::Deciding(reviews) => *reviews -= 1,
+            Standing::Waiting { .. } | Standing::Proven { .. } | Standing::Own => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::telemetry::metrics::Exposition;
+
+    fn places(connections: usize, unproven: usize) -> Arc<ConnectionSlots> {
+        let limits = Limits {
+            connections,
+            unproven,
+            unproven_per_address: unproven,
+            ..Limits::default()
+        };
+        let metrics = LoadMetrics::register(&Exposition::default());
+        ConnectionSlots::new("webhook", &limits, &metrics, OwnConnections::default())
+    }
+
+    fn from(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], port))
+    }
+
+    fn open(places: &ConnectionSlots) -> (i64, i64) {
+        (places.open.unproven.get(), places.open.proven.get())
+    }
+
+    #[test]
+    fn a_newcomer_takes_the_place_of_the_oldest_unproven_connection() {
+        let places = places(1, 2);
+        let [first, second, third] = [1, 2, 3].map(|port| places.acquire_slot(from(port)));
+        assert!(first.shed.is_cancelled());
+        assert!(!second.shed.is_cancelled() && !third.shed.is_cancelled());
+        assert!(second.mark_proven() && second.mark_proven());
+        assert_eq!(open(&places), (2, 1));
+        let _fourth = places.acquire_slot(from(4));
+        let _fifth = places.acquire_slot(from(5));
+        assert!(!second.shed.is_cancelled(), "is proven");
+        assert!(third.shed.is_cancelled());
+        assert!(!third.mark_proven(), "there is one place only");
+        drop(second);
+        assert_eq!(open(&places), (4, 0));
+    }
+
+    #[test]
+    fn a_connection_whose_review_is_being_decided_keeps_its_place() {
+        let places = places(1, 1);
+        let first = places.acquire_slot(from(1));
+        let [a, b] = [first.begin_review(), first.begin_review()];
+        let second = places.acquire_slot(from(2));
+        drop(a);
+        assert!(!first.shed.is_cancelled() && !second.shed.is_cancelled());
+        drop(b);
+        assert!(first.shed.is_cancelled(), "waits again, and is the oldest");
+        assert!(!second.shed.is_cancelled());
+    }
+
+    #[test]
+    fn own_connection_takes_no_place() {
+        let places = places(1, 1);
+        let _own = places.own.register_own(from(9));
+        let own = places.acquire_slot(from(9));
+        let other = places.acquire_slot(from(1));
+        assert!(!own.shed.is_cancelled() && !other.shed.is_cancelled());
+    }
+}

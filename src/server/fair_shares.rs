@@ -1,0 +1,284 @@
+//! A bounded number of units, such as places or bytes, that strangers share without crowding each other out.
+//!
+//! A newcomer is never refused because others hold everything. The source that holds the most beside its largest share
+//! loses its oldest one instead, so a flood from one address takes units from itself alone. Where no source has more than
+//! one share, the oldest of all is lost: it has had the most time to be of use.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use tokio_util::sync::CancellationToken;
+
+use super::source_network::SourceNetwork;
+
+/// Units to share.
+#[derive(Debug)]
+pub(super) struct FairShares {
+    capacity: usize,
+    per_source: usize,
+    lost: ShedCounters,
+    state: Mutex<SharesState>,
+}
+
+/// Counts the shares that were taken away.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ShedCounters {
+    /// Because there were too many units in all.
+    pub(super) crowded: Counter,
+    /// Because one source had too many.
+    pub(super) source: Counter,
+}
+
+#[derive(Debug, Default)]
+struct SharesState {
+    used: usize,
+    sources: HashMap<SourceNetwork, SourceShares>,
+}
+
+/// What one source holds; never empty.
+#[derive(Debug, Default)]
+struct SourceShares {
+    units: usize,
+    /// Oldest first.
+    entries: BTreeMap<u64, ShareEntry>,
+}
+
+#[derive(Debug)]
+struct ShareEntry {
+    units: usize,
+    lost: CancellationToken,
+}
+
+/// The units of one holder, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    shares: Arc<FairShares>,
+    source: SourceNetwork,
+    age: u64,
+    lost: CancellationToken,
+}
+
+impl FairShares {
+    /// `capacity` units in all, at most `per_source` of them for one source.
+    pub(super) fn new(capacity: usize, per_source: usize, lost: ShedCounters) -> Arc<FairShares> {
+        Arc::new(FairShares {
+            capacity,
+            per_source,
+            lost,
+            state: Mutex::default(),
+        })
+    }
+
+    /// A share without units. `age` is unique, and smaller for who came earlier; `lost` is cancelled when the share is
+    /// taken away.
+    pub(super) fn new_share(
+        self: &Arc<Self>,
+        source: SourceNetwork,
+        age: u64,
+        lost: CancellationToken,
+    ) -> Share {
+        Share {
+            shares: Arc::clone(self),
+            source,
+            age,
+            lost,
+        }
+    }
+
+    /// Takes one share away, by the rule for a newcomer; `false` if nobody holds any.
+    pub(super) fn shed_one(&self) -> bool {
+        let mut state = self.state.lock();
+        let shed = state
+            .greediest_source()
+            .is_some_and(|source| state.shed_oldest(source));
+        if shed {
+            self.lost.crowded.inc();
+        }
+        shed
+    }
+}
+
+impl Share {
+    /// Takes `units` more, from others if need be. Whether the share is lost afterwards is told by its token.
+    pub(super) fn add_units(&self, units: usize) {
+        let FairShares {
+            capacity,
+            per_source,
+            lost,
+            state,
+        } = &*self.shares;
+        let mut state = state.lock();
+        if self.lost.is_cancelled() {
+            return;
+        }
+        state.used += units;
+        let held = state.sources.entry(self.source).or_default();
+        held.units += units;
+        let entry = held.entries.entry(self.age).or_insert_with(|| ShareEntry {
+            units: 0,
+            lost: self.lost.clone(),
+        });
+        entry.units += units;
+        while state
+            .sources
+            .get(&self.source)
+            .is_some_and(|held| held.units > *per_source)
+            && state.shed_oldest(self.source)
+        {
+            lost.source.inc();
+        }
+        while state.used > *capacity {
+            let Some(greediest) = state.greediest_source() else {
+                return;
+            };
+            if !state.shed_oldest(greediest) {
+                return;
+            }
+            lost.crowded.inc();
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shares.state.lock().remove_share(self.source, self.age);
+    }
+}
+
+impl SharesState {
+    /// The source to take from.
+    fn greediest_source(&self) -> Option<SourceNetwork> {
+        let greed = |held: &SourceShares| {
+            let largest = held.entries.values().map(|entry| entry.units).max();
+            let oldest = held.entries.keys().next().copied();
+            (held.units - largest.unwrap_or(0), Reverse(oldest))
+        };
+        let all = self.sources.iter();
+        let greediest = all.max_by_key(|(_, held)| greed(held));
+        greediest.map(|(source, _)| *source)
+    }
+
+    /// Takes the oldest share of `source` away.
+    fn shed_oldest(&mut self, source: SourceNetwork) -> bool {
+        let oldest = self
+            .sources
+            .get(&source)
+            .and_then(|held| held.entries.keys().next().copied());
+        let entry = oldest.and_then(|age| self.remove_share(source, age));
+        entry.map(|entry| entry.lost.cancel()).is_some()
+    }
+
+    fn remove_share(&mut self, source: SourceNetwork, age: u64) -> Option<ShareEntry> {
+        let held = self.sources.get_mut(&source)?;
+        let entry = held.entries.remove(&age)?;
+        held.units -= entry.units;
+        self.used -= entry.units;
+        if held.entries.is_empty() {
+            self.sources.remove(&source);
+        }
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn source(last: u8) -> SourceNetwork {
+        SourceNetwork::from_ip([10, 0, 0, last].into())
+    }
+
+    fn take(shares: &Arc<FairShares>, from: u8, age: u64, units: usize) -> Share {
+        let share = shares.new_share(source(from), age, CancellationToken::new());
+        share.add_units(units);
+        share
+    }
+
+    fn lost(shares: &[Share]) -> Vec<u64> {
+        let lost = shares.iter().filter(|share| share.lost.is_cancelled());
+        lost.map(|share| share.age).collect()
+    }
+
+    #[test]
+    fn the_greediest_source_loses_its_oldest_share() {
+        let counted = ShedCounters::default();
+        let shares = FairShares::new(4, 4, counted.clone());
+        let mut held: Vec<_> = (1..=4).map(|age| take(&shares, 1, age, 1)).collect();
+        assert_eq!(lost(&held), [0; 0]);
+        held.push(take(&shares, 2, 5, 1));
+        assert_eq!(lost(&held), [1]);
+        held.push(take(&shares, 2, 6, 1));
+        assert_eq!(lost(&held), [1, 2]);
+        assert_eq!((counted.crowded.get(), counted.source.get()), (2, 0));
+    }
+
+    #[test]
+    fn a_source_at_its_bound_loses_its_own_oldest_share() {
+        let counted = ShedCounters::default();
+        let shares = FairShares::new(10, 2, counted.clone());
+        let held: Vec<_> = [(9, 0), (1, 1), (1, 2), (1, 3)]
+            .map(|(from, age)| take(&shares, from, age, 1))
+            .into();
+        assert_eq!(lost(&held), [1]);
+        assert_eq!((counted.crowded.get(), counted.source.get()), (0, 1));
+    }
+
+    #[test]
+    fn one_large_share_does_not_give_way_to_many_small_ones() {
+        let shares = FairShares::new(100, usize::MAX, ShedCounters::default());
+        let mut held = vec![take(&shares, 1, 1, 60)];
+        held.extend((2..8).map(|age| take(&shares, 2, age, 15)));
+        assert_eq!(lost(&held), [2, 3, 4, 5]);
+        // A lost share can't grow again.
+        held[1].add_units(50);
+        assert_eq!(shares.state.lock().used, 90);
+        held[0].add_units(20);
+        assert_eq!(lost(&held), [2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn of_sources_with_one_share_each_the_oldest_gives_way() {
+        let shares = FairShares::new(100, usize::MAX, ShedCounters::default());
+        let held: Vec<_> = (1..6).map(|n| take(&shares, n, u64::from(n), 30)).collect();
+        assert_eq!(lost(&held), [1, 2]);
+    }
+
+    #[test]
+    fn a_share_beyond_everything_loses_itself() {
+        let shares = FairShares::new(100, usize::MAX, ShedCounters::default());
+        let held = [take(&shares, 1, 1, 101)];
+        assert_eq!(lost(&held), [1]);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_units_than_there_are_and_all_come_back(
+            steps in prop::collection::vec((0_u8..4, 0_usize..40, any::<bool>()), 1..60)
+        ) {
+            let shares = FairShares::new(50, 30, ShedCounters::default());
+            let mut held: Vec<Share> = Vec::new();
+            for (age, (from, units, leave)) in steps.into_iter().enumerate() {
+                if leave && !held.is_empty() {
+                    held.swap_remove(units % held.len());
+                } else {
+                    held.push(take(&shares, from, u64::try_from(age).unwrap(), units));
+                }
+                let state = shares.state.lock();
+                prop_assert!(state.used <= 50);
+                let sum: usize = state.sources.values().map(|held| held.units).sum();
+                prop_assert_eq!(state.used, sum);
+                prop_assert!(state.sources.values().all(|held| held.units <= 30));
+            }
+            drop(held);
+            let state = shares.state.lock();
+            prop_assert_eq!(state.used, 0);
+            prop_assert!(state.sources.is_empty());
+        }
+    }
+}

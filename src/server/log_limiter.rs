@@ -1,0 +1,112 @@
+//! Bounds the log lines that strangers can cause.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use tokio::time::{Instant, sleep_until};
+
+/// How long a count lasts.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// Lets so many lines of one kind through in a period, and says how many more there were at its end. Cloning shares the
+/// count.
+#[derive(Clone, Debug)]
+pub(super) struct LogLimiter(Arc<LimiterState>);
+
+#[derive(Debug)]
+struct LimiterState {
+    /// What the lines are, as in "and 3 more calls that were refused".
+    what: &'static str,
+    most: u64,
+    unlogged: Counter,
+    count: Mutex<PeriodCount>,
+}
+
+#[derive(Debug)]
+struct PeriodCount {
+    since: Instant,
+    lines: u64,
+}
+
+impl From<Instant> for PeriodCount {
+    fn from(since: Instant) -> PeriodCount {
+        PeriodCount { since, lines: 0 }
+    }
+}
+
+impl LogLimiter {
+    pub(super) fn new(what: &'static str, most: u64, unlogged: Counter) -> LogLimiter {
+        LogLimiter(Arc::new(LimiterState {
+            what,
+            most,
+            unlogged,
+            count: Mutex::new(PeriodCount::from(Instant::now())),
+        }))
+    }
+
+    /// Whether another line may be logged now. Needs a Tokio runtime.
+    pub(super) fn may_log(&self) -> bool {
+        let mut count = self.0.count.lock();
+        let now = Instant::now();
+        // A period in which lines were left out is ended by telling of them.
+        if count.lines <= self.0.most && now >= count.since + PERIOD {
+            *count = PeriodCount::from(now);
+        }
+        count.lines += 1;
+        if count.lines <= self.0.most {
+            return true;
+        }
+        if count.lines == self.0.most + 1 {
+            tokio::spawn(self.clone().report_unlogged(count.since + PERIOD));
+        }
+        self.0.unlogged.inc();
+        false
+    }
+
+    async fn report_unlogged(self, at: Instant) {
+        sleep_until(at).await;
+        let (more, what) = (self.reset_count(), self.0.what);
+        tracing::warn!("and {more} more {what} in the last {} s", PERIOD.as_secs());
+    }
+
+    /// How many lines were left out; begins anew.
+    fn reset_count(&self) -> u64 {
+        let count = std::mem::replace(&mut *self.0.count.lock(), PeriodCount::from(Instant::now()));
+        count.lines.saturating_sub(self.0.most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn logged(quiet: &LogLimiter, lines: usize) -> usize {
+        (0..lines).filter(|_| quiet.may_log()).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_beyond_the_bound_are_counted() {
+        let unlogged = Counter::default();
+        let quiet = LogLimiter::new("calls", 3, unlogged.clone());
+        assert_eq!(logged(&quiet, 10), 3);
+        assert_eq!(unlogged.get(), 7);
+        // The task that tells of them has not run yet.
+        advance(PERIOD).await;
+        assert_eq!(quiet.reset_count(), 7);
+        assert_eq!(logged(&quiet, 2), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_lines_in_each_period_are_all_logged() {
+        let quiet = LogLimiter::new("calls", 3, Counter::default());
+        for _ in 0..5 {
+            assert_eq!(logged(&quiet, 3), 3);
+            advance(PERIOD).await;
+        }
+    }
+}

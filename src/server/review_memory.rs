@@ -1,0 +1,224 @@
+//! Memory for the bodies of all calls together, and for what becomes of them.
+//!
+//! A body holds memory for what has arrived of it, not for what its head declares. Bodies on unproven connections draw
+//! from a pool of their own, and in each pool the source that holds the most gives way. A whole body then needs memory
+//! for what is parsed from it, until there is a verdict. Small reviews never wait for large ones.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memchr::memchr2;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
+
+use super::Limits;
+use super::connection_slots::ConnectionSlot;
+use super::fair_shares::{FairShares, Share, ShedCounters};
+use crate::telemetry::metrics::LoadMetrics;
+
+/// Memory of reviews is accounted in blocks of this size.
+const BLOCK_BYTES: usize = 1 << 10;
+/// A review that needs more is a large one.
+const SMALL_REVIEW_BYTES: usize = 1 << 20;
+/// Copies of a body: the body as it came, and the objects cut out of it.
+const COPIES_PER_BODY: usize = 2;
+
+/// Memory of all calls.
+#[derive(Debug)]
+pub(super) struct ReviewMemory {
+    unproven: Arc<FairShares>,
+    proven: Arc<FairShares>,
+    ages: AtomicU64,
+    small: Semaphore,
+    large: Semaphore,
+    most: usize,
+}
+
+/// A body while it arrives.
+#[derive(Debug)]
+pub(super) struct ArrivingBody {
+    share: Share,
+    lost: CancellationToken,
+}
+
+/// A review that needs more memory than there is for all reviews together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MemoryExcess {
+    /// Bytes that it needs.
+    pub(super) needed: usize,
+    /// Bytes that there are.
+    pub(super) most: usize,
+}
+
+impl fmt::Display for MemoryExcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MemoryExcess { needed, most } = self;
+        write!(
+            f,
+            "the objects of the review have so many fields and items that deciding takes {needed} bytes of memory; at most \
+             {most} are allowed"
+        )
+    }
+}
+
+impl ReviewMemory {
+    pub(super) fn new(limits: &Limits, metrics: &LoadMetrics) -> ReviewMemory {
+        let pool = |bytes, standing| {
+            let lost = metrics.bodies(standing);
+            let lost = ShedCounters {
+                crowded: lost.clone(),
+                source: lost,
+            };
+            FairShares::new(bytes, usize::MAX, lost)
+        };
+        let blocks =
+            |bytes: usize| Semaphore::new((bytes / BLOCK_BYTES).min(Semaphore::MAX_PERMITS));
+        ReviewMemory {
+            unproven: pool(limits.unproven_bytes, "unproven"),
+            proven: pool(limits.proven_bytes, "proven"),
+            ages: AtomicU64::new(0),
+            small: blocks(limits.small_review_bytes),
+            large: blocks(limits.large_review_bytes),
+            most: limits.large_review_bytes,
+        }
+    }
+
+    /// Room for a body that comes over the connection of `place`.
+    pub(super) fn begin_body(&self, place: &ConnectionSlot) -> ArrivingBody {
+        let pool = match place.is_proven() {
+            true => &self.proven,
+            false => &self.unproven,
+        };
+        let lost = CancellationToken::new();
+        let age = self.ages.fetch_add(1, Ordering::Relaxed);
+        ArrivingBody {
+            share: pool.new_share(place.source(), age, lost.clone()),
+            lost,
+        }
+    }
+
+    /// Whether `needed` bytes are more than any review may take.
+    pub(super) fn check_excess(&self, needed: usize) -> Option<MemoryExcess> {
+        let most = self.most;
+        (needed > most).then_some(MemoryExcess { needed, most })
+    }
+
+    /// Waits for the memory that a review of `needed` bytes takes.
+    pub(super) async fn acquire_review(&self, needed: usize) -> Option<SemaphorePermit<'_>> {
+        let pool = match needed <= SMALL_REVIEW_BYTES {
+            true => &self.small,
+            false => &self.large,
+        };
+        let blocks = u32::try_from(needed.min(self.most).div_ceil(BLOCK_BYTES)).ok()?;
+        // Fails for a closed semaphore only, and nobody closes it.
+        pool.acquire_many(blocks).await.ok()
+    }
+}
+
+impl ArrivingBody {
+    /// Accounts for `bytes` more; `false` if the body must be given up for them.
+    pub(super) fn reserve_bytes(&self, bytes: usize) -> bool {
+        self.share.add_units(bytes);
+        !self.lost.is_cancelled()
+    }
+
+    /// Ends when the memory has been given to another body.
+    pub(super) async fn wait_until_lost(&self) {
+        self.lost.cancelled().await;
+    }
+}
+
+/// Bytes that the copies of a body of this length take.
+pub(super) fn copy_bytes(length: usize) -> usize {
+    length.saturating_mul(COPIES_PER_BODY)
+}
+
+/// Bytes that a review of `body` needs at most while it is decided, at `per_value` bytes for each JSON value. Counting
+/// values is what makes it a bound: `[0,0,0…]` takes many times the memory of a string of the same length.
+pub(super) fn review_bytes(body: &[u8], per_value: usize) -> usize {
+    let parsed = count_values(body).saturating_mul(per_value);
+    parsed.saturating_add(copy_bytes(body.len()))
+}
+
+/// Number of JSON values, at least: one for each container and each comma outside of strings.
+fn count_values(body: &[u8]) -> usize {
+    let (mut count, mut rest) = (1, body);
+    while let Some(at) = rest.iter().position(|byte| {
+        count += usize::from(matches!(byte, b',' | b'[' | b'{'));
+        *byte == b'"'
+    }) {
+        rest = skip_string(&rest[at + 1..]);
+    }
+    count
+}
+
+/// What comes after the quote that ends a string. Most bytes of a review are of strings, so they are not looked at one by one.
+fn skip_string(mut text: &[u8]) -> &[u8] {
+    while let Some(at) = memchr2(b'"', b'\\', text) {
+        if text[at] == b'"' {
+            return &text[at + 1..];
+        }
+        text = text.get(at + 2..).unwrap_or_default(); // what is escaped ends nothing
+    }
+    &[]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use futures::FutureExt;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::telemetry::metrics::Exposition;
+
+    #[test]
+    fn values_outside_of_strings_are_counted() {
+        for (body, expected) in [
+            (r#"0"#, 1),
+            (r#"{"a": [1, 2, {}]}"#, 6),
+            (r#"{"a,[{": "b\",[", "c": "\\"}"#, 3),
+            ("", 1),
+        ] {
+            assert_eq!(count_values(body.as_bytes()), expected, "{body}");
+        }
+        assert_eq!(review_bytes(b"[0,0]", 100), 310);
+    }
+
+    proptest! {
+        #[test]
+        fn values_are_those_that_a_look_at_each_byte_counts(body in r#"[a,\[{"\\]{0,60}"#) {
+            let (mut count, mut quoted, mut escaped) = (1, false, false);
+            for byte in body.bytes() {
+                match byte {
+                    _ if escaped => escaped = false,
+                    b'\\' if quoted => escaped = true,
+                    b'"' => quoted = !quoted,
+                    b',' | b'[' | b'{' if !quoted => count += 1,
+                    _ => {}
+                }
+            }
+            prop_assert_eq!(count_values(body.as_bytes()), count, "{}", body);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_small_review_does_not_wait_for_large_ones() {
+        let limits = Limits {
+            small_review_bytes: 2 << 20,
+            large_review_bytes: 8 << 20,
+            ..Limits::default()
+        };
+        let metrics = LoadMetrics::register(&Exposition::default());
+        let memory = ReviewMemory::new(&limits, &metrics);
+        let first = memory.acquire_review(8 << 20).await.unwrap();
+        assert!(memory.acquire_review(2 << 20).now_or_never().is_none());
+        assert!(memory.acquire_review(1 << 20).now_or_never().is_some());
+        drop(first);
+        assert!(memory.acquire_review(2 << 20).now_or_never().is_some());
+        assert_eq!(memory.check_excess(8 << 20), None);
+        let excess = memory.check_excess((8 << 20) + 1).unwrap();
+        assert_eq!((excess.needed, excess.most), ((8 << 20) + 1, 8 << 20));
+    }
+}
