@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_that_waits_for_its_deadline_is_named_with_the_way_out() {
+    fn denial_names_pod_waiting_for_deadline_and_remedy() {
         let why = Why::Full {
             used: 1,
             limit: 1,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_that_is_too_large_for_the_cache_is_named_with_the_remedy() {
+    fn denial_names_pod_too_large_for_cache_and_remedy() {
         let why = Why::Full {
             used: 1,
             limit: 1,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn available_pod_that_is_yet_to_restart_is_told_with_what_ends_it() {
+    fn denial_names_available_pod_awaiting_restart_and_remedy() {
         let text = held_by_change(true, 0);
         let end = "(used by w0); Pod w0 keeps its place until the kubelet makes its deferred resize, or until the resize is \
                    changed back; try again then, or raise the limit";
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn rollout_that_can_not_end_is_told_in_place_of_the_remedy() {
+    fn denial_names_stuck_rollout_instead_of_remedy() {
         let why = Why::Full {
             used: 1,
             limit: 1,
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_that_leave_the_pod_running_say_why_they_are_held() {
+    fn denial_of_write_to_running_pod_gives_reason() {
         for operation in Operation::ALL {
             let is_said = matches!(operation, Operation::Leave | Operation::Deadline);
             assert_eq!(
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_that_can_not_be_read_is_named_with_cause_and_remedy() {
+    fn denial_names_unreadable_owner_cause_and_remedy() {
         let why = Why::UnknownOwner("Rollout web can't be read: HTTP 405 at /apis; mend it".into());
         assert_eq!(
             describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_always_a_429() {
+    fn every_held_operation_is_denied_with_429() {
         for why in [
             Why::Behind,
             Why::Changed,

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shared_account_is_free_in_a_terminating_namespace_if_a_live_read_says_so() {
+    async fn shared_account_is_exempt_if_live_read_shows_terminating_namespace() {
         for (going, expected) in [(true, Some("namespace-terminating")), (false, None)] {
             let context = Context::at_epoch(api_server(&[(NAMESPACES, listed(going))]));
             context.index.apply_namespace(terminating());
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shared_account_is_held_for_pods_without_owner_or_of_unknown_kind() {
+    async fn shared_account_is_held_for_ownerless_or_unknown_kind_pods() {
         let gone = [(GROUPS, things()), (THING, status(404))];
         assert_eq!(
             exemption_of_delete(CONTROLLER_MANAGER, &[], &gone).await,
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn job_controller_ends_the_pods_that_a_job_made_and_no_others() {
+    fn job_controller_deletes_only_pods_created_by_jobs() {
         let index = Index::default();
         let job = json!({ "metadata": {
             "name": "web", "namespace": "shop", "uid": "o", "creationTimestamp": "2026-01-01T00:01:00Z",
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_accounts_prove_nothing() {
+    async fn other_accounts_are_not_exempt() {
         let gone = [(GROUPS, things()), (THING, status(404))];
         assert_eq!(exemption_of_delete("alice", &["a"], &gone).await, None);
     }

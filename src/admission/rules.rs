@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rules_beyond_the_limit_of_a_namespace_are_refused() {
+    async fn rules_above_namespace_limit_are_refused() {
         for verdict in created(with_rules(2)).await {
             assert!(verdict.is_allowed(), "{}", verdict.message());
         }
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn disruption_under_too_many_rules_is_denied_before_any_ledger_is_asked() {
+    async fn disruption_under_too_many_rules_is_denied_without_ledger_call() {
         use crate::admission::rule_check;
         use crate::ledger::protocol;
         for count in [16, 17] {

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pod_at_the_version_of_the_review_is_known_from_the_cache_or_from_etcd() {
+    async fn pod_at_review_version_comes_from_cache_or_etcd() {
         let shown = pod("u", 7, "a");
         assert_eq!(
             load_outcome(&shown, Some(pod("u", 7, "a")), None).await,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn version_that_is_past_has_nothing_to_hold() {
+    async fn outdated_or_gone_pod_version_needs_no_claim() {
         let shown = pod("u", 7, "a");
         let later = Some(json_of("u", 8, "a"));
         assert_eq!(
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cache_of_a_history_that_was_set_back_lets_nothing_pass() {
+    async fn cache_newer_than_restored_etcd_admits_nothing() {
         let restored = Some(json_of("u", 7, "a"));
         let lost = load_outcome(&pod("u", 7, "a"), Some(pod("u", 9, "a")), restored).await;
         let Err(Why::Unreachable(why)) = lost else {

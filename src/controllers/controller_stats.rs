@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_that_of_the_present_term() {
+    fn depth_counts_current_term_only() {
         let work = ControllerStats::default();
         assert_eq!(depth(&work), 0);
         let queues = work.begin_term();

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pod_is_not_written_again_before_the_cache_shows_the_write() {
+    async fn pod_is_not_rewritten_before_cache_shows_write() {
         let mut live = pod("a");
         live["metadata"]["resourceVersion"] = "8".into();
         let (lifecycle, calls) = controller(pod("a"), live.clone());
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn grant_that_comes_to_nothing_by_the_status_is_asked_for_without_it() {
+    async fn grant_ignored_as_status_write_is_retried_as_plain_patch() {
         let mut waits = pod("a");
         for family in [Family::Operating, Family::PreCheck] {
             waits["metadata"]["labels"][family.key("x")] = "1".into();
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pod_that_is_too_large_for_the_cache_is_read_and_stepped() {
+    async fn pod_too_large_for_cache_is_read_and_advanced() {
         let path = "/api/v1/namespaces/n/pods/web-1";
         let (_, calls) = look(pod("a")).await;
         assert_eq!(calls[0], format!("GET {path}"));

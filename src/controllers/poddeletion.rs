@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pod_that_is_cached_in_part_is_read_before_it_is_stepped() {
+    async fn partly_cached_pod_is_read_before_write() {
         let live = |uid: &str| {
             json!({
                 "metadata": {

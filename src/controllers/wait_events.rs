@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_waits_under_many_rules_are_judged_in_small_parts_and_told_of_little_by_little() {
+    async fn many_waits_are_judged_and_announced_in_small_parts() {
         let context = crowd();
         // The context lives at the epoch, and the waits have begun after it.
         let mut notices = WaitNotices::new(SignedDuration::MIN);

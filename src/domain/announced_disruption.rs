@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_that_restarts_a_container_is_announced_until_it_is_made() {
+    fn restarting_resize_is_announced_until_done() {
         let resized = |memory: &str, cpu: &str| {
             let condition = json!([{ "type": "PodResizeInProgress", "status": "True" }]);
             told(&json!({

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn grace_period_that_the_api_server_fills_in_is_no_wish() {
+    fn defaulted_grace_period_is_not_stored() {
         let grace = |seconds: u64, spec: serde_json::Value| {
             let options = json!({ "gracePeriodSeconds": seconds });
             DeletionOptions::from_delete(&options, &json!({ "spec": spec })).grace_period_seconds

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_that_allows_nothing_refuses_in_the_words_of_the_api_server() {
+    fn exhausted_pdb_refuses_in_api_server_words() {
         let needs = "The disruption budget web needs 3 healthy pods and has 3 currently";
         assert_eq!(cause(json!({})).unwrap(), needs);
         let unseen = "The disruption budget web is still being processed by the server.";
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_that_is_not_ready_passes_by_the_policy_of_the_budget() {
+    fn unready_pod_passes_by_unhealthy_pod_eviction_policy() {
         let refuses =
             |patch| eviction_refusal([budget(patch)].iter(), &pod(false, "Running")).is_some();
         assert!(!refuses(json!({}))); // as many are healthy as must be

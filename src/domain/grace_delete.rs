@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn only_managed_pods_with_the_gate_have_a_lifecycle_to_go_through() {
+    fn only_managed_pods_with_readiness_gate_have_lifecycle() {
         assert!(has_lifecycle(&pod(json!({}))));
         assert!(!has_lifecycle(&pod(
             json!({ "labels": { (keys::CONTROL): "yes" } })
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_is_permitted_by_an_operation_that_deletes_once_it_may_be_done() {
+    fn allowed_deleting_operation_permits_deletion() {
         let announced = [(keys::PREPARING_TO_DELETE.to_owned(), "1")];
         assert!(permits_deletion(&operating(
             DELETION_ID,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_again_writes_nothing_for_five_seconds_and_then_only_the_time() {
+    fn repeated_request_within_five_seconds_writes_nothing() {
         let now = 100 * REFRESH_NANOS;
         let first =
             deletion_request_metadata(&pod(json!({})), &DeletionRequest::default(), now).unwrap();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_has_the_known_words_and_says_what_is_left() {
+    fn refusal_has_known_text_and_remaining_work() {
         assert_eq!(
             deletion_refusal(&pod(json!({}))),
             "pod deletion process is underway and being managed by PodOpsLifecycle; Pod web-1 goes off traffic first, and is \

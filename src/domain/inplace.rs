@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_when_every_container_runs_anew() {
+    fn change_ends_when_every_container_restarted() {
         let after = |run, runs| pod("a:2", "1Gi", run, runs);
         let change = in_place_restart(&before(), &after("run-1", "a:1")).unwrap();
         assert!(!is_spec_applied(&before(), &change.target));
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_before_the_kubelet_has_seen_the_change_is_not_the_one() {
+    fn restart_before_kubelet_observes_change_does_not_count() {
         let mut after = pod("a:1", "2Gi", "run-2", "a:1");
         let resize = in_place_restart(&before(), &after).unwrap();
         for (generation, observed, far) in [
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deferred_may_restart_nothing() {
+    fn deferred_resize_may_restart_nothing() {
         let resize = in_place_restart(&before(), &resized("2Gi", "1Gi", "run-1", None)).unwrap();
         let mut of_cpu = resized("1Gi", "1Gi", "run-1", Some("Deferred"));
         assert_eq!(
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn change_to_what_is_in_force_takes_back_a_deferred_resize() {
+    fn change_to_resources_in_force_withdraws_deferred_resize() {
         let deferred = resized("2Gi", "1Gi", "run-1", Some("Deferred"));
         let back = resized("1Gi", "1Gi", "run-1", Some("Deferred"));
         let mut another_image = back.clone();
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_in_force_are_believed_as_far_as_the_status_tells_them() {
+    fn resources_in_force_follow_container_status() {
         let pod = inheriting();
         let before = |by_resources| ContainerBefore {
             name: "app".to_owned(),
@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_that_a_container_inherits_is_untold_until_it_is_made() {
+    fn inherited_resize_is_unobservable_until_made() {
         let mut pod = inheriting();
         assert!(!is_resize_unobservable(&pod));
         pod.metadata.generation = 2;

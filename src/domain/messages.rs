@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn minimum_that_lets_no_pod_go_is_told_as_it_is_written() {
+    fn minimum_allowing_no_disruption_is_printed_as_written() {
         let said = |value, limit| {
             let minimum = Some(BindingMinimum {
                 value,

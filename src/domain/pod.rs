@@ -769,7 +769,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_status_keeps_what_runs_and_why_it_does_not() {
+    fn container_status_keeps_image_and_waiting_reason() {
         let read = |status| serde_json::from_value::<ContainerStatus>(status).unwrap();
         let running = read(json!({
             "name": "a", "imageID": "sha", "containerID": "run", "ready": true, "state": { "running": {} },

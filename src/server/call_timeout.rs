@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_usable_timeout_the_default_counts() {
+    fn default_timeout_applies_without_usable_timeout() {
         for query in [
             "",
             "timeout=",

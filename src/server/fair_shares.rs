@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn one_large_share_does_not_give_way_to_many_small_ones() {
+    fn large_share_is_not_shed_for_small_shares() {
         let shares = FairShares::new(100, usize::MAX, ShedCounters::default());
         let mut held = vec![take(&shares, 1, 1, 60)];
         held.extend((2..8).map(|age| take(&shares, 2, age, 15)));
@@ -258,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_units_than_there_are_and_all_come_back(
+        fn units_never_exceed_capacity_and_are_returned(
             steps in prop::collection::vec((0_u8..4, 0_usize..40, any::<bool>()), 1..60)
         ) {
             let shares = FairShares::new(50, 30, ShedCounters::default());

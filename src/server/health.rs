@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_ill_is_told_and_ends_readiness() {
+    async fn every_liveness_failure_is_reported_and_ends_readiness() {
         let (health, _) = health();
         health.add_liveness_check(|| None);
         assert_eq!(health.liveness_failures(), Vec::<String>::new());

@@ -188,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_are_those_that_a_look_at_each_byte_counts(body in r#"[a,\[{"\\]{0,60}"#) {
+        fn value_count_equals_byte_by_byte_count(body in r#"[a,\[{"\\]{0,60}"#) {
             let (mut count, mut quoted, mut escaped) = (1, false, false);
             for byte in body.bytes() {
                 match byte {

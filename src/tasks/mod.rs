@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panic_of_a_kept_task_is_a_fault() {
+    async fn panic_of_supervised_task_is_a_fault() {
         let supervisor = supervisor();
         let task = supervisor.spawn_supervised("the watch of Pods", async { panic!("as asked") });
         let fault = supervisor.wait_for_fault().await;

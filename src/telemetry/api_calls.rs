@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_others_make_few_series() {
+    fn unknown_status_codes_create_few_series() {
         let calls = ApiCallMetrics::default();
         for code in 0..=u16::MAX {
             calls.count_success("get", code);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn call_that_is_given_up_after_a_while_had_no_answer() {
+    async fn call_abandoned_after_patience_counts_as_no_answer() {
         let service = tower::service_fn(|_: Request<Full<Bytes>>| {
             futures::future::pending::<Result<Response<Full<Bytes>>, std::convert::Infallible>>()
         });
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failures_are_told_from_answers_that_belong_to_the_work() {
+    async fn api_failures_differ_from_expected_errors() {
         for (answer, body, failure) in [
             ("0", "", "no-answer"),
             ("401", "", "unauthenticated"),
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metadata_of_an_owner_that_may_not_be_read_is_no_failure() {
+    async fn forbidden_owner_metadata_is_not_a_failure() {
         let metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
         for (method, accept, failure) in [
             (Method::GET, metadata, ""),

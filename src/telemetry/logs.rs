@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_message_is_repeated_only_if_it_is_a_literal() {
+    fn only_literal_panic_messages_are_logged() {
         let payload = |panics: fn()| std::panic::catch_unwind(panics).unwrap_err();
         assert_eq!(
             panic_literal(&*payload(|| panic!("a literal"))),

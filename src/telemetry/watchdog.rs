@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn stall_is_ill_only_after_it_has_lasted() {
+    fn stall_fails_liveness_only_after_restart_after() {
         let (mut probes, found) = probe(Some(30 * SECOND));
         let begin = Instant::now();
         let sight = WatchdogStatus::new(&probes, begin);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn stall_that_no_restart_mends_is_never_ill() {
+    fn stall_without_restart_after_never_fails_liveness() {
         let (mut probes, found) = probe(None);
         let begin = Instant::now();
         let sight = WatchdogStatus::new(&probes, begin);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn watchdog_that_sleeps_is_ill() {
+    fn stopped_watchdog_fails_liveness() {
         let (probes, _) = probe(None);
         let begin = Instant::now();
         let sight = WatchdogStatus::new(&probes, begin);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_of_a_look_is_told() {
+    fn panic_of_probe_is_reported() {
         let probe = WatchdogProbe {
             name: "index",
             restart_after: None,

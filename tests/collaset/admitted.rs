@@ -78,7 +78,7 @@ async fn a_rollback_is_admitted_while_somebody_elses_webhook_is_down() {
 }
 
 #[tokio::test]
-async fn replicas_that_are_left_out_stay_as_they_are() {
+async fn omitted_replicas_keep_stored_value() {
     let scope = Bed::shared().await.scope("no-replicas").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let before = uids(&set.pods().await);

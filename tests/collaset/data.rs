@@ -71,7 +71,7 @@ async fn orphaned_pods_are_adopted_under_their_ids_with_their_claims() {
 }
 
 #[tokio::test]
-async fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_template() {
+async fn orphans_keep_pvcs_when_set_returns_with_new_template() {
     let scope = Bed::shared().await.scope("data-orphans-grown").await;
     claims::volumes(&scope, 6).await;
     let set = Set::new(&scope, "web", 2, claims::template(&scope, "1Gi")).await;

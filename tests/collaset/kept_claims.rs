@@ -140,7 +140,7 @@ async fn claims_that_a_set_retains_or_keeps_outlast_its_foreground_deletion() {
 
 /// By `kubectl label pvc … --overwrite`.
 #[tokio::test]
-async fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
+async fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     let scope = Bed::shared().await.scope("kept-claims-contradicted").await;
     claims::volumes(&scope, 6).await;
     let set = Set::new(&scope, "web", 1, claims::template(&scope, "1Gi")).await;

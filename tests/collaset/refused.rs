@@ -83,7 +83,7 @@ async fn a_claim_that_is_refused_holds_up_its_own_pod_alone() {
 }
 
 #[tokio::test]
-async fn without_a_revision_of_its_template_a_set_goes_on_with_the_one_that_it_has() {
+async fn set_continues_with_existing_revision_if_new_one_is_missing() {
     let scope = Bed::shared().await.scope("no-revision").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let create = ("CREATE", "apps:controllerrevisions");
@@ -237,7 +237,7 @@ async fn no_pod_goes_off_traffic_for_a_resize_that_is_denied() {
 }
 
 #[tokio::test]
-async fn resize_whose_image_was_refused_is_taken_back_with_its_template() {
+async fn resize_with_refused_image_is_reverted_with_template() {
     let scope = Bed::shared().await.scope("half-resized").await;
     let resized = |image: &str, amount: &str, delay: u32| {
         let mut spec = memory(amount);
@@ -269,7 +269,7 @@ async fn resize_whose_image_was_refused_is_taken_back_with_its_template() {
 }
 
 #[tokio::test]
-async fn no_more_pods_are_given_up_while_the_new_ones_are_refused() {
+async fn no_more_pods_are_deleted_while_new_pods_are_refused() {
     let scope = Bed::shared().await.scope("no-new-pods").await;
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
     let set = Set::new(&scope, "web", 4, recreate).await;

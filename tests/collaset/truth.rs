@@ -67,7 +67,7 @@ async fn a_pod_that_a_pause_meets_on_its_way_out_comes_back() {
 }
 
 #[tokio::test]
-async fn a_set_that_grows_under_a_partition_restarts_nobody_for_it() {
+async fn scale_out_under_partition_restarts_no_pod() {
     let scope = Bed::shared().await.scope("grow-canary").await;
     let canary =
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 3 } } } });

@@ -22,7 +22,7 @@ async fn an_image_changes_in_place_under_a_rule_and_names_stay() {
 }
 
 #[tokio::test]
-async fn what_cannot_change_in_place_is_made_again_under_its_id() {
+async fn change_impossible_in_place_recreates_pod_with_same_id() {
     let scope = Bed::shared().await.scope("recreate").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let before = set.names().await;

@@ -83,7 +83,7 @@ fn review(status: Value) -> Option<(u16, Value)> {
 }
 
 #[tokio::test]
-async fn the_very_user_is_asked_about_with_all_that_is_known_of_them() {
+async fn access_review_carries_all_user_attributes() {
     let (said, asked) = bypass_outcome(Some("fire"), review(json!({"allowed": true}))).await;
     assert_eq!(said, Ok(()));
     assert_eq!(
@@ -99,7 +99,7 @@ async fn the_very_user_is_asked_about_with_all_that_is_known_of_them() {
 }
 
 #[tokio::test]
-async fn without_a_reason_nobody_is_asked() {
+async fn bypass_without_reason_sends_no_access_review() {
     let (said, asked) = bypass_outcome(None, review(json!({"allowed": true}))).await;
     assert_eq!((said, asked.len()), (Err(None), 0));
     let (said, asked) = bypass_outcome(Some(" "), review(json!({"allowed": true}))).await;
@@ -108,7 +108,7 @@ async fn without_a_reason_nobody_is_asked() {
 }
 
 #[tokio::test]
-async fn a_no_an_error_and_silence_are_denials_that_say_so() {
+async fn access_review_refusal_error_and_timeout_are_denials() {
     tokio::time::pause();
     let forbidden = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no such right", "reason": "Forbidden",
@@ -135,7 +135,7 @@ async fn a_no_an_error_and_silence_are_denials_that_say_so() {
 }
 
 #[tokio::test]
-async fn denial_says_that_the_annotation_to_skip_rules_can_not_be_read() {
+async fn denial_reports_unreadable_skip_annotation() {
     let (context, _) = context(None);
     let appeal = BypassCheck {
         context: &context,
@@ -171,7 +171,7 @@ async fn denial_says_that_the_annotation_to_skip_rules_can_not_be_read() {
 }
 
 #[tokio::test]
-async fn more_rules_than_may_cover_a_pod_are_bypassed_by_who_may_bypass_them_all() {
+async fn too_many_covering_rules_need_right_to_bypass_all() {
     for (allowed, bypassed) in [(true, 17), (false, 0)] {
         let (context, asked) = context(review(json!({ "allowed": allowed })));
         for number in 0..17 {

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn waves_of_a_replace_are_told_when_they_begin_to_be_so() {
+    fn replace_in_waves_is_warned_when_introduced() {
         let name = "n".repeat(30);
         let replace = |surge: Value| json!({ "podUpgradePolicy": "Replace", "maxSurge": surge });
         let all = spec(10_000, replace(Value::Null));

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partition_that_would_have_to_take_pods_back_is_named() {
+    fn raised_partition_that_cannot_revert_pods_is_warned() {
         let set = |partition: Value, image: &str, status: Value| -> ReviewedCollaSet {
             serde_json::from_value(json!({
                 "metadata": { "name": "web", "generation": 3 },

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_and_each_claim_are_tried_as_they_would_be_made() {
+    fn pod_and_pvcs_are_dry_run_as_created() {
         let claim = |name: &str| json!({ "metadata": { "name": name, "labels": { "l": "m" } }, "spec": { "newer": name } });
         let probes = probes(json!({
             "template": {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_templates_are_tried_as_far_as_they_go() {
+    fn malformed_templates_are_dry_run_where_possible() {
         for template in [json!(null), json!(1), json!({ "spec": [] })] {
             assert_eq!(probes(json!({ "template": template })), []);
         }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_doubtful_and_what_failed_is_unknown() {
+    fn possible_success_is_doubtful_and_failed_call_is_unknown() {
         for (code, message) in [
             (403, "pods \"x\" is forbidden: exceeded quota: q"),
             (404, "namespaces \"x\" not found"),

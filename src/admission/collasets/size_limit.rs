@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_leaves_the_spec_alone_stays_possible() {
+    fn large_collaset_with_unchanged_spec_can_be_updated() {
         let (old, new) = (object(1_000, "a"), object(1_000, "b"));
         assert!(
             check_review_size(&request(&new, &old), 1_000)

@@ -156,7 +156,7 @@ async fn defaults_are_written_in_a_dry_run_too() {
 }
 
 #[tokio::test]
-async fn all_that_is_wrong_is_said_before_the_schema_says_a_part() {
+async fn all_errors_are_reported_before_schema_validation() {
     let causes = json!([{ "message": "Required value", "field": "spec.containers" }]);
     let bench = FakeApiServer::refusing(422, "m", causes);
     let verdict = bench
@@ -175,7 +175,7 @@ async fn all_that_is_wrong_is_said_before_the_schema_says_a_part() {
 }
 
 #[tokio::test]
-async fn templates_are_tried_in_dry_run_when_they_are_new_or_changed() {
+async fn new_or_changed_templates_are_created_in_dry_run() {
     let bench = FakeApiServer::accepting_all();
     let claim = json!({ "metadata": { "name": "data" }, "spec": {
         "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } });
@@ -304,7 +304,7 @@ async fn many_claim_templates_cost_few_dry_runs() {
 }
 
 #[tokio::test]
-async fn claims_that_differ_by_name_or_not_at_all_are_tried_once() {
+async fn equal_claim_templates_are_dry_run_once() {
     let bench = FakeApiServer::accepting_all();
     let mut alike = claims(8);
     for claim in &mut alike {
@@ -369,7 +369,7 @@ async fn new_faults_beyond_the_hundredth_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_answer_in_time_is_said_in_time() {
+async fn dry_run_timeout_is_reported_before_deadline() {
     let until = deadline();
     let verdict = FakeApiServer::with_answer(None)
         .validate(&create(json!({})))
@@ -380,7 +380,7 @@ async fn no_answer_in_time_is_said_in_time() {
 }
 
 #[tokio::test]
-async fn a_fault_that_was_stored_is_no_reason_to_refuse_other_changes() {
+async fn stored_fault_does_not_block_other_changes() {
     let bench = FakeApiServer::accepting_all();
     let odd = json!({
         "historyLimit": -1,
@@ -423,7 +423,7 @@ async fn only_a_changed_spec_is_judged() {
 }
 
 #[tokio::test]
-async fn without_a_review_defaults_are_left_out_and_nothing_passes_unchecked() {
+async fn fallback_skips_defaults_and_denies_validation() {
     let bench = FakeApiServer::accepting_all();
     let request = create(json!({}));
     let mutate = CollaSetMutator(Arc::clone(&bench.context)).fallback(&request, "why");
@@ -434,7 +434,7 @@ async fn without_a_review_defaults_are_left_out_and_nothing_passes_unchecked() {
 }
 
 #[tokio::test]
-async fn replicas_that_are_left_out_stay_as_they_are() {
+async fn omitted_replicas_keep_stored_value() {
     let bench = FakeApiServer::accepting_all();
     let absent = json!({ "replicas": null });
     let verdict = bench.mutate(&update(json!({}), absent.clone())).await;
@@ -454,7 +454,7 @@ async fn replicas_that_are_left_out_stay_as_they_are() {
 }
 
 #[tokio::test]
-async fn update_of_all_pods_at_once_is_told_when_it_begins() {
+async fn unbounded_update_is_warned_when_introduced() {
     let warned = async |bench: &FakeApiServer, request: Request| {
         let verdict = bench.validate(&request).await;
         let mut warnings = verdict.warnings().iter();
@@ -494,7 +494,7 @@ async fn update_of_all_pods_at_once_is_told_when_it_begins() {
 }
 
 #[tokio::test]
-async fn claims_of_a_former_set_of_another_template_are_told_of_when_one_is_made() {
+async fn creation_warns_of_former_pvcs_with_other_template() {
     use crate::api::keys;
     use crate::cluster::objects::store::Key;
     use crate::domain::collaset::observed::Pvc;

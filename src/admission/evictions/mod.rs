@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn without_a_look_a_pod_that_no_cache_knows_is_not_evicted() {
+    async fn fallback_denies_eviction_of_uncached_pod() {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
         });

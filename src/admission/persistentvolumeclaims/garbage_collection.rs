@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_outlasts_a_set_that_retains_or_keeps_it_or_stays_itself() {
+    fn pvc_outlasts_collaset_that_retains_it_or_stays() {
         let at = "2026-01-01T00:00:00Z";
         let set = |metadata: Value, policy: Value| {
             let mut set = json!({

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_living_pod_that_mounts_the_claim_waits_for_it() {
+    fn deletion_of_pvc_mounted_by_live_pod_is_denied() {
         let pod = |part: serde_json::Value| -> Pod {
             let volumes = json!([
                 { "name": "tmp", "emptyDir": {} },

@@ -682,7 +682,7 @@ mod tests {
 
     /// NodeRestriction refuses what comes out of admission with other labels.
     #[tokio::test]
-    async fn kubelets_write_comes_out_as_it_went_in() {
+    async fn kubelet_status_write_is_not_patched() {
         let preparing = Family::Preparing.key("x1");
         let old = labelled(json!({ &preparing: "1", (Family::Operating.key("x1")): "1" }));
         let mut new = old.clone();
@@ -699,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn status_lets_only_an_operation_begin_that_it_brings_itself() {
+    fn status_write_starts_only_operations_it_adds() {
         let pod = |operates: bool, ready: bool| {
             let mut pod = labelled(json!({}));
             if operates {
@@ -725,7 +725,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn mark_that_nobody_judges_is_not_stored() {
+    async fn fallback_denies_unchecked_grant_mark() {
         let mutate = mutate();
         let old = labelled(json!({ (Family::PreCheck.key("x1")): "1" }));
         for (family, allowed) in [
@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn annotation_to_skip_rules_that_can_not_be_read_is_warned_of_once() {
+    async fn unreadable_skip_annotation_is_warned_once() {
         let service = tower::service_fn(async |_: http::Request<Body>| {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
@@ -773,7 +773,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stores_a_pod_above_the_bound_is_told_once() {
+    fn update_to_oversized_pod_warns_once() {
         let sized = |bytes: usize| {
             let pod = json!({ "metadata": { "name": "web-1" }, "spec": { "restartPolicy": "x".repeat(bytes) } });
             serde_json::from_value::<Pod>(pod).unwrap()
@@ -794,7 +794,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn creation_of_a_pod_above_the_bound_warns() {
+    async fn creation_of_oversized_pod_warns() {
         let service = tower::service_fn(|_: http::Request<Body>| {
             std::future::pending::<Result<http::Response<Body>, Infallible>>()
         });

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn image_of_pod_that_serves_or_may_serve_again_needs_a_claim() {
+    async fn image_change_of_serving_or_recovering_pod_needs_claim() {
         for is_ready in ["True", "False"] {
             for labels in [[&on_traffic(), &on_traffic()], [&json!({}), &json!({})]] {
                 assert!(
@@ -262,12 +262,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn image_in_operate_is_free() {
+    async fn image_change_during_operate_passes() {
         assert!(!claims([&in_operate(), &in_operate()], &ready("False")));
     }
 
     #[tokio::test]
-    async fn image_in_operate_without_a_record_needs_a_claim() {
+    async fn image_change_during_operate_without_record_needs_claim() {
         let (old, new) = ["a:1", "a:2"]
             .map(|image| pod(image, &in_operate(), &ready("False")))
             .into();
@@ -275,13 +275,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lifecycle_that_begins_or_ends_with_the_write_needs_a_claim() {
+    async fn image_change_with_lifecycle_start_or_end_needs_claim() {
         assert!(claims([&on_traffic(), &in_operate()], &ready("True")));
         assert!(claims([&in_operate(), &json!({})], &ready("False")));
     }
 
     #[tokio::test]
-    async fn image_of_broken_pod_is_free() {
+    async fn image_change_of_broken_pod_passes() {
         let mut status = ready("False");
         status["containerStatuses"] =
             json!([{ "name": "app", "state": { "waiting": { "reason": "CrashLoopBackOff" } } }]);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn adoption_by_known_workload_passes_and_change_of_controller_does_not() {
+    async fn only_adoption_by_known_workload_passes() {
         let context = context();
         context
             .index
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn old_owner_of_a_group_that_is_not_served_is_gone_and_of_an_unserved_version_is_not() {
+    async fn owner_is_gone_if_group_unserved_not_version_unserved() {
         let new = pod_with_owners("Thing", names("new", 1));
         for (api_version, target) in [
             ("none.test/v1", None),

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_a_pod_replaced_is_told_of_its_claims() {
+    fn replacement_of_pod_warns_of_mounted_pvcs() {
         let claims = Store::default();
         for (name, owner) in [("data", Some("set")), ("shared", None)] {
             let key = Key {

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_is_settled_a_while_after_the_last_change_of_its_spec() {
+    fn pod_is_settled_some_time_after_last_spec_change() {
         let spec = json!({ "f:spec": { "f:containers": {} } });
         let other = json!({ "f:metadata": { "f:annotations": {} } });
         let pod = json!({
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outstanding_is_told_by_the_spec_and_the_kubelet() {
+    fn outstanding_restart_is_derived_from_spec_and_kubelet_status() {
         assert_eq!(outstanding_code(|_| {}), None);
         assert_eq!(
             outstanding_code(|pod| pod.spec.active_deadline_seconds = Some(9)),

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn condition_is_set_whatever_there_is_of_the_status() {
+    fn condition_is_set_for_any_existing_status() {
         let condition = json!({ "type": "a", "status": "True" });
         let other = json!({ "type": "b", "status": "True" });
         for (before, after) in [

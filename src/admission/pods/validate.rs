@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_look_only_the_review_itself_frees_a_deletion() {
+    async fn fallback_admits_deletion_by_review_alone() {
         let ready =
             json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
         for (control, status, code) in [
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_look_a_pod_that_is_down_leaves_no_rule_while_an_operation_is_in_flight() {
+    async fn fallback_keeps_unavailable_pod_under_rule_during_operation() {
         let leave = |pod: &mut Value| pod["metadata"]["labels"][keys::CONTROL] = json!("other");
         let key = Family::Operating.key("x");
         let operated = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE, (key): "1" }));
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_look_no_pod_comes_under_a_rule_with_a_change_to_come() {
+    async fn fallback_denies_rule_entry_with_outstanding_change() {
         let enter =
             |pod: &mut Value| pod["metadata"]["labels"][keys::CONTROL] = json!(keys::CONTROL_VALUE);
         let mut changed = stored(json!({}));
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_look_nothing_restarts_ends_or_forges_the_lifecycle() {
+    async fn fallback_denies_restarts_ends_and_forged_lifecycle() {
         let down = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE }));
         let image = |pod: &mut Value| pod["spec"]["containers"][0]["image"] = json!("a:2");
         assert!(!update_fallback(&down, image).is_allowed());

@@ -30,7 +30,7 @@ fn parse(review: &Value) -> Result<Request, Malformed> {
 }
 
 #[test]
-fn object_of_a_deletecollection_is_named_by_what_is_to_go() {
+fn deletecollection_object_is_named_by_old_object() {
     let mut review = review();
     review["request"]["name"] = json!("");
     assert_eq!(parse(&review).unwrap().object_name(), "shop/web-0");
@@ -87,7 +87,7 @@ fn absent_optional_fields_are_empty() {
 }
 
 #[test]
-fn a_subresource_and_dry_run_are_seen() {
+fn subresource_and_dry_run_are_parsed() {
     let mut review = review();
     review["request"]["subResource"] = json!("eviction");
     review["request"]["dryRun"] = json!(true);
@@ -127,7 +127,7 @@ fn another_version_or_kind_keeps_the_uid() {
 }
 
 #[test]
-fn a_missing_request_or_uid_is_said() {
+fn missing_request_or_uid_is_an_error() {
     let error = Request::parse(br#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#)
         .unwrap_err();
     assert_eq!(
@@ -151,7 +151,7 @@ fn a_missing_request_or_uid_is_said() {
 }
 
 #[test]
-fn the_uid_survives_any_cut_after_it() {
+fn uid_is_parsed_from_truncated_body() {
     let text = review().to_string();
     let end_of_uid = text.find("u-1").unwrap() + 4;
     for end in 0..text.len() {
@@ -207,7 +207,7 @@ fn an_allowing_answer_is_minimal() {
 }
 
 #[test]
-fn a_patch_is_base64_json_and_an_empty_one_is_not_sent() {
+fn patch_is_base64_json_and_empty_patch_is_omitted() {
     let patch: json_patch::Patch =
         serde_json::from_value(json!([{"op": "add", "path": "/metadata/labels/a", "value": "b"}]))
             .unwrap();
@@ -245,7 +245,7 @@ fn a_denial_carries_a_whole_status() {
 }
 
 #[test]
-fn names_that_are_no_names_are_refused() {
+fn invalid_object_names_are_refused() {
     let long = "a".repeat(300);
     let hostile = [
         "kube-system/pods?x=",
@@ -326,7 +326,7 @@ fn names_may_be_left_out_of_request_and_objects() {
 }
 
 #[test]
-fn user_is_named_as_the_callers_word_unless_an_api_server_says_so() {
+fn user_from_unverified_caller_is_marked_as_claimed() {
     let mut request = parse(&review()).unwrap();
     assert_eq!(
         request.user(),

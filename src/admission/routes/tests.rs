@@ -109,7 +109,7 @@ fn webhooks_that_fail_closed_without_rules_touch_few_requests() {
 
 /// One that misses its readiness gate is counted, held and operated all the same; one that can't be created is not.
 #[test]
-fn a_pod_can_be_created_whatever_has_become_of_the_server() {
+fn pod_creation_succeeds_while_server_is_down() {
     let (mutating, validating) = webhook_configurations(&settings());
     let configured = [
         serde_json::to_value(mutating).unwrap(),
@@ -179,7 +179,7 @@ fn every_entry_excludes_the_system_and_own_namespaces() {
 }
 
 #[test]
-fn the_service_form_names_the_certificate_and_leaves_the_bundle_out() {
+fn service_client_config_names_certificate_and_omits_ca_bundle() {
     let (mutating, _) = webhook_configurations(&ConfigurationSettings {
         client: ClientConfig::Service {
             name: "operating".into(),
@@ -270,7 +270,7 @@ fn no_expression_fails_on_objects_with_nothing_in_them() {
 }
 
 #[test]
-fn updates_that_change_nothing_of_ours_are_not_sent() {
+fn unrelated_pod_updates_are_not_sent() {
     let old = pod(json!({}));
     for object in [
         old.clone(),
@@ -296,7 +296,7 @@ fn updates_that_change_nothing_of_ours_are_not_sent() {
 }
 
 #[test]
-fn updates_that_the_lifecycle_lives_on_are_sent() {
+fn lifecycle_relevant_updates_are_sent() {
     let old = pod(json!({}));
     for object in [
         pod(json!({"metadata": {"labels": {"a": "c"}}})),
@@ -316,7 +316,7 @@ fn updates_that_the_lifecycle_lives_on_are_sent() {
 }
 
 #[test]
-fn status_that_changes_labels_is_sent_to_one_entry_of_the_lifecycle() {
+fn status_update_with_label_change_reaches_one_lifecycle_webhook() {
     let grant = json!({"metadata": {"labels": {Family::PreChecked.key("x"): "1"}}});
     let closed =
         json!({"status": {"conditions": [{"type": keys::SERVICE_READY, "status": "False"}]}});
@@ -339,7 +339,7 @@ fn status_that_changes_labels_is_sent_to_one_entry_of_the_lifecycle() {
 }
 
 #[test]
-fn image_is_sent_to_the_lifecycle_only_in_an_operation_or_before_its_restart() {
+fn image_change_is_sent_during_operation_or_before_restart() {
     let with = |image: &str, metadata: Json| {
         let spec = json!({"containers": [{"name": "app", "image": image}]});
         pod(json!({"metadata": metadata, "spec": spec}))
@@ -400,7 +400,7 @@ fn in_place_changes_are_sent() {
 }
 
 #[test]
-fn status_of_a_pod_in_flight_is_sent_when_a_readiness_condition_changes() {
+fn readiness_change_of_pod_in_operation_is_sent() {
     let idle = pod(json!({}));
     assert!(!holds(Condition::InFlight, &idle, &idle));
     for family in [keys::Family::Preparing, keys::Family::Completing] {
@@ -492,7 +492,7 @@ fn mirror(owners: Json) -> Json {
 }
 
 #[test]
-fn deletion_of_a_pod_that_only_claims_to_be_a_mirror_pod_is_sent() {
+fn deletion_of_forged_mirror_pod_is_sent() {
     let replica_set = owner("apps/v1", "ReplicaSet", true);
     let node = owner("v1", "Node", true);
     let bare_node = json!({"apiVersion": "v1", "kind": "Node", "name": "o", "uid": "u"});
@@ -532,7 +532,7 @@ fn sends_deletion(name: &str, old: &Json) -> bool {
 }
 
 #[test]
-fn where_a_rule_holds_unavailable_pods_each_deletion_is_sent_once() {
+fn deletion_is_sent_once_if_rule_holds_unavailable() {
     let available = pod(json!({}));
     let unavailable = pod_not_serving();
     let bare = json!({"metadata": {}, "spec": {}, "status": {}});
@@ -552,7 +552,7 @@ fn where_a_rule_holds_unavailable_pods_each_deletion_is_sent_once() {
 }
 
 #[test]
-fn the_gate_adds_entries_that_a_dead_webhook_leaves_open_and_without_it_nothing_changes() {
+fn graceful_deletion_gate_adds_webhooks_that_fail_open() {
     let count = |settings: &ConfigurationSettings| {
         let (mutating, validating) = webhook_configurations(settings);
         mutating.webhooks.unwrap().len() + validating.webhooks.unwrap().len()
@@ -588,7 +588,7 @@ fn without_collasets_only_their_entries_are_left_out() {
 }
 
 #[test]
-fn a_graceful_deletion_is_sent_of_pods_with_the_readiness_gate_only() {
+fn graceful_deletion_is_sent_only_for_readiness_gate_pods() {
     let gates = |types: &[&str]| {
         let gates: Vec<_> = types.iter().map(|t| json!({"conditionType": t})).collect();
         pod(json!({"spec": {"readinessGates": gates}}))
@@ -613,7 +613,7 @@ fn a_graceful_deletion_is_sent_of_pods_with_the_readiness_gate_only() {
 }
 
 #[test]
-fn a_rule_is_sent_when_created_and_when_its_spec_changes() {
+fn rule_is_sent_on_create_and_spec_change() {
     let rule = json!({"metadata": {"finalizers": ["a"]}, "spec": {"selector": {}}});
     let metadata_only = json!({"metadata": {}, "spec": {"selector": {}}});
     let changed = json!({"metadata": {}, "spec": {"selector": {"matchLabels": {"a": "b"}}}});
@@ -661,7 +661,7 @@ fn scaling_and_status_are_never_sent() {
 }
 
 #[test]
-fn only_updates_of_a_set_that_is_deleted_without_its_pods_are_noted() {
+fn only_orphaning_collaset_deletions_are_sent() {
     let set = |change: Json| json!({ "metadata": change });
     let at = "2026-01-01T00:00:00Z";
     let note = json!({ keys::LEAVES_ITS_PODS: "1" });

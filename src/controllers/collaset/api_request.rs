@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn want_of_a_right_is_told_from_what_somebody_judges() {
+    fn authorization_denial_differs_from_admission_denial() {
         let lacks = |message: &str| {
             is_authorization_denied(&Status {
                 message: message.to_owned(),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_to_some_is_not_asked_for_by_all() {
+    async fn careful_batch_stops_after_few_refusals() {
         let refused = outcome(failure(), false, MAX_CAREFUL_FAILURES);
         assert_eq!(run(true, |_| true).await, (MAX_CAREFUL_FAILURES, refused));
         let (begun, some) = run(true, |n| n >= 1).await;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_several_failures_that_of_the_first_request_is_told() {
+    async fn first_failed_request_is_reported() {
         let requests = (0..10u32).map(|n| async move {
             for _ in n..10 {
                 tokio::task::yield_now().await;
@@ -331,14 +331,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_always_refused_holds_up_no_other() {
+    async fn one_refused_request_does_not_stop_others() {
         let all_but_one = || outcome(failure(), true, 100);
         assert_eq!(run(true, |n| n == 0).await, (100, all_but_one()));
         assert_eq!(run(false, |n| n == 0).await, (100, all_but_one()));
     }
 
     #[tokio::test]
-    async fn what_has_moved_stops_nothing_and_is_reported() {
+    async fn conflict_is_reported_and_stops_nothing() {
         let begun = AtomicUsize::new(0);
         let requests = (0..40).map(|n| {
             let begun = &begun;

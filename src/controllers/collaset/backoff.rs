@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pauses_double_up_to_a_quarter_of_an_hour_and_begin_anew_after_a_long_run() {
+    fn delay_doubles_to_15_minutes_and_resets_after_long_run() {
         let mut backoff = FinishedPodBackoff::default();
         let mut pause = |uid: &str, now: u64| {
             let pod = ended(uid, "1970-01-01T00:00:00Z");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_several_pods_of_an_instance_are_noted_once_each() {
+    fn each_finished_pod_of_instance_is_counted_once() {
         let mut backoff = FinishedPodBackoff::default();
         let pods = ["a", "b"].map(|uid| ended(uid, "1970-01-01T00:00:00Z"));
         let mut until =
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn each_instance_has_pauses_of_its_own_and_running_pods_have_none() {
+    fn instances_have_separate_delays_and_running_pods_none() {
         let mut backoff = FinishedPodBackoff::default();
         let (a, b) = (ended("a", "1970-01-01T00:00:00Z"), Pod::default());
         let until = backoff.record_finished_pods([&a, &b].into_iter(), |_| Some(0), SECOND);

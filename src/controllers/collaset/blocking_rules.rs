@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_of_post_check_is_named_of_a_pod_that_is_to_come_back() {
+    fn post_check_rule_is_named_for_returning_pod() {
         let mut after = check();
         after["stage"] = json!("PostCheck");
         after["name"] = json!("after");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn last_word_of_an_endpoint_is_told_as_the_rule_has_stored_it() {
+    fn stored_endpoint_answer_is_quoted() {
         let ask = json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://a" } } }]);
         let detail = |pod: &str, stage: &str| json!({ "details": [{ "name": pod, "stage": stage, "rejectInfo": [{ "ruleName": "ask", "reason": "no route" }] }] });
         let told = |status: Value| told_with(Family::PreCheck, ask.clone(), status, false);

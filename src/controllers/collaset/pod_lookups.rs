@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn name_is_asked_for_again_after_a_while_or_for_another_spec() {
+    async fn name_is_looked_up_again_after_ttl_or_spec_change() {
         let (mut answers, start) = (PodLookups::default(), Instant::now());
         let unknown = names(0..1);
         let pod = Arc::new(Pod::default());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pod_that_is_there_is_looked_at_sooner_than_one_that_is_not() {
+    async fn existing_pod_has_shorter_lookup_ttl_than_absent_pod() {
         let (mut answers, start) = (PodLookups::default(), Instant::now());
         let unknown = names(0..2);
         answers.names_to_look_up(&unknown, start, 1);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn names_beyond_those_of_one_look_come_next() {
+    async fn names_beyond_lookup_limit_come_next() {
         let (mut answers, start) = (PodLookups::default(), Instant::now());
         assert!(!answers.has_more_names());
         let unknown = names(0..15);

@@ -530,7 +530,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_storm_of_events_makes_one_look() {
+    async fn event_burst_causes_one_reconcile() {
         let (memory, start) = (ReconcileState::new("a"), Instant::now());
         assert_eq!(memory.begin_reconcile(start, 1), None, "the first at once");
         let at = |millis| start + Duration::from_millis(millis);
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_pauses_whatever_comes_but_a_change_of_the_spec() {
+    async fn failure_pauses_reconcile_until_spec_changes() {
         let (memory, now) = (ReconcileState::new("a"), Instant::now());
         let mut last = Duration::ZERO;
         for _ in 0..20 {
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn creation_that_was_done_after_all_is_refused_no_more() {
+    async fn observed_creation_clears_its_refusal() {
         let (memory, now) = (ReconcileState::new("a"), Instant::now());
         let slots = |id| [NameSlot::Pod(id), NameSlot::Pvc(id, "data".to_owned())];
         for slot in slots(3).iter().chain(&slots(4)) {
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_that_is_held_again_and_again_is_a_fact_of_the_plan() {
+    async fn repeatedly_held_pod_is_passed_to_planner() {
         let (memory, now) = (ReconcileState::new("a"), Instant::now());
         let none = || std::iter::empty();
         let facts = |at| {

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn each_is_left_alone_for_longer_each_time_until_it_is_done() {
+    async fn refusal_backoff_grows_until_success() {
         let (mut refusals, now) = (RefusalBackoff::default(), Instant::now());
         let pause = refusals.record_refusal(RefusalKey::Pool, "no", now, 1);
         assert_eq!(pause, BACKOFF_RANGE.0);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ids_that_stay_vacant_are_told_until_nobody_wants_them() {
+    async fn refused_instance_ids_are_listed_until_unwanted() {
         let (mut refusals, now) = (RefusalBackoff::default(), Instant::now());
         refusals.record_refusal(RefusalKey::Pod(3), "policy", now, 1);
         refusals.record_refusal(RefusalKey::Pvc(4, "data".to_owned()), "quota", now, 1);

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn as_much_as_may_comes_through_and_no_more() {
+    async fn stream_passes_limit_and_no_more() {
         let bytes = [7; 3000];
         let mut all = Vec::new();
         let read = BoundedStream::new(&bytes[..], 3000)

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn nine_hostile_namespaces_leave_a_place_to_a_tenth() {
+    fn nine_busy_namespaces_leave_permit_for_tenth() {
         let places = Arc::<CallPermits>::default();
         let hostile: Vec<_> = (0..9)
             .map(|n| flood(&places, &format!("hostile-{n}"), 40))
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_served_in_the_end_and_who_has_gone_keeps_no_place() {
+    fn all_callers_are_served_and_dropped_ones_free_permits() {
         let places = Arc::<CallPermits>::default();
         let (mut held, mut waiting) = flood(&places, "a", 40);
         let (gone, others) = flood(&places, "b", 1);

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn own_machine_is_not_dialled_however_it_is_written() {
+    async fn loopback_is_refused_in_every_notation() {
         let (listener, port) = listener().await;
         for host in [
             "127.0.0.1",
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_of_a_failed_answer_is_quoted() {
+    async fn failed_answer_is_not_quoted() {
         for answer in [
             "HTTP/1.1 302 hunter2\r\nLocation: http://internal/?hunter2\r\nContent-Length: 7\r\n\r\nhunter2",
             "HTTP/1.1 403 hunter2\r\nX-Secret: hunter2\r\nContent-Length: 7\r\n\r\nhunter2",

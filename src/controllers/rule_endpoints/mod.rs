@@ -467,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_verdicts_and_tasks_are_urgent_and_those_that_go_are_not() {
+    fn only_new_verdicts_and_tasks_are_urgent() {
         let states = |webhook: Value| -> Vec<RuleState> {
             serde_json::from_value(json!([{ "name": "ask", "webhookStatus": webhook }])).unwrap()
         };

@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn renewal_moves_the_end_of_a_claim_but_not_its_closing() {
+    fn claim_renewal_moves_end_but_not_closing() {
         let (begin, seconds) = (Instant::now(), Duration::from_secs);
         let first = ClaimTimes::from_claim(&claim(3, 3), None, begin);
         assert_eq!(first.closes_in(&claim(3, 3), TIMEOUT, begin), None);
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_given_anew_has_clocks_of_its_own() {
+    fn reissued_claim_has_new_deadlines() {
         let begin = Instant::now();
         let old = ClaimTimes::from_claim(&claim(3, 4), None, begin);
         let now = begin + TIMEOUT;
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_alone_release_what_is_conditional_or_over() {
+    fn metadata_suffices_to_release_conditional_or_ended_claims() {
         let released = |pod: &Pod, operation| {
             sighting_from_stub(pod, operation).and_then(|seen| evidence(operation, 5, seen))
         };
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn in_place_claim_of_a_large_pod_is_released_by_a_live_read() {
+    async fn in_place_claim_of_large_pod_needs_live_read() {
         let pod = |image: &str, seconds: u64| {
             json!({
                 "metadata": { "namespace": "n", "name": "web-1", "uid": "web-1", "resourceVersion": "7" },

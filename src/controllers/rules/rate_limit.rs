@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_that_always_has_more_gets_its_rate_and_a_burst() {
+    fn busy_namespace_gets_its_rate_and_burst() {
         let rate = BYTES_PER_SECOND as usize;
         for bytes in [1_000, 32 * 1024, 2 * rate] {
             let most = 64 * rate + bytes;

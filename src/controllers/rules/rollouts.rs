@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_whose_new_pods_leave_the_rule_stand_still_without_room() {
+    fn rollout_of_uncovered_new_pods_stalls_without_headroom() {
         let of = |kind| (kind, "db".to_owned(), RolloutHeldCause::Leaves, true);
         assert_eq!(held(0), [of("DaemonSet"), of("StatefulSet")]);
         assert_eq!(held(1), []);

@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn ledger_that_can_not_be_used_allows_nothing_and_says_why() {
+    fn unusable_ledger_allows_nothing_and_explains_why() {
         let ledger = json!({ "ledger": { "formatVersion": 9, "watermark": "1" } });
         let patch = written(ledger, &[]).unwrap();
         assert_eq!(patch["disruptionsAllowed"], 0);
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn ledger_that_is_dropped_allows_nothing_until_it_is_kept_again() {
+    fn dropped_ledger_allows_nothing_until_stored_again() {
         let (dropped, allowed) = usable(json!({}), LedgerStorage::Dropped).unwrap();
         assert_eq!(allowed, 0);
         let told = |found: &Value| [found["status"].clone(), found["reason"].clone()];

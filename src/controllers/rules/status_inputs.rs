@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_become_rare_and_then_need_a_change() {
+    fn listings_become_rare_and_then_need_change() {
         let now = Instant::now();
         let after = |seconds| now + Duration::from_secs(seconds);
         assert!(is_listing_due(None, now));

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_object_that_was_tried_is_left_alone_until_something_changes() {
+    fn probed_rule_is_not_probed_again_without_change() {
         let (mut tries, now, rule) = (ProbeSchedule::default(), Instant::now(), Uid::from("a"));
         let due = ProbeTime {
             at: now + CHANGED_RETRY,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn ledger_that_is_dropped_after_a_try_that_kept_it_is_tried_again_without_any_change() {
+    fn ledger_dropped_after_good_probe_is_probed_again() {
         let (mut tries, now, rule) = (ProbeSchedule::default(), Instant::now(), Uid::from("a"));
         let due = ProbeTime {
             at: now + CHANGED_RETRY,

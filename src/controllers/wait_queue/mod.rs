@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_that_jumps_an_hour_lets_no_pod_wait_longer() {
+    fn clock_jump_does_not_prolong_wait() {
         let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(2);
         assert!(!is_old_claim(now, now));
         assert!(!is_old_claim(now - SignedDuration::from_secs(1), now));

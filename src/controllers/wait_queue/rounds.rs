@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn looks_at_all_pods_share_a_round_and_come_back_once() {
+    async fn all_lookups_share_one_round_and_requeue_once() {
         let world = Arc::new(World::default());
         let takes = Duration::from_millis(40);
         for _ in 0..10 {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rounds_take_a_tenth_of_the_time_however_long_each_is() {
+    async fn rounds_use_at_most_tenth_of_time() {
         for seconds in [1, 2, 10] {
             let world = Arc::new(World::default());
             let takes = Duration::from_secs(seconds);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn round_that_panics_hands_back_who_was_parked() {
+    async fn panicked_round_requeues_parked_requesters() {
         let world = Arc::new(World::default());
         let (_, starts) = world.rounds.look_up_round("n", pod(0));
         assert!(starts);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_its_template_with_name_labels_owner_and_claims() {
+    fn pod_is_built_from_template_name_labels_owner_and_pvcs() {
         assert_eq!(
             made(&set("Random"), true),
             json!({
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_by_sequence_is_the_host_name_where_it_can_be() {
+    fn sequential_name_becomes_host_name_if_valid() {
         let mut set = set("PersistentSequence");
         let pod = made(&set, true);
         assert_eq!(

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_pods_fit_for_names_of_up_to_34_characters() {
+    fn pool_fits_ten_thousand_pods_with_34_character_names() {
         let fits = |length: usize| max_replicas(&"n".repeat(length)) >= 10_000;
         assert!(fits(34) && !fits(35));
         assert!(max_replicas("web") > 17_000);

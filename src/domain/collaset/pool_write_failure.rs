@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_written_down_is_built_upon() {
+    fn plan_without_pool_write_uses_stored_entries_only() {
         let stored = InstancePool {
             contexts: vec![
                 entry(0, &[(REVISION, "a")]),

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn word_of_a_set_that_has_gone_is_taken_back_while_the_pod_serves() {
+    fn deletion_request_of_deleted_set_is_withdrawn_while_pod_serves() {
         let mut orphan = pod(json!([]), &[(UNDO, "update"), (keys::TO_DELETE, "5")]);
         assert_eq!(
             abandoned_metadata_patch(&orphan),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_of_a_set_that_is_there_or_of_somebody_else_goes_on() {
+    fn operation_of_existing_set_or_other_operator_continues() {
         let owned = pod(owner("apps.kusionstack.io/v1alpha1", "CollaSet"), &[]);
         assert_eq!(abandoned_metadata_patch(&owned), None);
         let mut other = pod(json!([]), &[]);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_comes_first() {
+    fn tightest_budget_row_comes_first() {
         let invalid = json!([{
             "type": "Enforced", "status": "False", "reason": "Invalid", "message": "mend it",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_that_can_not_be_read_is_the_problem_of_the_row() {
+    fn unreadable_owner_is_problem_of_row() {
         let condition = |type_: &str, reason: &str| {
             json!({
                 "type": type_, "status": "False", "reason": reason, "message": "mend it",
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_an_older_spec_or_of_none_are_not_the_present_ones() {
+    fn outdated_or_missing_status_gives_no_figures() {
         let older = object("a", 2, json!({ "observedGeneration": 1 }));
         let none = object("b", 1, Value::Null);
         assert!(budget_rows(&[older, none]).iter().all(|row| !row.observed));

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_answer_that_the_gate_decides_tells_the_way() {
+    fn only_grace_delete_answer_determines_deletion_path() {
         let pod = |annotations: serde_json::Value| -> Pod {
             serde_json::from_value(json!({
                 "metadata": {

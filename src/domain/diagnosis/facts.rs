@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_of_the_api_server_are_told_apart() {
+    fn api_refusals_map_to_dry_run_outcomes() {
         let held = "admission webhook \"pod-delete.apps.kusionstack.io\" denied the request: Pod web-0 is held";
         let denied = DryRunDeletion::Denied {
             code: 429,

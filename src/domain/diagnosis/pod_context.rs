@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_a_pod_that_is_not_up_is_named() {
+    fn cause_of_pod_not_running_is_named() {
         let unscheduled = pod(
             false,
             json!({ "conditions": [{ "type": "PodScheduled", "status": "False" }] }),

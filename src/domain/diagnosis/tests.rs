@@ -61,7 +61,7 @@ fn as_json(explanation: &Diagnosis) -> Value {
 }
 
 #[test]
-fn owner_that_can_not_be_read_or_sets_no_number_comes_first() {
+fn unreadable_owner_or_unset_replicas_comes_first() {
     for (type_, reason) in [
         ("ExpectedKnown", "OwnerUnreadable"),
         ("ExpectedKnown", "ReplicasNotSet"),
@@ -114,7 +114,7 @@ fn more_rules_over_a_pod_than_may_are_told() {
 }
 
 #[test]
-fn owner_that_can_not_be_read_does_not_hold_unavailable_pod() {
+fn unreadable_owner_does_not_hold_unavailable_pod() {
     let said = diagnose(&observed(
         false,
         "ExpectedKnown",
@@ -316,7 +316,7 @@ fn label_pod(observed: &mut ObservedPod, labels: &[(&str, &str)]) {
 }
 
 #[test]
-fn nothing_is_said_to_hold_a_pod_only_where_nothing_does() {
+fn pod_without_blocker_is_reported_as_not_held() {
     let said = |observed: &ObservedPod| diagnose(observed).summary;
     let alone = "Pod web-0 is available, and no PodTransitionRule of namespace n selects it";
     let mut free = pod_of_set(json!({ "status": { "updatedRevision": "web-1" } }));
@@ -346,7 +346,7 @@ fn nothing_is_said_to_hold_a_pod_only_where_nothing_does() {
 }
 
 #[test]
-fn rule_of_post_check_is_said_to_hold_the_way_back() {
+fn post_check_rule_is_reported_as_blocking_return() {
     let mut observed = observed(true, "Enforced", "-", "-");
     let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
     object["spec"]["rules"] = json!([{
@@ -392,7 +392,7 @@ fn waits_for_its_end(id: &str, type_: &str) {
 }
 
 #[test]
-fn pod_that_ran_to_its_end_is_not_said_to_be_ending() {
+fn finished_pod_is_not_reported_as_terminating() {
     let mut observed = observed(false, "Enforced", "-", "-");
     Arc::make_mut(&mut observed.pod).status.phase = "Failed".into();
     let why = diagnose(&observed).pod.unavailable_because.unwrap();
@@ -400,7 +400,7 @@ fn pod_that_ran_to_its_end_is_not_said_to_be_ending() {
 }
 
 #[test]
-fn set_that_is_being_deleted_or_paused_is_told_as_such() {
+fn deleted_or_paused_set_is_reported() {
     let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T12:00:00Z" }, "spec": { "paused": true } });
     assert_eq!(remark_with(deleted), "it is being deleted");
     let paused = remark_with(json!({ "spec": { "paused": true } }));
@@ -411,7 +411,7 @@ fn set_that_is_being_deleted_or_paused_is_told_as_such() {
 }
 
 #[test]
-fn refused_deletion_of_a_pod_off_traffic_names_the_way_out() {
+fn refused_deletion_of_offline_pod_names_remedy() {
     let mut observed = pod_of_set(json!({}));
     let operation = [
         ("operating/pod-delete", "1"),
@@ -446,7 +446,7 @@ fn refused_deletion_of_a_pod_off_traffic_names_the_way_out() {
 }
 
 #[test]
-fn bound_of_a_set_is_named_only_for_a_pod_that_nothing_else_keeps() {
+fn set_bound_is_named_only_without_other_blocker() {
     let bound = "its updateStrategy.maxUnavailable (1) holds the update of this Pod: 1 of 2 Pods are unavailable or on their way, and at \
                  most 1 may be";
     assert_eq!(remark_with(json!({})), bound);
@@ -543,7 +543,7 @@ fn lifecycle_dry_run(pod: &Pod) -> Option<DryRunDeletion> {
 }
 
 #[test]
-fn deletion_that_goes_through_the_lifecycle_is_held_by_label_check() {
+fn deletion_through_lifecycle_is_held_by_label_check() {
     let mut observed = under_label_check();
     let next = |observed: &ObservedPod| diagnose(observed).next.join("; ");
     let until = "until rule labels of PodTransitionRule web lets it pass";
@@ -696,7 +696,7 @@ fn why_tells_that_pods_passed_a_rule_by_ignore() {
 }
 
 #[test]
-fn answer_about_a_pod_that_details_leave_out_is_not_made_up() {
+fn verdict_omitted_from_status_details_is_unknown() {
     let mut observed = observed(true, "Enforced", "-", "-");
     let reasons =
         json!([{ "stage": "PreCheck", "ruleName": "ask", "reason": "not now", "pods": 200 }]);
@@ -711,7 +711,7 @@ fn answer_about_a_pod_that_details_leave_out_is_not_made_up() {
 }
 
 #[test]
-fn pod_that_waits_for_a_label_is_not_ahead_in_the_queue() {
+fn pod_waiting_for_label_is_not_ahead_in_queue() {
     let mut observed = observed(true, "Enforced", "-", "-");
     let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
     object["spec"]["rules"].as_array_mut().unwrap().push(json!({

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn short_waits_and_none_are_not_told() {
+    fn short_waits_are_not_reported() {
         let mut notices = minute();
         assert_eq!(notices.decide_notices("n", Vec::new(), at(0)), []);
         assert_eq!(
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_wait_is_told_of_the_pod_and_of_its_rules_and_not_again_too_soon() {
+    fn long_wait_is_reported_once_for_pod_and_rules() {
         let mut notices = minute();
         let long = wait(1, 0, &["web", "other"]);
         let told = notices.decide_notices("n", vec![long.clone()], at(60));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_sums_up_and_few_pods_are_told_of_the_longest_waiting_first() {
+    fn rule_notice_sums_up_and_longest_waits_come_first() {
         let mut notices = minute();
         let all: Vec<_> = (0..500)
             .rev()
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_remembered_for_ever() {
+    fn notice_history_expires() {
         let mut notices = minute();
         notices.decide_notices("n", vec![wait(1, 0, &["web"])], at(60));
         notices.decide_notices("n", Vec::new(), at(1_000));
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_its_operator_is_no_news() {
+    fn wait_for_operator_is_not_reported() {
         let pod = |family: Family| -> Pod {
             let nanos = format!("{BEGIN}000000000");
             serde_json::from_value(json!({ "metadata": { "uid": "p", "labels": {

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_expected_is_met() {
+    fn no_expected_finalizers_are_met() {
         for text in [
             "{}",
             r#"{"expectedFinalizers":null}"#,
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_is_never_met() {
+    fn malformed_expectations_are_never_met() {
         for text in [
             "",
             "[]",
@@ -159,7 +159,7 @@ mod tests {
         );
         assert_eq!(without_entries("{", &[]), None);
         assert_eq!(
-            expected_finalizers::super::LifecycleStep::drop_dirty_patch(&Pod::default(), &[]),
+            super::super::LifecycleStep::drop_dirty_patch(&Pod::default(), &[]),
             None
         );
     }

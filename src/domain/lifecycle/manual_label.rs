@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn label_by_hand_is_dropped_and_noted_on_a_new_half_alone() {
+    fn manual_label_is_dropped_and_noted_on_new_half_only() {
         let half = |mut labels: Value| {
             labels[keys::REPLACE_PAIR_ORIGIN_NAME] = json!("web-1");
             pod(false, labels)
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn label_on_a_ready_pod_and_one_that_stays_are_left_alone() {
+    fn label_on_ready_pod_or_existing_label_stays() {
         for (old, new) in [
             (pod(true, json!({})), pod(true, labelled("1"))),
             (pod(false, json!({})), pod(true, labelled("1"))),

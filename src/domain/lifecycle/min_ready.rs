@@ -77,7 +77,7 @@ mod tests {
 
     /// The Pod lost Ready for so short a time that nobody has looked meanwhile.
     #[test]
-    fn label_from_before_the_last_time_the_pod_became_ready_goes() {
+    fn label_older_than_last_readiness_is_removed() {
         let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let since = u64::try_from(since.as_nanosecond()).unwrap();
         let step = |labelled: u64, now: u64| {

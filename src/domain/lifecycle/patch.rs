@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn between_is_what_apply_makes() {
+    fn patch_between_labels_applies_to_target() {
         let from: BTreeMap<_, _> = [
             ("a".to_owned(), "1".to_owned()),
             ("b".to_owned(), "2".to_owned()),

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn image_changed_in_operate_is_awaited_until_the_container_runs_anew() {
+    fn image_change_in_operate_is_pending_until_container_restarts() {
         let changed = written(&pod("a:1", "run-1", "a:1"), "a:2");
         assert_eq!(
             pending_restarts(&changed).unwrap().to_string(),
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn new_run_of_the_same_image_is_believed_after_a_while() {
+    fn new_run_of_same_image_is_accepted_after_timeout() {
         let changed = written(&pod("a:1", "run-1", "a:1"), "retag:1");
         let restarted = reported(&changed, "run-2", "a:1");
         assert!(pending_restarts(&restarted).is_some());
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn change_taken_back_is_over_once_the_kubelet_has_seen_it() {
+    fn withdrawn_change_ends_once_kubelet_observed_it() {
         let back = written(&written(&pod("a:1", "run-1", "a:1"), "a:2"), "a:1");
         assert!(pending_restarts(&back).is_some());
         assert_eq!(pending_restarts(&reported(&back, "run-1", "a:1")), None);
@@ -561,14 +561,14 @@ mod tests {
     }
 
     #[test]
-    fn pod_that_has_run_to_its_end_waits_for_no_restart() {
+    fn finished_pod_awaits_no_restart() {
         let mut changed = written(&pod("a:1", "run-1", "a:1"), "a:2");
         changed.status.phase = "Failed".to_owned();
         assert_eq!(pending_restarts(&changed), None);
     }
 
     #[test]
-    fn change_outside_an_operation_is_recorded_only_if_one_is_awaited() {
+    fn change_outside_operation_is_recorded_only_beside_pending_one() {
         let available = available();
         assert_eq!(pending_restarts(&written(&available, "a:2")), None);
         let mut ended = written(&pod("a:1", "run-1", "a:1"), "a:bad");
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn new_run_of_the_image_does_not_pass_for_the_resize_of_the_same_container() {
+    fn image_restart_does_not_count_as_resize() {
         let old = resized();
         let changed = written(&old, "a:2");
         let twice = written(&changed, "a:3");
@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_resize_is_told_once_the_container_runs_its_new_image() {
+    fn only_resize_is_reported_once_new_image_runs() {
         let old = resized();
         let changed = written(&old, "a:2");
         let mut restarted = reported(&changed, "run-2", "a:2");
@@ -679,7 +679,7 @@ mod tests {
 
     /// The kubelet says so of the spec that had the resize, and looks at none again when another image comes.
     #[test]
-    fn resize_that_was_infeasible_before_the_image_changed_is_not_waited_for() {
+    fn infeasible_resize_before_image_change_is_not_awaited() {
         let mut changed = written(&resized(), "a:2");
         changed.status.conditions = vec![infeasible()];
         changed.status.observed_generation = 3;
@@ -692,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn container_whose_resize_is_infeasible_is_believed_beside_one_with_a_new_image() {
+    fn infeasible_resize_is_accepted_beside_image_change() {
         let (old, mut new) = resized_beside_a_new_image();
         new.metadata.generation = 3;
         let recorded = restarts_after_write(&old, &new, &old, false, NOW);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn percentage_is_of_the_base_and_a_count_is_a_count() {
+    fn percentage_uses_base_and_count_is_absolute() {
         let size = ExpectedPods {
             total: 40,
             base: 10,

@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn matched_says_what_the_newcomer_forgot() {
+    fn matched_condition_reports_why_no_pod_is_covered() {
         let set = rules(json!([budget()]));
         let said = |matches: SelectorMatches| {
             let found = matched_condition(&set, &matches);
@@ -692,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn filter_that_matches_no_selected_pod_is_told_with_the_rule() {
+    fn filter_matching_no_selected_pod_is_reported_with_rule() {
         let set = rules(json!([{
             "name": "front", "filter": { "labelSelector": { "matchLabels": { "tier": "frnt" } } },
             "availablePolicy": { "maxUnavailableValue": 1 },

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_reads_as_it_is_written() {
+    fn enforcement_label_round_trips() {
         for mark in [
             NamespaceEnforcement::Unruled,
             NamespaceEnforcement::Ruled,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_without_version_is_not_seen() {
+    fn namespace_without_version_is_not_observed() {
         assert_eq!(ObservedNamespace::new("", 7, &BTreeMap::new()), None);
         assert_eq!(ObservedNamespace::new("u", 0, &BTreeMap::new()), None);
     }

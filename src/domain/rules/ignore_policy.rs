@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn ignore_counts_once_it_is_written_and_as_long_as_it_stays() {
+    fn ignore_counts_while_it_is_written() {
         let ignore = || json!("Ignore");
         let ab = |listed: &str| object(&[("a", ignore()), ("b", ignore())], json!(listed));
         assert_eq!(

@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_the_selector_or_a_filter_is_a_loss() {
+    fn leaving_selector_or_filter_loses_pod() {
         let set = filtered();
         let front = pod(json!({ "app": "web", "tier": "front" }), json!({}));
         assert!(set.loses_pod(&front, &pod(json!({ "app": "web" }), json!({}))));
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_holds_its_pods_and_names_the_field() {
+    fn unreadable_rule_holds_its_pods_and_names_field() {
         let web = pod(json!({ "app": "web" }), json!({}));
         for (spec, field) in [
             (

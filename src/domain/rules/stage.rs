@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_judged_as_they_are_and_the_reason_names_them() {
+    fn label_check_names_labels_in_reason() {
         let object = object(json!({}));
         let set = RuleSet::compile(&object);
         let rejected = rejections(
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_for_one_rule_counts_for_no_other_of_its_name() {
+    fn verdict_counts_only_for_rule_with_same_id() {
         let ask =
             |url: &str| json!({ "name": "ask", "webhook": { "clientConfig": { "url": url } } });
         let taken = json!({ "name": "ask#2", "labelCheck": { "requires": { "matchLabels": {} } } });

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn segment_is_known_before_it_is_published_and_after_another_is() {
+    fn segment_is_accepted_before_and_after_its_publication() {
         let policy = RenewalPolicy::default();
         let day = 24 * 60;
         let first = after([0]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn segment_of_a_clock_that_was_ahead_is_as_old_as_it_is_seen() {
+    fn future_segment_is_dated_when_first_seen() {
         let policy = RenewalPolicy::default();
         let ahead = after([60 * 24 * 400]);
         let mended = ahead.next_segments(at(0), &policy, &[]).unwrap();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_reads_back_and_odd_lines_are_dropped() {
+    fn segments_round_trip_and_malformed_lines_are_dropped() {
         let segments = after([0, 24 * 60]);
         assert_eq!(segments.accepted_segments().len(), 2);
         let mut bytes = segments.to_bytes();

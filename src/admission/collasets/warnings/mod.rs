@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_said_when_it_begins_to_be_so() {
+    fn each_warning_appears_when_its_cause_is_introduced() {
         let claims = |claims: &[Value]| spec(json!({ "volumeClaimTemplates": claims }));
         let policy = |policy: &str| {
             spec(json!({

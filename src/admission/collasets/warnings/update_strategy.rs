@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_said_when_it_begins() {
+    fn ineffective_setting_is_warned_when_introduced() {
         let update = |strategy: Value| spec(json!({ "replicas": 5, "updateStrategy": strategy }));
         let steps = |kept: [&str; 2]| {
             let steps = kept.map(|kept| json!({ "partition": kept }));

@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_told_by_the_type_of_the_operation() {
+    fn step_follows_from_operation_type() {
         let mut pod = pod();
         assert_eq!(
             pod_step(&pod, None, OwnershipChange::Keep),

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_lasts_is_written_once() {
+    fn lasting_failure_is_written_once() {
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         let planned = || {
             let conditions = json!([
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_of_a_set_that_is_deleted_is_told_by_ready_alone() {
+    fn failure_of_deleted_set_changes_ready_condition_only() {
         let conditions = json!([{ "type": "Terminating", "status": "False" }]);
         let planned = Some(status(json!({ "conditions": conditions })));
         let told = desired_status(

@@ -296,7 +296,7 @@ async fn a_name_that_another_has_is_left_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_is_told_once_and_not_asked_for_by_all() {
+async fn refused_creations_give_one_event_and_stop_early() {
     let bed = Bed::new();
     bed.api
         .refuse(refusal("POST /api/v1/namespaces/n/pods", 403));
@@ -322,7 +322,7 @@ async fn what_is_refused_is_told_once_and_not_asked_for_by_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_is_left_alone_and_holds_up_nothing_else() {
+async fn refused_write_backs_off_without_blocking_others() {
     let bed = Bed::new();
     let (one, other) = (bed.pod("web-a"), bed.pod("web-b"));
     bed.api
@@ -390,7 +390,7 @@ async fn refusal_says_what_was_to_be_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leftover_pod_that_can_not_be_deleted_is_no_failed_update() {
+async fn undeletable_leftover_pod_is_no_failed_update() {
     let delete = "DELETE /api/v1/namespaces/n/pods/web-a";
     let failed = json!({ "phase": "Failed" });
     let bed = told_of(delete, failed, deletion).await;
@@ -401,7 +401,7 @@ async fn leftover_pod_that_can_not_be_deleted_is_no_failed_update() {
 }
 
 #[tokio::test]
-async fn a_revision_that_is_refused_ends_the_plan_and_is_a_fact_of_the_next() {
+async fn refused_revision_ends_plan_and_is_known_to_next() {
     let bed = Bed::new();
     bed.api.refuse(refusal(
         "POST /apis/apps/v1/namespaces/n/controllerrevisions",
@@ -444,7 +444,7 @@ async fn again_without_revision(left: Duration) -> Option<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn revision_is_tried_again_although_its_pause_ends_while_a_plan_without_it_is_carried_out() {
+async fn revision_is_retried_if_backoff_ends_during_plan() {
     let again = again_without_revision(Duration::from_millis(1)).await;
     assert_eq!(again, Some(MIN_RECONCILE_INTERVAL));
 }
@@ -460,7 +460,7 @@ fn refused_resize(code: u16, message: &'static str) -> Option<Refusal> {
 }
 
 #[tokio::test]
-async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
+async fn refused_resize_is_known_to_next_plan() {
     let node = "pods \"web-a\" is forbidden: pod update requires features X which are not available on node \"a\"";
     let quota = "pods \"web-a\" is forbidden: exceeded quota: few, requested: cpu=1";
     let policy = "pods \"web-a\" is invalid: ValidatingAdmissionPolicy 'a' with binding 'a' denied request: no";
@@ -542,7 +542,7 @@ fn update(pod: &Arc<Pod>) -> [SetPlan; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_that_is_refused_late_is_left_alone_although_others_are_changed() {
+async fn late_refused_pod_backs_off_while_others_change() {
     let bed = Bed::new();
     let pod = |name: &str| -> Arc<Pod> {
         put_pod(
@@ -600,7 +600,7 @@ fn facts_of(bed: &Bed, pod: &Pod) -> ApiRefusals {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletion_that_is_refused_is_tried_before_another_pod_goes_off_traffic() {
+async fn refused_deletion_is_dry_run_before_next_pod() {
     let bed = Bed::new();
     let (a, b) = (bed.pod("web-a"), bed.pod("web-b"));
     let delete = |pod: &Pod| format!("DELETE {PODS}/{}", pod.metadata.name);
@@ -633,7 +633,7 @@ async fn deletion_that_is_refused_is_tried_before_another_pod_goes_off_traffic()
 }
 
 #[tokio::test(start_paused = true)]
-async fn change_that_fails_several_times_in_a_row_is_taken_for_refused() {
+async fn repeated_change_failure_counts_as_refusal() {
     let bed = Bed::new();
     let pod = bed.pod("web-a");
     bed.memory.record_accepted_change("another", "web-2");
@@ -651,7 +651,7 @@ async fn change_that_fails_several_times_in_a_row_is_taken_for_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_whose_dry_run_fails_several_times_takes_no_place_from_others() {
+async fn repeated_dry_run_failure_frees_update_slot() {
     let bed = Bed::new();
     let pod = bed.pod("web-a");
     let change = "PATCH /api/v1/namespaces/n/pods/web-a";
@@ -694,7 +694,7 @@ async fn begun(bed: &Bed, pods: &[Arc<Pod>], plans: fn(&Arc<Pod>) -> [SetPlan; 2
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_late_refusal_one_pod_at_a_time_goes_off_traffic() {
+async fn after_late_refusal_pods_update_one_by_one() {
     let bed = Bed::new();
     let pods: Vec<_> = (0..5).map(|n| bed.pod(&format!("web-{n}"))).collect();
     bed.api
@@ -706,7 +706,7 @@ async fn after_a_late_refusal_one_pod_at_a_time_goes_off_traffic() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_late_refusal_of_deletions_one_pod_at_a_time_goes_off_traffic() {
+async fn after_late_deletion_refusal_pods_go_one_by_one() {
     let bed = Bed::new();
     let pods: Vec<_> = (0..5).map(|n| bed.pod(&format!("web-{n}"))).collect();
     bed.api
@@ -760,12 +760,12 @@ async fn dry_run_that_the_rules_hold_is_no_refusal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dry_run_that_an_overloaded_api_server_turns_away_tells_nothing() {
+async fn dry_run_answered_429_by_api_server_is_inconclusive() {
     assert!(refused_after_429("Too many requests, please try again later.").await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_whose_update_can_not_begin_although_its_dry_run_passes_keeps_no_place() {
+async fn update_that_can_not_begin_frees_its_slot() {
     let bed = Bed::new();
     let pod = bed.pod("web-0");
     let mut begin = update(&pod)[0].clone();
@@ -785,7 +785,7 @@ async fn pod_whose_update_can_not_begin_although_its_dry_run_passes_keeps_no_pla
 }
 
 #[tokio::test]
-async fn a_pool_that_is_refused_keeps_back_what_depends_on_it() {
+async fn refused_pool_write_blocks_dependent_writes() {
     let bed = Bed::new();
     bed.api
         .refuse(refusal("POST /apis/apps.kusionstack.io", 500));
@@ -804,7 +804,7 @@ async fn a_pool_that_is_refused_keeps_back_what_depends_on_it() {
 }
 
 #[tokio::test]
-async fn the_pool_is_written_on_condition_of_what_the_plan_saw() {
+async fn pool_write_requires_planned_resource_version() {
     let bed = Bed::new();
     bed.api.put(
         POOL,
@@ -862,7 +862,7 @@ async fn a_write_that_admission_holds_is_no_failure_and_waits() {
 }
 
 #[tokio::test]
-async fn a_pod_that_has_moved_on_is_no_failure() {
+async fn pod_conflict_is_no_failure() {
     let bed = Bed::new();
     let seen = bed.pod("web-a");
     bed.pod("web-a");
@@ -916,7 +916,7 @@ async fn a_revision_of_other_data_raises_the_collision_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_planned_from_a_cache_older_than_the_own_write() {
+async fn nothing_is_planned_before_cache_shows_own_write() {
     let bed = Bed::new();
     let index = &bed.context.index;
     let set = bed.observed().set;
@@ -942,7 +942,7 @@ async fn nothing_is_planned_from_a_cache_older_than_the_own_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_to_include_that_the_cache_has_yet_to_show_is_waited_for() {
+async fn plan_waits_for_uncached_pod_to_include() {
     let bed = Bed::new();
     let index = &bed.context.index;
     index.replace_pods(Vec::new(), 1);
@@ -971,7 +971,7 @@ async fn pod_to_include_that_the_cache_has_yet_to_show_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_leader_plans_nothing_before_the_cache_has_what_the_former_one_wrote() {
+async fn new_leader_waits_for_cache_to_show_former_leaders_writes() {
     let bed = Bed::new();
     let index = &bed.context.index;
     index.replace_pods(Vec::new(), 1);
@@ -992,7 +992,7 @@ async fn new_leader_plans_nothing_before_the_cache_has_what_the_former_one_wrote
 }
 
 #[tokio::test(start_paused = true)]
-async fn process_that_stood_still_and_leads_no_more_writes_nothing() {
+async fn former_leader_writes_nothing() {
     let mut bed = Bed::new();
     let pod = bed.pod("web-0");
     Arc::get_mut(&mut bed.context).unwrap().tenure = Tenure::default();
@@ -1005,7 +1005,7 @@ async fn process_that_stood_still_and_leads_no_more_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_whose_dry_run_took_long_goes_off_traffic_by_a_newer_plan() {
+async fn pod_with_slow_dry_run_waits_for_newer_plan() {
     let bed = Bed::new();
     let pod = bed.pod("web-0");
     bed.api.0.lock().trial = Duration::from_secs(2);
@@ -1033,7 +1033,7 @@ fn begun_and_tried(bed: &Bed, name: &str) -> (usize, usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_dry_run_that_has_passed_is_of_its_revision() {
+async fn passed_slow_dry_run_counts_for_its_revision_only() {
     let bed = Bed::new();
     let pod = bed.pod("web-0");
     bed.api.0.lock().trial = Duration::from_secs(2);
@@ -1048,7 +1048,7 @@ async fn slow_dry_run_that_has_passed_is_of_its_revision() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_refusals_are_tried_less_and_less_where_dry_runs_are_slow() {
+async fn late_refusal_backoff_grows_with_slow_dry_runs() {
     let bed = Bed::new();
     bed.pod("web-0");
     let pod = || -> Arc<Pod> {
@@ -1072,7 +1072,7 @@ async fn late_refusals_are_tried_less_and_less_where_dry_runs_are_slow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_goes_off_traffic_by_an_old_plan() {
+async fn old_plan_takes_no_pod_off_traffic() {
     let bed = Bed::new();
     let pod = bed.pod("web-0");
     let mut plan = recreation(&pod)[0].clone();
@@ -1120,7 +1120,7 @@ fn claim() -> Arc<Pvc> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claim_that_an_unseen_pod_mounts_is_not_deleted() {
+async fn pvc_mounted_by_uncached_pod_is_not_deleted() {
     let bed = Bed::new();
     put_pod(&bed, "debug", mounting("data"));
     let plan = || SetPlan {
@@ -1151,7 +1151,7 @@ async fn claim_that_an_unseen_pod_mounts_is_not_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claim_that_a_new_pod_mounts_gets_a_version_that_no_earlier_deletion_names() {
+async fn mounted_pvc_gets_version_unknown_to_earlier_deletions() {
     let bed = Bed::new();
     let path = "/api/v1/namespaces/n/persistentvolumeclaims/data";
     let mut stored = claim_of(0);
@@ -1210,7 +1210,7 @@ async fn claim_that_a_new_pod_mounts_gets_a_version_that_no_earlier_deletion_nam
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletion_of_claims_is_told_and_a_refused_one_is_not() {
+async fn pvc_deletion_is_announced_unless_refused() {
     let bed = Bed::new();
     let named = |name: &str| {
         let claim = Pvc {
@@ -1259,7 +1259,7 @@ async fn deletion_of_claims_is_told_and_a_refused_one_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_written_is_told_by_a_process_that_leads_no_more() {
+async fn former_leader_announces_its_writes() {
     let mut bed = Bed::new();
     let tenure = Tenure::default();
     tenure.renew(Instant::now(), Duration::from_secs(1));
@@ -1283,7 +1283,7 @@ async fn what_was_written_is_told_by_a_process_that_leads_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn event_that_the_api_server_does_not_take_for_a_moment_is_written_again() {
+async fn refused_event_is_written_again() {
     for (code, written) in [(500, true), (429, true), (403, false)] {
         let bed = Bed::new();
         bed.api
@@ -1298,7 +1298,7 @@ async fn event_that_the_api_server_does_not_take_for_a_moment_is_written_again()
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_that_one_namespace_does_not_take_hold_up_no_other() {
+async fn events_refused_in_one_namespace_block_no_other() {
     let bed = Bed::new();
     let refused = "POST /api/v1/namespaces/full/events";
     bed.api.refuse(refusal(refused, 429));
@@ -1321,7 +1321,7 @@ async fn events_that_one_namespace_does_not_take_hold_up_no_other() {
 }
 
 #[tokio::test]
-async fn pod_is_not_made_on_a_claim_that_an_unseen_pod_mounts() {
+async fn pod_is_not_created_on_pvc_of_uncached_pod() {
     let bed = Bed::new();
     put_pod(&bed, "debug", mounting("data"));
     let mut plan = creates(0..2);
@@ -1345,7 +1345,7 @@ async fn pod_is_not_made_on_a_claim_that_an_unseen_pod_mounts() {
 }
 
 #[tokio::test]
-async fn nothing_is_adopted_for_a_set_that_is_being_deleted() {
+async fn deleted_set_adopts_nothing() {
     let bed = Bed::new();
     let plan = || {
         let patch = PodPatch {
@@ -1367,7 +1367,7 @@ async fn nothing_is_adopted_for_a_set_that_is_being_deleted() {
 }
 
 #[tokio::test]
-async fn set_without_a_pool_waits_for_the_cache_to_show_its_orphans() {
+async fn set_without_pool_waits_for_cached_orphans() {
     let bed = Bed::new();
     selecting(&bed, json!({}));
     bed.learn::<SetObject>(SET);
@@ -1389,7 +1389,7 @@ async fn set_without_a_pool_waits_for_the_cache_to_show_its_orphans() {
 }
 
 #[tokio::test]
-async fn pod_without_its_control_label_gets_it_back_instead_of_a_second_one() {
+async fn missing_control_label_is_restored_instead_of_second_pod() {
     let bed = Bed::new();
     let mut lost = pod_of(0, "set");
     lost["metadata"]["name"] = json!("web-a");
@@ -1424,7 +1424,7 @@ async fn apply_often(bed: &Bed, times: usize, plan: impl Fn() -> SetPlan) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_alone_is_not_looked_at_again_and_again() {
+async fn backed_off_write_causes_no_reconcile_loop() {
     let claim = || creates_claim(0);
     let pool = || SetPlan {
         pool: Some(vec![ContextDetail::default()]),
@@ -1455,7 +1455,7 @@ async fn what_is_left_alone_is_not_looked_at_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn position_of_a_rollout_is_gone_by_once_it_is_stored() {
+async fn rollout_position_counts_once_stored() {
     let bed = Bed::new();
     let plan = |step: i32| SetPlan {
         status: Some(
@@ -1483,7 +1483,7 @@ async fn position_of_a_rollout_is_gone_by_once_it_is_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
+async fn pvc_changed_by_webhook_is_not_recreated() {
     for taken in [
         keys::INSTANCE_ID,
         keys::PVC_TEMPLATE_NAME,
@@ -1536,7 +1536,7 @@ async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn name_that_another_instance_has_is_left_to_it_after_a_refusal_too() {
+async fn name_of_other_instance_is_kept_after_refusal() {
     let bed = Bed::new();
     type Creation = (&'static str, fn() -> SetPlan, fn() -> Value);
     let plans: [Creation; 2] = [
@@ -1563,7 +1563,7 @@ async fn name_that_another_instance_has_is_left_to_it_after_a_refusal_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn revision_that_a_webhook_changes_is_not_made_again_and_again() {
+async fn revision_changed_by_webhook_is_not_recreated() {
     let takes: [fn(&mut Value); 2] = [
         |revision| {
             let metadata = revision["metadata"].as_object_mut();
@@ -1602,7 +1602,7 @@ async fn revision_that_a_webhook_changes_is_not_made_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn change_of_a_pod_that_a_webhook_takes_out_is_told_and_left_alone() {
+async fn pod_change_reverted_by_webhook_is_reported_and_backs_off() {
     type Change = (fn(&mut Value), fn(&mut PodPatch));
     let changes: [Change; 3] = [
         (
@@ -1653,7 +1653,7 @@ async fn change_of_a_pod_that_a_webhook_takes_out_is_told_and_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn edit_that_the_answer_to_a_status_brings_is_looked_at() {
+async fn edit_seen_in_status_response_is_reconciled() {
     let edits: [fn(&mut Value); 3] = [
         |set| set["metadata"]["generation"] = json!(9),
         |set| set["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
@@ -1676,7 +1676,7 @@ async fn edit_that_the_answer_to_a_status_brings_is_looked_at() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claim_of_a_given_name_that_is_not_managed_is_told_with_the_remedy() {
+async fn unmanaged_pvc_of_given_name_is_reported_with_remedy() {
     let bed = Bed::new();
     let path = "/api/v1/namespaces/n/persistentvolumeclaims/web-data-a";
     bed.api.put(
@@ -1700,7 +1700,7 @@ async fn claim_of_a_given_name_that_is_not_managed_is_told_with_the_remedy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_whose_labels_a_webhook_takes_is_not_made_again_and_again() {
+async fn pod_stripped_of_labels_by_webhook_is_not_recreated() {
     let takes: [fn(&mut Value); 3] = [
         |pod| {
             let labels = pod["metadata"]["labels"].as_object_mut();
@@ -1750,7 +1750,7 @@ async fn pod_whose_labels_a_webhook_takes_is_not_made_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn spoilt_pod_that_another_instance_has_got_is_left_to_it() {
+async fn altered_pod_of_other_instance_is_left_alone() {
     let bed = Bed::new();
     bed.api.0.lock().mutation = Some(|pod| {
         let labels = pod["metadata"]["labels"].as_object_mut();
@@ -1767,7 +1767,7 @@ async fn spoilt_pod_that_another_instance_has_got_is_left_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finalizer_that_a_webhook_takes_is_not_added_again_and_again() {
+async fn finalizer_removed_by_webhook_is_not_added_repeatedly() {
     let bed = Bed::new();
     bed.api.0.lock().mutation = Some(|set| {
         let metadata = set["metadata"].as_object_mut();
@@ -1784,7 +1784,7 @@ async fn finalizer_that_a_webhook_takes_is_not_added_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claim_that_is_not_changed_as_asked_is_not_written_again_and_again() {
+async fn pvc_with_reverted_change_is_not_written_repeatedly() {
     let bed = Bed::new();
     let path = "/api/v1/namespaces/n/persistentvolumeclaims/data";
     bed.api.put(path, json!({ "metadata": { "namespace": "n", "name": "data", "labels": { (keys::CONTROL): "true" } } }));
@@ -1813,7 +1813,7 @@ async fn claim_that_is_not_changed_as_asked_is_not_written_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn set_that_is_deleted_lets_go_of_a_claim_that_was_spared() {
+async fn deleted_set_releases_spared_pvc() {
     let bed = Bed::new();
     put_pod(&bed, "debug", mounting("data"));
     bed.api.put(
@@ -1841,7 +1841,7 @@ async fn set_that_is_deleted_lets_go_of_a_claim_that_was_spared() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_of_a_given_name_that_lacks_its_control_label_gets_it_back_or_is_waited_for() {
+async fn control_label_of_given_name_pod_is_restored_or_awaited() {
     for terminates in [false, true] {
         let bed = Bed::new();
         let mut there = pod_of(0, "set");
@@ -1871,7 +1871,7 @@ async fn pod_of_a_given_name_that_lacks_its_control_label_gets_it_back_or_is_wai
 }
 
 #[tokio::test(start_paused = true)]
-async fn orphans_are_not_looked_for_while_the_pool_is_left_alone() {
+async fn orphans_are_not_listed_during_pool_backoff() {
     let bed = Bed::new();
     selecting(&bed, json!({}));
     bed.learn::<SetObject>(SET);
@@ -1905,7 +1905,7 @@ fn made(bed: &Bed, ids: std::ops::Range<i64>) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_that_are_taken_hold_up_no_other_pod() {
+async fn taken_names_block_no_other_pod() {
     for (taken, rounds) in [(3, 5), (10, 10), (120, 100)] {
         let bed = Bed::new();
         for id in 0..taken {
@@ -1929,7 +1929,7 @@ async fn names_that_are_taken_hold_up_no_other_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_changes_of_many_pods_hold_up_no_other() {
+async fn many_refused_changes_block_no_other_pod() {
     let bed = Bed::new();
     let pods = |prefix: &str, n| -> Vec<Arc<Pod>> {
         (0..n)
@@ -1960,7 +1960,7 @@ async fn refused_changes_of_many_pods_hold_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn quota_that_refuses_all_is_asked_by_few_in_turn() {
+async fn exhausted_quota_is_tried_by_few_in_turn() {
     let bed = Bed::new();
     bed.api
         .refuse(refusal("POST /api/v1/namespaces/n/pods", 403));
@@ -1981,7 +1981,7 @@ async fn quota_that_refuses_all_is_asked_by_few_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn command_that_can_not_be_removed_is_told_and_left_alone() {
+async fn failed_command_removal_is_reported_and_backs_off() {
     let bed = Bed::new();
     bed.api
         .refuse(refusal("PATCH /apis/apps.kusionstack.io", 403));
@@ -2015,7 +2015,7 @@ async fn command_that_can_not_be_removed_is_told_and_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_failure_within_a_minute_is_an_event_of_its_own() {
+async fn different_failure_within_minute_gets_own_event() {
     let bed = Bed::new();
     for message in ["exceeded quota", "denied by a policy"] {
         let refused = refusal("POST /api/v1/namespaces/n/pods", 403);
@@ -2033,7 +2033,7 @@ async fn another_failure_within_a_minute_is_an_event_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_patch_comes_to_is_told_once_it_is_written() {
+async fn patch_events_are_sent_after_write() {
     let bed = Bed::new();
     let pod = bed.pod("web-a");
     let plan = |id: i64| {
@@ -2073,7 +2073,7 @@ async fn what_a_patch_comes_to_is_told_once_it_is_written() {
 
 /// What is refused is not looked at before it is tried again.
 #[tokio::test(start_paused = true)]
-async fn updates_begin_beside_a_refused_creation_where_pods_are_read_slowly() {
+async fn refused_creation_does_not_block_updates_with_slow_reads() {
     let bed = Bed::new();
     bed.api.0.lock().reading = Duration::from_secs(6);
     bed.api
@@ -2113,7 +2113,7 @@ async fn updates_begin_beside_a_refused_creation_where_pods_are_read_slowly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn update_that_is_only_tried_begins_with_another_plan() {
+async fn dry_run_only_update_begins_with_next_plan() {
     let bed = Bed::new();
     let pod = bed.pod("web-0");
     for begin in [update(&pod)[0].clone(), recreation(&pod)[0].clone()] {

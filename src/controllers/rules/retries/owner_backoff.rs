@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_that_does_not_react_is_left_alone_until_it_changes() {
+    fn unresponsive_owner_is_not_woken_until_it_changes() {
         let mut now = Instant::now();
         let mut pace = OwnerBackoff::new(SEEN, now, MOST);
         assert_eq!(woken(&mut pace, SEEN, &mut now), MOST);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_write_is_no_try() {
+    fn failed_write_does_not_count_as_try() {
         let mut now = Instant::now();
         let mut pace = OwnerBackoff::new(SEEN, now, MOST);
         refused(&mut pace, &mut now, 1_000);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_that_could_not_have_an_effect_are_given_again() {
+    fn ineffective_tries_are_reset() {
         let mut now = Instant::now();
         let mut pace = OwnerBackoff::new(SEEN, now, MOST);
         for _ in 0..MOST - 1 {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_attempt_is_the_first() {
+    fn only_first_attempt_is_marked_first() {
         let now = Instant::now();
         let mut pace = OwnerBackoff::new(SEEN, now, MOST);
         pace.decide_for_state(SEEN, now + INITIAL_DELAY);

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_of_a_covering_rule_is_news() {
+    fn edited_covering_rule_changes_owner_state() {
         let index = index();
         let before = seen(&index, &[]);
         put_rule(&index, "other", json!({ "app": "other" }), 1);

@@ -69,7 +69,7 @@ fn next(round: &Round) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn round_measures_each_budget_once_and_looks_at_each_pair_once() {
+async fn round_reads_each_budget_and_pair_once() {
     let (index, measured) = (crowd(), Cell::new(0));
     for places in [None, Some(0), Some(1), Some(50), Some(1_000)] {
         measured.set(0);
@@ -95,7 +95,7 @@ async fn longest_waiting_pods_come_first() {
 }
 
 #[tokio::test]
-async fn pod_that_goes_with_its_set_needs_no_place_and_takes_none() {
+async fn pod_deleted_with_its_set_takes_no_headroom() {
     let mut going = pod("a", "q", 1);
     going["metadata"]["ownerReferences"] = json!([{
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": "set", "controller": true,
@@ -114,7 +114,7 @@ async fn pod_that_goes_with_its_set_needs_no_place_and_takes_none() {
 }
 
 #[tokio::test]
-async fn pod_that_another_rule_keeps_waiting_holds_nobody_up() {
+async fn pod_blocked_by_other_rule_blocks_nobody() {
     let rules = || vec![rule("wide", &["q", "r"]), rule("closed", &["q"])];
     let pods = || vec![pod("a", "q", 1), pod("b", "r", 2), pod("c", "r", 3)];
     let measure = |_: &State, entry: &Entry| match &*entry.snapshot.rules.name {
@@ -149,7 +149,7 @@ async fn pod_whose_claim_was_lost_needs_no_room() {
 }
 
 #[tokio::test]
-async fn pod_that_is_down_for_a_moment_goes_unless_the_budget_is_overdrawn() {
+async fn briefly_down_pod_passes_unless_budget_is_overdrawn() {
     let up = pod("a", "q", 1);
     let mut down = up.clone();
     down["status"]["conditions"][0]["status"] = json!("False");
@@ -164,7 +164,7 @@ async fn pod_that_is_down_for_a_moment_goes_unless_the_budget_is_overdrawn() {
 }
 
 #[tokio::test]
-async fn broken_pod_that_waits_needs_no_place_but_a_rule_with_room() {
+async fn broken_pod_takes_no_headroom_but_needs_some() {
     let mut broken = pod("b", "q", 2);
     broken["status"]["conditions"][0]["status"] = json!("False");
     broken["status"]["phase"] = json!("Pending");

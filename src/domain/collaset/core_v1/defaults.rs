@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_the_default_stays() {
+    fn non_default_value_stays() {
         for spec in [
             json!({ "restartPolicy": "Never" }),
             json!({ "serviceAccount": "a" }),

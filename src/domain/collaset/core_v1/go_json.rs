@@ -128,7 +128,7 @@ mod tests {
 
     /// Each line is a value and what `encoding/json` made of it in a program with k8s.io/api v0.22.6.
     #[test]
-    fn it_is_what_go_writes() {
+    fn go_json_equals_output_of_go() {
         for line in include_str!("golden-1.22.jsonl").lines() {
             let line: Value = serde_json::from_str(line).unwrap();
             let kind = if line["kind"] == "pvc" {

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_its_type_or_not_known_stays() {
+    fn mistyped_or_unknown_value_stays() {
         for kept in [
             json!({ "hostNetwork": "false" }),
             json!({ "newer": { "empty": [] } }),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_newer_goes_only_where_it_is_missing() {
+    fn newer_field_is_dropped_only_if_stored_lacks_it() {
         let ours = json!({ "spec": {
             "hostUsers": false,
             "initContainers": [{ "name": "a", "restartPolicy": "Always" }, { "name": "b", "restartPolicy": "Always" }],

@@ -123,7 +123,7 @@ mod tests {
 
     /// The hashes of these come from a program with k8s.io/api v0.22.6.
     #[test]
-    fn the_hash_is_kuperators() {
+    fn hash_equals_kuperators_hash() {
         let golden = include_str!("../core_v1/golden-1.22.jsonl");
         let lines: Vec<Value> = golden
             .lines()
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_hashed_again() {
+    fn known_template_is_not_hashed_again() {
         let template = |size| json!({ "metadata": { "name": "d" }, "spec": { "resources": { "requests": { "storage": size } } } });
         let (small, large) = (template("1Gi"), template("2Gi"));
         let known = TemplateHashes::from_templates([&small, &small]);

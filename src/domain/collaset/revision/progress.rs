@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_that_is_taken_back_before_the_kubelet_got_to_it_is_over_once_it_has_seen_that() {
+    fn change_withdrawn_before_kubelet_acts_ends_once_observed() {
         let ran: Pod = serde_json::from_value(json!({
             "metadata": { "generation": 1 },
             "spec": { "containers": [{ "name": "app", "image": "a:1" }] },
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_has_not_got_to_outlasts_a_change_of_metadata() {
+    fn pending_kubelet_work_survives_metadata_change() {
         let metadata = InPlaceChange::Yes {
             labels: Default::default(),
             annotations: Default::default(),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_image_is_done_when_the_container_runs_anew() {
+    fn image_change_is_done_when_container_restarts() {
         let mut before = pod("", "sha-1", "run-1");
         before.spec.containers[0].image = "a:1".into();
         let last = last_pod_status(&before, &of_image());
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_admission_rewrites_is_waited_for_like_any_other() {
+    fn image_rewritten_by_admission_is_awaited() {
         let rewritten = |image: &str, run: &str, generation: i64| -> Pod {
             let last = r#"{"containerStates":{"app":{"latestImage":"a:2","lastImageID":"sha-1","lastContainerID":"run-1","lastImage":"a@1"}}}"#;
             let mut pod = pod(last, if run == "run-1" { "sha-1" } else { "sha-2" }, run);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_is_done_once_the_kubelet_has_seen_it_and_it_is_in_force() {
+    fn resize_is_done_once_observed_and_in_force() {
         let status = |generation: i64, cpu: &str| {
             json!({
                 "observedGeneration": generation,
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn an_infeasible_resize_is_refused_once_the_kubelet_has_seen_the_last_one() {
+    fn infeasible_resize_is_refused_once_kubelet_observed_it() {
         let said = |reason: &str, generation: i64, observed: i64| {
             let condition = json!({ "type": RESIZE_PENDING, "status": "True", "reason": reason, "observedGeneration": generation });
             resized(json!({ "observedGeneration": observed, "conditions": [condition] }))

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn rollout_goes_on_to_the_revision_that_most_pods_are_of() {
+    fn rollout_targets_revision_of_most_pods() {
         assert_eq!(stable("new", &[(1, "former", 1), (2, "new", 2)]), "former");
         let applied_again = [(1, "former", 1), (2, "older", 2)];
         assert_eq!(stable("older", &applied_again), "former");

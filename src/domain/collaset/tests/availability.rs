@@ -43,7 +43,7 @@ fn until_some_are_off(world: &mut World) {
 }
 
 #[test]
-fn no_pod_is_taken_off_traffic_to_be_deleted_while_the_pool_can_not_be_written() {
+fn unwritable_pool_takes_no_pod_off_traffic_for_deletion() {
     for image in ["app:1", "app:3"] {
         for late in [false, true] {
             let mut world = second_image(3, recreate());
@@ -82,7 +82,7 @@ fn pods_whose_deletion_is_refused_serve() {
 }
 
 #[test]
-fn pods_come_back_when_no_other_can_be_made_in_their_place() {
+fn pods_return_when_replacements_cannot_be_created() {
     let mut world = second_image(5, recreate());
     world.image("app:1");
     until_some_are_off(&mut world);
@@ -99,7 +99,7 @@ fn pods_come_back_when_no_other_can_be_made_in_their_place() {
 }
 
 #[test]
-fn pods_come_back_whose_resize_is_found_invalid_late_while_no_other_can_be_made() {
+fn pods_return_when_late_invalid_resize_meets_refused_creation() {
     let mut world = World::on_plane(3, resources("1"));
     world.settle();
     world.edit(resources("2"));
@@ -138,7 +138,7 @@ fn pods_come_back_whose_change_fails_again_and_again() {
 }
 
 #[test]
-fn paused_set_keeps_both_halves_of_the_pairs_that_its_update_has_opened() {
+fn paused_set_keeps_both_halves_of_update_pairs() {
     for steps in 1..8 {
         let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
         let mut world = World::on_plane(3, replace);
@@ -225,7 +225,7 @@ fn new_halves_that_serve_stay_while_their_origins_are_down() {
 }
 
 #[test]
-fn pair_that_was_called_off_and_whose_origin_never_serves_holds_up_no_rollout() {
+fn cancelled_pair_with_failing_origin_blocks_no_rollout() {
     for act in ["back", "abort"] {
         let surge = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
         let mut world = World::on_plane(3, json!({ "updateStrategy": surge }));

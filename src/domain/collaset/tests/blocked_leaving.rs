@@ -20,7 +20,7 @@ fn exclude(world: &mut World, pod: &Pod) {
 }
 
 #[test]
-fn pod_that_a_user_deletes_in_the_middle_of_its_update_and_that_stays_holds_up_no_other() {
+fn user_deletion_during_update_blocks_no_other_pod() {
     let strategy = json!({ "podUpgradePolicy": "Recreate", "operationDelaySeconds": 60 });
     let mut world = World::on_plane(3, json!({ "updateStrategy": strategy }));
     world.settle();
@@ -49,7 +49,7 @@ fn pod_that_a_user_deletes_in_the_middle_of_its_update_and_that_stays_holds_up_n
 }
 
 #[test]
-fn pod_that_can_not_leave_takes_no_place_of_a_partition() {
+fn pod_that_cannot_leave_uses_no_partition_slot() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
     world.troubles.refused.insert(WriteKind::ClaimChange);
@@ -65,7 +65,7 @@ fn pod_that_can_not_leave_takes_no_place_of_a_partition() {
 }
 
 #[test]
-fn pod_that_can_not_leave_is_not_made_again_for_a_resize_that_its_node_never_makes() {
+fn pod_that_cannot_leave_is_not_recreated_for_impossible_resize() {
     let resources = |cpu: &str| {
         json!({ "template": { "spec": { "containers": [{
             "name": "app", "image": "app:1", "resources": { "requests": { "cpu": cpu } },
@@ -125,14 +125,14 @@ fn ends_beside_one_that_goes(list: &str, hold: impl FnOnce(&mut World, &Pod)) {
 }
 
 #[test]
-fn lost_pool_knows_an_instance_that_ends_while_another_can_not_leave() {
+fn lost_pool_recovers_ended_instance_while_another_cannot_leave() {
     ends_beside_one_that_goes("podToExclude", |world, first| {
         world.troubles.stubborn.extend(first.spec.pvcs.clone());
     });
 }
 
 #[test]
-fn lost_pool_knows_an_instance_that_ends_while_another_is_held_as_it_is_scaled_in() {
+fn lost_pool_recovers_ended_instance_while_scale_in_is_held() {
     ends_beside_one_that_goes("podToDelete", |world, first| {
         world.troubles.held.insert(first.metadata.uid.clone());
     });
@@ -153,7 +153,7 @@ fn failed_to_go_and_to_leave() -> (World, Pod) {
 }
 
 #[test]
-fn failed_pod_that_is_to_be_deleted_and_excluded_is_told_with_the_reason() {
+fn failed_pod_to_delete_and_exclude_is_reported_with_reason() {
     let (mut world, pod) = failed_to_go_and_to_leave();
     let told = condition(&world, "Ready").2;
     let why = format!(
@@ -168,7 +168,7 @@ fn failed_pod_that_is_to_be_deleted_and_excluded_is_told_with_the_reason() {
 }
 
 #[test]
-fn pod_that_the_set_told_to_go_and_that_fails_leaves_with_its_claim_once_it_is_to_be_excluded() {
+fn failed_deleted_pod_leaves_with_its_pvc_when_excluded() {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
     let pod = member(&world, 0);
@@ -203,7 +203,7 @@ fn pod_to_include_takes_the_instance_id_of_no_orphan() {
 }
 
 #[test]
-fn named_pod_is_scaled_in_once_though_the_pool_can_not_be_written() {
+fn named_pod_is_scaled_in_once_despite_unwritable_pool() {
     let spec = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = World::on_plane(3, spec);
     world.settle();
@@ -262,7 +262,7 @@ fn canary_that_can_not_leave_keeps_its_place() {
 }
 
 #[test]
-fn pod_that_can_not_be_deleted_takes_no_place_of_a_partition() {
+fn undeletable_pod_uses_no_partition_slot() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
     let pod = member(&world, 0);
@@ -280,7 +280,7 @@ fn pod_that_can_not_be_deleted_takes_no_place_of_a_partition() {
 }
 
 #[test]
-fn lost_pool_knows_an_instance_that_ends_while_a_failed_pod_can_not_leave() {
+fn lost_pool_recovers_ended_instance_while_failed_pod_cannot_leave() {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
     let (first, last) = (member(&world, 0), member(&world, 1));
@@ -316,7 +316,7 @@ fn without_the_second() -> (World, Pod) {
 }
 
 #[test]
-fn lost_pool_knows_an_instance_whose_pod_has_gone_by_its_claim() {
+fn lost_pool_recovers_instance_of_gone_pod_by_pvc() {
     for is_emptied in [false, true] {
         let (mut world, second) = without_the_second();
         match is_emptied {
@@ -333,7 +333,7 @@ fn lost_pool_knows_an_instance_whose_pod_has_gone_by_its_claim() {
 }
 
 #[test]
-fn lost_pool_takes_the_oldest_claims_for_those_of_an_instance_that_is_missing() {
+fn lost_pool_prefers_oldest_pvcs_for_missing_instance() {
     let (mut world, second) = without_the_second();
     world.advance_time(100);
     world.edit(json!({ "replicas": 4 }));
@@ -350,7 +350,7 @@ fn lost_pool_takes_the_oldest_claims_for_those_of_an_instance_that_is_missing() 
 }
 
 #[test]
-fn emptied_pool_knows_the_instance_of_a_pod_that_is_terminating() {
+fn emptied_pool_recovers_instance_of_terminating_pod() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
     let first = member(&world, 0).metadata.name;
@@ -392,7 +392,7 @@ fn half_included() -> (World, String, String) {
 }
 
 #[test]
-fn claim_is_given_back_once_its_pod_is_not_to_be_included_any_more() {
+fn pvc_is_returned_when_inclusion_is_withdrawn() {
     for replicas in [1, 2] {
         let (mut world, name, claim) = half_included();
         let lists = json!({ "podToInclude": [] });
@@ -432,7 +432,7 @@ fn refused_exclusion_uses_no_place_of_max_unavailable_up() {
 }
 
 #[test]
-fn pod_that_fails_half_way_out_has_its_claim_for_the_next_one_once_more_are_wanted() {
+fn pvc_of_pod_failing_during_leave_serves_next_pod() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
     let pod = member(&world, 0);
@@ -451,7 +451,7 @@ fn pod_that_fails_half_way_out_has_its_claim_for_the_next_one_once_more_are_want
 }
 
 #[test]
-fn failed_pod_is_made_again_by_a_set_that_is_made_again() {
+fn failed_pod_is_recreated_by_recreated_set() {
     let sequence = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     for naming in [json!({}), sequence] {
         let mut spec = one_claim();
@@ -471,7 +471,7 @@ fn failed_pod_is_made_again_by_a_set_that_is_made_again() {
 }
 
 #[test]
-fn pod_that_can_not_leave_is_not_told_as_one_to_go() {
+fn pod_that_cannot_leave_is_not_reported_as_leaving() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
     world.troubles.refused.insert(WriteKind::ClaimChange);
@@ -487,7 +487,7 @@ fn pod_that_can_not_leave_is_not_told_as_one_to_go() {
 }
 
 #[test]
-fn pair_that_is_called_off_as_the_pool_is_lost_is_parted_in_order() {
+fn cancelled_pair_is_dissolved_in_order_after_pool_loss() {
     let mut spec = one_claim();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
     let mut world = World::on_plane(1, spec);
@@ -512,7 +512,7 @@ fn pair_that_is_called_off_as_the_pool_is_lost_is_parted_in_order() {
 }
 
 #[test]
-fn pod_to_replace_in_the_middle_of_its_update_serves_though_the_pool_can_not_be_written() {
+fn pod_to_replace_serves_during_update_despite_unwritable_pool() {
     let mut world = World::on_plane(1, json!({}));
     world.settle();
     world.troubles.refused.insert(WriteKind::Pool);
@@ -553,14 +553,14 @@ fn ends_half_included(is_deleted: bool) {
 }
 
 #[test]
-fn claim_of_a_pod_that_ends_half_included_stays_with_its_instance() {
+fn pvc_of_half_included_ending_pod_stays_with_instance() {
     for is_deleted in [false, true] {
         ends_half_included(is_deleted);
     }
 }
 
 #[test]
-fn claim_that_has_left_does_not_come_back_to_go_with_a_scale_in() {
+fn released_pvc_does_not_return_for_scale_in() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
     let guest = member(&world, 2);
@@ -582,7 +582,7 @@ fn claim_that_has_left_does_not_come_back_to_go_with_a_scale_in() {
 }
 
 #[test]
-fn failed_orphan_is_cleaned_away_beside_the_one_that_was_made_in_its_place() {
+fn failed_orphan_is_removed_beside_its_replacement() {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
     let failed = member(&world, 1);
@@ -606,7 +606,7 @@ fn failed_orphan_is_cleaned_away_beside_the_one_that_was_made_in_its_place() {
 }
 
 #[test]
-fn lost_pool_takes_no_new_half_for_an_instance_whose_pod_has_gone() {
+fn lost_pool_does_not_take_new_half_for_instance() {
     let mut spec = one_claim();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
     let mut world = World::on_plane(3, spec);
@@ -631,7 +631,7 @@ fn lost_pool_takes_no_new_half_for_an_instance_whose_pod_has_gone() {
 }
 
 #[test]
-fn failed_canary_that_leaves_has_no_other_pod_updated_in_its_place() {
+fn failed_canary_that_leaves_triggers_no_other_update() {
     let (mut world, pod) = canary(2);
     let is_other = |other: &&Pod| other.metadata.uid != pod.metadata.uid;
     let other = world.pods.values().find(is_other).unwrap().clone();
@@ -649,7 +649,7 @@ fn failed_canary_that_leaves_has_no_other_pod_updated_in_its_place() {
 }
 
 #[test]
-fn named_pod_ends_its_update_while_its_deletion_can_not_be_noted() {
+fn named_pod_finishes_update_while_deletion_cannot_be_noted() {
     let spec = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = World::on_plane(1, spec);
     world.settle();
@@ -681,7 +681,7 @@ fn beside_a_failed_one() -> (World, Pod) {
 }
 
 #[test]
-fn claims_that_leave_with_a_pod_stay_with_it_beside_a_failed_one_of_its_id() {
+fn leaving_pvcs_stay_with_pod_beside_failed_pod_of_id() {
     for (is_excluded, fails_too) in [(true, false), (false, false), (false, true)] {
         let (mut world, failed) = beside_a_failed_one();
         let mut pods = world.pods.values();
@@ -707,7 +707,7 @@ fn claims_that_leave_with_a_pod_stay_with_it_beside_a_failed_one_of_its_id() {
 }
 
 #[test]
-fn claims_that_another_pod_is_made_on_do_not_leave_with_a_failed_one() {
+fn pvcs_of_new_pod_do_not_leave_with_failed_pod() {
     let (mut world, failed) = beside_a_failed_one();
     world.relabel(&failed.metadata.name, "app", "debug");
     world.settle();
@@ -718,7 +718,7 @@ fn claims_that_another_pod_is_made_on_do_not_leave_with_a_failed_one() {
 }
 
 #[test]
-fn one_of_several_pods_that_are_replaced_and_can_t_be_deleted_stays_chosen_to_be_scaled_in() {
+fn undeletable_pod_to_replace_stays_chosen_for_scale_in() {
     let mut world = World::on_plane(4, json!({}));
     world.settle();
     let names = [0, 1, 2].map(|id| member(&world, id).metadata.name);

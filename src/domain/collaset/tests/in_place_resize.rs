@@ -40,7 +40,7 @@ fn a_pod_that_can_not_be_resized_is_made_again() {
 }
 
 #[test]
-fn pods_serve_as_they_are_while_a_quota_denies_their_resize() {
+fn pods_serve_unchanged_while_quota_denies_resize() {
     // From the beginning, or once they are off traffic.
     for late in [false, true] {
         let mut world = World::on_plane(3, resources("app:1", "1"));
@@ -67,7 +67,7 @@ fn pods_serve_as_they_are_while_a_quota_denies_their_resize() {
 }
 
 #[test]
-fn no_pod_goes_off_traffic_to_be_resized_on_a_node_that_can_not() {
+fn no_pod_goes_offline_for_resize_impossible_on_node() {
     let mut world = World::on_plane(3, resources("app:1", "1"));
     world.settle();
     world.troubles.refused.insert(WriteKind::Resize);
@@ -86,7 +86,7 @@ fn no_pod_goes_off_traffic_to_be_resized_on_a_node_that_can_not() {
 }
 
 #[test]
-fn resize_whose_image_was_refused_is_taken_back_with_its_template() {
+fn resize_with_refused_image_is_reverted_with_template() {
     let mut world = World::on_plane(2, resources("app:1", "1"));
     world.settle();
     let before = uids(&world);
@@ -119,7 +119,7 @@ fn resize_whose_image_was_refused_is_taken_back_with_its_template() {
 }
 
 #[test]
-fn pod_that_is_held_on_its_way_out_serves_although_its_resize_never_comes() {
+fn held_leaving_pod_serves_despite_impossible_resize() {
     let mut world = World::on_plane(2, resources("app:1", "1"));
     world.settle();
     let names: Vec<String> = world.pods.keys().cloned().collect();
@@ -193,7 +193,7 @@ fn half_resized(spec: Value, resizing: Resizing) -> World {
 }
 
 #[test]
-fn pod_that_is_resized_by_hand_in_part_gets_the_rest_from_its_template() {
+fn partly_resized_pod_gets_remainder_from_template() {
     let both = |cpu: &str, memory: &str| {
         let requests = json!({ "requests": { "cpu": cpu, "memory": memory } });
         let app = json!({ "name": "app", "image": "app:1", "resources": requests });
@@ -213,7 +213,7 @@ fn pod_that_is_resized_by_hand_in_part_gets_the_rest_from_its_template() {
 }
 
 #[test]
-fn what_the_kubelet_says_of_a_resize_counts_although_the_image_came_later() {
+fn kubelet_resize_status_counts_despite_later_image_change() {
     for restarts in [false, true] {
         let mut world = half_resized(json!({}), Resizing::Infeasible);
         let before = uids(&world);
@@ -237,7 +237,7 @@ fn what_the_kubelet_says_of_a_resize_counts_although_the_image_came_later() {
 
 /// The kubelet says so of the spec that had the resize, and no more when another image comes.
 #[test]
-fn pod_that_is_never_resized_is_made_again_whatever_image_comes_after() {
+fn never_resized_pod_is_recreated_despite_later_image() {
     let mut world = World::on_plane(2, resources("app:1", "1"));
     world.settle();
     let before = uids(&world);
@@ -295,7 +295,7 @@ fn revision_for_which_a_pod_was_resized_is_kept() {
 }
 
 #[test]
-fn resize_that_is_taken_back_is_tried_before_a_pod_goes_off_traffic() {
+fn reverted_resize_is_dry_run_before_pod_goes_offline() {
     for image in ["app:1", "app:3"] {
         let mut world = half_resized(json!({}), Resizing::Prompt);
         assert!(world.pods.values().all(Pod::is_available));
@@ -311,7 +311,7 @@ fn resize_that_is_taken_back_is_tried_before_a_pod_goes_off_traffic() {
 }
 
 #[test]
-fn set_is_not_ready_with_a_pod_whose_node_never_makes_its_resize() {
+fn set_is_not_ready_with_impossible_resize() {
     let mut world = World::on_plane(1, resources("app:1", "1"));
     world.settle();
     let name = world.pods.keys().next().unwrap().clone();
@@ -347,7 +347,7 @@ fn given(world: &mut World, path: (&str, &str), amount: &str) {
 }
 
 #[test]
-fn pods_that_no_update_has_resized_stay_when_it_is_taken_back() {
+fn reverted_resize_leaves_unresized_pods_alone() {
     let spec = |image: &str, resources: Value| {
         let app = json!({ "name": "app", "image": image, "resources": resources });
         json!({ "template": { "spec": { "containers": [app] } } })
@@ -399,7 +399,7 @@ fn infeasible(replicas: i32) -> World {
 }
 
 #[test]
-fn pod_whose_node_never_makes_its_resize_serves_until_it_can_be_made_again() {
+fn pod_with_impossible_resize_serves_until_it_can_be_recreated() {
     let mut paused = infeasible(2);
     paused.edit(json!({ "paused": true }));
     let mut refused = infeasible(2);
@@ -421,7 +421,7 @@ fn pod_whose_node_never_makes_its_resize_serves_until_it_can_be_made_again() {
 }
 
 #[test]
-fn pod_whose_resize_is_deferred_and_whose_image_is_refused_serves() {
+fn pod_with_deferred_resize_and_refused_image_serves() {
     for paused in [false, true] {
         let mut world = half_resized(json!({}), Resizing::Deferred);
         world.edit(json!({ "paused": paused }));
@@ -435,7 +435,7 @@ fn pod_whose_resize_is_deferred_and_whose_image_is_refused_serves() {
 }
 
 #[test]
-fn partition_keeps_no_pod_that_has_the_resources_of_another_revision() {
+fn partition_keeps_no_pod_with_resources_of_another_revision() {
     let partition = json!({ "rollingUpdate": { "byPartition": { "partition": 1 } } });
     let mut world = half_resized(json!({ "updateStrategy": partition }), Resizing::Prompt);
     world.troubles.refused.clear();
@@ -445,7 +445,7 @@ fn partition_keeps_no_pod_that_has_the_resources_of_another_revision() {
 }
 
 #[test]
-fn rollout_with_a_partition_begins_with_pods_that_are_resized_in_part_of_their_update() {
+fn partitioned_rollout_starts_with_partly_resized_pods() {
     let mut world = half_resized(json!({}), Resizing::Prompt);
     let resized = |world: &World| {
         let mut pods = world.pods.values();
@@ -473,7 +473,7 @@ fn rollout_with_a_partition_begins_with_pods_that_are_resized_in_part_of_their_u
 }
 
 #[test]
-fn set_is_not_ready_while_a_pod_by_label_has_resources_of_another_revision() {
+fn set_is_not_ready_while_labelled_pod_has_other_resources() {
     let mut world = half_resized(json!({}), Resizing::Prompt);
     world.edit(json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }));
     world.edit(resources("app:3", "1"));

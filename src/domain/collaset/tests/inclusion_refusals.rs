@@ -207,7 +207,7 @@ fn rollback_whose_renumbering_is_refused() {
 }
 
 #[test]
-fn new_template_refused_while_the_old_is_paused_in_a_step() {
+fn new_template_is_refused_while_old_rollout_is_paused() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
@@ -353,7 +353,7 @@ fn steps_shortened_midway() {
 }
 
 #[test]
-fn bylabel_midway_and_back() {
+fn switch_to_by_label_and_back_during_rollout() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
@@ -415,7 +415,7 @@ fn add_stranger(world: &mut World, labels: &[&str]) {
 }
 
 #[test]
-fn set_is_not_ready_while_a_pod_that_is_to_be_included_is_refused() {
+fn set_is_not_ready_while_inclusion_is_refused() {
     let mut world = settled(1, json!({}));
     add_stranger(&mut world, &[keys::CONTROL]);
     let lists = json!({ "podToInclude": ["stranger"], "podToExclude": ["web-none"] });
@@ -440,7 +440,7 @@ fn set_is_not_ready_while_a_pod_that_is_to_be_included_is_refused() {
 }
 
 #[test]
-fn pod_without_the_control_label_is_not_included_and_the_remedy_is_told() {
+fn inclusion_without_control_label_is_refused_with_remedy() {
     let mut world = settled(1, json!({}));
     add_stranger(&mut world, &["app", keys::REVISION]);
     world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
@@ -469,7 +469,7 @@ fn pod_without_the_control_label_is_not_included_and_the_remedy_is_told() {
 }
 
 #[test]
-fn all_that_keeps_a_pod_from_being_included_is_named_with_what_mends_it() {
+fn all_inclusion_obstacles_are_named_with_remedy() {
     let why = |world: &mut World| {
         world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
         world.settle();
@@ -542,7 +542,7 @@ fn all_that_keeps_a_pod_from_being_included_is_named_with_what_mends_it() {
 }
 
 #[test]
-fn set_is_not_ready_while_a_pod_that_is_to_be_excluded_is_refused() {
+fn set_is_not_ready_while_exclusion_is_refused() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = settled(2, naming);
     world.edit(json!({ "scaleStrategy": { "podToExclude": ["web-0"] } }));
@@ -557,7 +557,7 @@ fn set_is_not_ready_while_a_pod_that_is_to_be_excluded_is_refused() {
 }
 
 #[test]
-fn pod_that_is_to_be_included_is_not_scaled_in_for_that() {
+fn pod_to_include_is_not_scaled_in() {
     let mut world = settled(2, json!({}));
     let mut stranger = world.pods.values().next().unwrap().clone();
     stranger.metadata.name = "stranger".into();
@@ -593,7 +593,7 @@ fn pods_that_stay_on_older_revisions_are_told() {
 }
 
 #[test]
-fn paused_set_is_not_ready_while_a_pod_that_was_told_to_go_waits_for_it() {
+fn paused_set_is_not_ready_while_deletion_waits() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = World::on_plane(2, naming);
     world.settle();
@@ -616,7 +616,7 @@ fn told_of<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn inclusion_is_told_once_it_is_written_with_the_id_that_the_pod_gets() {
+fn inclusion_is_reported_with_id_once_written() {
     let mut world = settled(1, json!({}));
     let labels = [
         "app",

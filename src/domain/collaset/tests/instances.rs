@@ -43,7 +43,7 @@ fn fewer_and_updated(world: &mut World, strategy: &Value) {
 }
 
 #[test]
-fn pod_that_is_lost_while_an_exclusion_is_refused_is_made_again_with_its_claim() {
+fn lost_pod_is_recreated_with_pvc_while_exclusion_is_refused() {
     let mut world = World::new(4, one_claim());
     world.settle();
     let (excluded, lost) = (name(&world, 0), name(&world, 1));
@@ -57,7 +57,7 @@ fn pod_that_is_lost_while_an_exclusion_is_refused_is_made_again_with_its_claim()
 }
 
 #[test]
-fn pod_that_is_lost_while_another_is_in_both_lists_is_made_again_with_its_claim() {
+fn lost_pod_is_recreated_with_pvc_beside_contradictory_lists() {
     let mut world = World::new(4, one_claim());
     world.settle();
     let (named, lost) = (name(&world, 0), name(&world, 1));
@@ -70,7 +70,7 @@ fn pod_that_is_lost_while_another_is_in_both_lists_is_made_again_with_its_claim(
 }
 
 #[test]
-fn named_pod_is_scaled_in_and_no_other_though_its_deletion_is_refused_for_a_time() {
+fn only_named_pod_is_scaled_in_despite_refused_deletion() {
     let mut world = World::on_plane(4, recreated());
     world.settle();
     let last = &world.members()[&3].metadata;
@@ -85,7 +85,7 @@ fn named_pod_is_scaled_in_and_no_other_though_its_deletion_is_refused_for_a_time
 }
 
 #[test]
-fn named_pod_is_scaled_in_and_no_other_though_it_takes_its_time() {
+fn only_named_pod_is_scaled_in_despite_slow_deletion() {
     let mut world = World::on_plane(4, recreated());
     world.settle();
     let named = name(&world, 3);
@@ -101,7 +101,7 @@ fn named_pod_is_scaled_in_and_no_other_though_it_takes_its_time() {
 }
 
 #[test]
-fn sequence_has_no_hole_after_a_scale_in_with_a_rollout() {
+fn sequence_has_no_gap_after_scale_in_during_rollout() {
     let mut world = World::on_plane(4, sequence(recreated()));
     world.settle();
     fewer_and_updated(&mut world, &json!({ "operationDelaySeconds": 60 }));
@@ -115,7 +115,7 @@ fn sequence_has_no_hole_after_a_scale_in_with_a_rollout() {
 }
 
 #[test]
-fn sequence_has_no_hole_after_a_pod_is_lost_during_a_scale_in() {
+fn sequence_has_no_gap_after_pod_loss_during_scale_in() {
     let mut world = World::on_plane(4, sequence(one_claim()));
     world.settle();
     world.troubles.holds = true;
@@ -131,7 +131,7 @@ fn sequence_has_no_hole_after_a_pod_is_lost_during_a_scale_in() {
 }
 
 #[test]
-fn pod_that_is_lost_while_another_is_scaled_in_is_made_again() {
+fn lost_pod_is_recreated_during_scale_in_of_another() {
     let mut world = World::on_plane(4, one_claim());
     world.settle();
     world.troubles.holds = true;
@@ -172,7 +172,7 @@ fn made_again(world: &mut World) -> usize {
 }
 
 #[test]
-fn failed_pod_waits_though_a_scale_in_or_an_exclusion_takes_its_time() {
+fn failed_pod_waits_during_slow_scale_in_or_exclusion() {
     let delete =
         |name: &str, delay: u64| json!({ "podToDelete": [name], "operationDelaySeconds": delay });
     let mut settled = World::on_plane(4, one_claim());
@@ -225,7 +225,7 @@ fn failed_pod_that_is_named_is_the_one_that_goes() {
 
 /// `WALK_SEED=3100000511`: the pairs of others took the ID that the label names, and lost it again in each plan.
 #[test]
-fn label_of_a_pair_that_can_not_be_taken_off_parts_no_other_pair() {
+fn irremovable_pair_label_dissolves_no_other_pair() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
     world.edit(json!({ "replicas": 4 }));
@@ -247,7 +247,7 @@ fn label_of_a_pair_that_can_not_be_taken_off_parts_no_other_pair() {
 }
 
 #[test]
-fn failed_pod_that_is_to_be_excluded_is_not_deleted_while_its_claim_can_not_leave() {
+fn failed_pod_to_exclude_stays_while_its_pvc_cannot_leave() {
     for refused in [WriteKind::ClaimChange, WriteKind::PodPatch] {
         let mut world = World::on_plane(4, one_claim());
         world.settle();
@@ -280,7 +280,7 @@ fn ends_slowly(world: &mut World, name: &str) {
 }
 
 #[test]
-fn named_pod_is_scaled_in_and_no_other_though_it_is_about_to_end() {
+fn only_named_pod_is_scaled_in_though_it_is_ending() {
     let named = |world: &mut World, name: &str| {
         world.run_rounds(3);
         let by_name = json!({ "podToDelete": [name] });
@@ -314,7 +314,7 @@ fn named_pod_is_scaled_in_and_no_other_though_it_is_about_to_end() {
 }
 
 #[test]
-fn set_that_is_paused_while_pods_of_a_scale_in_end_does_not_make_them_again() {
+fn paused_set_does_not_recreate_pods_ended_by_scale_in() {
     for spec in [one_claim(), sequence(one_claim())] {
         let mut world = World::on_plane(4, spec);
         world.settle();
@@ -350,7 +350,7 @@ fn set_that_is_paused_while_pods_of_a_scale_in_end_does_not_make_them_again() {
 
 /// Its next Pod is of another revision, which may fare better.
 #[test]
-fn rollout_goes_on_beside_a_failed_pod_that_waits_to_be_made_again() {
+fn rollout_continues_beside_failed_pod_awaiting_recreation() {
     for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
         for mut spec in [json!({}), one_claim()] {
             spec["updateStrategy"] = json!({ "podUpgradePolicy": policy });
@@ -367,7 +367,7 @@ fn rollout_goes_on_beside_a_failed_pod_that_waits_to_be_made_again() {
 }
 
 #[test]
-fn new_pods_of_pairs_that_failed_are_named_and_wait_for_no_template_that_is_not_wanted() {
+fn failed_new_halves_are_named_and_block_no_unwanted_template() {
     let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     for good in ["app:3", "app:1"] {
         let mut world = World::on_plane(3, policy.clone());
@@ -400,7 +400,7 @@ fn new_pods_of_pairs_that_failed_are_named_and_wait_for_no_template_that_is_not_
 }
 
 #[test]
-fn named_pod_that_ends_is_not_made_again_under_a_pause() {
+fn named_pod_that_ends_is_not_recreated_while_paused() {
     for mut spec in [one_claim(), sequence(one_claim())] {
         spec["replicas"] = json!(4);
         let mut world = World::on_plane(4, spec);
@@ -420,7 +420,7 @@ fn named_pod_that_ends_is_not_made_again_under_a_pause() {
 }
 
 #[test]
-fn origin_that_is_given_the_id_of_its_new_pod_comes_to_rest() {
+fn origin_labelled_with_new_half_id_settles() {
     let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let mut world = World::on_plane(4, policy);
     world.settle();
@@ -441,7 +441,7 @@ fn origin_that_is_given_the_id_of_its_new_pod_comes_to_rest() {
 }
 
 #[test]
-fn double_whose_deletion_is_refused_is_not_kept_off_traffic_for_an_update() {
+fn undeletable_duplicate_is_not_kept_off_traffic() {
     let mut world = World::on_plane(4, json!({}));
     world.settle();
     world.troubles.refused.insert(WriteKind::PodDeletion);
@@ -506,7 +506,7 @@ pub fn stranger(world: &mut World, name: &str, id: Option<&str>) {
 }
 
 #[test]
-fn pod_to_include_whose_first_write_is_refused_enters_under_the_id_that_was_kept_for_it() {
+fn included_pod_enters_under_reserved_id_after_refused_write() {
     for sequence_of_names in [false, true] {
         let mut spec = json!({});
         if sequence_of_names {
@@ -528,7 +528,7 @@ fn pod_to_include_whose_first_write_is_refused_enters_under_the_id_that_was_kept
 }
 
 #[test]
-fn new_pod_of_a_replacement_whose_origin_does_not_end_is_one_of_the_set() {
+fn new_half_of_undying_origin_belongs_to_set() {
     let mut world = World::on_plane(
         2,
         sequence(json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } })),
@@ -552,7 +552,7 @@ fn new_pod_of_a_replacement_whose_origin_does_not_end_is_one_of_the_set() {
 }
 
 #[test]
-fn failed_pod_that_can_not_be_deleted_holds_up_no_rollout() {
+fn undeletable_failed_pod_blocks_no_rollout() {
     let mut world = World::on_plane(4, sequence(recreated()));
     world.edit(json!({ "updateStrategy": { "maxUnavailable": 2 } }));
     world.settle();
@@ -589,7 +589,7 @@ fn with_an_orphan_that_can_not_enter() -> (World, String) {
 }
 
 #[test]
-fn orphan_that_can_not_enter_holds_up_no_rollout_and_is_the_first_to_go() {
+fn orphan_that_cannot_enter_blocks_no_rollout_and_goes_first() {
     let (mut world, orphan) = with_an_orphan_that_can_not_enter();
     world.run_rounds(60);
     let of = |world: &World| -> Vec<(i64, String)> {
@@ -631,14 +631,14 @@ fn failed_half_way_out(before: usize, after: usize) -> (World, String, String) {
 }
 
 #[test]
-fn pod_that_fails_half_way_through_an_exclusion_leaves_its_claim_to_the_next_one() {
+fn pod_failing_during_exclusion_leaves_pvc_to_next_pod() {
     let (world, _, claim) = failed_half_way_out(1, 0);
     assert_eq!(world.members()[&0].spec.pvcs, [claim]);
     assert_eq!(world.claims.len(), 2);
 }
 
 #[test]
-fn claim_that_has_left_with_nobody_is_named_once_another_instance_is_there() {
+fn released_pvc_is_named_once_another_instance_exists() {
     let (world, name, claim) = failed_half_way_out(6, 3);
     assert!(!world.members().contains_key(&0));
     assert_eq!(world.claims[&claim].controller, None);
@@ -662,7 +662,7 @@ fn replaced_in_sequence() -> World {
 }
 
 #[test]
-fn origin_that_does_not_end_has_given_its_id_up_also_for_a_pool_that_is_lost() {
+fn terminating_origin_has_given_up_id_even_with_lost_pool() {
     for is_deleted in [false, true] {
         given_up_for_a_lost_pool(is_deleted);
     }
@@ -694,7 +694,7 @@ fn given_up_for_a_lost_pool(is_deleted: bool) {
 }
 
 #[test]
-fn origin_that_ends_before_its_new_pod_is_made_keeps_its_instance_and_its_claim() {
+fn origin_ending_before_new_half_keeps_instance_and_pvc() {
     let is_lost = Kubelet {
         is_lost: true,
         ..Kubelet::default()
@@ -722,7 +722,7 @@ fn origin_that_ends_before_its_new_pod_is_made_keeps_its_instance_and_its_claim(
 }
 
 #[test]
-fn origin_that_fails_and_is_to_be_excluded_leaves_with_its_claim() {
+fn failed_origin_to_exclude_leaves_with_its_pvc() {
     let mut spec = one_claim();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
     let mut world = World::on_plane(2, spec);
@@ -741,7 +741,7 @@ fn origin_that_fails_and_is_to_be_excluded_leaves_with_its_claim() {
 }
 
 #[test]
-fn pod_that_can_not_leave_is_not_made_again_by_a_rollout() {
+fn pod_that_cannot_leave_is_not_recreated_by_rollout() {
     let mut spec = one_claim();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
     let mut world = World::on_plane(3, spec);
@@ -773,7 +773,7 @@ fn two_pods_to_include_of_one_instance_id_both_enter() {
 }
 
 #[test]
-fn one_is_told_as_missing_while_another_can_not_leave() {
+fn missing_pod_is_reported_while_another_cannot_leave() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
     let excluded = world.members()[&0].clone();
@@ -787,7 +787,7 @@ fn one_is_told_as_missing_while_another_can_not_leave() {
 }
 
 #[test]
-fn claim_that_has_left_comes_back_once_its_instance_is_wanted_again() {
+fn released_pvc_returns_when_its_instance_is_wanted() {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
     let excluded = world.members()[&0].clone();
@@ -835,7 +835,7 @@ fn instance_whose_claim_another_pod_mounts_holds_up_no_rollout() {
 }
 
 #[test]
-fn claim_that_a_pod_outside_mounts_serves_no_set_that_is_made_again() {
+fn pvc_mounted_outside_is_not_used_by_recreated_set() {
     let mut spec = one_claim();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
     let mut world = World::on_plane(3, spec);

@@ -73,7 +73,7 @@ fn pod_that_hangs_and_is_left_out_is_named() {
 }
 
 #[test]
-fn pod_that_is_scaled_in_is_not_named_as_left_out() {
+fn scaled_in_pod_is_not_named_as_left_out() {
     let (mut world, _) = hanging("InPlaceIfPossible", true);
     world.troubles.holds = true;
     world.edit(json!({ "replicas": 0 }));
@@ -85,7 +85,7 @@ fn pod_that_is_scaled_in_is_not_named_as_left_out() {
 
 /// Nothing that a user could set would have it updated.
 #[test]
-fn pod_is_not_named_as_left_out_while_the_new_revision_is_refused() {
+fn pod_is_not_left_out_while_new_revision_is_refused() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     world.troubles.unpullable.insert("app:1".into());
@@ -140,7 +140,7 @@ fn pair_is_counted_once_among_those_to_update() {
 }
 
 #[test]
-fn pod_that_ends_slowly_and_uses_max_unavailable_up_is_named() {
+fn slowly_ending_pod_using_max_unavailable_is_named() {
     let mut spec = one_claim();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "maxUnavailable": 1 });
     let mut world = World::on_plane(3, spec);
@@ -194,7 +194,7 @@ fn inclusion_that_is_refused_is_told_beside_a_rollout() {
 }
 
 #[test]
-fn pod_of_a_set_at_rest_that_can_not_pull_fails_no_update() {
+fn unpullable_pod_of_idle_set_fails_no_update() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     world.troubles.unpullable.insert("app:1".into());

@@ -26,7 +26,7 @@ fn under_a_partition(mut spec: Value, policy: &str) -> World {
 
 /// Another size of the claims.
 #[test]
-fn rollout_that_is_aborted_as_its_last_pod_is_ready_goes_back() {
+fn abort_when_last_pod_is_ready_rolls_back() {
     let mut spec = json!({});
     spec["updateStrategy"] = json!({ "rollingUpdate": { "steps": [{ "partition": 2 }] } });
     let mut world = World::on_plane(3, spec);
@@ -63,7 +63,7 @@ fn canary_that_a_partition_kept_goes_back_with_the_template() {
 }
 
 #[test]
-fn canary_of_another_claim_template_finds_its_data_when_it_goes_back() {
+fn canary_with_other_pvc_template_finds_data_on_rollback() {
     for is_paused in [false, true] {
         let mut world = under_a_partition(one_claim(), "Recreate");
         let claims: Vec<_> = world.claims.keys().cloned().collect();
@@ -86,7 +86,7 @@ fn canary_of_another_claim_template_finds_its_data_when_it_goes_back() {
 }
 
 #[test]
-fn canary_that_can_not_be_made_goes_back_with_the_template() {
+fn canary_that_cannot_be_created_rolls_back_with_template() {
     for partition in [2, 3] {
         let mut world = under_a_partition(one_claim(), "Recreate");
         let claims: Vec<_> = world.claims.keys().cloned().collect();
@@ -107,7 +107,7 @@ fn canary_that_can_not_be_made_goes_back_with_the_template() {
 }
 
 #[test]
-fn canary_goes_back_when_the_set_is_made_again_of_the_former_template() {
+fn canary_rolls_back_when_set_is_recreated_with_former_template() {
     for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
         let mut world = under_a_partition(one_claim(), policy);
         world.troubles.unpullable.insert("app:2".into());
@@ -146,7 +146,7 @@ fn made_again_of_the_former(goes_back: bool) -> (World, Vec<String>) {
 }
 
 #[test]
-fn canary_goes_back_though_its_way_back_had_begun_when_the_set_was_orphaned() {
+fn canary_rolls_back_after_orphaning_during_rollback() {
     let (mut world, claims) = made_again_of_the_former(true);
     world.settle();
     assert_eq!(world.images(), ["app:1"; 3]);
@@ -154,7 +154,7 @@ fn canary_goes_back_though_its_way_back_had_begun_when_the_set_was_orphaned() {
 }
 
 #[test]
-fn canary_goes_back_though_the_first_plan_of_the_set_ends_half_way() {
+fn canary_rolls_back_though_first_plan_stops_half_way() {
     for writes in 0..12 {
         let (mut world, claims) = made_again_of_the_former(false);
         world.apply_plan(plan_set(&world.observe()), writes);
@@ -165,7 +165,7 @@ fn canary_goes_back_though_the_first_plan_of_the_set_ends_half_way() {
 }
 
 #[test]
-fn rollout_that_is_over_stays_so_beside_an_included_pod_of_the_former_revision() {
+fn finished_rollout_stays_finished_beside_included_older_pod() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
     let guest = name_of(&world, 2);
@@ -194,7 +194,7 @@ fn rollout_that_is_over_stays_so_beside_an_included_pod_of_the_former_revision()
 }
 
 #[test]
-fn canary_goes_back_though_the_pod_that_was_kept_is_terminating() {
+fn canary_rolls_back_though_kept_pod_is_terminating() {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
     let by = json!({ "byPartition": { "partition": 1 } });
@@ -224,7 +224,7 @@ fn canary_goes_back_though_the_pod_that_was_kept_is_terminating() {
 }
 
 #[test]
-fn canary_by_label_that_can_not_be_made_goes_back_with_the_template() {
+fn labelled_canary_that_cannot_be_created_rolls_back() {
     let mut spec = one_claim();
     spec["updateStrategy"] =
         json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "byLabel": {} } });
@@ -242,7 +242,7 @@ fn canary_by_label_that_can_not_be_made_goes_back_with_the_template() {
 }
 
 #[test]
-fn pod_of_an_older_revision_is_kept_beside_canaries_that_go_back() {
+fn older_pod_is_kept_beside_canaries_that_roll_back() {
     let mut world = World::on_plane(4, json!({}));
     world.settle();
     let by = json!({ "byPartition": { "partition": 1 } });
@@ -263,7 +263,7 @@ fn pod_of_an_older_revision_is_kept_beside_canaries_that_go_back() {
 }
 
 #[test]
-fn set_that_is_made_again_of_a_third_template_is_aborted_to_the_first() {
+fn set_recreated_with_third_template_is_aborted_to_first() {
     let mut world = under_a_partition(one_claim(), "Recreate");
     let claims: Vec<_> = world.claims.keys().cloned().collect();
     let mut other = one_claim();
@@ -287,7 +287,7 @@ fn set_that_is_made_again_of_a_third_template_is_aborted_to_the_first() {
 }
 
 #[test]
-fn set_that_is_made_again_of_a_template_that_no_pod_is_of_keeps_to_its_partition() {
+fn set_recreated_with_unused_template_keeps_partition() {
     let mut world = under_a_partition(one_claim(), "Recreate");
     world.image("app:2");
     world.edit(
@@ -306,7 +306,7 @@ fn set_that_is_made_again_of_a_template_that_no_pod_is_of_keeps_to_its_partition
 }
 
 #[test]
-fn set_is_scaled_out_while_a_failed_pod_can_not_leave() {
+fn scale_out_works_while_failed_pod_cannot_leave() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
     let leaver = world.members()[&0].clone();
@@ -350,7 +350,7 @@ fn half_of_another_set() -> World {
 }
 
 #[test]
-fn claim_of_another_set_is_given_back_once_its_pod_is_not_to_be_included_any_more() {
+fn pvc_returns_to_other_set_when_inclusion_is_withdrawn() {
     for replicas in [1, 2] {
         let mut world = half_of_another_set();
         let lists = json!({ "podToInclude": [] });
@@ -366,7 +366,7 @@ fn claim_of_another_set_is_given_back_once_its_pod_is_not_to_be_included_any_mor
 }
 
 #[test]
-fn claim_of_a_half_included_pod_serves_no_set_that_is_made_again() {
+fn pvc_of_half_included_pod_is_unused_by_recreated_set() {
     for orphans in [false, true] {
         let mut world = World::on_plane(2, one_claim());
         world.settle();
@@ -394,7 +394,7 @@ fn claim_of_a_half_included_pod_serves_no_set_that_is_made_again() {
 }
 
 #[test]
-fn instance_whose_name_a_pod_outside_has_holds_up_no_rollout() {
+fn instance_name_held_outside_blocks_no_rollout() {
     let mut spec = one_claim();
     spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
@@ -408,7 +408,7 @@ fn instance_whose_name_a_pod_outside_has_holds_up_no_rollout() {
 }
 
 #[test]
-fn pod_whose_name_persists_comes_back_with_its_data_once_its_labels_do() {
+fn pod_with_persistent_name_returns_with_data_and_labels() {
     let mut spec = one_claim();
     spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     let mut world = World::on_plane(2, spec);
@@ -429,7 +429,7 @@ fn pod_whose_name_persists_comes_back_with_its_data_once_its_labels_do() {
 }
 
 #[test]
-fn set_that_is_made_again_amid_a_canary_keeps_what_its_partition_keeps() {
+fn set_recreated_during_canary_keeps_its_partition() {
     for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
         let mut world = under_a_partition(one_claim(), policy);
         world.image("app:2");
@@ -444,7 +444,7 @@ fn set_that_is_made_again_amid_a_canary_keeps_what_its_partition_keeps() {
 }
 
 #[test]
-fn included_pod_of_an_older_revision_is_kept_by_a_partition_at_rest() {
+fn included_older_pod_is_kept_by_idle_partition() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
     let pod = world.members()[&2].clone();
@@ -468,7 +468,7 @@ fn included_pod_of_an_older_revision_is_kept_by_a_partition_at_rest() {
 }
 
 #[test]
-fn no_claim_of_somebody_else_is_adopted_beside_one_that_an_instance_has() {
+fn foreign_pvc_is_not_adopted_beside_existing_one() {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
     let own = world.members()[&1].spec.pvcs.clone();
@@ -484,7 +484,7 @@ fn no_claim_of_somebody_else_is_adopted_beside_one_that_an_instance_has() {
 }
 
 #[test]
-fn pod_whose_labels_come_back_after_a_scale_in_stays_outside_with_its_data() {
+fn relabelled_pod_stays_outside_with_data_after_scale_in() {
     for suffix in ["Random", "PersistentSequence"] {
         let mut spec = one_claim();
         spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": suffix });
@@ -508,7 +508,7 @@ fn pod_whose_labels_come_back_after_a_scale_in_stays_outside_with_its_data() {
 }
 
 #[test]
-fn no_claims_are_made_for_a_name_that_a_failed_pod_outside_has() {
+fn no_pvcs_are_created_for_name_of_failed_outside_pod() {
     let mut spec = one_claim();
     spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     let mut world = World::on_plane(2, spec);
@@ -529,7 +529,7 @@ fn no_claims_are_made_for_a_name_that_a_failed_pod_outside_has() {
 }
 
 #[test]
-fn instance_that_a_partition_keeps_at_rest_is_made_again_of_its_revision() {
+fn partitioned_instance_is_recreated_with_its_own_revision() {
     let mut world = under_a_partition(one_claim(), "Recreate");
     world.image("app:2");
     world.settle();
@@ -569,7 +569,7 @@ fn pod_whose_claim_can_not_leave_with_it_serves() {
 }
 
 #[test]
-fn former_claim_of_a_canary_outlasts_a_set_that_is_made_again() {
+fn former_pvc_of_canary_survives_recreation_of_set() {
     for replicas in [3, 0] {
         let mut world = under_a_partition(one_claim(), "Recreate");
         world.edit(grown());
@@ -595,7 +595,7 @@ fn former_claim_of_a_canary_outlasts_a_set_that_is_made_again() {
 }
 
 #[test]
-fn pod_that_matches_again_and_that_no_instance_is_missing_for_is_told() {
+fn reselected_pod_without_missing_instance_is_reported() {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
     let name = name_of(&world, 1);

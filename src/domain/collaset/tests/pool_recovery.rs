@@ -224,7 +224,7 @@ fn pod_that_was_scaled_in_by_name_comes_back_once() {
 }
 
 #[test]
-fn lost_pool_knows_the_instance_of_a_pod_that_has_ended() {
+fn lost_pool_recovers_instance_of_ended_pod() {
     let mut world = settled(3, one_claim());
     let pod = world.members()[&0].clone();
     let name = &pod.metadata.name;
@@ -241,7 +241,7 @@ fn lost_pool_knows_the_instance_of_a_pod_that_has_ended() {
 }
 
 #[test]
-fn lost_pool_knows_the_instance_of_a_pod_that_is_terminating() {
+fn lost_pool_recovers_instance_of_terminating_pod() {
     for naming in [json!({}), sequence()] {
         let mut spec = one_claim();
         json_patch::merge(&mut spec, &naming);

@@ -92,7 +92,7 @@ fn orphans_are_adopted_under_their_ids_with_their_claims() {
 
 /// As one does with a StatefulSet to have larger volumes from then on.
 #[test]
-fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_template() {
+fn orphans_keep_pvcs_when_set_returns_with_new_template() {
     for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
         let mut spec = one_claim();
         spec["updateStrategy"] = json!({ "podUpgradePolicy": policy });
@@ -138,7 +138,7 @@ fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_templat
 
 /// Where two sets share a pool, the other may have taken the IDs meanwhile.
 #[test]
-fn orphan_whose_id_another_set_has_taken_is_adopted_under_another_with_its_claim() {
+fn orphan_whose_id_is_taken_is_adopted_under_another_id() {
     let mut world = settled(2, one_claim());
     let before = placed(&world);
     orphan_beside_another_set(&mut world, |_| true);
@@ -158,7 +158,7 @@ fn orphan_whose_id_another_set_has_taken_is_adopted_under_another_with_its_claim
 }
 
 #[test]
-fn orphan_whose_id_another_set_has_taken_is_told_of_where_no_instance_is_missing() {
+fn surplus_orphan_with_taken_id_is_reported() {
     let mut world = settled(2, json!({}));
     let mut other = world.pods[&name_of(&world, 0)].clone();
     other.metadata.name = "web-other".into();
@@ -184,7 +184,7 @@ fn orphan_whose_id_another_set_has_taken_is_told_of_where_no_instance_is_missing
 
 /// Twice, so that the revision of the template is there already.
 #[test]
-fn claims_of_orphans_stay_where_the_set_is_made_again_with_a_former_claim_template() {
+fn orphans_keep_pvcs_when_set_returns_with_former_template() {
     let mut world = settled(2, one_claim());
     world.edit(json!({ "historyLimit": 1 }));
     orphan(&mut world);
@@ -217,7 +217,7 @@ fn claims_of_orphans_stay_where_the_set_is_made_again_with_a_former_claim_templa
 
 /// While its Pod ends, for which a finalizer may take long.
 #[test]
-fn claim_that_is_said_to_be_of_no_instance_while_its_pod_ends_is_that_of_the_next() {
+fn unlabelled_pvc_of_ending_pod_goes_to_its_next_pod() {
     for value in [Some("7"), None] {
         let mut world = settled(2, one_claim());
         let before = placed(&world);
@@ -240,7 +240,7 @@ fn claim_that_is_said_to_be_of_no_instance_while_its_pod_ends_is_that_of_the_nex
 }
 
 #[test]
-fn orphan_whose_id_is_taken_takes_that_of_no_other_orphan() {
+fn orphan_with_taken_id_takes_no_id_of_another_orphan() {
     let mut world = settled(2, json!({}));
     let before: BTreeSet<_> = placed(&world).into_values().collect();
     orphan_beside_another_set(&mut world, |id| id == 0);
@@ -253,7 +253,7 @@ fn orphan_whose_id_is_taken_takes_that_of_no_other_orphan() {
 }
 
 #[test]
-fn orphan_outside_stays_there_where_its_id_is_free_again_and_nothing_is_missing() {
+fn orphan_outside_set_stays_outside_if_nothing_is_missing() {
     let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut spec = one_claim();
     json_patch::merge(&mut spec, &sequence);
@@ -274,7 +274,7 @@ fn orphan_outside_stays_there_where_its_id_is_free_again_and_nothing_is_missing(
 
 /// By its label, with `kubectl label --overwrite`.
 #[test]
-fn claim_that_is_said_to_be_of_another_instance_or_template_stays_with_its_pod() {
+fn pvc_labelled_for_other_instance_or_template_stays_with_pod() {
     for (key, value) in [
         (keys::PVC_TEMPLATE_NAME, "logs"),
         (keys::PVC_TEMPLATE_NAME, ""),
@@ -302,7 +302,7 @@ fn claim_that_is_said_to_be_of_another_instance_or_template_stays_with_its_pod()
 
 /// Where no webhook looks it is stored.
 #[test]
-fn set_whose_selector_does_not_match_its_template_makes_no_pod() {
+fn set_whose_selector_misses_its_template_creates_no_pod() {
     for there in [0, 2] {
         let mut world = settled(there, json!({}));
         world.edit(
@@ -331,7 +331,7 @@ fn set_whose_selector_does_not_match_its_template_makes_no_pod() {
 }
 
 #[test]
-fn set_whose_selector_tells_its_pods_apart_makes_none() {
+fn selector_excluding_generated_labels_creates_no_pod() {
     for (key, operator, values) in [
         (keys::INSTANCE_ID, "DoesNotExist", json!([])),
         (keys::INSTANCE_ID, "NotIn", json!(["1"])),
@@ -381,7 +381,7 @@ fn only_orphans_of_the_set_are_adopted() {
 
 /// Found by the walk: the set would wait for ever for the Pod that mounts its claim.
 #[test]
-fn orphan_without_its_id_is_told_by_the_claims_of_the_set() {
+fn orphan_without_id_is_identified_by_its_pvcs() {
     let mut world = settled(2, one_claim());
     let before = placed(&world);
     let name = name_of(&world, 1);
@@ -406,7 +406,7 @@ fn orphans_of_a_set_that_is_deleted_stay_orphans() {
 }
 
 #[test]
-fn orphan_whose_id_is_taken_is_left_alone() {
+fn orphan_with_taken_id_is_not_adopted() {
     let mut world = settled(1, one_claim());
     let mut other = world.pods[&name_of(&world, 0)].clone();
     other.metadata.name = "web-other".into();
@@ -640,7 +640,7 @@ fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
 }
 
 #[test]
-fn set_whose_spec_can_not_be_read_keeps_what_is_to_be_retained() {
+fn set_with_unreadable_spec_keeps_retained_pvcs() {
     for (policy, kept) in [("Retain", 2), ("Delete", 1)] {
         let mut spec = one_claim();
         spec["scaleStrategy"] =
@@ -668,7 +668,7 @@ fn set_whose_spec_can_not_be_read_keeps_what_is_to_be_retained() {
 }
 
 #[test]
-fn claim_that_was_deleted_under_a_pod_which_was_never_scheduled_is_made_again() {
+fn deleted_pvc_of_unscheduled_pod_is_recreated() {
     let mut world = settled(2, one_claim());
     let (name, claim) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
     world.claims.remove(&claim);
@@ -688,7 +688,7 @@ fn claim_that_was_deleted_under_a_pod_which_was_never_scheduled_is_made_again() 
 
 /// `kubectl delete pvc` of a claim that a Pod mounts: it goes once the Pod has ended.
 #[test]
-fn claim_that_ends_under_its_pod_is_told_without_a_change() {
+fn terminating_mounted_pvc_is_reported_without_change() {
     let mut world = settled(2, one_claim());
     assert_eq!(plan_set(&world.observe()).events, []);
     let (name, claim) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
@@ -711,7 +711,7 @@ fn claim_that_ends_under_its_pod_is_told_without_a_change() {
 }
 
 #[test]
-fn claim_that_can_not_be_released_holds_up_no_other_pod() {
+fn pvc_that_cannot_be_released_blocks_no_other_pod() {
     let mut spec = retained();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
     let mut world = settled(3, spec);
@@ -814,7 +814,7 @@ fn is_orphaned(world: &World, claim: &str) -> bool {
 
 /// What is not known by its hash might be of any template.
 #[test]
-fn kept_claim_whose_revision_is_gone_serves_no_instance_after_a_scale_in() {
+fn kept_pvc_of_unknown_revision_is_unused_after_scale_in() {
     let mut world = settled(2, one_claim());
     world.edit(json!({ "historyLimit": 1 }));
     let former = claim_of(&world, 0);
@@ -844,7 +844,7 @@ fn kept_claim_whose_revision_is_gone_serves_no_instance_after_a_scale_in() {
 
 /// The claim carries the labels by which the former selector matched.
 #[test]
-fn kept_claim_is_mounted_by_the_next_pod_of_its_instance_though_the_selector_asks_for_more() {
+fn kept_pvc_is_mounted_by_next_pod_despite_stricter_selector() {
     let mut spec = one_claim();
     spec["template"] = json!({ "metadata": { "labels": { "tier": "data" } } });
     let mut world = settled(2, spec);
@@ -931,7 +931,7 @@ fn kept_claims_come_back_where_scaled_in_instances_retain_theirs() {
 
 /// Whether the set owned the claim before can't be told.
 #[test]
-fn pod_that_comes_back_on_a_claim_of_another_template_keeps_it() {
+fn pod_returning_on_pvc_of_other_template_keeps_it() {
     let mut world = settled(2, one_claim());
     let mut spec = grown();
     spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
@@ -959,7 +959,7 @@ fn pod_that_comes_back_on_a_claim_of_another_template_keeps_it() {
 
 /// Without the mark it is read as any claim without an owner.
 #[test]
-fn kept_claim_is_handed_to_the_set_once_its_template_is_the_sets_again() {
+fn kept_pvc_becomes_owned_when_its_template_returns() {
     let mut world = on_kept_claims();
     let claim = claim_of(&world, 0);
     world
@@ -986,7 +986,7 @@ fn kept_claim_is_handed_to_the_set_once_its_template_is_the_sets_again() {
 
 /// A set of another UID has had it: this one was made again since.
 #[test]
-fn claim_kept_for_a_set_that_is_gone_is_one_without_an_owner() {
+fn pvc_kept_for_deleted_set_counts_as_unowned() {
     let mut world = on_kept_claims();
     orphan(&mut world);
     for claim in world.claims.values_mut() {
@@ -1017,7 +1017,7 @@ fn placed_anywhere(world: &World) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn labels_of_a_kept_claim_are_mended_while_its_pod_ends() {
+fn labels_of_kept_pvc_are_repaired_while_its_pod_ends() {
     let mut world = on_kept_claims();
     let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
     world.delete(&name);
@@ -1031,7 +1031,7 @@ fn labels_of_a_kept_claim_are_mended_while_its_pod_ends() {
 
 /// Whose label was edited can't be told: the Pod runs on, and the claim is deleted by nobody.
 #[test]
-fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
+fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     for (edit_pod, ends) in [(false, false), (true, false), (false, true)] {
         let mut world = settled(2, one_claim());
         let former = world.revisions.keys().next().unwrap().clone();
@@ -1076,7 +1076,7 @@ fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
 
 /// In another implementation's notation, or of another set: it is taken for one of the Pod's.
 #[test]
-fn kept_claim_of_an_unknown_template_serves_the_next_pods_of_its_instance() {
+fn kept_pvc_of_unknown_template_serves_next_pods_of_instance() {
     let mut world = settled(1, one_claim());
     let claim = claim_of(&world, 0);
     orphan(&mut world);
@@ -1105,7 +1105,7 @@ fn kept_claim_of_an_unknown_template_serves_the_next_pods_of_its_instance() {
 
 /// Nobody was warned, as it means the same.
 #[test]
-fn claims_stay_where_a_default_of_their_template_is_spelt_out() {
+fn pvcs_stay_when_template_spells_out_default() {
     for orphaned in [false, true] {
         let mut world = settled(2, one_claim());
         let before = world.claims.clone();
@@ -1152,7 +1152,7 @@ fn of_claims_of_forgotten_templates_the_latest_serves() {
 
 /// It has a claim for the way back beside the one that its Pod mounts.
 #[test]
-fn orphan_enters_under_its_id_beside_a_kept_claim_of_that() {
+fn orphan_enters_beside_kept_pvc_of_its_id() {
     let mut world = settled(1, one_claim());
     let former = claim_of(&world, 0);
     orphan(&mut world);
@@ -1168,7 +1168,7 @@ fn orphan_enters_under_its_id_beside_a_kept_claim_of_that() {
 
 /// The next set of this name would take it, and delete it as its own.
 #[test]
-fn kept_claim_whose_labels_can_not_be_changed_keeps_its_set() {
+fn kept_pvc_with_immutable_labels_keeps_its_set() {
     let mut world = on_kept_claims();
     let claims: Vec<_> = world.claims.keys().cloned().collect();
     world.troubles.stubborn.extend(claims.clone());
@@ -1212,7 +1212,7 @@ fn claims_of_a_former_set_serve_their_own_template_alone() {
 
 /// Such as one that can be mounted by many.
 #[test]
-fn claim_that_a_pod_of_somebody_else_mounts_too_is_not_kept() {
+fn pvc_also_mounted_by_foreign_pod_is_not_kept() {
     let mut world = settled(1, one_claim());
     let claim = claim_of(&world, 0);
     world.claims.get_mut(&claim).unwrap().controller = None;
@@ -1231,7 +1231,7 @@ fn claim_that_a_pod_of_somebody_else_mounts_too_is_not_kept() {
 
 /// Its set is web-data, and the template is logs.
 #[test]
-fn claim_of_an_included_pod_is_not_taken_for_one_of_a_template_by_its_name_alone() {
+fn pvc_of_included_pod_is_not_matched_by_name_alone() {
     let mut spec = one_claim();
     spec["volumeClaimTemplates"][0]["metadata"]["name"] = json!("data-logs");
     let mut world = settled(1, spec);
@@ -1259,7 +1259,7 @@ fn claim_of_an_included_pod_is_not_taken_for_one_of_a_template_by_its_name_alone
 
 /// The former revision stands in for one that is refused, and says nothing of the template that is asked for.
 #[test]
-fn claims_of_orphans_are_kept_while_the_revision_of_another_template_is_refused() {
+fn orphan_pvcs_are_kept_while_other_template_revision_is_refused() {
     let mut world = settled(2, one_claim());
     let before: Vec<_> = world.claims.keys().cloned().collect();
     orphan(&mut world);
@@ -1279,7 +1279,7 @@ fn claims_of_orphans_are_kept_while_the_revision_of_another_template_is_refused(
 
 /// An aborted rollout goes back to the former template, until it is tried again.
 #[test]
-fn claim_of_a_pod_that_comes_back_beside_an_aborted_rollout_is_kept() {
+fn pvc_of_pod_returning_during_aborted_rollout_is_kept() {
     let mut world = on_kept_claims();
     world.edit(
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 1 } } } }),
@@ -1300,7 +1300,7 @@ fn claim_of_a_pod_that_comes_back_beside_an_aborted_rollout_is_kept() {
 
 /// As after many changes of the template, under whenScaled: Retain.
 #[test]
-fn claim_of_a_template_that_is_forgotten_serves_nobody_beside_a_later_one() {
+fn pvc_of_forgotten_template_is_unused_beside_later_one() {
     let (mut world, first) = grown_beside_a_retained_claim();
     for image in ["app:2", "app:3", "app:4"] {
         world.image(image);
@@ -1333,7 +1333,7 @@ fn claim_that_lost_its_hash_serves_beside_a_kept_one() {
 
 /// By `kubectl label pvc`, of a claim in another implementation's notation.
 #[test]
-fn claim_that_a_user_has_the_set_keep_serves_its_pods_as_before() {
+fn pvc_kept_by_user_still_serves_its_pods() {
     for hash in ["notation", ""] {
         let mut world = settled(1, one_claim());
         let (claim, before) = (claim_of(&world, 0), placed(&world));
@@ -1360,7 +1360,7 @@ fn claim_that_a_user_has_the_set_keep_serves_its_pods_as_before() {
 
 /// The revision keeps the notation that it was made in.
 #[test]
-fn claims_of_the_spec_are_owned_in_whatever_notation_it_is() {
+fn pvcs_of_spec_are_owned_in_any_notation() {
     let mut world = settled(1, one_claim());
     let before = placed(&world);
     orphan(&mut world);
@@ -1376,7 +1376,7 @@ fn claims_of_the_spec_are_owned_in_whatever_notation_it_is() {
 
 /// Nobody mounts its kept claim, which is there for the way back.
 #[test]
-fn pod_beside_a_kept_claim_of_a_removed_template_keeps_its_id() {
+fn pod_with_kept_pvc_of_removed_template_keeps_id() {
     for is_owner_lost in [true, false] {
         let mut world = settled(2, one_claim());
         orphan(&mut world);
@@ -1403,7 +1403,7 @@ fn pod_beside_a_kept_claim_of_a_removed_template_keeps_its_id() {
 
 /// In a foreground deletion the set stays until its claims have gone, and no claim that outlasts it goes.
 #[test]
-fn deleted_set_without_its_finalizer_lets_go_of_what_outlasts_it() {
+fn deleted_set_without_finalizer_releases_outlasting_pvcs() {
     let mut world = settled(2, retained());
     world.delete_set(false);
     let finalizers = vec!["foregroundDeletion".to_owned()];
@@ -1415,7 +1415,7 @@ fn deleted_set_without_its_finalizer_lets_go_of_what_outlasts_it() {
 
 /// In a foreground deletion the garbage collector deletes what the set owns while its Pods are there.
 #[test]
-fn deleted_set_lets_go_of_what_outlasts_it_before_its_pods_end() {
+fn deleted_set_releases_outlasting_pvcs_before_pods_end() {
     let mut world = settled(2, retained());
     world.delete_set(false);
     let first = plan_set(&world.observe());

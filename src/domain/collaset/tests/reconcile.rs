@@ -62,7 +62,7 @@ fn a_pod_that_dies_is_made_again_under_its_id() {
 }
 
 #[test]
-fn a_name_that_persists_waits_for_the_old_pod_to_be_gone() {
+fn persistent_name_waits_until_old_pod_is_gone() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = settled(2, naming);
     world.delete("web-1");
@@ -73,7 +73,7 @@ fn a_name_that_persists_waits_for_the_old_pod_to_be_gone() {
 }
 
 #[test]
-fn it_is_said_which_pod_holds_a_name() {
+fn pod_holding_a_name_is_reported() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = settled(2, naming);
     world.delete("web-1");
@@ -110,7 +110,7 @@ fn all_pods_begin_their_update_at_once() {
 }
 
 #[test]
-fn what_cannot_change_in_place_is_made_again_under_its_id() {
+fn change_impossible_in_place_recreates_pod_with_same_id() {
     let mut world = settled(2, json!({}));
     let before = uids(&world);
     world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
@@ -120,7 +120,7 @@ fn what_cannot_change_in_place_is_made_again_under_its_id() {
 }
 
 #[test]
-fn no_more_pods_are_given_up_while_the_new_ones_are_refused() {
+fn no_more_pods_are_deleted_while_new_pods_are_refused() {
     for policy in ["Recreate", "InPlaceIfPossible"] {
         let mut world = settled(
             5,
@@ -141,7 +141,7 @@ fn no_more_pods_are_given_up_while_the_new_ones_are_refused() {
 }
 
 #[test]
-fn no_pod_goes_off_traffic_for_a_change_that_is_refused() {
+fn refused_change_takes_no_pod_off_traffic() {
     let mut world = settled(3, json!({}));
     world.troubles.refused.insert(WriteKind::PodChange);
     world.image("app:2");
@@ -158,7 +158,7 @@ fn no_pod_goes_off_traffic_for_a_change_that_is_refused() {
 }
 
 #[test]
-fn pod_whose_change_is_refused_once_it_is_off_traffic_comes_back() {
+fn pod_off_traffic_returns_when_its_change_is_refused() {
     let mut world = settled(3, json!({}));
     world.image("app:2");
     world.run_plan();
@@ -178,7 +178,7 @@ fn pod_whose_change_is_refused_once_it_is_off_traffic_comes_back() {
 }
 
 #[test]
-fn pods_that_wait_are_called_back_once_the_change_of_another_is_refused() {
+fn waiting_pods_return_when_another_change_is_refused() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
     world.troubles.max_unavailable = Some(1);
@@ -200,7 +200,7 @@ fn pods_that_wait_are_called_back_once_the_change_of_another_is_refused() {
 }
 
 #[test]
-fn third_image_at_any_moment_of_a_replacement_takes_no_pod_away() {
+fn third_image_during_replacement_removes_no_pod() {
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "maxSurge": 2 } });
     for moment in 0..16 {
         for mask in [u8::MAX, 0b0101_0101] {
@@ -226,7 +226,7 @@ fn third_image_at_any_moment_of_a_replacement_takes_no_pod_away() {
 }
 
 #[test]
-fn replacement_that_is_called_off_takes_no_pod_away_although_the_leader_dies() {
+fn cancelled_replacement_removes_no_pod_after_leader_loss() {
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     // So many plans after the template is taken back it dies, after so many writes.
     for (plans, written) in (0..5).flat_map(|plans| (0..12).map(move |w| (plans, w))) {
@@ -298,7 +298,7 @@ fn updates_that_wait_beyond_the_bound_are_called_back() {
 }
 
 #[test]
-fn way_out_of_an_image_that_can_not_be_pulled_is_tried_again_once_it_was_refused() {
+fn fix_for_unpullable_image_is_retried_after_refusal() {
     let mut world = World::on_plane(1, json!({}));
     world.settle();
     world.troubles.unpullable.insert("app:2".into());
@@ -331,7 +331,7 @@ fn pod_whose_change_is_refused_takes_no_place_from_another() {
 }
 
 #[test]
-fn once_a_pod_of_a_revision_has_been_made_all_others_go_at_once() {
+fn other_pods_update_at_once_after_first_creation() {
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
     let mut world = settled(4, recreate);
     world.image("app:2");
@@ -356,7 +356,7 @@ fn most(world: &mut World, count: impl Fn(&World) -> usize) -> usize {
 }
 
 #[test]
-fn no_more_than_max_unavailable_are_off_traffic_for_an_update() {
+fn update_keeps_to_max_unavailable() {
     for policy in ["Recreate", "InPlaceIfPossible"] {
         for (bound, want) in [(json!(2), 2), (json!("50%"), 2), (json!("10%"), 1)] {
             let mut world = settled(
@@ -397,7 +397,7 @@ fn a_pod_that_is_down_is_updated_beyond_max_unavailable() {
 }
 
 #[test]
-fn no_more_than_max_surge_pairs_are_open_for_an_update() {
+fn update_keeps_to_max_surge_pairs() {
     for (bound, want) in [(json!(2), 7), (json!("30%"), 7), (json!("1%"), 6)] {
         let mut world = settled(
             5,
@@ -422,7 +422,7 @@ fn a_partition_in_percent_is_rounded_up() {
 }
 
 #[test]
-fn without_a_revision_of_its_template_a_set_goes_on_with_the_one_that_it_has() {
+fn set_continues_with_existing_revision_if_new_one_is_missing() {
     let mut world = settled(3, json!({}));
     let before = uids(&world);
     world.refused.revision = Some("quota".into());
@@ -504,7 +504,7 @@ fn by_label_updates_the_labelled_and_takes_the_label_off() {
 }
 
 #[test]
-fn a_labelled_pod_of_an_older_revision_is_behind_whatever_the_others_are() {
+fn labelled_pod_of_older_revision_counts_as_behind() {
     let mut world = settled(2, json!({}));
     world.image("app:2");
     world.settle();
@@ -692,7 +692,7 @@ fn a_paused_set_changes_nothing_but_makes_lost_pods_again() {
 }
 
 #[test]
-fn rolling_back_before_anything_is_done_undoes_and_makes_no_new_revision() {
+fn early_rollback_undoes_operations_without_new_revision() {
     let mut world = settled(3, json!({}));
     world.image("app:2");
     world.run_plan();
@@ -705,7 +705,7 @@ fn rolling_back_before_anything_is_done_undoes_and_makes_no_new_revision() {
 }
 
 #[test]
-fn a_deleted_set_takes_its_pods_along_and_orphaning_leaves_them() {
+fn deletion_of_set_deletes_pods_and_orphaning_keeps_them() {
     let mut world = settled(3, json!({}));
     let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
     world.set.metadata.deletion_timestamp = Some(gone);
@@ -730,7 +730,7 @@ fn a_deleted_set_takes_its_pods_along_and_orphaning_leaves_them() {
 }
 
 #[test]
-fn a_deleted_set_keeps_the_claims_that_are_retained_for_that_case() {
+fn deleted_set_keeps_pvcs_retained_on_deletion() {
     for (deleted, left) in [("Retain", 2), ("Delete", 0)] {
         let policy = json!({ "whenScaled": "Retain", "whenDeleted": deleted });
         let mut world = settled(
@@ -752,7 +752,7 @@ fn a_deleted_set_keeps_the_claims_that_are_retained_for_that_case() {
 }
 
 #[test]
-fn a_delay_is_waited_for() {
+fn operation_delay_is_awaited() {
     let mut world = settled(
         1,
         json!({ "updateStrategy": { "operationDelaySeconds": 3600 } }),
@@ -773,7 +773,7 @@ fn a_delay_is_waited_for() {
 }
 
 #[test]
-fn a_replace_that_is_cancelled_leaves_the_origin_where_names_persist_too() {
+fn cancelled_replacement_keeps_origin_with_persistent_names() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = settled(1, naming);
     let labels = |world: &mut World| world.pods.get_mut("web-0").unwrap().metadata.labels.clone();
@@ -800,7 +800,7 @@ fn a_replace_that_is_cancelled_leaves_the_origin_where_names_persist_too() {
 }
 
 #[test]
-fn a_pod_that_the_selector_no_longer_matches_leaves_with_its_claims() {
+fn pod_outside_selector_is_released_with_its_pvcs() {
     let mut world = settled(2, one_claim());
     let name = world.members()[&1].metadata.name.clone();
     let pod = world.pods.get_mut(&name).unwrap();
@@ -818,7 +818,7 @@ fn a_pod_that_the_selector_no_longer_matches_leaves_with_its_claims() {
 }
 
 #[test]
-fn a_pod_is_told_once_to_go() {
+fn deletion_is_requested_once() {
     let mut world = settled(2, json!({}));
     let name = world.members()[&0].metadata.name.clone();
     let other = world.members()[&1].metadata.name.clone();
@@ -836,7 +836,7 @@ fn a_pod_is_told_once_to_go() {
 }
 
 #[test]
-fn a_pod_that_ends_while_all_are_scaled_in_keeps_no_plan_going() {
+fn ending_pod_during_scale_in_to_zero_lets_plan_rest() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = settled(3, naming);
     world.edit(json!({ "replicas": 1 }));
@@ -887,7 +887,7 @@ fn a_scale_in_that_a_pause_meets_is_undone() {
 }
 
 #[test]
-fn a_paused_set_that_is_not_as_its_spec_says_is_not_ready() {
+fn paused_set_that_differs_from_spec_is_not_ready() {
     let mut world = settled(3, json!({}));
     world.edit(json!({ "paused": true, "replicas": 10 }));
     world.settle();
@@ -912,7 +912,7 @@ fn a_paused_set_that_is_not_as_its_spec_says_is_not_ready() {
 }
 
 #[test]
-fn a_set_that_grows_under_a_partition_restarts_nobody_for_it() {
+fn scale_out_under_partition_restarts_no_pod() {
     let by = |n: i32| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": n } } } });
     let mut world = settled(10, by(8));
     world.image("app:2");
@@ -951,7 +951,7 @@ fn a_set_that_grows_under_a_partition_restarts_nobody_for_it() {
 }
 
 #[test]
-fn a_pod_that_a_rollout_has_reached_loses_the_label_that_would_take_it_along_next_time() {
+fn updated_pod_loses_its_update_label() {
     let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
     let mut world = settled(2, by_label);
     let name = world.pods.keys().next().unwrap().clone();
@@ -1009,7 +1009,7 @@ fn the_new_halves_of_a_replacement_are_not_too_many() {
 }
 
 #[test]
-fn a_pod_that_ends_again_and_again_is_made_again_later_and_a_surplus_one_is_not() {
+fn failing_pod_is_recreated_later_but_surplus_pod_is_not() {
     let mut world = settled(2, json!({}));
     let fail = |world: &mut World| {
         let name = world.pods.keys().next().unwrap().clone();
@@ -1039,7 +1039,7 @@ fn a_pod_that_ends_again_and_again_is_made_again_later_and_a_surplus_one_is_not(
 }
 
 #[test]
-fn a_stuck_rollout_names_the_rule_the_pod_and_the_reason() {
+fn stuck_rollout_names_rule_pod_and_reason() {
     let mut world = settled(2, json!({}));
     world.image("app:2");
     world.run_until_idle();
@@ -1074,7 +1074,7 @@ fn a_stuck_rollout_names_the_rule_the_pod_and_the_reason() {
 }
 
 #[test]
-fn names_that_no_pod_has_are_told_while_the_spec_is_new() {
+fn unknown_pod_names_are_reported_for_new_spec() {
     let mut world = settled(1, json!({}));
     world.edit(
         json!({ "scaleStrategy": { "podToDelete": ["gone"], "podToInclude": ["stranger"] } }),
@@ -1097,7 +1097,7 @@ fn names_that_no_pod_has_are_told_while_the_spec_is_new() {
 }
 
 #[test]
-fn new_half_takes_the_place_of_its_origin_when_somebody_says_so() {
+fn new_half_replaces_origin_on_manual_label() {
     let mut world = settled(2, json!({}));
     let name = world.pods.keys().next().unwrap().clone();
     let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
@@ -1121,7 +1121,7 @@ fn new_half_takes_the_place_of_its_origin_when_somebody_says_so() {
 }
 
 #[test]
-fn the_cheapest_is_scaled_in_first_and_the_most_important_is_updated_first() {
+fn cheapest_pod_leaves_first_and_highest_priority_updates_first() {
     let strategy =
         json!({ "rollingUpdate": { "byPartition": { "partition": 2 }, "priorityLabel": "order" } });
     let mut world = settled(3, json!({ "updateStrategy": strategy }));
@@ -1147,7 +1147,7 @@ fn the_cheapest_is_scaled_in_first_and_the_most_important_is_updated_first() {
 }
 
 #[test]
-fn deletion_of_a_set_names_first_what_needs_somebody() {
+fn set_deletion_names_blockers_needing_action_first() {
     let mut world = settled(5, json!({}));
     let now = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
     world.set.metadata.deletion_timestamp = Some(now);
@@ -1188,7 +1188,7 @@ fn deletion_of_a_set_names_first_what_needs_somebody() {
 }
 
 #[test]
-fn an_included_pod_of_no_known_revision_is_made_again_as_an_update_does() {
+fn included_pod_of_unknown_revision_is_recreated_like_an_update() {
     for partition in [0, 2] {
         let rolling = json!({ "byPartition": { "partition": partition } });
         let mut world = settled(1, json!({ "updateStrategy": { "rollingUpdate": rolling } }));

@@ -34,7 +34,7 @@ fn undeletable(spec: Value) -> (World, Pod) {
 }
 
 #[test]
-fn pod_to_delete_is_told_of_and_serves_again_once_its_name_is_taken_out() {
+fn pod_to_delete_is_reported_and_serves_after_withdrawal() {
     let bound = json!({ "updateStrategy": { "maxUnavailable": 1 } });
     let (mut world, pod) = undeletable(bound);
     let name = &pod.metadata.name;
@@ -100,7 +100,7 @@ fn updated(world: &World) -> usize {
 }
 
 #[test]
-fn no_other_pod_goes_off_traffic_before_one_that_was_refused_serves_again() {
+fn next_pod_waits_until_refused_pod_serves_again() {
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
     let mut world = down(recreate, 0);
     world.run_rounds(10);
@@ -112,7 +112,7 @@ fn no_other_pod_goes_off_traffic_before_one_that_was_refused_serves_again() {
 }
 
 #[test]
-fn refused_pod_that_does_not_serve_for_long_holds_up_no_other() {
+fn long_unavailable_refused_pod_blocks_no_other() {
     for bound in [None, Some(3)] {
         let recreate = json!({ "podUpgradePolicy": "Recreate", "maxUnavailable": bound });
         let mut world = down(json!({ "updateStrategy": recreate }), 100);
@@ -149,7 +149,7 @@ fn recreate(bound: Option<u32>) -> Value {
 
 /// Each has its turn at a dry run, and takes no place from the others.
 #[test]
-fn several_pods_that_can_not_be_deleted_hold_up_no_other() {
+fn several_undeletable_pods_block_no_other() {
     for (bound, undeletable) in [(None, 2), (Some(2), 2), (Some(2), 3)] {
         for ids in [[4, 2, 1], [0, 1, 2], [4, 3, 2]] {
             let mut world = World::on_plane(6, recreate(bound));
@@ -178,7 +178,7 @@ fn several_pods_that_can_not_be_deleted_hold_up_no_other() {
 
 /// It is Ready, and not available before `minReadySeconds` are over.
 #[test]
-fn no_other_pod_goes_off_traffic_while_one_that_was_refused_has_to_be_ready_for_a_time() {
+fn next_pod_waits_for_min_ready_of_refused_pod() {
     let mut spec = recreate(None);
     spec["minReadySeconds"] = json!(60);
     let mut world = World::on_plane(3, spec);
@@ -211,7 +211,7 @@ fn no_other_pod_goes_off_traffic_while_one_that_was_refused_has_to_be_ready_for_
 
 /// What is refused as a deletion takes its place as a change.
 #[test]
-fn update_in_place_keeps_to_max_unavailable_though_deletions_were_refused() {
+fn update_in_place_keeps_max_unavailable_after_refused_deletions() {
     let fewest = |world: &mut World| {
         let mut fewest = usize::MAX;
         for _ in 0..60 {
@@ -250,7 +250,7 @@ fn update_in_place_keeps_to_max_unavailable_though_deletions_were_refused() {
 
 /// Its dry run is refused, so nobody else goes off traffic in vain.
 #[test]
-fn others_go_as_many_at_a_time_as_max_unavailable_says_beside_a_pod_whose_dry_run_is_refused() {
+fn other_pods_use_max_unavailable_beside_refused_dry_run() {
     let mut spec = recreate(Some(4));
     spec["updateStrategy"]["operationDelaySeconds"] = json!(5);
     let mut world = World::on_plane(8, spec);
@@ -271,7 +271,7 @@ fn others_go_as_many_at_a_time_as_max_unavailable_says_beside_a_pod_whose_dry_ru
 }
 
 #[test]
-fn pod_that_can_not_be_written_keeps_no_place_from_one_that_is_only_tried() {
+fn unwritable_pod_uses_no_slot_of_dry_run_pod() {
     let mut world = World::on_plane(6, recreate(Some(1)));
     world.settle();
     let uid = |world: &World, id: i64| world.members()[&id].metadata.uid.clone();
@@ -284,7 +284,7 @@ fn pod_that_can_not_be_written_keeps_no_place_from_one_that_is_only_tried() {
 }
 
 #[test]
-fn pods_whose_update_is_refused_are_told_how_long_they_are_to_be_ready() {
+fn min_ready_wait_is_reported_for_refused_updates() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
     world.troubles.refused.insert(WriteKind::PodChange);
@@ -301,7 +301,7 @@ fn pods_whose_update_is_refused_are_told_how_long_they_are_to_be_ready() {
 }
 
 #[test]
-fn pod_of_a_set_that_goes_is_looked_at_again_as_long_as_it_is_not_gone() {
+fn pod_of_deleted_set_is_rechecked_until_gone() {
     let (mut world, pod) = undeletable(json!({}));
     world.delete_set(false);
     world.run_rounds(60);
@@ -340,7 +340,7 @@ fn set_that_goes_does_not_make_its_lost_pool_again() {
 }
 
 #[test]
-fn doubts_of_deletions_are_looked_at_again_as_long_as_one_pod_is_away() {
+fn deletion_doubts_are_rechecked_while_pod_is_offline() {
     let (mut world, pod) = undeletable(recreate(None));
     world.refused.late_deletions = true;
     let labels = &mut world

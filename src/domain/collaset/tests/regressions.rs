@@ -54,7 +54,7 @@ fn is_available(world: &World, name: &str) -> bool {
 }
 
 #[test]
-fn pod_that_loses_its_id_gets_it_back_and_no_double() {
+fn pod_regains_lost_id_without_duplicate() {
     let mut world = settled(3, json!({}));
     let name = name_of(&world, 1);
     label(&mut world, &name, keys::INSTANCE_ID, None);
@@ -64,7 +64,7 @@ fn pod_that_loses_its_id_gets_it_back_and_no_double() {
 }
 
 #[test]
-fn pod_without_an_id_holds_it_while_its_label_is_refused() {
+fn pod_holds_its_id_while_id_label_is_refused() {
     let mut world = settled(3, json!({}));
     let name = name_of(&world, 1);
     label(&mut world, &name, keys::INSTANCE_ID, None);
@@ -81,7 +81,7 @@ fn pod_without_an_id_holds_it_while_its_label_is_refused() {
 }
 
 #[test]
-fn new_half_of_a_pod_that_is_scaled_in_is_not_made_again() {
+fn new_half_of_scaled_in_pod_is_not_recreated() {
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let mut world = World::on_plane(1, replace);
     world.settle();
@@ -126,7 +126,7 @@ fn refused_exclusion_holds_up_nothing_else() {
 }
 
 #[test]
-fn pod_that_the_selector_lost_and_that_stays_holds_up_nothing() {
+fn unselected_pod_that_stays_blocks_nothing() {
     let mut world = settled(2, one_claim());
     let name = name_of(&world, 0);
     label(&mut world, &name, "app", Some("debug"));
@@ -259,7 +259,7 @@ fn pod_off_traffic_that_waits_for_its_delay_is_named() {
 }
 
 #[test]
-fn what_holds_the_next_write_of_a_pod_off_traffic_is_told() {
+fn blocked_write_of_pod_off_traffic_is_reported() {
     let mut world = settled(1, json!({}));
     let name = name_of(&world, 0);
     world.image("app:2");
@@ -355,7 +355,7 @@ fn stranger_that_mounts_a_claim_of_nobody_is_named() {
 }
 
 #[test]
-fn excluded_pod_is_let_go_by_the_operation_in_the_same_write() {
+fn excluded_pod_ends_its_operation_in_same_write() {
     let mut world = settled(
         2,
         json!({ "updateStrategy": { "operationDelaySeconds": 3600 } }),
@@ -372,7 +372,7 @@ fn excluded_pod_is_let_go_by_the_operation_in_the_same_write() {
 }
 
 #[test]
-fn operation_under_the_id_of_the_set_that_is_not_its_own_is_cancelled() {
+fn foreign_operation_under_set_id_is_cancelled() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let name = name_of(&world, 0);
@@ -393,7 +393,7 @@ fn operation_under_the_id_of_the_set_that_is_not_its_own_is_cancelled() {
 }
 
 #[test]
-fn pod_adopted_in_the_middle_of_an_update_that_is_rolled_back_returns() {
+fn pod_adopted_during_rolled_back_update_returns() {
     let mut world = World::on_plane(1, json!({}));
     world.settle();
     let name = name_of(&world, 0);
@@ -475,7 +475,7 @@ fn change_that_is_taken_back_right_after_a_restart_ends() {
 }
 
 #[test]
-fn new_half_whose_origin_is_another_pod_of_the_name_counts() {
+fn new_half_counts_if_origin_was_recreated_under_same_name() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = World::on_plane(3, naming);
     world.settle();
@@ -495,7 +495,7 @@ fn new_half_whose_origin_is_another_pod_of_the_name_counts() {
 }
 
 #[test]
-fn pod_that_is_deleted_by_a_name_that_persists_is_deleted_once() {
+fn named_pod_with_persistent_name_is_deleted_once() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = settled(3, naming);
     let uid = |world: &World| world.pods["web-2"].metadata.uid.clone();
@@ -521,7 +521,7 @@ fn pod_that_is_deleted_by_a_name_that_persists_is_deleted_once() {
 }
 
 #[test]
-fn names_that_are_taken_hold_up_no_other_pod() {
+fn taken_names_block_no_other_pod() {
     let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = World::on_plane(0, sequence);
     world.settle();
@@ -541,7 +541,7 @@ fn names_that_are_taken_hold_up_no_other_pod() {
 }
 
 #[test]
-fn failed_pod_that_is_to_be_excluded_leaves_with_its_logs() {
+fn failed_pod_to_exclude_leaves_with_its_logs() {
     let mut world = settled(2, one_claim());
     let name = world.pods.keys().next().unwrap().clone();
     let claim = world.pods[&name].spec.pvcs[0].clone();
@@ -555,7 +555,7 @@ fn failed_pod_that_is_to_be_excluded_leaves_with_its_logs() {
 }
 
 #[test]
-fn no_pod_is_made_on_claims_that_leave_with_a_failed_one() {
+fn no_pod_mounts_pvcs_that_leave_with_failed_pod() {
     let mut spec = one_claim();
     let mut other = spec["volumeClaimTemplates"][0].clone();
     other["metadata"]["name"] = json!("logs");
@@ -582,7 +582,7 @@ fn no_pod_is_made_on_claims_that_leave_with_a_failed_one() {
 }
 
 #[test]
-fn failed_pod_whose_name_persists_is_made_again_and_that_is_told() {
+fn failed_pod_with_persistent_name_is_recreated_and_reported() {
     let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = settled(2, sequence);
     let uid = world.pods["web-0"].metadata.uid.clone();

@@ -27,7 +27,7 @@ fn held_from_deletion() -> (World, String) {
 }
 
 #[test]
-fn set_is_not_ready_while_a_pod_is_to_be_deleted_and_says_what_it_waits_for() {
+fn pending_deletion_makes_set_not_ready_with_reason() {
     let (mut world, name) = held_from_deletion();
     let uid = world.pods[&name].metadata.uid.clone();
     let rules = ["PodTransitionRule a", "rule b of PodTransitionRule c: no"];
@@ -56,7 +56,7 @@ fn deletion_by_name_is_taken_back_with_the_name() {
 }
 
 #[test]
-fn deletion_that_a_user_asked_for_is_nobody_elses_to_take_back() {
+fn user_deletion_is_not_withdrawn_by_set() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let name = world.pods.keys().next().unwrap().clone();
@@ -74,7 +74,7 @@ fn deletion_that_a_user_asked_for_is_nobody_elses_to_take_back() {
 }
 
 #[test]
-fn pod_that_is_to_be_excluded_and_no_longer_deleted_leaves() {
+fn excluded_pod_no_longer_to_delete_leaves() {
     let (mut world, name) = held_from_deletion();
     world.edit(json!({ "scaleStrategy": { "podToDelete": [], "podToExclude": [name] } }));
     world.settle();
@@ -116,7 +116,7 @@ fn aborted_replacement_goes_back_although_a_rule_holds_the_origins() {
 }
 
 #[test]
-fn origin_stays_while_the_pod_that_takes_its_place_is_down() {
+fn origin_stays_while_its_replacement_is_down() {
     let (mut world, origins) = held_replacement();
     let halves = world
         .pods
@@ -156,7 +156,7 @@ fn quarantine(world: &mut World, name: &str) {
 }
 
 #[test]
-fn pod_that_is_taken_out_by_its_labels_is_no_longer_deleted() {
+fn pod_removed_by_labels_is_no_longer_deleted() {
     let (mut world, name) = held_from_deletion();
     quarantine(&mut world, &name);
     assert_eq!(world.pods[&name].annotation(keys::SENT_AWAY), None);
@@ -170,7 +170,7 @@ fn pod_that_is_taken_out_by_its_labels_is_no_longer_deleted() {
 }
 
 #[test]
-fn orphans_of_a_deleted_set_are_no_longer_told_to_go() {
+fn orphans_of_deleted_set_lose_deletion_request() {
     let (mut world, name) = held_from_deletion();
     world.delete_set(true);
     for _ in 0..20 {
@@ -207,7 +207,7 @@ fn kubectl_delete(world: &mut World, name: &str) {
 }
 
 #[test]
-fn deletion_by_a_user_outlasts_the_word_of_the_set() {
+fn user_deletion_survives_withdrawal_by_set() {
     let (mut world, name) = held_from_deletion();
     kubectl_delete(&mut world, &name);
     world.edit(json!({ "scaleStrategy": { "podToDelete": [] } }));
@@ -219,7 +219,7 @@ fn deletion_by_a_user_outlasts_the_word_of_the_set() {
 }
 
 #[test]
-fn deletion_that_a_user_took_back_before_does_not_bind_the_set() {
+fn earlier_withdrawn_user_deletion_does_not_bind_set() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let name = world.pods.keys().next().unwrap().clone();
@@ -264,7 +264,7 @@ fn has_left_alive(world: &World, name: &str) {
 }
 
 #[test]
-fn origin_that_is_to_be_excluded_stays_alive_and_its_new_pod_takes_its_place() {
+fn excluded_origin_stays_alive_and_new_half_replaces_it() {
     for spec in [json!({}), one_claim()] {
         for by_label in [false, true] {
             let (mut world, origins) = held_replacement_of(spec.clone());
@@ -278,7 +278,7 @@ fn origin_that_is_to_be_excluded_stays_alive_and_its_new_pod_takes_its_place() {
 }
 
 #[test]
-fn origin_that_was_to_be_excluded_before_leaves_once_its_new_pod_serves() {
+fn previously_excluded_origin_leaves_once_new_half_serves() {
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let mut world = World::on_plane(2, replace);
     world.settle();
@@ -294,7 +294,7 @@ fn origin_that_was_to_be_excluded_before_leaves_once_its_new_pod_serves() {
 }
 
 #[test]
-fn exclusion_of_a_new_half_waits_for_its_pair_and_is_told() {
+fn exclusion_of_new_half_waits_for_pair_and_is_reported() {
     let (mut world, origins) = held_replacement();
     let mut pods = world.pods.values();
     let half = pods.find(|pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origins[0]));
@@ -315,7 +315,7 @@ fn exclusion_of_a_new_half_waits_for_its_pair_and_is_told() {
 }
 
 #[test]
-fn exclusion_of_an_origin_that_is_refused_keeps_its_pair_as_it_is() {
+fn refused_exclusion_of_origin_keeps_its_pair() {
     let (mut world, origins) = held_replacement();
     let uid = world.pods[&origins[0]].metadata.uid.clone();
     world.troubles.stubborn.insert(uid);
@@ -332,7 +332,7 @@ fn exclusion_of_an_origin_that_is_refused_keeps_its_pair_as_it_is() {
 }
 
 #[test]
-fn new_half_to_exclude_is_named_while_it_is_stuck_and_when_it_goes_after_all() {
+fn new_half_to_exclude_is_named_while_stuck() {
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let mut world = World::on_plane(1, replace);
     world.settle();

@@ -115,7 +115,7 @@ fn commands_without_a_meaning_are_refused_and_removed() {
 
 /// Whoever sets it has mended what was refused.
 #[test]
-fn retry_has_what_is_refused_tried_again_and_changes_nothing_else() {
+fn retry_only_retries_what_was_refused() {
     let mut world = settled(3, canary());
     let told = |world: &mut World, command: &str| {
         world.command(command);
@@ -275,7 +275,7 @@ fn set_without_progress_is_stalled_until_something_moves() {
 }
 
 #[test]
-fn time_that_a_rule_or_a_pause_takes_is_no_delay() {
+fn time_spent_in_rules_or_pauses_is_no_delay() {
     let deadline = |mut spec: Value| {
         spec["progressDeadlineSeconds"] = json!(600);
         spec
@@ -328,7 +328,7 @@ fn pods_are_told_how_long_they_must_be_ready() {
 }
 
 #[test]
-fn abort_of_a_rollout_that_keeps_all_pods_is_never_ready() {
+fn abort_of_fully_partitioned_rollout_is_never_ready() {
     let kept = json!({ "byPartition": { "partition": 4 }, "steps": [{ "partition": "60%" }] });
     let mut world = settled(2, json!({ "updateStrategy": { "rollingUpdate": kept } }));
     world.image("app:2");
@@ -342,7 +342,7 @@ fn abort_of_a_rollout_that_keeps_all_pods_is_never_ready() {
 }
 
 #[test]
-fn position_goes_with_the_steps_of_a_paused_set() {
+fn removing_steps_from_paused_set_clears_position() {
     let mut world = settled(2, canary());
     world.edit(json!({ "paused": true }));
     world.image("app:2");
@@ -426,7 +426,7 @@ fn command_whose_removal_is_refused_commands_no_later_rollout() {
 }
 
 #[test]
-fn refused_command_that_can_not_be_removed_is_told_once_and_commands_nothing() {
+fn irremovable_refused_command_is_reported_once_without_effect() {
     let mut world = settled(4, canary());
     world.command("promote-full");
     settle_with_command_kept(&mut world);
@@ -448,7 +448,7 @@ fn recreate(rolling: Value) -> Value {
 
 /// A quota or a policy: the old Pod has gone, and no Pod of the new template can be made.
 #[test]
-fn update_is_false_while_a_pod_that_it_deleted_is_missing() {
+fn updated_is_false_while_deleted_pod_is_missing() {
     for rolling in [json!({}), json!({ "byLabel": {} })] {
         let mut world = settled(1, recreate(rolling));
         let pod = world.pods.values_mut().next().unwrap();
@@ -470,7 +470,7 @@ fn update_is_false_while_a_pod_that_it_deleted_is_missing() {
 }
 
 #[test]
-fn set_is_updating_and_not_scaling_while_a_pod_that_its_rollout_deleted_is_made_again() {
+fn set_is_updating_not_scaling_while_rollout_recreates_pod() {
     let mut world = settled(2, recreate(json!({})));
     world.image("app:2");
     let mut missing = 0;
@@ -494,7 +494,7 @@ fn set_is_updating_and_not_scaling_while_a_pod_that_its_rollout_deleted_is_made_
 }
 
 #[test]
-fn aborted_rollout_tells_of_pods_that_the_kubelet_has_yet_to_take_back() {
+fn aborted_rollout_reports_pods_awaiting_kubelet_revert() {
     let mut world = World::on_plane(2, canary());
     world.settle();
     world.image("app:2");
@@ -535,7 +535,7 @@ fn abort_of_a_complete_rollout_tells_how_to_go_back() {
 }
 
 #[test]
-fn lost_pod_is_no_update_unless_the_rollout_has_reached_it() {
+fn lost_pod_is_no_update_unless_reached_by_rollout() {
     let mut world = settled(2, json!({}));
     world.forbidden.insert("app:1".into());
     let name = world.pods.keys().next().unwrap().clone();
@@ -623,7 +623,7 @@ fn aborted_rollout_is_not_over_while_a_pod_is_missing() {
 }
 
 #[test]
-fn abort_does_not_tell_that_the_old_revision_is_rolled_out() {
+fn abort_does_not_report_rollout_of_old_revision() {
     let mut world = settled(4, canary());
     let begun = |world: &World| {
         let told = world.told.iter();
@@ -697,7 +697,7 @@ fn pod_lost_while_a_rollout_pauses_is_no_failed_update() {
 }
 
 #[test]
-fn each_time_that_a_canary_goes_down_at_a_pause_is_told_once() {
+fn each_canary_outage_at_pause_is_reported_once() {
     let mut world = World::on_plane(4, canary());
     world.settle();
     world.image("app:2");

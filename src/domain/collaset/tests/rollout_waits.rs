@@ -67,7 +67,7 @@ fn waits_for(world: &World, name: &str) {
 }
 
 #[test]
-fn pause_waits_for_a_canary_beside_one_that_a_user_replaces() {
+fn pause_waits_for_canary_beside_replaced_canary() {
     let (mut world, canaries) = at_pause(json!(2));
     world.troubles.holds = true;
     label(&mut world, &canaries[0], keys::TO_REPLACE, "true");
@@ -83,7 +83,7 @@ fn pause_waits_for_a_canary_beside_one_that_a_user_replaces() {
 }
 
 #[test]
-fn pause_waits_for_a_canary_beside_one_that_is_scaled_in() {
+fn pause_waits_for_canary_beside_scaled_in_canary() {
     let (mut world, canaries) = at_pause(json!(2));
     world.troubles.holds = true;
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [canaries[0]] } }));
@@ -112,7 +112,7 @@ fn pause_waits_for_a_canary_though_others_are_enough() {
 
 /// The only canary goes, and its rules hold it: another Pod is updated in its stead, and the rollout goes on.
 #[test]
-fn step_counts_no_pod_that_is_scaled_in_and_does_not_wait_for_its_end() {
+fn step_ignores_scaled_in_pods() {
     let (mut world, canaries) = at_pause(json!("75%"));
     assert_eq!(canaries.len(), 1);
     let others = with_image(&world, "app:1");
@@ -211,7 +211,7 @@ fn called_off(strategy: Value) -> (World, String) {
 }
 
 #[test]
-fn reopened_pair_of_a_user_takes_a_place_of_max_surge() {
+fn reopened_user_pair_uses_max_surge_slot() {
     let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
     let (mut world, _) = called_off(strategy);
     world.image("app:2");
@@ -220,7 +220,7 @@ fn reopened_pair_of_a_user_takes_a_place_of_max_surge() {
 }
 
 #[test]
-fn reopened_pair_of_a_user_needs_no_room_of_the_pool() {
+fn reopened_user_pair_needs_no_pool_headroom() {
     use crate::domain::collaset::headroom;
     let (mut world, origin) = called_off(json!({ "podUpgradePolicy": "Replace" }));
     world.pool_bytes = headroom::MAX_POOL_BYTES / headroom::max_replicas("web") * 4;
@@ -230,7 +230,7 @@ fn reopened_pair_of_a_user_needs_no_room_of_the_pool() {
 }
 
 #[test]
-fn pod_that_waits_for_max_surge_serves_although_its_update_in_place_had_begun() {
+fn pod_waiting_for_max_surge_serves_after_begun_update() {
     let mut world = World::on_plane(4, json!({}));
     world.settle();
     world.image("app:2");

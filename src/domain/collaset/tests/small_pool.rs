@@ -24,7 +24,7 @@ fn replace() -> Value {
 }
 
 #[test]
-fn replace_goes_on_in_waves_of_what_the_pool_has_room_for() {
+fn replace_proceeds_in_waves_that_fit_the_pool() {
     let mut world = settled(12, replace());
     bound(&mut world, 15);
     world.image("app:2");
@@ -65,7 +65,7 @@ fn pods_that_users_want_replaced_wait_for_room_too() {
 }
 
 #[test]
-fn set_grows_as_far_as_the_pool_has_room_and_says_so() {
+fn set_grows_to_pool_limit_and_reports_it() {
     let mut world = settled(3, json!({}));
     bound(&mut world, 5);
     world.edit(json!({ "replicas": 9 }));
@@ -88,7 +88,7 @@ fn set_grows_as_far_as_the_pool_has_room_and_says_so() {
 }
 
 #[test]
-fn partition_keeps_as_many_pods_back_while_others_have_no_room() {
+fn partition_keeps_its_count_while_pool_is_full() {
     let rolling = json!({ "byPartition": { "partition": 4 } });
     let mut world = settled(5, json!({ "updateStrategy": { "rollingUpdate": rolling } }));
     bound(&mut world, 5);
@@ -101,7 +101,7 @@ fn partition_keeps_as_many_pods_back_while_others_have_no_room() {
 }
 
 #[test]
-fn step_of_a_rollout_waits_for_no_pod_that_has_no_room() {
+fn step_waits_for_no_pod_beyond_pool_limit() {
     let steps = json!([{ "partition": 2 }, { "pause": { "duration": "1m" } }]);
     let rolling = json!({ "steps": steps });
     let mut world = settled(4, json!({ "updateStrategy": { "rollingUpdate": rolling } }));

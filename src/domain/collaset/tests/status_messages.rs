@@ -40,7 +40,7 @@ fn scale_in_is_told_once_the_pod_is_deleted() {
 }
 
 #[test]
-fn end_of_a_failed_pod_is_told_once_it_is_deleted() {
+fn end_of_failed_pod_is_reported_after_deletion() {
     let mut world = settled(2, json!({}));
     world.troubles.refused.insert(WriteKind::PodDeletion);
     let pod = world.pods.values_mut().next().unwrap();
@@ -54,7 +54,7 @@ fn end_of_a_failed_pod_is_told_once_it_is_deleted() {
 }
 
 #[test]
-fn replacement_is_told_as_what_is_to_come_once_it_is_noted() {
+fn replacement_is_reported_as_pending_once_noted() {
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let mut world = settled(1, replace);
     world.troubles.refused.insert(WriteKind::PodPatch);
@@ -69,7 +69,7 @@ fn replacement_is_told_as_what_is_to_come_once_it_is_noted() {
 }
 
 #[test]
-fn refusal_tells_in_ready_how_many_pods_are_down_and_why_the_first_is() {
+fn ready_message_counts_down_pods_and_explains_first() {
     let mut world = settled(3, recreate());
     world.troubles.refused.insert(WriteKind::PodDeletion);
     world.image("app:2");
@@ -98,7 +98,7 @@ fn refusal_tells_in_ready_how_many_pods_are_down_and_why_the_first_is() {
 }
 
 #[test]
-fn set_that_is_deleted_keeps_nothing_of_what_it_was_scaled_and_updated_to() {
+fn deleted_set_drops_scale_and_update_messages() {
     let mut world = settled(3, json!({ "progressDeadlineSeconds": 30 }));
     world.troubles.refused.insert(WriteKind::PodCreation);
     world.troubles.unpullable.insert("app:2".into());

@@ -39,7 +39,7 @@ fn image(image: &str) -> Value {
 }
 
 #[test]
-fn scale_in_and_update_of_one_edit_keep_to_max_unavailable() {
+fn scale_in_with_update_keeps_to_max_unavailable() {
     for policy in ["InPlaceIfPossible", "Recreate"] {
         let mut world = one_down(policy);
         let oldest = name_of(&world, 0);
@@ -52,7 +52,7 @@ fn scale_in_and_update_of_one_edit_keep_to_max_unavailable() {
 }
 
 #[test]
-fn scale_in_by_cost_and_update_of_one_edit_keep_to_max_unavailable() {
+fn scale_in_by_cost_with_update_keeps_to_max_unavailable() {
     let mut world = one_down("InPlaceIfPossible");
     let cheapest = name_of(&world, 0);
     world.write_pod(&cheapest, |pod| {
@@ -65,7 +65,7 @@ fn scale_in_by_cost_and_update_of_one_edit_keep_to_max_unavailable() {
 }
 
 #[test]
-fn deletion_by_name_and_update_of_one_edit_keep_to_max_unavailable() {
+fn named_deletion_with_update_keeps_to_max_unavailable() {
     for id in 0..3 {
         let mut world = one_down("InPlaceIfPossible");
         let named = name_of(&world, id);
@@ -78,7 +78,7 @@ fn deletion_by_name_and_update_of_one_edit_keep_to_max_unavailable() {
 }
 
 #[test]
-fn rollback_at_any_moment_of_a_pair_keeps_to_max_surge() {
+fn rollback_during_pair_keeps_to_max_surge() {
     let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
     for moment in 0..40 {
         let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
@@ -108,7 +108,7 @@ fn is_ready(world: &World) -> bool {
 }
 
 #[test]
-fn set_is_not_ready_from_the_plan_on_that_deletes_a_pod() {
+fn set_is_not_ready_once_plan_deletes_pod() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
     let name = name_of(&world, 1);
@@ -139,7 +139,7 @@ fn paused_set_with_a_pod_to_delete_is_not_ready() {
 }
 
 #[test]
-fn set_is_not_ready_in_the_plan_that_takes_an_ended_orphan_in_while_another_is_to_be_deleted() {
+fn set_is_not_ready_while_adopting_ended_orphan_and_deleting() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let orphan = name_of(&world, 0);
@@ -161,7 +161,7 @@ fn set_is_not_ready_in_the_plan_that_takes_an_ended_orphan_in_while_another_is_t
 }
 
 #[test]
-fn set_is_not_ready_in_the_plan_that_excludes_a_pod() {
+fn set_is_not_ready_once_plan_excludes_pod() {
     for replicas in [2, 3] {
         let mut world = World::on_plane(3, json!({}));
         world.settle();
@@ -176,7 +176,7 @@ fn set_is_not_ready_in_the_plan_that_excludes_a_pod() {
 }
 
 #[test]
-fn set_is_not_ready_in_the_plan_that_includes_a_pod() {
+fn set_is_not_ready_once_plan_includes_pod() {
     for replicas in [2, 3] {
         let mut world = World::on_plane(3, json!({}));
         world.settle();
@@ -211,7 +211,7 @@ fn replacement_that_the_pool_has_no_room_for_is_said() {
 }
 
 #[test]
-fn set_with_a_pod_to_replace_is_not_ready_though_it_is_paused() {
+fn paused_set_with_pod_to_replace_is_not_ready() {
     let mut world = settled(2, json!({}));
     world.edit(json!({ "paused": true }));
     ask_to_replace(&mut world);
@@ -352,7 +352,7 @@ fn staying(world: &World) -> usize {
 }
 
 #[test]
-fn lower_max_surge_closes_pairs_whose_new_pods_are_not_made() {
+fn lower_max_surge_closes_pairs_without_new_pods() {
     let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let mut world = World::on_plane(6, policy);
     world.settle();
@@ -379,7 +379,7 @@ fn lower_max_surge_closes_pairs_whose_new_pods_are_not_made() {
 
 /// Between the plan that opens a pair and the one that makes its new Pod.
 #[test]
-fn new_pod_of_a_pair_that_was_taken_back_is_not_made() {
+fn new_half_of_withdrawn_pair_is_not_created() {
     let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let mut world = World::on_plane(3, policy);
     world.settle();

@@ -111,7 +111,7 @@ fn uids(world: &World) -> Vec<(String, String)> {
 }
 
 #[test]
-fn rule_of_post_check_that_holds_a_pod_is_named_and_stops_the_deadline() {
+fn holding_post_check_rule_is_named_and_stops_deadline() {
     let mut world = held_back(2);
     for _ in 0..60 {
         world.run_plan();
@@ -129,7 +129,7 @@ fn rule_of_post_check_that_holds_a_pod_is_named_and_stops_the_deadline() {
 }
 
 #[test]
-fn rule_of_post_check_is_named_of_a_pod_that_a_partition_keeps() {
+fn post_check_rule_is_named_for_partitioned_pod() {
     let mut world = held_back(2);
     world.edit(json!({ "updateStrategy": { "maxUnavailable": null, "rollingUpdate": { "byPartition": { "partition": 2 } } } }));
     let name = with_image(&world, "app:2");
@@ -242,7 +242,7 @@ fn end_of_a_delay_is_told_by_its_time() {
 }
 
 #[test]
-fn pod_outside_the_scope_that_uses_max_unavailable_up_is_named() {
+fn out_of_scope_pod_using_max_unavailable_is_named() {
     let by_label = json!({ "byLabel": {} });
     let by_priority = json!({ "byPartition": { "partition": 2 }, "priorityLabel": "rank" });
     for rolling in [by_label, by_priority] {
@@ -266,7 +266,7 @@ fn pod_outside_the_scope_that_uses_max_unavailable_up_is_named() {
 }
 
 #[test]
-fn max_unavailable_of_a_rollout_that_goes_on_is_not_told() {
+fn max_unavailable_of_progressing_rollout_is_not_reported() {
     let mut world = World::on_plane(4, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     world.settle();
     world.image("app:2");
@@ -280,7 +280,7 @@ fn max_unavailable_of_a_rollout_that_goes_on_is_not_told() {
 }
 
 #[test]
-fn label_to_exclude_of_a_pod_that_is_included_is_a_contradiction() {
+fn exclude_label_on_included_pod_is_contradiction() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let name = names(&world).remove(0);
@@ -302,7 +302,7 @@ fn label_to_exclude_of_a_pod_that_is_included_is_a_contradiction() {
 }
 
 #[test]
-fn max_unavailable_is_told_where_pods_of_a_scale_out_use_it_up() {
+fn max_unavailable_used_by_scale_out_is_reported() {
     let mut world = World::on_plane(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     world.settle();
     world.troubles.most_pods = Some(3);
@@ -320,7 +320,7 @@ fn max_unavailable_is_told_where_pods_of_a_scale_out_use_it_up() {
 }
 
 #[test]
-fn partition_in_percent_is_told_of_a_pod_that_it_keeps() {
+fn percent_partition_is_reported_for_kept_pod() {
     let by = json!({ "byPartition": { "partitionPercent": 50 } });
     let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });
     let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
@@ -340,7 +340,7 @@ fn partition_in_percent_is_told_of_a_pod_that_it_keeps() {
 }
 
 #[test]
-fn max_unavailable_is_told_beside_a_partition_that_keeps_fewer_pods() {
+fn max_unavailable_is_reported_beside_smaller_partition() {
     let by = json!({ "byPartition": { "partition": 1 } });
     let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });
     let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
@@ -496,7 +496,7 @@ fn max_surge_is_not_told_where_no_other_pod_waits() {
 }
 
 #[test]
-fn update_is_false_while_an_updated_pod_is_down_and_the_rollout_is_not_complete() {
+fn updated_is_false_while_updated_pod_is_down() {
     let (mut world, new) = with_a_slow_pod(1, &json!({ "podUpgradePolicy": "Recreate" }));
     let status = world.set.status.clone().unwrap();
     assert_ne!(status.current_revision, status.updated_revision);
@@ -518,7 +518,7 @@ fn update_is_false_while_an_updated_pod_is_down_and_the_rollout_is_not_complete(
 }
 
 #[test]
-fn update_is_false_while_a_label_keeps_an_updated_pod_off_traffic() {
+fn updated_is_false_while_label_keeps_updated_pod_offline() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let name = names(&world).remove(0);
@@ -558,7 +558,7 @@ fn delay_of_an_operation_stops_the_deadline() {
 }
 
 #[test]
-fn deadline_runs_while_a_pod_is_down_beside_one_that_is_delayed() {
+fn deadline_runs_while_pod_is_down_beside_delayed_one() {
     let partition = json!({ "byPartition": { "partition": 2 } });
     let delay = json!({ "operationDelaySeconds": 3600, "rollingUpdate": partition });
     let spec = json!({ "updateStrategy": delay, "progressDeadlineSeconds": 30 });
@@ -578,7 +578,7 @@ fn deadline_runs_while_a_pod_is_down_beside_one_that_is_delayed() {
 const GO_ON: &str = "; set spec.paused to false to go on";
 
 #[test]
-fn rollout_that_is_aborted_while_paused_names_the_field_as_the_remedy() {
+fn abort_while_paused_names_remedy_field() {
     let mut world = World::on_plane(3, canary());
     world.settle();
     world.image("app:2");
@@ -605,7 +605,7 @@ fn rollout_that_is_aborted_while_paused_names_the_field_as_the_remedy() {
 }
 
 #[test]
-fn paused_set_names_the_field_and_all_that_is_left_to_do() {
+fn paused_set_names_field_and_remaining_work() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
     world.edit(json!({ "paused": true }));
@@ -630,7 +630,7 @@ fn paused_set_names_the_field_and_all_that_is_left_to_do() {
 }
 
 #[test]
-fn pod_that_leaves_since_its_labels_match_no_more_is_told() {
+fn pod_leaving_after_label_mismatch_is_reported() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let name = names(&world).remove(0);
@@ -695,7 +695,7 @@ fn partition_that_is_raised_takes_nobody_back_and_says_so() {
 }
 
 #[test]
-fn pod_that_comes_back_from_its_update_is_under_way_while_somebody_works_on_it() {
+fn pod_returning_from_update_is_under_way_during_other_operation() {
     let mut world = World::on_plane(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     world.settle();
     world.image("app:2");
@@ -744,7 +744,7 @@ fn pod_that_comes_back_from_its_update_is_under_way_while_somebody_works_on_it()
 }
 
 #[test]
-fn claims_of_a_pod_that_waits_for_its_volumes_are_named() {
+fn pvcs_awaited_by_pod_are_named() {
     let mut world = World::on_plane(1, json!({}));
     world.settle();
     let name = names(&world).remove(0);
@@ -790,7 +790,7 @@ fn pod_is_told_as_missing_while_another_goes() {
 
 /// A quota refuses the Pods of a scale-out, and the template that would mend it is applied.
 #[test]
-fn rollout_that_gives_no_pod_up_while_others_can_not_be_made_says_so() {
+fn rollout_reports_that_refused_creations_block_deletions() {
     for (policy, is_told) in [("Recreate", true), ("InPlaceIfPossible", false)] {
         let strategy = json!({ "updateStrategy": { "podUpgradePolicy": policy } });
         let mut world = World::on_plane(3, strategy);
@@ -811,7 +811,7 @@ fn rollout_that_gives_no_pod_up_while_others_can_not_be_made_says_so() {
 
 /// By a policy that denies changes of Pods, and lets those of their status pass: the Pod is off traffic, and comes no further.
 #[test]
-fn refused_step_of_a_lifecycle_is_told_where_a_pod_waits() {
+fn refused_lifecycle_step_is_reported_for_waiting_pod() {
     let mut world = settled(3, json!({}));
     world.edit(json!({ "replicas": 2 }));
     world.run_plan();

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn denied_networks_are_refused_in_every_form_and_allowed_ones_win() {
+    fn denied_networks_are_refused_in_every_form_unless_allowed() {
         let networks = EndpointNetworks {
             denied: nets(&["10.0.0.0/8", "::ffff:172.16.0.0/108", "2001:db8::/32"]),
             allowed: nets(&["10.1.0.0/16", "127.0.0.1/32", "169.254.1.0/24"]),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn written_address_that_is_refused_is_warned_of_with_field_and_flag() {
+    fn refused_literal_address_warns_with_field_and_flag() {
         let networks = EndpointNetworks {
             denied: nets(&["10.0.0.0/8"]),
             allowed: nets(&["10.1.0.0/16"]),

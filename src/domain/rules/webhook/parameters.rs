@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_every_kind() {
+    fn parameters_read_every_field_kind() {
         for (path, want) in [
             ("metadata.name", "web-0"),
             ("metadata.uid", "u"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_field_is_empty_and_a_path_through_a_plain_value_is_an_error() {
+    fn missing_field_is_empty_but_path_through_scalar_fails() {
         for path in [
             "status.hostIP",
             "status.startTime.seconds",

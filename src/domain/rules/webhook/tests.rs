@@ -127,7 +127,7 @@ impl TestRule {
 }
 
 #[test]
-fn pods_that_come_together_are_asked_about_in_one_call_and_once() {
+fn pods_in_batch_window_are_asked_once_together() {
     let mut bench = TestRule::new(rule(json!({})), &["a"]);
     assert_eq!(bench.plan(at_second(0)), []);
     bench.waiting = candidates_named(&["b", "a"]);
@@ -154,7 +154,7 @@ fn pods_that_come_together_are_asked_about_in_one_call_and_once() {
 }
 
 #[test]
-fn a_refusal_lets_the_finished_pass_and_asks_again_about_the_rest() {
+fn refusal_passes_finished_pods_and_asks_rest_again() {
     let mut bench = TestRule::new(rule(json!({})), &["a", "b"]);
     let refusal =
         json!({ "success": false, "message": "busy", "finishedNames": ["b", "stranger", "b"] });
@@ -179,7 +179,7 @@ fn a_refusal_lets_the_finished_pass_and_asks_again_about_the_rest() {
 }
 
 #[test]
-fn a_failure_passes_or_holds_by_the_policy_and_is_tried_again_ever_later() {
+fn failure_follows_policy_and_is_retried_with_backoff() {
     let mut ignoring = TestRule::new(ignoring(), &["a", "b"]);
     ignoring.ask_and_answer(at_second(0), Err("connection refused".into()));
     assert_eq!(ignoring.passed(), ["a", "b"]);
@@ -222,7 +222,7 @@ fn a_failure_passes_or_holds_by_the_policy_and_is_tried_again_ever_later() {
 }
 
 #[test]
-fn odd_answers_about_tasks_hold_with_a_reason() {
+fn inconsistent_task_answers_hold_with_reason() {
     let long = json!({ "success": true, "poll": true });
     let with = |id: &str| json!({ "success": true, "poll": true, "taskId": id });
     for (rule, given, why) in [
@@ -312,7 +312,7 @@ fn finished_without_success_is_no_approval() {
 }
 
 #[test]
-fn a_stopped_task_goes_to_the_history_and_the_rest_is_asked_about_anew() {
+fn stopped_task_moves_to_history_and_rest_is_asked_again() {
     let mut bench = TestRule::new(polled_rule("Ignore"), &["a", "b"]);
     bench.ask_and_answer(
         at_second(0),
@@ -418,7 +418,7 @@ fn an_edit_of_the_rule_makes_answers_and_tasks_void() {
 }
 
 #[test]
-fn tasks_of_a_server_that_did_not_bind_them_are_void() {
+fn unbound_tasks_of_other_server_are_void() {
     let status =
         json!({ "taskStates": [{ "taskId": "t", "processing": ["a"], "approved": ["b"] }] });
     let status: WebhookStatus = serde_json::from_value(status).unwrap();
@@ -427,7 +427,7 @@ fn tasks_of_a_server_that_did_not_bind_them_are_void() {
 }
 
 #[test]
-fn what_leaves_the_stage_is_forgotten_and_a_new_operation_is_asked_about_anew() {
+fn departed_operation_is_forgotten_and_new_one_is_asked() {
     let mut bench = TestRule::new(polled_rule("Ignore"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
     bench.ask_and_answer(at_second(0), answer(start));
@@ -449,7 +449,7 @@ fn what_leaves_the_stage_is_forgotten_and_a_new_operation_is_asked_about_anew() 
 }
 
 #[test]
-fn the_status_is_bounded_and_growing_old_is_no_reason_to_write() {
+fn status_is_bounded_and_aging_causes_no_write() {
     let names: Vec<String> = (0..1_200).map(|n| format!("p{n:04}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut bench = TestRule::new(ignoring(), &names);
@@ -562,7 +562,7 @@ fn operations_without_room_say_why_they_wait() {
 }
 
 #[test]
-fn what_an_earlier_version_has_stored_is_cut_to_its_share() {
+fn status_of_earlier_version_is_cut_to_its_share() {
     let pods: Vec<_> = (0..2_000).map(longest_candidate).collect();
     let task = |index: usize| {
         json!({ "taskId": index.to_string(), "message": "m".repeat(500), "approved": ["a"],
@@ -745,7 +745,7 @@ proptest! {
 }
 
 #[test]
-fn endpoint_that_keeps_failing_is_left_alone_and_nobody_passes_meanwhile() {
+fn failing_endpoint_is_backed_off_and_nobody_passes() {
     let mut bench = TestRule::new(ignoring(), &[]);
     for n in 0..5 {
         bench.waiting = candidates_named(&[&format!("p{n}")]);
@@ -807,7 +807,7 @@ fn each_of_many_refused_operations_is_asked_about_again() {
 }
 
 #[test]
-fn change_of_the_object_beside_the_rule_keeps_what_is_known() {
+fn unrelated_object_change_keeps_known_verdicts() {
     let mut bench = TestRule::new(polled_rule("Fail"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
     bench.ask_and_answer(at_second(0), answer(start));
@@ -843,7 +843,7 @@ fn status_without_a_hash_counts_for_its_generation() {
 }
 
 #[test]
-fn stored_bundle_that_nobody_can_read_verifies_nothing() {
+fn unreadable_ca_bundle_verifies_nothing() {
     for bundle in ["*", "bm90IFBFTQ=="] {
         let rule = rule(json!({ "clientConfig": { "url": "https://a", "caBundle": bundle } }));
         assert!(!rule.endpoint.ca.is_empty(), "{bundle}");
@@ -851,7 +851,7 @@ fn stored_bundle_that_nobody_can_read_verifies_nothing() {
 }
 
 #[test]
-fn failure_is_no_news_once_nobody_waits() {
+fn failure_is_cleared_once_nobody_waits_except_ignore() {
     for (rule, told) in [(rule(json!({})), ""), (ignoring(), "down")] {
         let mut bench = TestRule::new(rule, &["a"]);
         bench.ask_and_answer(at_second(0), Err("down".into()));

@@ -26,7 +26,7 @@ fn pair(material: &Material) -> CertificatePair {
 }
 
 #[test]
-fn a_fresh_secret_is_kept_until_two_thirds_of_the_leaf() {
+fn new_secret_is_kept_until_leaf_renewal_time() {
     let material = new_material();
     assert_eq!(step_at(&material, start()), RenewalStep::Keep);
     assert_eq!(step_at(&material, start() + hours(6)), RenewalStep::Keep);
@@ -88,7 +88,7 @@ fn trust_is_never_interrupted_by_a_change_of_authority() {
 }
 
 #[test]
-fn a_missing_name_is_added_at_once_under_the_same_authority() {
+fn missing_name_is_added_without_changing_authority() {
     let material = new_material();
     let more = CertificateNames::new(["localhost", "new.example"]).unwrap();
     let first = next_step(Some(&material), start(), &more, &policy());
@@ -177,7 +177,7 @@ fn broken_parts_are_replaced_and_what_is_trusted_stays_trusted() {
 }
 
 #[test]
-fn everything_expired_is_made_anew() {
+fn expired_authority_and_leaf_are_reissued() {
     let material = new_material();
     let late = start() + hours(1000);
     assert_eq!(

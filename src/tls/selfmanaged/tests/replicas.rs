@@ -59,7 +59,7 @@ fn assert_trusted(api: &Cluster, replicas: &[CertificateReplica], now: Timestamp
 }
 
 #[tokio::test]
-async fn the_first_start_makes_publishes_and_serves() {
+async fn first_start_creates_publishes_and_serves_certificate() {
     let api = Cluster::new();
     api.configure();
     let replica = replica(&api);
@@ -74,7 +74,7 @@ async fn the_first_start_makes_publishes_and_serves() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_when_all_is_well() {
+async fn nothing_is_written_when_certificates_are_current() {
     let api = Cluster::new();
     api.configure();
     replica(&api)
@@ -95,7 +95,7 @@ async fn nothing_is_written_when_all_is_well() {
 }
 
 #[tokio::test]
-async fn a_lost_or_foreign_bundle_is_put_back_in_its_entry_only() {
+async fn lost_or_foreign_bundle_is_restored_in_its_webhook() {
     let api = Cluster::new();
     api.configure();
     let replica = replica(&api);
@@ -135,7 +135,6 @@ async fn three_replicas_at_once_converge_on_one_secret() {
         );
         assert_eq!(api.bundles(), vec![bundles[0].clone(); 4]);
         let posts = api
-            .0
             .lock()
             .writes
             .iter()
@@ -198,8 +197,8 @@ async fn an_old_secret_never_overwrites_what_a_newer_one_published() {
         api.configure();
         let demanding = replica_for(&api, names().with_names(["new.example".to_owned()]));
         let (first, second) = futures::join!(
-            demanding.managed.ensure(start()),
-            content.managed.ensure(start())
+            demanding.managed.ensure_certificates(start()),
+            content.managed.ensure_certificates(start())
         );
         first.and(second).unwrap();
         assert_trusted(&api, &[content, demanding], start());
@@ -322,7 +321,7 @@ async fn endless_conflicts_end_in_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_loop_outlives_failures_and_ends_when_told() {
+async fn run_survives_failures_and_ends_on_stop() {
     let api = Cluster::new();
     api.refuse("P", 500);
     let CertificateReplica { managed, resolver } = replica(&api);
@@ -356,7 +355,7 @@ fn published(api: &Cluster) -> Vec<Option<String>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_replica_lets_in_what_is_published_through_a_change_of_segment() {
+async fn published_segment_is_accepted_during_segment_rotation() {
     let api = Cluster::new();
     api.configure();
     let replicas: Vec<_> = (0..3)
@@ -409,7 +408,7 @@ async fn every_replica_lets_in_what_is_published_through_a_change_of_segment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn configuration_that_is_put_back_is_served_and_gets_its_segment_again() {
+async fn restored_configuration_is_served_and_gets_segment() {
     let api = Cluster::new();
     api.configure();
     let doors = Arc::new(PathGuard::default());

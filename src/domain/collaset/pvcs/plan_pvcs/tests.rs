@@ -70,7 +70,7 @@ fn to_arcs(claims: Vec<Pvc>) -> Vec<Arc<Pvc>> {
 }
 
 #[test]
-fn what_is_missing_is_created_from_its_template() {
+fn missing_pvc_is_created_from_template() {
     let data = template("data", "1Gi");
     let wanted = plan_instance_pvcs(
         &set_with_policy(json!({})),
@@ -170,7 +170,7 @@ fn claims_that_are_gone_are_made_again_under_their_names() {
 }
 
 #[test]
-fn which_claim_serves() {
+fn pvc_serves_by_template_owner_and_id() {
     let (data, bigger) = (template("data", "1Gi"), template("data", "2Gi"));
     let known = hashes_of(&[&data, &bigger]);
     let serving = |claims: Vec<Pvc>| {
@@ -254,7 +254,7 @@ fn which_claim_serves() {
 }
 
 #[test]
-fn a_claim_of_another_template_changes_its_pod_but_a_missing_one_does_not() {
+fn changed_pvc_template_recreates_pod_but_missing_pvc_does_not() {
     let (data, bigger) = (template("data", "1Gi"), template("data", "2Gi"));
     let known = hashes_of(&[&data, &bigger]);
     let is_changed = |claims: Vec<Pvc>| {
@@ -337,7 +337,7 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
 }
 
 #[test]
-fn what_retain_left_serves_its_instance_and_no_other() {
+fn retained_pvc_serves_only_its_instance() {
     let data = template("data", "1Gi");
     let left = |id| edited(pvc("web-data-a", id, &data), |c| c.controller = None);
     let serving = |set: &CollaSet, claims: Vec<Pvc>| {
@@ -383,7 +383,7 @@ proptest! {
     /// Whatever claims there are: what serves an instance is never deleted, and the order in which they are seen is
     /// no matter.
     #[test]
-    fn what_serves_stays(picks in proptest::collection::vec((0..4_i64, 0..3_usize, 0..4), 0..12), rotate in 0..12_usize) {
+    fn serving_pvc_is_not_deleted(picks in proptest::collection::vec((0..4_i64, 0..3_usize, 0..4), 0..12), rotate in 0..12_usize) {
         let sizes = ["1Gi", "2Gi"].map(|size| template("data", size));
         let known = hashes_of(&[&sizes[0], &sizes[1]]);
         let claims = picks.iter().enumerate().map(|(i, (id, size, state))| {
@@ -419,7 +419,7 @@ proptest! {
 }
 
 #[test]
-fn retained_claim_of_a_set_that_selects_by_expressions_is_adopted() {
+fn retained_pvc_is_adopted_by_selector_expressions() {
     let mut set = set_with_policy(json!({ "whenDeleted": "Retain" }));
     let expressions = json!([{ "key": "app", "operator": "In", "values": ["web"] }]);
     set.spec.selector = serde_json::from_value(json!({ "matchExpressions": expressions })).unwrap();

@@ -13,7 +13,7 @@ fn data(template: Value) -> Value {
 }
 
 #[test]
-fn the_data_is_in_kuperators_format_with_sorted_keys_and_every_field() {
+fn revision_data_has_kuperator_format_with_sorted_keys() {
     let spec = set(
         json!({ "spec": { "z": { "b": 1, "a": null }, "containers": [] }, "metadata": {} }),
         json!([{ "spec": {}, "metadata": { "name": "d" } }]),
@@ -72,7 +72,7 @@ fn marks_of_go_are_no_difference() {
 }
 
 #[test]
-fn the_order_of_claim_templates_is_no_difference_but_that_of_containers_is() {
+fn order_of_containers_matters_but_not_of_pvc_templates() {
     let claim = |name: &str, size: &str| json!({ "metadata": { "name": name }, "spec": { "resources": { "requests": { "storage": size } } } });
     let with = |claims: Value| revision_data(&set(template("a:1"), claims).spec);
     let a = with(json!([claim("x", "1Gi"), claim("y", "1Gi")]));
@@ -96,7 +96,7 @@ fn the_order_of_claim_templates_is_no_difference_but_that_of_containers_is() {
 }
 
 #[test]
-fn fields_that_1_22_did_not_know_are_forgiven_to_go_alone() {
+fn only_fields_newer_than_1_22_are_ignored() {
     let mut newer = template("a:1");
     newer["spec"]["initContainers"] = json!([{ "name": "side", "restartPolicy": "Always" }]);
     newer["spec"]["schedulingGates"] = json!([{ "name": "gate" }]);

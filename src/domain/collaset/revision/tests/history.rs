@@ -185,7 +185,7 @@ fn the_largest_number_is_given_again() {
 }
 
 #[test]
-fn a_name_that_is_taken_by_other_data_is_a_collision() {
+fn revision_name_taken_by_other_data_is_collision() {
     let set = web_set("a:1");
     let name = |n| hash::revision_name("web", &hash::hash_data(&data::revision_data(&set.spec), n));
     let history = plan_unused(
@@ -201,7 +201,7 @@ fn a_name_that_is_taken_by_other_data_is_a_collision() {
 }
 
 #[test]
-fn count_of_collisions_at_its_end_goes_on_from_the_other() {
+fn collision_count_wraps_at_its_maximum() {
     let mut set = web_set("a:1");
     let last = Some(i32::MAX);
     set.status = Some(crate::api::collaset::CollaSetStatus {
@@ -217,7 +217,7 @@ fn count_of_collisions_at_its_end_goes_on_from_the_other() {
 }
 
 #[test]
-fn revision_of_the_same_data_that_lost_its_owner_keeps_its_name() {
+fn orphaned_revision_of_same_data_keeps_its_name() {
     let set = web_set("a:1");
     let name = hash::revision_name(
         "web",
@@ -232,7 +232,7 @@ fn revision_of_the_same_data_that_lost_its_owner_keeps_its_name() {
 }
 
 #[test]
-fn only_what_the_labels_select_and_has_the_format_is_adopted() {
+fn only_selected_revisions_with_valid_format_are_adopted() {
     let orphan = |edit: fn(&mut Revision)| {
         let mut revision = (*our_revision("web-1", 1, "a:1")).clone();
         revision.controller = None;
@@ -270,7 +270,7 @@ fn only_what_the_labels_select_and_has_the_format_is_adopted() {
 
 /// Sets whose selectors overlap give their revisions the same labels.
 #[test]
-fn only_revisions_that_carry_the_name_of_the_set_are_adopted() {
+fn only_revisions_named_by_the_set_are_adopted() {
     let long = "a".repeat(60);
     let dashed = format!("{}-bcd", "a".repeat(51));
     for (set_name, revision, adopted) in [
@@ -343,7 +343,7 @@ fn a_template_that_is_none_is_an_error() {
 }
 
 #[test]
-fn the_latest_stands_in_for_a_revision_that_cannot_be_written() {
+fn latest_revision_replaces_one_that_cannot_be_written() {
     let first = our_revision("web-1", 1, "a:1");
     let plan = |revisions: &[Arc<Revision>]| {
         plan_history(&web_set("a:2"), revisions, &RevisionUse::new(), true)
@@ -354,7 +354,7 @@ fn the_latest_stands_in_for_a_revision_that_cannot_be_written() {
 }
 
 #[test]
-fn note_is_at_the_latest_revision_while_that_of_the_template_is_refused() {
+fn note_stays_on_latest_revision_while_new_one_is_refused() {
     let revisions = [
         our_revision("web-1", 1, "a:1"),
         our_revision("web-2", 2, "a:2"),
@@ -374,7 +374,7 @@ fn note_is_at_the_latest_revision_while_that_of_the_template_is_refused() {
 }
 
 #[test]
-fn revision_whose_deletion_waits_for_a_finalizer_is_not_deleted_again() {
+fn terminating_revision_is_not_deleted_again() {
     let mut set = web_set("a:3");
     set.spec.history_limit = Some(0);
     let mut ends = Revision::clone(&our_revision("web-1", 1, "a:1"));

@@ -101,7 +101,7 @@ fn notation_alone_changes_nothing() {
 }
 
 #[test]
-fn everything_else_needs_a_new_pod_and_the_reason_names_it() {
+fn other_changes_need_new_pod_with_reason() {
     type Edit = fn(&mut Value);
     let cases: [(&str, Edit); 12] = [
         ("template.spec.containers[app].env differs", |t| {
@@ -221,7 +221,7 @@ fn a_pull_policy_is_compared_by_what_it_comes_to() {
 }
 
 #[test]
-fn a_restart_that_is_asked_for_by_an_annotation_needs_a_new_pod() {
+fn restart_annotation_needs_new_pod() {
     for key in ["kubectl.kubernetes.io/restartedAt", "checksum/config"] {
         let reason = refusal_after_edit(|t| t["metadata"]["annotations"][key] = json!("1"));
         assert!(reason.starts_with("template.metadata"), "{reason}");
@@ -229,7 +229,7 @@ fn a_restart_that_is_asked_for_by_an_annotation_needs_a_new_pod() {
 }
 
 #[test]
-fn metadata_that_feeds_the_environment_changes_with_a_new_container_alone() {
+fn metadata_used_by_environment_needs_container_restart() {
     let with_env = |field: &str| {
         let mut from = base_template();
         let variable = json!({ "name": "V", "valueFrom": { "fieldRef": { "fieldPath": field } } });
@@ -456,7 +456,7 @@ proptest! {
 
 /// `GOMAXPROCS` and `GOMEMLIMIT` of charts: the kubelet resolves them when it starts the container.
 #[test]
-fn variable_that_is_taken_from_a_resource_that_changes_needs_a_new_container() {
+fn environment_variable_from_changed_resource_needs_container_restart() {
     let with = |memory: &str, policy: &str, field: &Value, image: &str| {
         let mut template = base_template();
         let containers = template["spec"]["containers"].as_array_mut().unwrap();

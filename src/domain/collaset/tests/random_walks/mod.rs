@@ -188,7 +188,7 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_happens_to_a_set_nothing_is_lost_stuck_or_untrue() {
+fn random_actions_leave_nothing_lost_stuck_or_misreported() {
     let steps = variable("WALK_STEPS").map_or(STEPS, |steps| usize::try_from(steps).unwrap());
     let seed = variable("WALK_SEED").unwrap_or(SEED);
     println!("WALK_SEED={seed}");
