@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod binaries;
+pub mod book;
 pub mod check;
 pub mod cli;
 pub mod demo;
