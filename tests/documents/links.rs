@@ -29,7 +29,8 @@ fn planted_bad_links_are_found() {
         let broken = broken_links(page, &text);
         assert_eq!(broken, [format!("docs/planted.md:3: {link}")]);
     }
-    let sound = "# Planted\n\n[a](#planted), [b](https://example.com/x), [c](../README.md), `[d](x.md)`\n";
+    let sound =
+        "# Planted\n\n[a](#planted), [b](https://example.com/x), [c](../README.md), `[d](x.md)`\n";
     assert_eq!(broken_links(page, sound), Vec::<String>::new());
 }
 

@@ -57,7 +57,11 @@ impl Ground {
         let bin = tempfile::tempdir().unwrap();
         let kubectl = bin.path().join("kubectl");
         let binary = self.bed.controlplane_binary().display();
-        std::fs::write(&kubectl, format!("#!/bin/sh\nexec '{binary}' kubectl \"$@\"\n")).unwrap();
+        std::fs::write(
+            &kubectl,
+            format!("#!/bin/sh\nexec '{binary}' kubectl \"$@\"\n"),
+        )
+        .unwrap();
         let chmod = std::process::Command::new("chmod").arg("+x").arg(&kubectl);
         assert!({ chmod }.status().unwrap().success());
         let path = std::env::var("PATH").unwrap();
