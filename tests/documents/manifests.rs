@@ -178,7 +178,7 @@ fn wrap(place: &str, part: Value) -> Result<Value, String> {
     let names: Vec<&str> = names.collect();
     let whole = names
         .iter()
-        .rfold(part, |part, name| json!({ *name: part }));
+        .rfold(part, |part, name| json!({ (*name): part }));
     json_patch::merge(&mut object, &whole);
     Ok(object)
 }

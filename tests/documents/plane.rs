@@ -4,7 +4,9 @@
 #[path = "../guarantee/bed/mod.rs"]
 mod bed;
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
 
 use bed::{Bed, Scope};
@@ -62,8 +64,7 @@ impl Ground {
             format!("#!/bin/sh\nexec '{binary}' kubectl \"$@\"\n"),
         )
         .unwrap();
-        let chmod = std::process::Command::new("chmod").arg("+x").arg(&kubectl);
-        assert!({ chmod }.status().unwrap().success());
+        std::fs::set_permissions(&kubectl, Permissions::from_mode(0o755)).unwrap();
         let path = std::env::var("PATH").unwrap();
         let output = tokio::process::Command::new("bash")
             .args(["-euo", "pipefail", "-c", script])
