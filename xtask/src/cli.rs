@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use testbed::binaries::{self, Kubernetes};
 
 use crate::daemon;
-use crate::{bench, check, demo, fuzz, matrix, soak};
+use crate::{bench, book, check, demo, fuzz, matrix, soak};
 
 /// Developer commands of the project
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ enum Command {
     Matrix(matrix::Args),
     /// Do random things of all that a tenant may do while replicas die and watches stall
     Soak(soak::Args),
+    /// Build the documentation as a book with mdBook
+    Book,
     /// Show on a real control plane what the server is for; takes everything down at the end
     Demo(demo::Args),
     /// Run a server as long as the demo's plane is up: what `demo --keep` leaves behind
@@ -91,6 +93,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Test(args) => return check::run(&args),
         Command::Fuzz(args) => return fuzz::run(&args),
+        Command::Book => return book::run(),
         Command::Binaries => binaries::build_all(Kubernetes::of_environment()?)?,
         Command::Plane(command) => block_on(plane(command))?,
         Command::Bench(args) => block_on(bench::run(args))?,

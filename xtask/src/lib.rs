@@ -1,6 +1,7 @@
 //! Developer commands. They are a library too, so that the tests run a part of `matrix` and `soak`.
 
 pub mod bench;
+pub mod book;
 pub mod build;
 pub mod check;
 pub mod cli;

@@ -1,0 +1,94 @@
+//! The only file that knows the test bed: a real API server with the installed server in front.
+
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Output, Stdio};
+
+use testbed::{Bed, Scope};
+
+/// A namespace of one test.
+pub struct Ground {
+    bed: &'static Bed,
+    scope: Scope,
+}
+
+impl Ground {
+    /// A fresh namespace whose name begins with `prefix`.
+    pub async fn new(prefix: &str) -> Ground {
+        let bed = Bed::shared().await;
+        let scope = bed.scope(prefix).await;
+        Ground { bed, scope }
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.scope.namespace
+    }
+
+    /// `kubectl ARGS… -n NAMESPACE`.
+    pub async fn try_kubectl(&self, args: &[&str]) -> Output {
+        let args = [&["-n", self.namespace()], args].concat();
+        self.bed.kubectl(args).output().await.unwrap()
+    }
+
+    /// `kubectl ARGS… -n NAMESPACE`, which has to succeed; what it prints.
+    pub async fn kubectl(&self, args: &[&str]) -> String {
+        let output = self.try_kubectl(args).await;
+        assert!(output.status.success(), "kubectl {args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Applies a manifest; the error is what kubectl says.
+    pub async fn apply(&self, manifest: &str) -> Result<(), String> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(manifest.as_bytes()).unwrap();
+        let path = file.path().to_str().unwrap();
+        let output = self.try_kubectl(&["apply", "-f", path]).await;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// Runs a shell script with `kubectl` on its path, in the directory of the repository; what it prints.
+    pub async fn shell(&self, script: &str) -> Result<String, String> {
+        let bin = tempfile::tempdir().unwrap();
+        let kubectl = bin.path().join("kubectl");
+        let binary = self.bed.controlplane_binary().display();
+        std::fs::write(
+            &kubectl,
+            format!("#!/bin/sh\nexec '{binary}' kubectl \"$@\"\n"),
+        )
+        .unwrap();
+        std::fs::set_permissions(&kubectl, Permissions::from_mode(0o755)).unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let output = tokio::process::Command::new("bash")
+            .args(["-euo", "pipefail", "-c", script])
+            .current_dir(crate::markdown::root())
+            .env("PATH", format!("{}:{path}", bin.path().display()))
+            .env("KUBECONFIG", self.bed.kubeconfig())
+            .stdin(Stdio::null())
+            .output();
+        let output = output.await.unwrap();
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            return Ok(out);
+        }
+        Err(out + &String::from_utf8_lossy(&output.stderr))
+    }
+
+    /// Waits until exactly `count` Pods carry the labels and all of them are available.
+    pub async fn until_available(&self, selector: &str, count: usize) {
+        self.scope.all_available(selector, count).await;
+    }
+
+    /// Waits until the rule `name` counts `available` Pods and holds no claim.
+    pub async fn until_at_rest(&self, name: &str, available: i32) {
+        self.scope.until_at_rest(name, available).await;
+    }
+
+    /// Looks until `probe` says yes.
+    pub async fn until(&self, what: &str, probe: impl AsyncFnMut() -> bool) {
+        testbed::wait::until(what, probe).await;
+    }
+}
