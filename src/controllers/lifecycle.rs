@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::api_calls::{call_api, read_whole_pod};
 use super::wait_queue::WaitQueue;
 use super::written_versions::WrittenVersions;
-use super::{Context, PodKey, call_api, pod_write_failures, read_whole_pod};
+use super::{Context, PodKey, pod_write_failures};
 use crate::api::keys;
 use crate::cluster::events::about_pod;
 use crate::cluster::presence::{Kinds, Presence};
@@ -379,7 +380,7 @@ mod tests {
     use kube::client::Body;
     use tokio_util::sync::CancellationToken;
 
-    use super::super::controller_stats::ControllerStats;
+    use super::super::ControllerStats;
     use super::*;
     use crate::api::keys::Family;
 

@@ -29,7 +29,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Context, call_api};
+use super::Context;
+use super::api_calls::call_api;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::queue::Outcome;
 use crate::cluster::{pages, path};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use kube::Error;
 use parking_lot::Mutex;
 
-use super::{Context, call_outcome, with_api_deadline};
+use super::Context;
+use super::api_calls::{call_outcome, with_api_deadline};
 use crate::apirequest::Failure;
 use crate::cluster::events::about_pod;
 use crate::cluster::queue::Outcome;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 use tracing::info;
 
-use super::{Context, PodKey, call_outcome, pod_write_failures, read_whole_pod, with_api_deadline};
+use super::api_calls::{call_outcome, read_whole_pod, with_api_deadline};
+use super::{Context, PodKey, pod_write_failures};
 use crate::api::keys::{self, Family};
 use crate::apirequest::Failure;
 use crate::cluster::events::about_pod;

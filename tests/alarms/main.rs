@@ -262,8 +262,8 @@ async fn controllers_that_do_not_keep_up() {
         plant
             .work
             .controller_figures()
-            .map(|f| f.depth)
             .into_iter()
+            .map(|f| f.depth)
             .max()
     };
     plant::until(|| depth() > Some(150)).await;

@@ -277,7 +277,7 @@ impl Reads {
             "Keys that wait for a worker, by controller",
             MetricType::Gauge,
             "controller",
-            figures.map(|f| (f.controller, f.depth as u64)),
+            figures.iter().map(|f| (f.controller, f.depth as u64)),
         )?;
         let help = "Turns of controllers, by outcome: done, later (to be looked at again), retry (a write failed, was held or \
                     met a newer object) and panic";

@@ -8,7 +8,7 @@ use kube::Error;
 use kube::core::Status;
 use tracing::{debug, warn};
 
-use super::super::API_CALL_TIMEOUT;
+use super::super::api_calls::API_CALL_TIMEOUT;
 use crate::apirequest::{self, Failure};
 use crate::cluster::pods;
 use crate::domain::collaset::status::FailedStep;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use futures::StreamExt;
 use serde_json::Value;
 
-use super::super::{API_CALL_TIMEOUT, Context};
+use super::super::Context;
+use super::super::api_calls::API_CALL_TIMEOUT;
 use super::call_permits::{CallPermit, CallRoute};
 use super::{EndpointCall, http, rulecalls, trace_id};
 use crate::api::rulecalls::{Answer, Progress};

@@ -1,25 +1,14 @@
-//! Operations that passed a rule by failurePolicy Ignore, without an answer of its endpoint: the metric and the Events.
+//! Operations that passed a rule by failurePolicy Ignore, without an answer of its endpoint: the counts behind the metric.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kube::Resource;
 use parking_lot::Mutex;
 
-use super::super::Context;
-use crate::cluster::events::about_pod;
-use crate::domain::rules::Rule;
-use crate::domain::rules::webhook::IgnoredFailure;
 use crate::ledger::store::{RuleKey, Uid};
 
 /// Rules that are counted each for itself. Further ones share one count, without names.
 const MAX_COUNTED_RULES: usize = 1_000;
-
-/// Pods that an Event is written about at a time; the Event about the rule object sums up.
-const MAX_EVENT_PODS: usize = 10;
-
-/// Reason of the Events.
-const EVENT_REASON: &str = "PassedByIgnore";
 
 /// Namespace, object and ID of a rule.
 pub type RuleLabels = (String, String, String);
@@ -51,35 +40,6 @@ impl IgnoredCounts {
     pub fn ignored_by_rule(&self) -> BTreeMap<RuleLabels, u64> {
         let all = self.0.lock();
         all.values().flat_map(Clone::clone).collect()
-    }
-}
-
-/// Tells whoever looks.
-pub fn report_ignored(context: &Context, key: &RuleKey, rule: &Rule, ignored: &[IgnoredFailure]) {
-    let rule = &rule.id;
-    for IgnoredFailure { who, why } in ignored {
-        context.calls.ignored.count_ignored(key, rule, who.len());
-        let state = context.index.read();
-        let events = &context.events;
-        if let Some(entry) = state.rule(&key.namespace, &key.name) {
-            let about = entry.object.object_ref(&());
-            let message = format!(
-                "Pods pass rule {rule} by failurePolicy Ignore, without an answer of its endpoint: {why}"
-            );
-            events.record(&about, true, EVENT_REASON, &message);
-        }
-        let pods = who.iter().filter_map(|c| {
-            let pod = state.pod(&key.namespace, &Uid::from(c.pod_uid.as_str()))?;
-            Some((pod, &c.operation))
-        });
-        for (pod, operation) in pods.take(MAX_EVENT_PODS) {
-            let message = format!(
-                "Operation {operation} passed rule {rule} of PodTransitionRule {} by failurePolicy Ignore, without an answer of \
-                 its endpoint: {why}",
-                key.name
-            );
-            events.record(&about_pod(pod), true, EVENT_REASON, &message);
-        }
     }
 }
 

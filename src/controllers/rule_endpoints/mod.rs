@@ -7,6 +7,7 @@ mod call_permits;
 mod endpoint_calls;
 mod endpoint_pool;
 mod http;
+mod ignored_events;
 mod ignored_failures;
 mod trust;
 mod waiting_operations;
@@ -25,7 +26,8 @@ use tracing::warn;
 
 use self::call_permits::CallPermit;
 use self::waiting_operations::{WaitingOperations, WaitingSnapshot};
-use super::{Context, Queues, RuleName, call_api, headroom};
+use super::api_calls::call_api;
+use super::{Context, Queues, RuleName, headroom};
 use crate::api::podtransitionrule::{PodTransitionRule, RuleState};
 use crate::api::rulecalls;
 use crate::api::stored::{self, MAX_STATES_BYTES};
@@ -203,7 +205,7 @@ impl RuleEndpoints {
             let Some((plan, ignored)) = plan.flatten() else {
                 continue;
             };
-            ignored_failures::report_ignored(&self.context, key, rule, &ignored);
+            ignored_events::report_ignored(&self.context, key, rule, &ignored);
             calls.extend(plan.actions.into_iter().map(|action| EndpointCall {
                 key: key.clone(),
                 rule: rule.clone(),
@@ -380,7 +382,7 @@ impl RuleEndpoints {
                 None => return,
             }
         };
-        ignored_failures::report_ignored(&self.context, &call.key, &call.rule, &ignored);
+        ignored_events::report_ignored(&self.context, &call.key, &call.rule, &ignored);
         let name: RuleName = (call.key.namespace.clone(), call.key.name.clone());
         self.queues.rules.add(name);
     }

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::super::{API_CALL_TIMEOUT, Context, wait_queue};
+use super::super::api_calls::API_CALL_TIMEOUT;
+use super::super::{Context, wait_queue};
 use crate::apirequest;
 use crate::cluster::index::State;
 use crate::cluster::pods;

@@ -25,9 +25,10 @@ use tracing::{debug, info, warn};
 
 use self::status::StatusUrgency;
 use self::wait_reasons::WaitReasonCounts;
+use super::api_calls::{call_api, call_api_again};
 use super::rule_endpoints::{CallStates, RuleEndpoints};
 use super::wait_queue::{Requester, Round, RoundLookup, WaitQueue};
-use super::{Context, Queues, RuleName, call_api, call_api_again, headroom};
+use super::{Context, Queues, RuleName, headroom};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::failures::Failures;

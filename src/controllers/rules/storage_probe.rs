@@ -10,7 +10,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::super::{API_CALL_TIMEOUT, Context};
+use super::super::Context;
+use super::super::api_calls::API_CALL_TIMEOUT;
 use crate::apirequest;
 use crate::domain::rules::conditions::LedgerStorage as Finding;
 use crate::ledger::store::{RuleKey, Uid};

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::super::{API_CALL_TIMEOUT, Context};
+use super::super::Context;
+use super::super::api_calls::API_CALL_TIMEOUT;
 use crate::ledger::store::{RuleKey, Store, Uid};
 
 /// The cache may trail a ledger for this long before the API server is asked: less than a review waits before it asks, so

@@ -8,7 +8,8 @@ use super::owner_backoff::OwnerBackoff;
 use super::{OwnerKey, is_namespace_excluded, owner_state};
 use crate::cluster::index::{Entry, Namespace};
 use crate::cluster::pods;
-use crate::controllers::{Context, call_api_again};
+use crate::controllers::Context;
+use crate::controllers::api_calls::call_api_again;
 use crate::domain::pod::Pod;
 use crate::ledger::store::{RuleKey, Uid};
 

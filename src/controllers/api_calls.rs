@@ -1,0 +1,82 @@
+//! Requests of the controllers to the API server: a deadline, and what becomes of the key after a failure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Error;
+use tracing::{debug, warn};
+
+use super::Context;
+use crate::apirequest::{self, Failure};
+use crate::cluster::pods;
+use crate::cluster::queue::Outcome;
+use crate::domain::pod::Pod;
+
+/// No single request of a controller takes longer.
+pub(super) const API_CALL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A Pod with all that it has: read live where the cache has a part of its metadata alone, because the rest is too large or is
+/// not understood. `None` if there is no ground to act on: a newer version brings the Pod back.
+pub(super) async fn read_whole_pod(
+    context: &Context,
+    cached: Arc<Pod>,
+) -> Result<Option<Arc<Pod>>, Outcome> {
+    if cached.is_readable() {
+        return Ok(Some(cached));
+    }
+    let metadata = &cached.metadata;
+    let read = async {
+        match pods::get(&context.client, &metadata.namespace, &metadata.name).await {
+            Err(Error::SerdeError(_)) => Ok(None),
+            read => read,
+        }
+    };
+    let live = call_api("read a Pod that is not in the cache", read).await?;
+    let is_same = |live: &Pod| live.metadata.uid == metadata.uid;
+    Ok(live.filter(is_same).map(Arc::new))
+}
+
+/// Sends a request with a deadline. After a conflict the next event of the object brings its key back; after any other
+/// failure the key is tried again.
+pub(super) async fn call_api<T>(
+    what: &'static str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Outcome> {
+    call_api_again(what, false, call).await
+}
+
+/// As [`call_api`]. `failing` says that the same request failed before: another failure is not worth a warning.
+pub(super) async fn call_api_again<T>(
+    what: &'static str,
+    failing: bool,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Outcome> {
+    call_outcome(what, failing, with_api_deadline(call).await)
+}
+
+/// Awaits a request for at most [`API_CALL_TIMEOUT`].
+pub(super) async fn with_api_deadline<T>(
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Failure> {
+    apirequest::within(API_CALL_TIMEOUT, call).await
+}
+
+/// What to do with the key after a request.
+pub(super) fn call_outcome<T>(
+    what: &'static str,
+    failing: bool,
+    done: Result<T, Failure>,
+) -> Result<T, Outcome> {
+    match done {
+        Ok(done) => return Ok(done),
+        Err(Failure::Answered(status)) if matches!(status.code, 404 | 409) => {
+            debug!(what, code = status.code, "the object has moved on");
+        }
+        Err(Failure::Answered(status)) if status.code == 429 => {
+            debug!(what, message = %status.message, "held");
+        }
+        Err(e) if failing => debug!(what, error = e.text(), "write failed again"),
+        Err(e) => warn!(what, error = e.text(), "write failed"),
+    }
+    Err(Outcome::Retry)
+}

@@ -1,0 +1,125 @@
+//! The queue of each controller, and what the controllers do, for metrics and the watchdog.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use super::{CollaSetName, PodKey, RuleName};
+use crate::cluster::queue::{Key, Queue, Turns};
+
+/// Declares the controllers: the name of each, and the key of its queue.
+macro_rules! controllers {
+    ($($(#[$doc:meta])* $name:ident: $key:ty,)*) => {
+        /// The queues of all controllers, for one term.
+        pub struct Queues {
+            $($(#[$doc])* pub $name: Arc<Queue<$key>>,)*
+        }
+
+        /// What the controllers of this process do, over all terms in which it leads.
+        #[derive(Default)]
+        pub struct ControllerStats {
+            $($name: Arc<Turns>,)*
+            /// The queues of the present term.
+            queues: Mutex<Option<Arc<Queues>>>,
+        }
+
+        impl ControllerStats {
+            /// New queues, for a term that begins.
+            pub(super) fn begin_term(&self) -> Arc<Queues> {
+                let queues = Arc::new(Queues {
+                    $($name: Queue::new(&self.$name),)*
+                });
+                *self.queues.lock() = Some(Arc::clone(&queues));
+                queues
+            }
+
+            /// What each controller does.
+            pub fn controller_figures(&self) -> Vec<ControllerFigures> {
+                let queues = self.queues.lock().clone();
+                let queues = queues.as_deref();
+                vec![$(figures_of_queue(
+                    stringify!($name),
+                    &self.$name,
+                    queues.map(|queues| &queues.$name),
+                )),*]
+            }
+        }
+    };
+}
+
+controllers! {
+    /// Pods whose lifecycle may go on.
+    lifecycle: PodKey,
+    /// Pods that are deleted through the lifecycle.
+    poddeletion: PodKey,
+    /// Rule objects.
+    rules: RuleName,
+    /// CollaSets.
+    collasets: CollaSetName,
+    /// Namespaces.
+    namespaces: String,
+}
+
+impl ControllerStats {
+    /// The term is over.
+    pub(super) fn end_term(&self) {
+        *self.queues.lock() = None;
+    }
+}
+
+/// What one controller does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControllerFigures {
+    /// Name of the controller.
+    pub controller: &'static str,
+    /// Keys that wait for a worker; 0 while this process does not lead.
+    pub depth: usize,
+    /// Turns since the start, by outcome.
+    pub turns: [(&'static str, u64); 4],
+    /// A number that grows with all that the controller does.
+    pub progress: u64,
+}
+
+fn figures_of_queue<K: Key>(
+    controller: &'static str,
+    turns: &Turns,
+    queue: Option<&Arc<Queue<K>>>,
+) -> ControllerFigures {
+    let outcomes = [
+        ("done", &turns.done),
+        ("later", &turns.later),
+        ("retry", &turns.retry),
+        ("panic", &turns.panic),
+    ];
+    ControllerFigures {
+        controller,
+        depth: queue.map_or(0, |queue| queue.depth()),
+        turns: outcomes.map(|(outcome, count)| (outcome, count.load(Ordering::Relaxed))),
+        progress: turns.progress(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn depth(work: &ControllerStats) -> usize {
+        work.controller_figures()
+            .iter()
+            .map(|figures| figures.depth)
+            .sum()
+    }
+
+    #[test]
+    fn depth_counts_current_term_only() {
+        let work = ControllerStats::default();
+        assert_eq!(depth(&work), 0);
+        let queues = work.begin_term();
+        queues.namespaces.add("shop".to_owned());
+        assert_eq!(depth(&work), 1);
+        assert_eq!(work.controller_figures()[4].depth, 1);
+        work.end_term();
+        assert_eq!(depth(&work), 0);
+    }
+}

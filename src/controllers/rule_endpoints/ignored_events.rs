@@ -1,0 +1,44 @@
+//! Events about operations that passed a rule by failurePolicy Ignore, without an answer of its endpoint.
+
+use kube::Resource;
+
+use super::super::Context;
+use crate::cluster::events::about_pod;
+use crate::domain::rules::Rule;
+use crate::domain::rules::webhook::IgnoredFailure;
+use crate::ledger::store::{RuleKey, Uid};
+
+/// Pods that an Event is written about at a time; the Event about the rule object sums up.
+const MAX_EVENT_PODS: usize = 10;
+
+/// Reason of the Events.
+const EVENT_REASON: &str = "PassedByIgnore";
+
+/// Counts the operations, and writes Events about the rule object and the Pods.
+pub fn report_ignored(context: &Context, key: &RuleKey, rule: &Rule, ignored: &[IgnoredFailure]) {
+    let rule = &rule.id;
+    for IgnoredFailure { who, why } in ignored {
+        context.calls.ignored.count_ignored(key, rule, who.len());
+        let state = context.index.read();
+        let events = &context.events;
+        if let Some(entry) = state.rule(&key.namespace, &key.name) {
+            let about = entry.object.object_ref(&());
+            let message = format!(
+                "Pods pass rule {rule} by failurePolicy Ignore, without an answer of its endpoint: {why}"
+            );
+            events.record(&about, true, EVENT_REASON, &message);
+        }
+        let pods = who.iter().filter_map(|c| {
+            let pod = state.pod(&key.namespace, &Uid::from(c.pod_uid.as_str()))?;
+            Some((pod, &c.operation))
+        });
+        for (pod, operation) in pods.take(MAX_EVENT_PODS) {
+            let message = format!(
+                "Operation {operation} passed rule {rule} of PodTransitionRule {} by failurePolicy Ignore, without an answer of \
+                 its endpoint: {why}",
+                key.name
+            );
+            events.record(&about_pod(pod), true, EVENT_REASON, &message);
+        }
+    }
+}
