@@ -2,9 +2,9 @@
 
 use crate::admission::collasets::probe;
 use crate::cluster::caches::Caches;
-use crate::cluster::kind::Kind;
-use crate::cluster::watch::{Source, deliver};
-use crate::cluster::watches::{Namespaces, Owners, Pods, Rules};
+use crate::cluster::kind::WatchedKind;
+use crate::cluster::watch::{Source, deliver_event};
+use crate::cluster::watches::{NamespaceSink, OwnerSink, PodSink, RuleSink};
 
 /// The watch that a frame comes from.
 #[derive(Clone, Copy, Debug)]
@@ -16,17 +16,17 @@ pub enum Watch {
     /// Namespaces.
     Namespaces,
     /// A kind of owners.
-    Owners(Kind),
+    Owners(WatchedKind),
 }
 
 /// Hands one line of a watch to the index; the version that it carries, or `None` if all must be listed again.
 pub fn watch_frame(caches: &Caches, watch: Watch, line: &str) -> Option<u64> {
-    let source = Source::all("/fuzz");
+    let source = Source::from_path("/fuzz");
     let delivered = match watch {
-        Watch::Pods => deliver(&source, &Pods::new(caches), line, 0),
-        Watch::Rules => deliver(&source, &Rules(caches.clone()), line, 0),
-        Watch::Namespaces => deliver(&source, &Namespaces(caches.clone()), line, 0),
-        Watch::Owners(kind) => deliver(&source, &Owners::new(caches, kind), line, 0),
+        Watch::Pods => deliver_event(&source, &PodSink::new(caches), line, 0),
+        Watch::Rules => deliver_event(&source, &RuleSink(caches.clone()), line, 0),
+        Watch::Namespaces => deliver_event(&source, &NamespaceSink(caches.clone()), line, 0),
+        Watch::Owners(kind) => deliver_event(&source, &OwnerSink::new(caches, kind), line, 0),
     };
     delivered.map(|delivered| delivered.version)
 }

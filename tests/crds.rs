@@ -16,7 +16,7 @@ fn root() -> PathBuf {
 /// `UPDATE=1 cargo test --test crds` rewrites the files.
 #[test]
 fn the_files_are_what_the_types_say() {
-    for crd in crd::all() {
+    for crd in crd::all_crds() {
         let file = root().join(format!("manifests/crds/{}.yaml", crd.spec.names.plural));
         let want = format!(
             "# Generated from src/api. Rewrite: UPDATE=1 cargo test --test crds\n{}",
@@ -42,7 +42,7 @@ fn the_files_are_what_the_types_say() {
 #[test]
 fn changed_definitions_have_a_new_revision() {
     let file = root().join("tests/crds/revision.txt");
-    let all = crd::all().into_iter().map(|mut crd| {
+    let all = crd::all_crds().into_iter().map(|mut crd| {
         crd.metadata.annotations = None;
         yaml(&crd)
     });
@@ -56,20 +56,20 @@ fn changed_definitions_have_a_new_revision() {
     if now == then {
         assert_eq!(
             revision,
-            crd::REVISION,
+            crd::CRD_REVISION,
             "nothing changed: set crd::REVISION back"
         );
         return;
     }
     assert!(
-        crd::REVISION > revision,
+        crd::CRD_REVISION > revision,
         "the CRDs changed: raise crd::REVISION above {revision} in src/api/crd.rs, then run UPDATE=1 cargo test --test crds"
     );
     assert!(
         std::env::var_os("UPDATE").is_some(),
         "run UPDATE=1 cargo test --test crds"
     );
-    std::fs::write(&file, format!("{} {now}\n", crd::REVISION)).unwrap();
+    std::fs::write(&file, format!("{} {now}\n", crd::CRD_REVISION)).unwrap();
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn no_file_is_left_over() {
         .filter(|f| f != "kustomization.yaml")
         .collect();
     files.sort();
-    let kinds: Vec<String> = crd::all()
+    let kinds: Vec<String> = crd::all_crds()
         .iter()
         .map(|c| format!("{}.yaml", c.spec.names.plural))
         .collect();
@@ -92,7 +92,7 @@ fn no_file_is_left_over() {
 
 #[test]
 fn every_known_path_is_there_with_its_type() {
-    for crd in crd::all() {
+    for crd in crd::all_crds() {
         let file = root().join(format!(
             "tests/crds/paths/{}.txt",
             crd.spec.names.singular.as_deref().unwrap()
@@ -136,7 +136,7 @@ fn every_known_path_is_there_with_its_type() {
 
 #[test]
 fn nothing_new_is_required_of_what_is_stored() {
-    for crd in crd::all() {
+    for crd in crd::all_crds() {
         let file = root().join(format!(
             "tests/crds/paths/{}.txt",
             crd.spec.names.singular.as_deref().unwrap()
@@ -167,7 +167,7 @@ fn nothing_new_is_required_of_what_is_stored() {
 
 #[test]
 fn nulls_are_pruned_and_defaults_left_to_admission() {
-    for crd in crd::all() {
+    for crd in crd::all_crds() {
         let text = yaml(&crd);
         assert!(!text.contains("nullable:"), "{}", crd.spec.names.kind);
         every(schema(&crd), &mut |s| {
@@ -180,7 +180,7 @@ fn nulls_are_pruned_and_defaults_left_to_admission() {
 #[test]
 fn columns_and_subresources() {
     let columns = |plural: &str| -> Vec<String> {
-        let all = crd::all();
+        let all = crd::all_crds();
         let crd = all.iter().find(|c| c.spec.names.plural == plural).unwrap();
         let columns = crd.spec.versions[0]
             .additional_printer_columns
@@ -206,7 +206,7 @@ fn columns_and_subresources() {
     assert_eq!(columns("collasets").len(), 11);
     assert_eq!(columns("poddecorations").len(), 7);
     assert_eq!(columns("operationjobs").len(), 2);
-    for crd in crd::all() {
+    for crd in crd::all_crds() {
         let version = &crd.spec.versions[0];
         for column in version.additional_printer_columns.iter().flatten() {
             if column.json_path != ".metadata.creationTimestamp" {

@@ -13,12 +13,12 @@ use operating::api::podtransitionrule::{
     AskedPod, Claim, ClaimedContainer, Detail as PodDetail, Ledger, PodTransitionRuleStatus,
     RejectInfo, RuleState, WaitReason, WebhookStatus,
 };
-use operating::api::stored::{
+use operating::api::size_limits::{
     self, MAX_DETAILS_BYTES, MAX_LEDGER_BYTES, MAX_REASONS_BYTES, MAX_SPEC_BYTES, MAX_STATES_BYTES,
 };
 use operating::domain::inplace::ContainerBefore;
 use operating::ledger::commit::claim_bytes;
-use operating::ledger::store::Detail;
+use operating::ledger::store::ClaimDetail;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::wait;
@@ -70,7 +70,7 @@ async fn the_api_server_refuses_what_is_odd_and_new_and_keeps_what_is_stored() {
         }
     }
     define(&client, GROUP, |_| {}).await;
-    for kind in crd::all().iter().map(|c| &c.spec.names.kind) {
+    for kind in crd::all_crds().iter().map(|c| &c.spec.names.kind) {
         let dry = PostParams {
             dry_run: true,
             ..PostParams::default()
@@ -188,7 +188,7 @@ fn open(crd: &mut CustomResourceDefinition) {
 
 async fn define(client: &Client, group: &str, change: impl Fn(&mut CustomResourceDefinition)) {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for mut crd in crd::all() {
+    for mut crd in crd::all_crds() {
         change(&mut crd);
         crd.spec.group = group.into();
         crd.metadata.name = Some(format!("{}.{group}", crd.spec.names.plural));
@@ -239,7 +239,7 @@ fn claim(index: usize, name: usize, containers: usize) -> (Claim, usize) {
         image: Some(u64::MAX),
         by_resources: true,
     });
-    let detail = Detail {
+    let detail = ClaimDetail {
         pod_name: format!("{index:0>name$}"),
         since: "2026-01-01T00:00:00.123456789Z".parse().unwrap(),
         until: "2026-01-01T00:01:00.123456789Z".parse().unwrap(),
@@ -324,13 +324,13 @@ fn full_status(name: usize, containers: usize) -> (PodTransitionRuleStatus, usiz
             claims,
             ..Ledger::default()
         }),
-        details: stored::fitting((0..100).map(detail), MAX_DETAILS_BYTES),
-        wait_reasons: stored::fitting((0..20).map(reason), MAX_REASONS_BYTES),
+        details: size_limits::take_fitting((0..100).map(detail), MAX_DETAILS_BYTES),
+        wait_reasons: size_limits::take_fitting((0..20).map(reason), MAX_REASONS_BYTES),
         rule_states: vec![RuleState {
             name: "a".into(),
             webhook_status: Some(WebhookStatus {
                 generation: 1,
-                passed: stored::fitting((0..2_000).map(asked), MAX_STATES_BYTES - 100),
+                passed: size_limits::take_fitting((0..2_000).map(asked), MAX_STATES_BYTES - 100),
                 ..WebhookStatus::default()
             }),
         }],
@@ -355,7 +355,7 @@ async fn rule_with_every_part_at_its_limit_can_be_stored() {
             "selector": { "matchExpressions": [requirement] },
             "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }],
         });
-        assert!(stored::bytes(&spec) > MAX_SPEC_BYTES * 9 / 10);
+        assert!(size_limits::json_bytes(&spec) > MAX_SPEC_BYTES * 9 / 10);
         let rule: DynamicObject = serde_json::from_value(json!({
             "apiVersion": format!("{FULL}/v1alpha1"), "kind": "PodTransitionRule",
             "metadata": { "name": object, "annotations": { "a": "x".repeat(255 * 1024) } },
@@ -372,9 +372,9 @@ async fn rule_with_every_part_at_its_limit_can_be_stored() {
             .patch_status(object, &PatchParams::default(), &patch)
             .await;
         let stored = serde_json::to_value(stored.unwrap()).unwrap();
-        let own = stored::bytes(&stored["status"]["ledger"]);
-        let managed = stored::bytes(&stored["metadata"]["managedFields"]);
-        let all = stored::bytes(&stored);
+        let own = size_limits::json_bytes(&stored["status"]["ledger"]);
+        let managed = size_limits::json_bytes(&stored["metadata"]["managedFields"]);
+        let all = size_limits::json_bytes(&stored);
         eprintln!("{object}: {claims} claims, {own} bytes, managedFields {managed}, all {all}");
         assert!(
             own + managed <= MAX_LEDGER_BYTES + 16 * 1024,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use operating::api::rulecalls::{Answer, Progress, read};
+use operating::api::endpoint_protocol::{EndpointResponse, Progress, parse_response};
 use operating::domain::rules::webhook::{
     CallAction, CallState, Candidate, CompiledWebhook, RuleEndpoint, TaskPolling,
 };
@@ -71,7 +71,7 @@ fn answered(
     now: Timestamp,
 ) -> Said {
     let answer = match line.split_first() {
-        Some((b'a', body)) => read::<Answer>(body),
+        Some((b'a', body)) => parse_response::<EndpointResponse>(body),
         _ => Err("the call failed".to_owned()),
     };
     let said = match &answer {
@@ -92,7 +92,7 @@ fn polled(
     now: Timestamp,
 ) -> Said {
     let progress = match line.split_first() {
-        Some((b'p', body)) => read::<Progress>(body),
+        Some((b'p', body)) => parse_response::<Progress>(body),
         _ => Err("the poll failed".to_owned()),
     };
     let said = match &progress {

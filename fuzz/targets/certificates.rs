@@ -42,7 +42,7 @@ pub fn run(data: &[u8]) {
     }
     callers(&pem, &roots, data);
     let text = String::from_utf8_lossy(&pem);
-    let _ = endpoint::ca_bundle(&text, "caBundle");
+    let _ = endpoint::ca_bundle_error(&text, "caBundle");
 }
 
 /// A file of authorities, and somebody who calls with one of them, or with any bytes, and has no name that is let in.

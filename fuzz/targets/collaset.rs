@@ -15,7 +15,7 @@ pub fn run(data: &[u8]) {
         return;
     };
     let old = serde_json::from_value::<CollaSet>(object.clone());
-    defaulted::<CollaSet>(&mut object, defaults::collaset);
+    defaulted::<CollaSet>(&mut object, defaults::default_collaset);
     let (Ok(old), Ok(new)) = (old, serde_json::from_value::<CollaSet>(object)) else {
         return;
     };

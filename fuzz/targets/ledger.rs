@@ -12,7 +12,7 @@ use operating::cluster::index::Index;
 use operating::cluster::rulestore::RuleStore;
 use operating::domain::rules::SkipAnnotation;
 use operating::ledger::protocol::Operation;
-use operating::ledger::store::{RuleKey, Snapshot, Store};
+use operating::ledger::store::{LedgerStore, RuleKey, RuleSnapshot};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -26,10 +26,13 @@ pub fn run(data: &[u8]) {
     let Some((object, stored)) = stored_as(&ledger) else {
         return;
     };
-    let snapshot = Snapshot::of(&object, None, SkipAnnotation::default());
+    let snapshot = RuleSnapshot::from_rule_object(&object, None, SkipAnnotation::default());
     let claims = &snapshot.claims;
     for claim in &stored.claims {
-        assert!(claims.holds(&claim.pod_uid.as_str().into()), "{claim:?}");
+        assert!(
+            claims.has_claim(&claim.pod_uid.as_str().into()),
+            "{claim:?}"
+        );
         assert!(i128::from(claims.attempts) >= i128::from(claim.attempt));
     }
     assert!(i128::from(claims.attempts) >= i128::from(stored.attempts));
@@ -43,7 +46,7 @@ pub fn run(data: &[u8]) {
     for of in words(&stored).keys() {
         assert!(words(&written).contains_key(of), "{of:?} is gone");
     }
-    let again = Snapshot::of(&again, None, SkipAnnotation::default());
+    let again = RuleSnapshot::from_rule_object(&again, None, SkipAnnotation::default());
     assert!(again.claims.claims.keys().eq(claims.claims.keys()));
     // Times are stored in seconds, so that only what was written is written the same.
     assert_eq!(self::written(&again), sent);
@@ -71,7 +74,7 @@ fn stored_as(ledger: &Value) -> Option<(PodTransitionRule, Ledger)> {
 }
 
 /// The ledger that a replica writes with these claims.
-fn written(snapshot: &Snapshot) -> Option<Value> {
+fn written(snapshot: &RuleSnapshot) -> Option<Value> {
     let sent = Arc::new(Mutex::new(None));
     let seen = Arc::clone(&sent);
     let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -91,7 +94,9 @@ fn written(snapshot: &Snapshot) -> Option<Value> {
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };
-        let _ = store.swap(&key, snapshot, &snapshot.claims).await;
+        let _ = store
+            .compare_and_swap(&key, snapshot, &snapshot.claims)
+            .await;
     });
     let body = sent.lock().take()?;
     body.pointer("/status/ledger").cloned()

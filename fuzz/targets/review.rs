@@ -6,12 +6,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use operating::admission::review::{Request, Verdict};
 use operating::admission::{AdmissionSettings, Context, MAX_RULES_PER_NAMESPACE, handlers};
-use operating::cluster::events::Recorder;
+use operating::cluster::events::EventRecorder;
 use operating::cluster::index::{Index, NamespaceFacts};
-use operating::cluster::kind::Kind;
-use operating::cluster::presence::Kinds;
+use operating::cluster::kind::WatchedKind;
+use operating::cluster::owner_sizes::LiveOwners;
+use operating::cluster::presence::ObjectLookup;
 use operating::cluster::rulestore::RuleStore;
-use operating::cluster::sizes::LiveOwners;
 use operating::ledger::commit::Ledgers;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -124,13 +124,13 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
     index.replace_rules(serde_json::from_value(rule).into_iter().collect());
     let pods = pods.into_iter().map(serde_json::from_value);
     index.replace_pods(pods.filter_map(Result::ok).collect(), 200);
-    for kind in Kind::OWNERS {
+    for kind in WatchedKind::OWNER_KINDS {
         index.replace_workloads(kind, Vec::new(), Vec::new(), 200);
     }
     let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
     let context = Context {
-        events: Recorder::new(client.clone(), now),
-        kinds: Kinds::new(client.clone()),
+        events: EventRecorder::new(client.clone(), now),
+        kinds: ObjectLookup::new(client.clone()),
         client,
         owners: LiveOwners::new(&index),
         deleted_sets: Default::default(),

@@ -33,6 +33,6 @@ pub fn run(data: &[u8]) {
     }
     if let Some(spec) = read::<Value>(data) {
         let mut object = serde_json::json!({ "metadata": { "name": "fuzz" }, "spec": spec });
-        defaulted::<PodTransitionRule>(&mut object, defaults::podtransitionrule);
+        defaulted::<PodTransitionRule>(&mut object, defaults::default_podtransitionrule);
     }
 }

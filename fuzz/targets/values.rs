@@ -30,7 +30,10 @@ pub fn int_or_percent(data: &[u8]) {
             let again = IntOrString::String(bound.to_string());
             assert_eq!(IntOrPercent::parse(&again), Ok(bound));
             for total in [0, 1, 99, u32::MAX] {
-                let (down, up) = (bound.of_rounded_down(total), bound.of_rounded_up(total));
+                let (down, up) = (
+                    bound.resolve_rounded_down(total),
+                    bound.resolve_rounded_up(total),
+                );
                 assert!(down <= up && up <= total);
             }
         }

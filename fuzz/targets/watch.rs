@@ -1,7 +1,7 @@
 //! Frames of watches.
 
 use operating::cluster::caches::Caches;
-use operating::cluster::kind::Kind;
+use operating::cluster::kind::WatchedKind;
 use operating::fuzzing::{Watch, watch_frame};
 
 use super::choice;
@@ -22,11 +22,11 @@ pub fn run(data: &[u8]) {
             0 => Watch::Pods,
             1 => Watch::Rules,
             2 => Watch::Namespaces,
-            other => Watch::Owners(Kind::OWNERS[usize::from(other) - 3]),
+            other => Watch::Owners(WatchedKind::OWNER_KINDS[usize::from(other) - 3]),
         };
-        let before = index.read().position;
+        let before = index.read_state().position;
         let seen = watch_frame(&caches, watch, line);
-        let state = index.read();
+        let state = index.read_state();
         assert!(state.position >= before, "{line}");
         if let (Watch::Pods, Some(seen)) = (watch, seen) {
             assert!(state.position >= seen, "{line}");
@@ -38,7 +38,7 @@ pub fn run(data: &[u8]) {
             }
             for entry in namespace.rules.values() {
                 let rules = &entry.snapshot.rules;
-                state.view(rules, |view| {
+                state.with_view(rules, |view| {
                     let selected = namespace.pods.values().filter(|pod| rules.selects(pod));
                     let available = selected.filter(|pod| pod.is_available()).count();
                     assert!(view.available() as usize <= available, "{line}");

@@ -7,21 +7,21 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::Client;
 
-use crate::cluster::deletedsets::DeletedSets;
+use crate::cluster::deleted_collasets::DeletedCollaSets;
 use crate::cluster::disruptionbudgets::DisruptionBudgets;
-use crate::cluster::events::Recorder;
+use crate::cluster::events::EventRecorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
-use crate::cluster::objects::Objects;
-use crate::cluster::presence::Kinds;
+use crate::cluster::objects::ObjectCaches;
+use crate::cluster::owner_sizes::LiveOwners;
+use crate::cluster::presence::ObjectLookup;
 use crate::cluster::rulestore::RuleStore;
-use crate::cluster::sizes::LiveOwners;
 use crate::domain::lifecycle::restarts::WriteTime;
 use crate::domain::pod::Pod;
 use crate::domain::rules::webhook::EndpointNetworks;
 use crate::ledger::commit::{Disruption, Ledgers};
 use crate::ledger::protocol::Operation;
-use crate::ledger::store::Detail;
+use crate::ledger::store::ClaimDetail;
 
 /// Settings of admission.
 #[derive(Clone, Debug)]
@@ -58,19 +58,19 @@ pub struct Context {
     /// What this replica knows.
     pub index: Arc<Index>,
     /// What belongs to CollaSets.
-    pub objects: Arc<Objects>,
+    pub objects: Arc<ObjectCaches>,
     /// What an eviction is refused for beside the rules.
     pub disruption_budgets: Arc<DisruptionBudgets>,
     /// Whether owners of Pods exist that are in no cache.
-    pub kinds: Kinds,
+    pub kinds: ObjectLookup,
     /// Live reads of the owners of Pods.
     pub owners: Arc<LiveOwners>,
     /// Live reads of CollaSets that are deleted.
-    pub deleted_sets: DeletedSets,
+    pub deleted_sets: DeletedCollaSets,
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// For what users should know beside the verdict.
-    pub events: Arc<Recorder>,
+    pub events: Arc<EventRecorder>,
     /// Settings.
     pub settings: AdmissionSettings,
     /// The clock, a parameter so that tests can set it.
@@ -101,7 +101,7 @@ impl Context {
         let until = since
             .checked_add(self.settings.request_timeout)
             .unwrap_or(since);
-        let detail = Detail {
+        let detail = ClaimDetail {
             pod_name: pod.metadata.name.clone(),
             since,
             until,
@@ -126,11 +126,11 @@ impl Context {
         let index = Arc::new(Index::default());
         let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
         Context {
-            events: Recorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
-            kinds: Kinds::new(client.clone()),
+            events: EventRecorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
+            kinds: ObjectLookup::new(client.clone()),
             client,
             owners: LiveOwners::new(&index),
-            deleted_sets: DeletedSets::default(),
+            deleted_sets: DeletedCollaSets::default(),
             identity: Identity::default(),
             index,
             objects: Arc::default(),

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::review::Verdict;
 use crate::domain::messages;
-use crate::ledger::commit::{Denied, Why};
+use crate::ledger::commit::{Denied, DenyReason};
 use crate::ledger::protocol::Operation;
 
 /// HTTP status and reason of everything that is held: `kubectl drain` and controllers try again on it.
@@ -21,22 +21,22 @@ pub fn denied_to_verdict(pod: &str, denied: &Denied, now: Timestamp) -> Verdict 
 }
 
 /// One word for the audit annotation and the metrics.
-pub fn audit_reason(why: &Why) -> &'static str {
+pub fn audit_reason(why: &DenyReason) -> &'static str {
     match why {
-        Why::Full { .. } => "budget-used-up",
-        Why::Unhealthy { .. } => "budget-unhealthy",
-        Why::Broken(_) => "rule-broken",
-        Why::Unusable(_) => "ledger-unusable",
-        Why::Behind | Why::Changed => "cache-behind",
-        Why::UnknownOwner(_) | Why::Unset { .. } => "owner-unknown",
-        Why::Unconfirmed => "pod-unconfirmed",
-        Why::Unreachable(_) => "ledger-unreachable",
-        Why::UnderWay => "change-under-way",
-        Why::Closing { .. } => "claim-closing",
-        Why::Resting { .. } => "claim-resting",
-        Why::Contended => "ledger-contended",
-        Why::Crowded { .. } => "ledger-full",
-        Why::Overlapping { .. } => "rules-overlap",
+        DenyReason::Full { .. } => "budget-used-up",
+        DenyReason::Unhealthy { .. } => "budget-unhealthy",
+        DenyReason::Broken(_) => "rule-broken",
+        DenyReason::Unusable(_) => "ledger-unusable",
+        DenyReason::Behind | DenyReason::Changed => "cache-behind",
+        DenyReason::UnknownOwner(_) | DenyReason::Unset { .. } => "owner-unknown",
+        DenyReason::Unconfirmed => "pod-unconfirmed",
+        DenyReason::Unreachable(_) => "ledger-unreachable",
+        DenyReason::UnderWay => "change-under-way",
+        DenyReason::Closing { .. } => "claim-closing",
+        DenyReason::Resting { .. } => "claim-resting",
+        DenyReason::Contended => "ledger-contended",
+        DenyReason::Crowded { .. } => "ledger-full",
+        DenyReason::Overlapping { .. } => "rules-overlap",
     }
 }
 
@@ -44,7 +44,7 @@ pub fn audit_reason(why: &Why) -> &'static str {
 pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
     let rule = messages::qualified_rule_name(&denied.object, &denied.rule);
     match &denied.why {
-        Why::Full {
+        DenyReason::Full {
             used,
             limit,
             expected,
@@ -85,7 +85,7 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
             let unreadable = unreadable.map_or_else(String::new, |text| format!("; {text}"));
             format!("Pod {pod} is held by {rule}: {used_by}; {remedy}{deadline}{unreadable}")
         }
-        Why::Unhealthy {
+        DenyReason::Unhealthy {
             available,
             desired,
             expected,
@@ -93,51 +93,53 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
             "Pod {pod} is held by {rule}: it is not available itself, and may go (unhealthyPodPolicy IfHealthyBudget) only \
              while at least {desired} of {expected} Pods are available, which {available} are; try again when more are"
         ),
-        Why::Broken(why) => format!("Pod {pod} is held by {rule}, which can't be evaluated: {why}"),
-        Why::Unusable(why) => format!("Pod {pod} is held by {rule}: {why}"),
-        Why::Behind => format!(
+        DenyReason::Broken(why) => {
+            format!("Pod {pod} is held by {rule}, which can't be evaluated: {why}")
+        }
+        DenyReason::Unusable(why) => format!("Pod {pod} is held by {rule}: {why}"),
+        DenyReason::Behind => format!(
             "Pod {pod} is held by {rule}: this replica has not yet seen the state that the rule's budget rests on; try \
              again in a moment"
         ),
-        Why::Changed => format!(
+        DenyReason::Changed => format!(
             "Pod {pod} is held: {rule} has just been changed or deleted, and others may hold the Pod now; try again in a moment"
         ),
-        Why::Unconfirmed => format!(
+        DenyReason::Unconfirmed => format!(
             "Pod {pod} is held: it is not stored as the request to the server shows it; try again in a moment"
         ),
-        Why::Unreachable(why) => {
+        DenyReason::Unreachable(why) => {
             format!(
                 "Pod {pod} is held by {rule}: its budget can't be read or written ({why}); try again in a moment"
             )
         }
-        Why::UnknownOwner(what) => format!(
+        DenyReason::UnknownOwner(what) => format!(
             "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {what}"
         ),
-        Why::Unset { owner, field } => format!(
+        DenyReason::Unset { owner, field } => format!(
             "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {owner} does not set {field}; \
              set {field} of {owner}"
         ),
-        Why::UnderWay => format!(
+        DenyReason::UnderWay => format!(
             "Pod {pod} is held by {rule}: an earlier change of this Pod has yet to take effect (containers that restart, \
              or another controller); try again when it has and the Pod is available, or delete the Pod"
         ),
-        Why::Closing { until } => format!(
+        DenyReason::Closing { until } => format!(
             "Pod {pod} is held by {rule}: an earlier request for the same operation on this Pod was admitted and had no \
              effect; its place in the budget is given back in about {}, try again then",
             messages::format_ago(now, *until)
         ),
-        Why::Resting { left } => format!(
+        DenyReason::Resting { left } => format!(
             "Pod {pod} is held by {rule}: earlier requests for the same operation on this Pod were admitted and had no \
              effect, so the last place in the budget is left to others for about {}s more; find out what else refuses \
              the request",
             left.as_secs()
         ),
-        Why::Contended => {
+        DenyReason::Contended => {
             format!(
                 "Pod {pod} is held by {rule}: too many operations ask for its budget at once; try again in a moment"
             )
         }
-        Why::Overlapping {
+        DenyReason::Overlapping {
             objects,
             most,
             names,
@@ -147,7 +149,7 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
             names.join(", "),
             objects.saturating_sub(names.len())
         ),
-        Why::Crowded { claims } => format!(
+        DenyReason::Crowded { claims } => format!(
             "Pod {pod} is held by {rule}: {claims} admitted operations have yet to take effect, and the status of the \
              PodTransitionRule has no room for more; try again when some have, or split the object into several with \
              fewer Pods each"
@@ -177,9 +179,9 @@ mod tests {
     use crate::admission::guarded;
     use crate::api::int_or_percent::IntOrPercent;
     use crate::domain::rules::budget::BindingMinimum;
-    use crate::ledger::commit::{AwaitedRestart, Lasting};
+    use crate::ledger::commit::{AwaitedRestart, BudgetBlockers};
 
-    fn denied(why: Why) -> Denied {
+    fn denied(why: DenyReason) -> Denied {
         Denied {
             object: "web".into(),
             rule: "availability".into(),
@@ -190,7 +192,7 @@ mod tests {
     #[test]
     fn a_full_budget_is_named_with_numbers_holders_and_remedy() {
         let now: Timestamp = "2026-01-01T00:05:00Z".parse().unwrap();
-        let why = Why::Full {
+        let why = DenyReason::Full {
             used: 3,
             limit: 3,
             expected: 10,
@@ -213,15 +215,15 @@ mod tests {
 
     #[test]
     fn denial_names_pod_waiting_for_deadline_and_remedy() {
-        let why = Why::Full {
+        let why = DenyReason::Full {
             used: 1,
             limit: 1,
             expected: 4,
             minimum: None,
             holders: vec![("web-1".into(), None)],
-            lasting: Box::new(Lasting {
+            lasting: Box::new(BudgetBlockers {
                 deadline: Some("web-1".into()),
-                ..Lasting::default()
+                ..BudgetBlockers::default()
             }),
         };
         let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
@@ -236,15 +238,15 @@ mod tests {
 
     #[test]
     fn denial_names_pod_too_large_for_cache_and_remedy() {
-        let why = Why::Full {
+        let why = DenyReason::Full {
             used: 1,
             limit: 1,
             expected: 4,
             minimum: None,
             holders: vec![("web-1".into(), None)],
-            lasting: Box::new(Lasting {
+            lasting: Box::new(BudgetBlockers {
                 unreadable: Some("web-1".into()),
-                ..Lasting::default()
+                ..BudgetBlockers::default()
             }),
         };
         let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
@@ -255,18 +257,18 @@ mod tests {
 
     fn held_by_change(deferred: bool, others: usize) -> String {
         let others = (0..others).map(|n| (format!("web-{n}"), None));
-        let why = Why::Full {
+        let why = DenyReason::Full {
             used: 1,
             limit: 1,
             expected: 4,
             minimum: None,
             holders: others.chain([("w0".into(), None)]).collect(),
-            lasting: Box::new(Lasting {
+            lasting: Box::new(BudgetBlockers {
                 restart: Some(AwaitedRestart {
                     pod: "w0".into(),
                     deferred,
                 }),
-                ..Lasting::default()
+                ..BudgetBlockers::default()
             }),
         };
         describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH)
@@ -286,15 +288,15 @@ mod tests {
 
     #[test]
     fn denial_names_stuck_rollout_instead_of_remedy() {
-        let why = Why::Full {
+        let why = DenyReason::Full {
             used: 1,
             limit: 1,
             expected: 4,
             minimum: None,
             holders: vec![("web-1".into(), None)],
-            lasting: Box::new(Lasting {
+            lasting: Box::new(BudgetBlockers {
                 rollout: Some("Deployment web: relax the rule".into()),
-                ..Lasting::default()
+                ..BudgetBlockers::default()
             }),
         };
         let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
@@ -318,7 +320,7 @@ mod tests {
 
     #[test]
     fn an_unavailable_pod_is_told_how_many_others_must_serve() {
-        let why = Why::Unhealthy {
+        let why = DenyReason::Unhealthy {
             available: 6,
             desired: 7,
             expected: 10,
@@ -333,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_zero_says_that_waiting_will_not_help() {
-        let why = Why::Full {
+        let why = DenyReason::Full {
             used: 0,
             limit: 0,
             expected: 10,
@@ -349,7 +351,7 @@ mod tests {
 
     #[test]
     fn minimum_above_what_is_wanted_says_what_would_help() {
-        let why = Why::Full {
+        let why = DenyReason::Full {
             used: 0,
             limit: 0,
             expected: 2,
@@ -371,7 +373,7 @@ mod tests {
     #[test]
     fn a_second_in_place_change_says_what_it_waits_for() {
         assert_eq!(
-            describe_denial("p", &denied(Why::UnderWay), Timestamp::UNIX_EPOCH),
+            describe_denial("p", &denied(DenyReason::UnderWay), Timestamp::UNIX_EPOCH),
             "Pod p is held by rule availability of PodTransitionRule web: an earlier change of this Pod has yet to take \
              effect (containers that restart, or another controller); try again when it has and the Pod is available, or \
              delete the Pod"
@@ -382,7 +384,11 @@ mod tests {
     fn closing_claim_says_when_its_place_is_free() {
         let until = "1970-01-01T00:00:40Z".parse().unwrap();
         assert_eq!(
-            describe_denial("p", &denied(Why::Closing { until }), Timestamp::UNIX_EPOCH),
+            describe_denial(
+                "p",
+                &denied(DenyReason::Closing { until }),
+                Timestamp::UNIX_EPOCH
+            ),
             "Pod p is held by rule availability of PodTransitionRule web: an earlier request for the same operation on \
              this Pod was admitted and had no effect; its place in the budget is given back in about 40s, try again then"
         );
@@ -390,7 +396,9 @@ mod tests {
 
     #[test]
     fn denial_names_unreadable_owner_cause_and_remedy() {
-        let why = Why::UnknownOwner("Rollout web can't be read: HTTP 405 at /apis; mend it".into());
+        let why = DenyReason::UnknownOwner(
+            "Rollout web can't be read: HTTP 405 at /apis; mend it".into(),
+        );
         assert_eq!(
             describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
             "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
@@ -400,7 +408,7 @@ mod tests {
 
     #[test]
     fn owner_without_a_number_says_which_field_to_set() {
-        let why = Why::Unset {
+        let why = DenyReason::Unset {
             owner: "Rollout web".into(),
             field: "spec.replicas".into(),
         };
@@ -414,27 +422,27 @@ mod tests {
     #[test]
     fn every_held_operation_is_denied_with_429() {
         for why in [
-            Why::Behind,
-            Why::Changed,
-            Why::Unconfirmed,
-            Why::UnderWay,
-            Why::Closing {
+            DenyReason::Behind,
+            DenyReason::Changed,
+            DenyReason::Unconfirmed,
+            DenyReason::UnderWay,
+            DenyReason::Closing {
                 until: Timestamp::UNIX_EPOCH,
             },
-            Why::Resting {
+            DenyReason::Resting {
                 left: std::time::Duration::from_secs(40),
             },
-            Why::Contended,
-            Why::Crowded { claims: 1000 },
-            Why::Overlapping {
+            DenyReason::Contended,
+            DenyReason::Crowded { claims: 1000 },
+            DenyReason::Overlapping {
                 objects: 17,
                 most: 16,
                 names: vec!["a".into()],
             },
-            Why::UnknownOwner("x".into()),
-            Why::Broken("x".into()),
-            Why::Unusable("x".into()),
-            Why::Unreachable("x".into()),
+            DenyReason::UnknownOwner("x".into()),
+            DenyReason::Broken("x".into()),
+            DenyReason::Unusable("x".into()),
+            DenyReason::Unreachable("x".into()),
         ] {
             let word = audit_reason(&why);
             assert!(guarded::DENIAL_REASONS.contains(&word), "{word}");

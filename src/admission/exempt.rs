@@ -11,8 +11,8 @@ use super::context::{Context, MAX_OWNER_LOOKUPS};
 use super::review::Request;
 use super::rule_check;
 use crate::api::keys;
-use crate::cluster::index::{Index, State};
-use crate::cluster::kind::Kind;
+use crate::cluster::index::{Index, IndexState};
+use crate::cluster::kind::WatchedKind;
 use crate::cluster::presence::Presence;
 use crate::domain::pod::{Owner, Pod};
 
@@ -69,9 +69,9 @@ pub fn exemption_by_request(request: &Request, pod: &Pod) -> Option<&'static str
 /// Why a request is never held, by what the caches know of the namespace and the owners of the Pod. That a namespace is
 /// excluded is not asked: the API server sends nothing from there, so a label that the cache still knows is gone.
 fn exemption_by_cache(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str> {
-    let state = index.read();
+    let state = index.read_state();
     let home = state.namespace(&request.namespace);
-    if home.is_some_and(|home| home.takes_along(pod)) {
+    if home.is_some_and(|home| home.is_deleted_with_namespace(pod)) {
         return Some("namespace-terminating");
     }
     match request.user_info.username.as_str() {
@@ -84,14 +84,14 @@ fn exemption_by_cache(request: &Request, pod: &Pod, index: &Index) -> Option<&'s
 /// Whether the Job that controls the Pod made it. A Job may adopt others that match its selector, but it makes none of
 /// restart policy `Always`, which is the one of all Pods that Deployments and their like make, and which nobody can change;
 /// and it makes none before it is there itself.
-fn is_created_by_job(state: &State, pod: &Pod) -> bool {
+fn is_created_by_job(state: &IndexState, pod: &Pod) -> bool {
     if !matches!(pod.spec.restart_policy.as_str(), "Never" | "OnFailure") {
         return false;
     }
     let home = state.namespace(&pod.metadata.namespace);
     let job = pod
         .controller()
-        .filter(|owner| Kind::of_owner(owner) == Some(Kind::Job))
+        .filter(|owner| WatchedKind::from_owner(owner) == Some(WatchedKind::Job))
         .and_then(|owner| home?.workload(&owner.uid));
     job.and_then(|job| job.created)
         .zip(pod.created_at())
@@ -100,12 +100,12 @@ fn is_created_by_job(state: &State, pod: &Pod) -> bool {
 
 /// Whether the Pod's controller is gone or going, and no Deployment behind it wants the Pod. Of a kind that is not watched
 /// the garbage collector itself is believed: it deletes only what it has found to have no owner left.
-fn is_owner_gone(state: &State, pod: &Pod) -> bool {
+fn is_owner_gone(state: &IndexState, pod: &Pod) -> bool {
     pod.controller().is_none_or(|owner| {
-        Kind::of_owner(owner).is_none()
+        WatchedKind::from_owner(owner).is_none()
             || state
                 .namespace(&pod.metadata.namespace)
-                .is_none_or(|n| !n.is_cared_for(owner, pod))
+                .is_none_or(|n| !n.has_living_owner(owner, pod))
     })
 }
 
@@ -124,7 +124,7 @@ pub async fn exemption_for_controller_manager(
     // A namespace that the cache has not seen, or has seen terminating: the Pod may be as new as the deletion, or the
     // namespace may have been made again since.
     let in_doubt = {
-        let state = context.index.read();
+        let state = context.index.read_state();
         let namespace = state.namespace(&request.namespace);
         namespace.is_none_or(|n| n.labels.is_none() || n.terminating_since.is_some())
     };
@@ -144,11 +144,11 @@ pub async fn is_deleted_with_collaset(context: &Context, pod: &Pod, deadline: In
     let Some(owner) = pod.controller() else {
         return false;
     };
-    if !context.index.read().lacks_its_set(pod) {
+    if !context.index.read_state().is_collaset_absent(pod) {
         return false;
     }
     let (sets, client) = (&context.deleted_sets, &context.client);
-    sets.has(client, &pod.metadata.namespace, owner, deadline)
+    sets.is_deleted_owner(client, &pod.metadata.namespace, owner, deadline)
         .await
 }
 
@@ -173,18 +173,19 @@ async fn has_no_live_owner(context: &Context, pod: &Pod) -> bool {
     let namespace = &pod.metadata.namespace;
     let owners = &pod.metadata.owner_references;
     let is_known = |owner: &Owner| {
-        let state = context.index.read();
+        let state = context.index.read_state();
         let home = state.namespace(namespace);
-        home.is_some_and(|home| home.is_cared_for(owner, pod))
+        home.is_some_and(|home| home.has_living_owner(owner, pod))
     };
     if owners.len() > MAX_OWNER_LOOKUPS || owners.iter().any(is_known) {
         return false;
     }
     for owner in owners {
-        match context.kinds.of_owner(namespace, owner).await {
+        match context.kinds.look_up_owner(namespace, owner).await {
             Presence::Gone => {}
             Presence::Unknown(_)
-                if Kind::of_owner(owner).is_some() && context.index.listed().all() => {}
+                if WatchedKind::from_owner(owner).is_some()
+                    && context.index.listed_kinds().has_decision_kinds() => {}
             Presence::Here | Presence::Leaving | Presence::Unknown(_) => return false,
         }
     }
@@ -205,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::index::NamespaceFacts;
-    use crate::cluster::sizes::workload;
+    use crate::cluster::owner_sizes::parse_workload;
 
     const GROUPS: &str = "/apis";
     const THING: &str = "/apis/example.com/v1/namespaces/shop/things/web";
@@ -319,7 +320,7 @@ mod tests {
         NamespaceFacts {
             name: "shop".to_owned(),
             uid: "first".to_owned(),
-            terminating_since: NamespaceFacts::since(Some("2026-01-01T00:00:10Z")),
+            terminating_since: NamespaceFacts::parse_deletion_time(Some("2026-01-01T00:00:10Z")),
             ..NamespaceFacts::default()
         }
     }
@@ -367,12 +368,12 @@ mod tests {
             let deadline = Instant::now() + Duration::from_secs(5);
             find_exemption(&context, &review("alice"), &pod, deadline).await
         };
-        context.index.following.trust();
+        context.index.following.trust_for_a_year();
         assert_eq!(asked().await, Some("namespace-terminating"));
-        context.index.following.pods.lose(); // and the API server answers no list
+        context.index.following.pods.end_trust(); // and the API server answers no list
         assert_eq!(asked().await, None);
-        context.index.following.trust();
-        context.index.timeline.set_back("Pods", 9, 4);
+        context.index.following.trust_for_a_year();
+        context.index.timeline.mark_lost("Pods", 9, 4);
         assert_eq!(asked().await, None);
     }
 
@@ -459,7 +460,7 @@ mod tests {
         let job = json!({ "metadata": {
             "name": "web", "namespace": "shop", "uid": "o", "creationTimestamp": "2026-01-01T00:01:00Z",
         } });
-        let (namespace, uid, job) = workload(Kind::Job, job).unwrap();
+        let (namespace, uid, job) = parse_workload(WatchedKind::Job, job).unwrap();
         index.set_workload(&namespace, uid, Some(job));
         let why = |user: &str, kind: &str, restarts: &str, created: &str| {
             let api = if kind == "Job" { "batch/v1" } else { "apps/v1" };

@@ -11,7 +11,7 @@ use super::exempt::CONTROLLER_MANAGER;
 use super::review::{Operation as Asked, Request, Verdict};
 use super::{denial, rule_check};
 use crate::apirequest::{self, Failure};
-use crate::cluster::{pods, scalein};
+use crate::cluster::{pod_requests, scale_in};
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::grace_delete::{self, DeletionRequest};
 use crate::domain::pod::Pod;
@@ -163,10 +163,10 @@ fn scaling_in_owner(appeal: &BypassCheck<'_>, pod: &Pod) -> Option<String> {
     };
     let asks = match appeal.request.user_info.username.as_str() {
         CONTROLLER_MANAGER => {
-            let state = appeal.context.index.read();
+            let state = appeal.context.index.read_state();
             let home = state.namespace(&pod.metadata.namespace)?;
             grace_delete::scale_in_replica_set(pod) == Some(&owner.uid)
-                || home.most_surplus(&owner.uid) > 0
+                || home.max_surplus_pods(&owner.uid) > 0
         }
         user => user == own,
     };
@@ -180,9 +180,9 @@ fn refuse_excess_scale_in(appeal: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict
     if grace_delete::is_deletion_requested(pod) {
         return None;
     }
-    let state = appeal.context.index.read();
+    let state = appeal.context.index.read_state();
     let home = state.namespace(&pod.metadata.namespace)?;
-    let others = scalein::others_chosen(home, &owner.uid, pod, appeal.context.now_nanos())?;
+    let others = scale_in::others_chosen(home, &owner.uid, pod, appeal.context.now_nanos())?;
     let message = format!(
         "Pod {} stays: {} {} deletes as many Pods as it has too many, and {others} others go through their lifecycle for that",
         pod.metadata.name, owner.kind, owner.name
@@ -199,7 +199,7 @@ pub async fn is_own_dry_run(context: &Context, request: &Request, deadline: Inst
     if !request.dry_run || !(is_eviction || request.operation == Asked::Delete) {
         return false;
     }
-    let name = timeout_at(deadline, context.identity.name(&context.client)).await;
+    let name = timeout_at(deadline, context.identity.user_name(&context.client)).await;
     matches!(name, Ok(Ok(name)) if name == request.user_info.username)
 }
 
@@ -213,10 +213,10 @@ async fn dry_run_deletion(
 ) -> Option<Verdict> {
     let client = &appeal.context.client;
     let ask = async {
-        pods::may_delete(client, pod, wishes).await?;
+        pod_requests::dry_run_delete_pod(client, pod, wishes).await?;
         // What judges an eviction sees no DELETE, and is not asked before this program has answered.
         match operation {
-            Operation::Evict => pods::may_evict(client, pod).await,
+            Operation::Evict => pod_requests::dry_run_evict_pod(client, pod).await,
             _ => Ok(()),
         }
     };
@@ -257,7 +257,7 @@ async fn mark_for_deletion(
         let Some(metadata) = metadata.filter(|_| !appeal.dry_run) else {
             return Ok(Some(pod));
         };
-        let write = pods::patch_metadata(&context.client, &pod, metadata);
+        let write = pod_requests::patch_metadata(&context.client, &pod, metadata);
         match apirequest::by(appeal.deadline, write).await {
             Ok(written) => return Ok(Some(Arc::new(written))),
             Err(failure) if failure.code() == Some(404) => return Ok(None),
@@ -265,7 +265,7 @@ async fn mark_for_deletion(
             Err(failure) => return Err(failure.text()),
         }
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
-        let read = pods::get(&context.client, namespace, name);
+        let read = pod_requests::get_pod(&context.client, namespace, name);
         let found = apirequest::by(appeal.deadline, read).await;
         match found.map_err(|failure| failure.text())? {
             Some(found) if found.metadata.uid == pod.metadata.uid => pod = Arc::new(found),

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::review::{Handler, Request, Verdict};
-use crate::cluster::timeline::Timeline;
+use crate::cluster::etcd_history::EtcdHistory;
 use crate::tasks::Supervisor;
 
 /// Why a process with a fault denies.
@@ -86,7 +86,7 @@ fn denial_reason(verdict: &Verdict) -> &'static str {
 pub fn guard_handlers(
     handlers: Vec<(&'static str, Arc<dyn Handler>)>,
     supervisor: &Supervisor,
-    timeline: &Timeline,
+    timeline: &EtcdHistory,
     denials: &DenialCounts,
 ) -> Vec<(&'static str, Arc<dyn Handler>)> {
     let guard = |(path, inner)| {
@@ -104,7 +104,7 @@ pub fn guard_handlers(
 struct GuardedHandler {
     inner: Arc<dyn Handler>,
     supervisor: Supervisor,
-    timeline: Timeline,
+    timeline: EtcdHistory,
     denials: DenialCounts,
 }
 
@@ -113,7 +113,7 @@ impl Handler for GuardedHandler {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         // What has panicked may have left the counts of Pods torn, and what etcd was restored from is not what the caches hold:
         // nothing may be admitted by them.
-        if self.supervisor.fault().is_some() || self.timeline.lost().is_some() {
+        if self.supervisor.fault().is_some() || self.timeline.lost_reason().is_some() {
             return self.fallback(request, REPLICA_ENDING);
         }
         let verdict = self.inner.review(request, deadline).await;
@@ -157,7 +157,7 @@ mod tests {
     ) -> (Verdict, Vec<&'static str>) {
         let denials = DenialCounts::default();
         let handlers: Vec<(_, Arc<dyn Handler>)> = vec![("/pods", Arc::new(FixedHandler(verdict)))];
-        let guarded = guard_handlers(handlers, supervisor, &Timeline::default(), &denials);
+        let guarded = guard_handlers(handlers, supervisor, &EtcdHistory::default(), &denials);
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {

@@ -6,7 +6,7 @@ use kube::api::{Api, Patch, PatchParams};
 
 use super::context::Context;
 use crate::api::keys;
-use crate::cluster::path;
+use crate::cluster::api_request;
 use crate::domain::rules::enforcement::{self, NamespaceEnforcement, ObservedNamespace};
 
 /// Patches that are tried. A mutating policy of somebody else may take the label off whatever is patched.
@@ -27,10 +27,14 @@ pub async fn ensure_namespace_label(
     name: &str,
     mark: NamespaceEnforcement,
 ) -> kube::Result<()> {
-    let name = path::checked(name)?;
+    let name = api_request::checked_namespace(name)?;
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let params = PatchParams::default();
-    let mut known = context.index.read().namespace(name).and_then(|n| n.seen());
+    let mut known = context
+        .index
+        .read_state()
+        .namespace(name)
+        .and_then(|n| n.observed_label());
     for _ in 0..MAX_PATCHES {
         let patch = Patch::Merge(enforcement::admission_patch(
             known.as_ref(),

@@ -10,7 +10,7 @@ use super::context::Context;
 use crate::cluster::index::Index;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{MAX_OBJECTS_PER_POD, RuleSet};
-use crate::ledger::commit::{Denied, Why};
+use crate::ledger::commit::{Denied, DenyReason};
 use crate::ledger::store::RuleKey;
 
 /// Names of rule objects that a message tells.
@@ -49,7 +49,7 @@ pub fn check_overlap(
         return Ok(());
     }
     tracing::debug!(pod = %pod.metadata.name, objects = names.len(), "too many rules cover a Pod");
-    Err(Denied::unknown(Why::Overlapping {
+    Err(Denied::without_rule(DenyReason::Overlapping {
         objects: names.len(),
         most: MAX_OBJECTS_PER_POD,
         names: names
@@ -62,7 +62,7 @@ pub fn check_overlap(
 
 /// The names of those of these rule objects that have an availability rule.
 pub fn availability_rule_names<'a>(index: &Index, rules: &'a [RuleKey]) -> Vec<&'a str> {
-    let state = index.read();
+    let state = index.read_state();
     let limits = |key: &&RuleKey| {
         let entry = state.rule(&key.namespace, &key.name);
         entry.is_some_and(|entry| has_availability_rule(&entry.snapshot.rules))
@@ -85,7 +85,7 @@ pub async fn find_overlap(
         return None;
     }
     let (others, pods): (Vec<Arc<RuleSet>>, Vec<Arc<Pod>>) = {
-        let state = context.index.read();
+        let state = context.index.read_state();
         let home = state.namespace(&new.namespace)?;
         let others = home.rules.values().map(|entry| &entry.snapshot.rules);
         let others = others.filter(|rules| rules.name != new.name && has_availability_rule(rules));

@@ -7,7 +7,7 @@ use super::responses;
 use super::review::{Handler, Request, Verdict};
 use crate::api::resourcecontext::ResourceContext;
 use crate::api::validation::FieldErrors;
-use crate::api::validation::resourcecontext::check;
+use crate::api::validation::resourcecontext::check_contexts;
 
 const KIND: &str = "ResourceContext";
 
@@ -25,10 +25,10 @@ impl Handler for ResourceContextValidator {
         let old = request.old_object.as_deref();
         let old =
             old.and_then(|raw| responses::parse_object::<ResourceContext>(Some(raw), KIND).ok());
-        let mut errors = FieldErrors::forgiving(|errors| {
-            old.iter().for_each(|old| check(&old.spec, errors));
+        let mut errors = FieldErrors::ignoring_existing(|errors| {
+            old.iter().for_each(|old| check_contexts(&old.spec, errors));
         });
-        check(&object.spec, &mut errors);
+        check_contexts(&object.spec, &mut errors);
         if errors.is_empty() {
             return Verdict::allow();
         }

@@ -14,13 +14,13 @@ use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::apirequest::{self, Failure};
 use crate::cluster::index::Index;
-use crate::cluster::sizes::{self, Unreadable};
-use crate::cluster::{pages, path, selected};
+use crate::cluster::owner_sizes::{self, OwnerReadError};
+use crate::cluster::{api_request, paging, selection};
 use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{AvailabilityRules, RuleSet};
-use crate::ledger::commit::{Denied, Disruption, Why};
-use crate::ledger::protocol::{Grant, Operation};
+use crate::ledger::commit::{Denied, DenyReason, Disruption};
+use crate::ledger::protocol::{ClaimGrant, Operation};
 use crate::ledger::store::RuleKey;
 
 /// Rounds for a request that waits for rules which change meanwhile.
@@ -36,7 +36,7 @@ pub async fn claim_for_disruption(
     disruption: &Disruption,
     dry_run: bool,
     deadline: Instant,
-) -> Result<Vec<(RuleKey, Grant)>, Denied> {
+) -> Result<Vec<(RuleKey, ClaimGrant)>, Denied> {
     for _ in 0..MAX_ATTEMPTS {
         let mut disruption = disruption.clone();
         let namespace = &disruption.pod.metadata.namespace;
@@ -45,19 +45,19 @@ pub async fn claim_for_disruption(
         let rules = covering_rules(context, &disruption.pod, deadline).await?;
         match claim_by_rules(context, rules, &disruption, dry_run, deadline).await {
             // Who waited for a rule that is gone or holds the Pod no more has to ask those that hold it now.
-            Err(denied) if denied.why == Why::Changed => {
+            Err(denied) if denied.why == DenyReason::Changed => {
                 let namespace = &disruption.pod.metadata.namespace;
                 wait_for_rule_cache(context, namespace, deadline).await?;
             }
             decided => return decided,
         }
     }
-    Err(Denied::unknown(Why::Changed))
+    Err(Denied::without_rule(DenyReason::Changed))
 }
 
 /// Generations of the rule objects of a namespace, by name.
 pub fn rule_generations(context: &Context, namespace: &str) -> BTreeMap<String, i64> {
-    let state = context.index.read();
+    let state = context.index.read_state();
     let rules = state
         .namespace(namespace)
         .into_iter()
@@ -84,7 +84,7 @@ async fn wait_for_rule_cache(
         }
     };
     let known = timeout_at(limit, known).await;
-    known.map_err(|_| Denied::unknown(Why::Behind))
+    known.map_err(|_| Denied::without_rule(DenyReason::Behind))
 }
 
 /// The rule objects as the API server has them. One whose deletion has begun holds nothing, and no cache has it.
@@ -101,15 +101,16 @@ async fn list_live_rules(
         is_alive.then(|| (name, (metadata.uid.unwrap_or_default(), generation)))
     };
     let read = async {
-        let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
-        pages::metadata(&rules, version).await
+        let rules: Api<PodTransitionRule> =
+            api_request::namespaced_api(&context.client, namespace)?;
+        paging::list_all_metadata(&rules, version).await
     };
     Ok(read_rules(deadline, read).await?.into_iter().collect())
 }
 
 /// The rule objects as the cache has them.
 fn cached_rules(context: &Context, namespace: &str) -> RuleVersions {
-    let state = context.index.read();
+    let state = context.index.read_state();
     let rules = state
         .namespace(namespace)
         .into_iter()
@@ -137,7 +138,7 @@ pub async fn claim_by_rules(
     disruption: &Disruption,
     dry_run: bool,
     deadline: Instant,
-) -> Result<Vec<(RuleKey, Grant)>, Denied> {
+) -> Result<Vec<(RuleKey, ClaimGrant)>, Denied> {
     overlap::check_overlap(&context.index, &rules, &disruption.beyond, &disruption.pod)?;
     let mut disruption = disruption.clone();
     if disruption.generations.is_empty() {
@@ -159,7 +160,7 @@ pub async fn claim_by_rules(
     let disruption = &disruption;
     let asked = context
         .ledgers
-        .claim(rules.clone(), disruption, dry_run, deadline)
+        .claim_rules(rules.clone(), disruption, dry_run, deadline)
         .await;
     asked.map_err(|mut denied| {
         if let Some(key) = rules.iter().find(|key| key.name == denied.object) {
@@ -177,21 +178,21 @@ fn add_rollout_cause(
     disruption: &Disruption,
     denied: &mut Denied,
 ) {
-    let Why::Full { limit, lasting, .. } = &mut denied.why else {
+    let DenyReason::Full { limit, lasting, .. } = &mut denied.why else {
         return;
     };
     let pod = &disruption.pod;
     let (Operation::Delete, Some(owner)) = (disruption.operation, pod.controller()) else {
         return;
     };
-    let state = context.index.read();
+    let state = context.index.read_state();
     let entry = state.rule(&key.namespace, &key.name);
     let home = state.namespace(&key.namespace);
     let (Some(entry), Some(home)) = (entry, home) else {
         return;
     };
     let found = home.workload(&owner.uid).and_then(|controller| {
-        selected::held_rollout(home, &entry.snapshot.rules, controller, *limit)
+        selection::blocked_rollout(home, &entry.snapshot.rules, controller, *limit)
     });
     lasting.rollout = found.map(|(owner, cause)| {
         let owner = format!("{} {}", owner.kind.name(), owner.name);
@@ -211,7 +212,7 @@ pub async fn rules_losing_pod(
         return Ok(Vec::new());
     }
     let mut rules = covering_rules(context, old, deadline).await?;
-    let state = context.index.read();
+    let state = context.index.read_state();
     rules.retain(|key| {
         state
             .rule(&key.namespace, &key.name)
@@ -232,17 +233,21 @@ pub async fn admit_unavailable(
         return Ok(());
     }
     let namespace = &pod.metadata.namespace;
-    let is_alive = context.index.following.rules.is_alive();
-    if !is_alive || !context.index.listed().all() || !has_cached_rules(context, namespace) {
+    let is_alive = context.index.following.rules.is_trusted_now();
+    if !is_alive
+        || !context.index.listed_kinds().has_decision_kinds()
+        || !has_cached_rules(context, namespace)
+    {
         // Most rules let such a Pod go: asked, so that it is not held for want of a cache.
         let read = async {
-            let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
-            pages::objects(&rules, RuleSet::compile_if_alive).await
+            let rules: Api<PodTransitionRule> =
+                api_request::namespaced_api(&context.client, namespace)?;
+            paging::list_all_objects(&rules, RuleSet::compile_if_alive).await
         };
         let mut sets = read_rules(deadline, read).await?.into_iter();
         return match sets.find(|set| set.selects(pod) && set.may_hold_unavailable()) {
             None => Ok(()),
-            Some(_) => Err(Denied::unknown(Why::Behind)),
+            Some(_) => Err(Denied::without_rule(DenyReason::Behind)),
         };
     }
     ensure_etcd_history(context, namespace, deadline).await?;
@@ -250,13 +255,16 @@ pub async fn admit_unavailable(
     overlap::check_overlap(&context.index, &strict, beyond, pod)?;
     strict.retain(|key| !beyond.contains(&key.name));
     refresh_owners(context, strict.iter(), deadline).await?;
-    context.ledgers.let_go(&strict, pod, deadline).await
+    context
+        .ledgers
+        .admit_unavailable(&strict, pod, deadline)
+        .await
 }
 
 /// The rule objects that cover a Pod and hold it even while it is not available, as far as this replica knows.
 fn rules_holding_unavailable(index: &Index, pod: &Pod) -> Vec<RuleKey> {
-    let rules = index.rules_of(pod);
-    let state = index.read();
+    let rules = index.rules_covering_pod(pod);
+    let state = index.read_state();
     let holds = |key: &RuleKey| {
         state
             .rule(&pod.metadata.namespace, &key.name)
@@ -267,7 +275,7 @@ fn rules_holding_unavailable(index: &Index, pod: &Pod) -> Vec<RuleKey> {
 
 /// Whether an availability rule of the object holds the Pod.
 fn has_budget(context: &Context, key: &RuleKey, pod: &Pod) -> bool {
-    let state = context.index.read();
+    let state = context.index.read_state();
     let entry = state.rule(&key.namespace, &key.name);
     entry.is_some_and(|entry| {
         let held = entry.snapshot.rules.availability_rules(pod);
@@ -283,17 +291,19 @@ async fn refresh_owners(
 ) -> Result<(), Denied> {
     for key in rules {
         let (owners, client) = (&context.owners, &context.client);
-        let read = owners.refresh(client, key, sizes::RECENT, deadline).await;
+        let read = owners
+            .refresh_owners(client, key, owner_sizes::MAX_READING_AGE, deadline)
+            .await;
         read.map_err(|unreadable| Denied {
             object: key.name.clone(),
             rule: String::new(),
             why: match &unreadable {
-                Unreadable::Unset { owner, field } => Why::Unset {
+                OwnerReadError::Unset { owner, field } => DenyReason::Unset {
                     owner: owner.clone(),
                     field: field.clone(),
                 },
-                Unreadable::Failed { remedy, .. } => {
-                    Why::UnknownOwner(format!("{unreadable}; {}", remedy.text()))
+                OwnerReadError::Failed { remedy, .. } => {
+                    DenyReason::UnknownOwner(format!("{unreadable}; {}", remedy.remedy_text()))
                 }
             },
         })?;
@@ -327,8 +337,8 @@ pub async fn covering_rules(
     pod: &Arc<Pod>,
     deadline: Instant,
 ) -> Result<Vec<RuleKey>, Denied> {
-    if !context.index.listed().all() {
-        return Err(Denied::unknown(Why::Behind));
+    if !context.index.listed_kinds().has_decision_kinds() {
+        return Err(Denied::without_rule(DenyReason::Behind));
     }
     let namespace = &pod.metadata.namespace;
     ensure_etcd_history(context, namespace, deadline).await?;
@@ -336,11 +346,11 @@ pub async fn covering_rules(
         let live = list_live_rules(context, namespace, deadline).await?;
         return match live.is_empty() {
             true => Ok(Vec::new()),
-            false => Err(Denied::unknown(Why::Behind)),
+            false => Err(Denied::without_rule(DenyReason::Behind)),
         };
     }
     ensure_rules_current(context, namespace, deadline).await?; // one that was made meanwhile may hold the Pod
-    Ok(context.index.rules_of(pod))
+    Ok(context.index.rules_covering_pod(pod))
 }
 
 /// Makes sure that the cache knows the rule objects of a namespace: where their watch is not believed, they are asked for live.
@@ -349,7 +359,7 @@ pub async fn ensure_rules_current(
     namespace: &str,
     deadline: Instant,
 ) -> Result<(), Denied> {
-    match context.index.following.rules.is_alive() {
+    match context.index.following.rules.is_trusted_now() {
         true => Ok(()),
         false => wait_for_rule_cache(context, namespace, deadline).await,
     }
@@ -361,19 +371,22 @@ pub async fn ensure_etcd_history(
     namespace: &str,
     deadline: Instant,
 ) -> Result<(), Denied> {
-    if !context.index.following.pods.is_alive() {
-        let assured = timeout_at(deadline, context.ledgers.assure(namespace)).await;
-        let late = |_| Why::Unreachable("no answer in time".to_owned());
-        return assured.map_err(late).flatten().map_err(Denied::unknown);
+    if !context.index.following.pods.is_trusted_now() {
+        let assured = timeout_at(deadline, context.ledgers.verify_history(namespace)).await;
+        let late = |_| DenyReason::Unreachable("no answer in time".to_owned());
+        return assured
+            .map_err(late)
+            .flatten()
+            .map_err(Denied::without_rule);
     }
-    match context.index.timeline.lost() {
+    match context.index.timeline.lost_reason() {
         Some(why) => Err(Denied::unreachable(why.as_ref())),
         None => Ok(()),
     }
 }
 
 fn has_cached_rules(context: &Context, namespace: &str) -> bool {
-    let state = context.index.read();
+    let state = context.index.read_state();
     let namespace = state.namespace(namespace);
     namespace.is_some_and(|n| !n.rules.is_empty())
 }

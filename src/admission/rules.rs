@@ -17,8 +17,8 @@ use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
 use crate::apirequest;
-use crate::cluster::index::State;
-use crate::cluster::selected;
+use crate::cluster::index::IndexState;
+use crate::cluster::selection;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::conditions::{self, SelectorMatches};
 use crate::domain::rules::enforcement::NamespaceEnforcement;
@@ -78,7 +78,7 @@ impl Handler for RuleMutator {
             );
             return Verdict::deny(503, "ServiceUnavailable", message);
         }
-        let mut patch = defaults::podtransitionrule(&object);
+        let mut patch = defaults::default_podtransitionrule(&object);
         patch.extend(ignored_failures_patch(old.as_ref(), &rule));
         let unknown = ignore_policy::unknown_names(old.as_ref(), &rule).into_iter();
         let unknown = unknown.map(|name| {
@@ -194,9 +194,9 @@ impl RuleValidator {
             .get_or_insert_with(|| request.namespace.clone());
         let rules = RuleSet::compile(&object);
         let (cached, filtered_out, more) = {
-            let state = self.0.index.read();
-            let cached = selected::is_cached(&state, &rules);
-            let filtered_out = selected::are_filtered_out(&state, &rules);
+            let state = self.0.index.read_state();
+            let cached = selection::has_cached_pods(&state, &rules);
+            let filtered_out = selection::is_all_filtered_out(&state, &rules);
             (
                 cached,
                 filtered_out,
@@ -206,7 +206,7 @@ impl RuleValidator {
         let matches = match cached {
             _ if filtered_out => Some(SelectorMatches::FilteredOut),
             true => Some(SelectorMatches::Managed),
-            false => selected::look(&self.0.client, &rules, WARNING_READ_TIMEOUT).await,
+            false => selection::query_matches(&self.0.client, &rules, WARNING_READ_TIMEOUT).await,
         };
         let mut all =
             conditions::rule_warnings(&rules, matches.as_ref(), self.0.settings.grace_delete);
@@ -225,8 +225,8 @@ impl RuleValidator {
 }
 
 /// What the rules hold up for ever at this moment, by the cache.
-fn permanent_hold_warnings(state: &State, rules: &RuleSet) -> Vec<String> {
-    let expected = state.expected(rules);
+fn permanent_hold_warnings(state: &IndexState, rules: &RuleSet) -> Vec<String> {
+    let expected = state.count_expected(rules);
     let desired = rules
         .availability_limits()
         .map(|limits| limits.desired(expected))
@@ -235,8 +235,7 @@ fn permanent_hold_warnings(state: &State, rules: &RuleSet) -> Vec<String> {
         let limit = expected.total.saturating_sub(desired);
         let home = state.namespace(&rules.namespace).into_iter();
         let owners = home.flat_map(|home| home.workloads());
-        let kept =
-            owners.filter(|(_, owner)| selected::is_kept_from_recreating(rules, owner, limit));
+        let kept = owners.filter(|(_, owner)| selection::is_recreate_blocked(rules, owner, limit));
         kept.map(|(_, owner)| owner.name.clone()).collect()
     });
     let frozen = conditions::zero_budget_warning(rules, expected);
@@ -245,7 +244,7 @@ fn permanent_hold_warnings(state: &State, rules: &RuleSet) -> Vec<String> {
         .chain(rollouts::recreate_warning(rules, recreating))
         .chain(conditions::expected_unknown_warning(
             rules,
-            state.silent(rules),
+            state.find_unknown_replicas_owners(rules),
         ))
         .collect()
 }
@@ -265,7 +264,7 @@ fn is_unchanged(old: Option<&PodTransitionRule>, object: &PodTransitionRule) -> 
 /// was stored with a fault, by an earlier version perhaps, can be changed in other ways: a rule that holds a drain must be
 /// open to be relaxed.
 fn validate_spec(context: &Context, request: &Request) -> Verdict {
-    use validation::podtransitionrule::check;
+    use validation::podtransitionrule::check_rules;
     let object: PodTransitionRule = match responses::parse_object(request.object.as_deref(), KIND) {
         Ok(object) => object,
         Err(denial) => return denial,
@@ -274,10 +273,10 @@ fn validate_spec(context: &Context, request: &Request) -> Verdict {
     if is_unchanged(old.as_ref(), &object) {
         return Verdict::allow();
     }
-    let mut errors = validation::FieldErrors::forgiving(|errors| {
-        old.iter().for_each(|old| check(&old.spec, errors));
+    let mut errors = validation::FieldErrors::ignoring_existing(|errors| {
+        old.iter().for_each(|old| check_rules(&old.spec, errors));
     });
-    check(&object.spec, &mut errors);
+    check_rules(&object.spec, &mut errors);
     if !errors.is_empty() {
         return responses::deny_invalid(KIND, &request.name, &errors);
     }
@@ -285,9 +284,12 @@ fn validate_spec(context: &Context, request: &Request) -> Verdict {
         Operation::Create => refuse_over_limit(context, request).unwrap_or_else(Verdict::allow),
         _ => Verdict::allow(),
     };
-    errors.forgiven().iter().fold(verdict, |verdict, error| {
-        verdict.with_warning(format!("stored as it was: {error}"))
-    })
+    errors
+        .existing_errors()
+        .iter()
+        .fold(verdict, |verdict, error| {
+            verdict.with_warning(format!("stored as it was: {error}"))
+        })
 }
 
 /// Refuses a new object where the namespace has as many as it may. What a finalizer keeps counts: it has its place in the
@@ -296,7 +298,7 @@ fn validate_spec(context: &Context, request: &Request) -> Verdict {
 fn refuse_over_limit(context: &Context, request: &Request) -> Option<Verdict> {
     let most = context.settings.max_rules;
     let (live, ending) = {
-        let state = context.index.read();
+        let state = context.index.read_state();
         let home = state.namespace(&request.namespace);
         home.map_or((0, 0), |home| (home.rules.len(), home.ending_rules.len()))
     };
@@ -485,7 +487,7 @@ mod tests {
         assert_eq!(
             context
                 .index
-                .read()
+                .read_state()
                 .namespace("shop")
                 .unwrap()
                 .ending_rules
@@ -526,15 +528,21 @@ mod tests {
     #[tokio::test]
     async fn sixteen_availability_objects_may_cover_a_pod_and_no_more() {
         let none = Default::default();
-        let pod = covering(0).index.read().pod("shop", "p").cloned().unwrap();
+        let pod = covering(0)
+            .index
+            .read_state()
+            .pod("shop", "p")
+            .cloned()
+            .unwrap();
         for count in [3, 16, 17] {
             let index = covering(count).index;
-            let checked = overlap::check_overlap(&index, &index.rules_of(&pod), &none, &pod);
+            let checked =
+                overlap::check_overlap(&index, &index.rules_covering_pod(&pod), &none, &pod);
             assert_eq!(checked.is_ok(), count <= 16, "{count}");
         }
         let index = covering(17).index;
-        let denied =
-            overlap::check_overlap(&index, &index.rules_of(&pod), &none, &pod).unwrap_err();
+        let denied = overlap::check_overlap(&index, &index.rules_covering_pod(&pod), &none, &pod)
+            .unwrap_err();
         let text = crate::admission::denial::describe_denial(
             "web-1",
             &denied,
@@ -550,8 +558,10 @@ mod tests {
         let mut other = limiting(90, "web", 1);
         other["spec"]["rules"] = json!([{ "name": "a", "labelCheck": { "requires": {} } }]);
         index.apply_rule(serde_json::from_value(other).unwrap());
-        assert_eq!(index.rules_of(&pod).len(), 17);
-        assert!(overlap::check_overlap(&index, &index.rules_of(&pod), &none, &pod).is_ok());
+        assert_eq!(index.rules_covering_pod(&pod).len(), 17);
+        assert!(
+            overlap::check_overlap(&index, &index.rules_covering_pod(&pod), &none, &pod).is_ok()
+        );
     }
 
     #[tokio::test]
@@ -561,8 +571,13 @@ mod tests {
         for count in [16, 17] {
             let context = covering(count);
             context.index.mark_all_listed();
-            context.index.following.trust();
-            let pod = context.index.read().pod("shop", "p").cloned().unwrap();
+            context.index.following.trust_for_a_year();
+            let pod = context
+                .index
+                .read_state()
+                .pod("shop", "p")
+                .cloned()
+                .unwrap();
             let disruption = context.new_disruption(&pod, protocol::Operation::Delete);
             let deadline = Instant::now() + Duration::from_secs(5);
             let denied =
@@ -570,7 +585,7 @@ mod tests {
             let overlaps = matches!(
                 denied,
                 Err(crate::ledger::commit::Denied {
-                    why: crate::ledger::commit::Why::Overlapping { objects: 17, .. },
+                    why: crate::ledger::commit::DenyReason::Overlapping { objects: 17, .. },
                     ..
                 })
             );

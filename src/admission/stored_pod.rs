@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use crate::apirequest;
-use crate::cluster::pods;
+use crate::cluster::pod_requests;
 use crate::domain::pod::Pod;
-use crate::ledger::commit::{Denied, Why};
+use crate::ledger::commit::{Denied, DenyReason};
 
 /// The Pod of a DELETE or an UPDATE at the version that the review shows, as it is stored. `None` if no Pod is stored at this
 /// version any more. The transaction behind such a request is conditional on the version, so it must fail: there is nothing
@@ -28,29 +28,29 @@ pub async fn load_reviewed_pod(
 ) -> Result<Option<Arc<Pod>>, Denied> {
     let (namespace, uid) = (&shown.metadata.namespace, &shown.metadata.uid);
     let version = shown.metadata.resource_version;
-    let cached = context.index.read().pod(namespace, uid).cloned();
+    let cached = context.index.read_state().pod(namespace, uid).cloned();
     let seen = cached.as_ref().map_or(0, |c| c.metadata.resource_version);
     let is_whole = |cached: &Arc<Pod>| !cached.metadata.labels_dropped;
     if let Some(cached) = cached.filter(|cached| seen == version && is_whole(cached)) {
         return check_shown_pod(shown, cached).map(Some);
     }
     // A cache that is ahead of the review proves nothing by itself: etcd may have been restored to an earlier state.
-    let read = pods::get(&context.client, namespace, &shown.metadata.name);
+    let read = pod_requests::get_pod(&context.client, namespace, &shown.metadata.name);
     let live = apirequest::by(deadline, read).await;
     let live = live.map_err(|failure| Denied::unreachable(failure.text()))?;
     let live = live.filter(|live| live.metadata.uid == *uid);
     let Some(live) = live else { return Ok(None) };
     let found = live.metadata.resource_version;
     if found < seen {
-        context.index.timeline.set_back("Pods", seen, found);
+        context.index.timeline.mark_lost("Pods", seen, found);
     }
-    if let Some(why) = context.index.timeline.lost() {
+    if let Some(why) = context.index.timeline.lost_reason() {
         return Err(Denied::unreachable(why.as_ref()));
     }
     match found.cmp(&version) {
         Ordering::Greater => Ok(None),
         Ordering::Equal => check_shown_pod(shown, Arc::new(live)).map(Some),
-        Ordering::Less => Err(Denied::unknown(Why::Unconfirmed)),
+        Ordering::Less => Err(Denied::without_rule(DenyReason::Unconfirmed)),
     }
 }
 
@@ -59,7 +59,7 @@ fn check_shown_pod(shown: &Pod, stored: Arc<Pod>) -> Result<Arc<Pod>, Denied> {
     let (shown, found) = (&shown.metadata, &stored.metadata);
     match found.labels == shown.labels && found.name == shown.name {
         true => Ok(stored),
-        false => Err(Denied::unknown(Why::Unconfirmed)),
+        false => Err(Denied::without_rule(DenyReason::Unconfirmed)),
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
         shown: &Arc<Pod>,
         cached: Option<Arc<Pod>>,
         stored: Option<Value>,
-    ) -> Result<Option<u64>, Why> {
+    ) -> Result<Option<u64>, DenyReason> {
         let service = tower::service_fn(move |_: http::Request<Body>| {
             let gone = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
                 "details": { "kind": "pods", "name": "web-1" } });
@@ -169,7 +169,7 @@ mod tests {
     async fn cache_newer_than_restored_etcd_admits_nothing() {
         let restored = Some(json_of("u", 7, "a"));
         let lost = load_outcome(&pod("u", 7, "a"), Some(pod("u", 9, "a")), restored).await;
-        let Err(Why::Unreachable(why)) = lost else {
+        let Err(DenyReason::Unreachable(why)) = lost else {
             panic!("{lost:?}")
         };
         assert!(why.contains("restored"), "{why}");
@@ -177,7 +177,7 @@ mod tests {
 
     #[tokio::test]
     async fn forged_version_and_forged_labels_are_denied() {
-        let no = Err(Why::Unconfirmed);
+        let no = Err(DenyReason::Unconfirmed);
         let future = pod("u", u64::MAX, "a");
         let stored = Some(json_of("u", 8, "a"));
         assert_eq!(

@@ -386,20 +386,20 @@ fn is_zero(number: &i32) -> bool {
 }
 
 /// Digits of a number of a duration.
-const LONGEST_NUMBER: usize = 9;
+const MAX_DURATION_DIGITS: usize = 9;
 
 impl RolloutPause {
     /// How long the pause lasts; `None` until the rollout is promoted.
     ///
     /// # Errors
     /// What is wrong with a duration that cannot be read.
-    pub fn lasts(&self) -> Result<Option<Duration>, &'static str> {
+    pub fn pause_duration(&self) -> Result<Option<Duration>, &'static str> {
         let Some(duration) = &self.duration else {
             return Ok(None);
         };
         // The parser panics where a part is negative or the sum too large, and reads an empty text as 0 s.
         let mut numbers = duration.split(|c: char| !c.is_ascii_digit());
-        let is_bounded = numbers.all(|number| number.len() <= LONGEST_NUMBER);
+        let is_bounded = numbers.all(|number| number.len() <= MAX_DURATION_DIGITS);
         let may_be_read = !duration.is_empty() && is_bounded && !duration.contains(['-', '+']);
         let time = may_be_read.then(|| duration.parse::<kube::core::Duration>());
         match time {

@@ -21,25 +21,25 @@ use super::resourcecontext::ResourceContext;
 
 /// Which state of the definitions this build has. Whoever changes one raises it: a build does not put its definitions in the
 /// place of those of a higher revision.
-pub const REVISION: u32 = 16;
+pub const CRD_REVISION: u32 = 16;
 
 /// Annotation of a definition with its revision. Definitions from before there were revisions lack it.
-pub const REVISION_KEY: &str = "operating.kusionstack.io/crd-revision";
+pub const CRD_REVISION_KEY: &str = "operating.kusionstack.io/crd-revision";
 
 /// The revision of a stored definition; 0 for a definition without one.
-pub fn revision(annotations: Option<&BTreeMap<String, String>>) -> u32 {
-    let revision = annotations.and_then(|all| all.get(REVISION_KEY));
+pub fn crd_revision(annotations: Option<&BTreeMap<String, String>>) -> u32 {
+    let revision = annotations.and_then(|all| all.get(CRD_REVISION_KEY));
     revision.and_then(|r| r.parse().ok()).unwrap_or(0)
 }
 
 /// The definitions, ordered by plural name.
-pub fn all() -> Vec<CustomResourceDefinition> {
+pub fn all_crds() -> Vec<CustomResourceDefinition> {
     let mut all = vec![
-        finish(CollaSet::crd(), &[SPEC_REQUIRED]),
-        finish(OperationJob::crd(), &[SPEC_REQUIRED]),
-        finish(PodDecoration::crd(), &[DECORATION_NAME]),
-        finish(PodTransitionRule::crd(), &[SPEC_REQUIRED]),
-        finish(ResourceContext::crd(), &[]),
+        finish_crd(CollaSet::crd(), &[SPEC_REQUIRED]),
+        finish_crd(OperationJob::crd(), &[SPEC_REQUIRED]),
+        finish_crd(PodDecoration::crd(), &[DECORATION_NAME]),
+        finish_crd(PodTransitionRule::crd(), &[SPEC_REQUIRED]),
+        finish_crd(ResourceContext::crd(), &[]),
     ];
     all.sort_by(|a, b| a.spec.names.plural.cmp(&b.spec.names.plural));
     all
@@ -58,9 +58,12 @@ const DECORATION_NAME: RootRule = (
     "metadata.name must have at most 60 characters: Pods carry it in the label key poddecoration.kusionstack.io/pd-<name>",
 );
 
-fn finish(mut crd: CustomResourceDefinition, root_rules: &[RootRule]) -> CustomResourceDefinition {
+fn finish_crd(
+    mut crd: CustomResourceDefinition,
+    root_rules: &[RootRule],
+) -> CustomResourceDefinition {
     let annotations = crd.metadata.annotations.get_or_insert_default();
-    annotations.insert(REVISION_KEY.to_owned(), REVISION.to_string());
+    annotations.insert(CRD_REVISION_KEY.to_owned(), CRD_REVISION.to_string());
     for version in &mut crd.spec.versions {
         let Some(root) = version
             .schema
@@ -69,7 +72,7 @@ fn finish(mut crd: CustomResourceDefinition, root_rules: &[RootRule]) -> CustomR
         else {
             continue;
         };
-        plain(root);
+        strip_derived_schema(root);
         root.required = None;
         root.title = None;
         root.x_kubernetes_validations = (!root_rules.is_empty()).then(|| {
@@ -90,7 +93,7 @@ fn finish(mut crd: CustomResourceDefinition, root_rules: &[RootRule]) -> CustomR
 /// Takes out what the derive adds and this group never had: `nullable` (so that the API server prunes nulls as it
 /// always did) and `default` (defaults are admission's, where they are visible in the stored object). Puts the two
 /// types back into int-or-string fields.
-fn plain(schema: &mut JSONSchemaProps) {
+fn strip_derived_schema(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     schema.default = None;
     if let Some(values) = &mut schema.enum_ {
@@ -104,14 +107,16 @@ fn plain(schema: &mut JSONSchemaProps) {
         schema.any_of = Some(vec![of("integer"), of("string")]);
     }
     for property in schema.properties.iter_mut().flat_map(|p| p.values_mut()) {
-        plain(property);
+        strip_derived_schema(property);
     }
     match &mut schema.items {
-        Some(JSONSchemaPropsOrArray::Schema(items)) => plain(items),
-        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(plain),
+        Some(JSONSchemaPropsOrArray::Schema(items)) => strip_derived_schema(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => {
+            items.iter_mut().for_each(strip_derived_schema)
+        }
         None => {}
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
-        plain(values);
+        strip_derived_schema(values);
     }
 }

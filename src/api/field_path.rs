@@ -3,10 +3,10 @@
 use std::fmt;
 
 /// Where a Pod has anything.
-const ROOTS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
+const ROOT_FIELDS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 
 /// Fields of `metadata` that webhook rules may hand out, besides labels and annotations.
-const METADATA: [&str; 10] = [
+const READABLE_METADATA: [&str; 10] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
@@ -21,7 +21,7 @@ const METADATA: [&str; 10] = [
 
 /// Fields of `spec` that webhook rules may hand out. Containers hold environments, commands and probes, and volumes the
 /// attributes of drivers: any of these may contain a password.
-const SPEC: [&str; 33] = [
+const READABLE_SPEC: [&str; 33] = [
     "activeDeadlineSeconds",
     "affinity",
     "automountServiceAccountToken",
@@ -59,7 +59,7 @@ const SPEC: [&str; 33] = [
 
 /// Fields of `status` that webhook rules may hand out. The termination message in the state of a container may be the end
 /// of its log.
-const STATUS: [&str; 12] = [
+const READABLE_STATUS: [&str; 12] = [
     "conditions",
     "hostIP",
     "hostIPs",
@@ -139,7 +139,7 @@ impl FieldPath {
         {
             return Err("must be field names joined by dots, such as status.podIP");
         }
-        if !ROOTS.contains(&fields[0].as_str()) {
+        if !ROOT_FIELDS.contains(&fields[0].as_str()) {
             return Err("must begin with metadata, spec or status, such as spec.nodeName");
         }
         Ok(FieldPath::Fields(fields))
@@ -161,9 +161,12 @@ impl FieldPath {
         };
         let root = fields.first().map_or("", String::as_str);
         let (allowed, example) = match root {
-            "metadata" => (&METADATA[..], "metadata.name or metadata.labels['app']"),
-            "spec" => (&SPEC[..], "spec.nodeName"),
-            "status" => (&STATUS[..], "status.podIP"),
+            "metadata" => (
+                &READABLE_METADATA[..],
+                "metadata.name or metadata.labels['app']",
+            ),
+            "spec" => (&READABLE_SPEC[..], "spec.nodeName"),
+            "status" => (&READABLE_STATUS[..], "status.podIP"),
             _ => return Ok(()),
         };
         match fields.get(1) {

@@ -23,9 +23,9 @@ pub struct ParseError {
     pub problem: &'static str,
 }
 
-const NEGATIVE: &str =
+const NEGATIVE_PROBLEM: &str =
     "must not be negative: write a count such as 3, or a percentage such as \"30%\"";
-const NEITHER: &str = "must be a percentage from \"0%\" to \"100%\" such as \"30%\", or a count written without quotes such as 3";
+const FORMAT_PROBLEM: &str = "must be a percentage from \"0%\" to \"100%\" such as \"30%\", or a count written without quotes such as 3";
 
 impl IntOrPercent {
     /// Reads a count of 0 or more, or a text of one to three digits and a percent sign that is at most 100%.
@@ -36,35 +36,37 @@ impl IntOrPercent {
                     .map(IntOrPercent::Int)
                     .map_err(|_| ParseError {
                         value: count.to_string(),
-                        problem: NEGATIVE,
+                        problem: NEGATIVE_PROBLEM,
                     })
             }
             IntOrString::String(text) => {
-                percent(text)
+                parse_percent(text)
                     .map(IntOrPercent::Percent)
                     .ok_or_else(|| ParseError {
                         value: format!("{text:?}"),
-                        problem: NEITHER,
+                        problem: FORMAT_PROBLEM,
                     })
             }
         }
     }
 
     /// The count, or the share of `total` rounded up.
-    pub fn of_rounded_up(self, total: u32) -> u32 {
+    pub fn resolve_rounded_up(self, total: u32) -> u32 {
         match self {
             IntOrPercent::Int(count) => count,
             IntOrPercent::Percent(percent) => {
-                clamp((u64::from(total) * u64::from(percent)).div_ceil(100))
+                clamp_to_u32((u64::from(total) * u64::from(percent)).div_ceil(100))
             }
         }
     }
 
     /// The count, or the share of `total` rounded down.
-    pub fn of_rounded_down(self, total: u32) -> u32 {
+    pub fn resolve_rounded_down(self, total: u32) -> u32 {
         match self {
             IntOrPercent::Int(count) => count,
-            IntOrPercent::Percent(percent) => clamp(u64::from(total) * u64::from(percent) / 100),
+            IntOrPercent::Percent(percent) => {
+                clamp_to_u32(u64::from(total) * u64::from(percent) / 100)
+            }
         }
     }
 }
@@ -78,7 +80,7 @@ impl fmt::Display for IntOrPercent {
     }
 }
 
-fn percent(text: &str) -> Option<u32> {
+fn parse_percent(text: &str) -> Option<u32> {
     let digits = text.strip_suffix('%')?;
     let well_formed = (1..=3).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
     digits
@@ -87,7 +89,7 @@ fn percent(text: &str) -> Option<u32> {
         .filter(|percent| well_formed && *percent <= 100)
 }
 
-fn clamp(count: u64) -> u32 {
+fn clamp_to_u32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
@@ -131,7 +133,7 @@ mod tests {
         ];
         for value in odd {
             let message = text(value).unwrap_err().to_string();
-            assert_eq!(message, format!("{value:?}: {NEITHER}"));
+            assert_eq!(message, format!("{value:?}: {FORMAT_PROBLEM}"));
         }
         assert_eq!(
             text("300%").unwrap_err().to_string(),
@@ -150,7 +152,7 @@ mod tests {
         #[test]
         fn rounding_is_exact(total: u32, percent in 0u32..=100) {
             let share = u128::from(total) * u128::from(percent);
-            let (up, down) = (IntOrPercent::Percent(percent).of_rounded_up(total), IntOrPercent::Percent(percent).of_rounded_down(total));
+            let (up, down) = (IntOrPercent::Percent(percent).resolve_rounded_up(total), IntOrPercent::Percent(percent).resolve_rounded_down(total));
             prop_assert!(u128::from(up) * 100 >= share && (up == 0 || (u128::from(up) - 1) * 100 < share));
             prop_assert!(u128::from(down) * 100 <= share && (u128::from(down) + 1) * 100 > share);
             prop_assert!(down <= up && up <= total && up - down <= 1);
@@ -158,8 +160,8 @@ mod tests {
 
         #[test]
         fn a_count_is_itself(total: u32, count: u32) {
-            prop_assert_eq!(IntOrPercent::Int(count).of_rounded_up(total), count);
-            prop_assert_eq!(IntOrPercent::Int(count).of_rounded_down(total), count);
+            prop_assert_eq!(IntOrPercent::Int(count).resolve_rounded_up(total), count);
+            prop_assert_eq!(IntOrPercent::Int(count).resolve_rounded_down(total), count);
         }
 
         #[test]

@@ -1,9 +1,9 @@
 //! Syntax of label keys and values, and of the names that are as narrow (Kubernetes).
 
-const NAME: &str = "must have at most 63 letters, digits, '-', '_' or '.', and begin and end with a letter or digit";
-const PREFIX: &str = "must have before '/' a DNS name of at most 253 lower-case letters, digits, '-' or '.', such as example.com";
-const DNS_NAME: &str = "must have at most 253 lower-case letters, digits, '-' or '.', and begin and end with a letter or digit";
-const DNS_LABEL: &str = "must have at most 63 lower-case letters, digits or '-', and begin and end with a letter or digit";
+const NAME_PROBLEM: &str = "must have at most 63 letters, digits, '-', '_' or '.', and begin and end with a letter or digit";
+const PREFIX_PROBLEM: &str = "must have before '/' a DNS name of at most 253 lower-case letters, digits, '-' or '.', such as example.com";
+const DNS_NAME_PROBLEM: &str = "must have at most 253 lower-case letters, digits, '-' or '.', and begin and end with a letter or digit";
+const DNS_LABEL_PROBLEM: &str = "must have at most 63 lower-case letters, digits or '-', and begin and end with a letter or digit";
 
 /// What is wrong with a label key; `None` if it is well formed.
 pub fn key_problem(key: &str) -> Option<&'static str> {
@@ -12,26 +12,27 @@ pub fn key_problem(key: &str) -> Option<&'static str> {
         None => (None, key),
     };
     if prefix.is_some_and(|p| !is_dns_name(p)) {
-        return Some(PREFIX);
+        return Some(PREFIX_PROBLEM);
     }
-    (!is_name(name)).then_some(NAME)
+    (!is_name(name)).then_some(NAME_PROBLEM)
 }
 
 /// What is wrong with a label value; `None` if it is well formed. The empty value is.
 pub fn value_problem(value: &str) -> Option<&'static str> {
-    (!value.is_empty() && !is_name(value)).then_some(NAME)
+    (!value.is_empty() && !is_name(value)).then_some(NAME_PROBLEM)
 }
 
 /// What is wrong with a name that becomes a hostname or the name of a volume; `None` if it is well formed.
 pub fn dns_label_problem(text: &str) -> Option<&'static str> {
-    let good =
-        text.len() <= 63 && text.bytes().all(|b| is_lower(b) || b == b'-') && ends(text, is_lower);
-    (!good).then_some(DNS_LABEL)
+    let good = text.len() <= 63
+        && text.bytes().all(|b| is_lower(b) || b == b'-')
+        && has_valid_ends(text, is_lower);
+    (!good).then_some(DNS_LABEL_PROBLEM)
 }
 
 /// What is wrong with the name of an object whose kind asks for a DNS subdomain name; `None` if it is well formed.
 pub fn dns_name_problem(text: &str) -> Option<&'static str> {
-    (!is_dns_name(text)).then_some(DNS_NAME)
+    (!is_dns_name(text)).then_some(DNS_NAME_PROBLEM)
 }
 
 fn is_name(text: &str) -> bool {
@@ -39,11 +40,13 @@ fn is_name(text: &str) -> bool {
         && text
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-        && ends(text, |b| b.is_ascii_alphanumeric())
+        && has_valid_ends(text, |b| b.is_ascii_alphanumeric())
 }
 
 fn is_dns_name(text: &str) -> bool {
-    let part = |part: &str| part.bytes().all(|b| is_lower(b) || b == b'-') && ends(part, is_lower);
+    let part = |part: &str| {
+        part.bytes().all(|b| is_lower(b) || b == b'-') && has_valid_ends(part, is_lower)
+    };
     text.len() <= 253 && text.split('.').all(part)
 }
 
@@ -51,7 +54,7 @@ fn is_lower(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-fn ends(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
+fn has_valid_ends(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
     matches!((text.bytes().next(), text.bytes().last()), (Some(first), Some(last)) if allowed(first) && allowed(last))
 }
 
@@ -75,19 +78,19 @@ mod tests {
         }
         let (too_long, deep) = ("a".repeat(64), format!("{}.a/b", "a.".repeat(126)));
         for (bad, why) in [
-            ("", NAME),
-            ("-a", NAME),
-            ("a-", NAME),
-            ("a b", NAME),
-            ("é", NAME),
-            ("a/", NAME),
-            ("a/b/c", NAME),
-            (&too_long, NAME),
-            ("/a", PREFIX),
-            ("Example.com/a", PREFIX),
-            ("a..b/c", PREFIX),
-            ("-a/b", PREFIX),
-            (&deep, PREFIX),
+            ("", NAME_PROBLEM),
+            ("-a", NAME_PROBLEM),
+            ("a-", NAME_PROBLEM),
+            ("a b", NAME_PROBLEM),
+            ("é", NAME_PROBLEM),
+            ("a/", NAME_PROBLEM),
+            ("a/b/c", NAME_PROBLEM),
+            (&too_long, NAME_PROBLEM),
+            ("/a", PREFIX_PROBLEM),
+            ("Example.com/a", PREFIX_PROBLEM),
+            ("a..b/c", PREFIX_PROBLEM),
+            ("-a/b", PREFIX_PROBLEM),
+            (&deep, PREFIX_PROBLEM),
         ] {
             assert_eq!(key_problem(bad), Some(why), "{bad}");
         }
@@ -99,7 +102,7 @@ mod tests {
             assert_eq!(value_problem(good), None, "{good}");
         }
         for bad in [" ", "a ", ".a", "a/b", "ü", &"a".repeat(64)] {
-            assert_eq!(value_problem(bad), Some(NAME), "{bad}");
+            assert_eq!(value_problem(bad), Some(NAME_PROBLEM), "{bad}");
         }
     }
 
@@ -109,7 +112,7 @@ mod tests {
             assert_eq!(dns_label_problem(good), None, "{good}");
         }
         for bad in ["", "A", "a.b", "-a", "a-", "a_b", &"a".repeat(64)] {
-            assert_eq!(dns_label_problem(bad), Some(DNS_LABEL), "{bad}");
+            assert_eq!(dns_label_problem(bad), Some(DNS_LABEL_PROBLEM), "{bad}");
         }
     }
 }

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn status_that_only_informs_is_read_as_far_as_it_fits() {
+    fn malformed_informational_status_is_read_partially() {
         let good = json!({
             "type": "Enforced", "status": "True", "reason": "Enforced", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z",

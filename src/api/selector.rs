@@ -18,7 +18,7 @@ impl Selector {
     /// `matchExpressions[0].operator`.
     pub fn compile(selector: &LabelSelector) -> Result<Selector, FieldErrors> {
         let mut errors = FieldErrors::default();
-        walk(selector, &mut |error| errors.push(error));
+        check_expressions(selector, &mut |error| errors.push(error));
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -29,11 +29,15 @@ impl Selector {
 
     /// Adds to `errors` all that is wrong with a selector at `path`: more than [`Selector::compile`] keeps, where a stored
     /// selector has to be compared with a new one.
-    pub fn check(selector: &LabelSelector, path: &str, errors: &mut FieldErrors) {
+    pub fn check_selector(selector: &LabelSelector, path: &str, errors: &mut FieldErrors) {
         match Selector::compile(selector) {
             Ok(_) => {}
-            Err(all) if !all.is_full() => errors.extend(all.into_iter().map(|e| e.below(path))),
-            Err(_) => walk(selector, &mut |error| errors.push(error.below(path))),
+            Err(all) if !all.is_full() => {
+                errors.extend(all.into_iter().map(|e| e.under_parent(path)))
+            }
+            Err(_) => {
+                check_expressions(selector, &mut |error| errors.push(error.under_parent(path)))
+            }
         }
     }
 
@@ -51,7 +55,7 @@ impl fmt::Display for Selector {
 }
 
 /// Tells everything that is wrong with a selector.
-fn walk(selector: &LabelSelector, tell: &mut dyn FnMut(FieldError)) {
+fn check_expressions(selector: &LabelSelector, tell: &mut dyn FnMut(FieldError)) {
     for (key, value) in selector.match_labels.iter().flatten() {
         let path = format!("matchLabels[{key}]");
         if let Some(problem) = labels::key_problem(key) {
@@ -62,11 +66,15 @@ fn walk(selector: &LabelSelector, tell: &mut dyn FnMut(FieldError)) {
         }
     }
     for (index, expression) in selector.match_expressions.iter().flatten().enumerate() {
-        check(expression, &format!("matchExpressions[{index}]"), tell);
+        check_expression(expression, &format!("matchExpressions[{index}]"), tell);
     }
 }
 
-fn check(expression: &LabelSelectorRequirement, path: &str, tell: &mut dyn FnMut(FieldError)) {
+fn check_expression(
+    expression: &LabelSelectorRequirement,
+    path: &str,
+    tell: &mut dyn FnMut(FieldError),
+) {
     let values = expression.values.as_deref().unwrap_or_default();
     if let Some(problem) = labels::key_problem(&expression.key) {
         let path = format!("{path}.key");
@@ -87,7 +95,7 @@ fn check(expression: &LabelSelectorRequirement, path: &str, tell: &mut dyn FnMut
                 "must not be empty with operator {}: list the values that are meant",
                 expression.operator
             );
-            tell(FieldError::missing(format!("{path}.values"), problem));
+            tell(FieldError::missing_field(format!("{path}.values"), problem));
         }
         ("Exists" | "DoesNotExist", [first, ..]) => {
             let problem = format!(

@@ -15,21 +15,25 @@ use crate::cluster::clock;
 use crate::telemetry::api_calls::ApiCallMetrics;
 
 /// How this program names itself to the API server, for audit logs and request counts.
-pub const AGENT: &str = concat!("operating/", env!("CARGO_PKG_VERSION"));
+pub const CLIENT_USER_AGENT: &str = concat!("operating/", env!("CARGO_PKG_VERSION"));
 /// The same for the commands that only read, on behalf of a user.
-const READER: &str = concat!("kubectl-operating/", env!("CARGO_PKG_VERSION"));
+const READER_USER_AGENT: &str = concat!("kubectl-operating/", env!("CARGO_PKG_VERSION"));
 
 /// Client with the credentials that the flags name.
-pub async fn client(args: &ClusterArgs) -> anyhow::Result<Client> {
-    Client::try_from(config(args).await?).context("cannot set up the client of the API server")
+pub async fn connect_client(args: &ClusterArgs) -> anyhow::Result<Client> {
+    Client::try_from(client_config(args).await?)
+        .context("cannot set up the client of the API server")
 }
 
 /// As [`client`], with its calls counted, and the time of its answers told to the [`clock`].
-pub async fn counted(args: &ClusterArgs, calls: &ApiCallMetrics) -> anyhow::Result<Client> {
-    let builder = ClientBuilder::try_from(config(args).await?)
+pub async fn connect_counted_client(
+    args: &ClusterArgs,
+    calls: &ApiCallMetrics,
+) -> anyhow::Result<Client> {
+    let builder = ClientBuilder::try_from(client_config(args).await?)
         .context("cannot set up the client of the API server")?;
     let clock = MapResponseLayer::new(|answer: Response<_>| {
-        clock::observe(answer.headers());
+        clock::observe_date_header(answer.headers());
         answer
     });
     Ok(builder.with_layer(calls).with_layer(&clock).build())
@@ -37,20 +41,30 @@ pub async fn counted(args: &ClusterArgs, calls: &ApiCallMetrics) -> anyhow::Resu
 
 /// Configuration of the client. Retries are left to the callers, who know which requests may be repeated: the
 /// library's own would repeat a 429, which here is a rule's verdict and not the server's load.
-pub async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
-    load(args.kubeconfig.as_deref(), args.context.as_deref(), AGENT).await
+pub async fn client_config(args: &ClusterArgs) -> anyhow::Result<Config> {
+    load_config(
+        args.kubeconfig.as_deref(),
+        args.context.as_deref(),
+        CLIENT_USER_AGENT,
+    )
+    .await
 }
 
 /// Client of a user, and the namespace that is meant.
-pub async fn reader(args: &ReaderArgs) -> anyhow::Result<(Client, String)> {
-    let config = load(args.kubeconfig.as_deref(), args.context.as_deref(), READER).await?;
+pub async fn connect_reader(args: &ReaderArgs) -> anyhow::Result<(Client, String)> {
+    let config = load_config(
+        args.kubeconfig.as_deref(),
+        args.context.as_deref(),
+        READER_USER_AGENT,
+    )
+    .await?;
     let namespace = args.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
     let client = Client::try_from(config).context("cannot set up the client of the API server")?;
     Ok((client, namespace))
 }
 
-async fn load(
+async fn load_config(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
     agent: &'static str,
@@ -104,18 +118,18 @@ mod tests {
                     clusters: [{name: k, cluster: {server: 'https://localhost:1'}}], users: [{name: u, user: {}}], \
                     contexts: [{name: c, context: {cluster: k, user: u}}]}";
         std::fs::write(&file, text).unwrap();
-        let config = config(&args(&file)).await.unwrap();
+        let config = client_config(&args(&file)).await.unwrap();
         assert_eq!(
             config.headers,
-            [(USER_AGENT, HeaderValue::from_static(AGENT))]
+            [(USER_AGENT, HeaderValue::from_static(CLIENT_USER_AGENT))]
         );
-        assert!(AGENT.starts_with("operating"));
+        assert!(CLIENT_USER_AGENT.starts_with("operating"));
         assert!(!config.default_retry);
     }
 
     #[tokio::test]
     async fn an_unreadable_kubeconfig_is_named() {
-        let error = client(&args(Path::new("/nowhere/config")))
+        let error = connect_client(&args(Path::new("/nowhere/config")))
             .await
             .err()
             .unwrap();

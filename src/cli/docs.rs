@@ -7,7 +7,7 @@ use clap::{Command, CommandFactory};
 use super::args::Cli;
 
 /// `docs/cli.md`: the long help of every command that is not hidden.
-pub fn markdown() -> String {
+pub fn cli_markdown() -> String {
     let mut out = String::from(
         "# Command line\n\nGenerated from the definitions of the flags: `UPDATE=1 cargo test --test generated` \
          rewrites it.\nEvery flag can be set by the environment variable that stands behind it; a flag wins.\n",
@@ -15,17 +15,17 @@ pub fn markdown() -> String {
     // Values of the environment are hidden: they would differ from one machine to the next.
     let mut root = Cli::command();
     root.build();
-    section(&mut out, root.clone());
+    write_section(&mut out, root.clone());
     for command in root
         .get_subcommands()
         .filter(|c| !c.is_hide_set() && c.get_name() != "help")
     {
-        section(&mut out, command.clone());
+        write_section(&mut out, command.clone());
     }
     out
 }
 
-fn section(out: &mut String, command: Command) {
+fn write_section(out: &mut String, command: Command) {
     let name = command
         .get_bin_name()
         .unwrap_or(command.get_name())

@@ -3,16 +3,16 @@
 pub mod args;
 pub mod connect;
 pub mod docs;
-pub mod explain;
+pub mod evaluate;
 pub mod generated;
 pub mod install;
-pub mod metrics;
+pub mod metrics_docs;
 mod output;
 pub mod print;
-pub mod read;
 pub mod serve;
 pub mod uninstall;
 mod values;
+pub mod why;
 
 use std::process::ExitCode;
 
@@ -21,15 +21,15 @@ use args::{Cli, Command, ReadCommand};
 /// Runs the command; how the process is to end. The error's chain is meant for the user.
 pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
-        Command::Read(ReadCommand::Why(args)) => read::why(args).await,
-        Command::Read(ReadCommand::Budget(args)) => read::budget(args).await,
-        Command::Read(ReadCommand::Explain(args)) => return explain::command(args).await,
+        Command::Read(ReadCommand::Why(args)) => why::run_why(args).await,
+        Command::Read(ReadCommand::Budget(args)) => why::run_budget(args).await,
+        Command::Read(ReadCommand::Explain(args)) => return evaluate::command(args).await,
         Command::Serve(args) => serve::serve(*args).await,
         Command::Install(args) => install::command(args).await,
         Command::Uninstall(args) => uninstall::command(args).await,
-        Command::Crds => output::write(&print::crds()?),
-        Command::WebhookConfig(args) => output::write(&print::webhook_config(&args)?),
-        Command::Docs => output::write(&docs::markdown()),
+        Command::Crds => output::write_stdout(&print::print_crds()?),
+        Command::WebhookConfig(args) => output::write_stdout(&print::print_webhook_config(&args)?),
+        Command::Docs => output::write_stdout(&docs::cli_markdown()),
     }
     .map(|()| ExitCode::SUCCESS)
 }

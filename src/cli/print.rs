@@ -10,12 +10,12 @@ use crate::admission::routes::{ConfigurationSettings, webhook_configurations};
 use crate::api::crd;
 
 /// All CustomResourceDefinitions, one document each.
-pub fn crds() -> anyhow::Result<String> {
-    documents(&crd::all())
+pub fn print_crds() -> anyhow::Result<String> {
+    to_yaml_documents(&crd::all_crds())
 }
 
 /// Both webhook configurations, one document each.
-pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
+pub fn print_webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
     let WebhookConfigArgs {
         endpoint: EndpointArgs { webhook_url },
         features,
@@ -23,7 +23,7 @@ pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
         ca_file,
         cert_manager,
     } = args;
-    webhooks(&ConfigurationSettings {
+    webhook_documents(&ConfigurationSettings {
         client: client_config(webhook_url.as_deref(), namespace),
         namespace: namespace.clone(),
         ca_bundle: read_ca(ca_file.as_deref())?,
@@ -35,24 +35,25 @@ pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
 }
 
 /// Both webhook configurations, one document each.
-pub fn webhooks(settings: &ConfigurationSettings) -> anyhow::Result<String> {
+pub fn webhook_documents(settings: &ConfigurationSettings) -> anyhow::Result<String> {
     let (mutating, validating) = webhook_configurations(settings);
-    Ok(document(&mutating)? + &document(&validating)?)
+    Ok(to_yaml_document(&mutating)? + &to_yaml_document(&validating)?)
 }
 
 /// Every ValidatingAdmissionPolicy with its binding, one document each.
-pub fn policies() -> anyhow::Result<String> {
-    let both = |(policy, binding): &_| Ok(document(&policy)? + &document(&binding)?);
+pub fn print_policies() -> anyhow::Result<String> {
+    let both =
+        |(policy, binding): &_| Ok(to_yaml_document(&policy)? + &to_yaml_document(&binding)?);
     admission::policies::policies().iter().map(both).collect()
 }
 
 /// YAML documents, each with its `---`.
-pub fn documents<T: Serialize>(objects: &[T]) -> anyhow::Result<String> {
-    objects.iter().map(document).collect()
+pub fn to_yaml_documents<T: Serialize>(objects: &[T]) -> anyhow::Result<String> {
+    objects.iter().map(to_yaml_document).collect()
 }
 
 /// One YAML document with its `---`.
-pub fn document(object: &impl Serialize) -> anyhow::Result<String> {
+pub fn to_yaml_document(object: &impl Serialize) -> anyhow::Result<String> {
     Ok(format!(
         "---\n{}",
         serde_norway::to_string(object).context("cannot write YAML")?

@@ -14,7 +14,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// A feature gate and whether it is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum FeatureGate {
     /// `GraceDeleteWebhook`.
     GraceDelete(bool),
     /// `CollaSets`.
@@ -24,10 +24,10 @@ pub enum Gate {
 }
 
 /// `Name=true` or `Name=false`. Gates that Kuperator has too keep its names (contract 2.6).
-pub fn feature_gate(text: &str) -> Result<Gate, String> {
+pub fn feature_gate(text: &str) -> Result<FeatureGate, String> {
     let remedy = "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook or CollaSets";
     if text.trim().is_empty() {
-        return Ok(Gate::None);
+        return Ok(FeatureGate::None);
     }
     let (name, value) = text.split_once('=').ok_or_else(|| remedy.to_owned())?;
     let on = match value.trim().to_ascii_lowercase().as_str() {
@@ -36,9 +36,9 @@ pub fn feature_gate(text: &str) -> Result<Gate, String> {
         _ => return Err(format!("{value:?} is neither true nor false; {remedy}")),
     };
     match (name.trim(), on) {
-        ("GraceDeleteWebhook", on) => Ok(Gate::GraceDelete(on)),
-        ("CollaSets", on) => Ok(Gate::CollaSets(on)),
-        ("AlibabaCloudSlb", false) => Ok(Gate::None),
+        ("GraceDeleteWebhook", on) => Ok(FeatureGate::GraceDelete(on)),
+        ("CollaSets", on) => Ok(FeatureGate::CollaSets(on)),
+        ("AlibabaCloudSlb", false) => Ok(FeatureGate::None),
         (name, _) => Err(format!("there is no feature {name:?} here; {remedy}")),
     }
 }
@@ -120,18 +120,21 @@ mod tests {
     fn feature_gates() {
         assert_eq!(
             feature_gate("GraceDeleteWebhook=true").unwrap(),
-            Gate::GraceDelete(true)
+            FeatureGate::GraceDelete(true)
         );
         assert_eq!(
             feature_gate(" GraceDeleteWebhook = False").unwrap(),
-            Gate::GraceDelete(false)
+            FeatureGate::GraceDelete(false)
         );
         assert_eq!(
             feature_gate("CollaSets=false").unwrap(),
-            Gate::CollaSets(false)
+            FeatureGate::CollaSets(false)
         );
-        assert_eq!(feature_gate("").unwrap(), Gate::None);
-        assert_eq!(feature_gate("AlibabaCloudSlb=false").unwrap(), Gate::None);
+        assert_eq!(feature_gate("").unwrap(), FeatureGate::None);
+        assert_eq!(
+            feature_gate("AlibabaCloudSlb=false").unwrap(),
+            FeatureGate::None
+        );
         for bad in [
             "GraceDeleteWebhook",
             "GraceDeleteWebhook=on",

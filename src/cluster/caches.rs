@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::changes::Changes;
 use super::disruptionbudgets::DisruptionBudgets;
 use super::index::Index;
-use super::objects::Objects;
-use super::pulse::Pulses;
-use super::registration::Registration;
+use super::objects::ObjectCaches;
 use super::watch::UnreadableObjects;
+use super::watch_health::WatchRegistry;
+use super::webhook_registration::WebhookRegistration;
 use crate::domain::rules::SkipAnnotation;
 
 /// The caches of one replica. Cloning shares them.
@@ -17,15 +17,15 @@ pub struct Caches {
     /// What decisions rest on: Pods, rules, namespaces and the owners of Pods.
     pub index: Arc<Index>,
     /// What the controller of CollaSets reads besides Pods.
-    pub objects: Arc<Objects>,
+    pub objects: Arc<ObjectCaches>,
     /// What an eviction is refused for beside the rules.
     pub disruption_budgets: Arc<DisruptionBudgets>,
     /// The stored webhook configurations of the server.
-    pub registration: Arc<Registration>,
+    pub registration: Arc<WebhookRegistration>,
     /// The objects that cannot be read.
     pub unreadable: Arc<UnreadableObjects>,
     /// When each watch last heard of the API server.
-    pub pulses: Arc<Pulses>,
+    pub pulses: Arc<WatchRegistry>,
     /// Tells the controllers what has changed.
     pub changes: Changes,
 }

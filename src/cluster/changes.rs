@@ -8,7 +8,7 @@ use crate::ledger::store::Uid;
 
 /// Changes that a slow listener may be behind. A listener that is further behind misses some, and has to look at everything
 /// again.
-const MOST: usize = 16_384;
+const CHANNEL_CAPACITY: usize = 16_384;
 
 /// What has changed. The caches say what it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ pub struct Changes(Arc<broadcast::Sender<Change>>);
 
 impl Default for Changes {
     fn default() -> Self {
-        Changes(Arc::new(broadcast::Sender::new(MOST)))
+        Changes(Arc::new(broadcast::Sender::new(CHANNEL_CAPACITY)))
     }
 }
 

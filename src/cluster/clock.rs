@@ -20,24 +20,24 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
 /// `Date` has seconds, and an answer takes its time: so many seconds of difference are none.
-const NEAR: i64 = 3;
+const TOLERANCE_SECONDS: i64 = 3;
 
 /// Another time is used after so many answers in a row that tell it, over so long.
-const ANSWERS: u32 = 5;
-const AGREEING: Duration = Duration::from_secs(10);
+const MIN_AGREEING_ANSWERS: u32 = 5;
+const MIN_AGREEING_PERIOD: Duration = Duration::from_secs(10);
 
 /// No second warning sooner.
-const QUIET: Duration = Duration::from_secs(60);
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An API server's clock that was behind counts in [`earliest`] for at least this long, and for at most twice as long while
 /// others answer.
-const REMEMBERED: Duration = Duration::from_secs(600);
+const MIN_OFFSET_MEMORY: Duration = Duration::from_secs(600);
 
-static TOLD: Mutex<Told> = Mutex::new(Told {
+static CLOCK_OFFSETS: Mutex<ClockOffsets> = Mutex::new(ClockOffsets {
     ahead: None,
     other: None,
     warned: None,
-    behind: Behind {
+    behind: LowestOffset {
         current: None,
         before: None,
         since: None,
@@ -45,45 +45,46 @@ static TOLD: Mutex<Told> = Mutex::new(Told {
 });
 
 /// When this process first asked for the time, by both clocks of the machine.
-static BEGIN: LazyLock<(Instant, Timestamp)> = LazyLock::new(|| (Instant::now(), Timestamp::now()));
+static PROCESS_START: LazyLock<(Instant, Timestamp)> =
+    LazyLock::new(|| (Instant::now(), Timestamp::now()));
 
 /// What the answers of the API servers have told.
 #[derive(Debug, Default)]
-struct Told {
+struct ClockOffsets {
     /// By how many seconds the API server's clock is ahead of this machine's as [`here`] tells it; `None` before the first
     /// answer.
     ahead: Option<i64>,
     /// What all answers since the last that agreed with `ahead` have told instead.
-    other: Option<Other>,
+    other: Option<OffsetCandidate>,
     warned: Option<Instant>,
-    behind: Behind,
+    behind: LowestOffset,
 }
 
 /// The least that answers have told of late, in two spans of time of [`REMEMBERED`].
 #[derive(Debug, Default)]
-struct Behind {
+struct LowestOffset {
     current: Option<i64>,
     before: Option<i64>,
     /// When the current span began.
     since: Option<Instant>,
 }
 
-impl Behind {
-    fn hear(&mut self, ahead: i64, at: Instant) {
+impl LowestOffset {
+    fn record_lowest(&mut self, ahead: i64, at: Instant) {
         let since = *self.since.get_or_insert(at);
-        if at.duration_since(since) >= REMEMBERED {
+        if at.duration_since(since) >= MIN_OFFSET_MEMORY {
             (self.before, self.current, self.since) = (self.current.take(), None, Some(at));
         }
         self.current = Some(self.current.map_or(ahead, |least| least.min(ahead)));
     }
 
-    fn least(&self) -> Option<i64> {
+    fn lowest_offset(&self) -> Option<i64> {
         self.current.into_iter().chain(self.before).min()
     }
 }
 
 #[derive(Debug)]
-struct Other {
+struct OffsetCandidate {
     ahead: i64,
     answers: u32,
     since: Instant,
@@ -91,36 +92,36 @@ struct Other {
 
 /// The time now by the API server's clock, as its answers told.
 pub fn now() -> Timestamp {
-    by(here(), TOLD.lock().ahead.unwrap_or(0))
+    apply_offset(local_now(), CLOCK_OFFSETS.lock().ahead.unwrap_or(0))
 }
 
 /// The time now by the clock that is furthest behind, of the API servers that have answered in the last ten minutes: never
 /// later than [`now`]. What is to be believed when a while is over goes by this, so that no API server whose clock is ahead
 /// ends the while early. An API server that this process has not heard may be further behind.
-pub fn earliest() -> Timestamp {
-    let ahead = TOLD.lock().earliest();
-    by(here(), ahead)
+pub fn earliest_now() -> Timestamp {
+    let ahead = CLOCK_OFFSETS.lock().earliest_offset();
+    apply_offset(local_now(), ahead)
 }
 
 /// The time now by this machine, as its clock stood when this process first asked.
-fn here() -> Timestamp {
-    steady(*BEGIN, Instant::now())
+fn local_now() -> Timestamp {
+    monotonic_now(*PROCESS_START, Instant::now())
 }
 
-fn steady((begin, time): (Instant, Timestamp), at: Instant) -> Timestamp {
+fn monotonic_now((begin, time): (Instant, Timestamp), at: Instant) -> Timestamp {
     let passed = SignedDuration::try_from(at.saturating_duration_since(begin));
     let now = passed.ok().and_then(|passed| time.checked_add(passed).ok());
     now.unwrap_or(time)
 }
 
 /// Learns from the headers of an answer.
-pub fn observe(headers: &HeaderMap) {
+pub fn observe_date_header(headers: &HeaderMap) {
     let date = headers.get(DATE).and_then(|date| date.to_str().ok());
     let date = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
     let Some(date) = date else { return };
-    let ahead = ahead(date.timestamp(), here());
-    let mut told = TOLD.lock();
-    if told.hear(ahead, Instant::now()) {
+    let ahead = offset_seconds(date.timestamp(), local_now());
+    let mut told = CLOCK_OFFSETS.lock();
+    if told.record_offset(ahead, Instant::now()) {
         let used = told.ahead.unwrap_or(0);
         drop(told);
         tracing::warn!(
@@ -132,30 +133,37 @@ pub fn observe(headers: &HeaderMap) {
     }
 }
 
-impl Told {
+impl ClockOffsets {
     /// An answer told that its clock is ahead by so much. Whether to warn.
-    fn hear(&mut self, ahead: i64, at: Instant) -> bool {
-        self.behind.hear(ahead, at);
+    fn record_offset(&mut self, ahead: i64, at: Instant) -> bool {
+        self.behind.record_lowest(ahead, at);
         let before = self.ahead.unwrap_or(0);
         let used = *self.ahead.get_or_insert(ahead);
-        if is_near(ahead, used) {
+        if is_within_tolerance(ahead, used) {
             self.other = None;
         } else {
-            let same = self.other.take().filter(|o| is_near(o.ahead, ahead));
-            let mut other = same.unwrap_or(Other {
+            let same = self
+                .other
+                .take()
+                .filter(|o| is_within_tolerance(o.ahead, ahead));
+            let mut other = same.unwrap_or(OffsetCandidate {
                 ahead,
                 answers: 0,
                 since: at,
             });
             other.answers += 1;
-            if other.answers >= ANSWERS && at.duration_since(other.since) >= AGREEING {
+            if other.answers >= MIN_AGREEING_ANSWERS
+                && at.duration_since(other.since) >= MIN_AGREEING_PERIOD
+            {
                 self.ahead = Some(ahead);
             } else {
                 self.other = Some(other);
             }
         }
-        let is_told = self.warned.is_some_and(|w| at.duration_since(w) < QUIET);
-        let warns = !is_told && !is_near(ahead, before);
+        let is_told = self
+            .warned
+            .is_some_and(|w| at.duration_since(w) < WARN_INTERVAL);
+        let warns = !is_told && !is_within_tolerance(ahead, before);
         if warns {
             self.warned = Some(at);
         }
@@ -163,22 +171,28 @@ impl Told {
     }
 
     /// By how many seconds the clock that is furthest behind is ahead of this machine's; never more than what is used.
-    fn earliest(&self) -> i64 {
+    fn earliest_offset(&self) -> i64 {
         let used = self.ahead.unwrap_or(0);
-        self.behind.least().map_or(used, |least| least.min(used))
+        self.behind
+            .lowest_offset()
+            .map_or(used, |least| least.min(used))
     }
 }
 
-fn is_near(one: i64, other: i64) -> bool {
-    (one - other).abs() <= NEAR
+fn is_within_tolerance(one: i64, other: i64) -> bool {
+    (one - other).abs() <= TOLERANCE_SECONDS
 }
 
-fn ahead(told: Timestamp, here: Timestamp) -> i64 {
+fn offset_seconds(told: Timestamp, here: Timestamp) -> i64 {
     let seconds = told.duration_since(here).as_secs();
-    if is_near(seconds, 0) { 0 } else { seconds }
+    if is_within_tolerance(seconds, 0) {
+        0
+    } else {
+        seconds
+    }
 }
 
-fn by(here: Timestamp, ahead: i64) -> Timestamp {
+fn apply_offset(here: Timestamp, ahead: i64) -> Timestamp {
     let told = here.checked_add(SignedDuration::from_secs(ahead));
     told.unwrap_or(here)
 }
@@ -193,18 +207,18 @@ mod tests {
         let real: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
         for hours in [-1, 1, 24 * 400] {
             let here = real + SignedDuration::from_hours(hours);
-            assert_eq!(by(here, ahead(real, here)), real);
+            assert_eq!(apply_offset(here, offset_seconds(real, here)), real);
         }
         let here = real + SignedDuration::from_millis(1_500);
-        assert_eq!(by(here, ahead(real, here)), here);
+        assert_eq!(apply_offset(here, offset_seconds(real, here)), here);
     }
 
     /// What is used after each of these answers, told second by second, and how often it was warned.
-    fn heard(answers: impl IntoIterator<Item = i64>) -> (Vec<i64>, usize) {
-        let (mut told, mut warnings) = (Told::default(), 0);
+    fn record_answers(answers: impl IntoIterator<Item = i64>) -> (Vec<i64>, usize) {
+        let (mut told, mut warnings) = (ClockOffsets::default(), 0);
         let start = Instant::now();
         let used = answers.into_iter().zip(0..).map(|(ahead, second)| {
-            warnings += usize::from(told.hear(ahead, start + Duration::from_secs(second)));
+            warnings += usize::from(told.record_offset(ahead, start + Duration::from_secs(second)));
             told.ahead.unwrap()
         });
         (used.collect(), warnings)
@@ -214,11 +228,11 @@ mod tests {
     fn api_servers_that_differ_do_not_move_the_time() {
         // Three answers of one, then seven of the other.
         let answers = (0..180).map(|second| if second % 10 < 3 { 0 } else { 40 });
-        let (used, warnings) = heard(answers);
+        let (used, warnings) = record_answers(answers);
         assert!(used.iter().all(|used| *used == 0), "{used:?}");
         assert_eq!(warnings, 3, "one a minute");
         // Nor do two that differ from the first and from each other.
-        let (used, _) = heard((0..60).map(|second| {
+        let (used, _) = record_answers((0..60).map(|second| {
             if second == 0 {
                 0
             } else {
@@ -229,12 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn first_answer_counts_at_once_and_another_time_after_a_while() {
-        let (used, warnings) = heard([-3600; 3].into_iter().chain([7; 20]));
+    fn first_clock_offset_counts_at_once_another_after_delay() {
+        let (used, warnings) = record_answers([-3600; 3].into_iter().chain([7; 20]));
         assert!(used[..13].iter().all(|used| *used == -3600), "{used:?}");
         assert!(used[13..].iter().all(|used| *used == 7), "{used:?}");
         assert_eq!(warnings, 1);
-        assert_eq!(heard([0, 1, -2, 3]), (vec![0; 4], 0));
+        assert_eq!(record_answers([0, 1, -2, 3]), (vec![0; 4], 0));
     }
 
     #[test]
@@ -243,57 +257,57 @@ mod tests {
         let at = |second| start + Duration::from_secs(second);
         // The first answer counts as the time, and the second API server is the one that is behind; then the other way round.
         for (first, second, least) in [(0, -40, -40), (40, 0, 0), (-40, 0, -40), (0, 40, 0)] {
-            let mut told = Told::default();
-            assert_eq!(told.earliest(), 0);
+            let mut told = ClockOffsets::default();
+            assert_eq!(told.earliest_offset(), 0);
             for n in 0..60 {
                 let ahead = if n % 2 == 0 { first } else { second };
-                told.hear(ahead, at(n));
+                told.record_offset(ahead, at(n));
             }
-            assert_eq!((told.ahead, told.earliest()), (Some(first), least));
+            assert_eq!((told.ahead, told.earliest_offset()), (Some(first), least));
         }
     }
 
     #[test]
     fn clock_that_jumps_ahead_is_not_believed_early() {
-        let mut told = Told::default();
+        let mut told = ClockOffsets::default();
         let start = Instant::now();
-        told.hear(0, start);
-        let last = 2 * REMEMBERED.as_secs();
+        told.record_offset(0, start);
+        let last = 2 * MIN_OFFSET_MEMORY.as_secs();
         for second in 1..=last {
-            told.hear(3_600, start + Duration::from_secs(second));
-            if second < REMEMBERED.as_secs() {
-                assert_eq!(told.earliest(), 0, "{second}");
+            told.record_offset(3_600, start + Duration::from_secs(second));
+            if second < MIN_OFFSET_MEMORY.as_secs() {
+                assert_eq!(told.earliest_offset(), 0, "{second}");
             }
         }
-        assert_eq!((told.ahead, told.earliest()), (Some(3_600), 3_600));
+        assert_eq!((told.ahead, told.earliest_offset()), (Some(3_600), 3_600));
         // One that jumps back counts at once.
-        told.hear(0, start + Duration::from_secs(last + 1));
-        assert_eq!((told.ahead, told.earliest()), (Some(3_600), 0));
+        told.record_offset(0, start + Duration::from_secs(last + 1));
+        assert_eq!((told.ahead, told.earliest_offset()), (Some(3_600), 0));
     }
 
     #[test]
     fn own_clock_counts_from_the_begin_alone() {
         let begin = (Instant::now(), Timestamp::UNIX_EPOCH);
         let later = begin.0 + Duration::from_secs(90);
-        assert_eq!(steady(begin, later).as_second(), 90);
+        assert_eq!(monotonic_now(begin, later).as_second(), 90);
         let before = begin.0.checked_sub(Duration::from_secs(1)).unwrap();
-        assert_eq!(steady(begin, before), begin.1);
+        assert_eq!(monotonic_now(begin, before), begin.1);
     }
 
     #[test]
     fn many_answers_within_a_moment_do_not_move_the_time() {
-        let mut told = Told::default();
+        let mut told = ClockOffsets::default();
         let start = Instant::now();
-        told.hear(0, start);
+        told.record_offset(0, start);
         for _ in 0..1000 {
-            told.hear(40, start);
+            told.record_offset(40, start);
         }
         assert_eq!(told.ahead, Some(0));
         // One answer after that is no agreement either, if it is alone.
-        let mut told = Told::default();
-        told.hear(0, start);
-        for minute in 1..ANSWERS {
-            told.hear(40, start + QUIET * minute);
+        let mut told = ClockOffsets::default();
+        told.record_offset(0, start);
+        for minute in 1..MIN_AGREEING_ANSWERS {
+            told.record_offset(40, start + WARN_INTERVAL * minute);
         }
         assert_eq!(told.ahead, Some(0));
     }
@@ -301,13 +315,13 @@ mod tests {
     #[test]
     fn date_of_an_answer_is_read() {
         let mut headers = HeaderMap::new();
-        observe(&headers);
+        observe_date_header(&headers);
         headers.insert(DATE, "Sun, 01 Mar 2026 12:00:00 GMT".parse().unwrap());
         let date = headers[DATE].to_str().unwrap();
         let told = jiff::fmt::rfc2822::parse(date).unwrap().timestamp();
         assert_eq!(told.to_string(), "2026-03-01T12:00:00Z");
         headers.insert(DATE, "yesterday".parse().unwrap());
-        observe(&headers);
+        observe_date_header(&headers);
         assert!(now().duration_since(Timestamp::now()).as_secs().abs() < 60);
     }
 }

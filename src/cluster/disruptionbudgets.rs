@@ -8,7 +8,7 @@ use kube::core::params::ListParams;
 use parking_lot::RwLock;
 use serde::Deserialize;
 
-use super::path;
+use super::api_request;
 use crate::domain::disruptionbudget::{DisruptionBudget, EvictionRefusal, eviction_refusal};
 use crate::domain::pod::Pod;
 
@@ -26,7 +26,7 @@ struct State {
 impl DisruptionBudgets {
     /// Why the API server will refuse the eviction of a Pod, as far as this replica knows. `None` until the budgets have
     /// been listed.
-    pub fn refusal(&self, pod: &Pod) -> Option<EvictionRefusal> {
+    pub fn find_refusal(&self, pod: &Pod) -> Option<EvictionRefusal> {
         let state = self.0.read();
         let home = state.namespaces.get(&pod.metadata.namespace)?;
         eviction_refusal(home.values(), pod).filter(|_| state.is_listed)
@@ -42,14 +42,14 @@ impl DisruptionBudgets {
         let mut state = self.0.write();
         state.namespaces.clear();
         for budget in budgets {
-            state.put(budget);
+            state.put_budget(budget);
         }
         state.is_listed = true;
     }
 
     /// A budget was added or changed.
     pub fn apply(&self, budget: DisruptionBudget) {
-        self.0.write().put(budget);
+        self.0.write().put_budget(budget);
     }
 
     /// A budget was deleted.
@@ -66,21 +66,28 @@ impl DisruptionBudgets {
 }
 
 impl State {
-    fn put(&mut self, budget: DisruptionBudget) {
+    fn put_budget(&mut self, budget: DisruptionBudget) {
         let home = self.namespaces.entry(budget.namespace.clone());
         home.or_default().insert(budget.name.clone(), budget);
     }
 }
 
 /// As [`DisruptionBudgets::refusal`], by a live list of the budgets in the Pod's namespace.
-pub async fn live_refusal(client: &Client, pod: &Pod) -> kube::Result<Option<EvictionRefusal>> {
+pub async fn read_live_refusal(
+    client: &Client,
+    pod: &Pod,
+) -> kube::Result<Option<EvictionRefusal>> {
     #[derive(Deserialize)]
     struct List {
         #[serde(default)]
         items: Option<Vec<DisruptionBudget>>,
     }
     let namespace = &pod.metadata.namespace;
-    let budgets = path::Objects::of("/apis/policy/v1", namespace, "poddisruptionbudgets")?;
+    let budgets = api_request::ResourcePath::from_parts(
+        "/apis/policy/v1",
+        namespace,
+        "poddisruptionbudgets",
+    )?;
     let list: List = client
         .request(budgets.list(&ListParams::default())?)
         .await?;

@@ -16,60 +16,60 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::path::Objects;
+use super::api_request::ResourcePath;
 use crate::apirequest;
 use crate::domain::pod::Pod;
 use crate::tasks::Supervisor;
 
 /// An Event that was last told of longer ago is not counted on: another is made.
-const WINDOW: SignedDuration = SignedDuration::from_mins(10);
+const AGGREGATION_WINDOW: SignedDuration = SignedDuration::from_mins(10);
 /// An Event is written again at most this often.
-const PERIOD: SignedDuration = SignedDuration::from_mins(1);
+const MIN_WRITE_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// Events that are counted on; beyond that the oldest are forgotten.
-const MOST: usize = 1_000;
+const MAX_TRACKED_EVENTS: usize = 1_000;
 /// Texts of one reason about one object that are Events of their own within a [`PERIOD`]; further ones count by their reason.
-const TEXTS: usize = 20;
+const MAX_TEXTS_PER_REASON: usize = 20;
 /// Writes that wait; beyond that they are dropped.
-const WAITING: usize = 1_000;
+const WRITE_QUEUE_CAPACITY: usize = 1_000;
 /// No single write takes longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a write that failed for a moment waits until it is tried again, and how often it is tried before it is dropped.
-const RETRY: (Duration, usize) = (Duration::from_secs(2), 4);
+const RETRY_POLICY: (Duration, usize) = (Duration::from_secs(2), 4);
 /// Bytes of a message that the API server takes.
-const MESSAGE: usize = 1_024;
+const MAX_MESSAGE_BYTES: usize = 1_024;
 
 /// Events that are written late at a time, between others.
-const LATE: usize = 20;
+const MAX_LATE_WRITES: usize = 20;
 
 /// Records Events.
-pub struct Recorder {
-    seen: Arc<Seeing>,
-    writes: mpsc::Sender<Write>,
+pub struct EventRecorder {
+    seen: Arc<AggregatorState>,
+    writes: mpsc::Sender<EventRequest>,
     now: fn() -> Timestamp,
 }
 
 /// What has been told, and a bell for what is to be written later.
 #[derive(Default)]
-struct Seeing {
+struct AggregatorState {
     all: Mutex<Aggregator>,
     late: Notify,
 }
 
-impl Recorder {
+impl EventRecorder {
     /// A recorder with its own task, which ends with it. To be called on a runtime.
     pub fn new(client: Client, now: fn() -> Timestamp) -> Arc<Self> {
-        let (recorder, work) = Recorder::with_work(client, now);
+        let (recorder, work) = EventRecorder::new_with_worker(client, now);
         tokio::spawn(work);
         recorder
     }
 
     /// A recorder whose task is supervised. To be called on a runtime.
-    pub fn supervised(
+    pub fn new_supervised(
         client: Client,
         now: fn() -> Timestamp,
         supervisor: &Supervisor,
     ) -> Arc<Self> {
-        let (recorder, work) = Recorder::with_work(client, now);
+        let (recorder, work) = EventRecorder::new_with_worker(client, now);
         let stop = supervisor.stop().clone();
         supervisor.spawn_supervised("the writer of Events", async move {
             let work = async {
@@ -82,19 +82,19 @@ impl Recorder {
         recorder
     }
 
-    fn with_work(
+    fn new_with_worker(
         client: Client,
         now: fn() -> Timestamp,
     ) -> (Arc<Self>, impl Future<Output = ()> + Send + 'static) {
-        let (writes, mut waiting) = mpsc::channel::<Write>(WAITING);
-        let seen = Arc::<Seeing>::default();
+        let (writes, mut waiting) = mpsc::channel::<EventRequest>(WRITE_QUEUE_CAPACITY);
+        let seen = Arc::<AggregatorState>::default();
         let seeing = Arc::clone(&seen);
         let work = async move {
             // Those that failed for a moment: no other waits for them.
-            let mut failed = VecDeque::<(Instant, Write)>::new();
+            let mut failed = VecDeque::<(Instant, EventRequest)>::new();
             loop {
-                let due = seeing.all.lock().due();
-                let pause = due.map(|due| until(due, now()));
+                let due = seeing.all.lock().next_due();
+                let pause = due.map(|due| delay_until(due, now()));
                 let again = failed.front().map(|(at, _)| *at);
                 let writes = tokio::select! {
                     write = waiting.recv() => match write {
@@ -102,8 +102,8 @@ impl Recorder {
                         None => return,
                     },
                     () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {
-                        let late = seeing.all.lock().overdue(now());
-                        late.iter().map(|(what, told)| what.write(told)).collect()
+                        let late = seeing.all.lock().take_overdue(now());
+                        late.iter().map(|(what, told)| what.to_request(told)).collect()
                     }
                     () = tokio::time::sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
                         failed.pop_front().map(|(_, write)| write).into_iter().collect()
@@ -111,49 +111,64 @@ impl Recorder {
                     () = seeing.late.notified() => Vec::new(),
                 };
                 for mut write in writes {
-                    let is_sent = write.try_to_send(&client).await;
-                    if !is_sent && write.tries < RETRY.1 && failed.len() < WAITING {
-                        failed.push_back((Instant::now() + RETRY.0, write));
+                    let is_sent = write.try_send_event(&client).await;
+                    if !is_sent
+                        && write.tries < RETRY_POLICY.1
+                        && failed.len() < WRITE_QUEUE_CAPACITY
+                    {
+                        failed.push_back((Instant::now() + RETRY_POLICY.0, write));
                     }
                 }
             }
         };
-        let recorder = Arc::new(Recorder { seen, writes, now });
+        let recorder = Arc::new(EventRecorder { seen, writes, now });
         (recorder, work)
     }
 
     /// Tells of something about an object.
-    pub fn record(&self, about: &ObjectReference, warning: bool, reason: &str, message: &str) {
-        let what = What::of(about, warning, reason, message);
-        self.write(what, |all, uid, now| all.tell(uid, reason, now));
+    pub fn record_event(
+        &self,
+        about: &ObjectReference,
+        warning: bool,
+        reason: &str,
+        message: &str,
+    ) {
+        let what = EventContent::from_parts(about, warning, reason, message);
+        self.enqueue_event(what, |all, uid, now| all.count_event(uid, reason, now));
     }
 
     /// Tells of something about an object whose texts each tell of something else, as those about a rollout do.
-    pub fn record_text(&self, about: &ObjectReference, warning: bool, reason: &str, message: &str) {
-        let what = What::of(about, warning, reason, message);
-        self.write(what, |all, uid, now| {
-            all.tell_text(uid, reason, message, now)
+    pub fn record_distinct_event(
+        &self,
+        about: &ObjectReference,
+        warning: bool,
+        reason: &str,
+        message: &str,
+    ) {
+        let what = EventContent::from_parts(about, warning, reason, message);
+        self.enqueue_event(what, |all, uid, now| {
+            all.count_distinct_event(uid, reason, message, now)
         });
     }
 
-    fn write(
+    fn enqueue_event(
         &self,
-        what: What,
-        tell: impl FnOnce(&mut Aggregator, &str, Timestamp) -> Result<Told, Key>,
+        what: EventContent,
+        tell: impl FnOnce(&mut Aggregator, &str, Timestamp) -> Result<EventSeries, EventKey>,
     ) {
         let uid = what.about.uid.as_deref().unwrap_or_default();
         let mut all = self.seen.all.lock();
         let told = match tell(&mut all, uid, (self.now)()) {
             Ok(told) => told,
             Err(key) => {
-                all.keep(&key, what);
+                all.store_late_event(&key, what);
                 self.seen.late.notify_one();
                 return;
             }
         };
         drop(all);
-        if self.writes.try_send(what.write(&told)).is_err() {
-            let What {
+        if self.writes.try_send(what.to_request(&told)).is_err() {
+            let EventContent {
                 reason, message, ..
             } = what;
             debug!(reason, message, "too many Events wait; dropped");
@@ -162,24 +177,29 @@ impl Recorder {
 }
 
 /// How long it is until a time; a moment where it has passed.
-fn until(due: Timestamp, now: Timestamp) -> Duration {
+fn delay_until(due: Timestamp, now: Timestamp) -> Duration {
     let left = Duration::try_from(due.duration_since(now)).unwrap_or_default();
     left.max(Duration::from_secs(1))
 }
 
 /// What is told of an object.
 #[derive(Debug)]
-struct What {
+struct EventContent {
     about: ObjectReference,
     warning: bool,
     reason: String,
     message: String,
 }
 
-impl What {
-    fn of(about: &ObjectReference, warning: bool, reason: &str, message: &str) -> What {
-        let end = message.floor_char_boundary(MESSAGE.min(message.len()));
-        What {
+impl EventContent {
+    fn from_parts(
+        about: &ObjectReference,
+        warning: bool,
+        reason: &str,
+        message: &str,
+    ) -> EventContent {
+        let end = message.floor_char_boundary(MAX_MESSAGE_BYTES.min(message.len()));
+        EventContent {
             about: about.clone(),
             warning,
             reason: reason.to_owned(),
@@ -187,24 +207,24 @@ impl What {
         }
     }
 
-    fn write(&self, told: &Told) -> Write {
+    fn to_request(&self, told: &EventSeries) -> EventRequest {
         let about = &self.about;
-        Write {
+        EventRequest {
             namespace: about.namespace.clone().unwrap_or_default(),
-            name: name(about, told.number),
+            name: event_name(about, told.number),
             again: told.count > 1,
             tries: 0,
-            body: self.body(told),
+            body: self.to_json(told),
         }
     }
 
-    fn body(&self, told: &Told) -> Value {
+    fn to_json(&self, told: &EventSeries) -> Value {
         let time = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let about = &self.about;
         json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": { "namespace": about.namespace, "name": name(about, told.number) },
+            "metadata": { "namespace": about.namespace, "name": event_name(about, told.number) },
             "involvedObject": about,
             "type": if self.warning { "Warning" } else { "Normal" },
             "reason": self.reason,
@@ -219,7 +239,7 @@ impl What {
 }
 
 /// What an Event about a Pod refers to.
-pub fn about_pod(pod: &Pod) -> ObjectReference {
+pub fn pod_reference(pod: &Pod) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
@@ -232,7 +252,7 @@ pub fn about_pod(pod: &Pod) -> ObjectReference {
 
 /// What to write.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct EventSeries {
     /// Makes the name unique.
     number: u64,
     count: u32,
@@ -241,41 +261,46 @@ struct Told {
 }
 
 /// UID of an object, and what makes an Event about it one.
-type Key = (String, String);
+type EventKey = (String, String);
 
 #[derive(Debug, Default)]
 struct Aggregator {
-    seen: HashMap<Key, Seen>,
+    seen: HashMap<EventKey, TrackedEvent>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct TrackedEvent {
     number: u64,
     count: u32,
     first: Timestamp,
     last: Timestamp,
     written: Timestamp,
     /// What was told since it was written.
-    late: Option<What>,
+    late: Option<EventContent>,
 }
 
 impl Aggregator {
     /// Counts; what to write, or the key under which it is kept for later.
-    fn tell(&mut self, uid: &str, reason: &str, now: Timestamp) -> Result<Told, Key> {
+    fn count_event(
+        &mut self,
+        uid: &str,
+        reason: &str,
+        now: Timestamp,
+    ) -> Result<EventSeries, EventKey> {
         let key = (uid.to_owned(), reason.to_owned());
         let known = self.seen.get_mut(&key);
-        let seen = match known.filter(|seen| now.duration_since(seen.last) < WINDOW) {
+        let seen = match known.filter(|seen| now.duration_since(seen.last) < AGGREGATION_WINDOW) {
             Some(seen) => {
                 (seen.count, seen.last) = (seen.count.saturating_add(1), now);
-                if now.duration_since(seen.written) < PERIOD {
+                if now.duration_since(seen.written) < MIN_WRITE_INTERVAL {
                     return Err(key);
                 }
                 (seen.written, seen.late) = (now, None);
                 seen
             }
             None => {
-                self.make_room(now);
-                let seen = Seen {
+                self.evict_oldest(now);
+                let seen = TrackedEvent {
                     number: rand::random(),
                     count: 1,
                     first: now,
@@ -286,62 +311,66 @@ impl Aggregator {
                 self.seen.entry(key).insert_entry(seen).into_mut()
             }
         };
-        Ok(seen.told())
+        Ok(seen.to_series())
     }
 
     /// Keeps what was told too early.
-    fn keep(&mut self, key: &Key, what: What) {
+    fn store_late_event(&mut self, key: &EventKey, what: EventContent) {
         if let Some(seen) = self.seen.get_mut(key) {
             seen.late = Some(what);
         }
     }
 
     /// When the next is to be written that was told too early; `None` where none is left.
-    fn due(&self) -> Option<Timestamp> {
+    fn next_due(&self) -> Option<Timestamp> {
         let late = self.seen.values().filter(|seen| seen.late.is_some());
-        late.map(|seen| seen.written.saturating_add(PERIOD).unwrap_or(seen.written))
-            .min()
+        late.map(|seen| {
+            seen.written
+                .saturating_add(MIN_WRITE_INTERVAL)
+                .unwrap_or(seen.written)
+        })
+        .min()
     }
 
     /// What was told too early and can be written now, the first of several; counted as written.
-    fn overdue(&mut self, now: Timestamp) -> Vec<(What, Told)> {
+    fn take_overdue(&mut self, now: Timestamp) -> Vec<(EventContent, EventSeries)> {
         let seen = self.seen.values_mut();
-        let due = seen.filter(|seen| now.duration_since(seen.written) >= PERIOD);
+        let due = seen.filter(|seen| now.duration_since(seen.written) >= MIN_WRITE_INTERVAL);
         let late = due.filter_map(|seen| {
             let what = seen.late.take()?;
             seen.written = now;
-            Some((what, seen.told()))
+            Some((what, seen.to_series()))
         });
-        late.take(LATE).collect()
+        late.take(MAX_LATE_WRITES).collect()
     }
 
     /// As [`Aggregator::tell`], for a text by itself while there are few of its object and reason.
-    fn tell_text(
+    fn count_distinct_event(
         &mut self,
         uid: &str,
         reason: &str,
         text: &str,
         now: Timestamp,
-    ) -> Result<Told, Key> {
+    ) -> Result<EventSeries, EventKey> {
         let prefix = format!("{reason}: ");
         let key = format!("{prefix}{text}");
         let known = self.seen.contains_key(&(uid.to_owned(), key.clone()));
         let is_like = |of: &str, key: &str| of == uid && key.starts_with(&prefix);
         let alike = self.seen.iter().filter(|((of, key), _)| is_like(of, key));
-        let lately = alike.filter(|(_, seen)| now.duration_since(seen.first) < PERIOD);
-        match known || lately.count() < TEXTS {
-            true => self.tell(uid, &key, now),
-            false => self.tell(uid, reason, now),
+        let lately = alike.filter(|(_, seen)| now.duration_since(seen.first) < MIN_WRITE_INTERVAL);
+        match known || lately.count() < MAX_TEXTS_PER_REASON {
+            true => self.count_event(uid, &key, now),
+            false => self.count_event(uid, reason, now),
         }
     }
 
-    fn make_room(&mut self, now: Timestamp) {
-        if self.seen.len() < MOST {
+    fn evict_oldest(&mut self, now: Timestamp) {
+        if self.seen.len() < MAX_TRACKED_EVENTS {
             return;
         }
         self.seen
-            .retain(|_, seen| now.duration_since(seen.last) < WINDOW);
-        if self.seen.len() >= MOST
+            .retain(|_, seen| now.duration_since(seen.last) < AGGREGATION_WINDOW);
+        if self.seen.len() >= MAX_TRACKED_EVENTS
             && let Some(oldest) = self.seen.iter().min_by_key(|(_, s)| s.last)
         {
             let oldest = oldest.0.clone();
@@ -350,9 +379,9 @@ impl Aggregator {
     }
 }
 
-impl Seen {
-    fn told(&self) -> Told {
-        Told {
+impl TrackedEvent {
+    fn to_series(&self) -> EventSeries {
+        EventSeries {
             number: self.number,
             count: self.count,
             first: self.first,
@@ -362,7 +391,7 @@ impl Seen {
 }
 
 /// One request.
-struct Write {
+struct EventRequest {
     namespace: String,
     name: String,
     /// Whether the Event should be there already.
@@ -372,22 +401,22 @@ struct Write {
     body: Value,
 }
 
-impl Write {
+impl EventRequest {
     /// False where it may be sent another time.
-    async fn try_to_send(&mut self, client: &Client) -> bool {
+    async fn try_send_event(&mut self, client: &Client) -> bool {
         self.tries += 1;
-        let sent = tokio::time::timeout(CALL_TIMEOUT, self.send(client)).await;
+        let sent = tokio::time::timeout(CALL_TIMEOUT, self.send_event(client)).await;
         let (error, is_over) = match sent {
             Ok(Ok(())) => return true,
-            Ok(Err(e)) => (apirequest::text(&e), is_final(&e)),
+            Ok(Err(e)) => (apirequest::text(&e), is_permanent_error(&e)),
             Err(_) => ("not in time".to_owned(), false),
         };
         debug!(event = %self.name, error, "an Event was not written");
         is_over
     }
 
-    async fn send(&self, client: &Client) -> Result<(), Error> {
-        let events = Objects::of("/api/v1", &self.namespace, "events")?;
+    async fn send_event(&self, client: &Client) -> Result<(), Error> {
+        let events = ResourcePath::from_parts("/api/v1", &self.namespace, "events")?;
         if self.again {
             let patch = json!({
                 "count": self.body["count"],
@@ -407,7 +436,7 @@ impl Write {
 }
 
 /// Whether the API server would say the same again. It takes no Event for a moment where it is overloaded, fails, or can't be reached.
-fn is_final(error: &Error) -> bool {
+fn is_permanent_error(error: &Error) -> bool {
     match error {
         Error::Api(status) => status.code != 429 && status.code < 500,
         Error::SerdeError(_) | Error::BuildRequest(_) => true,
@@ -415,7 +444,7 @@ fn is_final(error: &Error) -> bool {
     }
 }
 
-fn name(about: &ObjectReference, number: u64) -> String {
+fn event_name(about: &ObjectReference, number: u64) -> String {
     let name = about.name.as_deref().unwrap_or_default();
     let most = 253 - 17; // a name has at most 253 letters
     format!("{}.{number:016x}", name.get(..most).unwrap_or(name))
@@ -433,19 +462,19 @@ mod tests {
     #[test]
     fn a_reason_is_counted_and_written_once_a_minute() {
         let mut all = Aggregator::default();
-        let first = all.tell("a", "Scaled", at(0)).unwrap();
+        let first = all.count_event("a", "Scaled", at(0)).unwrap();
         assert_eq!(first.count, 1);
-        assert!(all.tell("a", "Other", at(1)).is_ok());
-        assert!(all.tell("b", "Scaled", at(1)).is_ok());
-        assert!(all.tell("a", "Scaled", at(1)).is_err());
-        assert!(all.tell("a", "Scaled", at(59)).is_err());
-        let again = all.tell("a", "Scaled", at(60)).unwrap();
+        assert!(all.count_event("a", "Other", at(1)).is_ok());
+        assert!(all.count_event("b", "Scaled", at(1)).is_ok());
+        assert!(all.count_event("a", "Scaled", at(1)).is_err());
+        assert!(all.count_event("a", "Scaled", at(59)).is_err());
+        let again = all.count_event("a", "Scaled", at(60)).unwrap();
         assert_eq!(
             (again.number, again.count, again.first),
             (first.number, 4, at(0))
         );
-        assert!(all.tell("a", "Scaled", at(61)).is_err());
-        let another = all.tell("a", "Scaled", at(61 + 600)).unwrap();
+        assert!(all.count_event("a", "Scaled", at(61)).is_err());
+        let another = all.count_event("a", "Scaled", at(61 + 600)).unwrap();
         assert_ne!(another.number, first.number);
         assert_eq!(another.count, 1);
     }
@@ -453,12 +482,12 @@ mod tests {
     #[test]
     fn each_text_is_an_event_while_there_are_few() {
         let mut all = Aggregator::default();
-        let mut tell = |text: &str, at| all.tell_text("a", "Promoted", text, at).is_ok();
+        let mut tell = |text: &str, at| all.count_distinct_event("a", "Promoted", text, at).is_ok();
         assert!(tell("step 1", at(0)));
         assert!(tell("step 2", at(1)));
         assert!(!tell("step 1", at(2)), "it counts");
         let told = (0..100).filter(|n| tell(&n.to_string(), at(3))).count();
-        assert_eq!(told, TEXTS - 2 + 1, "and one for all others");
+        assert_eq!(told, MAX_TEXTS_PER_REASON - 2 + 1, "and one for all others");
         assert!(tell("later", at(3 + 60)));
     }
 
@@ -467,10 +496,10 @@ mod tests {
         let mut all = Aggregator::default();
         for n in 0..100 {
             let created = format!("created {n}");
-            let _ = all.tell_text("set", "SuccessfulCreate", &created, at(n));
+            let _ = all.count_distinct_event("set", "SuccessfulCreate", &created, at(n));
         }
         let mut tell = |text: &str| {
-            let told = all.tell_text("set", "Promoted", text, at(100));
+            let told = all.count_distinct_event("set", "Promoted", text, at(100));
             told.ok().map(|told| told.count)
         };
         assert_eq!(tell("step 1"), Some(1));
@@ -480,12 +509,12 @@ mod tests {
     #[test]
     fn only_so_many_are_remembered() {
         let mut all = Aggregator::default();
-        for n in 0..2 * MOST {
-            let _ = all.tell(&n.to_string(), "Scaled", at(n as i64 / 100));
+        for n in 0..2 * MAX_TRACKED_EVENTS {
+            let _ = all.count_event(&n.to_string(), "Scaled", at(n as i64 / 100));
         }
-        assert_eq!(all.seen.len(), MOST);
-        let last = (2 * MOST - 1).to_string();
-        assert!(all.tell(&last, "Scaled", at(20)).is_err());
+        assert_eq!(all.seen.len(), MAX_TRACKED_EVENTS);
+        let last = (2 * MAX_TRACKED_EVENTS - 1).to_string();
+        assert!(all.count_event(&last, "Scaled", at(20)).is_err());
     }
 
     #[test]
@@ -494,25 +523,31 @@ mod tests {
             name: Some("web".into()),
             ..ObjectReference::default()
         };
-        let told = Aggregator::default().tell("a", "Scaled", at(0)).unwrap();
-        let event = What::of(&about, true, "Scaled", &"ü".repeat(2_000)).body(&told);
-        assert_eq!(event["message"].as_str().unwrap().len(), MESSAGE);
+        let told = Aggregator::default()
+            .count_event("a", "Scaled", at(0))
+            .unwrap();
+        let event =
+            EventContent::from_parts(&about, true, "Scaled", &"ü".repeat(2_000)).to_json(&told);
+        assert_eq!(event["message"].as_str().unwrap().len(), MAX_MESSAGE_BYTES);
         let odd = format!("x{}", "ü".repeat(2_000));
-        let odd = What::of(&about, true, "Scaled", &odd).body(&told);
-        assert_eq!(odd["message"].as_str().unwrap().len(), MESSAGE - 1);
+        let odd = EventContent::from_parts(&about, true, "Scaled", &odd).to_json(&told);
+        assert_eq!(
+            odd["message"].as_str().unwrap().len(),
+            MAX_MESSAGE_BYTES - 1
+        );
         assert_eq!(event["type"], "Warning");
     }
 
     #[test]
-    fn text_that_is_told_again_is_written_once_the_period_is_over() {
-        let what = |text: &str| What {
+    fn repeated_text_is_written_after_the_interval() {
+        let what = |text: &str| EventContent {
             about: ObjectReference::default(),
             warning: false,
             reason: "RolloutStarted".into(),
             message: text.into(),
         };
         let mut all = Aggregator::default();
-        let tell = |all: &mut Aggregator, text: &str, at| match all.tell_text(
+        let tell = |all: &mut Aggregator, text: &str, at| match all.count_distinct_event(
             "a",
             "RolloutStarted",
             text,
@@ -520,26 +555,26 @@ mod tests {
         ) {
             Ok(_) => true,
             Err(key) => {
-                all.keep(&key, what(text));
+                all.store_late_event(&key, what(text));
                 false
             }
         };
         assert!(tell(&mut all, "one", at(0)) && tell(&mut all, "two", at(10)));
-        assert_eq!(all.due(), None, "nothing is left to write");
+        assert_eq!(all.next_due(), None, "nothing is left to write");
         assert!(!tell(&mut all, "one", at(20)) && !tell(&mut all, "two", at(30)));
         assert!(!tell(&mut all, "one", at(40)));
-        assert_eq!(all.due(), Some(at(60)));
-        assert!(all.overdue(at(59)).is_empty());
-        let late = all.overdue(at(60));
+        assert_eq!(all.next_due(), Some(at(60)));
+        assert!(all.take_overdue(at(59)).is_empty());
+        let late = all.take_overdue(at(60));
         assert_eq!(late.len(), 1);
         let (told, said) = (&late[0].1, &late[0].0.message);
         assert_eq!((&**said, told.count, told.last), ("one", 3, at(40)));
-        assert!(all.overdue(at(61)).is_empty(), "each once");
-        let late = all.overdue(at(70));
+        assert!(all.take_overdue(at(61)).is_empty(), "each once");
+        let late = all.take_overdue(at(70));
         assert_eq!((late.len(), late[0].1.last), (1, at(30)));
-        assert_eq!(all.due(), None);
+        assert_eq!(all.next_due(), None);
         assert!(!tell(&mut all, "one", at(80)), "once a period");
         assert!(tell(&mut all, "one", at(120)));
-        assert_eq!(all.due(), None, "it has been written");
+        assert_eq!(all.next_due(), None, "it has been written");
     }
 }

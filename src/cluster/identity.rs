@@ -14,7 +14,7 @@ impl Identity {
     ///
     /// # Errors
     /// When the API server does not answer, or refuses.
-    pub async fn name(&self, client: &Client) -> kube::Result<&str> {
+    pub async fn user_name(&self, client: &Client) -> kube::Result<&str> {
         let ask = async || {
             let api: Api<SelfSubjectReview> = Api::all(client.clone());
             let review = SelfSubjectReview::default();

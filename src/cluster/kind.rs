@@ -1,11 +1,11 @@
 //! The kinds of objects that this replica watches.
 
-use super::path;
+use super::api_request;
 use crate::domain::pod::Owner;
 
 /// A kind that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum WatchedKind {
     /// `v1`; only managed Pods are watched.
     Pod,
     /// `apps.kusionstack.io/v1alpha1`.
@@ -36,37 +36,41 @@ pub enum Kind {
     PodDisruptionBudget,
 }
 
-impl Kind {
+impl WatchedKind {
     /// The kinds that own Pods, directly or by ReplicaSets. Owners of other kinds are read live.
-    pub const OWNERS: [Kind; 7] = [
-        Kind::ReplicaSet,
-        Kind::StatefulSet,
-        Kind::ReplicationController,
-        Kind::CollaSet,
-        Kind::Deployment,
-        Kind::DaemonSet,
-        Kind::Job,
+    pub const OWNER_KINDS: [WatchedKind; 7] = [
+        WatchedKind::ReplicaSet,
+        WatchedKind::StatefulSet,
+        WatchedKind::ReplicationController,
+        WatchedKind::CollaSet,
+        WatchedKind::Deployment,
+        WatchedKind::DaemonSet,
+        WatchedKind::Job,
     ];
 
     /// The kinds that the controller of CollaSets reads besides Pods.
-    pub const OF_COLLASETS: [Kind; 4] = [
-        Kind::CollaSet,
-        Kind::ControllerRevision,
-        Kind::PersistentVolumeClaim,
-        Kind::ResourceContext,
+    pub const COLLASET_KINDS: [WatchedKind; 4] = [
+        WatchedKind::CollaSet,
+        WatchedKind::ControllerRevision,
+        WatchedKind::PersistentVolumeClaim,
+        WatchedKind::ResourceContext,
     ];
 
     /// The kinds that decisions rest on: nothing is admitted before all of them have been listed.
-    pub fn of_decisions() -> impl Iterator<Item = Kind> {
-        let own = [Kind::Pod, Kind::PodTransitionRule, Kind::Namespace];
-        own.into_iter().chain(Kind::OWNERS)
+    pub fn decision_kinds() -> impl Iterator<Item = WatchedKind> {
+        let own = [
+            WatchedKind::Pod,
+            WatchedKind::PodTransitionRule,
+            WatchedKind::Namespace,
+        ];
+        own.into_iter().chain(WatchedKind::OWNER_KINDS)
     }
 
     /// The kind of an owner, if it is watched. The version does not matter: all versions of a group have the same
     /// objects.
-    pub fn of_owner(owner: &Owner) -> Option<Kind> {
+    pub fn from_owner(owner: &Owner) -> Option<WatchedKind> {
         let group = owner.group();
-        Kind::OWNERS
+        WatchedKind::OWNER_KINDS
             .into_iter()
             .find(|kind| kind.name() == owner.kind && kind.group() == group)
     }
@@ -75,9 +79,9 @@ impl Kind {
     /// in decimal, and a Deployment has none but those of its ReplicaSets: their controllers neither keep nor replace other
     /// Pods that refer to them.
     pub fn may_own(owner: &Owner, pod: &str) -> bool {
-        match Kind::of_owner(owner) {
-            Some(Kind::StatefulSet) => {}
-            Some(Kind::Deployment) => return false,
+        match WatchedKind::from_owner(owner) {
+            Some(WatchedKind::StatefulSet) => {}
+            Some(WatchedKind::Deployment) => return false,
             _ => return true,
         }
         let ordinal = pod
@@ -93,40 +97,42 @@ impl Kind {
     /// `kind` of its objects.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Pod => "Pod",
-            Kind::PodTransitionRule => "PodTransitionRule",
-            Kind::Namespace => "Namespace",
-            Kind::ReplicaSet => "ReplicaSet",
-            Kind::StatefulSet => "StatefulSet",
-            Kind::ReplicationController => "ReplicationController",
-            Kind::CollaSet => "CollaSet",
-            Kind::Deployment => "Deployment",
-            Kind::DaemonSet => "DaemonSet",
-            Kind::Job => "Job",
-            Kind::ControllerRevision => "ControllerRevision",
-            Kind::PersistentVolumeClaim => "PersistentVolumeClaim",
-            Kind::ResourceContext => "ResourceContext",
-            Kind::PodDisruptionBudget => "PodDisruptionBudget",
+            WatchedKind::Pod => "Pod",
+            WatchedKind::PodTransitionRule => "PodTransitionRule",
+            WatchedKind::Namespace => "Namespace",
+            WatchedKind::ReplicaSet => "ReplicaSet",
+            WatchedKind::StatefulSet => "StatefulSet",
+            WatchedKind::ReplicationController => "ReplicationController",
+            WatchedKind::CollaSet => "CollaSet",
+            WatchedKind::Deployment => "Deployment",
+            WatchedKind::DaemonSet => "DaemonSet",
+            WatchedKind::Job => "Job",
+            WatchedKind::ControllerRevision => "ControllerRevision",
+            WatchedKind::PersistentVolumeClaim => "PersistentVolumeClaim",
+            WatchedKind::ResourceContext => "ResourceContext",
+            WatchedKind::PodDisruptionBudget => "PodDisruptionBudget",
         }
     }
 
     /// API path of all its objects in all namespaces.
     pub const fn path(self) -> &'static str {
         match self {
-            Kind::Pod => "/api/v1/pods",
-            Kind::PodTransitionRule => "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
-            Kind::Namespace => "/api/v1/namespaces",
-            Kind::ReplicaSet => "/apis/apps/v1/replicasets",
-            Kind::StatefulSet => "/apis/apps/v1/statefulsets",
-            Kind::ReplicationController => "/api/v1/replicationcontrollers",
-            Kind::CollaSet => "/apis/apps.kusionstack.io/v1alpha1/collasets",
-            Kind::Deployment => "/apis/apps/v1/deployments",
-            Kind::DaemonSet => "/apis/apps/v1/daemonsets",
-            Kind::Job => "/apis/batch/v1/jobs",
-            Kind::ControllerRevision => "/apis/apps/v1/controllerrevisions",
-            Kind::PersistentVolumeClaim => "/api/v1/persistentvolumeclaims",
-            Kind::ResourceContext => "/apis/apps.kusionstack.io/v1alpha1/resourcecontexts",
-            Kind::PodDisruptionBudget => "/apis/policy/v1/poddisruptionbudgets",
+            WatchedKind::Pod => "/api/v1/pods",
+            WatchedKind::PodTransitionRule => {
+                "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules"
+            }
+            WatchedKind::Namespace => "/api/v1/namespaces",
+            WatchedKind::ReplicaSet => "/apis/apps/v1/replicasets",
+            WatchedKind::StatefulSet => "/apis/apps/v1/statefulsets",
+            WatchedKind::ReplicationController => "/api/v1/replicationcontrollers",
+            WatchedKind::CollaSet => "/apis/apps.kusionstack.io/v1alpha1/collasets",
+            WatchedKind::Deployment => "/apis/apps/v1/deployments",
+            WatchedKind::DaemonSet => "/apis/apps/v1/daemonsets",
+            WatchedKind::Job => "/apis/batch/v1/jobs",
+            WatchedKind::ControllerRevision => "/apis/apps/v1/controllerrevisions",
+            WatchedKind::PersistentVolumeClaim => "/api/v1/persistentvolumeclaims",
+            WatchedKind::ResourceContext => "/apis/apps.kusionstack.io/v1alpha1/resourcecontexts",
+            WatchedKind::PodDisruptionBudget => "/apis/policy/v1/poddisruptionbudgets",
         }
     }
 
@@ -136,7 +142,7 @@ impl Kind {
     /// When `namespace` or `name` can be no segment of a path.
     pub fn object_path(self, namespace: &str, name: &str) -> Result<String, kube::Error> {
         let (version, plural) = self.path().rsplit_once('/').unwrap_or_default();
-        path::object(version, Some(namespace), plural, name, None)
+        api_request::build_object_path(version, Some(namespace), plural, name, None)
     }
 
     /// The plural in the path of its objects.
@@ -162,23 +168,23 @@ impl Kind {
 
 /// A set of kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kinds(u16);
+pub struct KindSet(u16);
 
-impl Kinds {
+impl KindSet {
     /// Adds a kind.
-    pub fn insert(&mut self, kind: Kind) {
+    pub fn insert(&mut self, kind: WatchedKind) {
         self.0 |= 1 << kind as u16;
     }
 
     /// Whether the kind is in the set.
-    pub fn contains(self, kind: Kind) -> bool {
+    pub fn contains(self, kind: WatchedKind) -> bool {
         self.0 & (1 << kind as u16) != 0
     }
 }
 
-impl FromIterator<Kind> for Kinds {
-    fn from_iter<I: IntoIterator<Item = Kind>>(kinds: I) -> Kinds {
-        let mut set = Kinds::default();
+impl FromIterator<WatchedKind> for KindSet {
+    fn from_iter<I: IntoIterator<Item = WatchedKind>>(kinds: I) -> KindSet {
+        let mut set = KindSet::default();
         kinds.into_iter().for_each(|kind| set.insert(kind));
         set
     }
@@ -199,59 +205,67 @@ mod tests {
 
     #[test]
     fn kinds_are_told_by_group_and_kind() {
-        let found = |version, kind| Kind::of_owner(&owner(version, kind));
-        assert_eq!(found("apps/v1", "Deployment"), Some(Kind::Deployment));
+        let found = |version, kind| WatchedKind::from_owner(&owner(version, kind));
+        assert_eq!(
+            found("apps/v1", "Deployment"),
+            Some(WatchedKind::Deployment)
+        );
         assert_eq!(
             found("v1", "ReplicationController"),
-            Some(Kind::ReplicationController)
+            Some(WatchedKind::ReplicationController)
         );
         assert_eq!(
             found("apps.kusionstack.io/v1alpha1", "CollaSet"),
-            Some(Kind::CollaSet)
+            Some(WatchedKind::CollaSet)
         );
-        assert_eq!(found("batch/v1", "Job"), Some(Kind::Job));
+        assert_eq!(found("batch/v1", "Job"), Some(WatchedKind::Job));
         assert_eq!(found("batch.volcano.sh/v1alpha1", "Job"), None);
         assert_eq!(found("apps.kruise.io/v1alpha1", "StatefulSet"), None);
     }
 
     #[test]
-    fn stateful_set_has_the_pods_of_its_name_and_an_ordinal() {
+    fn stateful_set_may_own_pods_named_by_ordinal() {
         let set = |name: &str| Owner {
             name: name.to_owned(),
             ..owner("apps/v1", "StatefulSet")
         };
         for pod in ["web-0", "web-7", "web-10"] {
-            assert!(Kind::may_own(&set("web"), pod), "{pod}");
+            assert!(WatchedKind::may_own(&set("web"), pod), "{pod}");
         }
         for pod in [
             "web", "web-", "web-01", "web-+1", "web--1", "web-a", "web-1a", "web2-1", "other-1",
         ] {
-            assert!(!Kind::may_own(&set("web"), pod), "{pod}");
+            assert!(!WatchedKind::may_own(&set("web"), pod), "{pod}");
         }
-        assert!(Kind::may_own(&set("web-0"), "web-0-0"));
-        assert!(Kind::may_own(&owner("apps/v1", "ReplicaSet"), "any"));
-        assert!(!Kind::may_own(&owner("apps/v1", "Deployment"), "web-1-a"));
+        assert!(WatchedKind::may_own(&set("web-0"), "web-0-0"));
+        assert!(WatchedKind::may_own(&owner("apps/v1", "ReplicaSet"), "any"));
+        assert!(!WatchedKind::may_own(
+            &owner("apps/v1", "Deployment"),
+            "web-1-a"
+        ));
         let others = owner("apps.kruise.io/v1beta1", "StatefulSet");
-        assert!(Kind::may_own(&others, "any"));
+        assert!(WatchedKind::may_own(&others, "any"));
     }
 
     #[test]
     fn an_object_is_found_below_its_namespace() {
         assert_eq!(
-            Kind::Job.object_path("n", "a").unwrap(),
+            WatchedKind::Job.object_path("n", "a").unwrap(),
             "/apis/batch/v1/namespaces/n/jobs/a"
         );
         assert_eq!(
-            Kind::ReplicationController.object_path("n", "a").unwrap(),
+            WatchedKind::ReplicationController
+                .object_path("n", "a")
+                .unwrap(),
             "/api/v1/namespaces/n/replicationcontrollers/a"
         );
     }
 
     #[test]
     fn every_kind_is_told_by_its_own_api_version() {
-        for kind in Kind::OWNERS {
+        for kind in WatchedKind::OWNER_KINDS {
             assert_eq!(
-                Kind::of_owner(&owner(&kind.api_version(), kind.name())),
+                WatchedKind::from_owner(&owner(&kind.api_version(), kind.name())),
                 Some(kind)
             );
         }
@@ -259,9 +273,9 @@ mod tests {
 
     #[test]
     fn set_contains_the_kinds_that_were_inserted() {
-        let kinds: Kinds = Kind::of_decisions().collect();
-        assert!(Kind::of_decisions().all(|kind| kinds.contains(kind)));
-        assert!(!kinds.contains(Kind::PodDisruptionBudget));
-        assert!(!Kinds::default().contains(Kind::Pod));
+        let kinds: KindSet = WatchedKind::decision_kinds().collect();
+        assert!(WatchedKind::decision_kinds().all(|kind| kinds.contains(kind)));
+        assert!(!kinds.contains(WatchedKind::PodDisruptionBudget));
+        assert!(!KindSet::default().contains(WatchedKind::Pod));
     }
 }

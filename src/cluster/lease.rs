@@ -16,33 +16,33 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::events::Recorder;
-use super::tenure::Tenure;
+use super::events::EventRecorder;
+use super::leadership::Leadership;
 use crate::apirequest;
 
 /// Name of the Lease: Kuperator's, so that the two never lead at the same time.
 pub const LEASE_NAME: &str = "kusionstack-controller-manager";
 /// A lease that was not renewed for this long may be taken.
-const DURATION: Duration = Duration::from_secs(15);
+const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// A leader that could not renew for this long stops its controllers.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// For so long after a stop the work that has begun may go on before the lease is given back.
-pub const DRAIN: Duration = Duration::from_secs(2);
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between attempts.
-const PERIOD: Duration = Duration::from_secs(2);
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// Of so many failures in a row one is said: about each ten minutes.
-const SAID_AGAIN: u32 = 300;
+const LOG_EVERY: u32 = 300;
 
 /// One candidate.
-pub struct Candidate {
+pub struct LeaderElector {
     leases: Api<Lease>,
     identity: String,
     leading: watch::Sender<bool>,
-    tenure: Tenure,
-    events: Arc<Recorder>,
+    tenure: Leadership,
+    events: Arc<EventRecorder>,
     /// The Lease as it was read last.
     lease: ObjectReference,
-    observed: Observed,
+    observed: ObservedRenewal,
     /// Who held the lease when it expired and this candidate took it.
     succeeds: Option<String>,
 }
@@ -50,26 +50,26 @@ pub struct Candidate {
 /// The holder's renewal that was seen last, and when, by this process's own clock. What time the holder's clock tells does not
 /// matter: clocks may be hours apart.
 #[derive(Debug, Default)]
-struct Observed(Option<(Option<Timestamp>, Option<String>, Instant)>);
+struct ObservedRenewal(Option<(Option<Timestamp>, Option<String>, Instant)>);
 
-impl Candidate {
+impl LeaderElector {
     /// A candidate for the Lease in `namespace`; `identity` must be unique among the replicas. Tells on `leading`, on
     /// `tenure`, and by Events about the Lease.
     pub fn new(
         client: Client,
         namespace: &str,
         identity: String,
-        (leading, tenure): (watch::Sender<bool>, Tenure),
-        events: Arc<Recorder>,
+        (leading, tenure): (watch::Sender<bool>, Leadership),
+        events: Arc<EventRecorder>,
     ) -> Self {
-        Candidate {
+        LeaderElector {
             events,
-            lease: about(namespace),
+            lease: lease_reference(namespace),
             leases: Api::namespaced(client, namespace),
             identity,
             leading,
             tenure,
-            observed: Observed::default(),
+            observed: ObservedRenewal::default(),
             succeeds: None,
         }
     }
@@ -82,24 +82,24 @@ impl Candidate {
         loop {
             let asked = Instant::now();
             if renewed + RENEW_DEADLINE < asked {
-                self.tell(
+                self.set_leading(
                     false,
                     "it stood still and could not renew the lease in time",
                 );
             }
-            match apirequest::within(PERIOD * 2, self.attempt()).await {
+            match apirequest::within(RETRY_PERIOD * 2, self.try_acquire_or_renew()).await {
                 Ok(leads) => {
                     renewed = asked;
                     if leads {
-                        self.tenure.renew(asked, RENEW_DEADLINE);
+                        self.tenure.extend_leadership(asked, RENEW_DEADLINE);
                     }
                     if std::mem::take(&mut failing) > 0 {
                         info!("the lease can be read or renewed again");
                     }
-                    self.tell(leads, "another replica holds the lease");
+                    self.set_leading(leads, "another replica holds the lease");
                 }
                 Err(failure) => {
-                    if failing.is_multiple_of(SAID_AGAIN) {
+                    if failing.is_multiple_of(LOG_EVERY) {
                         warn!(
                             error = failure.text(),
                             "the lease could not be read or renewed"
@@ -109,59 +109,65 @@ impl Candidate {
                 }
             }
             if renewed.elapsed() > RENEW_DEADLINE {
-                self.tell(false, "it could not renew the lease in time");
+                self.set_leading(false, "it could not renew the lease in time");
             }
-            let pause = PERIOD.mul_f64(rand::random_range(0.8..1.2));
+            let pause = RETRY_PERIOD.mul_f64(rand::random_range(0.8..1.2));
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep(pause) => {}
             }
         }
         if *self.leading.borrow() {
-            self.tell(false, "it is ending");
-            if timeout(DRAIN + PERIOD / 4, ended).await.is_err() {
+            self.set_leading(false, "it is ending");
+            if timeout(DRAIN_TIMEOUT + RETRY_PERIOD / 4, ended)
+                .await
+                .is_err()
+            {
                 warn!("the controllers are at work still; the lease expires by itself");
                 return;
             }
-            let _ = timeout(PERIOD, self.give_back()).await; // best effort: it expires by itself
+            let _ = timeout(RETRY_PERIOD, self.release_lease()).await; // best effort: it expires by itself
         }
     }
 
     /// Says whether this candidate leads; `lost` is why it does not.
-    fn tell(&self, leads: bool, lost: &str) {
+    fn set_leading(&self, leads: bool, lost: &str) {
         if !leads {
-            self.tenure.end();
+            self.tenure.end_leadership();
         }
         self.leading.send_if_modified(|now| {
             let changed = *now != leads;
             if changed {
                 info!(identity = %self.identity, leads, "leadership changed");
-                self.record(leads, lost);
+                self.record_leadership_event(leads, lost);
             }
             *now = leads;
             changed
         });
     }
 
-    fn record(&self, leads: bool, lost: &str) {
+    fn record_leadership_event(&self, leads: bool, lost: &str) {
         let identity = &self.identity;
         if leads {
             let former = self.succeeds.as_ref();
             let former = former.map(|it| format!(", since {it} did not renew the lease in time"));
             let text = format!("{identity} leads{}", former.unwrap_or_default());
             self.events
-                .record(&self.lease, false, "LeaderElected", &text);
+                .record_event(&self.lease, false, "LeaderElected", &text);
         } else {
             let text = format!("{identity} leads no more: {lost}");
-            self.events.record(&self.lease, true, "LeaderLost", &text);
+            self.events
+                .record_event(&self.lease, true, "LeaderLost", &text);
         }
     }
 
     /// One round: whether this candidate leads after it.
-    async fn attempt(&mut self) -> Result<bool, Error> {
+    async fn try_acquire_or_renew(&mut self) -> Result<bool, Error> {
         let Some(lease) = self.leases.get_opt(LEASE_NAME).await? else {
-            let lease = self.held(Lease::default(), 0);
-            return won(self.leases.create(&PostParams::default(), &lease).await);
+            let lease = self.with_own_holder(Lease::default(), 0);
+            return acquired_unless_conflict(
+                self.leases.create(&PostParams::default(), &lease).await,
+            );
         };
         self.lease.uid.clone_from(&lease.metadata.uid);
         let spec = lease.spec.clone().unwrap_or_default();
@@ -169,24 +175,26 @@ impl Candidate {
         let transitions = spec.lease_transitions.unwrap_or(0);
         if holder.as_deref() == Some(&self.identity) {
             self.succeeds = None;
-            let lease = self.held(lease, transitions);
-            return won(self
-                .leases
-                .replace(LEASE_NAME, &PostParams::default(), &lease)
-                .await);
+            let lease = self.with_own_holder(lease, transitions);
+            return acquired_unless_conflict(
+                self.leases
+                    .replace(LEASE_NAME, &PostParams::default(), &lease)
+                    .await,
+            );
         }
-        if holder.is_some() && !self.observed.expired(&spec) {
+        if holder.is_some() && !self.observed.is_expired(&spec) {
             return Ok(false);
         }
         self.succeeds = holder;
-        let lease = self.held(lease, transitions + 1);
-        won(self
-            .leases
-            .replace(LEASE_NAME, &PostParams::default(), &lease)
-            .await)
+        let lease = self.with_own_holder(lease, transitions + 1);
+        acquired_unless_conflict(
+            self.leases
+                .replace(LEASE_NAME, &PostParams::default(), &lease)
+                .await,
+        )
     }
 
-    fn held(&self, lease: Lease, transitions: i32) -> Lease {
+    fn with_own_holder(&self, lease: Lease, transitions: i32) -> Lease {
         let before = lease.spec.unwrap_or_default();
         let now = MicroTime(Timestamp::now());
         let mine = before.holder_identity.as_deref() == Some(&self.identity);
@@ -197,7 +205,7 @@ impl Candidate {
             },
             spec: Some(LeaseSpec {
                 holder_identity: Some(self.identity.clone()),
-                lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+                lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
                 acquire_time: if mine {
                     before.acquire_time
                 } else {
@@ -210,7 +218,7 @@ impl Candidate {
         }
     }
 
-    async fn give_back(&self) -> Result<(), Error> {
+    async fn release_lease(&self) -> Result<(), Error> {
         let Some(mut lease) = self.leases.get_opt(LEASE_NAME).await? else {
             return Ok(());
         };
@@ -228,9 +236,9 @@ impl Candidate {
     }
 }
 
-impl Observed {
+impl ObservedRenewal {
     /// Whether the holder's renewal has stood still for longer than its duration, by this process's own clock.
-    fn expired(&mut self, spec: &LeaseSpec) -> bool {
+    fn is_expired(&mut self, spec: &LeaseSpec) -> bool {
         let seen = (
             spec.renew_time.as_ref().map(|t| t.0),
             spec.holder_identity.clone(),
@@ -240,7 +248,7 @@ impl Observed {
                 let duration = spec
                     .lease_duration_seconds
                     .and_then(|s| u64::try_from(s).ok());
-                since.elapsed() > duration.map_or(DURATION, Duration::from_secs)
+                since.elapsed() > duration.map_or(LEASE_DURATION, Duration::from_secs)
             }
             _ => {
                 self.0 = Some((seen.0, seen.1, Instant::now()));
@@ -251,7 +259,7 @@ impl Observed {
 }
 
 /// What an Event about the Lease refers to.
-fn about(namespace: &str) -> ObjectReference {
+fn lease_reference(namespace: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("coordination.k8s.io/v1".to_owned()),
         kind: Some("Lease".to_owned()),
@@ -262,7 +270,7 @@ fn about(namespace: &str) -> ObjectReference {
 }
 
 /// Losing a race for the lease is no error.
-fn won(result: Result<Lease, Error>) -> Result<bool, Error> {
+fn acquired_unless_conflict(result: Result<Lease, Error>) -> Result<bool, Error> {
     match result {
         Ok(_) => Ok(true),
         Err(Error::Api(status)) if status.code == 409 => Ok(false),
@@ -279,7 +287,7 @@ mod tests {
     fn renewed(at: Timestamp) -> LeaseSpec {
         LeaseSpec {
             holder_identity: Some("other".to_owned()),
-            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
             renew_time: Some(MicroTime(at)),
             ..LeaseSpec::default()
         }
@@ -288,18 +296,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lease_expires_by_the_own_clock_however_the_holders_jumps() {
         for hours in [-1, 0, 1] {
-            let mut observed = Observed::default();
+            let mut observed = ObservedRenewal::default();
             let mut at = Timestamp::now() + SignedDuration::from_hours(hours);
             for _ in 0..5 {
-                assert!(!observed.expired(&renewed(at)), "it is renewed");
-                tokio::time::advance(DURATION / 2).await;
-                assert!(!observed.expired(&renewed(at)));
+                assert!(!observed.is_expired(&renewed(at)), "it is renewed");
+                tokio::time::advance(LEASE_DURATION / 2).await;
+                assert!(!observed.is_expired(&renewed(at)));
                 at -= SignedDuration::from_hours(hours);
                 at += SignedDuration::from_secs(1);
             }
-            assert!(!observed.expired(&renewed(at)));
-            tokio::time::advance(DURATION + PERIOD).await;
-            assert!(observed.expired(&renewed(at)), "it stood still");
+            assert!(!observed.is_expired(&renewed(at)));
+            tokio::time::advance(LEASE_DURATION + RETRY_PERIOD).await;
+            assert!(observed.is_expired(&renewed(at)), "it stood still");
         }
     }
 }

@@ -14,8 +14,8 @@ use kube::{Client, Error};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::absent;
-use super::path::{self, is_plain};
+use super::api_request::{self, is_path_safe};
+use super::not_found;
 use crate::apirequest;
 use crate::domain::collaset::orphans_its_pods;
 use crate::domain::pod::Owner;
@@ -23,10 +23,10 @@ use crate::domain::pod::Owner;
 /// No look-up takes longer.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// What the API server serves is read again after this long.
-const REFRESH: Duration = Duration::from_secs(60);
+const DISCOVERY_TTL: Duration = Duration::from_secs(60);
 /// What the API server serves is read again after this long for a kind that was not in it, and after a failure. A tenant
 /// may name kinds that do not exist in every request.
-const DOUBTED: Duration = Duration::from_secs(5);
+const DOUBTED_DISCOVERY_TTL: Duration = Duration::from_secs(5);
 
 /// What a read said of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,19 +42,19 @@ pub enum Presence {
 }
 
 /// What the API server serves, or why that could not be read.
-type Served = Result<Arc<Discovery>, String>;
+type DiscoveryResult = Result<Arc<Discovery>, String>;
 
 /// Looks objects up by their kind. What the API server serves is read once for many look-ups: each costs one call, or two
 /// where only the `scale` may be read.
-pub struct Kinds {
+pub struct ObjectLookup {
     client: Client,
-    served: Mutex<Option<(Instant, Served)>>,
+    served: Mutex<Option<(Instant, DiscoveryResult)>>,
 }
 
-impl Kinds {
+impl ObjectLookup {
     /// A look-up that has read nothing yet.
-    pub fn new(client: Client) -> Kinds {
-        Kinds {
+    pub fn new(client: Client) -> ObjectLookup {
+        ObjectLookup {
             client,
             served: Mutex::default(),
         }
@@ -62,18 +62,18 @@ impl Kinds {
 
     /// Whether the owner that a reference of an object in `namespace` names exists. An owner of a cluster-scoped kind is
     /// looked up without the namespace. An owner of a kind that the API server does not serve is [`Presence::Unknown`].
-    pub async fn of_owner(&self, namespace: &str, owner: &Owner) -> Presence {
+    pub async fn look_up_owner(&self, namespace: &str, owner: &Owner) -> Presence {
         let (group, version) = match owner.api_version.split_once('/') {
             Some((group, version)) => (group, version),
             None => ("", owner.api_version.as_str()),
         };
-        if !(group.is_empty() || is_plain(group))
-            || ![version, &owner.name].into_iter().all(is_plain)
+        if !(group.is_empty() || is_path_safe(group))
+            || ![version, &owner.name].into_iter().all(is_path_safe)
         {
             return Presence::Gone; // the API server stores no object of such a name
         }
         let kind = GroupVersionKind::gvk(group, version, &owner.kind);
-        let (resource, capabilities) = match self.resolve(&kind).await {
+        let (resource, capabilities) = match self.resolve_kind(&kind).await {
             Ok(Some(found)) => found,
             Ok(None) => {
                 let Owner {
@@ -86,19 +86,19 @@ impl Kinds {
         };
         let read = async {
             let found = self
-                .read(namespace, &owner.name, &resource, &capabilities)
+                .read_metadata(namespace, &owner.name, &resource, &capabilities)
                 .await?;
             let found = found.filter(|found| found.uid.as_ref() == Some(&owner.uid));
-            Ok(found.map_or(Presence::Gone, |found| stage(&found)))
+            Ok(found.map_or(Presence::Gone, |found| presence_from_metadata(&found)))
         };
-        in_time(read).await
+        with_read_timeout(read).await
     }
 
     /// Whether an object that an owner reference names may exist: not if nothing of its group is served. Where only the version
     /// or the kind is not, the object may live on under another.
-    pub async fn may_exist(&self, owner: &Owner) -> bool {
+    pub async fn may_owner_exist(&self, owner: &Owner) -> bool {
         match owner.api_version.split_once('/') {
-            Some((group, _)) => match self.served(DOUBTED).await {
+            Some((group, _)) => match self.served_kinds(DOUBTED_DISCOVERY_TTL).await {
                 Ok(served) => served.has_group(group),
                 Err(_) => true,
             },
@@ -107,23 +107,26 @@ impl Kinds {
     }
 
     /// The resource of a kind; `None` if the API server serves none.
-    async fn resolve(
+    async fn resolve_kind(
         &self,
         kind: &GroupVersionKind,
     ) -> Result<Option<(ApiResource, ApiCapabilities)>, String> {
-        let known = self.served(REFRESH).await?.resolve_gvk(kind);
+        let known = self.served_kinds(DISCOVERY_TTL).await?.resolve_gvk(kind);
         match known {
             Some(found) => Ok(Some(found)),
-            None => Ok(self.served(DOUBTED).await?.resolve_gvk(kind)),
+            None => Ok(self
+                .served_kinds(DOUBTED_DISCOVERY_TTL)
+                .await?
+                .resolve_gvk(kind)),
         }
     }
 
     /// Whether an object of this kind exists in a namespace, in any of the groups that serve such a kind.
-    pub async fn find(&self, kind: &str, namespace: &str, name: &str) -> Presence {
-        if ![namespace, name].into_iter().all(is_plain) {
+    pub async fn find_object(&self, kind: &str, namespace: &str, name: &str) -> Presence {
+        if ![namespace, name].into_iter().all(is_path_safe) {
             return Presence::Gone; // the API server stores no object of such a name
         }
-        let served = match self.served(REFRESH).await {
+        let served = match self.served_kinds(DISCOVERY_TTL).await {
             Ok(served) => served,
             Err(why) => return Presence::Unknown(why),
         };
@@ -136,10 +139,12 @@ impl Kinds {
         }
         for (resource, capabilities) in kinds {
             let read = async {
-                let found = self.read(namespace, name, &resource, &capabilities).await?;
-                Ok(found.map_or(Presence::Gone, |found| stage(&found)))
+                let found = self
+                    .read_metadata(namespace, name, &resource, &capabilities)
+                    .await?;
+                Ok(found.map_or(Presence::Gone, |found| presence_from_metadata(&found)))
             };
-            match in_time(read).await {
+            match with_read_timeout(read).await {
                 Presence::Gone | Presence::Leaving => {}
                 other => return other,
             }
@@ -148,10 +153,15 @@ impl Kinds {
     }
 
     /// What the API server serves, as it was read at most `age` ago. A failure is repeated for [`DOUBTED`].
-    async fn served(&self, age: Duration) -> Served {
+    async fn served_kinds(&self, age: Duration) -> DiscoveryResult {
         let mut known = self.served.lock().await;
         if let Some((at, served)) = known.as_ref()
-            && at.elapsed() < if served.is_ok() { age } else { DOUBTED }
+            && at.elapsed()
+                < if served.is_ok() {
+                    age
+                } else {
+                    DOUBTED_DISCOVERY_TTL
+                }
         {
             return served.clone();
         }
@@ -163,17 +173,17 @@ impl Kinds {
     }
 
     /// Metadata of the object, as far as they can be read; `None` if there is none.
-    async fn read(
+    async fn read_metadata(
         &self,
         namespace: &str,
         name: &str,
         resource: &ApiResource,
         capabilities: &ApiCapabilities,
     ) -> Result<Option<ObjectMeta>, Error> {
-        let api = path::dynamic(&self.client, namespace, resource, &capabilities.scope)?;
+        let api = api_request::dynamic_api(&self.client, namespace, resource, &capabilities.scope)?;
         let is_absent = |error: &Error| {
             let ApiResource { group, plural, .. } = resource;
-            matches!(error, Error::Api(status) if absent::is_told(status, group, plural, name))
+            matches!(error, Error::Api(status) if not_found::proves_not_found(status, group, plural, name))
         };
         let denied = match api.get_metadata(name).await {
             Ok(object) => return Ok(Some(object.metadata)),
@@ -187,13 +197,13 @@ impl Kinds {
         match api.get_scale(name).await {
             Ok(scale) => Ok(Some(scale.metadata)),
             // A kind that has lost its `scale` answers so for every object.
-            Err(e) if is_absent(&e) && self.scales_still(resource).await => Ok(None),
+            Err(e) if is_absent(&e) && self.still_has_scale(resource).await => Ok(None),
             Err(_) => Err(denied),
         }
     }
 
     /// Whether the kind has a `scale` by what was read at most [`DOUBTED`] ago.
-    async fn scales_still(&self, resource: &ApiResource) -> bool {
+    async fn still_has_scale(&self, resource: &ApiResource) -> bool {
         let ApiResource {
             group,
             version,
@@ -201,7 +211,7 @@ impl Kinds {
             ..
         } = resource;
         let kind = GroupVersionKind::gvk(group, version, kind);
-        let served = self.served(DOUBTED).await.ok();
+        let served = self.served_kinds(DOUBTED_DISCOVERY_TTL).await.ok();
         let found = served.and_then(|served| served.resolve_gvk(&kind));
         found.is_some_and(|(_, capabilities)| has_scale(&capabilities))
     }
@@ -212,7 +222,7 @@ fn has_scale(capabilities: &ApiCapabilities) -> bool {
     subresources.any(|(r, _)| r.plural.rsplit('/').next() == Some("scale"))
 }
 
-fn stage(object: &ObjectMeta) -> Presence {
+fn presence_from_metadata(object: &ObjectMeta) -> Presence {
     match object.deletion_timestamp {
         None => Presence::Here,
         Some(_) if orphans_its_pods(object) => Presence::Leaving,
@@ -220,7 +230,7 @@ fn stage(object: &ObjectMeta) -> Presence {
     }
 }
 
-async fn in_time(read: impl Future<Output = Result<Presence, Error>>) -> Presence {
+async fn with_read_timeout(read: impl Future<Output = Result<Presence, Error>>) -> Presence {
     let found = apirequest::within(READ_TIMEOUT, read).await;
     found.unwrap_or_else(|failure| Presence::Unknown(failure.text()))
 }

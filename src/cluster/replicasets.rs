@@ -4,11 +4,11 @@ use kube::core::params::Patch;
 use kube::{Client, Error};
 use serde_json::{Value, json};
 
-use super::path::Objects;
+use super::api_request::ResourcePath;
 
 /// Sets `spec.replicas` by the subresource `scale`, if the ReplicaSet still is the object of this UID at the
 /// resourceVersion `version`; else the error has code 409.
-pub async fn scale(
+pub async fn patch_replicas(
     client: &Client,
     (namespace, name): (&str, &str),
     uid: &str,
@@ -19,7 +19,7 @@ pub async fn scale(
         "metadata": { "uid": uid, "resourceVersion": version.to_string() },
         "spec": { "replicas": replicas },
     }));
-    let sets = Objects::of("/apis/apps/v1", namespace, "replicasets")?;
+    let sets = ResourcePath::from_parts("/apis/apps/v1", namespace, "replicasets")?;
     let request = sets.patch(name, Some("scale"), &patch)?;
     client.request::<Value>(request).await.map(drop)
 }

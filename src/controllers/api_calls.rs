@@ -8,8 +8,8 @@ use tracing::{debug, warn};
 
 use super::Context;
 use crate::apirequest::{self, Failure};
-use crate::cluster::pods;
-use crate::cluster::queue::Outcome;
+use crate::cluster::pod_requests;
+use crate::cluster::workqueue::ReconcileOutcome;
 use crate::domain::pod::Pod;
 
 /// No single request of a controller takes longer.
@@ -20,13 +20,13 @@ pub(super) const API_CALL_TIMEOUT: Duration = Duration::from_secs(15);
 pub(super) async fn read_whole_pod(
     context: &Context,
     cached: Arc<Pod>,
-) -> Result<Option<Arc<Pod>>, Outcome> {
+) -> Result<Option<Arc<Pod>>, ReconcileOutcome> {
     if cached.is_readable() {
         return Ok(Some(cached));
     }
     let metadata = &cached.metadata;
     let read = async {
-        match pods::get(&context.client, &metadata.namespace, &metadata.name).await {
+        match pod_requests::get_pod(&context.client, &metadata.namespace, &metadata.name).await {
             Err(Error::SerdeError(_)) => Ok(None),
             read => read,
         }
@@ -41,7 +41,7 @@ pub(super) async fn read_whole_pod(
 pub(super) async fn call_api<T>(
     what: &'static str,
     call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Outcome> {
+) -> Result<T, ReconcileOutcome> {
     call_api_again(what, false, call).await
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn call_api_again<T>(
     what: &'static str,
     failing: bool,
     call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Outcome> {
+) -> Result<T, ReconcileOutcome> {
     call_outcome(what, failing, with_api_deadline(call).await)
 }
 
@@ -66,7 +66,7 @@ pub(super) fn call_outcome<T>(
     what: &'static str,
     failing: bool,
     done: Result<T, Failure>,
-) -> Result<T, Outcome> {
+) -> Result<T, ReconcileOutcome> {
     match done {
         Ok(done) => return Ok(done),
         Err(Failure::Answered(status)) if matches!(status.code, 404 | 409) => {
@@ -78,5 +78,5 @@ pub(super) fn call_outcome<T>(
         Err(e) if failing => debug!(what, error = e.text(), "write failed again"),
         Err(e) => warn!(what, error = e.text(), "write failed"),
     }
-    Err(Outcome::Retry)
+    Err(ReconcileOutcome::Retry)
 }

@@ -8,15 +8,15 @@ use kube::Client;
 
 use super::pod_write_failures::PodWriteFailures;
 use super::rule_endpoints::EndpointPool;
-use crate::cluster::events::Recorder;
+use crate::cluster::events::EventRecorder;
 use crate::cluster::index::Index;
-use crate::cluster::objects::Objects;
-use crate::cluster::pulse::Pulses;
-use crate::cluster::registration::Registration;
+use crate::cluster::leadership::Leadership;
+use crate::cluster::objects::ObjectCaches;
+use crate::cluster::owner_sizes::LiveOwners;
 use crate::cluster::rulestore::RuleStore;
-use crate::cluster::scalein::Beginnings;
-use crate::cluster::sizes::LiveOwners;
-use crate::cluster::tenure::Tenure;
+use crate::cluster::scale_in::BegunPods;
+use crate::cluster::watch_health::WatchRegistry;
+use crate::cluster::webhook_registration::WebhookRegistration;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::Uid;
 
@@ -37,19 +37,19 @@ pub struct Context {
     /// What this replica knows.
     pub index: Arc<Index>,
     /// What belongs to CollaSets.
-    pub objects: Arc<Objects>,
+    pub objects: Arc<ObjectCaches>,
     /// The stored webhook configurations of the server.
-    pub registration: Arc<Registration>,
+    pub registration: Arc<WebhookRegistration>,
     /// How far each watch has come.
-    pub pulses: Arc<Pulses>,
+    pub pulses: Arc<WatchRegistry>,
     /// Live reads of the owners of Pods.
     pub owners: Arc<LiveOwners>,
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Events.
-    pub events: Arc<Recorder>,
+    pub events: Arc<EventRecorder>,
     /// Until when this process leads.
-    pub tenure: Tenure,
+    pub tenure: Leadership,
     /// The API server's `--request-timeout`; a claim without effect lapses some time after it.
     pub request_timeout: Duration,
     /// Waits longer than this are worth an Event.
@@ -57,7 +57,7 @@ pub struct Context {
     /// Pods that can't be deleted.
     pub blocked_deletions: Arc<PodWriteFailures>,
     /// Which Pods that are scaled in have begun to go.
-    pub beginnings: Arc<Beginnings>,
+    pub beginnings: Arc<BegunPods>,
     /// Pods whose lifecycle can't go on.
     pub blocked_lifecycles: Arc<PodWriteFailures>,
     /// Calls to the endpoints of webhook rules.
@@ -77,9 +77,9 @@ pub struct Context {
 impl Context {
     /// A context with an empty index, at the epoch.
     pub(in crate::controllers) fn at_epoch(client: Client) -> Arc<Context> {
-        use crate::cluster::watch::CatchUp;
+        use crate::cluster::watch::CatchUpSignal;
         let index = Arc::new(Index::default());
-        let store = RuleStore::new(client.clone(), Arc::clone(&index), CatchUp::default());
+        let store = RuleStore::new(client.clone(), Arc::clone(&index), CatchUpSignal::default());
         Arc::new(Context {
             client: client.clone(),
             namespace: "kusionstack-system".to_owned(),
@@ -89,8 +89,8 @@ impl Context {
             registration: Arc::default(),
             pulses: Arc::default(),
             ledgers: Ledgers::new(store),
-            events: Recorder::new(client, || Timestamp::UNIX_EPOCH),
-            tenure: Tenure::always(),
+            events: EventRecorder::new(client, || Timestamp::UNIX_EPOCH),
+            tenure: Leadership::permanent(),
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
             blocked_deletions: Arc::default(),

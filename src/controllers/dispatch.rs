@@ -48,7 +48,7 @@ pub async fn run_dispatcher(
 
 fn enqueue_all(context: &Context, queues: &Queues) {
     let (index, objects) = (&context.index, &context.objects);
-    let state = index.read();
+    let state = index.read_state();
     for (name, namespace) in state.namespaces() {
         for uid in namespace.pods.keys() {
             enqueue_pod(queues, name, uid);
@@ -58,10 +58,10 @@ fn enqueue_all(context: &Context, queues: &Queues) {
         }
         queues.namespaces.add(name.clone());
     }
-    for set in objects.sets.names() {
+    for set in objects.sets.all_names() {
         queues.collasets.add(set);
     }
-    for pool in objects.pools.names() {
+    for pool in objects.pools.all_names() {
         queues.collasets.add(pool); // as if of the set of its name, which may be gone
     }
 }
@@ -106,14 +106,14 @@ fn enqueue_pod(queues: &Queues, namespace: &str, uid: &Uid) {
 
 /// CollaSets that ask for a Pod which nobody controls, or may adopt it.
 fn enqueue_including_sets(context: &Context, queues: &Queues, namespace: &str, uid: &Uid) {
-    let state = context.index.read();
+    let state = context.index.read_state();
     let pod = state.pod(namespace, uid);
     let Some(pod) = pod.filter(|pod| pod.controller().is_none()) else {
         return;
     };
     let objects = &context.objects;
     let name = &pod.metadata.name;
-    let mut sets = objects.sets_including(namespace, name);
+    let mut sets = objects.collasets_including(namespace, name);
     if pod.label(keys::INSTANCE_ID).is_some() || !pod.spec.pvcs.is_empty() {
         sets.extend(objects.sets.names_where(namespace, |set| {
             collaset::has_name_of_set(set.metadata.name.as_deref().unwrap_or_default(), name)
@@ -125,7 +125,7 @@ fn enqueue_including_sets(context: &Context, queues: &Queues, namespace: &str, u
 }
 
 fn enqueue_all_rules(index: &Index, queues: &Queues) {
-    let state = index.read();
+    let state = index.read_state();
     for (name, namespace) in state.namespaces() {
         for rule in namespace.rules.keys() {
             queues.rules.add((name.clone(), rule.clone()));
@@ -134,7 +134,7 @@ fn enqueue_all_rules(index: &Index, queues: &Queues) {
 }
 
 fn enqueue_rules(index: &Index, queues: &Queues, namespace: &str) {
-    if let Some(rules) = index.read().namespace(namespace).map(|n| &n.rules) {
+    if let Some(rules) = index.read_state().namespace(namespace).map(|n| &n.rules) {
         for rule in rules.keys() {
             queues.rules.add((namespace.to_owned(), rule.clone()));
         }

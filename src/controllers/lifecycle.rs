@@ -16,10 +16,10 @@ use super::wait_queue::WaitQueue;
 use super::written_versions::WrittenVersions;
 use super::{Context, PodKey, pod_write_failures};
 use crate::api::keys;
-use crate::cluster::events::about_pod;
-use crate::cluster::presence::{Kinds, Presence};
-use crate::cluster::queue::Outcome;
-use crate::cluster::{path, pods};
+use crate::cluster::events::pod_reference;
+use crate::cluster::presence::{ObjectLookup, Presence};
+use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::{api_request, pod_requests};
 use crate::domain::collaset::{abandoned_metadata_patch, updates_in_step_write};
 use crate::domain::lifecycle::{
     LifecycleStep, Stage, controller_step, controller_step_with_passed, restarts,
@@ -48,7 +48,7 @@ const SET_STEP_GRACE: Duration = Duration::from_secs(1);
 pub struct Lifecycle {
     context: Arc<Context>,
     turns: Arc<WaitQueue>,
-    kinds: Kinds,
+    kinds: ObjectLookup,
     written: WrittenVersions,
     /// Pods that were asked for in vain by their status. A webhook of another build may take no heed of such a write.
     ignored_status_writes: Mutex<HashSet<Uid>>,
@@ -59,7 +59,7 @@ pub struct Lifecycle {
 impl Lifecycle {
     /// A controller.
     pub fn new(context: Arc<Context>, turns: Arc<WaitQueue>) -> Arc<Self> {
-        let kinds = Kinds::new(context.client.clone());
+        let kinds = ObjectLookup::new(context.client.clone());
         Arc::new(Lifecycle {
             context,
             turns,
@@ -71,40 +71,46 @@ impl Lifecycle {
     }
 
     /// One look at a Pod.
-    pub async fn reconcile(&self, (namespace, uid): PodKey) -> Outcome {
-        let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else {
+    pub async fn reconcile(&self, (namespace, uid): PodKey) -> ReconcileOutcome {
+        let Some(pod) = self
+            .context
+            .index
+            .read_state()
+            .pod(&namespace, &uid)
+            .cloned()
+        else {
             self.written.forget_object(&uid);
             self.ignored_status_writes.lock().remove(&uid);
             self.set_step_deadlines.lock().remove(&uid);
             self.context.blocked_lifecycles.clear_write_failure(&uid);
-            return Outcome::Done;
+            return ReconcileOutcome::Done;
         };
         let version = pod.metadata.resource_version;
         if let Some(left) = self
             .written
             .time_until_visible(&uid, version, Instant::now())
         {
-            return Outcome::After(left); // the change brings the Pod back here, mostly earlier
+            return ReconcileOutcome::After(left); // the change brings the Pod back here, mostly earlier
         }
         match read_whole_pod(&self.context, pod).await {
             Ok(Some(pod)) if pod.is_readable() => match self.write_next_step(&pod).await {
                 Ok(outcome) | Err(outcome) => outcome,
             },
-            Ok(_) => Outcome::Done,
+            Ok(_) => ReconcileOutcome::Done,
             Err(outcome) => outcome,
         }
     }
 
-    async fn write_next_step(&self, pod: &Pod) -> Result<Outcome, Outcome> {
+    async fn write_next_step(&self, pod: &Pod) -> Result<ReconcileOutcome, ReconcileOutcome> {
         let context = &self.context;
         if let Some(metadata) = abandoned_metadata_patch(pod) {
-            let request = pods::patch_metadata(&context.client, pod, metadata);
+            let request = pod_requests::patch_metadata(&context.client, pod, metadata);
             let what = "cancel the operation of a CollaSet that has gone";
             self.record_write(
                 &pod_write_failures::write_lifecycle_step(&self.context, pod, what, request)
                     .await?,
             );
-            return Ok(Outcome::Done); // the change brings the Pod back here
+            return Ok(ReconcileOutcome::Done); // the change brings the Pod back here
         }
         let now = (context.now)();
         let nanos = u64::try_from(now.as_nanosecond()).unwrap_or(0);
@@ -116,17 +122,20 @@ impl Lifecycle {
         if let Some(problem) = &step.problem {
             // An Event and no line in the log: whoever may write Pods could fill it.
             let message = format!("The Pod can't come back: {problem}");
-            context
-                .events
-                .record(&about_pod(pod), true, FINALIZER_EVENT_REASON, &message);
+            context.events.record_event(
+                &pod_reference(pod),
+                true,
+                FINALIZER_EVENT_REASON,
+                &message,
+            );
         }
         if let Some(left) = self.set_step_delay(pod, &step) {
-            return Ok(Outcome::After(left)); // mostly the set's write brings the Pod back here before
+            return Ok(ReconcileOutcome::After(left)); // mostly the set's write brings the Pod back here before
         }
         let moment = self.momentary_loss_left(pod, &step);
         let ready = step.requeue_after_nanos.map(Duration::from_nanos);
         let again = moment.into_iter().chain(ready).min();
-        let mut outcome = again.map_or(Outcome::Done, Outcome::After);
+        let mut outcome = again.map_or(ReconcileOutcome::Done, ReconcileOutcome::After);
         let mut patch = serde_json::Map::new();
         if !step.labels.is_empty() {
             patch.insert("labels".to_owned(), step.labels.to_merge_patch());
@@ -138,8 +147,8 @@ impl Lifecycle {
                 let record = json!({ keys::AWAITS_RESTART: null });
                 patch.insert("annotations".to_owned(), record);
             }
-            Some(left) if outcome == Outcome::Done => {
-                outcome = Outcome::After(Duration::from_nanos(left));
+            Some(left) if outcome == ReconcileOutcome::Done => {
+                outcome = ReconcileOutcome::After(Duration::from_nanos(left));
             }
             Some(_) | None => {}
         }
@@ -158,8 +167,8 @@ impl Lifecycle {
             let by_status = !self.ignored_status_writes.lock().remove(&uid) && !passed.is_empty();
             let request = async {
                 match by_status {
-                    true => pods::patch_metadata_by_status(client, pod, patch).await,
-                    false => pods::patch_metadata(client, pod, patch).await,
+                    true => pod_requests::patch_metadata_by_status(client, pod, patch).await,
+                    false => pod_requests::patch_metadata(client, pod, patch).await,
                 }
             };
             let written = pod_write_failures::write_lifecycle_step(
@@ -171,15 +180,15 @@ impl Lifecycle {
             .await?;
             self.record_write(&written);
             if written.metadata.resource_version != pod.metadata.resource_version {
-                return Ok(Outcome::Done); // the change brings the Pod back here
+                return Ok(ReconcileOutcome::Done); // the change brings the Pod back here
             }
             if by_status {
                 self.ignored_status_writes.lock().insert(uid);
             }
-            outcome = Outcome::After(GRANT_RETRY);
+            outcome = ReconcileOutcome::After(GRANT_RETRY);
         }
         if let Some(ready) = step.service_ready {
-            let request = pods::patch_service_ready(&context.client, pod, ready, now);
+            let request = pod_requests::patch_service_ready(&context.client, pod, ready, now);
             let written = pod_write_failures::write_lifecycle_step(
                 &self.context,
                 pod,
@@ -192,8 +201,8 @@ impl Lifecycle {
         if !step.dirty.is_empty() {
             let again = self.clean_expected_finalizers(pod, &step.dirty).await?;
             outcome = match outcome {
-                Outcome::After(pause) => Outcome::After(pause.min(again)),
-                _ => Outcome::After(again),
+                ReconcileOutcome::After(pause) => ReconcileOutcome::After(pause.min(again)),
+                _ => ReconcileOutcome::After(again),
             };
         }
         Ok(outcome)
@@ -224,7 +233,7 @@ impl Lifecycle {
         if !waiting.any(|(stage, _)| *stage == Stage::PreCheck) {
             return None;
         }
-        self.context.index.read().moment_left(pod)
+        self.context.index.read_state().remaining_brief_outage(pod)
     }
 
     /// IDs of the Pod that seem ready to pass. Admission decides: this only saves asking in vain. A Pod whose turn it is not
@@ -255,9 +264,9 @@ impl Lifecycle {
             });
             candidates.collect::<Vec<_>>()
         };
-        let state = self.context.index.read();
+        let state = self.context.index.read_state();
         let passed = |stage: Stage| {
-            let passing = state.passing(stage, pod, candidates(stage));
+            let passing = state.passing_operations(stage, pod, candidates(stage));
             passing.into_iter().map(move |c| (stage, c.operation))
         };
         let before = passed(Stage::PreCheck);
@@ -271,7 +280,7 @@ impl Lifecycle {
         &self,
         pod: &Pod,
         keys: &[String],
-    ) -> Result<Duration, Outcome> {
+    ) -> Result<Duration, ReconcileOutcome> {
         let (mut gone, mut unknown) = (Vec::new(), Vec::new());
         let read = objects_to_read(keys, (self.context.now)());
         for key in read {
@@ -283,7 +292,7 @@ impl Lifecycle {
         }
         if let Some(patch) = LifecycleStep::drop_dirty_patch(pod, &gone) {
             let metadata = patch["metadata"].clone();
-            let request = pods::patch_metadata(&self.context.client, pod, metadata);
+            let request = pod_requests::patch_metadata(&self.context.client, pod, metadata);
             pod_write_failures::write_lifecycle_step(
                 &self.context,
                 pod,
@@ -302,11 +311,15 @@ impl Lifecycle {
     }
 
     /// Whether the object that a key of the expected finalizers names is there, and wants the Pod.
-    async fn check_expected_object(&self, pod: &Pod, key: &str) -> Result<Presence, Outcome> {
+    async fn check_expected_object(
+        &self,
+        pod: &Pod,
+        key: &str,
+    ) -> Result<Presence, ReconcileOutcome> {
         let [kind, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
             return Ok(Presence::Here);
         };
-        if ![namespace, name].into_iter().all(path::is_plain) {
+        if ![namespace, name].into_iter().all(api_request::is_path_safe) {
             return Ok(Presence::Gone); // the API server stores no object of such a name
         }
         // A Pod of one namespace must not tell what there is in another.
@@ -316,9 +329,9 @@ impl Lifecycle {
         }
         if kind == "Service" {
             // From an annotation: no Service can have a name that does not fit into a path.
-            let service = match path::checked_name(name)
-                .and_then(|_| path::namespaced::<Service>(&self.context.client, namespace))
-            {
+            let service = match api_request::checked_name(name).and_then(|_| {
+                api_request::namespaced_api::<Service>(&self.context.client, namespace)
+            }) {
                 Ok(services) => call_api("read a Service", services.get_opt(name)).await?,
                 Err(_) => None,
             };
@@ -327,7 +340,7 @@ impl Lifecycle {
                 false => Presence::Gone,
             });
         }
-        Ok(self.kinds.find(kind, namespace, name).await)
+        Ok(self.kinds.find_object(kind, namespace, name).await)
     }
 
     /// Whether it is worth an Event that the Pod is Ready and still not available.
@@ -350,10 +363,10 @@ impl Lifecycle {
             keys::AVAILABLE_CONDITIONS,
             unknown.join(", ")
         );
-        let about = about_pod(pod);
+        let about = pod_reference(pod);
         self.context
             .events
-            .record(&about, true, FINALIZER_EVENT_REASON, &message);
+            .record_event(&about, true, FINALIZER_EVENT_REASON, &message);
     }
 }
 
@@ -418,7 +431,7 @@ mod tests {
     }
 
     /// Outcome of a look at a Pod that is cached by its metadata alone, and the calls that it made.
-    async fn look(live: Value) -> (Outcome, Vec<String>) {
+    async fn look(live: Value) -> (ReconcileOutcome, Vec<String>) {
         let stub = json!({ "metadata": pod("")["metadata"] });
         let (lifecycle, calls) = controller(stub, live);
         let outcome = lifecycle.reconcile(("n".into(), "web-1".into())).await;
@@ -492,7 +505,7 @@ mod tests {
         other["metadata"]["uid"] = "other".into();
         for live in [other, json!({ "metadata": 1 })] {
             let (outcome, calls) = look(live).await;
-            assert_eq!((outcome, calls.len()), (Outcome::Done, 1));
+            assert_eq!((outcome, calls.len()), (ReconcileOutcome::Done, 1));
         }
     }
 }

@@ -22,14 +22,14 @@ use std::sync::Arc;
 
 use tracing::{Instrument, error_span};
 
-use crate::cluster::queue::Stop;
+use crate::cluster::workqueue::StopTokens;
 
 pub use context::{CollaSetName, Context, PodKey, RuleName};
 pub use pod_write_failures::PodWriteFailures;
 pub use queues::{ControllerFigures, ControllerStats, Queues};
 
 /// Runs all controllers until the stop, e.g. because the lease was lost; `work` tells what they do.
-pub async fn run(context: Arc<Context>, work: &ControllerStats, ends: Stop) {
+pub async fn run(context: Arc<Context>, work: &ControllerStats, ends: StopTokens) {
     let stop = ends.begun.clone();
     let queues = work.begin_term();
     let turns = wait_queue::WaitQueue::new(&context, &queues, &stop);
@@ -48,24 +48,24 @@ pub async fn run(context: Arc<Context>, work: &ControllerStats, ends: Stop) {
             turns,
             stop.clone()
         ),
-        Arc::clone(&queues.lifecycle).run(16, ends.clone(), move |key| {
+        Arc::clone(&queues.lifecycle).run_workers(16, ends.clone(), move |key| {
             let lifecycle = Arc::clone(&lifecycle);
             async move { lifecycle.reconcile(key).await }
         }),
-        Arc::clone(&queues.rules).run(8, ends.clone(), move |key| {
+        Arc::clone(&queues.rules).run_workers(8, ends.clone(), move |key| {
             let rules = Arc::clone(&rules);
             async move { rules.reconcile(key).await }
         }),
-        Arc::clone(&queues.poddeletion).run(8, ends.clone(), move |key| {
+        Arc::clone(&queues.poddeletion).run_workers(8, ends.clone(), move |key| {
             let context = Arc::clone(&deletion);
             async move { poddeletion::reconcile(&context, key).await }
         }),
-        Arc::clone(&queues.collasets).run(8, ends.clone(), move |name| {
+        Arc::clone(&queues.collasets).run_workers(8, ends.clone(), move |name| {
             let collasets = Arc::clone(&collasets);
             let span = error_span!("collaset", namespace = %name.0, name = %name.1);
             async move { collasets.reconcile(name).await }.instrument(span)
         }),
-        Arc::clone(&queues.namespaces).run(2, ends.clone(), move |key| {
+        Arc::clone(&queues.namespaces).run_workers(2, ends.clone(), move |key| {
             let namespaces = Arc::clone(&namespaces);
             async move { namespaces.reconcile(key).await }
         }),

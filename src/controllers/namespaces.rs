@@ -32,11 +32,11 @@ use tracing::info;
 use super::Context;
 use super::api_calls::call_api;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::cluster::queue::Outcome;
-use crate::cluster::{pages, path};
+use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::{api_request, paging};
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::enforcement::{NamespaceEnforcement, ObservedNamespace};
-use crate::ledger::evidence::MARGIN;
+use crate::ledger::evidence::LAPSE_MARGIN;
 
 /// The controller.
 pub struct Namespaces {
@@ -76,24 +76,24 @@ impl Namespaces {
     }
 
     /// Makes the mark agree with the rules of the namespace.
-    pub async fn reconcile(&self, name: String) -> Outcome {
+    pub async fn reconcile(&self, name: String) -> ReconcileOutcome {
         let looked = observe_namespace(&self.context, &name);
         let Some((seen, needed)) = looked.filter(|(seen, needed)| seen.mark != *needed) else {
             self.idle.lock().forget_namespace(&name);
-            return Outcome::Done;
+            return ReconcileOutcome::Done;
         };
         if seen.mark > needed {
             let idle = self
                 .idle
                 .lock()
                 .time_at_version(&name, &seen, Instant::now());
-            let pause = self.context.request_timeout + MARGIN;
+            let pause = self.context.request_timeout + LAPSE_MARGIN;
             if idle < pause {
-                return Outcome::After(pause - idle);
+                return ReconcileOutcome::After(pause - idle);
             }
             match self.needed_enforcement(&name).await {
                 Ok(live) if live <= needed => {}
-                Ok(_) => return Outcome::After(MARGIN), // the cache will say so
+                Ok(_) => return ReconcileOutcome::After(LAPSE_MARGIN), // the cache will say so
                 Err(outcome) => return outcome,
             }
         } else {
@@ -112,18 +112,22 @@ impl Namespaces {
         {
             Ok(_) => {
                 info!(namespace = %name, mark = ?needed, "the mark for namespaces with rules was changed");
-                Outcome::Done
+                ReconcileOutcome::Done
             }
-            Err(_) if observe_namespace(&self.context, &name).is_none() => Outcome::Done,
+            Err(_) if observe_namespace(&self.context, &name).is_none() => ReconcileOutcome::Done,
             Err(outcome) => outcome,
         }
     }
 
     /// The mark that the rules in etcd need. The list has no resourceVersion, therefore the API server answers it as of now.
-    async fn needed_enforcement(&self, name: &str) -> Result<NamespaceEnforcement, Outcome> {
+    async fn needed_enforcement(
+        &self,
+        name: &str,
+    ) -> Result<NamespaceEnforcement, ReconcileOutcome> {
         let list = async {
-            let rules: Api<PodTransitionRule> = path::namespaced(&self.context.client, name)?;
-            pages::objects(&rules, RuleSet::compile_if_alive).await
+            let rules: Api<PodTransitionRule> =
+                api_request::namespaced_api(&self.context.client, name)?;
+            paging::list_all_objects(&rules, RuleSet::compile_if_alive).await
         };
         let sets = call_api("list rules", list).await?;
         Ok(NamespaceEnforcement::for_rules(&sets))
@@ -135,9 +139,9 @@ fn observe_namespace(
     context: &Context,
     name: &str,
 ) -> Option<(ObservedNamespace, NamespaceEnforcement)> {
-    let state = context.index.read();
+    let state = context.index.read_state();
     let namespace = state.namespace(name)?;
-    let seen = namespace.seen()?;
+    let seen = namespace.observed_label()?;
     namespace.terminating_since.is_none().then(|| {
         let rules = namespace.rules.values().map(|e| &*e.snapshot.rules);
         (seen, NamespaceEnforcement::for_rules(rules))

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use super::Context;
 use super::api_calls::{call_outcome, with_api_deadline};
 use crate::apirequest::Failure;
-use crate::cluster::events::about_pod;
-use crate::cluster::queue::Outcome;
+use crate::cluster::events::pod_reference;
+use crate::cluster::workqueue::ReconcileOutcome;
 use crate::domain::pod::Pod;
 
 /// Reason of the Event that tells of a step of a lifecycle that is refused, or never answered.
@@ -70,7 +70,7 @@ pub async fn write_lifecycle_step<T>(
     pod: &Pod,
     what: &'static str,
     request: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Outcome> {
+) -> Result<T, ReconcileOutcome> {
     let uid = &pod.metadata.uid;
     let done = with_api_deadline(request).await;
     match done.as_ref().map_err(lasting_failure) {
@@ -80,10 +80,10 @@ pub async fn write_lifecycle_step<T>(
                 "The lifecycle of the Pod can't go on: its next step is not written, and tried again: {why}"
             );
             context.blocked_lifecycles.record_write_failure(uid, why);
-            let about = about_pod(pod);
+            let about = pod_reference(pod);
             context
                 .events
-                .record(&about, true, STEP_REFUSED_REASON, &message);
+                .record_event(&about, true, STEP_REFUSED_REASON, &message);
         }
         Err(None) => {}
     }
@@ -110,7 +110,7 @@ mod tests {
         pod.metadata.uid = "u".to_owned();
         let never = pending::<Result<(), Error>>();
         let done = write_lifecycle_step(&context, &pod, "step a Pod", never).await;
-        assert_eq!(done, Err(Outcome::Retry));
+        assert_eq!(done, Err(ReconcileOutcome::Retry));
         let known = context
             .blocked_lifecycles
             .failures_of_pods(&[Arc::new(pod)]);

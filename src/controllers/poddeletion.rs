@@ -11,10 +11,10 @@ use super::api_calls::{call_outcome, read_whole_pod, with_api_deadline};
 use super::{Context, PodKey, pod_write_failures};
 use crate::api::keys::{self, Family};
 use crate::apirequest::Failure;
-use crate::cluster::events::about_pod;
-use crate::cluster::pods;
-use crate::cluster::queue::Outcome;
-use crate::cluster::scalein;
+use crate::cluster::events::pod_reference;
+use crate::cluster::pod_requests;
+use crate::cluster::scale_in;
+use crate::cluster::workqueue::ReconcileOutcome;
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::grace_delete::{self, DELETION_ID, DELETION_TYPE};
 use crate::domain::lifecycle::{LabelPatch, operator};
@@ -39,19 +39,19 @@ enum DeletionStep {
 }
 
 /// One look at a Pod.
-pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outcome {
+pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> ReconcileOutcome {
     if !(context.collasets || context.grace_delete) {
-        return Outcome::Done; // the server has no right to delete Pods then
+        return ReconcileOutcome::Done; // the server has no right to delete Pods then
     }
-    let Some(pod) = context.index.read().pod(&namespace, &uid).cloned() else {
+    let Some(pod) = context.index.read_state().pod(&namespace, &uid).cloned() else {
         context.blocked_deletions.clear_write_failure(&uid);
-        context.beginnings.forget(&uid);
-        return Outcome::Done;
+        context.beginnings.forget_pod(&uid);
+        return ReconcileOutcome::Done;
     };
-    context.beginnings.see(&pod);
+    context.beginnings.sync_pod(&pod);
     let pod = match read_whole_pod(context, pod).await {
         Ok(Some(pod)) => pod,
-        Ok(None) => return Outcome::Done,
+        Ok(None) => return ReconcileOutcome::Done,
         Err(outcome) => return outcome,
     };
     let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
@@ -71,7 +71,7 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
                 patch["annotations"] =
                     json!({ (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null });
             }
-            let request = pods::patch_metadata(&context.client, &pod, patch);
+            let request = pod_requests::patch_metadata(&context.client, &pod, patch);
             let done =
                 pod_write_failures::write_lifecycle_step(context, &pod, "step a deletion", request)
                     .await;
@@ -85,7 +85,7 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
                     (keys::DELETE_TIMESTAMP): null, (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null,
                 },
             });
-            let request = pods::patch_metadata(&context.client, &pod, patch);
+            let request = pod_requests::patch_metadata(&context.client, &pod, patch);
             let done = pod_write_failures::write_lifecycle_step(
                 context,
                 &pod,
@@ -96,14 +96,14 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
             done.map(|_| ())
         }
         DeletionStep::Wake => {
-            let patch = pods::waking((context.now)());
+            let patch = pod_requests::wake_annotation((context.now)());
             let request =
-                with_api_deadline(pods::patch_metadata(&context.client, &pod, patch)).await;
+                with_api_deadline(pod_requests::patch_metadata(&context.client, &pod, patch)).await;
             call_outcome("wake a controller", false, request).map(|_| ())
         }
         DeletionStep::Delete => {
             info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
-            let done = with_api_deadline(pods::delete(
+            let done = with_api_deadline(pod_requests::delete_pod(
                 &context.client,
                 &pod,
                 &DeletionOptions::from_pod(&pod),
@@ -122,27 +122,29 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
 }
 
 /// The outcome of a look that has nothing more to do now.
-fn requeue_or_done(pod: &Pod) -> Outcome {
+fn requeue_or_done(pod: &Pod) -> ReconcileOutcome {
     match grace_delete::scale_in_replica_set(pod) {
-        Some(_) if grace_delete::is_deletion_in_flight(pod) => Outcome::After(SCALE_IN_RECHECK),
-        Some(_) => Outcome::After(GIVE_WAY_RECHECK),
-        None => Outcome::Done,
+        Some(_) if grace_delete::is_deletion_in_flight(pod) => {
+            ReconcileOutcome::After(SCALE_IN_RECHECK)
+        }
+        Some(_) => ReconcileOutcome::After(GIVE_WAY_RECHECK),
+        None => ReconcileOutcome::Done,
     }
 }
 
 /// What becomes of a Pod that its ReplicaSet alone has chosen, where that is not up to its lifecycle.
 fn scale_in_step(context: &Context, pod: &Pod, nanos: u64) -> Option<DeletionStep> {
     let owner = grace_delete::scale_in_replica_set(pod)?;
-    let state = context.index.read();
+    let state = context.index.read_state();
     let home = state.namespace(&pod.metadata.namespace)?;
-    if scalein::has_lapsed(home, owner, pod, nanos) {
+    if scale_in::has_choice_lapsed(home, owner, pod, nanos) {
         return Some(DeletionStep::Cancel);
     }
-    if scalein::wakes_owner(home, owner, pod, nanos) {
+    if scale_in::should_wake_owner(home, owner, pod, nanos) {
         return Some(DeletionStep::Wake);
     }
     let waits = !grace_delete::is_deletion_in_flight(pod)
-        && !context.beginnings.admit(home, owner, pod, nanos);
+        && !context.beginnings.try_begin(home, owner, pod, nanos);
     waits.then_some(DeletionStep::Nothing)
 }
 
@@ -155,10 +157,10 @@ fn report_refused_deletion(context: &Context, pod: &Pod, error: &Failure) {
         let message = format!(
             "The Pod is off traffic to be deleted, which is refused, and tried again: {why}"
         );
-        let about = about_pod(pod);
+        let about = pod_reference(pod);
         context
             .events
-            .record(&about, true, "FailedDelete", &message);
+            .record_event(&about, true, "FailedDelete", &message);
     }
 }
 

@@ -6,20 +6,20 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 
 use super::{CollaSetName, PodKey, RuleName};
-use crate::cluster::queue::{Key, Queue, Turns};
+use crate::cluster::workqueue::{QueueCounters, QueueKey, WorkQueue};
 
 /// Declares the controllers: the name of each, and the key of its queue.
 macro_rules! controllers {
     ($($(#[$doc:meta])* $name:ident: $key:ty,)*) => {
         /// The queues of all controllers, for one term.
         pub struct Queues {
-            $($(#[$doc])* pub $name: Arc<Queue<$key>>,)*
+            $($(#[$doc])* pub $name: Arc<WorkQueue<$key>>,)*
         }
 
         /// What the controllers of this process do, over all terms in which it leads.
         #[derive(Default)]
         pub struct ControllerStats {
-            $($name: Arc<Turns>,)*
+            $($name: Arc<QueueCounters>,)*
             /// The queues of the present term.
             queues: Mutex<Option<Arc<Queues>>>,
         }
@@ -28,7 +28,7 @@ macro_rules! controllers {
             /// New queues, for a term that begins.
             pub(super) fn begin_term(&self) -> Arc<Queues> {
                 let queues = Arc::new(Queues {
-                    $($name: Queue::new(&self.$name),)*
+                    $($name: WorkQueue::new(&self.$name),)*
                 });
                 *self.queues.lock() = Some(Arc::clone(&queues));
                 queues
@@ -81,10 +81,10 @@ pub struct ControllerFigures {
     pub progress: u64,
 }
 
-fn figures_of_queue<K: Key>(
+fn figures_of_queue<K: QueueKey>(
     controller: &'static str,
-    turns: &Turns,
-    queue: Option<&Arc<Queue<K>>>,
+    turns: &QueueCounters,
+    queue: Option<&Arc<WorkQueue<K>>>,
 ) -> ControllerFigures {
     let outcomes = [
         ("done", &turns.done),
@@ -96,7 +96,7 @@ fn figures_of_queue<K: Key>(
         controller,
         depth: queue.map_or(0, |queue| queue.depth()),
         turns: outcomes.map(|(outcome, count)| (outcome, count.load(Ordering::Relaxed))),
-        progress: turns.progress(),
+        progress: turns.completed_runs(),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Context;
 use super::yielder::Yielder;
 use crate::api::keys;
-use crate::cluster::events::about_pod;
+use crate::cluster::events::pod_reference;
 use crate::domain::diagnosis::wait_notices::{
     self, WaitNotice, WaitNotices, WaitingOperation, operation_line,
 };
@@ -45,7 +45,7 @@ pub async fn run_wait_events(context: Arc<Context>, stop: CancellationToken) {
         loop {
             tokio::time::sleep(period).await;
             let names: Vec<String> = {
-                let state = context.index.read();
+                let state = context.index.read_state();
                 state
                     .namespaces()
                     .map(|(name, _)| name.to_owned())
@@ -63,7 +63,9 @@ pub async fn run_wait_events(context: Arc<Context>, stop: CancellationToken) {
                 for (about, warning, reason, message) in
                     collect_wait_events(&context, &name, &mut notices, &mut pace).await
                 {
-                    context.events.record(&about, warning, reason, &message);
+                    context
+                        .events
+                        .record_event(&about, warning, reason, &message);
                 }
                 let (_, _, spent) = pace.into_totals();
                 rests.insert(name, Instant::now() + spent * REST_FACTOR);
@@ -86,7 +88,7 @@ struct NamespaceSnapshot {
 
 impl NamespaceSnapshot {
     fn from_index(context: &Context, namespace: &str) -> Option<NamespaceSnapshot> {
-        let state = context.index.read();
+        let state = context.index.read_state();
         let home = state.namespace(namespace)?;
         let rules = home.rules.values().map(|entry| {
             let object = RuleObject {
@@ -96,7 +98,9 @@ impl NamespaceSnapshot {
             (object, Arc::clone(&entry.verdicts))
         });
         let pods = home.pods.values();
-        let going = pods.clone().filter(|pod| state.goes_with_its_set(pod));
+        let going = pods
+            .clone()
+            .filter(|pod| state.is_deleted_with_collaset(pod));
         Some(NamespaceSnapshot {
             rules: rules.collect(),
             going: going.map(|pod| pod.metadata.uid.clone()).collect(),
@@ -179,7 +183,7 @@ impl NamespaceSnapshot {
             WaitNotice::Pod(wait) => {
                 let (pod, line) = self.explain_wait(context, namespace, wait)?;
                 let (reason, warning) = wait_notices::event_reason(wait.phase);
-                Some((about_pod(&pod), warning, reason, line))
+                Some((pod_reference(&pod), warning, reason, line))
             }
             WaitNotice::Rule {
                 rule,

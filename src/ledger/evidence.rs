@@ -7,11 +7,11 @@ use crate::domain::inplace::RestartProgress;
 
 /// A claim without effect lapses this long after the API server's request timeout: time for the reply, and for clocks that
 /// tick unevenly.
-pub const MARGIN: Duration = Duration::from_secs(15);
+pub const LAPSE_MARGIN: Duration = Duration::from_secs(15);
 
 /// A Pod as a cache that has caught up with the ledger sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sighting {
+pub enum ClaimedPodState {
     /// The Pod, by UID, is not there any more. A watch of managed Pods can't tell this from one that has left the
     /// management and may come back: that is enough for what [`is_conditional`], for the rest ask the API server.
     Gone {
@@ -60,11 +60,11 @@ pub const fn is_conditional(operation: Operation) -> bool {
 ///   have nothing to restart, and be available; or be newer without the change.
 /// - A deadline or another controller ends the Pod some time after its write: only a newer Pod without it is evidence.
 /// - Of an operation that this version does not know, nothing but the end of the Pod is evidence.
-pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64> {
+pub fn release_evidence(operation: Operation, at: u64, sighting: ClaimedPodState) -> Option<u64> {
     match sighting {
-        Sighting::Gone { version } => Some(version),
-        Sighting::Seen { version, .. } if version <= at => None,
-        Sighting::Seen {
+        ClaimedPodState::Gone { version } => Some(version),
+        ClaimedPodState::Seen { version, .. } if version <= at => None,
+        ClaimedPodState::Seen {
             version,
             terminating,
             available,
@@ -91,13 +91,13 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
 /// A restart that can't be proven is believed by then: the kubelet ends the containers as soon as it has seen the change. A Pod that runs
 /// what the claim is for may not have been written at all: its request was refused behind the admission, and the change back is
 /// what it was.
-pub fn lapsed(operation: Operation, live: Sighting) -> bool {
+pub fn is_claim_lapsed(operation: Operation, live: ClaimedPodState) -> bool {
     match live {
-        Sighting::Gone { .. } => false,
-        Sighting::Seen {
+        ClaimedPodState::Gone { .. } => false,
+        ClaimedPodState::Seen {
             terminating: true, ..
         } => false,
-        Sighting::Seen {
+        ClaimedPodState::Seen {
             applied,
             available,
             restart,
@@ -121,7 +121,7 @@ pub fn lapsed(operation: Operation, live: Sighting) -> bool {
 mod tests {
     use super::*;
 
-    const NEWER: Sighting = Sighting::Seen {
+    const NEWER: ClaimedPodState = ClaimedPodState::Seen {
         version: 6,
         terminating: false,
         available: true,
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_version_that_was_judged_is_no_evidence() {
-        let same = Sighting::Seen {
+        let same = ClaimedPodState::Seen {
             version: 5,
             terminating: false,
             available: false,
@@ -139,7 +139,7 @@ mod tests {
             restart: RestartProgress::Proven,
         };
         for operation in Operation::ALL {
-            assert_eq!(evidence(operation, 5, same), None, "{operation:?}");
+            assert_eq!(release_evidence(operation, 5, same), None, "{operation:?}");
         }
     }
 
@@ -163,33 +163,33 @@ mod tests {
 
     #[test]
     fn an_eviction_waits_for_the_deletion() {
-        assert_eq!(evidence(Operation::Delete, 5, NEWER), Some(6));
-        assert_eq!(evidence(Operation::Evict, 5, NEWER), None);
-        let flap = Sighting::Seen {
+        assert_eq!(release_evidence(Operation::Delete, 5, NEWER), Some(6));
+        assert_eq!(release_evidence(Operation::Evict, 5, NEWER), None);
+        let flap = ClaimedPodState::Seen {
             version: 6,
             terminating: false,
             available: false,
             applied: false,
             restart: RestartProgress::Awaited,
         };
-        assert_eq!(evidence(Operation::Evict, 5, flap), None);
-        let going = Sighting::Seen {
+        assert_eq!(release_evidence(Operation::Evict, 5, flap), None);
+        let going = ClaimedPodState::Seen {
             version: 6,
             terminating: true,
             available: false,
             applied: false,
             restart: RestartProgress::Awaited,
         };
-        assert_eq!(evidence(Operation::Evict, 5, going), Some(6));
+        assert_eq!(release_evidence(Operation::Evict, 5, going), Some(6));
         assert_eq!(
-            evidence(Operation::Evict, 5, Sighting::Gone { version: 9 }),
+            release_evidence(Operation::Evict, 5, ClaimedPodState::Gone { version: 9 }),
             Some(9)
         );
     }
 
     #[test]
     fn an_in_place_change_waits_for_the_kubelet() {
-        let seen = |applied, restart, available| Sighting::Seen {
+        let seen = |applied, restart, available| ClaimedPodState::Seen {
             version: 6,
             terminating: false,
             available,
@@ -207,7 +207,7 @@ mod tests {
         ] {
             let sighting = seen(applied, restart, available);
             assert_eq!(
-                evidence(Operation::InPlace, 5, sighting),
+                release_evidence(Operation::InPlace, 5, sighting),
                 based_on,
                 "{sighting:?}"
             );
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn deadline_and_new_controller_hold_while_the_pod_carries_them() {
-        let seen = |applied, terminating| Sighting::Seen {
+        let seen = |applied, terminating| ClaimedPodState::Seen {
             version: 6,
             terminating,
             available: !terminating,
@@ -224,39 +224,42 @@ mod tests {
             restart: RestartProgress::Awaited,
         };
         for operation in [Operation::Deadline, Operation::Reown] {
-            assert_eq!(evidence(operation, 5, seen(true, false)), None);
-            assert_eq!(evidence(operation, 5, seen(false, false)), Some(6));
-            assert_eq!(evidence(operation, 5, seen(true, true)), Some(6));
-            assert!(!lapsed(operation, seen(true, false)));
-            assert!(lapsed(operation, seen(false, false)));
+            assert_eq!(release_evidence(operation, 5, seen(true, false)), None);
+            assert_eq!(release_evidence(operation, 5, seen(false, false)), Some(6));
+            assert_eq!(release_evidence(operation, 5, seen(true, true)), Some(6));
+            assert!(!is_claim_lapsed(operation, seen(true, false)));
+            assert!(is_claim_lapsed(operation, seen(false, false)));
         }
     }
 
     #[test]
     fn claim_of_unknown_operation_ends_with_its_pod_only() {
-        assert_eq!(evidence(Operation::Unknown, 5, NEWER), None);
-        assert!(!lapsed(Operation::Unknown, NEWER));
-        let gone = Sighting::Gone { version: 9 };
-        assert_eq!(evidence(Operation::Unknown, 5, gone), Some(9));
+        assert_eq!(release_evidence(Operation::Unknown, 5, NEWER), None);
+        assert!(!is_claim_lapsed(Operation::Unknown, NEWER));
+        let gone = ClaimedPodState::Gone { version: 9 };
+        assert_eq!(release_evidence(Operation::Unknown, 5, gone), Some(9));
     }
 
     #[test]
     fn a_claim_lapses_only_if_nothing_came_of_it() {
-        assert!(lapsed(Operation::Evict, NEWER));
-        assert!(!lapsed(Operation::Evict, Sighting::Gone { version: 9 }));
-        let applied = |restart, available| Sighting::Seen {
+        assert!(is_claim_lapsed(Operation::Evict, NEWER));
+        assert!(!is_claim_lapsed(
+            Operation::Evict,
+            ClaimedPodState::Gone { version: 9 }
+        ));
+        let applied = |restart, available| ClaimedPodState::Seen {
             version: 6,
             terminating: false,
             available,
             applied: true,
             restart,
         };
-        assert!(!lapsed(
+        assert!(!is_claim_lapsed(
             Operation::InPlace,
             applied(RestartProgress::Awaited, true)
         ));
         // A Pod that is not available counts by itself, and may be resized in an operation.
-        assert!(lapsed(
+        assert!(is_claim_lapsed(
             Operation::InPlace,
             applied(RestartProgress::Unproven, false)
         ));
@@ -265,8 +268,8 @@ mod tests {
             RestartProgress::Nothing,
             RestartProgress::Proven,
         ] {
-            assert!(lapsed(Operation::InPlace, applied(over, true)));
+            assert!(is_claim_lapsed(Operation::InPlace, applied(over, true)));
         }
-        assert!(lapsed(Operation::InPlace, NEWER));
+        assert!(is_claim_lapsed(Operation::InPlace, NEWER));
     }
 }

@@ -5,8 +5,8 @@
 //! protocol is pure ([`protocol`], [`evidence`]) and exhaustively checked by the model in `tests/model`; [`commit`]
 //! runs it against a store, one write for all admissions that wait at the same time.
 
+mod claim_recovery;
 pub mod commit;
 pub mod evidence;
 pub mod protocol;
-mod remembered;
 pub mod store;

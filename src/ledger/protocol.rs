@@ -118,13 +118,13 @@ impl Purpose for () {
 }
 
 /// What a cache knows of the Pods of one rule, at one position.
-pub trait View<K> {
+pub trait BudgetView<K> {
     /// The largest resourceVersion that the Pod watch has delivered.
     fn position(&self) -> u64;
     /// How many Pods there should be.
     fn expected(&self) -> u32;
     /// What a percentage is of; at most [`View::expected`].
-    fn base(&self) -> u32 {
+    fn percentage_base(&self) -> u32 {
         self.expected()
     }
     /// How many selected Pods are available, whatever the claims.
@@ -135,7 +135,7 @@ pub trait View<K> {
 
 /// A disruption that asks for a claim.
 #[derive(Clone, Debug)]
-pub struct Request<K, D> {
+pub struct ClaimRequest<K, D> {
     /// The Pod.
     pub pod: K,
     /// What is to be done to it.
@@ -148,7 +148,7 @@ pub struct Request<K, D> {
 
 /// Why a claim was not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ClaimRefusal {
     /// The view is older than the last release; it must reach this position first.
     Behind {
         /// The watermark of the ledger.
@@ -172,7 +172,7 @@ pub enum Refusal {
 
 /// A claim as given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct ClaimGrant {
     /// The attempt that the claim now carries.
     pub attempt: u64,
     /// Whether the claim is new, and so may be taken back by whoever got it.
@@ -181,14 +181,14 @@ pub struct Grant {
 
 impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Whether the Pod holds a claim.
-    pub fn holds(&self, pod: &K) -> bool {
+    pub fn has_claim(&self, pod: &K) -> bool {
         Operation::ALL
             .into_iter()
             .any(|o| self.claims.contains_key(&(pod.clone(), o)))
     }
 
     /// Pods with a claim, each once.
-    pub fn pods(&self) -> impl Iterator<Item = &K> {
+    pub fn claimed_pods(&self) -> impl Iterator<Item = &K> {
         let mut last = None;
         self.claims
             .keys()
@@ -197,8 +197,11 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     }
 
     /// How many available Pods of the view hold no claim.
-    pub fn unclaimed(&self, view: &(impl View<K> + ?Sized)) -> u32 {
-        let claimed = self.pods().filter(|pod| view.is_available(pod)).count();
+    pub fn count_unclaimed(&self, view: &(impl BudgetView<K> + ?Sized)) -> u32 {
+        let claimed = self
+            .claimed_pods()
+            .filter(|pod| view.is_available(pod))
+            .count();
         view.available()
             .saturating_sub(u32::try_from(claimed).unwrap_or(u32::MAX))
     }
@@ -207,7 +210,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     ///
     /// A rule may be new while a cache still shows Pods that were deleted before it, perhaps under an earlier rule of its
     /// name, whose claims went with it.
-    pub fn start_at(&mut self, position: u64) {
+    pub fn start_watermark_at(&mut self, position: u64) {
         if self.watermark == 0 {
             self.watermark = position;
         }
@@ -215,7 +218,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
 
     /// The newest version of a Pod that the ledger names, apart from claims of operations that this build does not know:
     /// those are kept as they are.
-    pub fn newest(&self) -> u64 {
+    pub fn newest_version(&self) -> u64 {
         let known = self
             .claims
             .iter()
@@ -227,7 +230,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Takes versions that lie above `present` for `present`. `present` is the position of the Pods in etcd, read after this
     /// ledger was: what lies above it was never a version of a Pod, and nobody could ever catch up with it. Nothing is lost
     /// by it: whoever has seen all up to `present` has seen all that any release and any claim can rest on.
-    pub fn lower_to(&mut self, present: u64) {
+    pub fn lower_versions_to(&mut self, present: u64) {
         self.watermark = self.watermark.min(present);
         for ((_, operation), claim) in &mut self.claims {
             if *operation != Operation::Unknown {
@@ -239,26 +242,26 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Gives a claim if afterwards at least `desired` Pods are left available, or says why not. The caller must write
     /// the ledger by compare-and-swap before the disruption is admitted; a claim that was there already proves
     /// nothing and is written again.
-    pub fn admit(
+    pub fn admit_claim(
         &mut self,
-        view: &(impl View<K> + ?Sized),
+        view: &(impl BudgetView<K> + ?Sized),
         desired: u32,
-        request: Request<K, D>,
-    ) -> Result<Grant, Refusal> {
+        request: ClaimRequest<K, D>,
+    ) -> Result<ClaimGrant, ClaimRefusal> {
         if view.position() < self.watermark {
-            return Err(Refusal::Behind {
+            return Err(ClaimRefusal::Behind {
                 watermark: self.watermark,
             });
         }
         let key = (request.pod.clone(), request.operation);
         let earlier = self.claims.get(&key);
         if earlier.is_some_and(|old| old.closing) {
-            return Err(Refusal::Closing);
+            return Err(ClaimRefusal::Closing);
         }
         if earlier.is_some_and(|old| !request.detail.may_replace(&old.detail, request.operation)) {
-            return Err(Refusal::UnderWay);
+            return Err(ClaimRefusal::UnderWay);
         }
-        self.leaves_enough(view, desired, &request.pod)?;
+        self.check_budget(view, desired, &request.pod)?;
         self.attempts += 1;
         let attempt = self.attempts;
         let (at, opened) = earlier.map_or((request.at, attempt), |old| {
@@ -274,7 +277,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
                 detail: request.detail,
             },
         );
-        Ok(Grant {
+        Ok(ClaimGrant {
             attempt,
             fresh: opened == attempt,
         })
@@ -283,7 +286,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Marks the claim that the attempt `opened` gave: from here on it admits nothing, so it ends once the requests that
     /// it has admitted have ended. Without this, a request that is sent again and again would keep its place for ever.
     /// False, and nothing changed, if that claim is gone or closing already.
-    pub fn close(&mut self, pod: &K, operation: Operation, opened: u64) -> bool {
+    pub fn close_claim(&mut self, pod: &K, operation: Operation, opened: u64) -> bool {
         let claim = self.claims.get_mut(&(pod.clone(), operation));
         let open = claim.filter(|claim| claim.opened == opened && !claim.closing);
         open.map(|claim| claim.closing = true).is_some()
@@ -291,33 +294,33 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
 
     /// Says of a Pod that is *not* available whether it may go although a rule holds such Pods: `desired` others are
     /// available. It takes nothing from the budget, so there is nothing to claim.
-    pub fn let_go(
+    pub fn admit_unavailable(
         &self,
-        view: &(impl View<K> + ?Sized),
+        view: &(impl BudgetView<K> + ?Sized),
         desired: u32,
         pod: &K,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ClaimRefusal> {
         if view.position() < self.watermark {
-            return Err(Refusal::Behind {
+            return Err(ClaimRefusal::Behind {
                 watermark: self.watermark,
             });
         }
-        self.leaves_enough(view, desired, pod)
+        self.check_budget(view, desired, pod)
     }
 
     /// Whether at least `desired` Pods are available without a claim, `pod` not counted.
-    fn leaves_enough(
+    fn check_budget(
         &self,
-        view: &(impl View<K> + ?Sized),
+        view: &(impl BudgetView<K> + ?Sized),
         desired: u32,
         pod: &K,
-    ) -> Result<(), Refusal> {
-        let counted = view.is_available(pod) && !self.holds(pod);
-        let left = self.unclaimed(view) - u32::from(counted);
+    ) -> Result<(), ClaimRefusal> {
+        let counted = view.is_available(pod) && !self.has_claim(pod);
+        let left = self.count_unclaimed(view) - u32::from(counted);
         if left >= desired {
             return Ok(());
         }
-        Err(Refusal::Full {
+        Err(ClaimRefusal::Full {
             left,
             desired,
             expected: view.expected(),
@@ -327,7 +330,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Takes a claim away on evidence that is based on a Pod event at `based_on` (0: on none). False, and nothing
     /// changed, if the view that gave the evidence has not caught up with the last release, or the claim was written
     /// again since (`attempt` differs).
-    pub fn release(
+    pub fn release_claim(
         &mut self,
         position: u64,
         pod: &K,
@@ -346,7 +349,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
 
     /// Takes back a claim whose disruption was refused after all, before anything happened. Only the attempt that made
     /// it may do so: a claim that somebody refreshed since is theirs too.
-    pub fn withdraw(&mut self, pod: &K, operation: Operation, grant: Grant) -> bool {
+    pub fn withdraw_claim(&mut self, pod: &K, operation: Operation, grant: ClaimGrant) -> bool {
         let key = (pod.clone(), operation);
         let mine = grant.fresh
             && self
@@ -367,7 +370,7 @@ mod tests {
 
     struct Pods(Vec<&'static str>, u32);
 
-    impl View<&'static str> for Pods {
+    impl BudgetView<&'static str> for Pods {
         fn position(&self) -> u64 {
             10
         }
@@ -382,8 +385,8 @@ mod tests {
         }
     }
 
-    fn delete(pod: &'static str, at: u64) -> Request<&'static str, ()> {
-        Request {
+    fn delete(pod: &'static str, at: u64) -> ClaimRequest<&'static str, ()> {
+        ClaimRequest {
             pod,
             operation: Operation::Delete,
             at,
@@ -395,11 +398,11 @@ mod tests {
     fn admits_exactly_down_to_desired() {
         let view = Pods(vec!["a", "b", "c"], 3);
         let mut ledger = Ledger::default();
-        assert!(ledger.admit(&view, 1, delete("a", 1)).unwrap().fresh);
-        assert!(ledger.admit(&view, 1, delete("b", 1)).is_ok());
+        assert!(ledger.admit_claim(&view, 1, delete("a", 1)).unwrap().fresh);
+        assert!(ledger.admit_claim(&view, 1, delete("b", 1)).is_ok());
         assert_eq!(
-            ledger.admit(&view, 1, delete("c", 1)),
-            Err(Refusal::Full {
+            ledger.admit_claim(&view, 1, delete("c", 1)),
+            Err(ClaimRefusal::Full {
                 left: 0,
                 desired: 1,
                 expected: 3
@@ -408,29 +411,29 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_down_is_let_go_while_enough_others_serve_and_claims_nothing() {
+    fn unavailable_pod_is_admitted_without_claim_while_others_serve() {
         let view = Pods(vec!["a", "b"], 3);
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.let_go(&view, 2, &"down"), Ok(()));
+        assert_eq!(ledger.admit_unavailable(&view, 2, &"down"), Ok(()));
         let full = |left, desired| {
-            Err(Refusal::Full {
+            Err(ClaimRefusal::Full {
                 left,
                 desired,
                 expected: 3,
             })
         };
-        assert_eq!(ledger.let_go(&view, 3, &"down"), full(2, 3));
+        assert_eq!(ledger.admit_unavailable(&view, 3, &"down"), full(2, 3));
         // A cache that still counts the Pod does not count it for itself.
-        assert_eq!(ledger.let_go(&view, 2, &"a"), full(1, 2));
+        assert_eq!(ledger.admit_unavailable(&view, 2, &"a"), full(1, 2));
         // What is on its way counts as gone.
-        ledger.admit(&view, 1, delete("a", 1)).unwrap();
-        assert_eq!(ledger.let_go(&view, 2, &"down"), full(1, 2));
-        assert_eq!(ledger.let_go(&view, 1, &"down"), Ok(()));
+        ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
+        assert_eq!(ledger.admit_unavailable(&view, 2, &"down"), full(1, 2));
+        assert_eq!(ledger.admit_unavailable(&view, 1, &"down"), Ok(()));
         assert_eq!(ledger.claims.len(), 1);
         ledger.watermark = 11;
         assert_eq!(
-            ledger.let_go(&view, 0, &"down"),
-            Err(Refusal::Behind { watermark: 11 })
+            ledger.admit_unavailable(&view, 0, &"down"),
+            Err(ClaimRefusal::Behind { watermark: 11 })
         );
     }
 
@@ -438,24 +441,24 @@ mod tests {
     fn a_pod_with_two_operations_is_counted_once() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
-        ledger.admit(&view, 1, delete("a", 1)).unwrap();
-        let evict = Request {
+        ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
+        let evict = ClaimRequest {
             operation: Operation::Evict,
             ..delete("a", 1)
         };
-        assert!(ledger.admit(&view, 1, evict).is_ok());
-        assert_eq!(ledger.unclaimed(&view), 1);
+        assert!(ledger.admit_claim(&view, 1, evict).is_ok());
+        assert_eq!(ledger.count_unclaimed(&view), 1);
     }
 
     #[test]
     fn a_second_attempt_refreshes_and_never_goes_back() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
-        ledger.admit(&view, 1, delete("a", 7)).unwrap();
-        let again = ledger.admit(&view, 1, delete("a", 3)).unwrap();
+        ledger.admit_claim(&view, 1, delete("a", 7)).unwrap();
+        let again = ledger.admit_claim(&view, 1, delete("a", 3)).unwrap();
         assert_eq!(
             again,
-            Grant {
+            ClaimGrant {
                 attempt: 2,
                 fresh: false
             }
@@ -467,26 +470,26 @@ mod tests {
     fn a_view_behind_the_watermark_neither_admits_nor_releases() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
-        ledger.admit(&view, 1, delete("a", 7)).unwrap();
+        ledger.admit_claim(&view, 1, delete("a", 7)).unwrap();
         ledger.watermark = 11;
         assert_eq!(
-            ledger.admit(&view, 1, delete("a", 7)),
-            Err(Refusal::Behind { watermark: 11 })
+            ledger.admit_claim(&view, 1, delete("a", 7)),
+            Err(ClaimRefusal::Behind { watermark: 11 })
         );
-        assert!(!ledger.release(10, &"a", Operation::Delete, 1, 8));
-        assert!(ledger.release(11, &"a", Operation::Delete, 1, 12));
+        assert!(!ledger.release_claim(10, &"a", Operation::Delete, 1, 8));
+        assert!(ledger.release_claim(11, &"a", Operation::Delete, 1, 12));
         assert_eq!(ledger.watermark, 12);
     }
 
     #[test]
-    fn versions_above_the_present_are_taken_for_it_and_others_stay() {
+    fn future_versions_are_lowered_to_present_position() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
-        ledger.admit(&view, 0, delete("a", u64::MAX)).unwrap();
-        ledger.admit(&view, 0, delete("b", 3)).unwrap();
+        ledger.admit_claim(&view, 0, delete("a", u64::MAX)).unwrap();
+        ledger.admit_claim(&view, 0, delete("b", 3)).unwrap();
         ledger.watermark = 4;
-        assert_eq!(ledger.newest(), u64::MAX);
-        ledger.lower_to(9);
+        assert_eq!(ledger.newest_version(), u64::MAX);
+        ledger.lower_versions_to(9);
         let at = |pod| ledger.claims[&(pod, Operation::Delete)].at;
         assert_eq!((at("a"), at("b"), ledger.watermark), (9, 3, 4));
         ledger.watermark = u64::MAX;
@@ -495,8 +498,8 @@ mod tests {
         ledger
             .claims
             .insert(("a", Operation::Unknown), foreign.clone());
-        ledger.lower_to(9);
-        assert_eq!((ledger.newest(), ledger.claims.len()), (9, 3));
+        ledger.lower_versions_to(9);
+        assert_eq!((ledger.newest_version(), ledger.claims.len()), (9, 3));
         assert_eq!(ledger.claims[&("a", Operation::Unknown)], foreign);
     }
 
@@ -504,47 +507,47 @@ mod tests {
     fn the_number_of_an_attempt_is_never_used_again() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
-        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
-        assert!(ledger.release(10, &"a", Operation::Delete, first.attempt, 2));
-        let second = ledger.admit(&view, 1, delete("a", 3)).unwrap();
-        assert!(!ledger.withdraw(&"a", Operation::Delete, first));
-        assert!(!ledger.release(10, &"a", Operation::Delete, first.attempt, 2));
-        assert!(ledger.withdraw(&"a", Operation::Delete, second));
+        let first = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
+        assert!(ledger.release_claim(10, &"a", Operation::Delete, first.attempt, 2));
+        let second = ledger.admit_claim(&view, 1, delete("a", 3)).unwrap();
+        assert!(!ledger.withdraw_claim(&"a", Operation::Delete, first));
+        assert!(!ledger.release_claim(10, &"a", Operation::Delete, first.attempt, 2));
+        assert!(ledger.withdraw_claim(&"a", Operation::Delete, second));
     }
 
     #[test]
     fn closing_claim_admits_nothing_until_it_is_released() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
-        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
-        let second = ledger.admit(&view, 1, delete("a", 1)).unwrap();
-        assert!(!ledger.close(&"a", Operation::Delete, second.attempt));
-        assert!(ledger.close(&"a", Operation::Delete, first.attempt));
-        assert!(!ledger.close(&"a", Operation::Delete, first.attempt));
+        let first = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
+        let second = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
+        assert!(!ledger.close_claim(&"a", Operation::Delete, second.attempt));
+        assert!(ledger.close_claim(&"a", Operation::Delete, first.attempt));
+        assert!(!ledger.close_claim(&"a", Operation::Delete, first.attempt));
         let before = ledger.clone();
         assert_eq!(
-            ledger.admit(&view, 0, delete("a", 1)),
-            Err(Refusal::Closing)
+            ledger.admit_claim(&view, 0, delete("a", 1)),
+            Err(ClaimRefusal::Closing)
         );
         assert_eq!(ledger, before);
         // Another operation on the Pod has a claim of its own.
-        let evict = Request {
+        let evict = ClaimRequest {
             operation: Operation::Evict,
             ..delete("a", 1)
         };
-        assert!(ledger.admit(&view, 1, evict).is_ok());
-        assert!(ledger.release(10, &"a", Operation::Delete, second.attempt, 2));
-        assert!(ledger.admit(&view, 1, delete("a", 3)).unwrap().fresh);
+        assert!(ledger.admit_claim(&view, 1, evict).is_ok());
+        assert!(ledger.release_claim(10, &"a", Operation::Delete, second.attempt, 2));
+        assert!(ledger.admit_claim(&view, 1, delete("a", 3)).unwrap().fresh);
     }
 
     #[test]
     fn late_close_does_not_touch_a_claim_given_anew() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
-        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
-        assert!(ledger.release(10, &"a", Operation::Delete, first.attempt, 2));
-        ledger.admit(&view, 1, delete("a", 3)).unwrap();
-        assert!(!ledger.close(&"a", Operation::Delete, first.attempt));
+        let first = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
+        assert!(ledger.release_claim(10, &"a", Operation::Delete, first.attempt, 2));
+        ledger.admit_claim(&view, 1, delete("a", 3)).unwrap();
+        assert!(!ledger.close_claim(&"a", Operation::Delete, first.attempt));
     }
 
     #[test]
@@ -557,26 +560,29 @@ mod tests {
             }
         }
         let view = Pods(vec!["a", "b"], 2);
-        let change = |image| Request {
+        let change = |image| ClaimRequest {
             pod: "a",
             operation: Operation::InPlace,
             at: 1,
             detail: Image(image),
         };
         let mut ledger = Ledger::default();
-        assert!(ledger.admit(&view, 1, change(1)).is_ok());
-        assert_eq!(ledger.admit(&view, 1, change(2)), Err(Refusal::UnderWay));
-        assert!(ledger.admit(&view, 1, change(1)).is_ok());
+        assert!(ledger.admit_claim(&view, 1, change(1)).is_ok());
+        assert_eq!(
+            ledger.admit_claim(&view, 1, change(2)),
+            Err(ClaimRefusal::UnderWay)
+        );
+        assert!(ledger.admit_claim(&view, 1, change(1)).is_ok());
     }
 
     #[test]
     fn only_the_attempt_that_made_a_claim_withdraws_it() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
-        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
-        let second = ledger.admit(&view, 1, delete("a", 1)).unwrap();
-        assert!(!ledger.withdraw(&"a", Operation::Delete, first));
-        assert!(!ledger.withdraw(&"a", Operation::Delete, second));
-        assert!(ledger.holds(&"a"));
+        let first = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
+        let second = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
+        assert!(!ledger.withdraw_claim(&"a", Operation::Delete, first));
+        assert!(!ledger.withdraw_claim(&"a", Operation::Delete, second));
+        assert!(ledger.has_claim(&"a"));
     }
 }

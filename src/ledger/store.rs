@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::protocol::{Ledger, Operation, Purpose, View};
-use crate::api::podtransitionrule::{self as api, Unknown};
+use super::protocol::{BudgetView, Ledger, Operation, Purpose};
+use crate::api::podtransitionrule::{self as api, UnknownFields};
 use crate::domain::announced_disruption::AnnouncedDisruption;
 use crate::domain::inplace::ContainerBefore;
 use crate::domain::rules::RuleSet;
@@ -28,7 +28,7 @@ pub struct RuleKey {
 
 /// What a claim says besides what the protocol reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Detail {
+pub struct ClaimDetail {
     /// Name of the Pod.
     pub pod_name: String,
     /// When the claim was given first, by the clock of the replica that gave it. For people only.
@@ -42,41 +42,41 @@ pub struct Detail {
     /// For an in-place change: the containers that it restarts.
     pub containers: Vec<ContainerBefore>,
     /// What a newer build has stored with the claim, if it has.
-    pub carried: Option<Arc<Carried>>,
+    pub carried: Option<Arc<CarriedFields>>,
 }
 
 /// What this build reads in a claim and does not know. It is written back as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct CarriedFields {
     /// Of [`Operation::Unknown`]: the claims of all such operations on the Pod.
     pub claims: Vec<api::Claim>,
     /// Fields of the claim.
-    pub fields: Unknown,
+    pub fields: UnknownFields,
     /// Fields of its containers, by name of the container.
-    pub containers: BTreeMap<String, Unknown>,
+    pub containers: BTreeMap<String, UnknownFields>,
 }
 
-impl Detail {
+impl ClaimDetail {
     /// This detail for a claim that may be written again: it is held since the first time, containers that the earlier
     /// change restarts are still awaited, and of two deadlines the later one is the target: the Pod ends by either.
     ///
     /// `gives_way` says that the kubelet has not begun with the earlier change, a resize, or is done with it while a lifecycle keeps the
     /// Pod off traffic. Another resize may then take its place, such as the change back. Whichever of the two the kubelet makes, the
     /// resources in force tell the end. So they do where there is no claim for the change before, as of a rule that was made since.
-    pub fn after(
+    pub fn merge_earlier_detail(
         mut self,
-        earlier: Option<&Detail>,
+        earlier: Option<&ClaimDetail>,
         operation: Operation,
         gives_way: bool,
-    ) -> Detail {
+    ) -> ClaimDetail {
         if let Some(earlier) = earlier {
             self.since = earlier.since;
             self.carried = earlier.carried.clone();
             if operation == Operation::Deadline {
-                self.target = later(earlier.target.as_ref(), self.target);
+                self.target = later_deadline(earlier.target.as_ref(), self.target);
             }
             if operation == Operation::Reown {
-                self.target = both(earlier.target.as_deref(), self.target);
+                self.target = join_owner_uids(earlier.target.as_deref(), self.target);
             }
             let kept = earlier
                 .containers
@@ -99,7 +99,7 @@ impl Detail {
 }
 
 /// All UIDs of both, each once: either request may be the one that is stored.
-fn both(earlier: Option<&str>, new: Option<String>) -> Option<String> {
+fn join_owner_uids(earlier: Option<&str>, new: Option<String>) -> Option<String> {
     let known = |uid: &str| earlier.is_some_and(|all| all.split(' ').any(|one| one == uid));
     let new = new.filter(|uid| !known(uid));
     let all: Vec<&str> = earlier.into_iter().chain(new.as_deref()).collect();
@@ -107,16 +107,16 @@ fn both(earlier: Option<&str>, new: Option<String>) -> Option<String> {
 }
 
 /// The deadline of more seconds.
-fn later(one: Option<&String>, other: Option<String>) -> Option<String> {
+fn later_deadline(one: Option<&String>, other: Option<String>) -> Option<String> {
     let seconds = |text: &String| text.parse::<u64>().unwrap_or(u64::MAX);
     one.into_iter().cloned().chain(other).max_by_key(seconds)
 }
 
 /// So many controllers one claim tells of.
-const MAX_OWNERS: usize = 8;
+const MAX_CLAIM_OWNERS: usize = 8;
 
-impl Purpose for Detail {
-    fn may_replace(&self, earlier: &Detail, operation: Operation) -> bool {
+impl Purpose for ClaimDetail {
+    fn may_replace(&self, earlier: &ClaimDetail, operation: Operation) -> bool {
         let resizes = !self.containers.is_empty()
             && self
                 .containers
@@ -124,17 +124,18 @@ impl Purpose for Detail {
                 .all(|c| c.by_resources && c.image.is_none());
         // The change back to the former controller must not have to wait for the end of the Pod.
         let reowns = operation == Operation::Reown
-            && (earlier.target.as_ref()).is_none_or(|all| all.split(' ').count() < MAX_OWNERS);
+            && (earlier.target.as_ref())
+                .is_none_or(|all| all.split(' ').count() < MAX_CLAIM_OWNERS);
         operation == Operation::Deadline || self.target == earlier.target || resizes || reowns
     }
 }
 
 /// The claims of a rule object.
-pub type Claims = Ledger<Uid, Detail>;
+pub type Claims = Ledger<Uid, ClaimDetail>;
 
 /// A rule object at one resourceVersion.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct RuleSnapshot {
     /// resourceVersion of the rule object: what a write is conditional on.
     pub version: u64,
     /// The spec, compiled.
@@ -173,26 +174,26 @@ pub enum WriteError {
 }
 
 /// Access to rule objects and Pods.
-pub trait Store: Send + Sync + 'static {
+pub trait LedgerStore: Send + Sync + 'static {
     /// The rule object as the cache has it.
-    fn cached(&self, key: &RuleKey) -> Option<Snapshot>;
+    fn cached_snapshot(&self, key: &RuleKey) -> Option<RuleSnapshot>;
     /// Whether the cache has another rule object under the name of this one.
     fn is_replaced(&self, key: &RuleKey) -> bool;
     /// The rule object as etcd has it; `None` when nothing has its name, which a list has proven, or it is being deleted.
-    fn live(
+    fn live_snapshot(
         &self,
         key: &RuleKey,
-    ) -> impl Future<Output = Result<Option<Snapshot>, WriteError>> + Send;
+    ) -> impl Future<Output = Result<Option<RuleSnapshot>, WriteError>> + Send;
     /// Writes the claims if the object is still at `base.version`; returns the object as written, which holds exactly these
     /// claims.
-    fn swap(
+    fn compare_and_swap(
         &self,
         key: &RuleKey,
-        base: &Snapshot,
+        base: &RuleSnapshot,
         claims: &Claims,
-    ) -> impl Future<Output = Result<Snapshot, WriteError>> + Send;
+    ) -> impl Future<Output = Result<RuleSnapshot, WriteError>> + Send;
     /// Whether the API server would let these claims be written, and keep them: asked by a dry run, which writes nothing.
-    fn would_keep(
+    fn dry_run_swap(
         &self,
         key: &RuleKey,
         claims: &Claims,
@@ -202,24 +203,27 @@ pub trait Store: Send + Sync + 'static {
     /// Whether the Pod watch is connected, so that the cache is about as new as the cluster.
     fn is_following(&self) -> bool;
     /// Returns when the Pod watch is connected.
-    fn followed(&self) -> impl Future<Output = ()> + Send;
+    fn wait_followed(&self) -> impl Future<Output = ()> + Send;
     /// Why the cache is of no use any more, if so: see [`Store::set_back`].
-    fn lost(&self) -> Option<Arc<str>>;
+    fn history_lost(&self) -> Option<Arc<str>>;
     /// The cache has seen the Pods at `known`, and etcd is at `found`, which is before that: it was restored from a backup.
     /// From here on [`Store::lost`] says so.
-    fn set_back(&self, known: u64, found: u64);
+    fn mark_history_lost(&self, known: u64, found: u64);
     /// Looks at the Pods that `rules` selects, at one position of the cache.
-    fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R;
+    fn with_view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R;
     /// The position of the Pods in etcd at this moment, by a consistent read.
-    fn present(&self, namespace: &str) -> impl Future<Output = Result<u64, WriteError>> + Send;
+    fn read_present_position(
+        &self,
+        namespace: &str,
+    ) -> impl Future<Output = Result<u64, WriteError>> + Send;
     /// Returns when the Pod cache has reached this position.
-    fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send;
+    fn wait_position(&self, position: u64) -> impl Future<Output = ()> + Send;
     /// Names of up to `most` Pods that `rules` selects and that are unavailable, longest first, and since when.
-    fn unavailable(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)>;
+    fn unavailable_pods(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)>;
     /// Pods that `rules` selects and that serve, but do not count as available, by their names.
-    fn announced(&self, rules: &RuleSet) -> Vec<(String, AnnouncedDisruption)>;
+    fn announced_disruptions(&self, rules: &RuleSet) -> Vec<(String, AnnouncedDisruption)>;
     /// Name of a Pod that `rules` selects and that counts as not available because the cache has its metadata alone.
-    fn unreadable(&self, rules: &RuleSet) -> Option<String>;
+    fn unreadable_pod(&self, rules: &RuleSet) -> Option<String>;
     /// Of a Pod that is available: whether the kubelet has deferred its last resize. `None` if the Pod is not available or
     /// not known.
     fn serves_deferred(&self, rules: &RuleSet, pod: &Uid) -> Option<bool>;
@@ -229,8 +233,8 @@ pub trait Store: Send + Sync + 'static {
 mod tests {
     use super::*;
 
-    fn given(controllers: Option<&str>) -> Detail {
-        Detail {
+    fn given(controllers: Option<&str>) -> ClaimDetail {
+        ClaimDetail {
             pod_name: "web-1".to_owned(),
             since: Timestamp::UNIX_EPOCH,
             until: Timestamp::UNIX_EPOCH,
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_of_a_pod_that_is_given_several_controllers_tells_of_all() {
+    fn claim_records_all_new_controllers_of_pod() {
         for (earlier, new, wanted) in [
             (Some("a"), None, Some("a")),
             (Some("a"), Some("a"), Some("a")),
@@ -252,10 +256,10 @@ mod tests {
         ] {
             let (earlier, new) = (given(earlier), given(new));
             assert!(new.may_replace(&earlier, Operation::Reown));
-            let both = new.after(Some(&earlier), Operation::Reown, false);
+            let both = new.merge_earlier_detail(Some(&earlier), Operation::Reown, false);
             assert_eq!(both.target.as_deref(), wanted);
         }
-        let many = (0..MAX_OWNERS).map(|n| n.to_string());
+        let many = (0..MAX_CLAIM_OWNERS).map(|n| n.to_string());
         let many = given(Some(&many.collect::<Vec<_>>().join(" ")));
         assert!(!given(Some("x")).may_replace(&many, Operation::Reown));
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use operating::admission::review::Verdict;
-use operating::cluster::objects::store::Key;
+use operating::cluster::objects::object_cache::ObjectKey;
 use operating::cluster::watch::Source;
 use operating::cluster::watches::registration;
 use operating::domain::rules::registration::RequiredConfiguration;
@@ -70,15 +70,15 @@ async fn webhook_configuration_that_is_gone() {
     let needed =
         RequiredConfiguration::from_installed("ValidatingWebhookConfiguration", "ours", stored)
             .unwrap();
-    let told: registration::Told = std::sync::Arc::new(|_| {});
-    registration::start(
+    let told: registration::ConfigurationObserver = std::sync::Arc::new(|_| {});
+    registration::start_registration_watches(
         &plant.client,
         &plant.caches,
         vec![needed],
         &told,
         &plant.supervisor,
     );
-    plant::until(|| !plant.caches.registration.is_whole()).await;
+    plant::until(|| !plant.caches.registration.is_complete()).await;
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingNotRegistered"]);
 }
@@ -337,7 +337,7 @@ async fn api_server_that_has_not_loaded_the_rights_yet_raises_no_alarm() {
 async fn object_that_can_not_be_read() {
     let plant = Plant::new().await;
     // Before the first scrape.
-    let pods = Source::all("/api/v1/pods");
+    let pods = Source::from_path("/api/v1/pods");
     assert!(plant.caches.unreadable.add(&pods, "web-1"));
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingUnreadableObjects"]);
@@ -352,12 +352,12 @@ async fn collaset_that_is_stalled() {
             "metadata": { "namespace": "n", "name": name, "uid": name },
             "spec": { "selector": {}, "template": {} }, "status": { "conditions": conditions },
         });
-        let key = Key {
+        let key = ObjectKey {
             namespace: "n".to_owned(),
             name: name.to_owned(),
             uid: name.to_owned(),
             version: 8,
-            ..Key::default()
+            ..ObjectKey::default()
         };
         let set = serde_json::from_value(set).unwrap();
         assert!(plant.caches.objects.sets.apply(key, Some(set)));

@@ -16,13 +16,13 @@ use kube::Client;
 use kube::client::Body;
 use operating::admission::guarded::{DenialCounts, guard_handlers};
 use operating::admission::review::{self, Handler, Verdict};
-use operating::cli::serve::reads::{self, Reads};
+use operating::cli::serve::metrics::{self, MetricsCollector};
 use operating::cluster::caches::Caches;
-use operating::cluster::events::Recorder;
+use operating::cluster::events::EventRecorder;
 use operating::cluster::index::{Index, NamespaceFacts};
+use operating::cluster::leadership::Leadership;
+use operating::cluster::owner_sizes::LiveOwners;
 use operating::cluster::rulestore::RuleStore;
-use operating::cluster::sizes::LiveOwners;
-use operating::cluster::tenure::Tenure;
 use operating::cluster::watches;
 use operating::controllers::rule_endpoints::EndpointPool;
 use operating::controllers::{self, ControllerStats};
@@ -139,7 +139,7 @@ impl Plant {
         let caches = Caches::default();
         let index = Arc::clone(&caches.index);
         let supervisor = Supervisor::new(CancellationToken::new());
-        let catch_up = watches::start(&client, &caches, true, &supervisor);
+        let catch_up = watches::start_watches(&client, &caches, true, &supervisor);
         let ledgers = Ledgers::new(RuleStore::new(client.clone(), Arc::clone(&index), catch_up));
         let stalled = Arc::new(Mutex::new(false));
         let look = Arc::clone(&stalled);
@@ -158,7 +158,7 @@ impl Plant {
             DenialCounts::default(),
             Arc::new(ControllerStats::default()),
         );
-        let reads = Reads {
+        let reads = MetricsCollector {
             caches: caches.clone(),
             ledgers: Arc::clone(&ledgers),
             calls: Arc::new(EndpointPool::default()),
@@ -169,7 +169,7 @@ impl Plant {
             now,
             clock,
         };
-        reads::register(&exposition, reads);
+        metrics::register_metrics_collector(&exposition, reads);
         let resolver = CertificateResolver::new(metrics.clone());
         let plant = Plant {
             client,
@@ -364,11 +364,11 @@ impl Plant {
             pulses: Arc::clone(&self.caches.pulses),
             owners: LiveOwners::new(&self.index),
             ledgers: Arc::clone(&self.ledgers),
-            tenure: Tenure::always(),
+            tenure: Leadership::permanent(),
             blocked_deletions: Arc::default(),
             beginnings: Arc::default(),
             blocked_lifecycles: Arc::default(),
-            events: Recorder::new(self.client.clone(), Timestamp::now),
+            events: EventRecorder::new(self.client.clone(), Timestamp::now),
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
             calls: Arc::default(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use operating::api::keys;
-use operating::cli::read::tree;
+use operating::cli::why::tree;
 use operating::domain::diagnosis::facts::DryRunDeletion;
 use operating::domain::diagnosis::{ObservedPod, PodContext, PodController, RuleObject, diagnose};
 use operating::domain::pod::Pod;
@@ -237,7 +237,10 @@ fn golden_situations() {
             serde_norway::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
         let explanation = diagnose(&observed(situation));
         let json = serde_json::to_string_pretty(&explanation).unwrap() + "\n";
-        for (extension, said) in [("txt", tree::text(&explanation, now())), ("json", json)] {
+        for (extension, said) in [
+            ("txt", tree::render_explanation(&explanation, now())),
+            ("json", json),
+        ] {
             let golden = file.with_extension(extension);
             if update {
                 fs::write(&golden, &said).unwrap();
@@ -293,7 +296,7 @@ fn rule_of_post_check_would_hold_the_end_of_an_operation() {
               rules: [{ name: verified, stage: PostCheck, labelCheck: { requires: { matchLabels: { verified: "yes" } } } }]
     "#;
     let said = diagnose(&observed(serde_norway::from_str(situation).unwrap()));
-    let text = tree::text(&said, now());
+    let text = tree::render_explanation(&said, now());
     let rule = "rule verified of PodTransitionRule web (labelCheck, PostCheck) would hold the end of an operation\n";
     assert!(text.contains(rule), "{text}");
 }

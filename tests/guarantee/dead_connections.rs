@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
-use operating::cluster::following::TRUSTED;
+use operating::cluster::watch_trust::TRUST_DURATION;
 use operating::domain::pod::BRIEFLY_DOWN;
 use serde_json::json;
 use testbed::proxy::{Asked, Effect, Fault};
@@ -42,7 +42,7 @@ async fn rule_that_no_watch_delivers_holds_its_pods_all_the_same() {
     let pods = scope.web_under_rule(4, json!(3)).await;
     bed.faults()
         .set(Fault::new(Effect::Freeze).on(rule_watches));
-    sleep(TRUSTED + Duration::from_secs(1)).await;
+    sleep(TRUST_DURATION + Duration::from_secs(1)).await;
     // The rules are as the replicas know them.
     until_deleted(&scope, &pods[0]).await;
 
@@ -82,7 +82,7 @@ async fn rule_that_no_watch_delivers_holds_its_pods_though_watches_begin() {
     let pods = scope.web_under_rule(12, json!(11)).await;
     let busy = write_always(&scope).await;
     bed.faults().set(Fault::new(Effect::Mute).on(rule_watches));
-    sleep(TRUSTED + Duration::from_secs(1)).await;
+    sleep(TRUST_DURATION + Duration::from_secs(1)).await;
     scope.rule("stop", json!({"app": "web"}), json!(0)).await;
     // Watches end and begin all the time; none of them delivers the rule.
     for pod in &pods[1..] {
@@ -118,7 +118,7 @@ async fn rule_that_is_made_anew_under_its_name_holds_its_pods_all_the_same() {
     until_deleted(&scope, &pods[0]).await;
     bed.faults()
         .set(Fault::new(Effect::Freeze).on(rule_watches));
-    sleep(TRUSTED + Duration::from_secs(1)).await;
+    sleep(TRUST_DURATION + Duration::from_secs(1)).await;
     let deleted = scope.rules().delete("stop", &DeleteParams::default()).await;
     assert!(deleted.unwrap().is_right(), "at once");
     scope.rule("stop", json!({"app": "web"}), json!(0)).await;
@@ -146,7 +146,7 @@ async fn rule_whose_deletion_somebody_holds_up_keeps_no_pod_while_rules_are_read
     until_deleted(&scope, &pods[0]).await;
     bed.faults()
         .set(Fault::new(Effect::Freeze).on(rule_watches));
-    sleep(TRUSTED + Duration::from_secs(1)).await;
+    sleep(TRUST_DURATION + Duration::from_secs(1)).await;
     until_deleted(&scope, &pods[1]).await;
     bed.faults().lift();
     let free = json!({ "metadata": { "finalizers": null } });
@@ -164,7 +164,7 @@ async fn replica_that_starts_where_nothing_happens_admits_what_the_budget_allows
     // Alone: others would read the positions, which has the API server send bookmarks.
     bed.kill_all().await;
     bed.restart(0).await;
-    sleep(TRUSTED - Duration::from_secs(1)).await;
+    sleep(TRUST_DURATION - Duration::from_secs(1)).await;
     for pod in &pods[..12] {
         sleep(Duration::from_secs(1)).await;
         let deleted = scope.delete(pod).await;
@@ -190,7 +190,7 @@ async fn pod_that_is_down_stays_while_no_watch_tells_how_the_others_are() {
         })
         .await;
     bed.faults().set(Fault::new(Effect::Freeze).on(pod_watches));
-    sleep(TRUSTED + Duration::from_secs(1)).await;
+    sleep(TRUST_DURATION + Duration::from_secs(1)).await;
     for pod in &pods[1..3] {
         scope.lose_readiness(pod).await;
     }
@@ -221,7 +221,7 @@ async fn pod_that_served_again_while_no_watch_told_of_it_does_not_count_as_long_
         .await;
     sleep(BRIEFLY_DOWN + Duration::from_secs(1)).await;
     bed.faults().set(Fault::new(Effect::Freeze).on(pod_watches));
-    sleep(TRUSTED + Duration::from_secs(1)).await;
+    sleep(TRUST_DURATION + Duration::from_secs(1)).await;
     scope.become_ready(&pods[0]).await;
     for pod in [&pods[1], &pods[0]] {
         scope.lose_readiness(pod).await;
@@ -255,7 +255,7 @@ async fn pod_does_not_come_under_a_rule_that_no_watch_delivers_before_it_has_res
         .await;
     bed.faults()
         .set(Fault::new(Effect::Freeze).on(rule_watches));
-    sleep(TRUSTED + Duration::from_secs(1)).await;
+    sleep(TRUST_DURATION + Duration::from_secs(1)).await;
     scope.rule("lone", json!({"app": "lone"}), json!(0)).await;
     scope.pause_kubelet(&pod).await;
     let image = json!({"spec": {"containers": [{"name": "main", "image": "web:2"}]}});
@@ -282,7 +282,7 @@ async fn operation_waits_for_a_rule_that_no_watch_delivers() {
         .await;
     bed.faults()
         .set(Fault::new(Effect::Freeze).on(rule_watches));
-    sleep(TRUSTED + Duration::from_secs(1)).await;
+    sleep(TRUST_DURATION + Duration::from_secs(1)).await;
     let check = |stage: &str| json!([{ "name": "check", "stage": stage, "labelCheck": { "requires": { "matchLabels": { "go": "1" } } } }]);
     for (name, stage) in [("before", "PreCheck"), ("after", "PostCheck")] {
         let spec =

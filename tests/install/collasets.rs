@@ -22,7 +22,7 @@ fn api<K: kube::Resource<DynamicType = ()>>(
 #[tokio::test]
 async fn a_dead_webhook_stops_new_specs_of_collasets_and_nothing_else() {
     let cluster = Cluster::start().await;
-    install::prepare(&cluster.client(), names::NAMESPACE)
+    install::install_crds(&cluster.client(), names::NAMESPACE)
         .await
         .unwrap();
     let namespace = cluster.namespace("sets").await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use operating::admission::routes::{ClientConfig, ConfigurationSettings, webhook_configurations};
-use operating::cli::install::{Parts, names, rbac};
+use operating::cli::install::{EnabledFeatures, names, rbac};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::binaries::Kubernetes;
@@ -51,9 +51,9 @@ fn entries(configuration: &Value) -> BTreeMap<String, Value> {
 }
 
 /// Objects of RBAC, the entries of the webhooks, and the arguments of the server are those of the flags.
-fn assert_renders(components: &[&str], parts: Parts) {
+fn assert_renders(components: &[&str], parts: EnabledFeatures) {
     let found = built(components);
-    let rbac: BTreeMap<_, _> = rbac::objects(names::NAMESPACE, parts)
+    let rbac: BTreeMap<_, _> = rbac::rbac_objects(names::NAMESPACE, parts)
         .unwrap()
         .iter()
         .map(|object| serde_json::to_value(object).unwrap())
@@ -114,7 +114,7 @@ fn assert_renders(components: &[&str], parts: Parts) {
 
 #[test]
 fn each_component_renders_what_its_flags_mean() {
-    let usual = Parts {
+    let usual = EnabledFeatures {
         collasets: true,
         grace_delete: false,
         certificates: false,
@@ -122,21 +122,21 @@ fn each_component_renders_what_its_flags_mean() {
     assert_renders(&[], usual);
     assert_renders(
         &["without-collasets"],
-        Parts {
+        EnabledFeatures {
             collasets: false,
             ..usual
         },
     );
     assert_renders(
         &["grace-delete"],
-        Parts {
+        EnabledFeatures {
             grace_delete: true,
             ..usual
         },
     );
     assert_renders(
         &["self-managed-certificates"],
-        Parts {
+        EnabledFeatures {
             certificates: true,
             ..usual
         },
@@ -149,9 +149,9 @@ fn each_component_renders_what_its_flags_mean() {
     ];
     assert_renders(
         &all,
-        Parts {
+        EnabledFeatures {
             collasets: false,
-            ..Parts::ALL
+            ..EnabledFeatures::ALL_FEATURES
         },
     );
 }

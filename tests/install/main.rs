@@ -22,7 +22,7 @@ use operating::admission::routes::{
 use operating::api::collaset::CollaSet;
 use operating::api::{crd, keys};
 use operating::cli::install::{self, names};
-use operating::cli::uninstall::{left, uninstall};
+use operating::cli::uninstall::{leftovers, uninstall};
 use serde_json::{Value, json};
 
 /// Nobody listens there.
@@ -45,12 +45,20 @@ fn url() -> ConfigurationSettings {
 }
 
 async fn everything(client: Client, settings: ConfigurationSettings) {
-    install::prepare(&client, names::NAMESPACE).await.unwrap();
-    install::access(&client, names::NAMESPACE, install::Parts::ALL)
+    install::install_crds(&client, names::NAMESPACE)
         .await
         .unwrap();
-    install::guard(&client).await.unwrap();
-    install::enforce(&client, &settings, false).await.unwrap();
+    install::install_rbac(
+        &client,
+        names::NAMESPACE,
+        install::EnabledFeatures::ALL_FEATURES,
+    )
+    .await
+    .unwrap();
+    install::apply_policies(&client).await.unwrap();
+    install::apply_configurations(&client, &settings, false)
+        .await
+        .unwrap();
 }
 
 /// `(name, clientConfig)` of all entries of both configurations.
@@ -294,7 +302,9 @@ async fn status_of_idle_pods_is_never_sent() {
 async fn uninstalling_has_the_api_server_look_again_at_crds_that_stay() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
-    install::prepare(&client, names::NAMESPACE).await.unwrap();
+    install::install_crds(&client, names::NAMESPACE)
+        .await
+        .unwrap();
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = "operationjobs.apps.kusionstack.io";
     let held = json!({"metadata": {"finalizers": ["test.io/held"]}});
@@ -323,7 +333,9 @@ async fn uninstalling_has_the_api_server_look_again_at_crds_that_stay() {
 async fn uninstalling_takes_finalizers_off_again_that_come_back_meanwhile() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
-    install::prepare(&client, names::NAMESPACE).await.unwrap();
+    install::install_crds(&client, names::NAMESPACE)
+        .await
+        .unwrap();
     let namespace = cluster.namespace("again").await;
     for object in objects(&namespace) {
         cluster.create(object).await;
@@ -346,11 +358,17 @@ async fn uninstalling_takes_finalizers_off_again_that_come_back_meanwhile() {
 async fn uninstalling_leaves_pods_and_nothing_else() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
-    install::prepare(&client, names::NAMESPACE).await.unwrap();
-    install::access(&client, names::NAMESPACE, install::Parts::ALL)
+    install::install_crds(&client, names::NAMESPACE)
         .await
         .unwrap();
-    install::guard(&client).await.unwrap();
+    install::install_rbac(
+        &client,
+        names::NAMESPACE,
+        install::EnabledFeatures::ALL_FEATURES,
+    )
+    .await
+    .unwrap();
+    install::apply_policies(&client).await.unwrap();
     let namespace = cluster.namespace("left").await;
     let mark = json!({"metadata": {
         "labels": {keys::NAMESPACE_HAS_RULES: "true"},
@@ -383,7 +401,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
     });
     let gated: DynamicObject = serde_json::from_value(gated).unwrap();
     cluster.create(gated).await;
-    let warned = left::warnings(&client).await.unwrap();
+    let warned = leftovers::leftover_warnings(&client).await.unwrap();
     assert!(
         warned[0].ends_with(&format!(": {namespace}/owned")),
         "{warned:#?}"
@@ -402,7 +420,9 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
         .await
         .unwrap();
     // With a webhook that nobody serves, as it is when the servers went first.
-    install::enforce(&client, &url(), false).await.unwrap();
+    install::apply_configurations(&client, &url(), false)
+        .await
+        .unwrap();
 
     let told = uninstall(&client, names::NAMESPACE, false).await.unwrap();
     assert_eq!(told, "uninstalled from namespace kusionstack-system\n");
@@ -431,7 +451,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
             .is_none()
     );
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in crd::all() {
+    for crd in crd::all_crds() {
         assert!(
             crds.get_opt(crd.meta().name.as_deref().unwrap())
                 .await
@@ -453,7 +473,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
         uninstall(&client, names::NAMESPACE, true).await.unwrap(),
         told
     );
-    for crd in crd::all() {
+    for crd in crd::all_crds() {
         assert!(
             crds.get_opt(crd.meta().name.as_deref().unwrap())
                 .await
@@ -543,16 +563,16 @@ fn objects(namespace: &str) -> Vec<DynamicObject> {
 #[tokio::test]
 async fn definitions_of_a_newer_build_stay() {
     let cluster = Cluster::start().await;
-    install::prepare(&cluster.client(), names::NAMESPACE)
+    install::install_crds(&cluster.client(), names::NAMESPACE)
         .await
         .unwrap();
     let api: Api<CustomResourceDefinition> = Api::all(cluster.client());
     let name = "podtransitionrules.apps.kusionstack.io";
     let mut newer = api.get(name).await.unwrap();
-    let revision = (crd::REVISION + 1).to_string();
+    let revision = (crd::CRD_REVISION + 1).to_string();
     newer
         .annotations_mut()
-        .insert(crd::REVISION_KEY.to_owned(), revision);
+        .insert(crd::CRD_REVISION_KEY.to_owned(), revision);
     let column = newer.spec.versions[0]
         .additional_printer_columns
         .get_or_insert_default();
@@ -561,7 +581,7 @@ async fn definitions_of_a_newer_build_stay() {
         .replace(name, &PostParams::default(), &newer)
         .await
         .unwrap();
-    install::prepare(&cluster.client(), names::NAMESPACE)
+    install::install_crds(&cluster.client(), names::NAMESPACE)
         .await
         .unwrap();
     let stored = api.get(name).await.unwrap();
@@ -569,11 +589,11 @@ async fn definitions_of_a_newer_build_stay() {
     assert_eq!(stored.annotations(), newer.annotations());
 
     // Of a revision that is not higher it is put right.
-    let annotation = json!({"metadata": {"annotations": {(crd::REVISION_KEY): "1"}}});
+    let annotation = json!({"metadata": {"annotations": {(crd::CRD_REVISION_KEY): "1"}}});
     api.patch(name, &PatchParams::default(), &Patch::Merge(annotation))
         .await
         .unwrap();
-    install::prepare(&cluster.client(), names::NAMESPACE)
+    install::install_crds(&cluster.client(), names::NAMESPACE)
         .await
         .unwrap();
     let stored = api.get(name).await.unwrap();

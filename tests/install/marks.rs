@@ -20,11 +20,17 @@ const NEEDED: &str = "needs the RBAC verb enforce on podtransitionrules.apps.kus
 async fn labels_of_enforcement_need_the_right_to_enforce() {
     let cluster = Cluster::start().await;
     let admin = cluster.client();
-    install::prepare(&admin, names::NAMESPACE).await.unwrap();
-    install::guard(&admin).await.unwrap();
-    install::access(&admin, names::NAMESPACE, install::Parts::ALL)
+    install::install_crds(&admin, names::NAMESPACE)
         .await
         .unwrap();
+    install::apply_policies(&admin).await.unwrap();
+    install::install_rbac(
+        &admin,
+        names::NAMESPACE,
+        install::EnabledFeatures::ALL_FEATURES,
+    )
+    .await
+    .unwrap();
     let shop = cluster.namespace("shop").await;
     label(&admin, &shop, "", keys::NAMESPACE_HAS_RULES, Some("true"))
         .await
@@ -122,8 +128,10 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
 async fn recreate_deployment_under_a_rule_is_warned_about() {
     let cluster = Cluster::start().await;
     let admin = cluster.client();
-    install::prepare(&admin, names::NAMESPACE).await.unwrap();
-    install::guard(&admin).await.unwrap();
+    install::install_crds(&admin, names::NAMESPACE)
+        .await
+        .unwrap();
+    install::apply_policies(&admin).await.unwrap();
     let (ruled, free) = (
         cluster.namespace("ruled").await,
         cluster.namespace("free").await,

@@ -81,7 +81,7 @@ fn code<T>(outcome: Result<T, Error>) -> u16 {
 #[tokio::test]
 async fn label_that_deletes_a_pod_needs_the_right_to_delete_it() {
     let cluster = Cluster::start().await;
-    install::guard(&cluster.client()).await.unwrap();
+    install::apply_policies(&cluster.client()).await.unwrap();
     let shop = cluster.namespace("shop").await;
     for name in ["one", "two", "three"] {
         cluster.create_pod(&shop, pod(name)).await;
@@ -156,7 +156,7 @@ async fn label_that_deletes_a_pod_needs_the_right_to_delete_it() {
 #[tokio::test]
 async fn label_that_deletes_a_pod_does_not_come_with_its_binding() {
     let cluster = Cluster::start().await;
-    install::guard(&cluster.client()).await.unwrap();
+    install::apply_policies(&cluster.client()).await.unwrap();
     let shop = cluster.namespace("shop").await;
     cluster.create_pod(&shop, pod("waits")).await;
     let role: DynamicObject = serde_json::from_value(json!({
@@ -205,11 +205,17 @@ fn forged() -> Value {
 async fn status_of_a_rule_needs_the_right_to_enforce() {
     let cluster = Cluster::start().await;
     let admin = cluster.client();
-    install::prepare(&admin, names::NAMESPACE).await.unwrap();
-    install::access(&admin, names::NAMESPACE, install::Parts::ALL)
+    install::install_crds(&admin, names::NAMESPACE)
         .await
         .unwrap();
-    install::guard(&admin).await.unwrap();
+    install::install_rbac(
+        &admin,
+        names::NAMESPACE,
+        install::EnabledFeatures::ALL_FEATURES,
+    )
+    .await
+    .unwrap();
+    install::apply_policies(&admin).await.unwrap();
     let shop = cluster.namespace("shop").await;
     let group: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
@@ -328,10 +334,16 @@ async fn status_of_a_rule_needs_the_right_to_enforce() {
 async fn built_in_roles_reach_our_kinds_and_no_status() {
     let cluster = Cluster::start().await;
     let admin = cluster.client();
-    install::prepare(&admin, names::NAMESPACE).await.unwrap();
-    install::access(&admin, names::NAMESPACE, install::Parts::ALL)
+    install::install_crds(&admin, names::NAMESPACE)
         .await
         .unwrap();
+    install::install_rbac(
+        &admin,
+        names::NAMESPACE,
+        install::EnabledFeatures::ALL_FEATURES,
+    )
+    .await
+    .unwrap();
     let shop = cluster.namespace("shop").await;
     let mut users = Vec::new();
     for role in ["view", "edit", "admin"] {

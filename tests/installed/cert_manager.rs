@@ -108,7 +108,7 @@ async fn ten_rotations_by_cert_manager_fail_no_review() {
     }
     // A kind that nobody has asked the API server for in its short life may take it five minutes to delete. In a cluster
     // the garbage collector asks for each within half a minute.
-    for crd in crd::all() {
+    for crd in crd::all_crds() {
         let kind = format!("{}.{}", crd.spec.names.plural, crd.spec.group);
         cluster.kubectl(&["get", &kind, "-A"]).await;
     }

@@ -10,8 +10,8 @@ use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams, 
 use kube::{Error, ResourceExt};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
-use operating::cli::install::rbac::table::{Access, GRANTS};
-use operating::cli::install::{Parts, names};
+use operating::cli::install::rbac::table::{AccessRule, PERMISSION_SETS};
+use operating::cli::install::{EnabledFeatures, names};
 use serde_json::json;
 use testbed::balancer::LoadBalancer;
 use testbed::plane::audit::Event;
@@ -121,7 +121,7 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
         (false, true, true),
         (true, false, false),
     ] {
-        let parts = Parts {
+        let parts = EnabledFeatures {
             collasets,
             grace_delete,
             certificates: certificates_kept,
@@ -211,11 +211,11 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
 
 /// Every right in the tables but the reads of `scale` of any kind.
 fn granted() -> Vec<Right> {
-    let all = GRANTS
+    let all = PERMISSION_SETS
         .iter()
         .flat_map(|grant| grant.cluster.iter().chain(grant.home));
     let named = all.filter(|access| access.group != "*");
-    let rights = |access: &Access| {
+    let rights = |access: &AccessRule| {
         let group = access.group;
         let resources = access.resources.iter();
         let each = resources.flat_map(|r| access.verbs.iter().map(move |v| (*v, *r)));
@@ -252,7 +252,7 @@ fn certificates() -> (tempfile::TempDir, String) {
 }
 
 /// Waits until the API server's authorizer has seen what was installed.
-async fn until_granted(cluster: &Cluster, parts: Parts) {
+async fn until_granted(cluster: &Cluster, parts: EnabledFeatures) {
     let reviews: Api<SubjectAccessReview> = Api::all(cluster.client());
     for (verb, resource, name, expected) in [
         ("create", "leases", "", true),
@@ -306,7 +306,7 @@ async fn serving(pods: &Api<Pod>, app: &str, count: usize) -> Vec<String> {
 }
 
 /// A bit of all that the parts do.
-async fn exercise(cluster: &Cluster, parts: Parts) {
+async fn exercise(cluster: &Cluster, parts: EnabledFeatures) {
     let namespace = cluster.ruled_namespace(&[]).await;
     let pods: Api<Pod> = Api::namespaced(cluster.client(), &namespace);
     let post = PostParams::default();

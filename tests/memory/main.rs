@@ -59,7 +59,7 @@ fn listed(api: Api) -> (usize, usize) {
         let (caches, stop) = (Caches::default(), CancellationToken::new());
         let supervisor = Supervisor::new(stop.clone());
         let (client, peak) = api.client(|| HEAP.allocated());
-        watches::start(&client, &caches, true, &supervisor);
+        watches::start_watches(&client, &caches, true, &supervisor);
         caches.index.wait_listed().await;
         for _ in 0..1_000 {
             tokio::task::yield_now().await; // the watches have begun

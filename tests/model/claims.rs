@@ -1,8 +1,12 @@
 //! The steps that touch the ledger, through its own functions; a control edits what they did.
 
 use operating::domain::inplace::RestartProgress;
-use operating::ledger::evidence::{Sighting, evidence, is_conditional, lapsed};
-use operating::ledger::protocol::{Claim, Operation, Purpose, Refusal, Request as Disruption};
+use operating::ledger::evidence::{
+    ClaimedPodState, is_claim_lapsed, is_conditional, release_evidence,
+};
+use operating::ledger::protocol::{
+    Claim, ClaimRefusal, ClaimRequest as Disruption, Operation, Purpose,
+};
 
 use super::cluster::{Change, Pod};
 use super::fault::Fault;
@@ -56,7 +60,7 @@ impl World {
         let base = s.ledgers[rule].clone();
         let mut next = base.clone();
         if !self.lacks(Fault::NoStart) && !self.lacks(Fault::NoWatermark) {
-            next.start_at(u64::from(s.pods.version));
+            next.start_watermark_at(u64::from(s.pods.version));
         }
         if self.lacks(Fault::StackedInPlace)
             && let Some(claim) = next.claims.get_mut(&(pod, operation))
@@ -103,8 +107,8 @@ impl World {
         if former.is_some() {
             next.claims.remove(&(pod, operation));
         }
-        match next.admit(&view, desired, asked) {
-            Err(Refusal::Behind { .. }) => return None,
+        match next.admit_claim(&view, desired, asked) {
+            Err(ClaimRefusal::Behind { .. }) => return None,
             Err(_) => self.refused(s, request, object, grants),
             Ok(grant) => {
                 let mut grant = grant;
@@ -221,7 +225,7 @@ impl World {
         {
             grant.attempt = claim.attempt;
         }
-        ledger.withdraw(&r.pod, r.operation, grant.into());
+        ledger.withdraw_claim(&r.pod, r.operation, grant.into());
     }
 
     /// A release that the cache of a replica gives evidence for.
@@ -236,7 +240,7 @@ impl World {
         let claim = s.ledgers[rule].claims.get(&(pod, operation))?;
         let position = s.replicas[replica].position;
         let mut sighting = self.sight(s, position, pod, operation, claim)?;
-        if let Sighting::Seen {
+        if let ClaimedPodState::Seen {
             applied, restart, ..
         } = &mut sighting
         {
@@ -253,8 +257,8 @@ impl World {
         } else {
             claim.at
         };
-        let based_on = evidence(operation, at, sighting).or_else(|| match sighting {
-            Sighting::Seen {
+        let based_on = release_evidence(operation, at, sighting).or_else(|| match sighting {
+            ClaimedPodState::Seen {
                 version,
                 available,
                 restart,
@@ -299,7 +303,7 @@ impl World {
         pod: u8,
         operation: Operation,
         claim: &Claim<Change>,
-    ) -> Option<Sighting> {
+    ) -> Option<ClaimedPodState> {
         let i = usize::from(pod);
         let seen = s.pods.at(position)[i];
         if seen.is_watched() {
@@ -312,7 +316,7 @@ impl World {
         let believed =
             is_conditional(operation) || !live.exists || self.lacks(Fault::LeftTakenForDeleted);
         Some(if believed {
-            Sighting::Gone {
+            ClaimedPodState::Gone {
                 version: position.into(),
             }
         } else {
@@ -358,7 +362,7 @@ impl World {
         }
         let live = s.pods.now()[usize::from(pod)];
         let restarts = live.will_restart() && live.observed == live.spec;
-        if !live.exists || restarts || !lapsed(operation, live.sighting(&claim.detail)) {
+        if !live.exists || restarts || !is_claim_lapsed(operation, live.sighting(&claim.detail)) {
             return None;
         }
         let (position, based_on) = (s.replicas[replica].position, u64::from(live.version));
@@ -387,7 +391,7 @@ impl World {
         } = release;
         s.ledgers[rule]
             .clone()
-            .release(position.into(), &pod, operation, attempt, based_on)
+            .release_claim(position.into(), &pod, operation, attempt, based_on)
             .then_some(release)
     }
 
@@ -413,7 +417,7 @@ impl World {
             position,
         } = release;
         let ledger = &mut s.ledgers[rule];
-        ledger.release(position.into(), &pod, operation, attempt, based_on);
+        ledger.release_claim(position.into(), &pod, operation, attempt, based_on);
         if self.lacks(Fault::NoWatermark) {
             ledger.watermark = 0;
         }

@@ -1,7 +1,7 @@
 //! The Pods of the model, and what the API server, the kubelet and fate do to them.
 
 use operating::domain::inplace::RestartProgress;
-use operating::ledger::evidence::Sighting;
+use operating::ledger::evidence::ClaimedPodState;
 use operating::ledger::protocol::{Operation, Purpose};
 
 /// Most Pods that a scenario has.
@@ -103,8 +103,8 @@ impl Pod {
     }
 
     /// The Pod as evidence on a claim.
-    pub fn sighting(&self, change: &Change) -> Sighting {
-        Sighting::Seen {
+    pub fn sighting(&self, change: &Change) -> ClaimedPodState {
+        ClaimedPodState::Seen {
             version: u64::from(self.version),
             terminating: self.terminating,
             available: self.serves(),

@@ -1,6 +1,6 @@
 //! The state of the model: etcd, the caches of the replicas, and the requests on their way.
 
-use operating::ledger::protocol::{Grant, Ledger, Operation, View};
+use operating::ledger::protocol::{BudgetView, ClaimGrant, Ledger, Operation};
 
 use super::cluster::{Change, History, PODS, Pod};
 
@@ -95,8 +95,8 @@ pub struct Answer {
     pub fresh: bool,
 }
 
-impl From<Grant> for Answer {
-    fn from(g: Grant) -> Answer {
+impl From<ClaimGrant> for Answer {
+    fn from(g: ClaimGrant) -> Answer {
         Answer {
             attempt: g.attempt,
             fresh: g.fresh,
@@ -104,9 +104,9 @@ impl From<Grant> for Answer {
     }
 }
 
-impl From<Answer> for Grant {
-    fn from(a: Answer) -> Grant {
-        Grant {
+impl From<Answer> for ClaimGrant {
+    fn from(a: Answer) -> ClaimGrant {
+        ClaimGrant {
             attempt: a.attempt,
             fresh: a.fresh,
         }
@@ -184,7 +184,7 @@ pub struct Look<'a> {
     pub expected: u32,
 }
 
-impl View<u8> for Look<'_> {
+impl BudgetView<u8> for Look<'_> {
     fn position(&self) -> u64 {
         u64::from(self.position)
     }

@@ -40,7 +40,7 @@ impl World {
             } => {
                 let ledger = &mut s.ledgers[rule];
                 let opened = ledger.claims.get(&(pod, operation))?.opened;
-                return ledger.close(&pod, operation, opened).then_some(());
+                return ledger.close_claim(&pod, operation, opened).then_some(());
             }
             Step::Unlabel { pod } => s.pods.write(pod, false, |p| p.label = false),
             Step::Relabel { pod } => s.pods.write(pod, false, |p| p.label = true),

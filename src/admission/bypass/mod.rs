@@ -23,11 +23,11 @@ use super::review::{Request, Verdict};
 use super::{denial, overlap, rule_check};
 use crate::api::keys;
 use crate::apirequest;
-use crate::cluster::events::about_pod;
+use crate::cluster::events::pod_reference;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{SkipAnnotation, unreadable_skips_message};
-use crate::ledger::commit::{Denied, Disruption, Why};
-use crate::ledger::protocol::{Grant, Operation};
+use crate::ledger::commit::{Denied, DenyReason, Disruption};
+use crate::ledger::protocol::{ClaimGrant, Operation};
 use crate::ledger::store::RuleKey;
 
 /// The verb on `podtransitionrules`, by name of the rule.
@@ -65,7 +65,7 @@ pub struct BypassCheck<'a> {
 #[derive(Debug, Default)]
 pub struct Approval {
     /// Claims, by rule object.
-    pub claims: Vec<(RuleKey, Grant)>,
+    pub claims: Vec<(RuleKey, ClaimGrant)>,
     /// Rule objects whose budget was gone beyond.
     pub bypassed_rules: BTreeSet<String>,
     /// Rules that would hold the Pod and that its annotation skips, by rule object.
@@ -193,7 +193,7 @@ impl BypassCheck<'_> {
         pod: &Pod,
         unavailable: bool,
     ) -> BTreeMap<String, Vec<String>> {
-        let state = self.context.index.read();
+        let state = self.context.index.read_state();
         let namespace = state.namespace(&pod.metadata.namespace);
         let rules = namespace.into_iter().flat_map(|n| n.rules.values());
         let skipped = rules.filter_map(|entry| {
@@ -231,20 +231,23 @@ impl BypassCheck<'_> {
     ) -> Result<(), DenialWithNote> {
         let by_rule = matches!(
             denied.why,
-            Why::Full { .. }
-                | Why::Unhealthy { .. }
-                | Why::Broken(_)
-                | Why::UnknownOwner(_)
-                | Why::Unset { .. }
+            DenyReason::Full { .. }
+                | DenyReason::Unhealthy { .. }
+                | DenyReason::Broken(_)
+                | DenyReason::UnknownOwner(_)
+                | DenyReason::Unset { .. }
         );
-        let by_number = matches!(denied.why, Why::Overlapping { .. }) && beyond.is_empty();
+        let by_number = matches!(denied.why, DenyReason::Overlapping { .. }) && beyond.is_empty();
         if !by_number && (!by_rule || beyond.contains(&denied.object)) {
             return Err(DenialWithNote { denied, note: None });
         }
         let rule = by_rule.then_some(denied.object.as_str());
         let note = match self.may_bypass(rule).await {
             Ok(()) if by_number => {
-                let (index, rules) = (&self.context.index, self.context.index.rules_of(pod));
+                let (index, rules) = (
+                    &self.context.index,
+                    self.context.index.rules_covering_pod(pod),
+                );
                 let names = overlap::availability_rule_names(index, &rules).into_iter();
                 beyond.extend(names.map(str::to_owned));
                 return Ok(());
@@ -382,7 +385,7 @@ impl BypassCheck<'_> {
             self.describe_request()
         );
         let events = &self.context.events;
-        events.record(&about_pod(pod), true, BYPASS_EVENT, &message);
+        events.record_event(&pod_reference(pod), true, BYPASS_EVENT, &message);
     }
 
     /// What is asked for, such as `DELETE` or `CREATE of pods/eviction`.
@@ -397,8 +400,10 @@ impl BypassCheck<'_> {
     /// A Warning on the Pod and on a rule object.
     fn record_warning_event(&self, pod: &Pod, rule: &str, reason: &'static str, message: &str) {
         let namespace = &pod.metadata.namespace;
-        let state = self.context.index.read();
-        let uid = state.rule(namespace, rule).map(|e| e.key().uid.to_string());
+        let state = self.context.index.read_state();
+        let uid = state
+            .rule(namespace, rule)
+            .map(|e| e.rule_key().uid.to_string());
         drop(state);
         let about_rule = ObjectReference {
             api_version: Some(format!("{}/{}", keys::GROUP, keys::VERSION)),
@@ -408,9 +413,9 @@ impl BypassCheck<'_> {
             uid,
             ..ObjectReference::default()
         };
-        for about in [about_rule, about_pod(pod)] {
+        for about in [about_rule, pod_reference(pod)] {
             let events = &self.context.events;
-            events.record(&about, true, reason, message);
+            events.record_event(&about, true, reason, message);
         }
     }
 }

@@ -151,9 +151,13 @@ async fn denial_reports_unreadable_skip_annotation() {
         serde_json::from_value::<Pod>(pod).unwrap()
     };
     for (text, why, told) in [
-        ("all", Why::Broken("odd".into()), true),
-        (r#"{"skipRules":["b"]}"#, Why::Broken("odd".into()), false),
-        ("all", Why::Behind, false),
+        ("all", DenyReason::Broken("odd".into()), true),
+        (
+            r#"{"skipRules":["b"]}"#,
+            DenyReason::Broken("odd".into()),
+            false,
+        ),
+        ("all", DenyReason::Behind, false),
     ] {
         let denied = Denied {
             object: "web".into(),
@@ -197,7 +201,7 @@ async fn too_many_covering_rules_need_right_to_bypass_all() {
             is_asked_for: true,
             deadline: Instant::now() + Duration::from_secs(10),
         };
-        let rules = context.index.rules_of(&pod);
+        let rules = context.index.rules_covering_pod(&pod);
         let mut beyond = BTreeSet::new();
         let denied = overlap::check_overlap(&context.index, &rules, &beyond, &pod).unwrap_err();
         let said = appeal.bypass_denied_rule(denied, &pod, &mut beyond).await;

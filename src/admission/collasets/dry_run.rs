@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::probe::{self, DryRunFinding, DryRunProbe};
 use crate::api::validation::FieldErrors;
 use crate::apirequest::{self, Failure};
-use crate::cluster::path::Objects;
+use crate::cluster::api_request::ResourcePath;
 
 /// Requests under way at a time.
 const MAX_CONCURRENT: usize = 4;
@@ -100,7 +100,7 @@ async fn create_dry_run(
     resource: &str,
     object: Value,
 ) -> Result<Vec<String>, Error> {
-    let objects = Objects::of("/api/v1", namespace, resource)?;
+    let objects = ResourcePath::from_parts("/api/v1", namespace, resource)?;
     let uri = format!(
         "{}?dryRun=All&fieldValidation=Warn&fieldManager=operating",
         objects.path()

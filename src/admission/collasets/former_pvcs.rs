@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::api::collaset::CollaSetSpec;
 use crate::api::keys;
-use crate::cluster::objects::Objects;
+use crate::cluster::objects::ObjectCaches;
 use crate::domain::collaset::observed::Pvc;
 use crate::domain::collaset::pvcs::{self, hash::TemplateHashes};
 use crate::domain::collaset::revision::data::pvc_template_name;
@@ -16,7 +16,7 @@ const MAX_NAMED: usize = 5;
 /// That a new set of this name does not go on with the claims of a former one, since they are of other templates. Only those count that
 /// this replica knows: it is a hint, and no verdict.
 pub fn former_pvcs_warning(
-    objects: &Objects,
+    objects: &ObjectCaches,
     namespace: &str,
     name: &str,
     spec: &CollaSetSpec,

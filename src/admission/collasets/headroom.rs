@@ -19,7 +19,7 @@ pub fn replicas_error(
              would outgrow the 1.5 MiB that etcd stores; use several CollaSets, or a shorter name",
             name.len()
         );
-        FieldError::raw("spec.replicas", wanted.to_string(), problem)
+        FieldError::with_raw_value("spec.replicas", wanted.to_string(), problem)
     })
 }
 

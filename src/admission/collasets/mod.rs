@@ -56,7 +56,7 @@ impl Handler for CollaSetMutator {
                 Ok(strategies) => strategies.to_defaulted_json(),
                 Err(denial) => return denial,
             };
-        let defaults = Patch(defaults::collaset(&strategies));
+        let defaults = Patch(defaults::default_collaset(&strategies));
         if let Err(e) = json_patch::patch(&mut strategies, &defaults) {
             return responses::deny_unchecked(
                 CHECKED_SUBJECT,
@@ -281,14 +281,14 @@ impl SpecChange {
 
     /// What is wrong and was not before. An object that was stored with a fault can be changed in other ways.
     fn validation_errors(&self) -> validation::FieldErrors {
-        use validation::collaset::{check, validate_change, validate_claims};
+        use validation::collaset::{check_collaset, validate_change, validate_pvc_change};
         let old = self.old.as_ref().map(|old| &old.spec);
-        let mut errors = validation::FieldErrors::forgiving(|errors| {
+        let mut errors = validation::FieldErrors::ignoring_existing(|errors| {
             old.into_iter()
-                .for_each(|old| check(self.name(), old, errors));
+                .for_each(|old| check_collaset(self.name(), old, errors));
         });
-        errors.extend(validate_claims(old, &self.new.spec));
-        check(self.name(), &self.new.spec, &mut errors);
+        errors.extend(validate_pvc_change(old, &self.new.spec));
+        check_collaset(self.name(), &self.new.spec, &mut errors);
         if let Some(old) = old {
             errors.extend(validate_change(old, &self.new.spec));
         }

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::api::collaset::CollaSetSpec;
 use crate::api::keys;
-use crate::api::validation::collaset::MOST_CLAIMS;
-use crate::api::validation::{FieldError, FieldErrors, cut};
+use crate::api::validation::collaset::MAX_PVC_TEMPLATES;
+use crate::api::validation::{FieldError, FieldErrors, truncate_value};
 
 /// Longest text of the API server that is passed on, in characters.
 const MAX_TEXT_CHARS: usize = 1_000;
@@ -83,12 +83,12 @@ impl SpecTemplates {
             if probes[others..].iter().any(|probe| probe.object == object) {
                 continue;
             }
-            if probes.len() - others == MOST_CLAIMS {
+            if probes.len() - others == MAX_PVC_TEMPLATES {
                 let problem = format!(
-                    "more than {MOST_CLAIMS} different entries are new or changed, and no more are tried at a time: change \
+                    "more than {MAX_PVC_TEMPLATES} different entries are new or changed, and no more are tried at a time: change \
                      them in several steps"
                 );
-                let error = FieldError::missing("spec.volumeClaimTemplates", problem);
+                let error = FieldError::missing_field("spec.volumeClaimTemplates", problem);
                 return (probes, Some(error));
             }
             probes.push(DryRunProbe {
@@ -145,7 +145,7 @@ fn add_claim_volumes(spec: &mut Value, claims: &[Value]) {
 
 /// Reads a refusal.
 pub fn classify_refusal(status: &Status, at: &str) -> DryRunFinding {
-    let message = cut(&status.message, MAX_TEXT_CHARS);
+    let message = truncate_value(&status.message, MAX_TEXT_CHARS);
     let doubtful = || DryRunFinding::Doubtful(message.clone().into_owned());
     // Another's webhook; it may also be one that knows no dry-run, which is a 400 of the API server.
     if message.starts_with("admission webhook ") {
@@ -159,8 +159,11 @@ pub fn classify_refusal(status: &Status, at: &str) -> DryRunFinding {
             let causes = status.details.iter().flat_map(|d| &d.causes);
             let mut errors = FieldErrors::default();
             errors.extend(causes.filter(|c| !c.field.is_empty()).map(|cause| {
-                let field = cut(&cause.field, MAX_TEXT_CHARS);
-                FieldError::missing(format!("{at}.{field}"), cut(&cause.message, MAX_TEXT_CHARS))
+                let field = truncate_value(&cause.field, MAX_TEXT_CHARS);
+                FieldError::missing_field(
+                    format!("{at}.{field}"),
+                    truncate_value(&cause.message, MAX_TEXT_CHARS),
+                )
             }));
             // Without a field it is a ValidatingAdmissionPolicy.
             if errors.is_empty() {
@@ -169,7 +172,7 @@ pub fn classify_refusal(status: &Status, at: &str) -> DryRunFinding {
                 DryRunFinding::Wrong(errors)
             }
         }
-        400 | 413 => DryRunFinding::Wrong(FieldError::missing(at, message).into()),
+        400 | 413 => DryRunFinding::Wrong(FieldError::missing_field(at, message).into()),
         403 | 404 => doubtful(),
         code => DryRunFinding::Unknown(format!(
             "the API server answers {code} to a dry-run, {message}"
@@ -275,7 +278,7 @@ mod tests {
             "spec.template.spec.containers[0].image: Required value; spec.template.metadata.labels: Invalid value: \"a b\": no"
         );
         let undecodable = "Pod in version \"v1\" cannot be handled as a Pod: json: …";
-        let want = FieldError::missing("spec.template", undecodable).into();
+        let want = FieldError::missing_field("spec.template", undecodable).into();
         assert_eq!(
             classify_refusal(&status(400, undecodable, json!([])), "spec.template"),
             DryRunFinding::Wrong(want)

@@ -496,7 +496,7 @@ async fn unbounded_update_is_warned_when_introduced() {
 #[tokio::test]
 async fn creation_warns_of_former_pvcs_with_other_template() {
     use crate::api::keys;
-    use crate::cluster::objects::store::Key;
+    use crate::cluster::objects::object_cache::ObjectKey;
     use crate::domain::collaset::observed::Pvc;
     use crate::domain::collaset::pvcs::hash::hash_template;
 
@@ -518,7 +518,7 @@ async fn creation_warns_of_former_pvcs_with_other_template() {
             labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
             ..Pvc::default()
         };
-        let key = Key {
+        let key = ObjectKey {
             namespace: "shop".into(),
             name: name.into(),
             uid: name.into(),

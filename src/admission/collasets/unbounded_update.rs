@@ -45,7 +45,7 @@ fn has_availability_rule(index: &Index, namespace: &str, spec: &CollaSetSpec) ->
     let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
     let mut labels: BTreeMap<String, String> = labels.collect();
     labels.insert(keys::CONTROL.to_owned(), keys::CONTROL_VALUE.to_owned());
-    let state = index.read();
+    let state = index.read_state();
     let rules = state.namespace(namespace).into_iter();
     let mut rules = rules.flat_map(|home| home.rules.values());
     rules.any(|entry| {

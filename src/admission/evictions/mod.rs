@@ -13,12 +13,12 @@ use super::context::Context;
 use super::review::{Handler, Request, Verdict};
 use super::{denial, exempt, graceful_deletion, rule_check};
 use crate::apirequest;
-use crate::cluster::{disruptionbudgets, pods};
+use crate::cluster::{disruptionbudgets, pod_requests};
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::disruptionbudget::EvictionRefusal;
 use crate::domain::lifecycle::is_held_offline;
 use crate::domain::pod::Pod;
-use crate::ledger::commit::{Disruption, Why};
+use crate::ledger::commit::{DenyReason, Disruption};
 use crate::ledger::protocol::Operation;
 use eviction_object::{DeleteBinding, Eviction};
 
@@ -135,7 +135,7 @@ impl EvictionHandler {
         // to the version: the status that the kubelet writes in these moments would turn the eviction into a conflict, which
         // ends a drain.
         let is_starting = pod.is_starting((context.now)()) && !is_held_offline(pod);
-        if is_starting || context.index.read().is_down_for_a_moment(pod) {
+        if is_starting || context.index.read_state().is_briefly_down(pod) {
             let verdict = self.claim_eviction(appeal, disruption).await;
             return (leave.audit_bypass(verdict, appeal), DeleteBinding::Uid);
         }
@@ -145,8 +145,8 @@ impl EvictionHandler {
                 Ok(claims) => (allow_with_claim(claims.is_empty()), DeleteBinding::Uid),
                 // Or nobody tells any more for how long it has been down.
                 Err(denied)
-                    if matches!(denied.why, Why::Broken(_) | Why::Unusable(_))
-                        || context.index.read().is_down_for_a_moment(pod) =>
+                    if matches!(denied.why, DenyReason::Broken(_) | DenyReason::Unusable(_))
+                        || context.index.read_state().is_briefly_down(pod) =>
                 {
                     (
                         self.claim_eviction(appeal, disruption).await,
@@ -176,10 +176,10 @@ impl EvictionHandler {
     ) -> Option<Verdict> {
         let context = &self.0;
         let begun = graceful_deletion::is_lifecycle_running(context.settings.grace_delete, pod);
-        if begun || context.index.rules_of(pod).is_empty() {
+        if begun || context.index.rules_covering_pod(pod).is_empty() {
             return None; // the deletion is not up to the budgets any more, or nothing would be claimed
         }
-        match context.disruption_budgets.refusal(pod)? {
+        match context.disruption_budgets.find_refusal(pod)? {
             EvictionRefusal::Disallowed { cause } => {
                 let text = format!(
                     "Cannot evict pod as it would violate the pod's disruption budget. {cause}"
@@ -191,7 +191,7 @@ impl EvictionHandler {
             }
             // This ends a drain, so the cache alone is not believed.
             EvictionRefusal::Several => {
-                let live = disruptionbudgets::live_refusal(&context.client, pod);
+                let live = disruptionbudgets::read_live_refusal(&context.client, pod);
                 let limit = appeal.deadline.min(Instant::now() + READ_TIMEOUT);
                 let Ok(Ok(Some(EvictionRefusal::Several))) = timeout_at(limit, live).await else {
                     return None;
@@ -222,7 +222,7 @@ impl EvictionHandler {
         deadline: Instant,
     ) -> Result<Option<Pod>, String> {
         let limit = deadline.min(Instant::now() + READ_TIMEOUT);
-        let read = pods::get(&self.0.client, &request.namespace, &request.name);
+        let read = pod_requests::get_pod(&self.0.client, &request.namespace, &request.name);
         let live = apirequest::by(limit, read).await;
         live.map_err(|failure| failure.text())
     }

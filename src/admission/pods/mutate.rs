@@ -17,7 +17,7 @@ use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, exempt, overlap, rule_check};
 use crate::api::keys::{self, Family};
-use crate::cluster::index::Entry;
+use crate::cluster::index::RuleEntry;
 use crate::domain::footprint;
 use crate::domain::grace_delete::is_deletion_in_flight;
 use crate::domain::lifecycle::restarts::{self, PendingRestarts};
@@ -261,7 +261,7 @@ impl PodMutator {
         settled.advance_all();
         let begins = asking.iter().any(|id| settled.phase_of(id).holds_offline());
         // A Pod that is down for a moment would come back by itself: an operation makes the loss last.
-        let prolongs = begins && self.0.index.read().is_down_for_a_moment(&old);
+        let prolongs = begins && self.0.index.read_state().is_briefly_down(&old);
         let is_lost = settled.takes_offline() || prolongs;
         let is_free = is_lost
             && is_deletion_in_flight(&new)
@@ -348,7 +348,7 @@ impl PodMutator {
         granted: bool,
     ) -> Result<Approval, String> {
         let context = &self.0;
-        let rules = context.index.rules_of(old);
+        let rules = context.index.rules_covering_pod(old);
         let queues = if granted
             || overlap::check_overlap(&context.index, &rules, &BTreeSet::new(), old).is_err()
         {
@@ -375,17 +375,17 @@ impl PodMutator {
     /// The longest waiting goes first: a begin that meets others in the queue joins it. Names the rule objects with others
     /// in their queue, each with the Pod that is next. A Pod that a rule keeps waiting whatever the budget takes no turn.
     fn queue_heads(&self, pod: &Pod) -> Vec<(String, String)> {
-        let state = self.0.index.read();
+        let state = self.0.index.read_state();
         let limiting = state
-            .covering(pod)
+            .rules_covering(pod)
             .filter(|entry| entry.snapshot.rules.availability_limits().next().is_some());
-        let head = |entry: &Entry| {
-            let others = entry.tally.waiting().take(MAX_QUEUED_PODS);
+        let head = |entry: &RuleEntry| {
+            let others = entry.tally.pre_check_waiting().take(MAX_QUEUED_PODS);
             let mut others = others
                 .filter(|uid| ***uid != *pod.metadata.uid)
                 .filter_map(|uid| state.pod(&pod.metadata.namespace, uid))
-                .filter(|other| !state.goes_with_its_set(other));
-            let next = others.find(|other| state.any_passes(Stage::PreCheck, other))?;
+                .filter(|other| !state.is_deleted_with_collaset(other));
+            let next = others.find(|other| state.has_passing_operation(Stage::PreCheck, other))?;
             Some((
                 entry.snapshot.rules.name.clone(),
                 next.metadata.name.clone(),
@@ -403,7 +403,7 @@ impl PodMutator {
         waiting: &[Candidate],
         all: bool,
     ) -> (Vec<String>, BTreeSet<String>) {
-        let state = self.0.index.read();
+        let state = self.0.index.read_state();
         let namespace = state.namespace(&pod.metadata.namespace).into_iter();
         let rules = namespace.flat_map(|namespace| namespace.rules.values());
         let objects = RefCell::new(BTreeSet::new());
@@ -431,7 +431,7 @@ impl PodMutator {
         id: &str,
         known: bool,
     ) -> Result<BTreeSet<String>, Vec<String>> {
-        if !known || !self.0.index.listed().all() {
+        if !known || !self.0.index.listed_kinds().has_decision_kinds() {
             let reason = "this replica has not yet seen all rules; try again in a moment";
             return Err(vec![format!(
                 "waiting for PodTransitionRule (unknown): {reason}"

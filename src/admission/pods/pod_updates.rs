@@ -32,7 +32,7 @@ pub async fn update_disruptions(
         if is_off || inplace::withdraws_deferred_resize(old, new) {
             // The rules have let the operation begin, and the claim only keeps the place until the restart. Or the Pod has its place, which
             // it gives back.
-            let rules = context.index.rules_of(old);
+            let rules = context.index.rules_covering_pod(old);
             disruption.beyond = rules.into_iter().map(|rule| rule.name).collect();
         }
         found.push(disruption);
@@ -115,7 +115,7 @@ pub fn is_lost(context: &Context, pod: &Pod) -> bool {
     let may_end_with_the_write = is_held_offline(pod) && !pod.is_broken();
     !pod.is_available()
         && !may_end_with_the_write
-        && !context.index.read().is_down_for_a_moment(pod)
+        && !context.index.read_state().is_briefly_down(pod)
 }
 
 /// Whether a lifecycle keeps the Pod off traffic before and after the write.
@@ -154,7 +154,7 @@ async fn look_up_owners(
     let namespace = &pod.metadata.namespace;
     let owners = &pod.metadata.owner_references;
     {
-        let state = context.index.read();
+        let state = context.index.read_state();
         let home = state.namespace(namespace);
         if home.is_some_and(|home| owners.iter().any(|o| home.has_owner(o))) {
             return OwnerLookup::OneIsHere;
@@ -165,11 +165,11 @@ async fn look_up_owners(
     let look_up = async {
         let mut all_are_gone = may == owners.len();
         for owner in &owners[..may] {
-            match context.kinds.of_owner(namespace, owner).await {
+            match context.kinds.look_up_owner(namespace, owner).await {
                 Presence::Here => return OwnerLookup::OneIsHere,
                 Presence::Gone | Presence::Leaving => {}
                 Presence::Unknown(_) => {
-                    all_are_gone &= !context.kinds.may_exist(owner).await;
+                    all_are_gone &= !context.kinds.may_owner_exist(owner).await;
                 }
             }
         }
@@ -193,8 +193,8 @@ mod tests {
 
     use super::*;
     use crate::api::keys::{self, Family};
-    use crate::cluster::kind::Kind;
-    use crate::cluster::sizes::Workload;
+    use crate::cluster::kind::WatchedKind;
+    use crate::cluster::owner_sizes::Workload;
     use crate::domain::lifecycle::restarts;
 
     /// A context whose API server never answers.
@@ -345,7 +345,7 @@ mod tests {
 
     fn workload() -> Workload {
         Workload {
-            kind: Kind::ReplicaSet,
+            kind: WatchedKind::ReplicaSet,
             name: "new".to_owned(),
             version: 1,
             replicas: Some(1),

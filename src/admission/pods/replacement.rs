@@ -3,11 +3,11 @@
 use super::parse_pod;
 use crate::admission::review::Request;
 use crate::api::keys;
-use crate::cluster::objects::store::Store;
+use crate::cluster::objects::object_cache::ObjectCache;
 use crate::domain::collaset::observed::Pvc;
 
 /// What to say if the request has a Pod replaced whose CollaSet owns claims that it mounts.
-pub fn replacement_warning(claims: &Store<Pvc>, request: &Request) -> Option<String> {
+pub fn replacement_warning(claims: &ObjectCache<Pvc>, request: &Request) -> Option<String> {
     let raw = request.object.as_deref();
     if request.sub_resource.is_some() || !raw?.get().contains(keys::TO_REPLACE) {
         return None;
@@ -41,7 +41,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cluster::objects::store::Key;
+    use crate::cluster::objects::object_cache::ObjectKey;
 
     fn request(old: &Value, new: &Value) -> Request {
         let review = json!({
@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn replacement_of_pod_warns_of_mounted_pvcs() {
-        let claims = Store::default();
+        let claims = ObjectCache::default();
         for (name, owner) in [("data", Some("set")), ("shared", None)] {
-            let key = Key {
+            let key = ObjectKey {
                 namespace: "shop".into(),
                 name: name.into(),
                 uid: name.into(),
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(replacement_warning(&claims, &request(&asked, &asked)), None);
         assert_eq!(replacement_warning(&claims, &request(&asked, &idle)), None);
         assert_eq!(
-            replacement_warning(&Store::default(), &request(&idle, &asked)),
+            replacement_warning(&ObjectCache::default(), &request(&idle, &asked)),
             None
         );
     }

@@ -31,13 +31,14 @@ pub fn refuse_entry(context: &Context, request: &Request, old: &Pod, new: &Pod) 
     }
     let index = &context.index;
     let entered = {
-        let state = index.read();
-        let mut covering = state.covering(new);
+        let state = index.read_state();
+        let mut covering = state.rules_covering(new);
         let entry = covering.find(|entry| entry.snapshot.rules.loses_pod(new, old));
         entry.map(|entry| format!("PodTransitionRule {}", entry.snapshot.rules.name))
     };
     // A replica that has yet to see all rules can't tell.
-    let entered = entered.or_else(|| (!index.listed().all()).then(|| "a rule".to_owned()))?;
+    let entered = entered
+        .or_else(|| (!index.listed_kinds().has_decision_kinds()).then(|| "a rule".to_owned()))?;
     refuse_entry_into(context, request, old, new, &entered)
 }
 

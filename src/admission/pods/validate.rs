@@ -19,7 +19,7 @@ use crate::domain::lifecycle::FieldError;
 use crate::domain::lifecycle::{is_held_offline, restarts, validate};
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, Disruption};
-use crate::ledger::protocol::{Grant, Operation as Claimed};
+use crate::ledger::protocol::{ClaimGrant, Operation as Claimed};
 use crate::ledger::store::RuleKey;
 
 /// Holds what would break a rule.
@@ -108,7 +108,7 @@ impl PodValidator {
     /// and all of them could go before the first is labelled.
     fn is_about_to_serve(&self, pod: &Pod) -> bool {
         let is_starting = pod.is_starting((self.0.now)());
-        let is_new = || is_starting || self.0.index.read().is_down_for_a_moment(pod);
+        let is_new = || is_starting || self.0.index.read_state().is_briefly_down(pod);
         pod.is_ready() && !is_held_offline(pod) && is_new()
     }
 
@@ -309,10 +309,10 @@ impl PodValidator {
 
 /// The claims that one request has taken so far, by operation.
 #[derive(Debug, Default)]
-struct TakenClaims(Vec<(Claimed, Vec<(RuleKey, Grant)>)>);
+struct TakenClaims(Vec<(Claimed, Vec<(RuleKey, ClaimGrant)>)>);
 
 impl TakenClaims {
-    fn add(&mut self, operation: Claimed, claims: Vec<(RuleKey, Grant)>) {
+    fn add(&mut self, operation: Claimed, claims: Vec<(RuleKey, ClaimGrant)>) {
         if !claims.is_empty() {
             self.0.push((operation, claims));
         }
@@ -322,7 +322,7 @@ impl TakenClaims {
     fn withdraw(self, context: &Context, pod: &Pod) {
         for (operation, claims) in self.0 {
             let uid = &pod.metadata.uid;
-            context.ledgers.withdraw(uid, operation, claims);
+            context.ledgers.withdraw_claims(uid, operation, claims);
         }
     }
 
@@ -364,7 +364,7 @@ mod tests {
         context.index.mark_all_listed();
         context.index.apply_namespace(NamespaceFacts {
             name: "shop".to_owned(),
-            terminating_since: NamespaceFacts::since(Some("2026-01-01T00:00:10Z")),
+            terminating_since: NamespaceFacts::parse_deletion_time(Some("2026-01-01T00:00:10Z")),
             ..NamespaceFacts::default()
         });
         let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {

@@ -1,6 +1,6 @@
 //! What an operation waits for, as a verdict tells it.
 
-use crate::api::stored::text;
+use crate::api::size_limits::truncate_text;
 use crate::domain::rules::stage::Rejection;
 
 /// So many rules are named. The API server hands on 4,096 characters of warnings in all, and 256 of each.
@@ -23,7 +23,7 @@ pub fn describe_waits(rejections: impl Iterator<Item = Rejection>) -> Vec<String
 }
 
 fn describe_rejection(rejection: Rejection) -> String {
-    let reason = text(&rejection.reason, MAX_REASON_CHARS);
+    let reason = truncate_text(&rejection.reason, MAX_REASON_CHARS);
     format!("waiting for {}: {reason}", rejection.qualified_rule_name())
 }
 

@@ -8,38 +8,44 @@ use crate::api::collaset::{PodNamingSuffixPolicy, PodUpgradePolicy};
 
 /// What a CollaSet lacks: the upgrade policy, a rolling update, and the naming policy where a naming strategy is given.
 /// An empty policy counts as absent, as it always has. Anything that has not the expected shape is left to validation.
-pub fn collaset(object: &Value) -> Vec<PatchOperation> {
+pub fn default_collaset(object: &Value) -> Vec<PatchOperation> {
     let spec = &object["spec"];
     if !spec.is_object() {
         return Vec::new();
     }
-    update(&spec["updateStrategy"])
+    default_update_strategy(&spec["updateStrategy"])
         .into_iter()
-        .chain(naming(&spec["namingStrategy"]))
+        .chain(default_naming_policy(&spec["namingStrategy"]))
         .collect()
 }
 
-fn update(strategy: &Value) -> Vec<PatchOperation> {
+fn default_update_strategy(strategy: &Value) -> Vec<PatchOperation> {
     let policy = Value::from(PodUpgradePolicy::InPlaceIfPossible.as_str());
     let rolling = json!({ "byPartition": {} });
     if strategy.is_null() {
         let strategy = json!({ "podUpgradePolicy": policy, "rollingUpdate": rolling });
-        return vec![set(&["updateStrategy"], strategy)];
+        return vec![set_spec_field(&["updateStrategy"], strategy)];
     }
     let mut patch = Vec::new();
     if !strategy.is_object() {
         return patch;
     }
-    if is_empty(&strategy["podUpgradePolicy"]) {
-        patch.push(set(&["updateStrategy", "podUpgradePolicy"], policy));
+    if is_empty_policy(&strategy["podUpgradePolicy"]) {
+        patch.push(set_spec_field(
+            &["updateStrategy", "podUpgradePolicy"],
+            policy,
+        ));
     }
     match &strategy["rollingUpdate"] {
-        Value::Null => patch.push(set(&["updateStrategy", "rollingUpdate"], rolling)),
+        Value::Null => patch.push(set_spec_field(
+            &["updateStrategy", "rollingUpdate"],
+            rolling,
+        )),
         present if present.is_object() => {
             let children = [&present["byPartition"], &present["byLabel"]];
             if children.into_iter().all(Value::is_null) {
                 let path = ["updateStrategy", "rollingUpdate", "byPartition"];
-                patch.push(set(&path, json!({})));
+                patch.push(set_spec_field(&path, json!({})));
             }
         }
         _ => {}
@@ -47,20 +53,20 @@ fn update(strategy: &Value) -> Vec<PatchOperation> {
     patch
 }
 
-fn naming(strategy: &Value) -> Option<PatchOperation> {
-    let missing = strategy.is_object() && is_empty(&strategy["podNamingSuffixPolicy"]);
+fn default_naming_policy(strategy: &Value) -> Option<PatchOperation> {
+    let missing = strategy.is_object() && is_empty_policy(&strategy["podNamingSuffixPolicy"]);
     missing.then(|| {
         let random = PodNamingSuffixPolicy::Random.as_str().into();
-        set(&["namingStrategy", "podNamingSuffixPolicy"], random)
+        set_spec_field(&["namingStrategy", "podNamingSuffixPolicy"], random)
     })
 }
 
-fn is_empty(policy: &Value) -> bool {
+fn is_empty_policy(policy: &Value) -> bool {
     policy.is_null() || policy == ""
 }
 
 /// Sets a field below `spec`, whatever is there.
-fn set(path: &[&str], value: Value) -> PatchOperation {
+fn set_spec_field(path: &[&str], value: Value) -> PatchOperation {
     let path = PointerBuf::from_tokens(["spec"].iter().chain(path).copied());
     PatchOperation::Add(AddOperation { path, value })
 }
@@ -72,9 +78,9 @@ mod tests {
 
     fn defaulted(spec: Value) -> Value {
         let mut object = json!({ "spec": spec });
-        let operations = collaset(&object);
+        let operations = default_collaset(&object);
         json_patch::patch(&mut object, &operations).unwrap();
-        assert_eq!(collaset(&object), [], "defaults are added once");
+        assert_eq!(default_collaset(&object), [], "defaults are added once");
         object["spec"].take()
     }
 
@@ -113,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_naming_policy_has_a_default_where_a_strategy_is_given() {
+    fn naming_policy_defaults_if_strategy_is_set() {
         assert!(defaulted(json!({})).get("namingStrategy").is_none());
         for (given, want) in [
             (json!({}), "Random"),
@@ -141,7 +147,7 @@ mod tests {
             json!({ "spec": { "updateStrategy": 1, "namingStrategy": "Random" } }),
             json!({ "spec": { "updateStrategy": { "podUpgradePolicy": 1, "rollingUpdate": [] } } }),
         ] {
-            assert_eq!(collaset(&object), [], "{object}");
+            assert_eq!(default_collaset(&object), [], "{object}");
         }
     }
 }

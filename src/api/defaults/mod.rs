@@ -8,11 +8,11 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
-pub use collaset::collaset;
-pub use podtransitionrule::podtransitionrule;
+pub use collaset::default_collaset;
+pub use podtransitionrule::default_podtransitionrule;
 
 /// Adds `value` as `key` of the object at `path`, if there is no such key or it is null.
-fn absent(object: &Value, path: &[&str], key: &str, value: Value) -> Option<PatchOperation> {
+fn add_if_absent(object: &Value, path: &[&str], key: &str, value: Value) -> Option<PatchOperation> {
     let missing = object.as_object()?.get(key).is_none_or(Value::is_null);
     missing.then(|| {
         let path = PointerBuf::from_tokens(path.iter().copied().chain([key]));

@@ -3,41 +3,41 @@
 use json_patch::PatchOperation;
 use serde_json::Value;
 
-use super::absent;
+use super::add_if_absent;
 use crate::api::podtransitionrule::{FailurePolicy, POLL_INTERVAL_SECONDS, POLL_TIMEOUT_SECONDS};
 
 /// What a PodTransitionRule lacks: of webhook rules the failure policy, and the interval and timeout of polling. The policy is
 /// `Fail`: Kuperator stored `Ignore` and behaved as `Fail` (contract Q10), which is the safe side too.
 /// Anything that has not the expected shape is left to validation.
-pub fn podtransitionrule(object: &Value) -> Vec<PatchOperation> {
+pub fn default_podtransitionrule(object: &Value) -> Vec<PatchOperation> {
     let rules = object.pointer("/spec/rules").and_then(Value::as_array);
     rules
         .into_iter()
         .flatten()
         .enumerate()
-        .flat_map(|(index, rule)| webhook(&index.to_string(), rule))
+        .flat_map(|(index, rule)| default_webhook(&index.to_string(), rule))
         .collect()
 }
 
-fn webhook(index: &str, rule: &Value) -> Vec<PatchOperation> {
+fn default_webhook(index: &str, rule: &Value) -> Vec<PatchOperation> {
     let webhook = &rule["webhook"];
     let poll = &webhook["clientConfig"]["poll"];
     let at_webhook = ["spec", "rules", index, "webhook"];
     let at_poll = ["spec", "rules", index, "webhook", "clientConfig", "poll"];
     [
-        absent(
+        add_if_absent(
             webhook,
             &at_webhook,
             "failurePolicy",
             FailurePolicy::Fail.as_str().into(),
         ),
-        absent(
+        add_if_absent(
             poll,
             &at_poll,
             "intervalSeconds",
             POLL_INTERVAL_SECONDS.into(),
         ),
-        absent(
+        add_if_absent(
             poll,
             &at_poll,
             "timeoutSeconds",
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn defaulted(mut object: Value) -> Value {
-        let operations = podtransitionrule(&object);
+        let operations = default_podtransitionrule(&object);
         json_patch::patch(&mut object, &operations).unwrap();
         object
     }
@@ -86,7 +86,7 @@ mod tests {
             } },
         ] } });
         assert_eq!(defaulted(object), want);
-        assert_eq!(podtransitionrule(&want), []);
+        assert_eq!(default_podtransitionrule(&want), []);
     }
 
     #[test]
@@ -97,7 +97,7 @@ mod tests {
             json!({ "spec": { "rules": {} } }),
             json!({ "spec": { "rules": [1, null, { "webhook": null }, { "webhook": [] }] } }),
         ] {
-            assert_eq!(podtransitionrule(&object), [], "{object}");
+            assert_eq!(default_podtransitionrule(&object), [], "{object}");
         }
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::api::{lenient, schema};
 
 /// Fields that this build does not know, by name.
-pub type Unknown = BTreeMap<String, Value>;
+pub type UnknownFields = BTreeMap<String, Value>;
 
 /// Claims that admission has granted and whose effect is not yet seen. Written by compare-and-swap on the rule.
 // All fields are always written: a merge patch must be able to empty the list.
@@ -55,7 +55,7 @@ pub(super) fn read<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Ledger>, D:
 /// Permission for one disruption of one Pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("required" = REQUIRED, "x-kubernetes-preserve-unknown-fields" = true))]
+#[schemars(extend("required" = REQUIRED_CLAIM_FIELDS, "x-kubernetes-preserve-unknown-fields" = true))]
 pub struct Claim {
     /// Name of the Pod.
     pub pod_name: String,
@@ -96,10 +96,10 @@ pub struct Claim {
     /// What a newer build has stored besides.
     #[serde(flatten)]
     #[schemars(skip)]
-    pub unknown: Unknown,
+    pub unknown: UnknownFields,
 }
 
-const REQUIRED: [&str; 7] = [
+const REQUIRED_CLAIM_FIELDS: [&str; 7] = [
     "podName",
     "podUID",
     "operation",
@@ -124,7 +124,7 @@ impl Default for Claim {
             until: Time(Timestamp::MAX),
             target: None,
             containers: Vec::new(),
-            unknown: Unknown::new(),
+            unknown: UnknownFields::new(),
         }
     }
 }
@@ -156,5 +156,5 @@ pub struct ClaimedContainer {
     /// What a newer build has stored besides.
     #[serde(flatten)]
     #[schemars(skip)]
-    pub unknown: Unknown,
+    pub unknown: UnknownFields,
 }

@@ -1,7 +1,7 @@
 //! PodTransitionRule: conditions under which Pods may enter or leave an operation (contract 1.3).
 
 mod ledger;
-mod read;
+mod lenient_spec;
 mod status;
 
 use k8s_openapi::api::core::v1::ObjectFieldSelector;
@@ -11,8 +11,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use ledger::{Claim, ClaimedContainer, Ledger, Unknown};
-pub use read::{Unreadable, by_parts};
+pub use ledger::{Claim, ClaimedContainer, Ledger, UnknownFields};
+pub use lenient_spec::{UnreadableRule, read_rule_by_parts};
 pub use status::{
     AskedPod, Detail, PodTransitionRuleStatus, RejectInfo, RuleState, TaskInfo, WaitReason,
     WebhookStatus,
@@ -58,7 +58,7 @@ pub struct PodTransitionRuleSpec {
     /// The field that keeps this version from reading the spec, if one does. Then there are no rules, and the selector is
     /// there only if it could be read.
     #[serde(skip)]
-    pub unreadable: Option<Unreadable>,
+    pub unreadable: Option<UnreadableRule>,
 }
 
 /// Seconds between two polls where a rule does not say.

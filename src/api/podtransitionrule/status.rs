@@ -209,7 +209,7 @@ pub struct WebhookStatus {
 
 impl WebhookStatus {
     /// Whether this was written about a rule with this hash, which is part of an object of this generation.
-    pub fn speaks_of(&self, rule_hash: &str, generation: i64) -> bool {
+    pub fn is_current_for(&self, rule_hash: &str, generation: i64) -> bool {
         match self.rule_hash.as_str() {
             "" => self.generation == generation,
             hash => hash == rule_hash,

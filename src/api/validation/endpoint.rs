@@ -13,9 +13,9 @@ use serde::de::value::Error;
 use super::FieldError;
 
 /// What is wrong with a URL.
-pub fn url(url: &str, path: &str) -> Option<FieldError> {
+pub fn url_error(url: &str, path: &str) -> Option<FieldError> {
     if url.is_empty() {
-        return Some(FieldError::missing(
+        return Some(FieldError::missing_field(
             path,
             "is required: set it to an http or https URL",
         ));
@@ -25,7 +25,7 @@ pub fn url(url: &str, path: &str) -> Option<FieldError> {
     });
     let problem =
         "must be an http or https URL with a host, such as https://check.example.com/pods";
-    (!good).then(|| FieldError::missing(path, problem))
+    (!good).then(|| FieldError::missing_field(path, problem))
 }
 
 // The parser lets a port pass that is no number.
@@ -37,9 +37,9 @@ fn has_host(authority: &Authority) -> bool {
 
 /// What is wrong with a bundle of certificates: base64 of PEM. Nothing and a mere line break, which some clients send,
 /// stand for none.
-pub fn ca_bundle(bundle: &str, path: &str) -> Option<FieldError> {
-    let error = |problem: &str| Some(FieldError::missing(path, problem));
-    let Some(pem) = decode(bundle) else {
+pub fn ca_bundle_error(bundle: &str, path: &str) -> Option<FieldError> {
+    let error = |problem: &str| Some(FieldError::missing_field(path, problem));
+    let Some(pem) = decode_ca_bundle(bundle) else {
         return error("must be base64: encode the PEM file, for example with base64 -w0 ca.crt");
     };
     if pem.trim_ascii().is_empty() {
@@ -65,7 +65,7 @@ pub fn ca_bundle(bundle: &str, path: &str) -> Option<FieldError> {
 }
 
 /// The PEM text in a bundle; `None` if it is no base64.
-pub fn decode(bundle: &str) -> Option<Vec<u8>> {
+pub fn decode_ca_bundle(bundle: &str) -> Option<Vec<u8>> {
     // Line breaks between the characters are allowed, as in Go.
     let text: String = bundle
         .chars()
@@ -95,7 +95,7 @@ mod tests {
             "https://[::1]:9443/",
             "http://u:p@a:1/",
         ] {
-            assert_eq!(url(good, "url"), None, "{good}");
+            assert_eq!(url_error(good, "url"), None, "{good}");
         }
         for bad in [
             "a",
@@ -108,14 +108,14 @@ mod tests {
             "http://a:port",
             "mailto:a@b",
         ] {
-            let error = url(bad, "url").unwrap();
+            let error = url_error(bad, "url").unwrap();
             assert_eq!(
                 error.to_string(),
                 "url: must be an http or https URL with a host, such as https://check.example.com/pods"
             );
         }
         assert_eq!(
-            url("", "url").unwrap().to_string(),
+            url_error("", "url").unwrap().to_string(),
             "url: is required: set it to an http or https URL"
         );
     }
@@ -136,7 +136,7 @@ mod tests {
             &encoded(&format!("{pem}{pem}")),
             &wrapped,
         ] {
-            assert_eq!(ca_bundle(good, "caBundle"), None, "{good}");
+            assert_eq!(ca_bundle_error(good, "caBundle"), None, "{good}");
         }
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for (bad, want) in [
@@ -149,7 +149,7 @@ mod tests {
                 "has a PEM block that is no certificate",
             ),
         ] {
-            let error = ca_bundle(&bad, "caBundle").unwrap();
+            let error = ca_bundle_error(&bad, "caBundle").unwrap();
             assert!(error.problem.starts_with(want), "{error}");
         }
     }

@@ -7,9 +7,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 
 /// Longest text of a value that an error shows, in characters.
-const LONGEST: usize = 100;
+const MAX_VALUE_CHARS: usize = 100;
 /// Errors of one object that are kept and shown. An object of a megabyte can have a hundred thousand of them.
-const MOST: usize = 100;
+const MAX_ERRORS: usize = 100;
 
 /// Something wrong with one field. Written as `spec.rules[0].name: "x": must be …`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub struct FieldError {
 impl FieldError {
     /// A text that is wrong; it is quoted as in JSON, and cut where it is long.
     pub fn new(path: impl Into<String>, value: &str, problem: impl Into<String>) -> Self {
-        let quoted = format!("{:?}", cut(value, LONGEST));
+        let quoted = format!("{:?}", truncate_value(value, MAX_VALUE_CHARS));
         FieldError {
             path: path.into(),
             value: Some(quoted),
@@ -34,20 +34,20 @@ impl FieldError {
     }
 
     /// A value of another type, as written in JSON; it is cut where it is long.
-    pub fn raw(
+    pub fn with_raw_value(
         path: impl Into<String>,
         value: impl Into<String>,
         problem: impl Into<String>,
     ) -> Self {
         FieldError {
             path: path.into(),
-            value: Some(cut(&value.into(), LONGEST).into_owned()),
+            value: Some(truncate_value(&value.into(), MAX_VALUE_CHARS).into_owned()),
             problem: problem.into(),
         }
     }
 
     /// Something that is not there.
-    pub fn missing(path: impl Into<String>, problem: impl Into<String>) -> Self {
+    pub fn missing_field(path: impl Into<String>, problem: impl Into<String>) -> Self {
         FieldError {
             path: path.into(),
             value: None,
@@ -56,7 +56,7 @@ impl FieldError {
     }
 
     /// The same error of a field further down, below `parent`.
-    pub fn below(mut self, parent: &str) -> Self {
+    pub fn under_parent(mut self, parent: &str) -> Self {
         self.path = format!("{parent}.{}", self.path);
         self
     }
@@ -72,7 +72,7 @@ impl fmt::Display for FieldError {
 }
 
 /// The beginning of a text, with dots where more follows.
-pub fn cut(text: &str, characters: usize) -> Cow<'_, str> {
+pub fn truncate_value(text: &str, characters: usize) -> Cow<'_, str> {
     match text.char_indices().nth(characters) {
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
         None => Cow::Borrowed(text),
@@ -120,7 +120,7 @@ impl Recorded {
 impl FieldErrors {
     /// A list that leaves out the errors that `before` adds, however many there are: what was stored with a fault can be
     /// changed in other ways.
-    pub fn forgiving(before: impl FnOnce(&mut FieldErrors)) -> Self {
+    pub fn ignoring_existing(before: impl FnOnce(&mut FieldErrors)) -> Self {
         let mut stored = FieldErrors {
             mode: Mode::Record(Recorded::default()),
             ..FieldErrors::default()
@@ -141,14 +141,14 @@ impl FieldErrors {
         match &mut self.mode {
             Mode::Record(recorded) => return recorded.add(&error),
             Mode::Forgive(recorded, forgiven) if recorded.has(&error) => {
-                if forgiven.len() < MOST {
+                if forgiven.len() < MAX_ERRORS {
                     forgiven.push(error);
                 }
                 return;
             }
             Mode::Forgive(..) | Mode::List => {}
         }
-        if self.listed.len() < MOST {
+        if self.listed.len() < MAX_ERRORS {
             self.listed.push(error);
         }
     }
@@ -165,11 +165,11 @@ impl FieldErrors {
 
     /// Whether further errors are dropped.
     pub fn is_full(&self) -> bool {
-        self.listed.len() >= MOST
+        self.listed.len() >= MAX_ERRORS
     }
 
     /// The errors that were left out by [`FieldErrors::forgiving`], up to a hundred.
-    pub fn forgiven(&self) -> &[FieldError] {
+    pub fn existing_errors(&self) -> &[FieldError] {
         match &self.mode {
             Mode::Forgive(_, forgiven) => forgiven,
             Mode::List | Mode::Record(_) => &[],
@@ -200,7 +200,7 @@ impl fmt::Display for FieldErrors {
             write!(f, "{}{error}", if index == 0 { "" } else { "; " })?;
         }
         match self.is_full() {
-            true => write!(f, "; only the first {MOST} errors are listed"),
+            true => write!(f, "; only the first {MAX_ERRORS} errors are listed"),
             false => Ok(()),
         }
     }
@@ -232,10 +232,14 @@ mod tests {
     #[test]
     fn a_line_names_the_field_the_value_and_the_remedy() {
         let mut errors = FieldErrors::from(
-            FieldError::new("name", "a\"b\n", "must be plain").below("spec.rules[0]"),
+            FieldError::new("name", "a\"b\n", "must be plain").under_parent("spec.rules[0]"),
         );
-        errors.push(FieldError::missing("spec.selector", "is required"));
-        errors.push(FieldError::raw("spec.replicas", "-1", "must be 0 or more"));
+        errors.push(FieldError::missing_field("spec.selector", "is required"));
+        errors.push(FieldError::with_raw_value(
+            "spec.replicas",
+            "-1",
+            "must be 0 or more",
+        ));
         assert_eq!(
             errors.to_string(),
             "spec.rules[0].name: \"a\\\"b\\n\": must be plain; spec.selector: is required; \
@@ -246,8 +250,9 @@ mod tests {
     #[test]
     fn a_hundred_errors_are_kept_and_shown() {
         let mut errors = FieldErrors::default();
-        errors.extend((0..150).map(|n| FieldError::missing(format!("a[{n}]"), "is required")));
-        errors.push(FieldError::missing("b", "is required"));
+        errors
+            .extend((0..150).map(|n| FieldError::missing_field(format!("a[{n}]"), "is required")));
+        errors.push(FieldError::missing_field("b", "is required"));
         assert!(errors.is_full());
         let text = errors.to_string();
         let end = "a[99]: is required; only the first 100 errors are listed";
@@ -257,15 +262,16 @@ mod tests {
     #[test]
     fn errors_beyond_the_hundredth_are_compared() {
         let wrong = |range: std::ops::Range<usize>, errors: &mut FieldErrors| {
-            errors.extend(range.map(|n| FieldError::missing(format!("a[{n}]"), "is required")));
+            errors
+                .extend(range.map(|n| FieldError::missing_field(format!("a[{n}]"), "is required")));
         };
-        let mut errors = FieldErrors::forgiving(|stored| wrong(0..250, stored));
+        let mut errors = FieldErrors::ignoring_existing(|stored| wrong(0..250, stored));
         wrong(0..250, &mut errors);
-        assert!(errors.is_empty() && errors.forgiven().len() == MOST);
+        assert!(errors.is_empty() && errors.existing_errors().len() == MAX_ERRORS);
         wrong(249..251, &mut errors);
         assert_eq!(errors.to_string(), "a[250]: is required");
         // What is mended makes no old error a new one.
-        let mut errors = FieldErrors::forgiving(|stored| wrong(0..250, stored));
+        let mut errors = FieldErrors::ignoring_existing(|stored| wrong(0..250, stored));
         wrong(150..250, &mut errors);
         assert!(errors.is_empty());
     }
@@ -277,7 +283,7 @@ mod tests {
             error.to_string(),
             format!("a: \"{}…\": is long", "é".repeat(100))
         );
-        let error = FieldError::raw("a", "1".repeat(101), "is long");
+        let error = FieldError::with_raw_value("a", "1".repeat(101), "is long");
         assert_eq!(
             error.to_string(),
             format!("a: {}…: is long", "1".repeat(100))

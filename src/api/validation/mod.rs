@@ -7,4 +7,4 @@ mod errors;
 pub mod podtransitionrule;
 pub mod resourcecontext;
 
-pub use errors::{FieldError, FieldErrors, cut};
+pub use errors::{FieldError, FieldErrors, truncate_value};

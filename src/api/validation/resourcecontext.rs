@@ -2,22 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{FieldError, FieldErrors, cut};
+use super::{FieldError, FieldErrors, truncate_value};
 use crate::api::resourcecontext::ResourceContextSpec;
 
 /// Key in `data` with the name of the CollaSet that an instance ID belongs to.
-const OWNER: &str = "Owner";
+const OWNER_KEY: &str = "Owner";
 
 /// What is wrong with a spec; empty when nothing is.
 pub fn validate(spec: &ResourceContextSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
-    check(spec, &mut errors);
+    check_contexts(spec, &mut errors);
     errors
 }
 
 /// Adds to `errors` what is wrong with a spec.
-pub fn check(spec: &ResourceContextSpec, errors: &mut FieldErrors) {
-    let owner = |data: &BTreeMap<String, String>| data.get(OWNER).cloned().unwrap_or_default();
+pub fn check_contexts(spec: &ResourceContextSpec, errors: &mut FieldErrors) {
+    let owner = |data: &BTreeMap<String, String>| data.get(OWNER_KEY).cloned().unwrap_or_default();
     let owners: BTreeSet<String> = spec.contexts.iter().map(|c| owner(&c.data)).collect();
     let named: Vec<&str> = owners
         .iter()
@@ -34,21 +34,32 @@ pub fn check(spec: &ResourceContextSpec, errors: &mut FieldErrors) {
         let id = context.id.to_string();
         if context.id < 0 {
             let problem = "must be 0 or more: instance IDs count from 0";
-            errors.push(FieldError::raw(format!("{path}.id"), &id, problem));
+            errors.push(FieldError::with_raw_value(
+                format!("{path}.id"),
+                &id,
+                problem,
+            ));
         } else if let Some(earlier) = first.get(&context.id) {
             let problem = format!(
                 "is the ID of spec.contexts[{earlier}] too: two instances would be taken for one; take one entry out"
             );
-            errors.push(FieldError::raw(format!("{path}.id"), &id, problem));
+            errors.push(FieldError::with_raw_value(
+                format!("{path}.id"),
+                &id,
+                problem,
+            ));
         } else {
             first.insert(context.id, index);
         }
         if named.len() > 1 && owner(&context.data).is_empty() {
             let problem = format!(
                 "is required for ID {id} in a pool that {} share: name the CollaSet that it belongs to",
-                cut(&sharers, 200)
+                truncate_value(&sharers, 200)
             );
-            errors.push(FieldError::missing(format!("{path}.data.{OWNER}"), problem));
+            errors.push(FieldError::missing_field(
+                format!("{path}.data.{OWNER_KEY}"),
+                problem,
+            ));
         }
     }
 }

@@ -7,12 +7,14 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
-use super::values::{Gate, cidr, duration, feature_gate, namespace, namespaced_name, webhook_url};
+use super::values::{
+    FeatureGate, cidr, duration, feature_gate, namespace, namespaced_name, webhook_url,
+};
 use crate::admission::MAX_RULES_PER_NAMESPACE;
 
-mod read;
+mod reader;
 
-pub use read::{
+pub use reader::{
     BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, parse,
 };
 
@@ -101,14 +103,14 @@ pub struct FeatureArgs {
     /// removes their finalizers afterwards.
     #[arg(long, env = "OPERATING_FEATURE_GATES", value_name = "NAME=BOOL", value_delimiter = ',',
           value_parser = feature_gate, help_heading = "Webhooks")]
-    pub feature_gates: Vec<Gate>,
+    pub feature_gates: Vec<FeatureGate>,
 }
 
 impl FeatureArgs {
     /// Whether `GraceDeleteWebhook` is on; of several values the last counts.
     pub fn grace_delete(&self) -> bool {
-        self.last(|gate| match gate {
-            Gate::GraceDelete(on) => Some(on),
+        self.last_gate_value(|gate| match gate {
+            FeatureGate::GraceDelete(on) => Some(on),
             _ => None,
         })
         .unwrap_or(false)
@@ -116,14 +118,14 @@ impl FeatureArgs {
 
     /// Whether `CollaSets` is on; of several values the last counts.
     pub fn collasets(&self) -> bool {
-        self.last(|gate| match gate {
-            Gate::CollaSets(on) => Some(on),
+        self.last_gate_value(|gate| match gate {
+            FeatureGate::CollaSets(on) => Some(on),
             _ => None,
         })
         .unwrap_or(true)
     }
 
-    fn last(&self, said: impl Fn(Gate) -> Option<bool>) -> Option<bool> {
+    fn last_gate_value(&self, said: impl Fn(FeatureGate) -> Option<bool>) -> Option<bool> {
         self.feature_gates.iter().rev().find_map(|gate| said(*gate))
     }
 }

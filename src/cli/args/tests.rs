@@ -32,7 +32,7 @@ fn every_flag_has_a_variable_of_the_environment() {
 }
 
 #[test]
-fn a_bare_api_server_to_enforcing() {
+fn install_and_address_flags_are_parsed() {
     let args = serve(&[
         "--install",
         "--kubeconfig=F",
@@ -102,7 +102,7 @@ fn a_pod_is_named_as_for_kubectl() {
 }
 
 #[test]
-fn by_the_name_of_the_plugin_there_is_only_what_reads() {
+fn plugin_name_offers_read_only_commands() {
     let called = |program: &str| parse(vec![program.into(), "why".into(), "pod/a".into()]);
     for program in [
         "kubectl-operating",

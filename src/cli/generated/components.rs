@@ -10,14 +10,17 @@ use crate::admission::routes::{
 use crate::cli::print;
 
 /// The entries that the feature gate `GraceDeleteWebhook` adds to the configuration of this kind: a JSON patch.
-pub fn added(settings: &ConfigurationSettings, kind: WebhookKind) -> anyhow::Result<String> {
+pub fn feature_patch(
+    settings: &ConfigurationSettings,
+    kind: WebhookKind,
+) -> anyhow::Result<String> {
     let (mutating, validating) = webhook_configurations(&ConfigurationSettings {
         grace_delete: true,
         ..settings.clone()
     });
     let all = match kind {
-        WebhookKind::Mutating => entries(&mutating.webhooks)?,
-        WebhookKind::Validating => entries(&validating.webhooks)?,
+        WebhookKind::Mutating => webhook_entries(&mutating.webhooks)?,
+        WebhookKind::Validating => webhook_entries(&validating.webhooks)?,
     };
     let gated = |entry: &Value| {
         GRACEFUL_DELETION_WEBHOOKS
@@ -26,11 +29,11 @@ pub fn added(settings: &ConfigurationSettings, kind: WebhookKind) -> anyhow::Res
     };
     let gated = all.into_iter().filter(gated);
     let add = |entry| json!({"op": "add", "path": "/webhooks/-", "value": entry});
-    print::document(&gated.map(add).collect::<Vec<_>>())
+    print::to_yaml_document(&gated.map(add).collect::<Vec<_>>())
 }
 
 /// The removal of the entries that serve CollaSets: strategic merge patches of both configurations.
-pub fn without_collasets() -> anyhow::Result<String> {
+pub fn collaset_removal_patch() -> anyhow::Result<String> {
     let patch = |object: &str, name: &str, kind: WebhookKind| {
         let all = WEBHOOKS.iter();
         let removed = all.filter(|w| w.route.kind() == kind && w.route.is_for_collasets());
@@ -42,7 +45,7 @@ pub fn without_collasets() -> anyhow::Result<String> {
             "webhooks": removed.map(|w| remove(w.name)).collect::<Vec<_>>(),
         })
     };
-    print::documents(&[
+    print::to_yaml_documents(&[
         patch(
             "MutatingWebhookConfiguration",
             MUTATING_CONFIGURATION,
@@ -56,6 +59,6 @@ pub fn without_collasets() -> anyhow::Result<String> {
     ])
 }
 
-fn entries(webhooks: &impl Serialize) -> anyhow::Result<Vec<Value>> {
+fn webhook_entries(webhooks: &impl Serialize) -> anyhow::Result<Vec<Value>> {
     Ok(serde_json::from_value(serde_json::to_value(webhooks)?)?)
 }

@@ -4,17 +4,17 @@ mod components;
 
 use super::install::rbac::{self, table, users};
 use super::install::{client_config, names};
-use super::{docs, metrics, print};
+use super::{docs, metrics_docs, print};
 use crate::admission::routes::{ConfigurationSettings, WebhookKind};
 
 /// Where the tables of rights are.
-const RIGHTS: &str = "src/cli/install/rbac/table.rs";
+const RBAC_TABLE: &str = "src/cli/install/rbac/table.rs";
 /// Where the table of webhooks is.
-const WEBHOOKS: &str = "src/admission/routes/table.rs";
+const WEBHOOK_TABLE: &str = "src/admission/routes/table.rs";
 
 /// A generated file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct GeneratedFile {
     /// Path from the top of the repository.
     pub path: &'static str,
     /// What must be in it.
@@ -22,7 +22,7 @@ pub struct File {
 }
 
 /// All generated files but the CRDs.
-pub fn files() -> anyhow::Result<Vec<File>> {
+pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
     let settings = ConfigurationSettings {
         client: client_config(None, names::NAMESPACE),
         namespace: names::NAMESPACE.to_owned(),
@@ -36,65 +36,67 @@ pub fn files() -> anyhow::Result<Vec<File>> {
         format!("# Generated from {from}: UPDATE=1 cargo test --test generated rewrites it.\n")
     };
     Ok(vec![
-        File {
+        GeneratedFile {
             path: "webhook-config/configurations.yaml",
-            text: header(WEBHOOKS) + &print::webhooks(&settings)?,
+            text: header(WEBHOOK_TABLE) + &print::webhook_documents(&settings)?,
         },
-        File {
+        GeneratedFile {
             path: "webhook-config/policies.yaml",
-            text: header("src/admission/policies.rs") + &print::policies()?,
+            text: header("src/admission/policies.rs") + &print::print_policies()?,
         },
-        File {
+        GeneratedFile {
             path: "manifests/rbac.yaml",
-            text: header(RIGHTS)
+            text: header(RBAC_TABLE)
                 + "# The rights that every server needs.\n"
-                + &print::document(&rbac::account(names::NAMESPACE))?
-                + &grant(&table::SERVER)?,
+                + &print::to_yaml_document(&rbac::service_account(names::NAMESPACE))?
+                + &permission_documents(&table::SERVER)?,
         },
-        File {
+        GeneratedFile {
             path: "manifests/rbac-collasets.yaml",
-            text: header(RIGHTS)
+            text: header(RBAC_TABLE)
                 + "# The rights that CollaSets need; components/without-collasets leaves them out.\n"
-                + &grant(&table::COLLASETS)?,
+                + &permission_documents(&table::COLLASETS)?,
         },
-        File {
+        GeneratedFile {
             path: "manifests/rbac-users.yaml",
             text: header("src/cli/install/rbac/users.rs")
                 + "# What the API server adds to its own ClusterRoles view, edit and admin.\n"
-                + &print::documents(&users::roles())?,
+                + &print::to_yaml_documents(&users::user_roles())?,
         },
-        File {
+        GeneratedFile {
             path: "manifests/components/grace-delete/rbac.yaml",
-            text: header(RIGHTS) + &grant(&table::GRACE_DELETE)?,
+            text: header(RBAC_TABLE) + &permission_documents(&table::GRACE_DELETE)?,
         },
-        File {
+        GeneratedFile {
             path: "manifests/components/grace-delete/mutating.yaml",
-            text: header(WEBHOOKS) + &components::added(&settings, WebhookKind::Mutating)?,
+            text: header(WEBHOOK_TABLE)
+                + &components::feature_patch(&settings, WebhookKind::Mutating)?,
         },
-        File {
+        GeneratedFile {
             path: "manifests/components/grace-delete/validating.yaml",
-            text: header(WEBHOOKS) + &components::added(&settings, WebhookKind::Validating)?,
+            text: header(WEBHOOK_TABLE)
+                + &components::feature_patch(&settings, WebhookKind::Validating)?,
         },
-        File {
+        GeneratedFile {
             path: "manifests/components/self-managed-certificates/rbac.yaml",
-            text: header(RIGHTS) + &grant(&table::CERTIFICATES)?,
+            text: header(RBAC_TABLE) + &permission_documents(&table::CERTIFICATES)?,
         },
-        File {
+        GeneratedFile {
             path: "manifests/components/without-collasets/webhooks.yaml",
-            text: header(WEBHOOKS) + &components::without_collasets()?,
+            text: header(WEBHOOK_TABLE) + &components::collaset_removal_patch()?,
         },
-        File {
+        GeneratedFile {
             path: "docs/cli.md",
-            text: docs::markdown(),
+            text: docs::cli_markdown(),
         },
-        File {
+        GeneratedFile {
             path: "docs/metrics.md",
-            text: metrics::markdown()?,
+            text: metrics_docs::metrics_markdown()?,
         },
     ])
 }
 
 /// Roles and bindings of a grant, one document each.
-fn grant(grant: &table::Grant) -> anyhow::Result<String> {
-    print::documents(&rbac::granted(grant, names::NAMESPACE)?)
+fn permission_documents(grant: &table::PermissionSet) -> anyhow::Result<String> {
+    print::to_yaml_documents(&rbac::permission_objects(grant, names::NAMESPACE)?)
 }

@@ -24,19 +24,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use self::request::{request, request_opt};
+use self::request::{retry_optional_request, retry_request};
 use super::args::InstallArgs;
 use super::{connect, output};
 use crate::admission::routes::{ClientConfig, ConfigurationSettings};
 use crate::api::crd;
 
-pub use policies::guard;
-pub use rbac::Parts;
-pub use webhooks::{enforce, set_ca_bundle};
+pub use policies::apply_policies;
+pub use rbac::EnabledFeatures;
+pub use webhooks::{apply_configurations, set_ca_bundle};
 
 /// Longest wait for a new kind to be served, or for an object to be gone. Well above 30 s: only that often the garbage
 /// collector looks for new kinds, whose objects it must serve.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// `operating install`.
 pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
@@ -50,24 +50,24 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
         cert_manager: None,
         segment: None,
     };
-    let parts = Parts {
+    let parts = EnabledFeatures {
         collasets: args.features.collasets(),
         grace_delete: args.features.grace_delete(),
         certificates: !args.mounted_certificates,
     };
-    let client = connect::client(&args.cluster).await?;
-    prepare(&client, namespace).await?;
-    access(&client, namespace, parts).await?;
+    let client = connect::connect_client(&args.cluster).await?;
+    install_crds(&client, namespace).await?;
+    install_rbac(&client, namespace, parts).await?;
     // After the roles: a server that runs already needs the verb that the policy asks for.
-    guard(&client).await?;
+    apply_policies(&client).await?;
     if args.no_webhooks {
-        return output::write(&format!(
+        return output::write_stdout(&format!(
             "installed in namespace {namespace}, without webhook configurations\n"
         ));
     }
     // With certificates of its own the server keeps paths of its own, too.
-    enforce(&client, &settings, args.ca_file.is_none()).await?;
-    output::write(&format!("installed in namespace {namespace}\n"))
+    apply_configurations(&client, &settings, args.ca_file.is_none()).await?;
+    output::write_stdout(&format!("installed in namespace {namespace}\n"))
 }
 
 /// How the API server reaches the webhooks: by `url`, else by the Service in `namespace`.
@@ -103,22 +103,22 @@ pub fn read_ca(file: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
 }
 
 /// Namespace and CRDs; returns when the API server serves the kinds. CRDs of a newer build stay as they are.
-pub async fn prepare(client: &Client, namespace: &str) -> anyhow::Result<()> {
+pub async fn install_crds(client: &Client, namespace: &str) -> anyhow::Result<()> {
     ensure_namespace(client, namespace).await?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let crds = crd::all();
+    let crds = crd::all_crds();
     for crd in &crds {
         apply_crd(&api, crd).await?;
     }
     for crd in &crds {
         let name = crd.name_any();
         let established = await_condition(api.clone(), &name, conditions::is_crd_established());
-        tokio::time::timeout(PATIENCE, established)
+        tokio::time::timeout(WAIT_TIMEOUT, established)
             .await
             .with_context(|| {
                 format!(
                     "CRD {name} was not established within {} s",
-                    PATIENCE.as_secs()
+                    WAIT_TIMEOUT.as_secs()
                 )
             })?
             .with_context(|| format!("cannot watch CRD {name}"))?;
@@ -134,19 +134,19 @@ async fn apply_crd(
 ) -> anyhow::Result<()> {
     let name = crd.name_any();
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
-    request(
+    retry_request(
         &format!("apply customresourcedefinitions {name}"),
         async || {
             let found = api
                 .get_metadata_opt(&name)
                 .await?
                 .map(|found| found.metadata);
-            let stored = crd::revision(found.as_ref().and_then(|m| m.annotations.as_ref()));
-            if stored > crd::REVISION {
+            let stored = crd::crd_revision(found.as_ref().and_then(|m| m.annotations.as_ref()));
+            if stored > crd::CRD_REVISION {
                 tracing::warn!(
                     name,
                     stored,
-                    own = crd::REVISION,
+                    own = crd::CRD_REVISION,
                     "the CRD is of a newer version of the server, and stays"
                 );
                 return Ok(());
@@ -163,20 +163,28 @@ async fn apply_crd(
 
 /// Service account, roles and bindings of the server, and the roles of users; see [`rbac`]. Rights for what is off are taken
 /// away.
-pub async fn access(client: &Client, namespace: &str, parts: Parts) -> anyhow::Result<()> {
-    for object in rbac::objects(namespace, parts)? {
-        apply(&dynamic(client, &object)?, &object.name_any(), &object).await?;
+pub async fn install_rbac(
+    client: &Client,
+    namespace: &str,
+    parts: EnabledFeatures,
+) -> anyhow::Result<()> {
+    for object in rbac::rbac_objects(namespace, parts)? {
+        apply_object(&dynamic_api(client, &object)?, &object.name_any(), &object).await?;
     }
-    for (grant, _) in parts.grants().into_iter().filter(|(_, needed)| !needed) {
-        for object in rbac::granted(&grant, namespace)? {
-            delete(&dynamic(client, &object)?, &object.name_any()).await?;
+    for (grant, _) in parts
+        .permission_sets()
+        .into_iter()
+        .filter(|(_, needed)| !needed)
+    {
+        for object in rbac::permission_objects(&grant, namespace)? {
+            delete_object(&dynamic_api(client, &object)?, &object.name_any()).await?;
         }
     }
     Ok(())
 }
 
 /// Deletes an object; one that is not there is fine.
-pub(super) async fn delete<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
+pub(super) async fn delete_object<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
@@ -185,19 +193,19 @@ where
         api.resource_url().rsplit('/').next().unwrap_or_default()
     );
     let params = DeleteParams::background();
-    request_opt(&what, || api.delete(name, &params)).await?;
+    retry_optional_request(&what, || api.delete(name, &params)).await?;
     Ok(())
 }
 
 /// Creates the namespace and marks it ours; one that exists is left as it is, and one that is going is waited for.
 async fn ensure_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(client.clone());
-    match request_opt(&format!("get namespace {name}"), || api.get(name)).await? {
+    match retry_optional_request(&format!("get namespace {name}"), || api.get(name)).await? {
         Some(found) if found.metadata.deletion_timestamp.is_none() => return Ok(()),
         Some(found) => {
             let uid = found.uid().unwrap_or_default();
             let gone = await_condition(api.clone(), name, conditions::is_deleted(&uid));
-            tokio::time::timeout(PATIENCE, gone)
+            tokio::time::timeout(WAIT_TIMEOUT, gone)
                 .await
                 .with_context(|| {
                     format!("namespace {name} is being deleted; try again when it is gone")
@@ -206,13 +214,13 @@ async fn ensure_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
         }
         None => {}
     }
-    let labels = json!({names::MANAGED_BY: names::APP});
+    let labels = json!({names::MANAGED_BY: names::APP_NAME});
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
-    apply(&api, name, &object).await
+    apply_object(&api, name, &object).await
 }
 
 /// Server-side apply, taking fields over from others.
-async fn apply<K, O>(api: &Api<K>, name: &str, object: &O) -> anyhow::Result<()>
+async fn apply_object<K, O>(api: &Api<K>, name: &str, object: &O) -> anyhow::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
     O: Serialize + Debug,
@@ -223,12 +231,12 @@ where
         "apply {} {name}",
         api.resource_url().rsplit('/').next().unwrap_or_default()
     );
-    request(&what, || api.patch(name, &params, &patch)).await?;
+    retry_request(&what, || api.patch(name, &params, &patch)).await?;
     Ok(())
 }
 
 /// Access to the kind and namespace of `object`.
-fn dynamic(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<DynamicObject>> {
+fn dynamic_api(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<DynamicObject>> {
     let types = object.types.as_ref().context("an object without kind")?;
     let gvk = types
         .try_into()

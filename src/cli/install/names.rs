@@ -5,9 +5,9 @@ pub const NAMESPACE: &str = "kusionstack-system";
 /// Field manager of everything that is installed by server-side apply.
 pub const FIELD_MANAGER: &str = "operating";
 /// Field manager of what is corrected by a patch: `caBundle`, which an apply must not own.
-pub const CORRECTIONS: &str = "operating-certs";
+pub const PATCH_FIELD_MANAGER: &str = "operating-certs";
 /// Value of `app.kubernetes.io/name`.
-pub const APP: &str = "operating";
+pub const APP_NAME: &str = "operating";
 /// Service in front of the webhooks.
 pub const SERVICE: &str = "operating";
 /// Port of [`SERVICE`].

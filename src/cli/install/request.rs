@@ -9,42 +9,45 @@ use kube::Error;
 use crate::apirequest::{self, Failure};
 
 /// Longest wait for one answer.
-const DEADLINE: Duration = Duration::from_secs(30);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Waits between attempts: doubled from the first to the last, each cut by a random part.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LAST_PAUSE: Duration = Duration::from_secs(3);
-const ATTEMPTS: u32 = 8;
+const MIN_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(3);
+const MAX_ATTEMPTS: u32 = 8;
 
 /// Asks until there is an answer that another attempt would not change. `what` says what was tried, for the error.
 ///
 /// Conflicts are repeated too: of several installers at once one wins, and the others find their work done.
-pub async fn request<T, F>(what: &str, call: impl Fn() -> F) -> anyhow::Result<T>
+pub async fn retry_request<T, F>(what: &str, call: impl Fn() -> F) -> anyhow::Result<T>
 where
     F: Future<Output = kube::Result<T>>,
 {
-    let mut pause = FIRST_PAUSE;
+    let mut pause = MIN_BACKOFF;
     for attempt in 1.. {
-        let error = match apirequest::within(DEADLINE, call()).await {
+        let error = match apirequest::within(ATTEMPT_TIMEOUT, call()).await {
             Ok(answer) => return Ok(answer),
-            Err(Failure::NoAnswer(_)) if attempt == ATTEMPTS => break,
-            Err(failure) if attempt == ATTEMPTS || !is_passing(&failure) => {
-                return Err(explain(failure)).context(what.to_owned());
+            Err(Failure::NoAnswer(_)) if attempt == MAX_ATTEMPTS => break,
+            Err(failure) if attempt == MAX_ATTEMPTS || !is_passing(&failure) => {
+                return Err(readable_error(failure)).context(what.to_owned());
             }
-            Err(failure) => explain(failure),
+            Err(failure) => readable_error(failure),
         };
         tracing::debug!(what, attempt, error = format!("{error:#}"), "asking again");
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-        pause = LAST_PAUSE.min(pause * 2);
+        pause = MAX_BACKOFF.min(pause * 2);
     }
     Err(anyhow!(
-        "the API server gave no answer within {} s, {ATTEMPTS} times",
-        DEADLINE.as_secs()
+        "the API server gave no answer within {} s, {MAX_ATTEMPTS} times",
+        ATTEMPT_TIMEOUT.as_secs()
     ))
     .context(what.to_owned())
 }
 
 /// As [`request`], `None` if the object or its kind does not exist.
-pub async fn request_opt<T, F>(what: &str, call: impl Fn() -> F) -> anyhow::Result<Option<T>>
+pub async fn retry_optional_request<T, F>(
+    what: &str,
+    call: impl Fn() -> F,
+) -> anyhow::Result<Option<T>>
 where
     F: Future<Output = kube::Result<T>>,
 {
@@ -54,7 +57,7 @@ where
             other => other.map(Some),
         }
     };
-    request(what, found).await
+    retry_request(what, found).await
 }
 
 /// Whether another attempt may succeed: a conflict, a busy or starting API server, a broken connection.
@@ -67,7 +70,7 @@ fn is_passing(failure: &Failure) -> bool {
 }
 
 /// The error as the API server worded it, without the debug form of the library.
-fn explain(failure: Failure) -> anyhow::Error {
+fn readable_error(failure: Failure) -> anyhow::Error {
     match failure {
         Failure::Answered(status) if !status.message.is_empty() => {
             anyhow!("{} ({})", status.message, status.code)
@@ -100,7 +103,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_conflict_is_tried_again_and_a_refusal_is_not() {
         let calls = Cell::new(0);
-        let answer = request("apply x", || async {
+        let answer = retry_request("apply x", || async {
             calls.set(calls.get() + 1);
             if calls.get() < 3 {
                 Err(refused(409))
@@ -110,7 +113,7 @@ mod tests {
         });
         assert_eq!((answer.await.unwrap(), calls.take()), (7, 3));
 
-        let answer = request("apply x", || async {
+        let answer = retry_request("apply x", || async {
             calls.set(calls.get() + 1);
             Err::<(), _>(refused(403))
         });
@@ -122,9 +125,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn gives_up() {
+    async fn request_gives_up_after_max_attempts() {
         let calls = Cell::new(0);
-        let answer = request("apply x", || async {
+        let answer = retry_request("apply x", || async {
             calls.set(calls.get() + 1);
             Err::<(), _>(refused(503))
         });
@@ -132,9 +135,9 @@ mod tests {
             format!("{:#}", answer.await.unwrap_err()),
             "apply x: because (503)"
         );
-        assert_eq!(calls.get(), ATTEMPTS);
+        assert_eq!(calls.get(), MAX_ATTEMPTS);
 
-        let silent = request("apply x", std::future::pending::<kube::Result<()>>);
+        let silent = retry_request("apply x", std::future::pending::<kube::Result<()>>);
         let error = format!("{:#}", silent.await.unwrap_err());
         assert_eq!(
             error,
@@ -143,15 +146,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_exist_is_none() {
+    async fn missing_object_returns_none() {
         assert_eq!(
-            request_opt("get x", || async { Err::<(), _>(refused(404)) })
+            retry_optional_request("get x", || async { Err::<(), _>(refused(404)) })
                 .await
                 .unwrap(),
             None
         );
         assert_eq!(
-            request_opt("get x", || async { Ok(1) }).await.unwrap(),
+            retry_optional_request("get x", || async { Ok(1) })
+                .await
+                .unwrap(),
             Some(1)
         );
     }

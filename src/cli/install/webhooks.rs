@@ -16,8 +16,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::request::request_opt;
-use super::{apply, names};
+use super::request::retry_optional_request;
+use super::{apply_object, names};
 use crate::admission::routes::{
     ConfigurationSettings, MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION, webhook_configurations,
 };
@@ -25,7 +25,7 @@ use crate::admission::routes::{
 /// Applies both webhook configurations, drops entries that are not ours, and sets `caBundle` where `settings` have
 /// one. From here on the API server asks the server that `settings` name. With `keep_segment`, paths keep the segment that
 /// the servers have put in front of them.
-pub async fn enforce(
+pub async fn apply_configurations(
     client: &Client,
     settings: &ConfigurationSettings,
     keep_segment: bool,
@@ -39,8 +39,8 @@ pub async fn enforce(
         segment,
         ..settings.clone()
     });
-    replace(client, MUTATING_CONFIGURATION, &mutating).await?;
-    replace(client, VALIDATING_CONFIGURATION, &validating).await?;
+    replace_configuration(client, MUTATING_CONFIGURATION, &mutating).await?;
+    replace_configuration(client, VALIDATING_CONFIGURATION, &validating).await?;
     match &settings.ca_bundle {
         Some(pem) => set_ca_bundle(client, pem).await,
         None => Ok(()),
@@ -50,12 +50,12 @@ pub async fn enforce(
 /// The segment in the paths of the stored configuration.
 async fn stored_segment(client: &Client) -> anyhow::Result<Option<String>> {
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-    let found = request_opt(&format!("get {VALIDATING_CONFIGURATION}"), || {
+    let found = retry_optional_request(&format!("get {VALIDATING_CONFIGURATION}"), || {
         api.get(VALIDATING_CONFIGURATION)
     })
     .await?;
     let found = serde_json::to_value(found).context("cannot write a webhook configuration")?;
-    let clients = entries(&found).map(|entry| &entry["clientConfig"]);
+    let clients = webhook_entries(&found).map(|entry| &entry["clientConfig"]);
     let mut segments = clients.filter_map(crate::tls::selfmanaged::client_config::path_segment);
     Ok(segments.next().map(str::to_owned))
 }
@@ -66,29 +66,32 @@ pub async fn set_ca_bundle(client: &Client, pem: &[u8]) -> anyhow::Result<()> {
     let wanted =
         serde_json::to_value(ByteString(pem.to_vec())).context("cannot write a CA as JSON")?;
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    correct(&api, MUTATING_CONFIGURATION, |found| trust(found, &wanted)).await?;
+    patch_configuration(&api, MUTATING_CONFIGURATION, |found| {
+        ca_bundle_patches(found, &wanted)
+    })
+    .await?;
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-    correct(&api, VALIDATING_CONFIGURATION, |found| {
-        trust(found, &wanted)
+    patch_configuration(&api, VALIDATING_CONFIGURATION, |found| {
+        ca_bundle_patches(found, &wanted)
     })
     .await
 }
 
-async fn replace<K>(client: &Client, name: &str, desired: &K) -> anyhow::Result<()>
+async fn replace_configuration<K>(client: &Client, name: &str, desired: &K) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
 {
     let api: Api<K> = Api::all(client.clone());
     let wanted =
         serde_json::to_value(desired).context("cannot write a webhook configuration as JSON")?;
-    correct(&api, name, |found| redirect(found, &wanted)).await?;
-    apply(&api, name, desired).await?;
+    patch_configuration(&api, name, |found| client_config_patches(found, &wanted)).await?;
+    apply_object(&api, name, desired).await?;
     // Only now, so that there is no moment without webhooks.
-    correct(&api, name, |found| prune(found, &wanted)).await
+    patch_configuration(&api, name, |found| foreign_entry_patches(found, &wanted)).await
 }
 
 /// Patches what `operations` finds wrong with the stored configuration, if there is one; asked again on a conflict.
-async fn correct<K>(
+async fn patch_configuration<K>(
     api: &Api<K>,
     name: &str,
     operations: impl Fn(&Value) -> Vec<Value>,
@@ -107,7 +110,7 @@ where
         let patch: json_patch::Patch =
             serde_json::from_value(all.into()).map_err(kube::Error::SerdeError)?;
         let params = PatchParams {
-            field_manager: Some(names::CORRECTIONS.to_owned()),
+            field_manager: Some(names::PATCH_FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
         match api.patch(name, &params, &Patch::Json::<K>(patch)).await {
@@ -119,16 +122,16 @@ where
             other => other.map(drop),
         }
     };
-    request_opt(&format!("correct {name}"), step).await?;
+    retry_optional_request(&format!("correct {name}"), step).await?;
     Ok(())
 }
 
 /// Takes the Service out of an entry that is going to have a URL, and the other way round: an apply would leave both,
 /// which the API server refuses.
-fn redirect(found: &Value, wanted: &Value) -> Vec<Value> {
+fn client_config_patches(found: &Value, wanted: &Value) -> Vec<Value> {
     let mut operations = Vec::new();
-    for (index, entry) in entries(found).enumerate() {
-        let Some(target) = entries(wanted)
+    for (index, entry) in webhook_entries(found).enumerate() {
+        let Some(target) = webhook_entries(wanted)
             .find(|w| w["name"] == entry["name"])
             .map(|w| &w["clientConfig"])
         else {
@@ -150,17 +153,19 @@ fn redirect(found: &Value, wanted: &Value) -> Vec<Value> {
 }
 
 /// Sets the CA of entries that have another one or none.
-fn trust(found: &Value, wanted: &Value) -> Vec<Value> {
+fn ca_bundle_patches(found: &Value, wanted: &Value) -> Vec<Value> {
     let differs = |entry: &Value| entry["clientConfig"]["caBundle"] != *wanted;
-    let positions = entries(found).enumerate().filter(|(_, e)| differs(e));
+    let positions = webhook_entries(found)
+        .enumerate()
+        .filter(|(_, e)| differs(e));
     let set = |i| json!({"op": "add", "path": format!("/webhooks/{i}/clientConfig/caBundle"), "value": wanted});
     positions.map(|(i, _)| set(i)).collect()
 }
 
 /// Removes entries of other names: Kuperator's, or those of another version.
-fn prune(found: &Value, wanted: &Value) -> Vec<Value> {
-    let foreign = |entry: &Value| entries(wanted).all(|w| w["name"] != entry["name"]);
-    let positions: Vec<_> = entries(found)
+fn foreign_entry_patches(found: &Value, wanted: &Value) -> Vec<Value> {
+    let foreign = |entry: &Value| webhook_entries(wanted).all(|w| w["name"] != entry["name"]);
+    let positions: Vec<_> = webhook_entries(found)
         .enumerate()
         .filter(|(_, e)| foreign(e))
         .map(|(i, _)| i)
@@ -173,7 +178,7 @@ fn prune(found: &Value, wanted: &Value) -> Vec<Value> {
         .collect()
 }
 
-fn entries(configuration: &Value) -> impl Iterator<Item = &Value> {
+fn webhook_entries(configuration: &Value) -> impl Iterator<Item = &Value> {
     configuration["webhooks"].as_array().into_iter().flatten()
 }
 
@@ -200,33 +205,45 @@ mod tests {
             entry("mutating-pod.apps.kusionstack.io", json!({})), entry("a", json!({"caBundle": "x"})),
             entry("mutating-generic.apps.kusionstack.io", json!({})), entry("b", json!({})),
         ]});
-        let left = patched(found.clone(), prune(&found, &wanted));
+        let left = patched(found.clone(), foreign_entry_patches(&found, &wanted));
         assert_eq!(
             left,
             json!({"webhooks": [entry("a", json!({"caBundle": "x"})), entry("b", json!({}))]})
         );
-        assert_eq!(prune(&left, &wanted), Vec::<Value>::new());
-        assert_eq!(prune(&json!({}), &wanted), Vec::<Value>::new());
+        assert_eq!(foreign_entry_patches(&left, &wanted), Vec::<Value>::new());
+        assert_eq!(
+            foreign_entry_patches(&json!({}), &wanted),
+            Vec::<Value>::new()
+        );
     }
 
     #[test]
-    fn a_service_becomes_a_url_and_back_and_the_bundle_stays() {
+    fn switching_service_and_url_keeps_ca_bundle() {
         let service = json!({"webhooks": [entry("f", json!({"url": "u"})), entry("a", json!({"service": {"name": "s"}, "caBundle": "x"}))]});
         let url = json!({"webhooks": [entry("f", json!({"url": "u"})), entry("a", json!({"url": "https://h/p", "caBundle": "x"}))]});
         let to_url = json!({"webhooks": [entry("a", json!({"url": "https://h/p"}))]});
         let to_service = json!({"webhooks": [entry("a", json!({"service": {"name": "s"}}))]});
-        assert_eq!(patched(service.clone(), redirect(&service, &to_url)), url);
-        assert_eq!(patched(url.clone(), redirect(&url, &to_service)), service);
-        assert_eq!(redirect(&service, &to_service), Vec::<Value>::new());
+        assert_eq!(
+            patched(service.clone(), client_config_patches(&service, &to_url)),
+            url
+        );
+        assert_eq!(
+            patched(url.clone(), client_config_patches(&url, &to_service)),
+            service
+        );
+        assert_eq!(
+            client_config_patches(&service, &to_service),
+            Vec::<Value>::new()
+        );
     }
 
     #[test]
     fn only_entries_with_another_ca_are_touched() {
         let found = json!({"webhooks": [entry("a", json!({"caBundle": "old"})), entry("b", json!({"caBundle": "new"})), entry("c", json!({}))]});
         let all = json!({"webhooks": [entry("a", json!({"caBundle": "new"})), entry("b", json!({"caBundle": "new"})), entry("c", json!({"caBundle": "new"}))]});
-        let operations = trust(&found, &json!("new"));
+        let operations = ca_bundle_patches(&found, &json!("new"));
         assert_eq!(operations.len(), 2);
         assert_eq!(patched(found, operations), all);
-        assert_eq!(trust(&all, &json!("new")), Vec::<Value>::new());
+        assert_eq!(ca_bundle_patches(&all, &json!("new")), Vec::<Value>::new());
     }
 }

@@ -19,12 +19,12 @@ use crate::tls::path_guard::PathGuard;
 use crate::tls::selfmanaged::{CertificateNames, RenewalPolicy, SelfManaged, SyncTarget};
 
 /// A mounted Secret is looked at this often.
-const FILES_PERIOD: Duration = Duration::from_secs(2);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The Secret and the published authorities are looked at this often.
-const SECRET_PERIOD: Duration = Duration::from_secs(60);
+const SECRET_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The certificates that the servers keep themselves.
-pub struct Kept {
+pub struct SelfManagedCertificates {
     /// The CA bundle (PEM).
     pub bundle: Vec<u8>,
     /// Has the published authorities and paths looked at soon.
@@ -33,13 +33,13 @@ pub struct Kept {
 
 /// Gets a first certificate into `resolver` and keeps it fresh. Self-managed certificates come with a segment
 /// in the webhook paths, which `doors` is told, unless callers are known by certificates of their own.
-pub async fn start(
+pub async fn start_certificates(
     args: &ServeArgs,
     client: &Client,
     resolver: &Arc<CertificateResolver>,
     doors: &Arc<PathGuard>,
     supervisor: &Supervisor,
-) -> anyhow::Result<Option<Kept>> {
+) -> anyhow::Result<Option<SelfManagedCertificates>> {
     if let Some(directory) = &args.cert_dir {
         let mut files = CertificateFiles::new(directory, Arc::clone(resolver));
         if !files.poll().await {
@@ -49,7 +49,7 @@ pub async fn start(
                 .unwrap_or_default();
             anyhow::bail!("--cert-dir: {problem}");
         }
-        let run = files.run(FILES_PERIOD, supervisor.stop().clone());
+        let run = files.run(FILE_CHECK_INTERVAL, supervisor.stop().clone());
         supervisor.spawn_supervised("the keeper of the certificate", run);
         return Ok(None);
     }
@@ -78,9 +78,9 @@ pub async fn start(
              operating-certificates (docs/rights.md)",
         )?;
     let wake = managed.waker();
-    let run = managed.run(SECRET_PERIOD, clock::now, supervisor.stop().clone());
+    let run = managed.run(SECRET_CHECK_INTERVAL, clock::now, supervisor.stop().clone());
     supervisor.spawn_supervised("the keeper of the certificate", run);
-    Ok(Some(Kept { bundle, wake }))
+    Ok(Some(SelfManagedCertificates { bundle, wake }))
 }
 
 /// Whether the webhook paths get a segment that nobody can guess.
@@ -89,7 +89,7 @@ pub fn has_segments(args: &ServeArgs) -> bool {
 }
 
 /// Whose calls are served, kept fresh; `None`: everybody's.
-pub fn clients(
+pub fn client_authorities(
     args: &ServeArgs,
     supervisor: &Supervisor,
 ) -> anyhow::Result<Option<Arc<ClientAuthorities>>> {
@@ -104,7 +104,8 @@ pub fn clients(
     };
     let clients = ClientAuthorities::from_file(file.clone(), args.client_names.clone());
     let clients = clients.context("--client-ca-file")?;
-    let keep = Arc::clone(&clients).reload_periodically(FILES_PERIOD, supervisor.stop().clone());
+    let keep =
+        Arc::clone(&clients).reload_periodically(FILE_CHECK_INTERVAL, supervisor.stop().clone());
     supervisor.spawn_supervised("the keeper of the client authorities", keep);
     Ok(Some(clients))
 }

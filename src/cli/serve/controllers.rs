@@ -12,19 +12,19 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::args::ServeArgs;
 use crate::cluster::caches::Caches;
 use crate::cluster::clock;
-use crate::cluster::events::Recorder;
-use crate::cluster::lease::{Candidate, DRAIN};
-use crate::cluster::queue::Stop;
+use crate::cluster::events::EventRecorder;
+use crate::cluster::leadership::Leadership;
+use crate::cluster::lease::{DRAIN_TIMEOUT, LeaderElector};
+use crate::cluster::owner_sizes::LiveOwners;
 use crate::cluster::rulestore::RuleStore;
-use crate::cluster::sizes::LiveOwners;
-use crate::cluster::tenure::Tenure;
+use crate::cluster::workqueue::StopTokens;
 use crate::controllers::rule_endpoints::EndpointPool;
 use crate::controllers::{self, Context, ControllerStats};
 use crate::ledger::commit::Ledgers;
 use crate::tasks::Supervisor;
 
 /// What the controllers work with and are seen by.
-pub struct Parts<'a> {
+pub struct ControllerParts<'a> {
     /// The flags.
     pub args: &'a ServeArgs,
     /// Client.
@@ -46,12 +46,12 @@ pub struct Parts<'a> {
 }
 
 /// Starts the election (or leads at once without one); the task ends after the supervisor's stop.
-pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
-    let Parts { args, client, .. } = parts;
-    let events = Recorder::supervised(client.clone(), clock::now, parts.supervisor);
+pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
+    let ControllerParts { args, client, .. } = parts;
+    let events = EventRecorder::new_supervised(client.clone(), clock::now, parts.supervisor);
     let tenure = match args.leader_elect {
-        true => Tenure::default(),
-        false => Tenure::always(),
+        true => Leadership::default(),
+        false => Leadership::permanent(),
     };
     let context = Arc::new(Context {
         client: client.clone(),
@@ -73,16 +73,16 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
         collasets: args.features.collasets(),
         grace_delete: args.features.grace_delete(),
         now: clock::now,
-        earliest: clock::earliest,
+        earliest: clock::earliest_now,
     });
     let (leading, work) = (parts.leading, Arc::clone(parts.work));
     leading.send_replace(!args.leader_elect);
     let lead = leading.subscribe();
     let candidate = args.leader_elect.then(|| {
-        let identity = format!("{}_{:016x}", identity(args), rand::random::<u64>());
+        let identity = format!("{}_{:016x}", replica_identity(args), rand::random::<u64>());
         let namespace = &args.cluster.namespace;
         let tells = (leading.clone(), tenure);
-        Candidate::new(client.clone(), namespace, identity, tells, events)
+        LeaderElector::new(client.clone(), namespace, identity, tells, events)
     });
     let stop = parts.supervisor.stop().clone();
     parts
@@ -90,7 +90,7 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
         .spawn_supervised("the lead of the controllers", async move {
             let (followed, ended) = tokio::sync::oneshot::channel::<()>();
             let ended = ended.map(|_| ());
-            let follow = follow(context, &work, lead, stop.clone());
+            let follow = run_when_leading(context, &work, lead, stop.clone());
             let follow = async {
                 follow.await;
                 drop(followed);
@@ -107,13 +107,13 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
 }
 
 /// Name of this replica, for people; made unique by the caller.
-fn identity(args: &ServeArgs) -> String {
+fn replica_identity(args: &ServeArgs) -> String {
     args.identity
         .clone()
         .unwrap_or_else(|| format!("operating-{}", std::process::id()))
 }
 
-async fn follow(
+async fn run_when_leading(
     context: Arc<Context>,
     work: &ControllerStats,
     mut lead: watch::Receiver<bool>,
@@ -126,7 +126,7 @@ async fn follow(
         }
         context.blocked_deletions.clear_all_failures();
         context.blocked_lifecycles.clear_all_failures();
-        let term = Stop {
+        let term = StopTokens {
             begun: stop.child_token(),
             dropped: CancellationToken::new(),
         };
@@ -136,8 +136,8 @@ async fn follow(
             biased;
             () = &mut term_work => true,
             // What it has sent is to be answered if possible: whoever leads next must not look at what has yet to be carried out.
-            () = stop.cancelled() => timeout(DRAIN, &mut term_work).await.is_ok(),
-            () = lost(&mut lead) => false, // another one leads, or soon may
+            () = stop.cancelled() => timeout(DRAIN_TIMEOUT, &mut term_work).await.is_ok(),
+            () = wait_leadership_lost(&mut lead) => false, // another one leads, or soon may
         };
         if !ended {
             term.begun.cancel();
@@ -148,6 +148,6 @@ async fn follow(
 }
 
 /// Waits until this replica leads no more.
-async fn lost(lead: &mut watch::Receiver<bool>) {
+async fn wait_leadership_lost(lead: &mut watch::Receiver<bool>) {
     while lead.changed().await.is_ok() && *lead.borrow_and_update() {}
 }

@@ -2,7 +2,7 @@
 
 mod certificates;
 mod controllers;
-pub mod reads;
+pub mod metrics;
 mod registration;
 mod watchdog;
 
@@ -22,14 +22,14 @@ use crate::admission::guarded::{DenialCounts, guard_handlers};
 use crate::admission::{self, AdmissionSettings, Context};
 use crate::cluster::caches::Caches;
 use crate::cluster::clock;
-use crate::cluster::deletedsets::DeletedSets;
-use crate::cluster::events::Recorder;
+use crate::cluster::deleted_collasets::DeletedCollaSets;
+use crate::cluster::events::EventRecorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
-use crate::cluster::presence::Kinds;
-use crate::cluster::restoring;
+use crate::cluster::ledger_restore;
+use crate::cluster::owner_sizes::LiveOwners;
+use crate::cluster::presence::ObjectLookup;
 use crate::cluster::rulestore::RuleStore;
-use crate::cluster::sizes::LiveOwners;
 use crate::cluster::watches;
 use crate::controllers::ControllerStats;
 use crate::controllers::rule_endpoints::{AddressPolicy, ApiServer, EndpointPool};
@@ -49,11 +49,11 @@ use crate::tls::path_guard::PathGuard;
 use crate::tls::{CertificateResolver, server_config};
 
 /// After a fault, reviews in flight are given no longer than this: the state that they are decided on may be torn.
-const FAULT_DRAIN: Duration = Duration::from_secs(2);
+const FAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a replica that has lost the history goes on answering after its readiness is gone: it denies what needs a
 /// claim.
-const LOST_LAME_DUCK: Duration = Duration::from_secs(1);
+const HISTORY_LOST_LAME_DUCK: Duration = Duration::from_secs(1);
 
 /// Installs what `--install` asks for, then serves until SIGTERM or SIGINT, until a task can't go on, or until etcd turns out
 /// to have been restored to an earlier state.
@@ -68,21 +68,22 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     logs::init_logging(format, &args.log)?;
     let exposition = Exposition::default();
     let own_calls = ApiCallMetrics::register(&exposition);
-    let client = connect::counted(&args.cluster, &own_calls).await?;
+    let client = connect::connect_counted_client(&args.cluster, &own_calls).await?;
     let stop = CancellationToken::new();
     let _stop_all = stop.clone().drop_guard();
     let supervisor = Supervisor::new(stop.clone());
     // First: an error in the flags changes nothing in the cluster.
-    let clients = certificates::clients(&args, &supervisor)?;
+    let clients = certificates::client_authorities(&args, &supervisor)?;
     if args.install {
-        install::prepare(&client, &args.cluster.namespace).await?;
-        install::guard(&client).await?;
+        install::install_crds(&client, &args.cluster.namespace).await?;
+        install::apply_policies(&client).await?;
     }
 
     let metrics = ServerMetrics::register(&exposition);
     let resolver = CertificateResolver::new(metrics.clone());
     let doors = Arc::new(PathGuard::default());
-    let kept = certificates::start(&args, &client, &resolver, &doors, &supervisor).await?;
+    let kept =
+        certificates::start_certificates(&args, &client, &resolver, &doors, &supervisor).await?;
 
     let skips = match args.ignore_skip_annotations {
         true => SkipAnnotation::Ignored,
@@ -90,12 +91,12 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     };
     let caches = Caches::new(skips);
     let index = Arc::clone(&caches.index);
-    let catch_up = watches::start(&client, &caches, args.features.collasets(), &supervisor);
+    let catch_up = watches::start_watches(&client, &caches, args.features.collasets(), &supervisor);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), catch_up);
     let ledgers = Ledgers::new(store);
-    let restore = restoring::run(Arc::clone(&index), Arc::clone(&ledgers));
+    let restore = ledger_restore::restore_lost_claims(Arc::clone(&index), Arc::clone(&ledgers));
     supervisor.spawn_supervised("the memory of the ledgers", restore);
-    let reach = reach(&args).await?;
+    let reach = endpoint_reach(&args).await?;
     let endpoints = reach.networks.clone();
     let calls = Arc::new(EndpointPool::new(reach));
     let (work, denials) = (
@@ -103,12 +104,12 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         DenialCounts::default(),
     );
     let (leading, lead) = tokio::sync::watch::channel(false);
-    let sight = watchdog::start(&caches, &ledgers, &work, &supervisor)
+    let sight = watchdog::start_watchdog(&caches, &ledgers, &work, &supervisor)
         .context("the watchdog can't be started")?;
     process::register_process_metrics(&exposition);
-    reads::register(
+    metrics::register_metrics_collector(
         &exposition,
-        reads::Reads {
+        metrics::MetricsCollector {
             caches: caches.clone(),
             ledgers: Arc::clone(&ledgers),
             calls: Arc::clone(&calls),
@@ -123,45 +124,45 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 
     let (shutdown, last) = (Shutdown::default(), Shutdown::default()); // probes answer until the end
     let limits = Limits {
-        connections: count(args.max_connections),
-        unproven: count(args.max_unproven_connections),
-        unproven_per_address: count(args.max_unproven_per_address),
-        body_bytes: count(args.max_review_bytes),
+        connections: to_usize(args.max_connections),
+        unproven: to_usize(args.max_unproven_connections),
+        unproven_per_address: to_usize(args.max_unproven_per_address),
+        body_bytes: to_usize(args.max_review_bytes),
         lame_duck: args.lame_duck,
         drain: args.drain_timeout,
         ..Limits::default()
     };
     // Before there is anything that ends with a fault when this fails.
-    let socket = bind("--listen", args.listen).await?;
-    let metrics_socket = bind("--metrics-listen", args.metrics_listen).await?;
+    let socket = bind_listener("--listen", args.listen).await?;
+    let metrics_socket = bind_listener("--metrics-listen", args.metrics_listen).await?;
     let owners = LiveOwners::new(&index);
     let context = Arc::new(Context {
-        kinds: Kinds::new(client.clone()),
+        kinds: ObjectLookup::new(client.clone()),
         client: client.clone(),
         identity: Identity::default(),
         index: Arc::clone(&index),
         objects: Arc::clone(&caches.objects),
         disruption_budgets: Arc::clone(&caches.disruption_budgets),
         owners: Arc::clone(&owners),
-        deleted_sets: DeletedSets::default(),
+        deleted_sets: DeletedCollaSets::default(),
         ledgers: Arc::clone(&ledgers),
-        events: Recorder::supervised(client.clone(), clock::now, &supervisor),
+        events: EventRecorder::new_supervised(client.clone(), clock::now, &supervisor),
         settings: AdmissionSettings {
             request_timeout: args.request_timeout,
             grace_delete: args.features.grace_delete(),
             max_rules: args.max_rules_per_namespace,
             collasets: args.features.collasets(),
-            collaset_bytes: count(args.max_collaset_bytes),
+            collaset_bytes: to_usize(args.max_collaset_bytes),
             endpoints,
         },
         now: clock::now,
-        earliest: clock::earliest,
+        earliest: clock::earliest_now,
     });
     let address = socket.local_addr()?;
     let health = Health::new(shutdown.clone(), exposition);
     let own = self_check::OwnConnections::default();
-    add_checks(&health, &index, address, &resolver, &own);
-    add_life(&health, &supervisor, sight);
+    add_health_checks(&health, &index, address, &resolver, &own);
+    add_liveness_checks(&health, &supervisor, sight);
     let webhooks = Listener {
         name: "webhook",
         socket,
@@ -200,8 +201,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         own: self_check::OwnConnections::default(),
     };
     let (webhooks, probes) = (
-        keep_listener(&supervisor, "the webhook listener", webhooks),
-        keep_listener(&supervisor, "the metrics listener", probes),
+        supervise_listener(&supervisor, "the webhook listener", webhooks),
+        supervise_listener(&supervisor, "the metrics listener", probes),
     );
     info!(%address, metrics = %args.metrics_listen, "serving");
 
@@ -212,13 +213,13 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         }
         // From here on the API server asks; answer well from the first review
         let ca_bundle = kept.as_ref().map(|kept| kept.bundle.clone());
-        enforce(&args, &client, ca_bundle).await?;
+        apply_webhooks(&args, &client, ca_bundle).await?;
     }
     // After the installation: until then it is no fault that the webhook configurations are missing.
-    let needed = registration::needed(&args.cluster.namespace)?;
-    let told = registration::told(&args, &doors, kept.map(|kept| kept.wake));
-    watches::registration::start(&client, &caches, needed, &told, &supervisor);
-    let controllers = controllers::start(controllers::Parts {
+    let needed = registration::required_configurations(&args.cluster.namespace)?;
+    let told = registration::configuration_observer(&args, &doors, kept.map(|kept| kept.wake));
+    watches::registration::start_registration_watches(&client, &caches, needed, &told, &supervisor);
+    let controllers = controllers::start_controllers(controllers::ControllerParts {
         args: &args,
         client: &client,
         caches: &caches,
@@ -232,23 +233,23 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 
     let mut lame_duck = limits.lame_duck;
     let fault: Option<anyhow::Error> = tokio::select! {
-        ended = ended() => ended.map(|()| None)?,
+        ended = wait_termination_signal() => ended.map(|()| None)?,
         fault = supervisor.wait_for_fault() => Some(fault.into()),
-        why = index.timeline.wait_lost() => {
+        why = index.timeline.wait_history_lost() => {
             // Whoever has lost the history leaves soon: nothing that it would do is of use.
             stop.cancel();
-            lame_duck = lame_duck.min(LOST_LAME_DUCK);
+            lame_duck = lame_duck.min(HISTORY_LOST_LAME_DUCK);
             Some(anyhow::anyhow!(why))
         }
     };
     let drain = match &fault {
         None => limits.drain,
-        Some(_) => limits.drain.min(FAULT_DRAIN),
+        Some(_) => limits.drain.min(FAULT_DRAIN_TIMEOUT),
     };
     info!("ending: draining reviews");
     tokio::select! {
         served = webhooks => served.context("the webhook listener failed")?,
-        () = end(&shutdown, lame_duck, drain) => {}
+        () = end_webhook_listener(&shutdown, lame_duck, drain) => {}
     }
     stop.cancel();
     if tokio::time::timeout(Duration::from_secs(5), controllers)
@@ -264,12 +265,12 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 }
 
 /// Ends the listener of the webhooks, which says itself when it has ended.
-async fn end(shutdown: &Shutdown, lame_duck: Duration, drain: Duration) {
+async fn end_webhook_listener(shutdown: &Shutdown, lame_duck: Duration, drain: Duration) {
     shutdown.run(lame_duck, drain).await;
     std::future::pending().await
 }
 
-fn keep_listener(
+fn supervise_listener(
     supervisor: &Supervisor,
     task: &'static str,
     listener: Listener,
@@ -279,8 +280,8 @@ fn keep_listener(
 }
 
 /// What the endpoints of rules may be.
-async fn reach(args: &ServeArgs) -> anyhow::Result<AddressPolicy> {
-    let config = connect::config(&args.cluster).await?;
+async fn endpoint_reach(args: &ServeArgs) -> anyhow::Result<AddressPolicy> {
+    let config = connect::client_config(&args.cluster).await?;
     let named = config.cluster_url.host().map(str::to_owned);
     let service = std::env::var("KUBERNETES_SERVICE_HOST").ok();
     let api_server = ApiServer::new(named.into_iter().chain(service));
@@ -296,17 +297,17 @@ async fn reach(args: &ServeArgs) -> anyhow::Result<AddressPolicy> {
     })
 }
 
-fn count(given: u32) -> usize {
+fn to_usize(given: u32) -> usize {
     usize::try_from(given).unwrap_or(usize::MAX)
 }
 
-async fn bind(flag: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
+async fn bind_listener(flag: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| {
         format!("{flag}: can't listen on {address}; is the port taken, or below 1024?")
     })
 }
 
-fn add_checks(
+fn add_health_checks(
     health: &Health,
     index: &Arc<Index>,
     address: std::net::SocketAddr,
@@ -315,30 +316,33 @@ fn add_checks(
 ) {
     let watched = Arc::clone(index);
     health.add_readiness_check("caches", move || {
-        let synced = watched.listed();
+        let synced = watched.listed_kinds();
         async move {
-            if synced.all() {
+            if synced.has_decision_kinds() {
                 Ok("synced".to_owned())
             } else {
-                Err(format!("not yet listed: {}", synced.missing().join(", ")))
+                Err(format!(
+                    "not yet listed: {}",
+                    synced.missing_kinds().join(", ")
+                ))
             }
         }
     });
-    let dialled = std::net::SocketAddr::new(loopback(address.ip()), address.port());
+    let dialled = std::net::SocketAddr::new(loopback_address(address.ip()), address.port());
     let (resolver, own) = (Arc::clone(resolver), own.clone());
     health.add_readiness_check("webhook", move || {
         self_check::check_served_certificate(dialled, Arc::clone(&resolver), own.clone())
     });
 }
 
-fn add_life(health: &Health, supervisor: &Supervisor, sight: WatchdogStatus) {
+fn add_liveness_checks(health: &Health, supervisor: &Supervisor, sight: WatchdogStatus) {
     let supervisor = supervisor.clone();
     health.add_liveness_check(move || supervisor.fault().map(|fault| fault.to_string()));
     health.add_liveness_check(move || sight.liveness_failure(Instant::now()));
 }
 
 /// Where this process reaches its own listener.
-fn loopback(ip: std::net::IpAddr) -> std::net::IpAddr {
+fn loopback_address(ip: std::net::IpAddr) -> std::net::IpAddr {
     match ip {
         ip if !ip.is_unspecified() => ip,
         std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
@@ -346,7 +350,7 @@ fn loopback(ip: std::net::IpAddr) -> std::net::IpAddr {
     }
 }
 
-async fn enforce(
+async fn apply_webhooks(
     args: &ServeArgs,
     client: &Client,
     ca_bundle: Option<Vec<u8>>,
@@ -361,11 +365,11 @@ async fn enforce(
         cert_manager: None,
         segment: None,
     };
-    install::enforce(client, &settings, certificates::has_segments(args)).await
+    install::apply_configurations(client, &settings, certificates::has_segments(args)).await
 }
 
 /// Returns at SIGTERM or SIGINT.
-async fn ended() -> anyhow::Result<()> {
+async fn wait_termination_signal() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can't be listened for")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can't be listened for")?;
     tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }

@@ -9,13 +9,13 @@ use tokio::sync::Notify;
 use super::certificates::has_segments;
 use crate::admission::routes::{self, ClientConfig, ConfigurationSettings};
 use crate::cli::args::ServeArgs;
-use crate::cluster::watches::registration::Told;
+use crate::cluster::watches::registration::ConfigurationObserver;
 use crate::domain::rules::registration::RequiredConfiguration;
 use crate::tls::path_guard::PathGuard;
 use crate::tls::selfmanaged::client_config::path_segment;
 
 /// Both configurations of a server in `namespace`, as far as they hold Pods.
-pub fn needed(namespace: &str) -> anyhow::Result<Vec<RequiredConfiguration>> {
+pub fn required_configurations(namespace: &str) -> anyhow::Result<Vec<RequiredConfiguration>> {
     let (mutating, validating) = routes::webhook_configurations(&ConfigurationSettings {
         client: ClientConfig::Url(String::new()), // where the webhooks are sent does not matter here
         namespace: namespace.to_owned(),
@@ -26,12 +26,12 @@ pub fn needed(namespace: &str) -> anyhow::Result<Vec<RequiredConfiguration>> {
         segment: None,
     });
     Ok(vec![
-        read(
+        required_configuration(
             "MutatingWebhookConfiguration",
             routes::MUTATING_CONFIGURATION,
             &mutating,
         )?,
-        read(
+        required_configuration(
             "ValidatingWebhookConfiguration",
             routes::VALIDATING_CONFIGURATION,
             &validating,
@@ -40,7 +40,11 @@ pub fn needed(namespace: &str) -> anyhow::Result<Vec<RequiredConfiguration>> {
 }
 
 /// Paths that were put back without a segment are let in, and get theirs again at once.
-pub fn told(args: &ServeArgs, doors: &Arc<PathGuard>, wake: Option<Arc<Notify>>) -> Told {
+pub fn configuration_observer(
+    args: &ServeArgs,
+    doors: &Arc<PathGuard>,
+    wake: Option<Arc<Notify>>,
+) -> ConfigurationObserver {
     let (doors, wake) = (Arc::clone(doors), wake.filter(|_| has_segments(args)));
     Arc::new(move |configuration| {
         let Some(wake) = &wake else { return };
@@ -54,7 +58,7 @@ pub fn told(args: &ServeArgs, doors: &Arc<PathGuard>, wake: Option<Arc<Notify>>)
     })
 }
 
-fn read(
+fn required_configuration(
     kind: &'static str,
     name: &'static str,
     object: &impl Serialize,
@@ -83,7 +87,7 @@ mod tests {
             cert_manager: Some("home/webhook-serving".to_owned()),
             segment: None,
         });
-        let needed = needed("home").unwrap();
+        let needed = required_configurations("home").unwrap();
         let stored = [
             serde_json::to_value(mutating).unwrap(),
             serde_json::to_value(validating).unwrap(),

@@ -9,43 +9,43 @@ use tokio::runtime::Handle;
 
 use crate::cluster::caches::Caches;
 use crate::cluster::index::Index;
-use crate::cluster::pulse::Age;
-use crate::cluster::pulse::Pulses;
 use crate::cluster::rulestore::RuleStore;
+use crate::cluster::watch_health::WatchAge;
+use crate::cluster::watch_health::WatchRegistry;
 use crate::controllers::{ControllerFigures, ControllerStats};
 use crate::ledger::commit::Ledgers;
 use crate::tasks::{Supervisor, describe_panic};
 use crate::telemetry::watchdog::{self, WatchdogProbe, WatchdogStatus};
 
 /// Locks are held for microseconds.
-const LOCKED: Duration = Duration::from_secs(5);
+const MAX_LOCK_WAIT: Duration = Duration::from_secs(5);
 /// A task that is ready runs at once, unless all workers of the runtime are blocked.
-const UNANSWERED: Duration = Duration::from_secs(15);
+const MAX_RUNTIME_DELAY: Duration = Duration::from_secs(15);
 /// The API server sends a bookmark each minute.
-const SILENT: Duration = Duration::from_secs(300);
+const MAX_WATCH_SILENCE: Duration = Duration::from_secs(300);
 /// Whatever a watch waits for has a deadline of at most 90 s, but for a long list, which has one for each page.
-const MOTIONLESS: Duration = Duration::from_secs(900);
+const MAX_WATCH_STALL: Duration = Duration::from_secs(900);
 /// A turn may make a call for each claim of a rule, and the API server may be slow.
-const IDLE: Duration = Duration::from_secs(900);
+const MAX_CONTROLLER_STALL: Duration = Duration::from_secs(900);
 /// How long locks, the runtime and controllers may stand still before the process should be started anew.
-const RESTART: Duration = Duration::from_secs(60);
+const RESTART_AFTER: Duration = Duration::from_secs(60);
 
 /// Starts it.
-pub fn start(
+pub fn start_watchdog(
     caches: &Caches,
     ledgers: &Arc<Ledgers<RuleStore>>,
     work: &Arc<ControllerStats>,
     supervisor: &Supervisor,
 ) -> std::io::Result<WatchdogStatus> {
     let probes = vec![
-        runtime(Handle::current()),
-        index_lock(Arc::clone(&caches.index)),
-        ledger_locks(Arc::clone(ledgers)),
-        silent_watches(Arc::clone(&caches.pulses)),
-        motionless_watches(Arc::clone(&caches.pulses)),
-        controllers(Arc::clone(work)),
+        runtime_probe(Handle::current()),
+        index_lock_probe(Arc::clone(&caches.index)),
+        ledger_locks_probe(Arc::clone(ledgers)),
+        silent_watches_probe(Arc::clone(&caches.pulses)),
+        stalled_watches_probe(Arc::clone(&caches.pulses)),
+        controllers_probe(Arc::clone(work)),
         #[cfg(feature = "faults")]
-        fault(),
+        fault_probe(),
     ];
     let reporter = supervisor.clone();
     watchdog::start_watchdog(probes, supervisor.stop().clone(), move |panic| {
@@ -55,7 +55,7 @@ pub fn start(
 
 /// Has the watchdog panic on purpose.
 #[cfg(feature = "faults")]
-fn fault() -> WatchdogProbe {
+fn fault_probe() -> WatchdogProbe {
     use crate::tasks::faults;
 
     let file = faults::fault_file("the watchdog");
@@ -69,12 +69,12 @@ fn fault() -> WatchdogProbe {
     }
 }
 
-fn runtime(handle: Handle) -> WatchdogProbe {
+fn runtime_probe(handle: Handle) -> WatchdogProbe {
     let answered = Arc::new(AtomicU64::new(0));
     let mut asked = (0, Instant::now());
     WatchdogProbe {
         name: "runtime",
-        restart_after: Some(RESTART),
+        restart_after: Some(RESTART_AFTER),
         check: Box::new(move |now| {
             if answered.load(Ordering::Relaxed) == asked.0 {
                 let number = asked.0 + 1;
@@ -84,7 +84,7 @@ fn runtime(handle: Handle) -> WatchdogProbe {
                 return Ok(());
             }
             let waits = now.saturating_duration_since(asked.1);
-            match waits > UNANSWERED {
+            match waits > MAX_RUNTIME_DELAY {
                 true => Err(format!("no task has run for {waits:.0?}")),
                 false => Ok(()),
             }
@@ -92,53 +92,63 @@ fn runtime(handle: Handle) -> WatchdogProbe {
     }
 }
 
-fn index_lock(index: Arc<Index>) -> WatchdogProbe {
+fn index_lock_probe(index: Arc<Index>) -> WatchdogProbe {
     WatchdogProbe {
         name: "index-lock",
-        restart_after: Some(RESTART),
-        check: Box::new(move |_| free(index.is_free(LOCKED), "the index")),
+        restart_after: Some(RESTART_AFTER),
+        check: Box::new(move |_| {
+            check_lock_free(index.is_unlocked_within(MAX_LOCK_WAIT), "the index")
+        }),
     }
 }
 
-fn ledger_locks(ledgers: Arc<Ledgers<RuleStore>>) -> WatchdogProbe {
+fn ledger_locks_probe(ledgers: Arc<Ledgers<RuleStore>>) -> WatchdogProbe {
     WatchdogProbe {
         name: "ledger-lock",
-        restart_after: Some(RESTART),
-        check: Box::new(move |_| free(ledgers.is_free(LOCKED), "a ledger")),
+        restart_after: Some(RESTART_AFTER),
+        check: Box::new(move |_| {
+            check_lock_free(ledgers.is_unlocked_within(MAX_LOCK_WAIT), "a ledger")
+        }),
     }
 }
 
-fn free(is_free: bool, what: &str) -> Result<(), String> {
+fn check_lock_free(is_free: bool, what: &str) -> Result<(), String> {
     match is_free {
         true => Ok(()),
-        false => Err(format!("{what} has been locked for more than {LOCKED:?}")),
+        false => Err(format!(
+            "{what} has been locked for more than {MAX_LOCK_WAIT:?}"
+        )),
     }
 }
 
-fn silent_watches(pulses: Arc<Pulses>) -> WatchdogProbe {
+fn silent_watches_probe(pulses: Arc<WatchRegistry>) -> WatchdogProbe {
     WatchdogProbe {
         name: "watch-silent",
         restart_after: None, // the API server does not answer, or refuses
         check: Box::new(move |now| {
-            longer(&pulses.ages(now), SILENT, |age| age.heard)
+            check_watch_ages(&pulses.watch_ages(now), MAX_WATCH_SILENCE, |age| age.heard)
                 .map_err(|text| format!("nothing was heard of the watch of {text}"))
         }),
     }
 }
 
-fn motionless_watches(pulses: Arc<Pulses>) -> WatchdogProbe {
+fn stalled_watches_probe(pulses: Arc<WatchRegistry>) -> WatchdogProbe {
     WatchdogProbe {
         name: "watch-stuck",
         restart_after: Some(Duration::ZERO),
         check: Box::new(move |now| {
-            longer(&pulses.ages(now), MOTIONLESS, |age| age.moved)
+            check_watch_ages(&pulses.watch_ages(now), MAX_WATCH_STALL, |age| age.moved)
                 .map_err(|text| format!("no attempt was made by the watch of {text}"))
         }),
     }
 }
 
 /// Names the watches that are older than `most`, and the oldest age.
-fn longer(ages: &[Age], most: Duration, age: fn(&Age) -> Duration) -> Result<(), String> {
+fn check_watch_ages(
+    ages: &[WatchAge],
+    most: Duration,
+    age: fn(&WatchAge) -> Duration,
+) -> Result<(), String> {
     let old = ages.iter().filter(|it| age(it) > most);
     let names: Vec<_> = old.clone().map(|it| it.resource).collect();
     match old.map(age).max() {
@@ -147,35 +157,35 @@ fn longer(ages: &[Age], most: Duration, age: fn(&Age) -> Duration) -> Result<(),
     }
 }
 
-fn controllers(work: Arc<ControllerStats>) -> WatchdogProbe {
-    let mut known = Progress::default();
+fn controllers_probe(work: Arc<ControllerStats>) -> WatchdogProbe {
+    let mut known = ControllerProgress::default();
     WatchdogProbe {
         name: "controllers",
-        restart_after: Some(RESTART),
-        check: Box::new(move |now| known.look(&work.controller_figures(), now)),
+        restart_after: Some(RESTART_AFTER),
+        check: Box::new(move |now| known.check_progress(&work.controller_figures(), now)),
     }
 }
 
 /// The progress of each controller, and since when it is the same although keys wait.
 #[derive(Default)]
-struct Progress(HashMap<&'static str, (u64, Instant)>);
+struct ControllerProgress(HashMap<&'static str, (u64, Instant)>);
 
-impl Progress {
-    fn look(&mut self, all: &[ControllerFigures], now: Instant) -> Result<(), String> {
+impl ControllerProgress {
+    fn check_progress(&mut self, all: &[ControllerFigures], now: Instant) -> Result<(), String> {
         let mut idle = Vec::new();
         for figures in all {
             let current = (figures.progress, now);
             let known = self.0.entry(figures.controller).or_insert(current);
             if figures.depth == 0 || known.0 != figures.progress {
                 *known = current;
-            } else if now.saturating_duration_since(known.1) > IDLE {
+            } else if now.saturating_duration_since(known.1) > MAX_CONTROLLER_STALL {
                 idle.push(figures.controller);
             }
         }
         match idle.is_empty() {
             true => Ok(()),
             false => Err(format!(
-                "{} did nothing for more than {IDLE:?}, although its queue is not empty",
+                "{} did nothing for more than {MAX_CONTROLLER_STALL:?}, although its queue is not empty",
                 idle.join(", ")
             )),
         }
@@ -200,35 +210,38 @@ mod tests {
 
     #[test]
     fn controller_that_does_nothing_while_keys_wait_is_seen() {
-        let (mut known, begin) = (Progress::default(), Instant::now());
-        assert_eq!(known.look(&figures(1, 7), begin), Ok(()));
-        assert_eq!(known.look(&figures(2, 7), begin + IDLE), Ok(()));
-        let idle = known.look(&figures(2, 7), begin + IDLE + SECOND);
+        let (mut known, begin) = (ControllerProgress::default(), Instant::now());
+        assert_eq!(known.check_progress(&figures(1, 7), begin), Ok(()));
+        assert_eq!(
+            known.check_progress(&figures(2, 7), begin + MAX_CONTROLLER_STALL),
+            Ok(())
+        );
+        let idle = known.check_progress(&figures(2, 7), begin + MAX_CONTROLLER_STALL + SECOND);
         assert!(idle.unwrap_err().starts_with("rules did nothing"));
         assert_eq!(
-            known.look(&figures(2, 8), begin + IDLE + 2 * SECOND),
+            known.check_progress(&figures(2, 8), begin + MAX_CONTROLLER_STALL + 2 * SECOND),
             Ok(())
         );
         assert_eq!(
-            known.look(&figures(2, 8), begin + IDLE + 99 * SECOND),
+            known.check_progress(&figures(2, 8), begin + MAX_CONTROLLER_STALL + 99 * SECOND),
             Ok(())
         );
     }
 
     #[test]
     fn controller_without_work_is_not_idle() {
-        let (mut known, begin) = (Progress::default(), Instant::now());
+        let (mut known, begin) = (ControllerProgress::default(), Instant::now());
         for minute in 0..9 {
             let now = begin + 60 * minute * SECOND;
-            assert_eq!(known.look(&figures(0, 7), now), Ok(()));
+            assert_eq!(known.check_progress(&figures(0, 7), now), Ok(()));
         }
         let now = begin + 500 * SECOND;
-        assert_eq!(known.look(&figures(1, 7), now), Ok(()));
+        assert_eq!(known.check_progress(&figures(1, 7), now), Ok(()));
     }
 
     #[test]
     fn old_watches_are_named_with_the_oldest_age() {
-        let age = |resource, heard| Age {
+        let age = |resource, heard| WatchAge {
             resource,
             heard: heard * SECOND,
             moved: SECOND,
@@ -238,9 +251,12 @@ mod tests {
             age("replicasets", 400),
             age("namespaces", 301),
         ];
-        let told = longer(&ages, SILENT, |age| age.heard).unwrap_err();
+        let told = check_watch_ages(&ages, MAX_WATCH_SILENCE, |age| age.heard).unwrap_err();
         assert_eq!(told, "replicasets, namespaces for 400s");
-        assert_eq!(longer(&ages, MOTIONLESS, |age| age.moved), Ok(()));
+        assert_eq!(
+            check_watch_ages(&ages, MAX_WATCH_STALL, |age| age.moved),
+            Ok(())
+        );
     }
 
     #[test]
@@ -249,7 +265,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
-        let mut probe = super::runtime(runtime.handle().clone());
+        let mut probe = super::runtime_probe(runtime.handle().clone());
         let begin = Instant::now();
         assert_eq!((probe.check)(begin), Ok(()));
         assert_eq!((probe.check)(begin + 15 * SECOND), Ok(()));
@@ -261,8 +277,8 @@ mod tests {
 
     #[test]
     fn lock_that_is_not_free_is_told() {
-        assert_eq!(free(true, "the index"), Ok(()));
-        let told = free(false, "the index").unwrap_err();
+        assert_eq!(check_lock_free(true, "the index"), Ok(()));
+        let told = check_lock_free(false, "the index").unwrap_err();
         assert_eq!(told, "the index has been locked for more than 5s");
     }
 }

@@ -9,54 +9,54 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::{Duration, Instant, sleep};
 
-use super::delete;
-use super::finalizers::{self, resource};
+use super::delete_object;
+use super::finalizers::{self, crd_resource};
 use crate::api::crd;
-use crate::cli::install::PATIENCE;
-use crate::cli::install::request::request_opt;
+use crate::cli::install::WAIT_TIMEOUT;
+use crate::cli::install::request::retry_optional_request;
 
 /// The kind that owns Pods.
-const OWNER: &str = "CollaSet";
+const COLLASET_KIND: &str = "CollaSet";
 /// Objects among which one is looked for that a finalizer holds.
-const HELD: u32 = 500;
-const POLL: Duration = Duration::from_millis(500);
+const FINALIZER_SAMPLE: u32 = 500;
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// A CRD that is still there is written to after each of these.
-const NUDGE: Duration = Duration::from_secs(5);
+const TOUCH_INTERVAL: Duration = Duration::from_secs(5);
 /// What is written to it.
-const NUDGED: &str = "operating.kusionstack.io/deletion-nudged";
+const TOUCH_ANNOTATION: &str = "operating.kusionstack.io/deletion-nudged";
 
 /// Deletes the CRDs, and with them the objects of their kinds. CollaSets go first and leave their Pods behind:
 /// uninstalling must not stop what runs.
-pub async fn remove(client: &Client) -> anyhow::Result<()> {
-    let crds = crd::all();
-    for crd in crds.iter().filter(|c| c.spec.names.kind == OWNER) {
-        orphan(client, crd).await?;
+pub async fn remove_crds(client: &Client) -> anyhow::Result<()> {
+    let crds = crd::all_crds();
+    for crd in crds.iter().filter(|c| c.spec.names.kind == COLLASET_KIND) {
+        delete_with_orphans(client, crd).await?;
     }
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for crd in &crds {
-        delete(&api, &crd.name_any()).await?;
+        delete_object(&api, &crd.name_any()).await?;
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_TIMEOUT;
     for crd in &crds {
         let name = crd.name_any();
-        let mut nudge = Instant::now() + NUDGE;
+        let mut nudge = Instant::now() + TOUCH_INTERVAL;
         let mut told = None;
-        while request_opt(&format!("get CRD {name}"), || api.get_metadata(&name))
+        while retry_optional_request(&format!("get CRD {name}"), || api.get_metadata(&name))
             .await?
             .is_some()
         {
             if Instant::now() > until {
-                let held = held(client, crd).await?.unwrap_or_default();
+                let held = finalizer_holder(client, crd).await?.unwrap_or_default();
                 bail!(
                     "CRD {name} is not gone after {} s{held}. Remove finalizers of others (kubectl get {name} -A -o \
                      custom-columns=NS:.metadata.namespace,NAME:.metadata.name,HELD:.metadata.finalizers) and run this again",
-                    PATIENCE.as_secs()
+                    WAIT_TIMEOUT.as_secs()
                 );
             }
             if Instant::now() > nudge {
-                nudge = Instant::now() + NUDGE;
-                self::nudge(&api, &name).await?;
-                let held = held(client, crd).await?;
+                nudge = Instant::now() + TOUCH_INTERVAL;
+                self::touch_crd(&api, &name).await?;
+                let held = finalizer_holder(client, crd).await?;
                 if held.is_some() && held != told {
                     eprintln!(
                         "waiting for CRD {name} to go{}",
@@ -65,19 +65,22 @@ pub async fn remove(client: &Client) -> anyhow::Result<()> {
                     told = held;
                 }
             }
-            sleep(POLL).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
     Ok(())
 }
 
 /// A clause about an object of a CRD, or the CRD itself, that a finalizer holds; `None` if there is none.
-async fn held(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Result<Option<String>> {
-    let resource = resource(crd)?;
+async fn finalizer_holder(
+    client: &Client,
+    crd: &CustomResourceDefinition,
+) -> anyhow::Result<Option<String>> {
+    let resource = crd_resource(crd)?;
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let first = ListParams::default().limit(HELD);
+    let first = ListParams::default().limit(FINALIZER_SAMPLE);
     let what = format!("list {}", resource.plural);
-    let listed = request_opt(&what, || objects.list_metadata(&first)).await?;
+    let listed = retry_optional_request(&what, || objects.list_metadata(&first)).await?;
     let listed = listed.map(|listed| listed.items).unwrap_or_default();
     if let Some(object) = listed.into_iter().find(|o| !o.finalizers().is_empty()) {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
@@ -90,7 +93,8 @@ async fn held(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Result
         Api::<CustomResourceDefinition>::all(client.clone()),
         crd.name_any(),
     );
-    let now = request_opt(&format!("get CRD {name}"), || crds.get_metadata(&name)).await?;
+    let now =
+        retry_optional_request(&format!("get CRD {name}"), || crds.get_metadata(&name)).await?;
     // The API server's own goes with the objects.
     let others = now.map(|crd| crd.finalizers().to_vec()).unwrap_or_default();
     let others: Vec<_> = others
@@ -106,28 +110,32 @@ async fn held(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Result
 /// the list fails: condition `Terminating`, `InstanceDeletionFailed`, "storage is (re)initializing". The next try may
 /// collide with the write of that condition, and then there is none before the resync of five minutes (`CRDFinalizer` of
 /// apiextensions-apiserver), unless something but the condition changes.
-async fn nudge(api: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {
+async fn touch_crd(api: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {
     let at = Timestamp::now().to_string();
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {NUDGED: at}}}));
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {TOUCH_ANNOTATION: at}}}));
     let write = || async {
         api.patch_metadata(name, &PatchParams::default(), &patch)
             .await
     };
-    request_opt(&format!("annotate CRD {name}"), write).await?;
+    retry_optional_request(&format!("annotate CRD {name}"), write).await?;
     Ok(())
 }
 
 /// Deletes all objects of a kind and leaves what they own behind; returns when they are gone, because deleting the
 /// CRD meanwhile would let the garbage collector have the Pods.
-async fn orphan(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Result<()> {
-    let resource = resource(crd)?;
+async fn delete_with_orphans(
+    client: &Client,
+    crd: &CustomResourceDefinition,
+) -> anyhow::Result<()> {
+    let resource = crd_resource(crd)?;
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let what = format!("list {}", resource.plural);
     let (everything, leaving) = (ListParams::default(), DeleteParams::orphan());
-    let until = Instant::now() + PATIENCE;
-    let (mut told_at, mut told) = (Instant::now() + NUDGE, None);
+    let until = Instant::now() + WAIT_TIMEOUT;
+    let (mut told_at, mut told) = (Instant::now() + TOUCH_INTERVAL, None);
     loop {
-        let Some(listed) = request_opt(&what, || api.list_metadata(&everything)).await? else {
+        let Some(listed) = retry_optional_request(&what, || api.list_metadata(&everything)).await?
+        else {
             return Ok(());
         };
         let Some(first) = listed.items.first() else {
@@ -140,12 +148,12 @@ async fn orphan(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Resu
                 "{} {namespace}/{name} is not gone after {} s: it has the finalizers {:?}. The finalizer orphan is served \
                  by the kube-controller-manager: check that it runs, remove finalizers of others, and run this again",
                 crd.spec.names.kind,
-                PATIENCE.as_secs(),
+                WAIT_TIMEOUT.as_secs(),
                 first.finalizers()
             );
         }
         if Instant::now() > told_at && told != Some(listed.items.len()) {
-            told_at = Instant::now() + NUDGE;
+            told_at = Instant::now() + TOUCH_INTERVAL;
             told = Some(listed.items.len());
             eprintln!(
                 "waiting for {} {} to go, {}/{} with the finalizers {:?}",
@@ -166,12 +174,12 @@ async fn orphan(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Resu
             let api: Api<DynamicObject> =
                 Api::namespaced_with(client.clone(), &namespace, &resource);
             let delete = || api.delete(&name, &leaving);
-            request_opt(
+            retry_optional_request(
                 &format!("delete {} {namespace}/{name}", resource.plural),
                 delete,
             )
             .await?;
         }
-        sleep(POLL).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

@@ -9,22 +9,22 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 
 use crate::api::{crd, keys};
-use crate::cli::install::request::request_opt;
+use crate::cli::install::request::retry_optional_request;
 
 /// All finalizers that this program or Kuperator serves (contract 2.3). Those of cooperators, with
 /// [`keys::PROTECTION_FINALIZER_PREFIX`], are theirs to take off.
-const OURS: [&str; 3] = [
+const OWN_FINALIZERS: [&str; 3] = [
     keys::PROTECTED_FINALIZER,
     "apps.kusionstack.io/pre-reclaim",
     "finalizer.operationjob.kusionstack.io/replace-protected",
 ];
 
-const PAGE: u32 = 500;
+const PAGE_LIMIT: u32 = 500;
 
 /// Takes our finalizers off every object of the group and off managed Pods.
-pub async fn strip(client: &Client) -> anyhow::Result<()> {
-    for crd in crd::all() {
-        strip_kind(client, &resource(&crd)?, &ListParams::default()).await?;
+pub async fn strip_all_finalizers(client: &Client) -> anyhow::Result<()> {
+    for crd in crd::all_crds() {
+        strip_kind(client, &crd_resource(&crd)?, &ListParams::default()).await?;
     }
     let managed =
         ListParams::default().labels(&format!("{}={}", keys::CONTROL, keys::CONTROL_VALUE));
@@ -32,7 +32,7 @@ pub async fn strip(client: &Client) -> anyhow::Result<()> {
 }
 
 /// The kind that a CRD defines, in its first version.
-pub fn resource(crd: &CustomResourceDefinition) -> anyhow::Result<ApiResource> {
+pub fn crd_resource(crd: &CustomResourceDefinition) -> anyhow::Result<ApiResource> {
     let version = crd
         .spec
         .versions
@@ -51,11 +51,11 @@ async fn strip_kind(
     params: &ListParams,
 ) -> anyhow::Result<()> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
-    let mut page = params.clone().limit(PAGE);
+    let mut page = params.clone().limit(PAGE_LIMIT);
     loop {
         let what = format!("list {}", resource.plural);
         // Without its CRD there are no objects either.
-        let Some(listed) = request_opt(&what, || api.list_metadata(&page)).await? else {
+        let Some(listed) = retry_optional_request(&what, || api.list_metadata(&page)).await? else {
             return Ok(());
         };
         strip_listed(client, resource, &listed.items).await?;
@@ -73,7 +73,7 @@ pub async fn strip_listed(
     objects: &[PartialObjectMeta<DynamicObject>],
 ) -> anyhow::Result<()> {
     for object in objects {
-        if remaining(object.meta()).is_some() {
+        if foreign_finalizers(object.meta()).is_some() {
             strip_object(client, resource, object.meta()).await?;
         }
     }
@@ -91,7 +91,7 @@ async fn strip_object(
     // Read again before each attempt: the list is older, and a conflict says that the object has moved.
     let step = || async {
         let now = api.get_metadata(name).await?;
-        let Some(left) = remaining(now.meta()) else {
+        let Some(left) = foreign_finalizers(now.meta()) else {
             return Ok(());
         };
         let patch =
@@ -100,7 +100,7 @@ async fn strip_object(
             .await
             .map(drop)
     };
-    request_opt(
+    retry_optional_request(
         &format!("take finalizers off {} {namespace}/{name}", resource.plural),
         step,
     )
@@ -109,9 +109,12 @@ async fn strip_object(
 }
 
 /// The finalizers without ours; `None` if there is none of ours.
-fn remaining(object: &ObjectMeta) -> Option<Vec<&String>> {
+fn foreign_finalizers(object: &ObjectMeta) -> Option<Vec<&String>> {
     let all = object.finalizers.as_deref().unwrap_or_default();
-    let left: Vec<_> = all.iter().filter(|f| !OURS.contains(&f.as_str())).collect();
+    let left: Vec<_> = all
+        .iter()
+        .filter(|f| !OWN_FINALIZERS.contains(&f.as_str()))
+        .collect();
     (left.len() < all.len()).then_some(left)
 }
 
@@ -127,14 +130,14 @@ mod tests {
             finalizers: Some(finalizers.iter().map(|f| (*f).to_owned()).collect()),
             ..ObjectMeta::default()
         };
-        assert_eq!(remaining(&ObjectMeta::default()), None);
+        assert_eq!(foreign_finalizers(&ObjectMeta::default()), None);
         assert_eq!(
-            remaining(&with(&["prot.podopslifecycle.kusionstack.io/x"])),
+            foreign_finalizers(&with(&["prot.podopslifecycle.kusionstack.io/x"])),
             None
         );
-        assert_eq!(remaining(&with(&OURS)), Some(vec![]));
+        assert_eq!(foreign_finalizers(&with(&OWN_FINALIZERS)), Some(vec![]));
         assert_eq!(
-            remaining(&with(&[OURS[0], "example.com/theirs"])),
+            foreign_finalizers(&with(&[OWN_FINALIZERS[0], "example.com/theirs"])),
             Some(vec![&"example.com/theirs".to_owned()])
         );
     }

@@ -2,7 +2,7 @@
 
 mod crds;
 mod finalizers;
-pub mod left;
+pub mod leftovers;
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -18,8 +18,8 @@ use serde_json::json;
 
 use super::args::UninstallArgs;
 use super::install::rbac::{table, users};
-use super::install::request::{request, request_opt};
-use super::install::{PATIENCE, delete, names};
+use super::install::request::{retry_optional_request, retry_request};
+use super::install::{WAIT_TIMEOUT, delete_object, names};
 use super::{connect, output};
 use crate::admission::policies;
 use crate::admission::routes::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
@@ -28,17 +28,19 @@ use crate::api::keys;
 /// `operating uninstall`.
 pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
     let namespace = &args.cluster.namespace;
-    let client = connect::client(&args.cluster).await?;
+    let client = connect::connect_client(&args.cluster).await?;
     // Nothing that can't be checked keeps anybody from uninstalling.
-    let warnings = left::warnings(&client).await.unwrap_or_else(|e| {
-        vec![format!(
-            "what stays behind unready could not be checked: {e:#}"
-        )]
-    });
+    let warnings = leftovers::leftover_warnings(&client)
+        .await
+        .unwrap_or_else(|e| {
+            vec![format!(
+                "what stays behind unready could not be checked: {e:#}"
+            )]
+        });
     for warning in warnings {
         eprintln!("warning: {warning}");
     }
-    output::write(&uninstall(&client, namespace, args.keep_crds).await?)
+    output::write_stdout(&uninstall(&client, namespace, args.keep_crds).await?)
 }
 
 /// Takes everything out; returns what to tell the user. Nothing is an error because it is not there, so a run that
@@ -50,18 +52,24 @@ pub async fn uninstall(
 ) -> anyhow::Result<String> {
     // First, so that nothing denies taking the marks off, whoever uninstalls.
     for name in policies::POLICY_NAMES {
-        delete::<ValidatingAdmissionPolicyBinding>(&Api::all(client.clone()), name).await?;
-        delete::<ValidatingAdmissionPolicy>(&Api::all(client.clone()), name).await?;
+        delete_object::<ValidatingAdmissionPolicyBinding>(&Api::all(client.clone()), name).await?;
+        delete_object::<ValidatingAdmissionPolicy>(&Api::all(client.clone()), name).await?;
     }
-    delete::<MutatingWebhookConfiguration>(&Api::all(client.clone()), MUTATING_CONFIGURATION)
-        .await?;
-    delete::<ValidatingWebhookConfiguration>(&Api::all(client.clone()), VALIDATING_CONFIGURATION)
-        .await?;
-    finalizers::strip(client).await?;
+    delete_object::<MutatingWebhookConfiguration>(
+        &Api::all(client.clone()),
+        MUTATING_CONFIGURATION,
+    )
+    .await?;
+    delete_object::<ValidatingWebhookConfiguration>(
+        &Api::all(client.clone()),
+        VALIDATING_CONFIGURATION,
+    )
+    .await?;
+    finalizers::strip_all_finalizers(client).await?;
     if !keep_crds {
-        crds::remove(client).await?;
+        crds::remove_crds(client).await?;
     }
-    own_objects(client, namespace).await?;
+    remove_own_objects(client, namespace).await?;
     // After the rights of a server that may still run: it would put the marks back.
     unlabel_namespaces(client).await?;
     let mut told = format!("uninstalled from namespace {namespace}\n");
@@ -78,10 +86,10 @@ async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
         "labels": {keys::NAMESPACE_HAS_RULES: null},
         "annotations": {keys::RULE_ADMITTED: null},
     }}));
-    for namespace in request("list namespaces", || api.list(&labelled)).await? {
+    for namespace in retry_request("list namespaces", || api.list(&labelled)).await? {
         let name = namespace.name_any();
         let unlabel = || api.patch(&name, &params, &patch);
-        request_opt(
+        retry_optional_request(
             &format!(
                 "take the label {} off namespace {name}",
                 keys::NAMESPACE_HAS_RULES
@@ -94,39 +102,41 @@ async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
 }
 
 /// RBAC, certificates and lease.
-async fn own_objects(client: &Client, namespace: &str) -> anyhow::Result<()> {
-    for grant in table::GRANTS {
+async fn remove_own_objects(client: &Client, namespace: &str) -> anyhow::Result<()> {
+    for grant in table::PERMISSION_SETS {
         let name = grant.name;
-        delete::<ClusterRoleBinding>(&Api::all(client.clone()), name).await?;
-        delete::<ClusterRole>(&Api::all(client.clone()), name).await?;
-        delete::<RoleBinding>(&Api::namespaced(client.clone(), namespace), name).await?;
-        delete::<Role>(&Api::namespaced(client.clone(), namespace), name).await?;
+        delete_object::<ClusterRoleBinding>(&Api::all(client.clone()), name).await?;
+        delete_object::<ClusterRole>(&Api::all(client.clone()), name).await?;
+        delete_object::<RoleBinding>(&Api::namespaced(client.clone(), namespace), name).await?;
+        delete_object::<Role>(&Api::namespaced(client.clone(), namespace), name).await?;
     }
     for (name, _) in users::ROLES {
-        delete::<ClusterRole>(&Api::all(client.clone()), name).await?;
+        delete_object::<ClusterRole>(&Api::all(client.clone()), name).await?;
     }
     let account = names::SERVICE_ACCOUNT;
-    delete::<ServiceAccount>(&Api::namespaced(client.clone(), namespace), account).await?;
-    delete::<Secret>(&Api::namespaced(client.clone(), namespace), names::SECRET).await?;
-    delete::<Lease>(&Api::namespaced(client.clone(), namespace), names::LEASE).await
+    delete_object::<ServiceAccount>(&Api::namespaced(client.clone(), namespace), account).await?;
+    delete_object::<Secret>(&Api::namespaced(client.clone(), namespace), names::SECRET).await?;
+    delete_object::<Lease>(&Api::namespaced(client.clone(), namespace), names::LEASE).await
 }
 
 /// Deletes the namespace if installing created it; returns what is left to say about it.
 async fn remove_namespace(client: &Client, name: &str) -> anyhow::Result<String> {
     let api: Api<Namespace> = Api::all(client.clone());
-    let Some(found) = request_opt(&format!("get namespace {name}"), || api.get(name)).await? else {
+    let Some(found) =
+        retry_optional_request(&format!("get namespace {name}"), || api.get(name)).await?
+    else {
         return Ok(String::new());
     };
-    if found.labels().get(names::MANAGED_BY).map(String::as_str) != Some(names::APP) {
+    if found.labels().get(names::MANAGED_BY).map(String::as_str) != Some(names::APP_NAME) {
         return Ok(format!(
             "namespace {name} was not created by installing and stays\n"
         ));
     }
-    delete(&api, name).await?;
+    delete_object(&api, name).await?;
     eprintln!("waiting for namespace {name} to go");
     let uid = found.uid().unwrap_or_default();
     let gone = tokio::time::timeout(
-        PATIENCE,
+        WAIT_TIMEOUT,
         await_condition(api, name, conditions::is_deleted(&uid)),
     )
     .await;

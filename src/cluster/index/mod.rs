@@ -1,15 +1,15 @@
 //! What this replica knows of the cluster: one index fed by one watch per kind, shared by admission and controllers.
 
-mod going;
-mod lost;
+mod collaset_deletion;
 mod namespaces;
 mod owners;
-mod passing;
 mod pods;
+mod rule_view;
 mod rules;
+mod short_outages;
 #[cfg(test)]
 mod tests;
-mod view;
+mod unblocked_operations;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
 use super::changes::{Change, Changes};
-use super::following::Following;
-use super::kind::{Kind, Kinds};
-use super::owners::Owners;
-use super::sizes::{Size, Workload, Workloads};
+use super::etcd_history::EtcdHistory;
+use super::kind::{KindSet, WatchedKind};
+use super::owner_sizes::{OwnerSize, Workload, Workloads};
+use super::pods_by_controller::PodsByController;
 use super::tally::Tally;
-use super::timeline::Timeline;
+use super::watch_trust::DecisionWatches;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::SkipAnnotation;
 use crate::domain::rules::webhook::EndpointVerdicts;
-use crate::ledger::store::{RuleKey, Snapshot, Uid};
-use lost::Lost;
+use crate::ledger::store::{RuleKey, RuleSnapshot, Uid};
+use short_outages::ShortOutages;
 
 pub use namespaces::NamespaceFacts;
 
@@ -39,53 +39,55 @@ pub use namespaces::NamespaceFacts;
 #[derive(Debug)]
 pub struct Index {
     /// Whether the API server still tells the history that this index holds.
-    pub timeline: Timeline,
+    pub timeline: EtcdHistory,
     /// Whether what is decided by is still followed.
-    pub following: Arc<Following>,
-    state: RwLock<State>,
+    pub following: Arc<DecisionWatches>,
+    state: RwLock<IndexState>,
     position: watch::Sender<u64>,
-    listed: watch::Sender<Listed>,
+    listed: watch::Sender<ListedKinds>,
     changes: Changes,
     skips: SkipAnnotation,
 }
 
 /// The kinds that have been listed at least once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Listed(Kinds);
+pub struct ListedKinds(KindSet);
 
-impl Listed {
+impl ListedKinds {
     /// Whether all kinds are listed that decisions rest on.
-    pub fn all(self) -> bool {
-        Kind::of_decisions().all(|kind| self.0.contains(kind))
+    pub fn has_decision_kinds(self) -> bool {
+        WatchedKind::decision_kinds().all(|kind| self.0.contains(kind))
     }
 
     /// Names of the kinds that [`Listed::all`] still waits for.
-    pub fn missing(self) -> Vec<&'static str> {
-        let missing = Kind::of_decisions().filter(|kind| !self.0.contains(*kind));
-        missing.map(Kind::name).collect()
+    pub fn missing_kinds(self) -> Vec<&'static str> {
+        let missing = WatchedKind::decision_kinds().filter(|kind| !self.0.contains(*kind));
+        missing.map(WatchedKind::name).collect()
     }
 
     /// Whether all kinds are listed that the controller of CollaSets reads.
-    pub fn for_collasets(self) -> bool {
-        let mut kinds = [Kind::Pod].into_iter().chain(Kind::OF_COLLASETS);
+    pub fn has_collaset_kinds(self) -> bool {
+        let mut kinds = [WatchedKind::Pod]
+            .into_iter()
+            .chain(WatchedKind::COLLASET_KINDS);
         kinds.all(|kind| self.0.contains(kind))
     }
 }
 
 /// The state behind the lock.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct IndexState {
     /// Largest resourceVersion that the Pod watch has delivered.
     pub position: u64,
     /// Largest resourceVersion of a Pod event (or list), bookmarks not counted: every other cache meets it too.
     pub last_event: u64,
-    following: Arc<Following>,
-    namespaces: HashMap<String, Namespace>,
+    following: Arc<DecisionWatches>,
+    namespaces: HashMap<String, NamespaceIndex>,
 }
 
 /// One namespace.
 #[derive(Debug, Default)]
-pub struct Namespace {
+pub struct NamespaceIndex {
     /// Its deletion timestamp. A namespace that was made again under the name has none, but its watch may be late.
     pub terminating_since: Option<Timestamp>,
     /// Its UID; empty until the namespace has been seen.
@@ -97,30 +99,30 @@ pub struct Namespace {
     /// Managed Pods by UID.
     pub pods: HashMap<Uid, Arc<Pod>>,
     /// Rule objects by name.
-    pub rules: BTreeMap<String, Entry>,
+    pub rules: BTreeMap<String, RuleEntry>,
     /// Names of rule objects that are being deleted and that a finalizer keeps. None of them is enforced.
     pub ending_rules: BTreeSet<String>,
-    owners: Owners,
+    owners: PodsByController,
     workloads: Workloads,
-    lost: Lost,
+    lost: ShortOutages,
 }
 
 /// A rule object with its counts.
 #[derive(Debug)]
-pub struct Entry {
+pub struct RuleEntry {
     /// The object.
     pub object: Arc<PodTransitionRule>,
     /// Compiled, with its claims.
-    pub snapshot: Snapshot,
+    pub snapshot: RuleSnapshot,
     /// What the endpoints of its webhook rules have let pass.
     pub verdicts: Arc<EndpointVerdicts>,
     /// Counts of the Pods that it selects.
     pub tally: Tally,
 }
 
-impl Entry {
+impl RuleEntry {
     /// Names the object.
-    pub fn key(&self) -> RuleKey {
+    pub fn rule_key(&self) -> RuleKey {
         let rules = &self.snapshot.rules;
         RuleKey {
             uid: rules.uid.clone(),
@@ -132,17 +134,17 @@ impl Entry {
 
 impl Default for Index {
     fn default() -> Self {
-        let following = Arc::<Following>::default();
-        let state = State {
+        let following = Arc::<DecisionWatches>::default();
+        let state = IndexState {
             following: Arc::clone(&following),
-            ..State::default()
+            ..IndexState::default()
         };
         Index {
-            timeline: Timeline::default(),
+            timeline: EtcdHistory::default(),
             following,
             state: RwLock::new(state),
             position: watch::Sender::new(0),
-            listed: watch::Sender::new(Listed::default()),
+            listed: watch::Sender::new(ListedKinds::default()),
             changes: Changes::default(),
             skips: SkipAnnotation::default(),
         }
@@ -164,12 +166,12 @@ impl Index {
     }
 
     /// Reads the state. Hold the guard briefly, never across an await.
-    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+    pub fn read_state(&self) -> RwLockReadGuard<'_, IndexState> {
         self.state.read()
     }
 
     /// Whether the state is not locked for longer than `wait`. For the watchdog: it blocks.
-    pub fn is_free(&self, wait: Duration) -> bool {
+    pub fn is_unlocked_within(&self, wait: Duration) -> bool {
         self.state.try_read_for(wait).is_some()
     }
 
@@ -179,14 +181,14 @@ impl Index {
     }
 
     /// Which kinds have been listed.
-    pub fn listed(&self) -> Listed {
+    pub fn listed_kinds(&self) -> ListedKinds {
         *self.listed.borrow()
     }
 
     /// Returns when all kinds that decisions rest on have been listed once.
     pub async fn wait_listed(&self) {
         let mut listed = self.listed.subscribe();
-        let _ = listed.wait_for(|listed| listed.all()).await; // the sender lives as long as self
+        let _ = listed.wait_for(|listed| listed.has_decision_kinds()).await; // the sender lives as long as self
     }
 
     /// Returns when the Pod cache has reached `position`.
@@ -196,11 +198,14 @@ impl Index {
     }
 
     /// The rule objects that cover a Pod, by its own labels.
-    pub fn rules_of(&self, pod: &Pod) -> Vec<RuleKey> {
-        self.read().covering(pod).map(Entry::key).collect()
+    pub fn rules_covering_pod(&self, pod: &Pod) -> Vec<RuleKey> {
+        self.read_state()
+            .rules_covering(pod)
+            .map(RuleEntry::rule_key)
+            .collect()
     }
 
-    fn advance(&self, state: &mut State, version: u64, event: bool) {
+    fn advance_position(&self, state: &mut IndexState, version: u64, event: bool) {
         if event {
             state.last_event = state.last_event.max(version);
         }
@@ -215,26 +220,26 @@ impl Index {
     }
 
     /// Notes that a kind has been listed.
-    pub fn mark_listed(&self, kind: Kind) {
+    pub fn mark_listed(&self, kind: WatchedKind) {
         self.listed.send_modify(|listed| listed.0.insert(kind));
     }
 
     /// Notes that every kind has been listed.
     #[cfg(test)]
     pub fn mark_all_listed(&self) {
-        let kinds = Kind::of_decisions().chain(Kind::OF_COLLASETS);
+        let kinds = WatchedKind::decision_kinds().chain(WatchedKind::COLLASET_KINDS);
         kinds.for_each(|kind| self.mark_listed(kind));
     }
 }
 
-impl State {
+impl IndexState {
     /// A namespace, if anything is known of it.
-    pub fn namespace(&self, name: &str) -> Option<&Namespace> {
+    pub fn namespace(&self, name: &str) -> Option<&NamespaceIndex> {
         self.namespaces.get(name)
     }
 
     /// All namespaces.
-    pub fn namespaces(&self) -> impl Iterator<Item = (&String, &Namespace)> {
+    pub fn namespaces(&self) -> impl Iterator<Item = (&String, &NamespaceIndex)> {
         self.namespaces.iter()
     }
 
@@ -244,20 +249,20 @@ impl State {
     }
 
     /// A rule object.
-    pub fn rule(&self, namespace: &str, name: &str) -> Option<&Entry> {
+    pub fn rule(&self, namespace: &str, name: &str) -> Option<&RuleEntry> {
         self.namespace(namespace)?.rules.get(name)
     }
 }
 
-impl Namespace {
+impl NamespaceIndex {
     /// The Pods that a controller owns; those without one for the empty UID.
-    pub fn owned_by(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
+    pub fn pods_owned_by(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
         self.owners.pods(controller)
     }
 
     /// The Pods of a controller that are neither finished nor going.
-    pub fn living(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
-        let owned = self.owned_by(controller);
+    pub fn living_pods_of(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
+        let owned = self.pods_owned_by(controller);
         owned.filter(|pod| !pod.is_terminating() && !pod.is_finished())
     }
 
@@ -268,27 +273,30 @@ impl Namespace {
 
     /// Whether an owner of a watched kind that a Pod names is there, or, for a ReplicaSet that is gone, its Deployment: the
     /// Deployment makes the ReplicaSet anew and still wants its Pods.
-    pub fn is_cared_for(&self, owner: &Owner, pod: &Pod) -> bool {
-        self.workloads.is_cared_for(owner, pod)
+    pub fn has_living_owner(&self, owner: &Owner, pod: &Pod) -> bool {
+        self.workloads.has_living_owner(owner, pod)
     }
 
     /// Whether the owner that a reference names is there: kind, name and UID, as the garbage collector asks for it.
     pub fn has_owner(&self, owner: &Owner) -> bool {
         self.workloads
             .get(&owner.uid)
-            .is_some_and(|workload| workload.is_meant_by(owner))
+            .is_some_and(|workload| workload.is_referenced_by(owner))
     }
 
     /// The reference by which the owner of this UID was found; `None` if it was not found yet.
-    pub fn found_owner(&self, uid: &str) -> Option<Arc<Owner>> {
-        self.workloads.found_by(uid)
+    pub fn resolved_owner(&self, uid: &str) -> Option<Arc<Owner>> {
+        self.workloads.resolving_reference(uid)
     }
 
     /// Every distinct reference to an owner of this UID that managed Pods and ReplicaSets hold, the most frequent first.
     /// The API server checks neither kind nor name of a reference, so that all but one may be forged.
-    pub fn references(&self, uid: &str) -> Vec<Arc<Owner>> {
-        let of_pods = self.owned_by(uid).filter_map(|pod| pod.controller());
-        let of_sets = self.workloads.controllers(uid).map(|owner| &**owner);
+    pub fn owner_references(&self, uid: &str) -> Vec<Arc<Owner>> {
+        let of_pods = self.pods_owned_by(uid).filter_map(|pod| pod.controller());
+        let of_sets = self
+            .workloads
+            .replica_set_controllers(uid)
+            .map(|owner| &**owner);
         let mut counted = BTreeMap::<&Owner, usize>::new();
         for owner in of_pods.chain(of_sets) {
             *counted.entry(owner).or_default() += 1;
@@ -301,8 +309,8 @@ impl Namespace {
     }
 
     /// Whether something is known of an owner: a watch has shown it, or all references to it were followed.
-    pub fn is_read(&self, uid: &str) -> bool {
-        self.workloads.size(uid) != Size::Unread
+    pub fn is_owner_known(&self, uid: &str) -> bool {
+        self.workloads.owner_size(uid) != OwnerSize::Unread
     }
 
     /// The owners of watched kinds, by UID. Each carries its own number, also where its controller's number counts.
@@ -317,36 +325,36 @@ impl Namespace {
 
     /// How many living managed Pods an owner has beyond its own number: Pods that its controller is to delete. 0 for an
     /// owner that is not watched.
-    pub fn surplus(&self, uid: &str) -> u32 {
-        self.beyond(uid, |_| 0)
+    pub fn surplus_pods(&self, uid: &str) -> u32 {
+        self.pods_beyond_replicas(uid, |_| 0)
     }
 
     /// As [`Self::surplus`], also by the Pods that the owner's controller has seen last, managed or not. After a deletion
     /// this is too many for a moment.
-    pub fn most_surplus(&self, uid: &str) -> u32 {
-        self.beyond(uid, |workload| workload.pods_seen)
+    pub fn max_surplus_pods(&self, uid: &str) -> u32 {
+        self.pods_beyond_replicas(uid, |workload| workload.pods_seen)
     }
 
-    fn beyond(&self, uid: &str, seen: impl FnOnce(&Workload) -> u32) -> u32 {
+    fn pods_beyond_replicas(&self, uid: &str, seen: impl FnOnce(&Workload) -> u32) -> u32 {
         let workload = self.workloads.get(uid);
         let Some((workload, wanted)) = workload.and_then(|w| Some((w, w.replicas?))) else {
             return 0;
         };
-        let living = u32::try_from(self.living(uid).count()).unwrap_or(u32::MAX);
+        let living = u32::try_from(self.living_pods_of(uid).count()).unwrap_or(u32::MAX);
         living.max(seen(workload)).saturating_sub(wanted)
     }
 
     /// Whether this Pod was there when the deletion of the namespace began. A Pod that was made later belongs to another
     /// namespace of the same name: nothing can be created in one that is terminating. Timestamps are whole seconds, and a
     /// Pod of the same second may be of either namespace.
-    pub fn takes_along(&self, pod: &Pod) -> bool {
+    pub fn is_deleted_with_namespace(&self, pod: &Pod) -> bool {
         pod.created_at()
             .zip(self.terminating_since)
             .is_some_and(|(created, since)| created < since)
     }
 
     /// Whether nothing is left of it.
-    fn is_forgotten(&self) -> bool {
+    fn is_unused(&self) -> bool {
         self.labels.is_none()
             && self.pods.is_empty()
             && self.rules.is_empty()

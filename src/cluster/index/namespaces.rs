@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use jiff::Timestamp;
 
-use super::{Change, Index, Kind, Namespace};
+use super::{Change, Index, NamespaceIndex, WatchedKind};
 use crate::domain::rules::enforcement::ObservedNamespace;
 
 /// A namespace, as far as the index keeps it.
@@ -28,14 +28,14 @@ pub struct NamespaceFacts {
 impl NamespaceFacts {
     /// What [`NamespaceFacts::terminating_since`] is for a `metadata.deletionTimestamp`, RFC 3339. A text that is no
     /// timestamp reads as the beginning of time: the deletion has begun, and no Pod is older.
-    pub fn since(deletion_timestamp: Option<&str>) -> Option<Timestamp> {
+    pub fn parse_deletion_time(deletion_timestamp: Option<&str>) -> Option<Timestamp> {
         deletion_timestamp.map(|text| text.parse().unwrap_or(Timestamp::MIN))
     }
 }
 
-impl Namespace {
+impl NamespaceIndex {
     /// The version that the watch delivered last, with its mark. `None` until the namespace has been seen.
-    pub fn seen(&self) -> Option<ObservedNamespace> {
+    pub fn observed_label(&self) -> Option<ObservedNamespace> {
         ObservedNamespace::new(&self.uid, self.version, self.labels.as_ref()?)
     }
 }
@@ -57,7 +57,7 @@ impl Index {
         for namespace in all {
             self.apply_namespace(namespace);
         }
-        self.mark_listed(Kind::Namespace);
+        self.mark_listed(WatchedKind::Namespace);
     }
 
     /// A namespace was added or changed.
@@ -82,6 +82,6 @@ impl Index {
         }
         (home.uid, home.version) = (String::new(), 0);
         (home.labels, home.terminating_since) = (None, None);
-        state.forget(name);
+        state.drop_unused_namespace(name);
     }
 }

@@ -1,15 +1,15 @@
 //! Owners of Pods in the index: how many Pods each is to have.
 
-use super::{Change, Entry, Index, Namespace, State};
-use crate::cluster::kind::Kind;
-use crate::cluster::sizes::{Basis, Reading, Workload};
+use super::{Change, Index, IndexState, NamespaceIndex, RuleEntry};
+use crate::cluster::kind::WatchedKind;
+use crate::cluster::owner_sizes::{LiveReading, ReadingBasis, Workload};
 use crate::ledger::store::{RuleKey, Uid};
 
 impl Index {
     /// The owners of one kind, listed at `version`. Those in `gone` are not listed any more.
     pub fn replace_workloads(
         &self,
-        kind: Kind,
+        kind: WatchedKind,
         all: Vec<(String, Uid, Workload)>,
         gone: Vec<(String, Uid)>,
         version: u64,
@@ -17,7 +17,7 @@ impl Index {
         for (namespace, uid) in gone {
             // What was read live after the list says more than the list.
             let newer = |w: &Workload| w.version > version;
-            let state = self.read();
+            let state = self.read_state();
             let home = state.namespace(&namespace);
             if home.and_then(|n| n.workload(&uid)).is_some_and(newer) {
                 continue;
@@ -34,54 +34,68 @@ impl Index {
     /// An owner of a watched kind came, changed or (`None`) went. An older version than the known one changes nothing.
     pub fn set_workload(&self, namespace: &str, uid: Uid, workload: Option<Workload>) {
         let Some(workload) = workload else {
-            self.set_reading(namespace, uid, Reading::Gone, Basis::Object(None));
+            self.set_live_reading(
+                namespace,
+                uid,
+                LiveReading::Gone,
+                ReadingBasis::Object(None),
+            );
             return;
         };
         let mut state = self.state.write();
         let home = state.namespaces.entry(namespace.to_owned()).or_default();
         let controller = workload.controller.clone();
-        if home.workloads.put(&uid, workload) {
-            self.recount(namespace, home, &uid);
+        if home.workloads.put_workload(&uid, workload) {
+            self.recount_rules(namespace, home, &uid);
         }
-        if let Some(controller) = controller.filter(|owner| home.workloads.refer(owner)) {
-            self.recount(namespace, home, &Uid::from(controller.uid.as_str()));
+        if let Some(controller) = controller.filter(|owner| home.workloads.add_reference(owner)) {
+            self.recount_rules(namespace, home, &Uid::from(controller.uid.as_str()));
         }
     }
 
     /// An owner was read live, or is known to be gone. Changes nothing and returns false if the reading rests on
     /// references and another reference has come meanwhile.
-    pub fn set_reading(&self, namespace: &str, uid: Uid, reading: Reading, basis: Basis) -> bool {
+    pub fn set_live_reading(
+        &self,
+        namespace: &str,
+        uid: Uid,
+        reading: LiveReading,
+        basis: ReadingBasis,
+    ) -> bool {
         let mut state = self.state.write();
         let Some(home) = state.namespaces.get_mut(namespace) else {
             return true;
         };
-        if let Basis::References(followed) = &basis
-            && !home.references(&uid).iter().all(|o| followed.contains(o))
+        if let ReadingBasis::References(followed) = &basis
+            && !home
+                .owner_references(&uid)
+                .iter()
+                .all(|o| followed.contains(o))
         {
             return false;
         }
-        let Namespace {
+        let NamespaceIndex {
             workloads, owners, ..
         } = home;
         let has_pods = |uid: &str| owners.pods(uid).next().is_some();
-        let mut news = workloads.put_reading(&uid, reading, basis, has_pods);
-        if reading == Reading::Gone {
+        let mut news = workloads.put_live_reading(&uid, reading, basis, has_pods);
+        if reading == LiveReading::Gone {
             news |= owners
                 .pods(&uid)
                 .any(|pod| workloads.remember_deployment(pod));
         }
         if news {
-            self.recount(namespace, home, &uid);
+            self.recount_rules(namespace, home, &uid);
         }
-        state.forget(namespace);
+        state.drop_unused_namespace(namespace);
         true
     }
 
-    fn recount(&self, name: &str, namespace: &mut Namespace, uid: &Uid) {
-        let Namespace {
+    fn recount_rules(&self, name: &str, namespace: &mut NamespaceIndex, uid: &Uid) {
+        let NamespaceIndex {
             rules, workloads, ..
         } = namespace;
-        for Entry {
+        for RuleEntry {
             snapshot, tally, ..
         } in rules.values_mut()
         {
@@ -91,25 +105,25 @@ impl Index {
     }
 
     /// Owners to be read live before a rule object decides, see [`crate::cluster::tally::Tally::doubts`].
-    pub fn doubts(&self, rule: &RuleKey) -> Vec<Uid> {
-        let state = self.read();
+    pub fn doubtful_owners(&self, rule: &RuleKey) -> Vec<Uid> {
+        let state = self.read_state();
         let entry = state.rule(&rule.namespace, &rule.name);
-        entry.map_or_else(Vec::new, |e| e.tally.doubts().cloned().collect())
+        entry.map_or_else(Vec::new, |e| e.tally.doubtful_owners().cloned().collect())
     }
 }
 
-impl State {
+impl IndexState {
     /// Drops all namespaces of which nothing is left.
-    pub(super) fn forget_all(&mut self) {
-        self.namespaces.retain(|_, home| !home.is_forgotten());
+    pub(super) fn drop_unused_namespaces(&mut self) {
+        self.namespaces.retain(|_, home| !home.is_unused());
     }
 
     /// As [`State::forget_all`], of one.
-    pub(super) fn forget(&mut self, name: &str) {
+    pub(super) fn drop_unused_namespace(&mut self, name: &str) {
         if self
             .namespaces
             .get(name)
-            .is_some_and(Namespace::is_forgotten)
+            .is_some_and(NamespaceIndex::is_unused)
         {
             self.namespaces.remove(name);
         }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Change, Entry, Index, Kind, Namespace, State};
+use super::{Change, Index, IndexState, NamespaceIndex, RuleEntry, WatchedKind};
 use crate::domain::pod::Pod;
 use crate::ledger::store::Uid;
 
@@ -26,9 +26,9 @@ impl Index {
             let (namespace, uid) = (pod.metadata.namespace.clone(), pod.metadata.uid.clone());
             self.put_pod(&mut state, &namespace, &uid, Some(pod));
         }
-        self.advance(&mut state, version, true);
+        self.advance_position(&mut state, version, true);
         drop(state);
-        self.mark_listed(Kind::Pod);
+        self.mark_listed(WatchedKind::Pod);
     }
 
     /// A managed Pod was added or changed.
@@ -37,24 +37,24 @@ impl Index {
         let version = pod.metadata.resource_version;
         let mut state = self.state.write();
         self.put_pod(&mut state, &namespace, &uid, Some(pod));
-        self.advance(&mut state, version, true);
+        self.advance_position(&mut state, version, true);
     }
 
     /// A Pod was deleted, or is no longer managed.
     pub fn delete_pod(&self, pod: &Pod) {
         let mut state = self.state.write();
         self.put_pod(&mut state, &pod.metadata.namespace, &pod.metadata.uid, None);
-        self.advance(&mut state, pod.metadata.resource_version, true);
+        self.advance_position(&mut state, pod.metadata.resource_version, true);
     }
 
     /// Every Pod event up to `version` has been delivered.
     pub fn bookmark_pods(&self, version: u64) {
-        self.advance(&mut self.state.write(), version, false);
+        self.advance_position(&mut self.state.write(), version, false);
     }
 
-    fn put_pod(&self, state: &mut State, namespace: &str, uid: &str, pod: Option<Pod>) {
+    fn put_pod(&self, state: &mut IndexState, namespace: &str, uid: &str, pod: Option<Pod>) {
         let uid = Uid::from(uid);
-        let Namespace {
+        let NamespaceIndex {
             pods,
             rules,
             owners,
@@ -63,37 +63,37 @@ impl Index {
             ..
         } = state.namespaces.entry(namespace.to_owned()).or_default();
         let new = pod.map(|mut pod| {
-            owners.share(&mut pod);
+            owners.intern_pod_parts(&mut pod);
             Arc::new(pod)
         });
         let old = match &new {
             Some(new) => pods.insert(uid.clone(), Arc::clone(new)),
             None => pods.remove(&uid),
         };
-        lost.observe(&uid, old.as_deref(), new.as_deref());
+        lost.observe_pod_change(&uid, old.as_deref(), new.as_deref());
         for set in owners.replace(&uid, old.as_ref(), new.as_ref()) {
             self.notify(Change::CollaSet(namespace.to_owned(), set));
         }
         let owner = new.as_ref().and_then(|pod| pod.controller());
         let unread = owner
-            .filter(|owner| workloads.refer(owner))
+            .filter(|owner| workloads.add_reference(owner))
             .map(|owner| Uid::from(owner.uid.as_str()));
-        for Entry {
+        for RuleEntry {
             snapshot, tally, ..
         } in rules.values_mut()
         {
             if let Some(old) = &old {
-                tally.remove(&snapshot.rules, old, workloads);
+                tally.remove_pod(&snapshot.rules, old, workloads);
             }
             if let Some(new) = &new {
-                tally.add(&snapshot.rules, new, workloads);
+                tally.add_pod(&snapshot.rules, new, workloads);
             }
             if let Some(unread) = &unread {
                 tally.update_owner(&snapshot.rules, unread, workloads);
             }
         }
         if new.is_none() {
-            state.forget(namespace);
+            state.drop_unused_namespace(namespace);
         }
         self.notify(Change::Pod(namespace.to_owned(), uid));
     }

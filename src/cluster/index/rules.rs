@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Change, Entry, Index, Kind, State};
+use super::{Change, Index, IndexState, RuleEntry, WatchedKind};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::tally::Tally;
 use crate::domain::rules::webhook::EndpointVerdicts;
-use crate::ledger::store::Snapshot;
+use crate::ledger::store::RuleSnapshot;
 
 impl Index {
     /// The rule objects; others are gone.
@@ -30,9 +30,9 @@ impl Index {
         for object in objects {
             self.put_rule(&mut state, object);
         }
-        state.forget_all();
+        state.drop_unused_namespaces();
         drop(state);
-        self.mark_listed(Kind::PodTransitionRule);
+        self.mark_listed(WatchedKind::PodTransitionRule);
     }
 
     /// A rule object was added or changed.
@@ -43,17 +43,17 @@ impl Index {
     /// A rule object was deleted.
     pub fn delete_rule(&self, object: &PodTransitionRule) {
         let mut state = self.state.write();
-        let (namespace, name) = names(object);
+        let (namespace, name) = object_names(object);
         if let Some(entry) = state.namespaces.get_mut(&namespace) {
             entry.rules.remove(&name);
             entry.ending_rules.remove(&name);
         }
-        state.forget(&namespace);
+        state.drop_unused_namespace(&namespace);
         self.notify(Change::Rule(namespace, name));
     }
 
-    fn put_rule(&self, state: &mut State, object: PodTransitionRule) {
-        let (namespace, name) = names(&object);
+    fn put_rule(&self, state: &mut IndexState, object: PodTransitionRule) {
+        let (namespace, name) = object_names(&object);
         let home = state.namespaces.entry(namespace.clone()).or_default();
         if object.metadata.deletion_timestamp.is_some() {
             home.rules.remove(&name); // no longer enforced; the controller takes Kuperator's finalizer off
@@ -63,19 +63,23 @@ impl Index {
             let known = home.rules.remove(&name);
             let (snapshot, same) = match &known {
                 Some(e) => {
-                    let snapshot = Snapshot::of(&object, Some(&e.snapshot), self.skips);
+                    let snapshot =
+                        RuleSnapshot::from_rule_object(&object, Some(&e.snapshot), self.skips);
                     let same = Arc::ptr_eq(&snapshot.rules, &e.snapshot.rules);
                     (snapshot, same)
                 }
-                None => (Snapshot::of(&object, None, self.skips), false),
+                None => (
+                    RuleSnapshot::from_rule_object(&object, None, self.skips),
+                    false,
+                ),
             };
             let tally = match known {
                 Some(e) if same => e.tally,
-                _ => Tally::count(&snapshot.rules, home.pods.values(), &home.workloads),
+                _ => Tally::count_all(&snapshot.rules, home.pods.values(), &home.workloads),
             };
             home.rules.insert(
                 name.clone(),
-                Entry {
+                RuleEntry {
                     verdicts: Arc::new(EndpointVerdicts::from_status(&object, &snapshot.rules)),
                     object: Arc::new(object),
                     snapshot,
@@ -87,7 +91,7 @@ impl Index {
     }
 }
 
-fn names(object: &PodTransitionRule) -> (String, String) {
+fn object_names(object: &PodTransitionRule) -> (String, String) {
     (
         object.metadata.namespace.clone().unwrap_or_default(),
         object.metadata.name.clone().unwrap_or_default(),

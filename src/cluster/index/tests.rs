@@ -2,8 +2,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::cluster::kind::Kind;
-use crate::cluster::sizes::{self, Basis, Reading};
+use crate::cluster::kind::WatchedKind;
+use crate::cluster::owner_sizes::{self, LiveReading, ReadingBasis};
 
 fn pod(name: &str, owner: &str) -> Pod {
     let pod = json!({
@@ -31,7 +31,9 @@ fn replica_set(uid: &str, replicas: u32, version: u64) -> Workload {
         "metadata": { "namespace": "n", "name": uid, "uid": uid, "resourceVersion": version.to_string() },
         "spec": { "replicas": replicas },
     });
-    sizes::workload(Kind::ReplicaSet, object).unwrap().2
+    owner_sizes::parse_workload(WatchedKind::ReplicaSet, object)
+        .unwrap()
+        .2
 }
 
 fn namespace(uid: &str, terminating: bool) -> NamespaceFacts {
@@ -40,12 +42,19 @@ fn namespace(uid: &str, terminating: bool) -> NamespaceFacts {
         uid: uid.to_owned(),
         version: 0,
         labels: BTreeMap::new(),
-        terminating_since: NamespaceFacts::since(terminating.then_some("2026-01-01T00:00:10Z")),
+        terminating_since: NamespaceFacts::parse_deletion_time(
+            terminating.then_some("2026-01-01T00:00:10Z"),
+        ),
     }
 }
 
 fn expected(index: &Index) -> u32 {
-    index.read().rule("n", "web").unwrap().tally.expected()
+    index
+        .read_state()
+        .rule("n", "web")
+        .unwrap()
+        .tally
+        .expected()
 }
 
 #[test]
@@ -56,14 +65,14 @@ fn late_deletion_of_earlier_namespace_leaves_the_new_one_alone() {
     index.apply_rule(rule());
     index.apply_pod(pod("web-1", "set"));
     index.delete_namespace("n", "first");
-    assert!(index.read().pod("n", "web-1").is_some());
-    let since = index.read().namespace("n").unwrap().terminating_since;
+    assert!(index.read_state().pod("n", "web-1").is_some());
+    let since = index.read_state().namespace("n").unwrap().terminating_since;
     assert_eq!(since, None);
     assert_eq!(expected(&index), 1);
 
     index.apply_namespace(namespace("second", false));
     index.delete_namespace("n", "first");
-    let state = index.read();
+    let state = index.read_state();
     let home = state.namespace("n").unwrap();
     assert!(home.labels.is_some() && home.rules.len() == 1);
 }
@@ -79,7 +88,7 @@ fn namespace_of_which_nothing_is_left_is_forgotten() {
     index.set_workload("n", Uid::from("set"), None);
     index.delete_rule(&rule());
     index.delete_pod(&pod("web-1", "set"));
-    assert!(index.read().namespace("n").is_none());
+    assert!(index.read_state().namespace("n").is_none());
 }
 
 #[test]
@@ -95,35 +104,47 @@ fn late_watch_event_does_not_undo_a_live_reading() {
         assert_eq!(expected(&index), 100);
     }
     let gone = vec![("n".to_owned(), Uid::from("set"))];
-    index.replace_workloads(Kind::ReplicaSet, Vec::new(), gone.clone(), 7);
+    index.replace_workloads(WatchedKind::ReplicaSet, Vec::new(), gone.clone(), 7);
     assert_eq!(expected(&index), 100);
-    index.replace_workloads(Kind::ReplicaSet, Vec::new(), gone, 12);
+    index.replace_workloads(WatchedKind::ReplicaSet, Vec::new(), gone, 12);
     assert_eq!(expected(&index), 1);
 }
 
 #[test]
-fn surplus_is_what_a_replica_set_has_beyond_its_own_number() {
+fn surplus_counts_replica_set_pods_beyond_replicas() {
     let index = Index::default();
     for name in ["a", "b", "c"] {
         index.apply_pod(pod(name, "set"));
     }
-    let surplus = |index: &Index| index.read().namespace("n").unwrap().surplus("set");
+    let surplus = |index: &Index| {
+        index
+            .read_state()
+            .namespace("n")
+            .unwrap()
+            .surplus_pods("set")
+    };
     assert_eq!(surplus(&index), 0);
     index.set_workload("n", Uid::from("set"), Some(replica_set("set", 1, 1)));
     assert_eq!(surplus(&index), 2);
-    index.set_reading("n", Uid::from("set"), Reading::Gone, Basis::Object(None));
+    index.set_live_reading(
+        "n",
+        Uid::from("set"),
+        LiveReading::Gone,
+        ReadingBasis::Object(None),
+    );
     assert_eq!(surplus(&index), 0);
 }
 
 #[test]
-fn pods_of_a_replica_set_deleted_before_the_start_belong_to_its_deployment() {
+fn pods_of_unseen_replica_set_belong_to_deployment() {
     let index = Index::default();
     index.apply_rule(rule());
     let deployment = json!({
         "metadata": { "namespace": "n", "name": "web", "uid": "web", "resourceVersion": "1" },
         "spec": { "replicas": 3, "selector": { "matchLabels": { "kusionstack.io/control": "true" } } },
     });
-    let (_, uid, deployment) = sizes::workload(Kind::Deployment, deployment).unwrap();
+    let (_, uid, deployment) =
+        owner_sizes::parse_workload(WatchedKind::Deployment, deployment).unwrap();
     index.set_workload("n", uid, Some(deployment));
     let with_hash = |name: &str, hash: &str| {
         let mut pod = pod(name, "web-7f9");
@@ -136,14 +157,18 @@ fn pods_of_a_replica_set_deleted_before_the_start_belong_to_its_deployment() {
     }
     // Not read yet: the living Pods count.
     assert_eq!(expected(&index), 4);
-    let references = index.read().namespace("n").unwrap().references("web-7f9");
-    let basis = Basis::References(references);
-    assert!(index.set_reading("n", Uid::from("web-7f9"), Reading::Gone, basis));
+    let references = index
+        .read_state()
+        .namespace("n")
+        .unwrap()
+        .owner_references("web-7f9");
+    let basis = ReadingBasis::References(references);
+    assert!(index.set_live_reading("n", Uid::from("web-7f9"), LiveReading::Gone, basis));
     assert_eq!(expected(&index), 3);
     let is_cared_for = |pod: &Pod| {
-        let state = index.read();
+        let state = index.read_state();
         let owner = pod.controller().unwrap();
-        state.namespace("n").unwrap().is_cared_for(owner, pod)
+        state.namespace("n").unwrap().has_living_owner(owner, pod)
     };
     assert!(is_cared_for(&with_hash("a", "7f9")));
     // The Deployment goes too: its Pods count for themselves, and may go.
@@ -156,13 +181,23 @@ fn pods_of_a_replica_set_deleted_before_the_start_belong_to_its_deployment() {
 fn reading_that_missed_a_reference_is_not_believed() {
     let index = Index::default();
     index.apply_pod(pod("a", "set"));
-    let references = index.read().namespace("n").unwrap().references("set");
+    let references = index
+        .read_state()
+        .namespace("n")
+        .unwrap()
+        .owner_references("set");
     let mut other = pod("b", "set");
     other.metadata.owner_references[0].name = "other".to_owned();
     index.apply_pod(other);
-    let basis = Basis::References(references);
-    assert!(!index.set_reading("n", Uid::from("set"), Reading::Gone, basis));
-    assert!(!index.read().namespace("n").unwrap().is_read("set"));
+    let basis = ReadingBasis::References(references);
+    assert!(!index.set_live_reading("n", Uid::from("set"), LiveReading::Gone, basis));
+    assert!(
+        !index
+            .read_state()
+            .namespace("n")
+            .unwrap()
+            .is_owner_known("set")
+    );
 }
 
 #[test]
@@ -172,8 +207,11 @@ fn namespace_takes_along_only_pods_older_than_its_deletion() {
     let takes_along = |created: Option<&str>| {
         let mut pod = pod("web-1", "set");
         pod.metadata.creation_timestamp = created.map(str::to_owned);
-        let state = index.read();
-        state.namespace("n").unwrap().takes_along(&pod)
+        let state = index.read_state();
+        state
+            .namespace("n")
+            .unwrap()
+            .is_deleted_with_namespace(&pod)
     };
     assert!(takes_along(Some("2026-01-01T00:00:09Z")));
     for created in ["2026-01-01T00:00:10Z", "2026-01-01T00:00:11Z", "?"] {
@@ -187,14 +225,22 @@ fn namespace_takes_along_only_pods_older_than_its_deletion() {
 #[test]
 fn kinds_that_are_not_listed_yet_are_named() {
     let index = Index::default();
-    assert_eq!(index.listed().missing().len(), Kind::of_decisions().count());
-    for kind in Kind::of_decisions() {
-        if ![Kind::PodTransitionRule, Kind::ReplicationController].contains(&kind) {
+    assert_eq!(
+        index.listed_kinds().missing_kinds().len(),
+        WatchedKind::decision_kinds().count()
+    );
+    for kind in WatchedKind::decision_kinds() {
+        if ![
+            WatchedKind::PodTransitionRule,
+            WatchedKind::ReplicationController,
+        ]
+        .contains(&kind)
+        {
             index.mark_listed(kind);
         }
     }
     assert_eq!(
-        index.listed().missing(),
+        index.listed_kinds().missing_kinds(),
         ["PodTransitionRule", "ReplicationController"]
     );
 }
@@ -203,9 +249,9 @@ fn kinds_that_are_not_listed_yet_are_named() {
 fn index_that_a_writer_holds_is_not_free() {
     let index = Index::default();
     let wait = std::time::Duration::from_millis(1);
-    assert!(index.is_free(wait));
+    assert!(index.is_unlocked_within(wait));
     let writer = index.state.write();
-    assert!(!index.is_free(wait));
+    assert!(!index.is_unlocked_within(wait));
     drop(writer);
-    assert!(index.is_free(wait));
+    assert!(index.is_unlocked_within(wait));
 }

@@ -6,37 +6,37 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tracing::warn;
 
-use super::Objects;
-use super::store::{Key, Store};
+use super::ObjectCaches;
+use super::object_cache::{ObjectCache, ObjectKey};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::resourcecontext::ResourceContextSpec;
-use crate::cluster::kind::Kind;
-use crate::cluster::sizes::wire::Object;
+use crate::cluster::kind::WatchedKind;
+use crate::cluster::owner_sizes::workload_json::WorkloadObject;
 use crate::domain::collaset::observed::{InstancePool, Pvc, Revision};
 use crate::domain::pod::{Metadata, Owner};
 
 /// A kind that is cached.
 pub trait CachedKind: DeserializeOwned + Send + 'static {
     /// What is kept of an object.
-    type Kept: Send + Sync + 'static;
+    type Cached: Send + Sync + 'static;
     /// Selects what is watched.
-    const LABELS: Option<&'static str>;
+    const LABEL_SELECTOR: Option<&'static str>;
     /// The kind.
-    const KIND: Kind;
+    const KIND: WatchedKind;
 
     /// Its cache.
-    fn store(objects: &Objects) -> &Store<Self::Kept>;
+    fn object_cache(objects: &ObjectCaches) -> &ObjectCache<Self::Cached>;
 
     /// Metadata.
     fn metadata(&self) -> &Metadata;
 
     /// What is kept; `None` if the object is of no concern.
-    fn keep(self) -> Option<Self::Kept>;
+    fn into_cached(self) -> Option<Self::Cached>;
 
     /// Names of the CollaSets that a change of the object concerns: the controller, or, without one, all of the
     /// namespace.
-    fn concerns(metadata: &Metadata, objects: &Objects) -> Vec<String> {
+    fn affected_collasets(metadata: &Metadata, objects: &ObjectCaches) -> Vec<String> {
         match controller(metadata) {
             Some(owner) if owner.is_collaset() => vec![owner.name.clone()],
             Some(_) => Vec::new(),
@@ -45,9 +45,9 @@ pub trait CachedKind: DeserializeOwned + Send + 'static {
     }
 
     /// Which version of which object it is.
-    fn key(&self) -> Key {
+    fn object_key(&self) -> ObjectKey {
         let metadata = self.metadata();
-        Key {
+        ObjectKey {
             namespace: metadata.namespace.clone(),
             name: metadata.name.clone(),
             uid: metadata.uid.clone(),
@@ -62,7 +62,7 @@ fn controller(metadata: &Metadata) -> Option<&Owner> {
 }
 
 /// Whether a CollaSet controls the object, or nobody.
-fn is_ours(metadata: &Metadata) -> bool {
+fn is_controlled_by_collaset(metadata: &Metadata) -> bool {
     controller(metadata).is_none_or(Owner::is_collaset)
 }
 
@@ -72,13 +72,13 @@ fn controller_uid(metadata: &Metadata) -> Option<String> {
 
 /// A CollaSet, and separately what a budget reads of it: the budgets must not depend on the rest being well formed.
 #[derive(Debug)]
-pub struct SetObject {
-    pub(crate) budget: Object,
+pub struct CollaSetObject {
+    pub(crate) budget: WorkloadObject,
     metadata: Metadata,
     set: Option<CollaSet>,
 }
 
-impl<'de> Deserialize<'de> for SetObject {
+impl<'de> Deserialize<'de> for CollaSetObject {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Bare {
@@ -93,7 +93,7 @@ impl<'de> Deserialize<'de> for SetObject {
             let (namespace, set) = (&metadata.namespace, &metadata.name);
             warn!(%namespace, %set, error = %e, "a CollaSet can't be read; nothing is done for it");
         });
-        Ok(SetObject {
+        Ok(CollaSetObject {
             budget,
             metadata,
             set: set.ok(),
@@ -101,12 +101,12 @@ impl<'de> Deserialize<'de> for SetObject {
     }
 }
 
-impl CachedKind for SetObject {
-    type Kept = CollaSet;
-    const LABELS: Option<&'static str> = None;
-    const KIND: Kind = Kind::CollaSet;
+impl CachedKind for CollaSetObject {
+    type Cached = CollaSet;
+    const LABEL_SELECTOR: Option<&'static str> = None;
+    const KIND: WatchedKind = WatchedKind::CollaSet;
 
-    fn store(objects: &Objects) -> &Store<CollaSet> {
+    fn object_cache(objects: &ObjectCaches) -> &ObjectCache<CollaSet> {
         &objects.sets
     }
 
@@ -114,13 +114,13 @@ impl CachedKind for SetObject {
         &self.metadata
     }
 
-    fn keep(self) -> Option<CollaSet> {
+    fn into_cached(self) -> Option<CollaSet> {
         let mut set = self.set?;
         set.metadata.managed_fields = None; // often larger than the rest
         Some(set)
     }
 
-    fn concerns(metadata: &Metadata, _: &Objects) -> Vec<String> {
+    fn affected_collasets(metadata: &Metadata, _: &ObjectCaches) -> Vec<String> {
         vec![metadata.name.clone()]
     }
 }
@@ -146,7 +146,8 @@ struct WholeRevision {
 
 impl From<WholeRevision> for RevisionObject {
     fn from(whole: WholeRevision) -> Self {
-        let data = is_ours(&whole.metadata).then(|| serde_json::from_str(whole.data.get()).ok());
+        let data = is_controlled_by_collaset(&whole.metadata)
+            .then(|| serde_json::from_str(whole.data.get()).ok());
         RevisionObject {
             metadata: whole.metadata,
             revision: whole.revision,
@@ -156,11 +157,11 @@ impl From<WholeRevision> for RevisionObject {
 }
 
 impl CachedKind for RevisionObject {
-    type Kept = Revision;
-    const LABELS: Option<&'static str> = None;
-    const KIND: Kind = Kind::ControllerRevision;
+    type Cached = Revision;
+    const LABEL_SELECTOR: Option<&'static str> = None;
+    const KIND: WatchedKind = WatchedKind::ControllerRevision;
 
-    fn store(objects: &Objects) -> &Store<Revision> {
+    fn object_cache(objects: &ObjectCaches) -> &ObjectCache<Revision> {
         &objects.revisions
     }
 
@@ -168,15 +169,15 @@ impl CachedKind for RevisionObject {
         &self.metadata
     }
 
-    fn keep(self) -> Option<Revision> {
-        is_ours(&self.metadata).then(|| Revision {
+    fn into_cached(self) -> Option<Revision> {
+        is_controlled_by_collaset(&self.metadata).then(|| Revision {
             stable: self
                 .metadata
                 .annotations
                 .get(keys::STABLE_REVISION)
                 .cloned(),
             controller: controller_uid(&self.metadata),
-            creation_timestamp: created(&self.metadata),
+            creation_timestamp: creation_time(&self.metadata),
             terminating: self.metadata.deletion_timestamp.is_some(),
             name: self.metadata.name,
             uid: self.metadata.uid,
@@ -188,22 +189,22 @@ impl CachedKind for RevisionObject {
     }
 }
 
-fn created(metadata: &Metadata) -> Option<Timestamp> {
+fn creation_time(metadata: &Metadata) -> Option<Timestamp> {
     metadata.creation_timestamp.as_deref()?.parse().ok()
 }
 
 /// A PersistentVolumeClaim.
 #[derive(Debug, Deserialize)]
-pub struct ClaimObject {
+pub struct PvcObject {
     metadata: Metadata,
 }
 
-impl CachedKind for ClaimObject {
-    type Kept = Pvc;
-    const LABELS: Option<&'static str> = Some("kusionstack.io/control=true");
-    const KIND: Kind = Kind::PersistentVolumeClaim;
+impl CachedKind for PvcObject {
+    type Cached = Pvc;
+    const LABEL_SELECTOR: Option<&'static str> = Some("kusionstack.io/control=true");
+    const KIND: WatchedKind = WatchedKind::PersistentVolumeClaim;
 
-    fn store(objects: &Objects) -> &Store<Pvc> {
+    fn object_cache(objects: &ObjectCaches) -> &ObjectCache<Pvc> {
         &objects.claims
     }
 
@@ -212,12 +213,12 @@ impl CachedKind for ClaimObject {
     }
 
     /// None without the label by which they are watched, also where an answer brings one.
-    fn keep(self) -> Option<Pvc> {
+    fn into_cached(self) -> Option<Pvc> {
         let control = self.metadata.labels.get(keys::CONTROL);
         let is_watched = control.is_some_and(|value| value == keys::CONTROL_VALUE);
-        (is_watched && is_ours(&self.metadata)).then(|| Pvc {
+        (is_watched && is_controlled_by_collaset(&self.metadata)).then(|| Pvc {
             controller: controller_uid(&self.metadata),
-            creation_timestamp: created(&self.metadata),
+            creation_timestamp: creation_time(&self.metadata),
             name: self.metadata.name,
             uid: self.metadata.uid,
             resource_version: self.metadata.resource_version.to_string(),
@@ -229,18 +230,18 @@ impl CachedKind for ClaimObject {
 
 /// A ResourceContext.
 #[derive(Debug, Deserialize)]
-pub struct PoolObject {
+pub struct ResourceContextObject {
     metadata: Metadata,
     #[serde(default)]
     spec: Option<ResourceContextSpec>,
 }
 
-impl CachedKind for PoolObject {
-    type Kept = InstancePool;
-    const LABELS: Option<&'static str> = None;
-    const KIND: Kind = Kind::ResourceContext;
+impl CachedKind for ResourceContextObject {
+    type Cached = InstancePool;
+    const LABEL_SELECTOR: Option<&'static str> = None;
+    const KIND: WatchedKind = WatchedKind::ResourceContext;
 
-    fn store(objects: &Objects) -> &Store<InstancePool> {
+    fn object_cache(objects: &ObjectCaches) -> &ObjectCache<InstancePool> {
         &objects.pools
     }
 
@@ -248,7 +249,7 @@ impl CachedKind for PoolObject {
         &self.metadata
     }
 
-    fn keep(self) -> Option<InstancePool> {
+    fn into_cached(self) -> Option<InstancePool> {
         Some(InstancePool {
             name: self.metadata.name,
             uid: self.metadata.uid,
@@ -258,8 +259,8 @@ impl CachedKind for PoolObject {
     }
 
     /// The sets that use it. One that nobody uses concerns the set of its name, which is gone: it may be left over.
-    fn concerns(metadata: &Metadata, objects: &Objects) -> Vec<String> {
-        let users = objects.sets_using(&metadata.namespace, &metadata.name);
+    fn affected_collasets(metadata: &Metadata, objects: &ObjectCaches) -> Vec<String> {
+        let users = objects.collasets_using_context(&metadata.namespace, &metadata.name);
         match users.is_empty() {
             true => vec![metadata.name.clone()],
             false => users,

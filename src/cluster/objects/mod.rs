@@ -1,33 +1,35 @@
 //! What the controllers of workloads look at besides Pods: CollaSets whole, and the ControllerRevisions,
 //! PersistentVolumeClaims and ResourceContexts behind them. One watch per kind. Admission needs none of it.
 
+pub mod cache_positions;
 mod cached_kind;
-pub mod positions;
-pub mod store;
-pub mod write;
+pub mod object_cache;
+pub mod object_requests;
 
 use crate::api::collaset::CollaSet;
 use crate::domain::collaset::observed::{InstancePool, Pvc, Revision, pool_name};
 
-pub use cached_kind::{CachedKind, ClaimObject, PoolObject, RevisionObject, SetObject};
-use store::Store;
+pub use cached_kind::{
+    CachedKind, CollaSetObject, PvcObject, ResourceContextObject, RevisionObject,
+};
+use object_cache::ObjectCache;
 
 /// The caches.
 #[derive(Debug, Default)]
-pub struct Objects {
+pub struct ObjectCaches {
     /// CollaSets.
-    pub sets: Store<CollaSet>,
+    pub sets: ObjectCache<CollaSet>,
     /// ControllerRevisions that a CollaSet controls, or nobody.
-    pub revisions: Store<Revision>,
+    pub revisions: ObjectCache<Revision>,
     /// PersistentVolumeClaims with `kusionstack.io/control=true` that a CollaSet controls, or nobody.
-    pub claims: Store<Pvc>,
+    pub claims: ObjectCache<Pvc>,
     /// ResourceContexts.
-    pub pools: Store<InstancePool>,
+    pub pools: ObjectCache<InstancePool>,
 }
 
-impl Objects {
+impl ObjectCaches {
     /// Names of the CollaSets of a namespace that ask for a Pod by its name (`podToInclude`).
-    pub fn sets_including(&self, namespace: &str, pod: &str) -> Vec<String> {
+    pub fn collasets_including(&self, namespace: &str, pod: &str) -> Vec<String> {
         self.sets.names_where(namespace, |set| {
             let scale = set.spec.scale_strategy.as_ref();
             scale.is_some_and(|s| s.pod_to_include.iter().any(|name| name == pod))
@@ -35,7 +37,7 @@ impl Objects {
     }
 
     /// Names of the CollaSets of a namespace that take their instance IDs from the ResourceContext of this name.
-    pub fn sets_using(&self, namespace: &str, pool: &str) -> Vec<String> {
+    pub fn collasets_using_context(&self, namespace: &str, pool: &str) -> Vec<String> {
         self.sets
             .names_where(namespace, |set| pool_name(set) == pool)
     }

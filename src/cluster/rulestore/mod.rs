@@ -1,6 +1,6 @@
 //! The ledger's store: claims in the status of the PodTransitionRule.
 
-mod stored;
+mod ledger_format;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -15,24 +15,24 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::api_request::{self, ResourcePath};
 use super::changes::Change;
-use super::failures::Failures;
 use super::index::Index;
-use super::path::{self, Objects};
-use super::position::{self, Unread};
-use super::watch::CatchUp;
+use super::list_position::{self, PositionError};
+use super::watch::CatchUpSignal;
+use super::write_backoff::WriteBackoff;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::apirequest;
 use crate::domain::announced_disruption::{AnnouncedDisruption, announced_disruption};
 use crate::domain::inplace;
 use crate::domain::rules::ignore_policy;
 use crate::domain::rules::{RuleSet, SkipAnnotation};
-use crate::ledger::protocol::View;
-use crate::ledger::store::{Claims, RuleKey, Snapshot, Store, Uid, WriteError};
+use crate::ledger::protocol::BudgetView;
+use crate::ledger::store::{Claims, LedgerStore, RuleKey, RuleSnapshot, Uid, WriteError};
 
 /// A cache that trails what a ledger rests on for this long is asked to catch up: that may be a list, whose version no Pod
 /// event carries.
-const PATIENCE: Duration = Duration::from_millis(400);
+const CATCH_UP_AFTER: Duration = Duration::from_millis(400);
 
 /// Why a rule object is not found though nothing proves that it is gone. Neither a kind nor its status is served any more
 /// after its CustomResourceDefinition was changed.
@@ -48,25 +48,25 @@ const NOT_STORED: &str = "the API server did not store status.ledger as it was w
 pub struct RuleStore {
     client: Client,
     index: Arc<Index>,
-    catch_up: CatchUp,
+    catch_up: CatchUpSignal,
     /// Whether the API server has kept what this replica wrote last, or tried to write, where that is worth knowing.
     kept: Mutex<HashMap<RuleKey, bool>>,
     /// Writes that failed the last time.
-    failures: Failures<RuleKey>,
+    failures: WriteBackoff<RuleKey>,
 }
 
 /// Pods of a rule object that are not available and that are looked at for the text of a denial.
-const UNAVAILABLE: usize = 1_000;
+const MAX_UNAVAILABLE_LISTED: usize = 1_000;
 
 impl RuleStore {
     /// A store over the index; `catch_up` belongs to the Pod watch.
-    pub fn new(client: Client, index: Arc<Index>, catch_up: CatchUp) -> Arc<Self> {
+    pub fn new(client: Client, index: Arc<Index>, catch_up: CatchUpSignal) -> Arc<Self> {
         Arc::new(RuleStore {
             client,
             index,
             catch_up,
             kept: Mutex::default(),
-            failures: Failures::default(),
+            failures: WriteBackoff::default(),
         })
     }
 
@@ -77,36 +77,39 @@ impl RuleStore {
 
     /// Whether the API server kept the ledger of a rule object when this replica last wrote it or asked by a dry run. `None`
     /// if this replica has not asked, and has had no reason to doubt it.
-    pub fn keeps(&self, key: &RuleKey) -> Option<bool> {
+    pub fn is_ledger_kept(&self, key: &RuleKey) -> Option<bool> {
         self.kept.lock().get(key).copied()
     }
 
     /// How long nothing is to be written to a ledger that could wait, because writes have failed.
-    pub fn pause(&self, key: &RuleKey) -> Option<Duration> {
-        self.failures.pause(key, Instant::now())
+    pub fn retry_delay(&self, key: &RuleKey) -> Option<Duration> {
+        self.failures.remaining_delay(key, Instant::now())
     }
 
     /// A write has failed.
-    fn failed(&self, key: &RuleKey, error: &WriteError) {
+    fn record_write_failure(&self, key: &RuleKey, error: &WriteError) {
         let why = match error {
             WriteError::Unreachable(why) => why,
             WriteError::NotStored(_) => "", // the log is told where that is found
             WriteError::Conflict | WriteError::Gone | WriteError::Replaced => return,
         };
-        self.failures.retain(|key| self.cached(key).is_some());
-        if self.failures.failed(key, Instant::now()) && !why.is_empty() {
+        self.failures
+            .retain(|key| self.cached_snapshot(key).is_some());
+        if self.failures.record_failure(key, Instant::now()) && !why.is_empty() {
             warn!(namespace = %key.namespace, rule = %key.name, why, "a ledger could not be written");
         }
     }
 
     /// How many rule objects there are whose ledger the API server did not keep when this replica wrote it last.
-    pub fn unkept(&self) -> usize {
+    pub fn count_unkept_ledgers(&self) -> usize {
         let unkept: Vec<_> = {
             let kept = self.kept.lock();
             let unkept = kept.iter().filter(|(_, kept)| !**kept);
             unkept.map(|(key, _)| key.clone()).collect()
         };
-        let present = unkept.iter().filter(|key| self.cached(key).is_some());
+        let present = unkept
+            .iter()
+            .filter(|key| self.cached_snapshot(key).is_some());
         present.count()
     }
 
@@ -115,7 +118,7 @@ impl RuleStore {
     ///
     /// # Errors
     /// What the API server answers to the write, or that it does not answer.
-    pub async fn try_swap(&self, key: &RuleKey, claims: &Claims) -> Result<bool, Error> {
+    pub async fn dry_run_claims(&self, key: &RuleKey, claims: &Claims) -> Result<bool, Error> {
         let next = Claims {
             attempts: claims.attempts.saturating_add(1), // a policy may let a write pass that changes nothing
             ..claims.clone()
@@ -124,7 +127,7 @@ impl RuleStore {
             dry_run: true,
             ..PatchParams::default()
         };
-        let written = self.write(key, None, &next, &dry).await?;
+        let written = self.send_ledger(key, None, &next, &dry).await?;
         Ok(self.is_kept(key, &written, &next, true))
     }
 
@@ -138,7 +141,7 @@ impl RuleStore {
         asked: bool,
     ) -> bool {
         let ledger = written.status.as_ref().and_then(|s| s.ledger.as_ref());
-        let is_kept = ledger.is_some_and(|ledger| stored::holds(ledger, claims));
+        let is_kept = ledger.is_some_and(|ledger| ledger_format::has_exact_claims(ledger, claims));
         let before = {
             let mut kept = self.kept.lock();
             let before = kept.get(key).copied();
@@ -156,7 +159,7 @@ impl RuleStore {
             }
             (None | Some(true), true) | (Some(false), false) => return is_kept,
         }
-        self.clear_away();
+        self.forget_deleted_rules();
         // No event may tell: what is not kept changes nothing.
         let (namespace, name) = (key.namespace.clone(), key.name.clone());
         self.index.changes().notify(Change::Rule(namespace, name));
@@ -164,7 +167,7 @@ impl RuleStore {
     }
 
     /// Forgets rule objects that are gone, now and then.
-    fn clear_away(&self) {
+    fn forget_deleted_rules(&self) {
         let known: Vec<RuleKey> = {
             let kept = self.kept.lock();
             match kept.len().is_power_of_two() {
@@ -172,13 +175,16 @@ impl RuleStore {
                 false => return,
             }
         };
-        for key in known.iter().filter(|key| self.cached(key).is_none()) {
+        for key in known
+            .iter()
+            .filter(|key| self.cached_snapshot(key).is_none())
+        {
             self.kept.lock().remove(key);
         }
     }
 
     /// Writes the claims, on condition of a resourceVersion if there is one.
-    async fn write(
+    async fn send_ledger(
         &self,
         key: &RuleKey,
         version: Option<u64>,
@@ -191,20 +197,20 @@ impl RuleStore {
         }
         let patch = Patch::Merge(json!({
             "metadata": metadata,
-            "status": { "ledger": stored::write(claims) },
+            "status": { "ledger": ledger_format::claims_to_status(claims) },
         }));
-        let rules = self.api(key)?;
+        let rules = self.rules_api(key)?;
         rules.patch_status(&key.name, params, &patch).await
     }
 
     /// What a failed call about a rule object says. The API server answers 404 also for what it does not serve, so that a list
     /// alone proves that the object is gone.
-    async fn failure(&self, key: &RuleKey, error: Error) -> WriteError {
+    async fn classify_error(&self, key: &RuleKey, error: Error) -> WriteError {
         match &error {
             Error::Api(status) if status.code == 404 => {}
-            _ => return write_error(error),
+            _ => return to_write_error(error),
         }
-        let found = match self.listed(key).await {
+        let found = match self.list_rule_uid(key).await {
             Ok(None) => return WriteError::Gone,
             Ok(Some(uid)) if uid != *key.uid => return WriteError::Replaced,
             found => found,
@@ -220,150 +226,164 @@ impl RuleStore {
     }
 
     /// UID of the rule object of this name, by a consistent list.
-    async fn listed(&self, key: &RuleKey) -> Result<Option<String>, Error> {
+    async fn list_rule_uid(&self, key: &RuleKey) -> Result<Option<String>, Error> {
         let by_name = ListParams::default().fields(&format!("metadata.name={}", key.name));
-        let list = self.api(key)?.list_metadata(&by_name).await?; // without a resourceVersion: as etcd has it
+        let list = self.rules_api(key)?.list_metadata(&by_name).await?; // without a resourceVersion: as etcd has it
         let mut named = list.items.into_iter();
         let found = named.find(|rule| rule.metadata.name.as_ref() == Some(&key.name));
         Ok(found.map(|rule| rule.metadata.uid.unwrap_or_default()))
     }
 
-    fn api(&self, key: &RuleKey) -> Result<Api<PodTransitionRule>, Error> {
-        path::namespaced(&self.client, &key.namespace)
+    fn rules_api(&self, key: &RuleKey) -> Result<Api<PodTransitionRule>, Error> {
+        api_request::namespaced_api(&self.client, &key.namespace)
     }
 }
 
-impl Store for RuleStore {
-    fn cached(&self, key: &RuleKey) -> Option<Snapshot> {
-        let state = self.index.read();
+impl LedgerStore for RuleStore {
+    fn cached_snapshot(&self, key: &RuleKey) -> Option<RuleSnapshot> {
+        let state = self.index.read_state();
         let entry = state.rule(&key.namespace, &key.name)?;
         (entry.snapshot.rules.uid == key.uid).then(|| entry.snapshot.clone())
     }
 
     fn is_replaced(&self, key: &RuleKey) -> bool {
-        let state = self.index.read();
+        let state = self.index.read_state();
         let entry = state.rule(&key.namespace, &key.name);
         entry.is_some_and(|entry| entry.snapshot.rules.uid != key.uid)
     }
 
-    async fn live(&self, key: &RuleKey) -> Result<Option<Snapshot>, WriteError> {
-        let object = self.api(key).map_err(write_error)?.get(&key.name).await;
+    async fn live_snapshot(&self, key: &RuleKey) -> Result<Option<RuleSnapshot>, WriteError> {
+        let object = self
+            .rules_api(key)
+            .map_err(to_write_error)?
+            .get(&key.name)
+            .await;
         match object {
             Ok(o) if o.metadata.uid.as_deref() != Some(&*key.uid) => Err(WriteError::Replaced),
-            Ok(o) if o.metadata.deletion_timestamp.is_none() => Ok(Some(Snapshot::of(
-                &o,
-                self.cached(key).as_ref(),
-                self.index.skips(),
-            ))),
+            Ok(o) if o.metadata.deletion_timestamp.is_none() => {
+                Ok(Some(RuleSnapshot::from_rule_object(
+                    &o,
+                    self.cached_snapshot(key).as_ref(),
+                    self.index.skips(),
+                )))
+            }
             Ok(_) => Ok(None),
-            Err(e) => match self.failure(key, e).await {
+            Err(e) => match self.classify_error(key, e).await {
                 WriteError::Gone => Ok(None),
                 e => Err(e),
             },
         }
     }
 
-    async fn swap(
+    async fn compare_and_swap(
         &self,
         key: &RuleKey,
-        base: &Snapshot,
+        base: &RuleSnapshot,
         claims: &Claims,
-    ) -> Result<Snapshot, WriteError> {
+    ) -> Result<RuleSnapshot, WriteError> {
         let params = PatchParams::default();
-        let written = match self.write(key, Some(base.version), claims, &params).await {
+        let written = match self
+            .send_ledger(key, Some(base.version), claims, &params)
+            .await
+        {
             Ok(written) => written,
             Err(e) => {
-                let error = self.failure(key, e).await;
-                self.failed(key, &error);
+                let error = self.classify_error(key, e).await;
+                self.record_write_failure(key, &error);
                 return Err(error);
             }
         };
         if !self.is_kept(key, &written, claims, false) {
             let error = WriteError::NotStored(NOT_STORED.to_owned());
-            self.failed(key, &error);
+            self.record_write_failure(key, &error);
             return Err(error);
         }
-        self.failures.forget(key);
-        Ok(Snapshot::of(&written, Some(base), self.index.skips()))
+        self.failures.forget_key(key);
+        Ok(RuleSnapshot::from_rule_object(
+            &written,
+            Some(base),
+            self.index.skips(),
+        ))
     }
 
-    async fn would_keep(&self, key: &RuleKey, claims: &Claims) -> Result<(), WriteError> {
-        match self.try_swap(key, claims).await {
+    async fn dry_run_swap(&self, key: &RuleKey, claims: &Claims) -> Result<(), WriteError> {
+        match self.dry_run_claims(key, claims).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(WriteError::NotStored(NOT_STORED.to_owned())),
             // So it answers where another webhook knows no dry-run, which says nothing of a write.
             Err(Error::Api(status)) if status.code == 400 => Ok(()),
-            Err(e) => Err(self.failure(key, e).await),
+            Err(e) => Err(self.classify_error(key, e).await),
         }
     }
 
     fn position(&self) -> u64 {
-        self.index.read().position
+        self.index.read_state().position
     }
 
     fn is_following(&self) -> bool {
-        self.index.following.pods.is_alive()
+        self.index.following.pods.is_trusted_now()
     }
 
-    fn followed(&self) -> impl Future<Output = ()> + Send {
-        self.index.following.pods.alive()
+    fn wait_followed(&self) -> impl Future<Output = ()> + Send {
+        self.index.following.pods.wait_trusted()
     }
 
-    fn lost(&self) -> Option<Arc<str>> {
-        self.index.timeline.lost()
+    fn history_lost(&self) -> Option<Arc<str>> {
+        self.index.timeline.lost_reason()
     }
 
-    fn set_back(&self, known: u64, found: u64) {
-        self.index.timeline.set_back("Pods", known, found);
+    fn mark_history_lost(&self, known: u64, found: u64) {
+        self.index.timeline.mark_lost("Pods", known, found);
     }
 
-    fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R {
-        self.index.read().view(rules, look)
+    fn with_view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R {
+        self.index.read_state().with_view(rules, look)
     }
 
-    async fn present(&self, namespace: &str) -> Result<u64, WriteError> {
-        let pods = Objects::of("/api/v1", namespace, "pods").map_err(write_error)?;
-        let read = position::read(&self.client, &pods, None).await;
+    async fn read_present_position(&self, namespace: &str) -> Result<u64, WriteError> {
+        let pods =
+            ResourcePath::from_parts("/api/v1", namespace, "pods").map_err(to_write_error)?;
+        let read = list_position::read_list_position(&self.client, &pods, None).await;
         read.map_err(|e| match e {
-            Unread::Failed(e) => write_error(e),
-            e @ Unread::Version(_) => WriteError::Unreachable(e.to_string()),
+            PositionError::Failed(e) => to_write_error(e),
+            e @ PositionError::Version(_) => WriteError::Unreachable(e.to_string()),
         })
     }
 
-    fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send {
+    fn wait_position(&self, position: u64) -> impl Future<Output = ()> + Send {
         let (index, catch_up) = (Arc::clone(&self.index), self.catch_up.clone());
         async move {
-            while tokio::time::timeout(PATIENCE, index.wait_position(position))
+            while tokio::time::timeout(CATCH_UP_AFTER, index.wait_position(position))
                 .await
                 .is_err()
             {
-                catch_up.to(position);
+                catch_up.request_catch_up(position);
             }
         }
     }
 
     fn serves_deferred(&self, rules: &RuleSet, pod: &Uid) -> Option<bool> {
-        let state = self.index.read();
+        let state = self.index.read_state();
         let pod = state.pod(&rules.namespace, pod)?;
         pod.is_available().then(|| inplace::is_resize_deferred(pod))
     }
 
-    fn unreadable(&self, rules: &RuleSet) -> Option<String> {
-        let state = self.index.read();
+    fn unreadable_pod(&self, rules: &RuleSet) -> Option<String> {
+        let state = self.index.read_state();
         let entry = state.rule(&rules.namespace, &rules.name)?;
-        let mut first = entry.tally.unavailable().take(UNAVAILABLE);
+        let mut first = entry.tally.unavailable_pods().take(MAX_UNAVAILABLE_LISTED);
         first.find_map(|(_, uid)| {
             let pod = state.pod(&rules.namespace, uid)?;
             (!pod.is_readable()).then(|| pod.metadata.name.clone())
         })
     }
 
-    fn announced(&self, rules: &RuleSet) -> Vec<(String, AnnouncedDisruption)> {
-        let state = self.index.read();
+    fn announced_disruptions(&self, rules: &RuleSet) -> Vec<(String, AnnouncedDisruption)> {
+        let state = self.index.read_state();
         let Some(entry) = state.rule(&rules.namespace, &rules.name) else {
             return Vec::new();
         };
-        let first = entry.tally.unavailable().take(UNAVAILABLE);
+        let first = entry.tally.unavailable_pods().take(MAX_UNAVAILABLE_LISTED);
         let serving = first.filter_map(|(_, uid)| state.pod(&rules.namespace, uid));
         let serving = serving.filter(|pod| pod.is_available());
         serving
@@ -371,14 +391,14 @@ impl Store for RuleStore {
             .collect()
     }
 
-    fn unavailable(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)> {
-        let state = self.index.read();
+    fn unavailable_pods(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)> {
+        let state = self.index.read_state();
         let Some(entry) = state.rule(&rules.namespace, &rules.name) else {
             return Vec::new();
         };
         entry
             .tally
-            .unavailable()
+            .unavailable_pods()
             .filter_map(|(since, uid)| {
                 let pod = state.pod(&rules.namespace, uid)?;
                 Some((pod.metadata.name.clone(), *since))
@@ -388,19 +408,19 @@ impl Store for RuleStore {
     }
 }
 
-impl Snapshot {
+impl RuleSnapshot {
     /// The object as the ledger sees it; what `known` has compiled from the same generation is used again, and so are its
     /// claims if the ledger has vanished.
-    pub fn of(
+    pub fn from_rule_object(
         object: &PodTransitionRule,
-        known: Option<&Snapshot>,
+        known: Option<&RuleSnapshot>,
         skips: SkipAnnotation,
-    ) -> Snapshot {
+    ) -> RuleSnapshot {
         let meta = &object.metadata;
         let ledger = object.status.as_ref().and_then(|s| s.ledger.as_ref());
         // What could not be read is looked at anew: after a change of the CRD the API server may serve the same generation in
         // another form.
-        let same = |s: &&Snapshot| {
+        let same = |s: &&RuleSnapshot| {
             s.rules.selector.is_ok()
                 && Some(&*s.rules.uid) == meta.uid.as_deref()
                 && Some(s.rules.generation) == meta.generation
@@ -410,7 +430,7 @@ impl Snapshot {
         let version = version.and_then(|v| v.parse().ok()).unwrap_or(0);
         // An unusable ledger is emptied to begin anew. Any other one has vanished.
         let is_emptied = known.is_some_and(|known| known.fault.is_some());
-        let snapshot = Snapshot {
+        let snapshot = RuleSnapshot {
             version,
             held: match ledger.is_some() || is_emptied {
                 true => version,
@@ -423,19 +443,23 @@ impl Snapshot {
                 },
                 |s| Arc::clone(&s.rules),
             ),
-            claims: Arc::new(ledger.map(stored::read).unwrap_or_default()),
+            claims: Arc::new(
+                ledger
+                    .map(ledger_format::claims_from_status)
+                    .unwrap_or_default(),
+            ),
             forgotten: None,
-            fault: ledger.and_then(stored::fault).map(Arc::from),
+            fault: ledger.and_then(ledger_format::find_fault).map(Arc::from),
         };
         match known {
-            Some(known) => snapshot.outlasting(known),
+            Some(known) => snapshot.merge_remembered_claims(known),
             None => snapshot,
         }
     }
 }
 
 /// What a failure says without a look at the object.
-fn write_error(e: Error) -> WriteError {
+fn to_write_error(e: Error) -> WriteError {
     match e {
         Error::Api(status) if status.code == 409 => WriteError::Conflict,
         e => WriteError::Unreachable(apirequest::text(&e)),

@@ -15,7 +15,7 @@ use crate::api::keys;
 fn refused_write_says_the_message_of_the_status_alone() {
     let message = "admission webhook \"x\" denied the request: no";
     let status = kube::core::Status::failure(message, "Forbidden").with_code(403);
-    let said = write_error(Error::Api(Box::new(status))).to_string();
+    let said = to_write_error(Error::Api(Box::new(status))).to_string();
     assert_eq!(said, message);
 }
 
@@ -40,7 +40,7 @@ fn store(
         }
     });
     let client = Client::new(service, "default");
-    let store = RuleStore::new(client, Arc::default(), CatchUp::default());
+    let store = RuleStore::new(client, Arc::default(), CatchUpSignal::default());
     (store, asked)
 }
 
@@ -66,24 +66,24 @@ fn rule(status: Value) -> Value {
 async fn dry_run_tells_whether_the_claims_would_be_kept() {
     let (keeps, asked) = store(|_, patch| rule(patch["status"].clone()));
     let claims = Claims::default();
-    assert!(keeps.try_swap(&key(), &claims).await.unwrap());
-    assert_eq!(keeps.keeps(&key()), Some(true));
+    assert!(keeps.dry_run_claims(&key(), &claims).await.unwrap());
+    assert_eq!(keeps.is_ledger_kept(&key()), Some(true));
     assert!(asked.lock()[0].1.contains("dryRun=All"), "{asked:?}");
     let (drops, _) = store(|_, _| rule(json!({})));
     let known = serde_json::from_value(rule(json!({}))).unwrap();
     drops.index().apply_rule(known);
-    assert!(!drops.try_swap(&key(), &claims).await.unwrap());
-    assert_eq!(drops.keeps(&key()), Some(false));
+    assert!(!drops.dry_run_claims(&key(), &claims).await.unwrap());
+    assert_eq!(drops.is_ledger_kept(&key()), Some(false));
     let (drops_in_part, _) = store(|_, mut patch| {
         let ledger = patch["status"]["ledger"].as_object_mut().unwrap();
         ledger.remove("attempts");
         rule(patch["status"].clone())
     });
-    assert!(!drops_in_part.try_swap(&key(), &claims).await.unwrap());
+    assert!(!drops_in_part.dry_run_claims(&key(), &claims).await.unwrap());
 }
 
 #[tokio::test]
-async fn rule_whose_ledger_is_dropped_is_looked_at_and_looked_at_again_when_a_write_holds() {
+async fn dropped_ledger_is_reported_until_a_write_is_kept() {
     let holds = Arc::new(AtomicBool::new(false));
     let keeps = Arc::clone(&holds);
     let (store, _) = store(move |_, patch| match keeps.load(Ordering::Relaxed) {
@@ -99,25 +99,30 @@ async fn rule_whose_ledger_is_dropped_is_looked_at_and_looked_at_again_when_a_wr
             .count()
     };
     told();
-    let base = store.cached(&key()).unwrap();
+    let base = store.cached_snapshot(&key()).unwrap();
     for (is_kept, news) in [(true, 0), (false, 1), (false, 0), (true, 1), (true, 0)] {
         holds.store(is_kept, Ordering::Relaxed);
-        let written = store.swap(&key(), &base, &base.claims).await;
+        let written = store.compare_and_swap(&key(), &base, &base.claims).await;
         assert_eq!(written.is_ok(), is_kept);
-        assert_eq!(store.unkept(), usize::from(!is_kept));
+        assert_eq!(store.count_unkept_ledgers(), usize::from(!is_kept));
         assert_eq!(told(), news);
     }
     holds.store(false, Ordering::Relaxed);
-    assert!(store.swap(&key(), &base, &base.claims).await.is_err());
+    assert!(
+        store
+            .compare_and_swap(&key(), &base, &base.claims)
+            .await
+            .is_err()
+    );
     store.index().replace_rules(Vec::new());
-    assert_eq!(store.unkept(), 0, "the rule is gone");
+    assert_eq!(store.count_unkept_ledgers(), 0, "the rule is gone");
 }
 
 #[tokio::test]
 async fn position_is_read_consistently_and_by_one_name() {
     let (store, asked) =
         store(|_, _| json!({ "metadata": { "resourceVersion": "41" }, "items": [] }));
-    assert_eq!(store.present("n").await.unwrap(), 41);
+    assert_eq!(store.read_present_position("n").await.unwrap(), 41);
     let asked = asked.lock();
     let (path, query) = asked[0].1.split_once('?').unwrap();
     assert!(path.ends_with("/api/v1/namespaces/n/pods"), "{path}");
@@ -140,14 +145,14 @@ fn claimed(statuses: &[(&str, Value)]) -> Vec<Option<bool>> {
             uid: (*uid).into(),
             ..key()
         };
-        let known = store.cached(&key).unwrap();
-        (known.fault.is_none()).then(|| known.claims.holds(&"pod".into()))
+        let known = store.cached_snapshot(&key).unwrap();
+        (known.fault.is_none()).then(|| known.claims.has_claim(&"pod".into()))
     };
     statuses.iter().map(after).collect()
 }
 
 #[tokio::test]
-async fn claims_outlast_a_ledger_that_is_dropped_and_end_with_the_rule_or_a_reset() {
+async fn claims_survive_dropped_ledger_until_rule_deletion_or_reset() {
     let time = "2026-01-01T00:00:00Z";
     let claim = json!({
         "podName": "web-1", "podUID": "pod", "operation": "Evict", "resourceVersion": "5", "attempt": 1, "since": time,
@@ -184,8 +189,7 @@ async fn claims_outlast_a_ledger_that_is_dropped_and_end_with_the_rule_or_a_rese
 }
 
 #[tokio::test]
-async fn pod_of_which_the_cache_has_the_metadata_alone_is_found_among_those_that_are_not_available()
-{
+async fn metadata_only_pod_is_listed_as_unavailable() {
     let (store, _) = store(|_, _| json!({}));
     let rule = json!({
         "metadata": { "namespace": "n", "name": "web", "uid": "rule", "resourceVersion": "1" },
@@ -205,12 +209,12 @@ async fn pod_of_which_the_cache_has_the_metadata_alone_is_found_among_those_that
         });
         store.index.apply_pod(serde_json::from_value(pod).unwrap());
     };
-    let rules = Arc::clone(&store.cached(&key()).unwrap().rules);
+    let rules = Arc::clone(&store.cached_snapshot(&key()).unwrap().rules);
     pod(
         "a",
         json!({ "containers": [{ "name": "c", "image": "i" }] }),
     );
-    assert_eq!(store.unreadable(&rules), None);
+    assert_eq!(store.unreadable_pod(&rules), None);
     pod("b", json!({}));
-    assert_eq!(store.unreadable(&rules).as_deref(), Some("b"));
+    assert_eq!(store.unreadable_pod(&rules).as_deref(), Some("b"));
 }

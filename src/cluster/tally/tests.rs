@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::*;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::cluster::kind::Kind;
-use crate::cluster::sizes::{Basis, Reading, Workload};
+use crate::cluster::kind::WatchedKind;
+use crate::cluster::owner_sizes::{LiveReading, ReadingBasis, Workload};
 
 fn rules() -> RuleSet {
     let object: PodTransitionRule = serde_json::from_value(json!({
@@ -67,7 +67,7 @@ fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload
         ("kusionstack.io/control".to_owned(), "true".to_owned()),
     ];
     Workload {
-        kind: Kind::ReplicaSet,
+        kind: WatchedKind::ReplicaSet,
         name: String::new(),
         version: 0,
         replicas: Some(replicas.into()),
@@ -120,18 +120,20 @@ fn known(all: impl IntoIterator<Item = (&'static str, Workload)>) -> Workloads {
 /// An owner with its UID for a name, as the Pods of [`pod`] name it.
 fn put(workloads: &mut Workloads, uid: &str, workload: Workload) {
     let name = uid.to_owned();
-    workloads.put(&Uid::from(uid), Workload { name, ..workload });
+    workloads.put_workload(&Uid::from(uid), Workload { name, ..workload });
 }
 
 /// What was read of an owner by this reference; of one that has no `scale` or is gone, by no other.
-fn read(workloads: &mut Workloads, owner: &Owner, reading: Reading) {
+fn read(workloads: &mut Workloads, owner: &Owner, reading: LiveReading) {
     let by = Arc::new(owner.clone());
     let basis = match reading {
-        Reading::Count(_) => Basis::Object(Some(by)),
-        Reading::Unset | Reading::NoScale | Reading::Gone => Basis::References(vec![by]),
+        LiveReading::Count(_) => ReadingBasis::Object(Some(by)),
+        LiveReading::Unset | LiveReading::NoScale | LiveReading::Gone => {
+            ReadingBasis::References(vec![by])
+        }
     };
     let uid = Uid::from(owner.uid.as_str());
-    workloads.put_reading(&uid, reading, basis, |_| true);
+    workloads.put_live_reading(&uid, reading, basis, |_| true);
 }
 
 fn replica_set(uid: &str) -> Owner {
@@ -139,11 +141,11 @@ fn replica_set(uid: &str) -> Owner {
 }
 
 fn count(pods: &[Arc<Pod>], workloads: &Workloads) -> Tally {
-    Tally::count(&rules(), pods.iter(), workloads)
+    Tally::count_all(&rules(), pods.iter(), workloads)
 }
 
 fn doubts(tally: &Tally) -> Vec<&str> {
-    tally.doubts().map(|uid| &**uid).collect()
+    tally.doubtful_owners().map(|uid| &**uid).collect()
 }
 
 const SERVING: u8 = 0b100_0111;
@@ -173,13 +175,13 @@ fn owner_without_pods_counts_by_its_template() {
 fn deployment_that_is_paused_counts_by_its_replica_sets_alone() {
     let paused = |kind, replicas, controller| Workload {
         kind,
-        paused: kind == Kind::Deployment,
+        paused: kind == WatchedKind::Deployment,
         revision: 0,
         ..workload(replicas, true, controller)
     };
-    let mut workloads = known([("root", paused(Kind::Deployment, 50, None))]);
+    let mut workloads = known([("root", paused(WatchedKind::Deployment, 50, None))]);
     assert_eq!(count(&[], &workloads).expected(), 0);
-    let made = paused(Kind::ReplicaSet, 3, Some(&deployment()));
+    let made = paused(WatchedKind::ReplicaSet, 3, Some(&deployment()));
     put(&mut workloads, "r", made);
     assert_eq!(count(&[], &workloads).expected(), 50);
 }
@@ -196,7 +198,7 @@ fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
         pod(5, None, SERVING | 1 << 4),
     ];
     let tally = count(&pods, &workloads);
-    let unavailable = tally.unavailable().count();
+    let unavailable = tally.unavailable_pods().count();
     assert_eq!(
         (tally.expected(), tally.available(), unavailable),
         (1, 1, 0)
@@ -204,13 +206,13 @@ fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
 }
 
 #[test]
-fn pod_that_serves_until_its_deadline_does_not_count_as_available() {
+fn pod_with_pending_deadline_does_not_count_as_available() {
     let mut ending = pod(1, None, SERVING);
     let pod_of = Arc::make_mut(&mut ending);
     pod_of.spec.active_deadline_seconds = Some(600);
     pod_of.metadata.generation = 2;
     let tally = count(&[pod(0, None, SERVING), ending], &known([]));
-    let unavailable: Vec<_> = tally.unavailable().map(|(since, _)| *since).collect();
+    let unavailable: Vec<_> = tally.unavailable_pods().map(|(since, _)| *since).collect();
     assert_eq!(
         (tally.expected(), tally.available(), unavailable),
         (2, 1, vec![None])
@@ -241,7 +243,7 @@ fn replica_sets_count_for_themselves_without_their_deployment() {
     // Not seen yet: to be read.
     let tally = count(&pods, &workloads);
     assert_eq!((tally.expected(), doubts(&tally)), (7, vec!["root"]));
-    read(&mut workloads, &root, Reading::Gone);
+    read(&mut workloads, &root, LiveReading::Gone);
     let tally = count(&pods, &workloads);
     assert_eq!((tally.expected(), doubts(&tally)), (7, vec![]));
 }
@@ -253,13 +255,13 @@ fn controller_of_another_kind_counts_by_its_scale() {
         ("owner-0", workload(3, true, Some(&root))),
         ("owner-1", workload(4, true, Some(&root))),
     ]);
-    read(&mut workloads, &root, Reading::Count(10));
+    read(&mut workloads, &root, LiveReading::Count(10));
     let pods = serving(0, 1, Some(0));
     let tally = count(&pods, &workloads);
     // Nothing tells of its changes.
     assert_eq!((tally.expected(), doubts(&tally)), (10, vec!["root"]));
     assert_eq!(tally.unknown_owners().count(), 0);
-    read(&mut workloads, &root, Reading::NoScale);
+    read(&mut workloads, &root, LiveReading::NoScale);
     let tally = count(&pods, &workloads);
     assert_eq!(tally.expected(), 7);
     let unknown: Vec<_> = tally.unknown_owners().map(|o| o.kind.as_str()).collect();
@@ -267,18 +269,18 @@ fn controller_of_another_kind_counts_by_its_scale() {
 }
 
 #[test]
-fn pods_of_an_owner_without_a_number_do_not_enlarge_the_percentage_of_others() {
+fn owner_without_replicas_does_not_raise_percentage_base() {
     let config = owner("v1", "ConfigMap", "owner-1");
     let mut workloads = known([("owner-0", workload(10, true, None))]);
-    read(&mut workloads, &config, Reading::NoScale);
+    read(&mut workloads, &config, LiveReading::NoScale);
     let pods = [serving(0, 10, Some(0)), serving(10, 40, Some(1))].concat();
     let tally = count(&pods, &workloads);
-    assert_eq!((tally.base(), tally.expected()), (10, 50));
+    assert_eq!((tally.percentage_base(), tally.expected()), (10, 50));
     // Alone they are what the percentage is of.
     let mut workloads = Workloads::default();
-    read(&mut workloads, &config, Reading::NoScale);
+    read(&mut workloads, &config, LiveReading::NoScale);
     let tally = count(&serving(0, 40, Some(1)), &workloads);
-    assert_eq!((tally.base(), tally.expected()), (40, 40));
+    assert_eq!((tally.percentage_base(), tally.expected()), (40, 40));
 }
 
 #[test]
@@ -294,7 +296,11 @@ fn owner_of_unwatched_kind_is_expected_by_its_last_reading() {
     let mut workloads = Workloads::default();
     let pods = serving(0, 2, Some(0));
     assert_eq!(count(&pods, &workloads).expected(), 2);
-    read(&mut workloads, &replica_set("owner-0"), Reading::Count(6));
+    read(
+        &mut workloads,
+        &replica_set("owner-0"),
+        LiveReading::Count(6),
+    );
     assert_eq!(count(&pods, &workloads).expected(), 6);
 }
 
@@ -304,18 +310,18 @@ fn pods_without_owner_do_not_enlarge_the_base() {
     let bare = serving(0, 30, None);
     let both = [bare.clone(), serving(30, 10, Some(0))].concat();
     let tally = count(&both, &workloads);
-    assert_eq!((tally.expected(), tally.base()), (40, 10));
+    assert_eq!((tally.expected(), tally.percentage_base()), (40, 10));
     let tally = count(&bare, &Workloads::default());
-    assert_eq!((tally.expected(), tally.base()), (30, 30));
+    assert_eq!((tally.expected(), tally.percentage_base()), (30, 30));
 }
 
 #[test]
 fn pods_of_deleted_owner_do_not_enlarge_the_base() {
     let mut workloads = known([("owner-0", workload(10, true, None))]);
-    read(&mut workloads, &replica_set("owner-1"), Reading::Gone);
+    read(&mut workloads, &replica_set("owner-1"), LiveReading::Gone);
     let both = [serving(0, 30, Some(1)), serving(30, 10, Some(0))].concat();
     let tally = count(&both, &workloads);
-    assert_eq!((tally.expected(), tally.base()), (40, 10));
+    assert_eq!((tally.expected(), tally.percentage_base()), (40, 10));
 }
 
 #[test]
@@ -324,13 +330,17 @@ fn pod_with_a_forged_owner_name_counts_for_itself() {
     let forged = [pod(8, Some(0), FORGED), pod(9, Some(0), FORGED)];
     let pods = [serving(0, 3, Some(0)), forged.to_vec()].concat();
     let tally = count(&pods, &workloads);
-    assert_eq!((tally.expected(), tally.base()), (5, 3));
+    assert_eq!((tally.expected(), tally.percentage_base()), (5, 3));
     assert_eq!(doubts(&tally), [""; 0]);
     // The same for an owner that is read live.
     workloads = Workloads::default();
-    read(&mut workloads, &replica_set("owner-0"), Reading::Count(3));
+    read(
+        &mut workloads,
+        &replica_set("owner-0"),
+        LiveReading::Count(3),
+    );
     let tally = count(&pods, &workloads);
-    assert_eq!((tally.expected(), tally.base()), (5, 3));
+    assert_eq!((tally.expected(), tally.percentage_base()), (5, 3));
 }
 
 #[test]
@@ -347,21 +357,21 @@ fn decoy_pods_of_a_stateful_set_make_no_room() {
         .map(|name| of_set(3, name))
         .to_vec();
     let set = Workload {
-        kind: Kind::StatefulSet,
+        kind: WatchedKind::StatefulSet,
         name: "web".to_owned(),
         ..workload(3, true, None)
     };
     let mut workloads = Workloads::default();
-    workloads.put(&Uid::from("owner-0"), set);
+    workloads.put_workload(&Uid::from("owner-0"), set);
     let tally = count(&[own, decoys].concat(), &workloads);
     assert_eq!(
-        (tally.expected(), tally.available(), tally.base()),
+        (tally.expected(), tally.available(), tally.percentage_base()),
         (7, 7, 3)
     );
 }
 
 #[test]
-fn available_pods_without_owner_make_no_room_for_pods_with_one() {
+fn unowned_available_pods_do_not_extend_owned_budget() {
     let workloads = known([("owner-0", workload(10, true, None))]);
     let owned = serving(0, 10, Some(0));
     let missing = |pods: &[Arc<Pod>]| {
@@ -384,9 +394,9 @@ fn selected_pods_are_named_in_order_whatever_their_phase() {
         pod(4, None, SERVING & !0b10),  // not managed
     ];
     let tally = count(&pods, &known([]));
-    let names: Vec<_> = tally.names().collect();
+    let names: Vec<_> = tally.pod_names().collect();
     assert_eq!(
-        (tally.selected(), names),
+        (tally.selected_count(), names),
         (3, vec!["pod-0", "pod-1", "pod-2"])
     );
 }
@@ -394,15 +404,15 @@ fn selected_pods_are_named_in_order_whatever_their_phase() {
 fn figures(tally: &Tally) -> impl PartialEq + std::fmt::Debug {
     let mut unknown: Vec<_> = tally.unknown_owners().cloned().collect();
     unknown.sort_by(|a, b| a.uid.cmp(&b.uid));
-    let mut doubts: Vec<_> = tally.doubts().cloned().collect();
+    let mut doubts: Vec<_> = tally.doubtful_owners().cloned().collect();
     doubts.sort();
     (
-        (tally.expected(), tally.base(), tally.available()),
-        tally.waiting().cloned().collect::<Vec<_>>(),
+        (tally.expected(), tally.percentage_base(), tally.available()),
+        tally.pre_check_waiting().cloned().collect::<Vec<_>>(),
         (
-            tally.unavailable().count(),
-            tally.selected(),
-            tally.names().map(str::to_owned).collect::<Vec<_>>(),
+            tally.unavailable_pods().count(),
+            tally.selected_count(),
+            tally.pod_names().map(str::to_owned).collect::<Vec<_>>(),
         ),
         (doubts, unknown, tally.unset_owners().count()),
     )
@@ -428,23 +438,23 @@ proptest! {
                 let by = if n == 5 { roots[1 + usize::from(state) % 2].as_ref().unwrap() } else { &of_set };
                 match (there, n) {
                     (true, _) => put(&mut workloads, &uid, workload(state % 5, state & 8 != 0, controller)),
-                    (false, 3) => read(&mut workloads, by, Reading::NoScale),
-                    (false, 4) if state >= 192 => read(&mut workloads, by, Reading::Unset),
-                    (false, 4) if state < 32 => read(&mut workloads, by, Reading::Gone),
-                    (false, _) => read(&mut workloads, by, Reading::Count(u32::from(state % 7))),
+                    (false, 3) => read(&mut workloads, by, LiveReading::NoScale),
+                    (false, 4) if state >= 192 => read(&mut workloads, by, LiveReading::Unset),
+                    (false, 4) if state < 32 => read(&mut workloads, by, LiveReading::Gone),
+                    (false, _) => read(&mut workloads, by, LiveReading::Count(u32::from(state % 7))),
                 }
                 tally.update_owner(&rules, &uid, &workloads);
             } else {
                 let new = there.then(|| pod(n, (owner < 2).then_some(owner), state));
                 if let Some(old) = pods.remove(&n) {
-                    tally.remove(&rules, &old, &workloads);
+                    tally.remove_pod(&rules, &old, &workloads);
                 }
                 if let Some(new) = new {
-                    tally.add(&rules, &new, &workloads);
+                    tally.add_pod(&rules, &new, &workloads);
                     pods.insert(n, new);
                 }
             }
-            let fresh = Tally::count(&rules, pods.values(), &workloads);
+            let fresh = Tally::count_all(&rules, pods.values(), &workloads);
             prop_assert_eq!(figures(&tally), figures(&fresh));
         }
     }

@@ -14,17 +14,17 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use super::{PageMeta, Sink, Source, parse};
+use super::{PageMeta, Source, WatchSink, parse};
 
 /// Objects of a page at most.
-const OBJECTS: u32 = 500;
+const MAX_PAGE_OBJECTS: u32 = 500;
 /// Bytes of a page that the next request aims at.
-const AIM: usize = 2 << 20;
+const TARGET_PAGE_BYTES: usize = 2 << 20;
 /// Bytes of a page that are read; a longer one is given up and asked for again with fewer objects. A page of one object
 /// may have any length: the API server bounds it.
-const LIMIT: usize = 4 << 20;
+const MAX_PAGE_BYTES: usize = 4 << 20;
 /// The API server answers a page within this time.
-const ANSWER: Duration = Duration::from_secs(30);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize)]
 struct Page<'a> {
@@ -34,30 +34,30 @@ struct Page<'a> {
 }
 
 /// All objects of a source, and the version of the list.
-pub(super) async fn list<T, S: Sink<T>>(
+pub(super) async fn list_pages<T, S: WatchSink<T>>(
     client: &Client,
     source: &Source,
     sink: &S,
 ) -> anyhow::Result<(Vec<T>, u64)> {
     let (mut objects, mut unread) = (Vec::new(), HashSet::new());
     let mut params = ListParams {
-        limit: Some(OBJECTS),
+        limit: Some(MAX_PAGE_OBJECTS),
         label_selector: source.labels.map(Into::into),
         field_selector: source.fields.clone(),
         ..ListParams::default()
     };
     loop {
-        let limit = params.limit.unwrap_or(OBJECTS);
+        let limit = params.limit.unwrap_or(MAX_PAGE_OBJECTS);
         let request = Request::new(source.path).list(&params)?;
-        let most = (limit > 1).then_some(LIMIT);
-        let read = async { read(client.request_stream(request).await?, most).await };
-        let Some(text) = timeout(ANSWER, read).await?? else {
+        let most = (limit > 1).then_some(MAX_PAGE_BYTES);
+        let read = async { read_body(client.request_stream(request).await?, most).await };
+        let Some(text) = timeout(PAGE_TIMEOUT, read).await?? else {
             params.limit = Some((limit / 8).max(1));
             continue;
         };
         let page: Page<'_> = serde_json::from_slice(&text)?;
         let items = page.items.unwrap_or_default();
-        params.limit = Some(fitting(items.len(), text.len()));
+        params.limit = Some(fitting_page_size(items.len(), text.len()));
         for raw in items {
             let (object, id) = parse(source, sink, raw);
             objects.extend(object);
@@ -67,7 +67,7 @@ pub(super) async fn list<T, S: Sink<T>>(
             Some(next) => params.continue_token = Some(next),
             None => {
                 if let Some(known) = sink.unreadable_objects() {
-                    known.keep(source, &unread);
+                    known.retain_listed(source, &unread);
                 }
                 return Ok((objects, page.metadata.resource_version.parse()?));
             }
@@ -76,7 +76,10 @@ pub(super) async fn list<T, S: Sink<T>>(
 }
 
 /// The whole answer; `None` if it has more than `most` bytes.
-async fn read(stream: impl AsyncBufRead, most: Option<usize>) -> anyhow::Result<Option<Vec<u8>>> {
+async fn read_body(
+    stream: impl AsyncBufRead,
+    most: Option<usize>,
+) -> anyhow::Result<Option<Vec<u8>>> {
     let mut stream = Box::pin(stream);
     let mut text = Vec::new();
     loop {
@@ -94,10 +97,10 @@ async fn read(stream: impl AsyncBufRead, most: Option<usize>) -> anyhow::Result<
 }
 
 /// How many objects to ask for next, if the next ones are as large as those of the last page.
-fn fitting(objects: usize, bytes: usize) -> u32 {
+fn fitting_page_size(objects: usize, bytes: usize) -> u32 {
     let each = (bytes / objects.max(1)).max(1);
-    let fitting = u32::try_from(AIM / each).unwrap_or(OBJECTS);
-    fitting.clamp(1, OBJECTS)
+    let fitting = u32::try_from(TARGET_PAGE_BYTES / each).unwrap_or(MAX_PAGE_OBJECTS);
+    fitting.clamp(1, MAX_PAGE_OBJECTS)
 }
 
 #[cfg(test)]
@@ -113,11 +116,11 @@ mod tests {
 
     use super::*;
     use crate::cluster::caches::Caches;
-    use crate::cluster::watches::Rules;
+    use crate::cluster::watches::RuleSink;
 
     struct Names;
 
-    impl Sink<String> for Names {
+    impl WatchSink<String> for Names {
         fn parse(&self, raw: &str) -> serde_json::Result<String> {
             let object: serde_json::Value = serde_json::from_str(raw)?;
             serde_json::from_value(object["name"].clone())
@@ -126,7 +129,7 @@ mod tests {
         fn apply(&self, _: String) {}
         fn delete(&self, _: String) {}
         fn bookmark(&self, _: u64) {}
-        fn unreadable(&self, _: &str) -> Option<String> {
+        fn parse_unreadable(&self, _: &str) -> Option<String> {
             None
         }
     }
@@ -139,7 +142,7 @@ mod tests {
     }
 
     /// Lists objects of these sizes; the names as they came, and the limits that were asked for.
-    async fn listed(sizes: Vec<usize>) -> (Vec<String>, Vec<usize>) {
+    async fn list_in_pages(sizes: Vec<usize>) -> (Vec<String>, Vec<usize>) {
         let limits = Arc::new(Mutex::new(Vec::new()));
         let asked = Arc::clone(&limits);
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -156,8 +159,8 @@ mod tests {
             async move { Ok::<_, Infallible>(Response::new(Body::from(page.into_bytes()))) }
         });
         let client = Client::new(service, "default");
-        let source = Source::all("/api/v1/things");
-        let (names, version) = list(&client, &source, &Names).await.unwrap();
+        let source = Source::from_path("/api/v1/things");
+        let (names, version) = list_pages(&client, &source, &Names).await.unwrap();
         assert_eq!(version, 7);
         let limits = limits.lock().clone();
         (names, limits)
@@ -168,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rules_that_can_not_be_read_are_listed_and_hold_their_pods() {
+    async fn unreadable_rules_are_listed_and_hold_their_pods() {
         let service = tower::service_fn(|request: Request<Body>| {
             let from = parameter(&request, "continue");
             let metadata = |n: usize| json!({ "namespace": "n", "name": format!("r{n}"), "uid": format!("u{n}"), "resourceVersion": "5" });
@@ -193,15 +196,15 @@ mod tests {
             );
             async move { Ok::<_, Infallible>(Response::new(Body::from(page.into_bytes()))) }
         });
-        let source = Source::all("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules");
+        let source = Source::from_path("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules");
         let caches = Caches::default();
-        let sink = Rules(caches.clone());
+        let sink = RuleSink(caches.clone());
         for _ in 0..2 {
-            let (rules, version) = list(&Client::new(service, "default"), &source, &sink)
+            let (rules, version) = list_pages(&Client::new(service, "default"), &source, &sink)
                 .await
                 .unwrap();
             sink.replace(rules, version);
-            let state = caches.index.read();
+            let state = caches.index.read_state();
             let why = |name| {
                 state
                     .rule("n", name)
@@ -220,14 +223,14 @@ mod tests {
 
     #[tokio::test]
     async fn small_objects_come_in_large_pages() {
-        let (names, limits) = listed(vec![100; 1_200]).await;
+        let (names, limits) = list_in_pages(vec![100; 1_200]).await;
         assert_eq!(names, numbers(1_200));
         assert_eq!(limits, [500, 500, 500]);
     }
 
     #[tokio::test]
     async fn page_that_is_too_long_is_read_in_smaller_ones() {
-        let (names, limits) = listed(vec![100_000; 100]).await;
+        let (names, limits) = list_in_pages(vec![100_000; 100]).await;
         assert_eq!(names, numbers(100));
         assert_eq!(limits[..2], [500, 62], "given up");
         assert!(limits[2..].iter().all(|n| *n <= 20), "{limits:?}");
@@ -235,7 +238,8 @@ mod tests {
 
     #[tokio::test]
     async fn object_longer_than_a_page_is_read_alone() {
-        let (names, _) = listed(vec![100, LIMIT + 1, 100, LIMIT + 1]).await;
+        let (names, _) =
+            list_in_pages(vec![100, MAX_PAGE_BYTES + 1, 100, MAX_PAGE_BYTES + 1]).await;
         assert_eq!(names, numbers(4));
     }
 }

@@ -6,7 +6,7 @@
 
 mod list;
 mod source;
-mod unreadable;
+mod unreadable_set;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,36 +23,36 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::path::Objects;
-use super::position;
-use super::timeline::Timeline;
+use super::api_request::ResourcePath;
+use super::etcd_history::EtcdHistory;
+use super::list_position;
 use crate::apirequest;
-use list::list;
-pub use source::{LONG, Source};
-pub use unreadable::UnreadableObjects;
+use list::list_pages;
+pub use source::{LONG_WATCH_SECONDS, Source};
+pub use unreadable_set::UnreadableObjects;
 
 /// A watch that delivers nothing for this long (bookmarks come each minute) is dead. Of one that lives less long, one that delivers
 /// nothing in all its life. A list follows, which is not taken for a sign of life: the next watch has to deliver something.
-const SILENCE: Duration = Duration::from_secs(90);
+const MAX_SILENCE: Duration = Duration::from_secs(90);
 /// How long the next watch may take to begin where one has ended in time. Its sink does not count as lost meanwhile.
-const HANDOVER: Duration = Duration::from_secs(2);
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// A watch of so many seconds brings a bookmark soon: see [`BOOKMARK`].
-const SHORT_SECONDS: u32 = 3;
+const SHORT_WATCH_SECONDS: u32 = 3;
 /// The bookmark before the end of a watch is not sent earlier than this before it: the API server counts the two seconds in steps
 /// of one (`watcherBookmarkTimeBuckets`), so that it may come one before.
-const BOOKMARK: Duration = Duration::from_secs(3);
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(3);
 /// How long after its begin a watch that lives a few seconds is accompanied by a read of the position. The API server has to have
 /// answered before it sends the bookmark.
-const ASKED: Duration = Duration::from_secs(1);
+const CATCH_UP_INTERVAL: Duration = Duration::from_secs(1);
 /// A watch ends in time if it ends at most so much before it should.
-const EARLY: Duration = Duration::from_secs(1);
+const EARLY_END_MARGIN: Duration = Duration::from_secs(1);
 /// Longest pause between attempts to list.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// Of so many failures in a row one is said: about each ten minutes.
-const SAID_AGAIN: u32 = 80;
+const LOG_EVERY: u32 = 80;
 
 /// What receives the objects of a watch. Calls come from one task, in the order of resourceVersions.
-pub trait Sink<T>: Send + Sync + 'static {
+pub trait WatchSink<T>: Send + Sync + 'static {
     /// Reads an object, and keeps of it only what is needed later: a list holds what was read of all its objects.
     ///
     /// # Errors
@@ -68,9 +68,9 @@ pub trait Sink<T>: Send + Sync + 'static {
     fn bookmark(&self, version: u64);
     /// An object can't be read. What to take it for instead, from the JSON as it is. `None` leaves what was known of it; the
     /// next list is then one without it.
-    fn unreadable(&self, raw: &str) -> Option<T>;
+    fn parse_unreadable(&self, raw: &str) -> Option<T>;
     /// Why an object that was read is not understood in a part; a clause.
-    fn fault(&self, _object: &T) -> Option<String> {
+    fn find_fault(&self, _object: &T) -> Option<String> {
         None
     }
     /// Where the objects are noted that cannot be read, if anywhere.
@@ -79,39 +79,39 @@ pub trait Sink<T>: Send + Sync + 'static {
     }
     /// The API server does not serve the kind (404). It is asked again later. Returns whether the sink takes that for news:
     /// by default it proves nothing, what is known stays, and the watch counts as one that hears nothing.
-    fn absent(&self) -> bool {
+    fn on_kind_absent(&self) -> bool {
         false
     }
     /// A list or a watch has ended, well or badly; another one follows.
-    fn ended(&self) {}
+    fn on_attempt_ended(&self) {}
     /// The API server has sent something; all up to `version` has been delivered. That a watch has begun is nothing yet: something
     /// between may answer for a server that it has lost.
-    fn heard(&self, _version: u64) {}
+    fn on_heard(&self, _version: u64) {}
     /// All has been delivered that had happened `at` this moment.
-    fn known(&self, _at: Instant) {}
+    fn on_known_at(&self, _at: Instant) {}
     /// The watch has broken off, or the next one is late.
-    fn lost(&self) {}
+    fn on_lost(&self) {}
 }
 
 /// Asks a running watch to catch up, because it seems to trail.
 #[derive(Clone, Debug, Default)]
-pub struct CatchUp(Arc<Asked>);
+pub struct CatchUpSignal(Arc<CatchUpRequest>);
 
 #[derive(Debug, Default)]
-struct Asked {
+struct CatchUpRequest {
     position: AtomicU64,
     asked: Notify,
 }
 
-impl CatchUp {
+impl CatchUpSignal {
     /// Has the watch come to this position as soon as possible.
-    pub fn to(&self, position: u64) {
+    pub fn request_catch_up(&self, position: u64) {
         self.0.position.fetch_max(position, Ordering::Relaxed);
         self.0.asked.notify_one();
     }
 
     /// Returns the position that somebody asks for.
-    async fn asked(&self) -> u64 {
+    async fn wait_requested(&self) -> u64 {
         self.0.asked.notified().await;
         self.0.position.swap(0, Ordering::Relaxed)
     }
@@ -119,25 +119,25 @@ impl CatchUp {
 
 /// Runs until cancelled; every failure is retried with a growing, jittered pause. Does nothing more when the history was
 /// set back: what the sink holds is then of no use.
-pub async fn run<T, S>(
+pub async fn run_watch<T, S>(
     client: Client,
     source: Source,
     sink: Arc<S>,
-    catch_up: CatchUp,
-    timeline: Timeline,
+    catch_up: CatchUpSignal,
+    timeline: EtcdHistory,
     stop: CancellationToken,
 ) where
     T: Send + 'static,
-    S: Sink<T>,
+    S: WatchSink<T>,
 {
     let (mut failures, mut failing) = (0u32, 0u32);
     let (mut known, mut silent) = (0u64, false);
     let work = async {
         loop {
             let asked = Instant::now();
-            match list::<T, S>(&client, &source, &sink).await {
+            match list_pages::<T, S>(&client, &source, &sink).await {
                 Ok((_, version)) if version < known => {
-                    timeline.set_back(source.path, known, version);
+                    timeline.mark_lost(source.path, known, version);
                     return std::future::pending().await; // the process ends
                 }
                 Ok((objects, version)) => {
@@ -147,29 +147,30 @@ pub async fn run<T, S>(
                     failing = 0;
                     sink.replace(objects, version);
                     if !silent {
-                        sink.heard(version);
-                        sink.known(asked); // however long the answer took
+                        sink.on_heard(version);
+                        sink.on_known_at(asked); // however long the answer took
                     }
-                    let end = follow::<T, S>(&client, &source, &*sink, &catch_up, version).await;
+                    let end =
+                        follow_watch::<T, S>(&client, &source, &*sink, &catch_up, version).await;
                     (known, silent) = (end.version, end.silent);
                     if end.fruitful {
                         failures = 0; // or each list would follow upon the other
                     }
-                    sink.lost();
+                    sink.on_lost();
                 }
                 Err(e) => {
                     // Each watch says it, so the first failure and a few of the others are enough.
-                    match failing % SAID_AGAIN {
-                        0 => warn!(path = source.path, error = said(&e), "list failed"),
-                        _ => debug!(path = source.path, error = said(&e), "list failed"),
+                    match failing % LOG_EVERY {
+                        0 => warn!(path = source.path, error = error_text(&e), "list failed"),
+                        _ => debug!(path = source.path, error = error_text(&e), "list failed"),
                     }
                     failing += 1;
                     if is_not_served(&e) {
-                        sink.absent();
+                        sink.on_kind_absent();
                     }
                 }
             }
-            sink.ended();
+            sink.on_attempt_ended();
             failures = (failures + 1).min(8);
             let most = MAX_BACKOFF.min(Duration::from_millis(50 << failures));
             tokio::time::sleep(most.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -178,7 +179,7 @@ pub async fn run<T, S>(
     tokio::select! { () = stop.cancelled() => {}, () = work => {} }
 }
 
-fn said(error: &anyhow::Error) -> String {
+fn error_text(error: &anyhow::Error) -> String {
     let answer = error.downcast_ref::<kube::Error>();
     answer.map_or_else(|| error.to_string(), apirequest::text)
 }
@@ -198,13 +199,17 @@ struct PageMeta {
 }
 
 /// Reads an object, and notes whether it can be read; its ID if it cannot.
-fn parse<T, S: Sink<T>>(source: &Source, sink: &S, raw: &RawValue) -> (Option<T>, Option<String>) {
+fn parse<T, S: WatchSink<T>>(
+    source: &Source,
+    sink: &S,
+    raw: &RawValue,
+) -> (Option<T>, Option<String>) {
     let (object, fault) = match sink.parse(raw.get()) {
         Ok(object) => {
-            let fault = sink.fault(&object);
+            let fault = sink.find_fault(&object);
             (Some(object), fault)
         }
-        Err(e) => (sink.unreadable(raw.get()), Some(e.to_string())),
+        Err(e) => (sink.parse_unreadable(raw.get()), Some(e.to_string())),
     };
     let Some(fault) = fault else {
         if let Some(unread) = sink.unreadable_objects() {
@@ -212,7 +217,7 @@ fn parse<T, S: Sink<T>>(source: &Source, sink: &S, raw: &RawValue) -> (Option<T>
         }
         return (object, None);
     };
-    let id = unreadable::id(raw.get());
+    let id = unreadable_set::object_id(raw.get());
     // Said once for each object.
     if sink
         .unreadable_objects()
@@ -241,26 +246,26 @@ struct Versioned {
 }
 
 /// The position of the kind in etcd at this moment; `None` if it can't be read.
-async fn present(client: &Client, source: &Source) -> Option<u64> {
-    let at = Objects::of_watch(source.path);
-    let read = position::read(client, &at, source.fields.as_deref());
+async fn read_list_version(client: &Client, source: &Source) -> Option<u64> {
+    let at = ResourcePath::from_watch_path(source.path);
+    let read = list_position::read_list_position(client, &at, source.fields.as_deref());
     timeout(Duration::from_secs(30), read).await.ok()?.ok()
 }
 
 /// Waits for what comes before the next watch, for as long as it takes. The sink counts as lost after a moment.
-async fn hand_over<T, R>(sink: &impl Sink<T>, work: impl Future<Output = R>) -> R {
+async fn run_until_lost<T, R>(sink: &impl WatchSink<T>, work: impl Future<Output = R>) -> R {
     tokio::pin!(work);
-    match timeout(HANDOVER, &mut work).await {
+    match timeout(HANDOVER_TIMEOUT, &mut work).await {
         Ok(done) => done,
         Err(_) => {
-            sink.lost();
+            sink.on_lost();
             work.await
         }
     }
 }
 
 /// How it ended that a watch was followed.
-struct End {
+struct WatchEnd {
     /// The version up to which it was followed.
     version: u64,
     /// Whether the last watch delivered nothing when it should have, or did not begin.
@@ -270,21 +275,21 @@ struct End {
 }
 
 /// Follows the watch from `version` until it has to be listed again.
-async fn follow<T, S>(
+async fn follow_watch<T, S>(
     client: &Client,
     source: &Source,
     sink: &S,
-    catch_up: &CatchUp,
+    catch_up: &CatchUpSignal,
     mut version: u64,
-) -> End
+) -> WatchEnd
 where
     T: Send + 'static,
-    S: Sink<T>,
+    S: WatchSink<T>,
 {
     let mut seconds = source.seconds;
     let mut tried = 0; // the position that a short watch was to reach
     let mut fruitful = false;
-    let end = |version, silent, fruitful| End {
+    let end = |version, silent, fruitful| WatchEnd {
         version,
         silent,
         fruitful,
@@ -301,13 +306,17 @@ where
         let Ok(request) = Request::new(source.path).watch(&params, &version.to_string()) else {
             return end(version, false, fruitful);
         };
-        let patience = if seconds == SHORT_SECONDS { 3 } else { 30 };
+        let patience = if seconds == SHORT_WATCH_SECONDS {
+            3
+        } else {
+            30
+        };
         let requested = Instant::now();
         let begun = timeout(
             Duration::from_secs(patience),
             client.request_stream(request),
         );
-        let stream = match hand_over(sink, begun).await {
+        let stream = match run_until_lost(sink, begun).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(e)) => {
                 warn!(
@@ -322,19 +331,19 @@ where
                 return end(version, true, fruitful);
             }
         };
-        let is_short = seconds == SHORT_SECONDS;
+        let is_short = seconds == SHORT_WATCH_SECONDS;
         let life = Duration::from_secs(seconds.into());
         let begin = Instant::now();
-        let silence = SILENCE.min(life);
+        let silence = MAX_SILENCE.min(life);
         let pause = match source.seconds {
             _ if is_short => Duration::ZERO,
-            LONG => silence / 3,
-            _ => ASKED,
+            LONG_WATCH_SECONDS => silence / 3,
+            _ => CATCH_UP_INTERVAL,
         };
         let ask = |at, known| async move {
             tokio::time::sleep_until(at).await;
             let asked = Instant::now();
-            (known, asked, present(client, source).await)
+            (known, asked, read_list_version(client, source).await)
         };
         let mut asking = Box::pin(ask(requested + pause, version));
         let (mut has_asked, mut is_told) = (false, false);
@@ -344,7 +353,7 @@ where
         let mut is_mute = true;
         let is_in_time = loop {
             let line = tokio::select! {
-                position = catch_up.asked(), if !is_short => {
+                position = catch_up.wait_requested(), if !is_short => {
                     if position <= version {
                         continue;
                     }
@@ -352,7 +361,7 @@ where
                         debug!(path = source.path, "listing again as asked");
                         return end(version, false, true);
                     }
-                    (tried, seconds) = (position, SHORT_SECONDS);
+                    (tried, seconds) = (position, SHORT_WATCH_SECONDS);
                     break true;
                 }
                 // The API server sends a bookmark only if it has learnt since the last how far etcd is: of a kind that nobody
@@ -362,8 +371,8 @@ where
                         Some(present) if present < known => return end(version, false, fruitful),
                         // Nothing was written anywhere since, so there is nothing to send: soon there is.
                         Some(present) if present <= version => {
-                            sink.heard(version);
-                            sink.known(asked); // all that there is has been delivered
+                            sink.on_heard(version);
+                            sink.on_known_at(asked); // all that there is has been delivered
                             asking = Box::pin(ask(Instant::now() + silence / 12, version));
                         }
                         answer => (has_asked, is_told) = (true, answer.is_some()),
@@ -375,7 +384,7 @@ where
             let line = match line {
                 Ok(Some(Ok(line))) => line,
                 // The server ended this watch; continue from `version`. One that ends early may have ended with its server.
-                Ok(None) => break requested.elapsed() + EARLY >= life,
+                Ok(None) => break requested.elapsed() + EARLY_END_MARGIN >= life,
                 Ok(Some(Err(e))) => {
                     debug!(path = source.path, error = %e, "watch broke off");
                     return end(version, is_mute, fruitful);
@@ -385,35 +394,38 @@ where
                     return end(version, true, fruitful);
                 }
             };
-            let Some(delivered) = deliver::<T, S>(source, sink, &line, version) else {
+            let Some(delivered) = deliver_event::<T, S>(source, sink, &line, version) else {
                 return end(version, false, fruitful); // usually an error event, 410 Gone
             };
             version = delivered.version;
             (is_mute, fruitful) = (false, true);
-            sink.heard(version);
+            sink.on_heard(version);
             // A line may have been on its way for long, and the next one with it: only a bookmark says that there was none.
             if delivered.is_bookmark {
-                let (now, earliest) = (Instant::now(), requested + life.saturating_sub(BOOKMARK));
+                let (now, earliest) = (
+                    Instant::now(),
+                    requested + life.saturating_sub(BOOKMARK_INTERVAL),
+                );
                 // One that comes before is not the one before the end.
-                sink.known(if now < earliest { requested } else { earliest });
+                sink.on_known_at(if now < earliest { requested } else { earliest });
             }
             due = Instant::now() + silence;
-            if has_asked && source.seconds == LONG {
+            if has_asked && source.seconds == LONG_WATCH_SECONDS {
                 (asking, has_asked) = (Box::pin(ask(Instant::now() + pause, version)), false);
             }
         };
         if !is_in_time {
-            sink.lost();
-            if source.seconds < LONG {
-                seconds = SHORT_SECONDS; // to hear of it soon
+            sink.on_lost();
+            if source.seconds < LONG_WATCH_SECONDS {
+                seconds = SHORT_WATCH_SECONDS; // to hear of it soon
             }
         }
-        if is_in_time && is_told && source.seconds < LONG {
+        if is_in_time && is_told && source.seconds < LONG_WATCH_SECONDS {
             continue; // it was asked a moment ago
         }
         // A watch from a version that is yet to come is silent until it has come. If the history was set back, the list says
         // so.
-        let present = hand_over(sink, present(client, source)).await;
+        let present = run_until_lost(sink, read_list_version(client, source)).await;
         if present.is_none_or(|v| v < version) {
             return end(version, false, fruitful);
         }
@@ -422,7 +434,7 @@ where
 
 /// A line of a watch that was handed to the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Delivered {
+pub(crate) struct DeliveredEvent {
     /// The version that it carries.
     pub version: u64,
     /// Whether it says that everything up to this version has been sent.
@@ -431,12 +443,12 @@ pub(crate) struct Delivered {
 
 /// Hands one line of a watch to the sink. `None` if all must be listed again: for an error
 /// event, for a deletion that can't be read, and for a version before `known`, up to which all has been delivered.
-pub(crate) fn deliver<T, S: Sink<T>>(
+pub(crate) fn deliver_event<T, S: WatchSink<T>>(
     source: &Source,
     sink: &S,
     line: &str,
     known: u64,
-) -> Option<Delivered> {
+) -> Option<DeliveredEvent> {
     let event: Event = serde_json::from_str(line).ok()?;
     if event.kind == "ERROR" {
         debug!(
@@ -473,7 +485,7 @@ pub(crate) fn deliver<T, S: Sink<T>>(
             None => sink.bookmark(version),
         },
     }
-    Some(Delivered {
+    Some(DeliveredEvent {
         version,
         is_bookmark: event.kind == "BOOKMARK",
     })

@@ -1,7 +1,7 @@
 //! What a watch asks the API server for.
 
 /// The API server ends a watch after this long if nothing else is said; the next one continues where it stopped.
-pub const LONG: u32 = 290;
+pub const LONG_WATCH_SECONDS: u32 = 290;
 /// What to watch.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -17,12 +17,12 @@ pub struct Source {
 
 impl Source {
     /// All objects of a kind.
-    pub const fn all(path: &'static str) -> Source {
+    pub const fn from_path(path: &'static str) -> Source {
         Source {
             path,
             labels: None,
             fields: None,
-            seconds: LONG,
+            seconds: LONG_WATCH_SECONDS,
         }
     }
 }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
-use crate::cluster::following::{Followed, SECONDS};
+use crate::cluster::watch_trust::{WATCH_TIMEOUT_SECONDS, WatchTrust};
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 
@@ -133,7 +133,7 @@ impl Server {
                 let metadata = json!({ "resourceVersion": (from + 1).to_string() });
                 let event = json!({ "type": "BOOKMARK", "object": { "metadata": metadata } });
                 self.sent.store(from + 1, Ordering::Relaxed);
-                let life = Duration::from_secs(SECONDS.into());
+                let life = Duration::from_secs(WATCH_TIMEOUT_SECONDS.into());
                 let lines = stream::unfold(Some(event), move |event| async move {
                     let Some(event) = event else {
                         tokio::time::sleep(Duration::from_secs(2).saturating_sub(late)).await;
@@ -217,9 +217,9 @@ fn form_urlencoded(query: &str) -> Vec<(String, String)> {
 }
 
 #[derive(Default)]
-struct Rules(Followed);
+struct Rules(WatchTrust);
 
-impl Sink<u8> for Rules {
+impl WatchSink<u8> for Rules {
     fn parse(&self, raw: &str) -> serde_json::Result<u8> {
         serde_json::from_str(raw)
     }
@@ -227,20 +227,20 @@ impl Sink<u8> for Rules {
     fn apply(&self, _object: u8) {}
     fn delete(&self, _object: u8) {}
     fn bookmark(&self, _version: u64) {}
-    fn unreadable(&self, _raw: &str) -> Option<u8> {
+    fn parse_unreadable(&self, _raw: &str) -> Option<u8> {
         None
     }
-    fn known(&self, at: Instant) {
-        self.0.hear(at);
+    fn on_known_at(&self, at: Instant) {
+        self.0.extend_trust(at);
     }
-    fn lost(&self) {
-        self.0.lose();
+    fn on_lost(&self) {
+        self.0.end_trust();
     }
 }
 
 /// Whether the watch was alive in each of so many seconds, in the middle of it; and what the server was asked.
 async fn followed(watches: &[Watch], seconds: usize) -> (Vec<bool>, Vec<String>) {
-    followed_by(watches, SECONDS, Duration::ZERO, seconds).await
+    followed_by(watches, WATCH_TIMEOUT_SECONDS, Duration::ZERO, seconds).await
 }
 
 /// The same of watches that live for `life` seconds, where lists are answered so late.
@@ -261,21 +261,21 @@ async fn followed_by(
     let sink = Arc::new(Rules::default());
     let source = Source {
         seconds: life,
-        ..Source::all("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules")
+        ..Source::from_path("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules")
     };
     let stop = CancellationToken::new();
-    let watch = tokio::spawn(run::<u8, _>(
+    let watch = tokio::spawn(run_watch::<u8, _>(
         server.client(),
         source,
         Arc::clone(&sink),
-        CatchUp::default(),
-        Timeline::default(),
+        CatchUpSignal::default(),
+        EtcdHistory::default(),
         stop.clone(),
     ));
     tokio::time::sleep(Duration::from_millis(500)).await;
     let mut alive = Vec::new();
     for _ in 0..seconds {
-        alive.push(sink.0.is_alive());
+        alive.push(sink.0.is_trusted_now());
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     stop.cancel();
@@ -285,7 +285,7 @@ async fn followed_by(
 
 #[tokio::test(start_paused = true)]
 async fn watches_that_end_in_time_are_followed_throughout() {
-    let life = u64::from(SECONDS);
+    let life = u64::from(WATCH_TIMEOUT_SECONDS);
     let (alive, asked) = followed(&[Watch::Ends(life - 2, life)], 60).await;
     assert_eq!(alive, [true; 60]);
     assert_eq!(asked[..4], ["list", "7", "8", "9"]);
@@ -298,7 +298,7 @@ async fn watch_of_a_kind_that_nobody_changes_is_followed_throughout() {
     assert_eq!(alive, [true; 120], "{asked:?}");
     assert_eq!(asked.iter().filter(|what| *what == "list").count(), 1);
     // One that lives long is never given up.
-    let (_, asked) = followed_by(&[Watch::Quiet], LONG, Duration::ZERO, 1_000).await;
+    let (_, asked) = followed_by(&[Watch::Quiet], LONG_WATCH_SECONDS, Duration::ZERO, 1_000).await;
     assert_eq!(
         asked.iter().filter(|what| *what == "list").count(),
         1,
@@ -308,8 +308,8 @@ async fn watch_of_a_kind_that_nobody_changes_is_followed_throughout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watch_that_falls_silent_is_given_up_within_seconds_and_believed_when_the_next_delivers() {
-    let life = u64::from(SECONDS);
+async fn silent_watch_is_replaced_and_trusted_after_next_delivery() {
+    let life = u64::from(WATCH_TIMEOUT_SECONDS);
     let silent = [Watch::FallsSilent, Watch::Hangs];
     let (alive, asked) = followed(&silent, 20).await;
     assert_eq!(
@@ -329,7 +329,7 @@ async fn watch_that_falls_silent_is_given_up_within_seconds_and_believed_when_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn watch_that_begins_and_delivers_nothing_is_not_believed_however_often_it_begins() {
+async fn watch_without_deliveries_is_never_trusted() {
     let (alive, asked) = followed(&[Watch::Mute], 120).await;
     assert_eq!(alive[10..], [false; 110]);
     let lists = asked.iter().filter(|what| *what == "list").count();
@@ -353,22 +353,22 @@ async fn event_is_no_sign_that_all_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bookmark_is_believed_to_be_as_old_as_it_may_be() {
+async fn bookmark_trust_starts_at_its_earliest_possible_time() {
     let (alive, asked) = followed(&[Watch::Late(8), Watch::Hangs], 20).await;
     assert_eq!(alive[8..11], [true; 3], "{alive:?} {asked:?}");
     assert_eq!(alive[12..], [false; 8], "{alive:?} {asked:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn watch_that_ends_too_early_is_not_followed_until_the_next_begins() {
+async fn early_ended_watch_is_untrusted_until_next_begins() {
     let (alive, _) = followed(&[Watch::Ends(1, 3), Watch::Hangs], 10).await;
     assert_eq!(alive[..3], [true; 3]);
     assert_eq!(alive[3..], [false; 7]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn watch_that_ends_in_time_is_not_followed_when_the_next_does_not_begin() {
-    let life = u64::from(SECONDS);
+async fn ended_watch_is_untrusted_if_next_does_not_begin() {
+    let life = u64::from(WATCH_TIMEOUT_SECONDS);
     let (alive, _) = followed(&[Watch::Ends(life - 2, life), Watch::Hangs], 16).await;
     assert_eq!(
         (&alive[..7], &alive[9..]),
@@ -378,11 +378,11 @@ async fn watch_that_ends_in_time_is_not_followed_when_the_next_does_not_begin() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn list_is_believed_for_as_long_as_its_question_is_young() {
-    let life = u64::from(SECONDS);
+async fn list_trust_starts_at_its_request_time() {
+    let life = u64::from(WATCH_TIMEOUT_SECONDS);
     let late = Duration::from_secs(8);
     let good = [Watch::Ends(life - 2, life)];
-    let (alive, _) = followed_by(&good, SECONDS, late, 30).await;
+    let (alive, _) = followed_by(&good, WATCH_TIMEOUT_SECONDS, late, 30).await;
     assert_eq!(alive[..8], [false; 8], "{alive:?}");
     assert_eq!(alive[8..10], [true; 2], "{alive:?}");
     assert!(!alive[10], "{alive:?}");
@@ -390,13 +390,13 @@ async fn list_is_believed_for_as_long_as_its_question_is_young() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_that_break_off_without_a_word_are_not_believed() {
+async fn dropped_watches_are_not_trusted() {
     let (alive, asked) = followed(&[Watch::Breaks(5)], 60).await;
     assert_eq!(alive[10..], [false; 50], "{asked:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_are_asked_for_ever_more_slowly_while_watches_are_refused() {
+async fn refused_watches_back_off_their_lists() {
     let (_, asked) = followed(&[Watch::Refused], 60).await;
     let lists = asked.iter().filter(|what| *what == "list").count();
     assert!(lists <= 20, "{lists} lists in a minute");

@@ -3,13 +3,13 @@
 use serde::Deserialize;
 
 use crate::cluster::caches::Caches;
-use crate::cluster::watch::{Sink, UnreadableObjects};
+use crate::cluster::watch::{UnreadableObjects, WatchSink};
 use crate::domain::disruptionbudget::DisruptionBudget;
 
 /// The sink of PodDisruptionBudgets.
-pub(super) struct Budgets(pub(super) Caches);
+pub(super) struct DisruptionBudgetSink(pub(super) Caches);
 
-impl Sink<DisruptionBudget> for Budgets {
+impl WatchSink<DisruptionBudget> for DisruptionBudgetSink {
     fn parse(&self, raw: &str) -> serde_json::Result<DisruptionBudget> {
         serde_json::from_str(raw)
     }
@@ -27,7 +27,7 @@ impl Sink<DisruptionBudget> for Budgets {
         Some(&self.0.unreadable)
     }
     /// The budget as it was may refuse for ever; without it the API server is asked.
-    fn unreadable(&self, raw: &str) -> Option<DisruptionBudget> {
+    fn parse_unreadable(&self, raw: &str) -> Option<DisruptionBudget> {
         #[derive(Deserialize)]
         struct Named {
             metadata: Name,
@@ -49,7 +49,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cluster::watch::{Source, deliver};
+    use crate::cluster::watch::{Source, deliver_event};
     use crate::domain::pod::Pod;
 
     fn object(allowed: i64) -> Value {
@@ -61,16 +61,16 @@ mod tests {
     }
 
     #[test]
-    fn budgets_are_believed_once_they_are_listed_and_while_they_are_there() {
+    fn disruption_budgets_count_once_listed_until_deleted() {
         let caches = Caches::default();
-        let sink = Budgets(caches.clone());
-        let source = Source::all("");
+        let sink = DisruptionBudgetSink(caches.clone());
+        let source = Source::from_path("");
         let event = |kind: &str, object: &Value| {
             let line = json!({ "type": kind, "object": object }).to_string();
-            assert!(deliver(&source, &sink, &line, 0).is_some());
+            assert!(deliver_event(&source, &sink, &line, 0).is_some());
         };
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "namespace": "n" } })).unwrap();
-        let refused = || caches.disruption_budgets.refusal(&pod).is_some();
+        let refused = || caches.disruption_budgets.find_refusal(&pod).is_some();
         event("ADDED", &object(0));
         assert!(!refused(), "not listed");
         sink.replace(vec![serde_json::from_value(object(0)).unwrap()], 7);

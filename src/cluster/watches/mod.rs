@@ -15,88 +15,93 @@ use std::sync::Arc;
 use kube::Client;
 
 use super::caches::Caches;
-use super::following;
 use super::index::NamespaceFacts;
-use super::kind::Kind;
-use super::objects::{CachedKind, ClaimObject, PoolObject, RevisionObject, SetObject};
-use super::pulse::Felt;
-use super::watch::{self, CatchUp, Sink, Source};
+use super::kind::WatchedKind;
+use super::objects::{
+    CachedKind, CollaSetObject, PvcObject, ResourceContextObject, RevisionObject,
+};
+use super::watch::{self, CatchUpSignal, Source, WatchSink};
+use super::watch_health::MonitoredSink;
+use super::watch_trust;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::disruptionbudget::DisruptionBudget;
 use crate::domain::pod::Pod;
 use crate::tasks::Supervisor;
 
-use disruptionbudgets::Budgets;
-pub(crate) use namespaces::Namespaces;
-use objects::{CacheSink, Sets};
-use owners::Owned;
-pub(crate) use owners::Owners;
-pub(crate) use pods::Pods;
-pub(crate) use rules::Rules;
+use disruptionbudgets::DisruptionBudgetSink;
+pub(crate) use namespaces::NamespaceSink;
+use objects::{CacheSink, CollaSetSink};
+pub(crate) use owners::OwnerSink;
+use owners::OwnerUpdate;
+pub(crate) use pods::PodSink;
+pub(crate) use rules::RuleSink;
 
 /// Starts every watch but those of the webhook configurations ([`registration::start`]). Returns the handle that lists the
 /// Pods again. Without `collasets`, kinds that only the controller of CollaSets reads are not watched.
-pub fn start(
+pub fn start_watches(
     client: &Client,
     caches: &Caches,
     collasets: bool,
     supervisor: &Supervisor,
-) -> CatchUp {
-    let start = Start {
+) -> CatchUpSignal {
+    let start = WatchStarter {
         client,
         caches,
         supervisor,
     };
     let pods = Source {
         labels: Some("kusionstack.io/control=true"),
-        seconds: following::SECONDS,
-        ..Source::all(Kind::Pod.path())
+        seconds: watch_trust::WATCH_TIMEOUT_SECONDS,
+        ..Source::from_path(WatchedKind::Pod.path())
     };
-    let catch_up = CatchUp::default();
-    start.pods(pods, catch_up.clone());
+    let catch_up = CatchUpSignal::default();
+    start.add_pod_watch(pods, catch_up.clone());
     let rules = Source {
-        seconds: following::SECONDS,
-        ..Source::all(Kind::PodTransitionRule.path())
+        seconds: watch_trust::WATCH_TIMEOUT_SECONDS,
+        ..Source::from_path(WatchedKind::PodTransitionRule.path())
     };
-    start.watch::<PodTransitionRule, _>(rules, Rules(caches.clone()));
-    let namespaces = Source::all(Kind::Namespace.path());
-    start.watch::<NamespaceFacts, _>(namespaces, Namespaces(caches.clone()));
-    for kind in Kind::OWNERS {
+    start.add_watch::<PodTransitionRule, _>(rules, RuleSink(caches.clone()));
+    let namespaces = Source::from_path(WatchedKind::Namespace.path());
+    start.add_watch::<NamespaceFacts, _>(namespaces, NamespaceSink(caches.clone()));
+    for kind in WatchedKind::OWNER_KINDS {
         match kind {
-            Kind::CollaSet => start.collasets(),
-            _ => start.watch::<Owned, _>(Source::all(kind.path()), Owners::new(caches, kind)),
+            WatchedKind::CollaSet => start.add_collaset_watches(),
+            _ => start.add_watch::<OwnerUpdate, _>(
+                Source::from_path(kind.path()),
+                OwnerSink::new(caches, kind),
+            ),
         }
     }
     if collasets {
-        start.objects::<RevisionObject>();
-        start.objects::<ClaimObject>();
-        start.objects::<PoolObject>();
+        start.add_object_watch::<RevisionObject>();
+        start.add_object_watch::<PvcObject>();
+        start.add_object_watch::<ResourceContextObject>();
     }
-    let budgets = Source::all(Kind::PodDisruptionBudget.path());
-    start.watch::<DisruptionBudget, _>(budgets, Budgets(caches.clone()));
+    let budgets = Source::from_path(WatchedKind::PodDisruptionBudget.path());
+    start.add_watch::<DisruptionBudget, _>(budgets, DisruptionBudgetSink(caches.clone()));
     catch_up
 }
 
 /// What every watch is started with.
-struct Start<'a> {
+struct WatchStarter<'a> {
     client: &'a Client,
     caches: &'a Caches,
     supervisor: &'a Supervisor,
 }
 
-impl Start<'_> {
-    fn watch<T: Send + 'static, S: Sink<T>>(&self, source: Source, sink: S) {
-        self.watch_with(source, sink, CatchUp::default());
+impl WatchStarter<'_> {
+    fn add_watch<T: Send + 'static, S: WatchSink<T>>(&self, source: Source, sink: S) {
+        self.add_watch_with(source, sink, CatchUpSignal::default());
     }
 
-    fn watch_with<T: Send + 'static, S: Sink<T>>(
+    fn add_watch_with<T: Send + 'static, S: WatchSink<T>>(
         &self,
         source: Source,
         sink: S,
-        catch_up: CatchUp,
+        catch_up: CatchUpSignal,
     ) {
         let (client, caches) = (self.client, self.caches);
-        spawn::<T, _>(
+        spawn_watch::<T, _>(
             client,
             caches,
             source,
@@ -106,45 +111,45 @@ impl Start<'_> {
         );
     }
 
-    fn pods(&self, source: Source, catch_up: CatchUp) {
-        self.watch_with::<Pod, _>(source, Pods::new(self.caches), catch_up);
+    fn add_pod_watch(&self, source: Source, catch_up: CatchUpSignal) {
+        self.add_watch_with::<Pod, _>(source, PodSink::new(self.caches), catch_up);
     }
 
     /// The watch of CollaSets feeds both the index, which counts their Pods, and the cache of their controller.
-    fn collasets(&self) {
-        let sets = Sets {
-            budget: Owners::new(self.caches, Kind::CollaSet),
+    fn add_collaset_watches(&self) {
+        let sets = CollaSetSink {
+            budget: OwnerSink::new(self.caches, WatchedKind::CollaSet),
             cache: CacheSink::new(self.caches),
         };
-        self.watch::<SetObject, _>(Source::all(Kind::CollaSet.path()), sets);
+        self.add_watch::<CollaSetObject, _>(Source::from_path(WatchedKind::CollaSet.path()), sets);
     }
 
-    fn objects<W: CachedKind>(&self) {
+    fn add_object_watch<W: CachedKind>(&self) {
         let source = Source {
-            labels: W::LABELS,
-            ..Source::all(W::KIND.path())
+            labels: W::LABEL_SELECTOR,
+            ..Source::from_path(W::KIND.path())
         };
-        self.watch::<W, _>(source, CacheSink::<W>::new(self.caches));
+        self.add_watch::<W, _>(source, CacheSink::<W>::new(self.caches));
     }
 }
 
 /// Starts one watch; `caches` keeps its pulse.
-fn spawn<T, S>(
+fn spawn_watch<T, S>(
     client: &Client,
     caches: &Caches,
     source: Source,
     sink: Arc<S>,
-    catch_up: CatchUp,
+    catch_up: CatchUpSignal,
     supervisor: &Supervisor,
 ) where
     T: Send + 'static,
-    S: Sink<T>,
+    S: WatchSink<T>,
 {
-    let pulse = caches.pulses.add(source.path, catch_up.clone());
+    let pulse = caches.pulses.register_watch(source.path, catch_up.clone());
     let task = format!("the watch of {}", pulse.resource());
     let stop = supervisor.stop().clone();
-    let sink = Arc::new(Felt { sink, pulse });
-    let watch = watch::run::<T, _>(
+    let sink = Arc::new(MonitoredSink { sink, pulse });
+    let watch = watch::run_watch::<T, _>(
         client.clone(),
         source,
         sink,

@@ -2,15 +2,15 @@
 
 use crate::cluster::caches::Caches;
 use crate::cluster::index::NamespaceFacts;
-use crate::cluster::sizes::wire::Object;
-use crate::cluster::watch::{Sink, UnreadableObjects};
+use crate::cluster::owner_sizes::workload_json::WorkloadObject;
+use crate::cluster::watch::{UnreadableObjects, WatchSink};
 
 /// The sink of namespaces.
-pub(crate) struct Namespaces(pub(crate) Caches);
+pub(crate) struct NamespaceSink(pub(crate) Caches);
 
-impl Sink<NamespaceFacts> for Namespaces {
+impl WatchSink<NamespaceFacts> for NamespaceSink {
     fn parse(&self, raw: &str) -> serde_json::Result<NamespaceFacts> {
-        serde_json::from_str(raw).map(facts)
+        serde_json::from_str(raw).map(namespace_facts)
     }
     fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
         Some(&self.0.unreadable)
@@ -25,18 +25,20 @@ impl Sink<NamespaceFacts> for Namespaces {
         self.0.index.delete_namespace(&object.name, &object.uid);
     }
     fn bookmark(&self, _version: u64) {}
-    fn unreadable(&self, _raw: &str) -> Option<NamespaceFacts> {
+    fn parse_unreadable(&self, _raw: &str) -> Option<NamespaceFacts> {
         None
     }
 }
 
-fn facts(object: Object) -> NamespaceFacts {
+fn namespace_facts(object: WorkloadObject) -> NamespaceFacts {
     let metadata = object.metadata;
     NamespaceFacts {
         name: metadata.name,
         uid: metadata.uid,
         version: metadata.resource_version,
         labels: metadata.labels.unwrap_or_default(),
-        terminating_since: NamespaceFacts::since(metadata.deletion_timestamp.as_deref()),
+        terminating_since: NamespaceFacts::parse_deletion_time(
+            metadata.deletion_timestamp.as_deref(),
+        ),
     }
 }

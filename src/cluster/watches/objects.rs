@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
-use super::owners::Owners;
+use super::owners::OwnerSink;
 use crate::cluster::caches::Caches;
 use crate::cluster::changes::Change;
-use crate::cluster::objects::{CachedKind, SetObject};
-use crate::cluster::watch::{Sink, UnreadableObjects};
+use crate::cluster::objects::{CachedKind, CollaSetObject};
+use crate::cluster::watch::{UnreadableObjects, WatchSink};
 use crate::domain::pod::Metadata;
 
 /// The sink of one kind.
@@ -33,27 +33,30 @@ impl<W: CachedKind> CacheSink<W> {
         }
     }
 
-    fn concerned(&self, metadata: &Metadata) -> Vec<(String, String)> {
-        W::concerns(metadata, &self.caches.objects)
+    fn affected_collaset_keys(&self, metadata: &Metadata) -> Vec<(String, String)> {
+        W::affected_collasets(metadata, &self.caches.objects)
             .into_iter()
             .map(|name| (metadata.namespace.clone(), name))
             .collect()
     }
 }
 
-impl<W: CachedKind> Sink<W> for CacheSink<W> {
+impl<W: CachedKind> WatchSink<W> for CacheSink<W> {
     fn parse(&self, raw: &str) -> serde_json::Result<W> {
         serde_json::from_str(raw)
     }
     fn replace(&self, objects: Vec<W>, version: u64) {
         let mut told = BTreeSet::new();
         for object in &objects {
-            told.extend(self.concerned(object.metadata()));
+            told.extend(self.affected_collaset_keys(object.metadata()));
         }
-        let kept = objects.into_iter().map(|o| (o.key(), o.keep())).collect();
-        for key in W::store(&self.caches.objects).replace(kept, version) {
+        let kept = objects
+            .into_iter()
+            .map(|o| (o.object_key(), o.into_cached()))
+            .collect();
+        for key in W::object_cache(&self.caches.objects).replace(kept, version) {
             // Of what has gone unseen the controller's name is not known: as if there were none.
-            told.extend(self.concerned(&Metadata {
+            told.extend(self.affected_collaset_keys(&Metadata {
                 namespace: key.namespace,
                 name: key.name,
                 ..Metadata::default()
@@ -64,23 +67,23 @@ impl<W: CachedKind> Sink<W> for CacheSink<W> {
     }
 
     fn apply(&self, object: W) {
-        let concerned = self.concerned(object.metadata());
-        if W::store(&self.caches.objects).apply(object.key(), object.keep()) {
+        let concerned = self.affected_collaset_keys(object.metadata());
+        if W::object_cache(&self.caches.objects).apply(object.object_key(), object.into_cached()) {
             self.notify(concerned);
         }
     }
 
     fn delete(&self, object: W) {
-        if W::store(&self.caches.objects).delete(&object.key()) {
-            self.notify(self.concerned(object.metadata()));
+        if W::object_cache(&self.caches.objects).delete(&object.object_key()) {
+            self.notify(self.affected_collaset_keys(object.metadata()));
         }
     }
 
     fn bookmark(&self, version: u64) {
-        W::store(&self.caches.objects).bookmark(version);
+        W::object_cache(&self.caches.objects).bookmark(version);
     }
 
-    fn unreadable(&self, _raw: &str) -> Option<W> {
+    fn parse_unreadable(&self, _raw: &str) -> Option<W> {
         None
     }
     fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
@@ -89,31 +92,33 @@ impl<W: CachedKind> Sink<W> for CacheSink<W> {
 }
 
 /// The sink of CollaSets: the budgets and the cache.
-pub struct Sets {
-    pub budget: Owners,
-    pub cache: CacheSink<SetObject>,
+pub struct CollaSetSink {
+    pub budget: OwnerSink,
+    pub cache: CacheSink<CollaSetObject>,
 }
 
-impl Sink<SetObject> for Sets {
-    fn parse(&self, raw: &str) -> serde_json::Result<SetObject> {
+impl WatchSink<CollaSetObject> for CollaSetSink {
+    fn parse(&self, raw: &str) -> serde_json::Result<CollaSetObject> {
         serde_json::from_str(raw)
     }
-    fn replace(&self, objects: Vec<SetObject>, version: u64) {
+    fn replace(&self, objects: Vec<CollaSetObject>, version: u64) {
         let budget = objects
             .iter()
-            .map(|o| self.budget.read(o.budget.clone()))
+            .map(|o| self.budget.read_owner(o.budget.clone()))
             .collect();
         self.budget.replace(budget, version);
         self.cache.replace(objects, version);
     }
 
-    fn apply(&self, object: SetObject) {
-        self.budget.apply(self.budget.read(object.budget.clone()));
+    fn apply(&self, object: CollaSetObject) {
+        self.budget
+            .apply(self.budget.read_owner(object.budget.clone()));
         self.cache.apply(object);
     }
 
-    fn delete(&self, object: SetObject) {
-        self.budget.delete(self.budget.read(object.budget.clone()));
+    fn delete(&self, object: CollaSetObject) {
+        self.budget
+            .delete(self.budget.read_owner(object.budget.clone()));
         self.cache.delete(object);
     }
 
@@ -121,7 +126,7 @@ impl Sink<SetObject> for Sets {
         self.cache.bookmark(version);
     }
 
-    fn unreadable(&self, raw: &str) -> Option<SetObject> {
-        self.cache.unreadable(raw)
+    fn parse_unreadable(&self, raw: &str) -> Option<CollaSetObject> {
+        self.cache.parse_unreadable(raw)
     }
 }

@@ -5,26 +5,26 @@ use std::collections::HashSet;
 use parking_lot::Mutex;
 
 use crate::cluster::caches::Caches;
-use crate::cluster::kind::Kind;
-use crate::cluster::sizes::Workload;
-use crate::cluster::sizes::wire::{self, Object};
-use crate::cluster::watch::{Sink, UnreadableObjects};
+use crate::cluster::kind::WatchedKind;
+use crate::cluster::owner_sizes::Workload;
+use crate::cluster::owner_sizes::workload_json::{self, WorkloadObject};
+use crate::cluster::watch::{UnreadableObjects, WatchSink};
 use crate::ledger::store::Uid;
 
 /// Namespace and UID of an owner, and what is kept of it; `None` if its deletion has begun.
-pub(super) type Owned = ((String, Uid), Option<Workload>);
+pub(super) type OwnerUpdate = ((String, Uid), Option<Workload>);
 
 /// The sink of one kind of owners.
-pub(crate) struct Owners {
+pub(crate) struct OwnerSink {
     caches: Caches,
-    kind: Kind,
+    kind: WatchedKind,
     /// What was listed or seen, to tell what is gone after a list.
     known: Mutex<HashSet<(String, Uid)>>,
 }
 
-impl Owners {
-    pub(crate) fn new(caches: &Caches, kind: Kind) -> Self {
-        Owners {
+impl OwnerSink {
+    pub(crate) fn new(caches: &Caches, kind: WatchedKind) -> Self {
+        OwnerSink {
             caches: caches.clone(),
             kind,
             known: Mutex::default(),
@@ -32,19 +32,19 @@ impl Owners {
     }
 
     /// What is kept of an object.
-    pub fn read(&self, object: Object) -> Owned {
-        wire::read(self.kind, object)
+    pub fn read_owner(&self, object: WorkloadObject) -> OwnerUpdate {
+        workload_json::workload_from_object(self.kind, object)
     }
 }
 
-impl Sink<Owned> for Owners {
-    fn parse(&self, raw: &str) -> serde_json::Result<Owned> {
-        serde_json::from_str(raw).map(|object| self.read(object))
+impl WatchSink<OwnerUpdate> for OwnerSink {
+    fn parse(&self, raw: &str) -> serde_json::Result<OwnerUpdate> {
+        serde_json::from_str(raw).map(|object| self.read_owner(object))
     }
     fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
         Some(&self.caches.unreadable)
     }
-    fn replace(&self, objects: Vec<Owned>, version: u64) {
+    fn replace(&self, objects: Vec<OwnerUpdate>, version: u64) {
         let all: Vec<_> = objects
             .into_iter()
             .filter_map(|(k, w)| Some((k, w?)))
@@ -61,7 +61,7 @@ impl Sink<Owned> for Owners {
             .index
             .replace_workloads(self.kind, all, gone, version);
     }
-    fn apply(&self, (key, workload): Owned) {
+    fn apply(&self, (key, workload): OwnerUpdate) {
         let mut known = self.known.lock();
         if workload.is_some() {
             known.insert(key.clone())
@@ -70,19 +70,19 @@ impl Sink<Owned> for Owners {
         };
         self.caches.index.set_workload(&key.0, key.1, workload);
     }
-    fn delete(&self, (key, _): Owned) {
+    fn delete(&self, (key, _): OwnerUpdate) {
         self.known.lock().remove(&key);
         self.caches.index.set_workload(&key.0, key.1, None);
     }
     fn bookmark(&self, _version: u64) {}
     /// An API server may serve without a built-in group: then nothing of the kind owns Pods.
-    fn absent(&self) -> bool {
+    fn on_kind_absent(&self) -> bool {
         self.caches
             .index
             .replace_workloads(self.kind, Vec::new(), Vec::new(), 0);
         true
     }
-    fn unreadable(&self, _raw: &str) -> Option<Owned> {
+    fn parse_unreadable(&self, _raw: &str) -> Option<OwnerUpdate> {
         None
     }
 }

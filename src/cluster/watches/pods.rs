@@ -6,28 +6,28 @@ use serde::de::Error as _;
 use tokio::time::Instant;
 
 use crate::cluster::caches::Caches;
-use crate::cluster::owners::Neighbours;
-use crate::cluster::watch::{Sink, UnreadableObjects};
+use crate::cluster::pods_by_controller::Neighbours;
+use crate::cluster::watch::{UnreadableObjects, WatchSink};
 use crate::domain::footprint::{MAX_POD_BYTES, excess_message};
 use crate::domain::pod::{Metadata, Pod};
 
 /// The sink of managed Pods.
-pub(crate) struct Pods {
+pub(crate) struct PodSink {
     caches: Caches,
     neighbours: Mutex<Neighbours>,
 }
 
-impl Pods {
+impl PodSink {
     /// Feeds the index.
     pub(crate) fn new(caches: &Caches) -> Self {
-        Pods {
+        PodSink {
             caches: caches.clone(),
             neighbours: Mutex::default(),
         }
     }
 }
 
-impl Sink<Pod> for Pods {
+impl WatchSink<Pod> for PodSink {
     fn parse(&self, raw: &str) -> serde_json::Result<Pod> {
         let mut pod: Pod = serde_json::from_str(raw)?;
         let bytes = pod.pod_bytes();
@@ -40,7 +40,7 @@ impl Sink<Pod> for Pods {
                 "Pod {namespace}/{name} {excess}"
             )));
         }
-        self.neighbours.lock().share(&mut pod);
+        self.neighbours.lock().intern_pod_parts(&mut pod);
         Ok(pod)
     }
     fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
@@ -58,16 +58,16 @@ impl Sink<Pod> for Pods {
     fn bookmark(&self, version: u64) {
         self.caches.index.bookmark_pods(version);
     }
-    fn known(&self, at: Instant) {
-        self.caches.index.following.pods.hear(at);
+    fn on_known_at(&self, at: Instant) {
+        self.caches.index.following.pods.extend_trust(at);
     }
-    fn lost(&self) {
-        self.caches.index.following.pods.lose();
+    fn on_lost(&self) {
+        self.caches.index.following.pods.end_trust();
     }
     /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
     /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
     /// place that it uses up. The same holds for a Pod that is too large to be cached.
-    fn unreadable(&self, raw: &str) -> Option<Pod> {
+    fn parse_unreadable(&self, raw: &str) -> Option<Pod> {
         #[derive(Deserialize)]
         struct Bare {
             metadata: Metadata,

@@ -7,22 +7,22 @@ use tracing::{info, warn};
 
 use crate::cluster::caches::Caches;
 use crate::cluster::changes::Change;
-use crate::cluster::registration::{News, Stored};
-use crate::cluster::watch::{CatchUp, Sink, Source, UnreadableObjects};
+use crate::cluster::watch::{CatchUpSignal, Source, UnreadableObjects, WatchSink};
+use crate::cluster::webhook_registration::{RegistrationChange, StoredConfiguration};
 use crate::domain::rules::registration::{
     CONFIGURATION_REMEDY, RequiredConfiguration, WebhookConfiguration,
 };
 use crate::tasks::Supervisor;
 
 /// Who is told of every configuration that is stored.
-pub type Told = Arc<dyn Fn(&WebhookConfiguration) + Send + Sync>;
+pub type ConfigurationObserver = Arc<dyn Fn(&WebhookConfiguration) + Send + Sync>;
 
 /// Watches the configurations, each by its name: the server may read no others.
-pub fn start(
+pub fn start_registration_watches(
     client: &Client,
     caches: &Caches,
     needed: Vec<RequiredConfiguration>,
-    told: &Told,
+    told: &ConfigurationObserver,
     supervisor: &Supervisor,
 ) {
     for needed in needed {
@@ -34,45 +34,49 @@ pub fn start(
         };
         let source = Source {
             fields: Some(format!("metadata.name={}", needed.name)),
-            ..Source::all(path)
+            ..Source::from_path(path)
         };
-        let sink = One {
+        let sink = ConfigurationSink {
             caches: caches.clone(),
             told: Arc::clone(told),
-            place: caches.registration.expect(needed),
+            place: caches.registration.expect_configuration(needed),
         };
-        let (sink, catch_up) = (Arc::new(sink), CatchUp::default());
-        super::spawn::<WebhookConfiguration, _>(client, caches, source, sink, catch_up, supervisor);
+        let (sink, catch_up) = (Arc::new(sink), CatchUpSignal::default());
+        super::spawn_watch::<WebhookConfiguration, _>(
+            client, caches, source, sink, catch_up, supervisor,
+        );
     }
 }
 
 /// The sink of the configuration of one name.
-struct One {
+struct ConfigurationSink {
     caches: Caches,
-    told: Told,
+    told: ConfigurationObserver,
     place: usize,
 }
 
-impl One {
-    fn set(&self, stored: Stored) {
-        if let Stored::There(configuration) = &stored {
+impl ConfigurationSink {
+    fn set_stored(&self, stored: StoredConfiguration) {
+        if let StoredConfiguration::There(configuration) = &stored {
             (self.told)(configuration);
         }
-        if self.caches.registration.set(self.place, stored) {
+        if self.caches.registration.set_stored(self.place, stored) {
             self.caches.changes.notify(Change::Registration);
-            match self.caches.registration.news() {
-                Some(News::Lacking(gap)) => warn!(
+            match self.caches.registration.take_change() {
+                Some(RegistrationChange::Lacking(gap)) => warn!(
                     gap,
                     "the API server does not send all that the rules hold; {CONFIGURATION_REMEDY}"
                 ),
-                Some(News::Whole) => info!("the API server sends all that the rules hold again"),
+                Some(RegistrationChange::Whole) => {
+                    info!("the API server sends all that the rules hold again")
+                }
                 None => {}
             }
         }
     }
 }
 
-impl Sink<WebhookConfiguration> for One {
+impl WatchSink<WebhookConfiguration> for ConfigurationSink {
     fn parse(&self, raw: &str) -> serde_json::Result<WebhookConfiguration> {
         serde_json::from_str(raw)
     }
@@ -81,17 +85,17 @@ impl Sink<WebhookConfiguration> for One {
     }
     fn replace(&self, objects: Vec<WebhookConfiguration>, _version: u64) {
         let found = objects.into_iter().next();
-        self.set(found.map_or(Stored::Absent, Stored::There));
+        self.set_stored(found.map_or(StoredConfiguration::Absent, StoredConfiguration::There));
     }
     fn apply(&self, object: WebhookConfiguration) {
-        self.set(Stored::There(object));
+        self.set_stored(StoredConfiguration::There(object));
     }
     fn delete(&self, _object: WebhookConfiguration) {
-        self.set(Stored::Absent);
+        self.set_stored(StoredConfiguration::Absent);
     }
     fn bookmark(&self, _version: u64) {}
-    fn unreadable(&self, _raw: &str) -> Option<WebhookConfiguration> {
-        self.set(Stored::Unknown);
+    fn parse_unreadable(&self, _raw: &str) -> Option<WebhookConfiguration> {
+        self.set_stored(StoredConfiguration::Unknown);
         None
     }
 }

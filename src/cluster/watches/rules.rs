@@ -5,13 +5,13 @@ use tokio::time::Instant;
 use crate::api::keys;
 use crate::api::podtransitionrule::{self, PodTransitionRule};
 use crate::cluster::caches::Caches;
-use crate::cluster::watch::{Sink, UnreadableObjects};
+use crate::cluster::watch::{UnreadableObjects, WatchSink};
 use crate::domain::rules::ignore_policy;
 
 /// The sink of PodTransitionRules.
-pub(crate) struct Rules(pub(crate) Caches);
+pub(crate) struct RuleSink(pub(crate) Caches);
 
-impl Sink<PodTransitionRule> for Rules {
+impl WatchSink<PodTransitionRule> for RuleSink {
     fn parse(&self, raw: &str) -> serde_json::Result<PodTransitionRule> {
         let mut rule: PodTransitionRule = serde_json::from_str(raw)?;
         // Nothing reads these. They are often larger than the rest, and anybody who may edit the rule chooses how large.
@@ -24,7 +24,7 @@ impl Sink<PodTransitionRule> for Rules {
         rule.metadata.labels = None;
         Ok(rule)
     }
-    fn fault(&self, rule: &PodTransitionRule) -> Option<String> {
+    fn find_fault(&self, rule: &PodTransitionRule) -> Option<String> {
         let fault = &rule.spec.unreadable.as_ref()?.fault;
         let metadata = &rule.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
@@ -46,14 +46,14 @@ impl Sink<PodTransitionRule> for Rules {
         self.0.index.delete_rule(&object);
     }
     fn bookmark(&self, _version: u64) {}
-    fn known(&self, at: Instant) {
-        self.0.index.following.rules.hear(at);
+    fn on_known_at(&self, at: Instant) {
+        self.0.index.following.rules.extend_trust(at);
     }
-    fn lost(&self) {
-        self.0.index.following.rules.lose();
+    fn on_lost(&self) {
+        self.0.index.following.rules.end_trust();
     }
     /// The rule with the parts that can be read. It holds all Pods that it may cover, or its ledger is unusable.
-    fn unreadable(&self, raw: &str) -> Option<PodTransitionRule> {
-        podtransitionrule::by_parts(raw)
+    fn parse_unreadable(&self, raw: &str) -> Option<PodTransitionRule> {
+        podtransitionrule::read_rule_by_parts(raw)
     }
 }

@@ -8,24 +8,24 @@ use crate::cluster::index::Index;
 use crate::domain::footprint::MAX_POD_BYTES;
 
 fn deliver(caches: &Caches, kind: &str, object: &Value) -> Option<u64> {
-    let source = Source::all("/api/v1/pods");
+    let source = Source::from_path("/api/v1/pods");
     let line = json!({ "type": kind, "object": object }).to_string();
-    let known = caches.index.read().position;
-    let delivered = watch::deliver(&source, &Pods::new(caches), &line, known);
+    let known = caches.index.read_state().position;
+    let delivered = watch::deliver_event(&source, &PodSink::new(caches), &line, known);
     delivered.map(|delivered| delivered.version)
 }
 
 /// Position of the cache, and Pods of the rule: expected, available.
 fn figures(index: &Index) -> (u64, u32, u32) {
-    let state = index.read();
+    let state = index.read_state();
     let entry = state.rule("n", "web").unwrap();
-    state.view(&entry.snapshot.rules, |view| {
+    state.with_view(&entry.snapshot.rules, |view| {
         (view.position(), view.expected(), view.available())
     })
 }
 
 #[test]
-fn a_pod_that_can_not_be_read_any_more_is_expected_and_not_available() {
+fn unreadable_pod_is_expected_and_not_available() {
     let caches = Caches::default();
     let index = &caches.index;
     let rule = json!({
@@ -48,7 +48,7 @@ fn a_pod_that_can_not_be_read_any_more_is_expected_and_not_available() {
     pod["status"]["conditions"] = json!("none");
     assert_eq!(deliver(&caches, "MODIFIED", &pod), Some(8));
     assert_eq!(figures(index), (8, 1, 0));
-    assert!(!index.read().pod("n", "web-1").unwrap().is_readable());
+    assert!(!index.read_state().pod("n", "web-1").unwrap().is_readable());
     assert_eq!(caches.unreadable.count(), 1);
 
     pod["metadata"]["resourceVersion"] = json!("9");
@@ -73,31 +73,31 @@ fn pod_above_the_bound_counts_once_whatever_its_events() {
     let long = "x".repeat(MAX_POD_BYTES);
     for version in 7..10 {
         deliver(&caches, "MODIFIED", &pod(version, &long));
-        assert!(!index.read().pod("n", "web-1").unwrap().is_readable());
+        assert!(!index.read_state().pod("n", "web-1").unwrap().is_readable());
         assert_eq!(caches.unreadable.count(), 1);
     }
     deliver(&caches, "MODIFIED", &pod(10, "app:1"));
-    assert!(index.read().pod("n", "web-1").unwrap().is_readable());
+    assert!(index.read_state().pod("n", "web-1").unwrap().is_readable());
     assert_eq!(caches.unreadable.count(), 0);
 }
 
 /// Hands an event to the sink of rules; whether it was taken.
 fn deliver_rule(caches: &Caches, kind: &str, object: &str) -> bool {
-    let source = Source::all("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules");
+    let source = Source::from_path("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules");
     let line = format!(r#"{{ "type": "{kind}", "object": {object} }}"#);
-    watch::deliver(&source, &Rules(caches.clone()), &line, 0).is_some()
+    watch::deliver_event(&source, &RuleSink(caches.clone()), &line, 0).is_some()
 }
 
 /// Why the rule `web` of namespace `n` can't be read: its spec, and its ledger. `None` if there is no such rule.
 fn faults(index: &Index) -> Option<(Option<String>, Option<String>)> {
-    let state = index.read();
+    let state = index.read_state();
     let snapshot = &state.rule("n", "web")?.snapshot;
     let ledger = snapshot.fault.as_deref().map(str::to_owned);
     Some((snapshot.rules.selector.clone().err(), ledger))
 }
 
 #[test]
-fn rule_that_can_not_be_read_any_more_holds_its_pods() {
+fn unreadable_rule_still_holds_its_pods() {
     let caches = Caches::default();
     let index = &caches.index;
     let rule = |version: u64, rule: Value, status: Value| {
@@ -154,7 +154,7 @@ fn rule_that_can_not_be_read_any_more_holds_its_pods() {
 }
 
 #[test]
-fn a_pod_too_large_to_be_cached_is_expected_and_not_available() {
+fn oversized_pod_is_expected_and_not_available() {
     let caches = Caches::default();
     let index = &caches.index;
     let rule = json!({
@@ -194,13 +194,13 @@ fn a_pod_too_large_to_be_cached_is_expected_and_not_available() {
 }
 
 #[test]
-fn event_before_the_position_is_not_taken_and_has_all_listed_again() {
+fn event_before_position_is_ignored_and_triggers_relist() {
     let caches = Caches::default();
     let index = &caches.index;
     let pod = |version: &str| json!({ "metadata": { "namespace": "n", "name": "a", "uid": version, "resourceVersion": version } });
     assert_eq!(deliver(&caches, "ADDED", &pod("7")), Some(7));
     assert_eq!(deliver(&caches, "ADDED", &pod("5")), None);
     assert_eq!(deliver(&caches, "BOOKMARK", &pod("6")), None);
-    assert!(index.read().pod("n", "5").is_none());
+    assert!(index.read_state().pod("n", "5").is_none());
     assert_eq!(deliver(&caches, "BOOKMARK", &pod("7")), Some(7));
 }

@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 
 use super::super::api_calls::API_CALL_TIMEOUT;
 use crate::apirequest::{self, Failure};
-use crate::cluster::pods;
+use crate::cluster::pod_requests;
 use crate::domain::collaset::status::FailedStep;
 
 /// Requests of one stage that are on their way at once.
@@ -98,7 +98,9 @@ pub async fn request_with_deadline<T>(
         Err(failure) => failure,
     };
     let trouble = match &failure {
-        Failure::Answered(status) if is_admission_denied(status) && !pods::is_own(status) => {
+        Failure::Answered(status)
+            if is_admission_denied(status) && !pod_requests::is_own_denial(status) =>
+        {
             RequestError::Denied(format!("{what}: {}", status.message))
         }
         Failure::Answered(status) if status.reason == "AlreadyExists" => RequestError::Exists,
@@ -106,7 +108,7 @@ pub async fn request_with_deadline<T>(
         Failure::Answered(status) if status.code == 404 && has_object_name(status) => {
             RequestError::Moved
         }
-        Failure::Answered(status) if status.code == 429 && pods::is_own(status) => {
+        Failure::Answered(status) if status.code == 429 && pod_requests::is_own_denial(status) => {
             RequestError::Held(status.message.clone())
         }
         Failure::Answered(status) if status.code == 429 => {

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::api::stored::text;
-use crate::cluster::index::{Entry, State};
+use crate::api::size_limits::truncate_text;
+use crate::cluster::index::{IndexState, RuleEntry};
 use crate::domain::collaset::awaited_rule_stage;
 use crate::domain::lifecycle::Stage;
 use crate::domain::messages;
@@ -23,7 +23,7 @@ const MAX_REASON_CHARS: usize = 200;
 /// What the first Pods that wait for rules wait for, by UID. In PreCheck: the rules that reject, else the budgets (none where the set
 /// `goes`, for they do not hold its Pods then), else all rules that cover the Pod. In PostCheck: the rules that reject.
 pub fn describe_blocking_rules(
-    state: &State,
+    state: &IndexState,
     pods: &[Arc<Pod>],
     goes: bool,
 ) -> BTreeMap<String, Vec<String>> {
@@ -33,7 +33,7 @@ pub fn describe_blocking_rules(
     let told = waiting.take(MAX_EXPLAINED_PODS).map(|(stage, pod)| {
         let is_before = stage == Stage::PreCheck;
         let waiting = stage_candidates(stage, pod);
-        let covering = || state.covering(pod);
+        let covering = || state.rules_covering(pod);
         let rejections = covering().flat_map(|entry| {
             let rules = &entry.snapshot.rules;
             let rejections = operation_rejections(rules, stage, pod, &waiting, &entry.verdicts);
@@ -52,7 +52,7 @@ pub fn describe_blocking_rules(
                 format!(
                     "{}: {}",
                     r.qualified_rule_name(),
-                    text(reason, MAX_REASON_CHARS)
+                    truncate_text(reason, MAX_REASON_CHARS)
                 )
             })
             .collect();
@@ -71,20 +71,20 @@ pub fn describe_blocking_rules(
 }
 
 /// The tightest availability rule of an object that holds a Pod; `None` if none does.
-fn blocking_budget(entry: &Entry, pod: &Pod) -> Option<String> {
+fn blocking_budget(entry: &RuleEntry, pod: &Pod) -> Option<String> {
     let AvailabilityRules::Held(held) = entry.snapshot.rules.availability_rules(pod) else {
         return None;
     };
     let size = ExpectedPods {
         total: entry.tally.expected(),
-        base: entry.tally.base(),
+        base: entry.tally.percentage_base(),
     };
     let held = held
         .into_iter()
         .map(|(rule, limits)| (limits.desired(size), rule));
     let (desired, rule) = held.max_by_key(|(desired, _)| *desired)?;
     let named = messages::qualified_rule_name(&entry.snapshot.rules.name, rule);
-    Some(match entry.tally.silent().denies_all() {
+    Some(match entry.tally.unknown_replicas_owners().denies_all() {
         true => format!("{named}: {}", messages::EXPECTED_UNKNOWN),
         false => {
             let (total, limit) = (size.total, size.total.saturating_sub(desired));
@@ -138,7 +138,7 @@ mod tests {
         labels.insert(stage.key("collaset"), "1".into());
         pods.iter().for_each(|pod| index.apply_pod(pod.clone()));
         let pods: Vec<_> = pods.into_iter().map(Arc::new).collect();
-        let mut held = describe_blocking_rules(&index.read(), &pods, goes);
+        let mut held = describe_blocking_rules(&index.read_state(), &pods, goes);
         assert_eq!(held.keys().collect::<Vec<_>>(), ["web-0"]);
         held.remove("web-0").unwrap()
     }

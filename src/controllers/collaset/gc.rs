@@ -3,8 +3,8 @@
 use super::super::Context;
 use super::CollaSetName;
 use super::api_request::{RequestError, request_with_deadline};
-use crate::cluster::objects::{PoolObject, write};
-use crate::cluster::queue::Outcome;
+use crate::cluster::objects::{ResourceContextObject, object_requests};
+use crate::cluster::workqueue::ReconcileOutcome;
 
 /// Deletes the ResourceContext of this name if it is empty (contract 9) and no CollaSet uses it: one that was
 /// edited by hand, or that an earlier controller has left. One with entries stays, since another set of that name may
@@ -12,24 +12,29 @@ use crate::cluster::queue::Outcome;
 pub async fn delete_empty_resource_context(
     context: &Context,
     (namespace, name): &CollaSetName,
-) -> Outcome {
+) -> ReconcileOutcome {
     let objects = &context.objects;
-    if !context.index.listed().for_collasets() {
-        return Outcome::Retry;
+    if !context.index.listed_kinds().has_collaset_kinds() {
+        return ReconcileOutcome::Retry;
     }
     let Some(pool) = objects.pools.get(namespace, name) else {
-        return Outcome::Done;
+        return ReconcileOutcome::Done;
     };
-    if !pool.contexts.is_empty() || !objects.sets_using(namespace, name).is_empty() {
-        return Outcome::Done;
+    if !pool.contexts.is_empty() || !objects.collasets_using_context(namespace, name).is_empty() {
+        return ReconcileOutcome::Done;
     }
     let (object, version) = (
         (&**namespace, &**name, &*pool.uid),
         Some(&*pool.resource_version),
     );
-    let request = write::delete::<PoolObject>(&context.client, objects, object, version);
+    let request = object_requests::delete_object::<ResourceContextObject>(
+        &context.client,
+        objects,
+        object,
+        version,
+    );
     match request_with_deadline(&format!("ResourceContext {name}"), request).await {
-        Ok(()) => Outcome::Done,
+        Ok(()) => ReconcileOutcome::Done,
         Err(
             RequestError::Moved
             | RequestError::Exists
@@ -37,6 +42,6 @@ pub async fn delete_empty_resource_context(
             | RequestError::Failed(_)
             | RequestError::Denied(_)
             | RequestError::Refused(_),
-        ) => Outcome::Retry,
+        ) => ReconcileOutcome::Retry,
     }
 }

@@ -44,10 +44,10 @@ use tracing::warn;
 
 use super::{CollaSetName, Context};
 use crate::api::collaset::CollaSet;
-use crate::cluster::objects::positions::{self, Positions};
-use crate::cluster::queue::Outcome;
+use crate::cluster::objects::cache_positions::{self, CachePositions};
+use crate::cluster::workqueue::ReconcileOutcome;
 use crate::domain::collaset::planner;
-use crate::ledger::store::Store;
+use crate::ledger::store::LedgerStore;
 use reconcile_state::ReconcileState;
 
 /// The controller.
@@ -66,7 +66,7 @@ const HELD_REQUEUE: Duration = Duration::from_secs(10);
 /// How far etcd was when a term began.
 struct TermStart {
     pods: u64,
-    others: Positions,
+    others: CachePositions,
 }
 
 impl CollaSets {
@@ -81,9 +81,9 @@ impl CollaSets {
     }
 
     /// One look at a CollaSet.
-    pub async fn reconcile(&self, name: CollaSetName) -> Outcome {
+    pub async fn reconcile(&self, name: CollaSetName) -> ReconcileOutcome {
         if !self.context.collasets {
-            return Outcome::Done;
+            return ReconcileOutcome::Done;
         }
         let Some(set) = self.context.objects.sets.get(&name.0, &name.1) else {
             self.memories.lock().remove(&name);
@@ -93,7 +93,7 @@ impl CollaSets {
             Ok(begun) => begun,
             Err(error) => {
                 warn!(%error, "it is not known what a former leader has written; nothing is planned before");
-                return Outcome::Retry;
+                return ReconcileOutcome::Retry;
             }
         };
         let memory = self.set_reconcile_state(name, &set);
@@ -117,14 +117,19 @@ impl CollaSets {
         let client = &self.context.client;
         let begin = async || -> anyhow::Result<TermStart> {
             Ok(TermStart {
-                pods: self.context.ledgers.store().present(namespace).await?,
-                others: positions::read(client, &self.context.pulses).await?,
+                pods: self
+                    .context
+                    .ledgers
+                    .store()
+                    .read_present_position(namespace)
+                    .await?,
+                others: cache_positions::read_positions(client, &self.context.pulses).await?,
             })
         };
         // Read once, however slow the API server is: caches that run after a position that moves on would never reach it.
         let begun = self.begun.get_or_try_init(begin).await?;
         let catch_up = async || {
-            let reached = begun.others.reached();
+            let reached = begun.others.wait_reached();
             tokio::time::timeout(observe::CATCH_UP_TIMEOUT, reached).await
         };
         let caught_up = self.caught_up.get_or_try_init(catch_up).await;
@@ -152,18 +157,18 @@ fn requeue_outcome(
     memory: &ReconcileState,
     generation: i64,
     is_held: bool,
-) -> Outcome {
+) -> ReconcileOutcome {
     match done {
         apply::ApplyOutcome::Failed => {
-            Outcome::After(memory.record_failure(Instant::now(), generation))
+            ReconcileOutcome::After(memory.record_failure(Instant::now(), generation))
         }
-        apply::ApplyOutcome::Moved => Outcome::Retry,
+        apply::ApplyOutcome::Moved => ReconcileOutcome::Retry,
         apply::ApplyOutcome::All(again) => {
             memory.record_success();
             let words = is_held.then_some(HELD_REQUEUE);
             let answers = memory.has_more_lookups().then_some(LOOKUP_REQUEUE);
             let again = again.into_iter().chain(words).chain(answers).min();
-            again.map_or(Outcome::Done, Outcome::After)
+            again.map_or(ReconcileOutcome::Done, ReconcileOutcome::After)
         }
     }
 }

@@ -14,16 +14,16 @@ use super::reconcile_state::ReconcileState;
 use super::unmanaged::find_unmanaged_pods;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
-use crate::cluster::index::{Namespace, State};
-use crate::cluster::objects::Objects;
-use crate::cluster::queue::Outcome;
+use crate::cluster::index::{IndexState, NamespaceIndex};
+use crate::cluster::objects::ObjectCaches;
+use crate::cluster::workqueue::ReconcileOutcome;
 use crate::domain::collaset::has_name_of_set;
 use crate::domain::collaset::headroom;
 use crate::domain::collaset::observed::{ObservedSet, Pvc, Revision, pool_name};
 use crate::domain::collaset::pvcs::{instance_id_label, is_usable_pvc};
 use crate::domain::collaset::revision::data::pvc_templates;
 use crate::domain::pod::Pod;
-use crate::ledger::store::Store;
+use crate::ledger::store::LedgerStore;
 
 /// Waits for the first lists this long at a time.
 const UNSYNCED_RETRY: Duration = Duration::from_millis(200);
@@ -36,10 +36,10 @@ pub async fn observe_collaset(
     context: &Context,
     set: &Arc<CollaSet>,
     memory: &ReconcileState,
-) -> Result<ObservedSet, Outcome> {
+) -> Result<ObservedSet, ReconcileOutcome> {
     let index = &context.index;
-    if !index.listed().for_collasets() {
-        return Err(Outcome::After(UNSYNCED_RETRY));
+    if !index.listed_kinds().has_collaset_kinds() {
+        return Err(ReconcileOutcome::After(UNSYNCED_RETRY));
     }
     let position = memory.required_pod_version();
     wait_for_pod_cache(context, set, position).await?;
@@ -51,7 +51,7 @@ pub async fn observe_collaset(
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let name = set.metadata.name.as_deref().unwrap_or_default();
     let Some(set) = context.objects.sets.get(namespace, name) else {
-        return Err(Outcome::Done);
+        return Err(ReconcileOutcome::Done);
     };
     let uid = set.metadata.uid.as_deref().unwrap_or_default();
     let objects = &context.objects;
@@ -77,7 +77,7 @@ pub async fn observe_collaset(
         strangers,
         orphans,
         mounts,
-    } = collect_set_pods(&index.read(), namespace, uid, &set, mounting);
+    } = collect_set_pods(&index.read_state(), namespace, uid, &set, mounting);
     // A claim from which a webhook has taken labels serves nobody: its name is kept, or another would be made each time.
     memory.forget_observed_names(|slot, name| match slot {
         NameSlot::Pod(id) => pods.iter().any(|pod| {
@@ -104,7 +104,7 @@ pub async fn observe_collaset(
     Ok(ObservedSet {
         pool_bytes: headroom::MAX_POOL_BYTES,
         refused,
-        held: describe_blocking_rules(&index.read(), &pods, goes),
+        held: describe_blocking_rules(&index.read_state(), &pods, goes),
         ended_until: memory.record_finished_pods(pods.iter().map(|pod| &**pod), now_nanos),
         pool: objects.pools.get(namespace, pool_name(&set)),
         revisions,
@@ -120,7 +120,7 @@ pub async fn observe_collaset(
 }
 
 /// Whether a set of this UID is there: the claims that it keeps are no other's.
-fn is_set_present(objects: &Objects, namespace: &str, uid: &str) -> bool {
+fn is_set_present(objects: &ObjectCaches, namespace: &str, uid: &str) -> bool {
     let is_it = |set: &CollaSet| set.metadata.uid.as_deref() == Some(uid);
     !objects.sets.names_where(namespace, is_it).is_empty()
 }
@@ -130,17 +130,17 @@ async fn wait_for_pod_cache(
     context: &Context,
     set: &CollaSet,
     version: u64,
-) -> Result<(), Outcome> {
+) -> Result<(), ReconcileOutcome> {
     let store = context.ledgers.store();
     let caught_up = async {
-        store.followed().await;
-        store.caught_up(version).await;
+        store.wait_followed().await;
+        store.wait_position(version).await;
     };
     let done = tokio::time::timeout(CATCH_UP_TIMEOUT, caught_up).await;
     done.map_err(|_| {
         let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
         warn!(?namespace, set = ?name, "the Pod cache trails, or its watch is silent; nothing is planned from it");
-        Outcome::Retry
+        ReconcileOutcome::Retry
     })
 }
 
@@ -155,7 +155,7 @@ struct SetPods {
 
 /// Looks at all Pods of the namespace only where the set asks for some by name, or for the mounts of claims.
 fn collect_set_pods(
-    state: &State,
+    state: &IndexState,
     namespace: &str,
     uid: &str,
     set: &CollaSet,
@@ -176,12 +176,12 @@ fn collect_set_pods(
             && has_name_of_set(name, &pod.metadata.name)
     };
     let mut pods = SetPods {
-        own: home.owned_by(uid).cloned().collect(),
+        own: home.pods_owned_by(uid).cloned().collect(),
         strangers: match wanted.is_empty() {
             true => Vec::new(),
             false => home.pods.values().filter(is_stranger).cloned().collect(),
         },
-        orphans: home.owned_by("").filter(is_orphan).cloned().collect(),
+        orphans: home.pods_owned_by("").filter(is_orphan).cloned().collect(),
         mounts: match mounting {
             true => pods_by_mounted_pvc(home),
             false => BTreeMap::new(),
@@ -194,7 +194,7 @@ fn collect_set_pods(
 }
 
 /// The Pods that mount each claim.
-fn pods_by_mounted_pvc(home: &Namespace) -> BTreeMap<String, Vec<Arc<Pod>>> {
+fn pods_by_mounted_pvc(home: &NamespaceIndex) -> BTreeMap<String, Vec<Arc<Pod>>> {
     let mut mounts = BTreeMap::<String, Vec<Arc<Pod>>>::new();
     for pod in home.pods.values() {
         for claim in &pod.spec.pvcs {

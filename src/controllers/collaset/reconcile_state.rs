@@ -15,8 +15,8 @@ use super::refusals::{
     BACKOFF_RANGE, MAX_UNTRIED_BACKOFF, RefusalBackoff, RefusalInfo, RefusalKey,
 };
 use crate::api::keys;
-use crate::api::stored::text;
-use crate::cluster::queue::Outcome;
+use crate::api::size_limits::truncate_text;
+use crate::cluster::workqueue::ReconcileOutcome;
 use crate::domain::collaset::api_refusals::ApiRefusals;
 use crate::domain::collaset::plan::{PausePoint, SetEvent};
 use crate::domain::collaset::status::CanaryWatch;
@@ -91,7 +91,7 @@ impl ReconcileState {
     }
 
     /// Begins a look; what to do instead if it is too early.
-    pub fn begin_reconcile(&self, now: Instant, generation: i64) -> Option<Outcome> {
+    pub fn begin_reconcile(&self, now: Instant, generation: i64) -> Option<ReconcileOutcome> {
         let mut inner = self.inner.lock();
         let spaced = inner.looked.map(|at| at + MIN_RECONCILE_INTERVAL);
         let paused = inner.pause.filter(|(_, of)| *of == generation);
@@ -101,7 +101,7 @@ impl ReconcileState {
             return None;
         };
         // The queue keeps one time for each set. A second note of it here would miss a look whenever the two differ.
-        Some(Outcome::Early(at - now))
+        Some(ReconcileOutcome::Early(at - now))
     }
 
     /// A look has failed; how long to pause.
@@ -198,7 +198,7 @@ impl ReconcileState {
         *until = now + HELD_BACKOFF;
         // Of figures that move the first are told: the status would be written with each of them.
         let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
-        let why = text(why, MAX_MESSAGE_CHARS);
+        let why = truncate_text(why, MAX_MESSAGE_CHARS);
         if known.as_ref().map(|known| words(known)) != Some(words(&why)) {
             *known = Some(why);
         }
@@ -537,18 +537,18 @@ mod tests {
         let left = Duration::from_millis(40);
         assert_eq!(
             memory.begin_reconcile(at(10), 1),
-            Some(Outcome::Early(left))
+            Some(ReconcileOutcome::Early(left))
         );
         let left = Duration::from_millis(30);
         assert_eq!(
             memory.begin_reconcile(at(20), 1),
-            Some(Outcome::Early(left)),
+            Some(ReconcileOutcome::Early(left)),
             "each time: the queue may have come to this look by another timer"
         );
         assert_eq!(memory.begin_reconcile(at(50), 1), None);
         assert_eq!(
             memory.begin_reconcile(at(51), 1),
-            Some(Outcome::Early(
+            Some(ReconcileOutcome::Early(
                 MIN_RECONCILE_INTERVAL - Duration::from_millis(1)
             ))
         );
@@ -564,7 +564,9 @@ mod tests {
         assert_eq!(last, BACKOFF_RANGE.1);
         assert_eq!(
             memory.begin_reconcile(now + MIN_RECONCILE_INTERVAL, 1),
-            Some(Outcome::Early(BACKOFF_RANGE.1 - MIN_RECONCILE_INTERVAL)),
+            Some(ReconcileOutcome::Early(
+                BACKOFF_RANGE.1 - MIN_RECONCILE_INTERVAL
+            )),
         );
         assert_eq!(
             memory.begin_reconcile(now + MIN_RECONCILE_INTERVAL, 2),

@@ -12,7 +12,7 @@ use super::super::Context;
 use super::reconcile_state::ReconcileState;
 use crate::api::collaset::CollaSet;
 use crate::apirequest;
-use crate::cluster::path::Objects;
+use crate::cluster::api_request::ResourcePath;
 use crate::domain::pod::Pod;
 
 /// What is not answered by then is asked for again later.
@@ -33,7 +33,7 @@ pub async fn find_unmanaged_pods(
     };
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     if !unknown.is_empty()
-        && let Some(home) = context.index.read().namespace(namespace)
+        && let Some(home) = context.index.read_state().namespace(namespace)
     {
         for pod in home.pods.values() {
             unknown.remove(&pod.metadata.name);
@@ -57,7 +57,7 @@ async fn read_unmanaged_pod(
     memory: &ReconcileState,
 ) -> Option<Arc<Pod>> {
     let request = async {
-        let request = Objects::of("/api/v1", namespace, "pods")?.get(name)?;
+        let request = ResourcePath::from_parts("/api/v1", namespace, "pods")?.get(name)?;
         context.client.request::<Pod>(request).await
     };
     let mut pod = apirequest::within(LOOKUP_TIMEOUT, request).await.ok()?;

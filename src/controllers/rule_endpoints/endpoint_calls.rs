@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::super::Context;
 use super::super::api_calls::API_CALL_TIMEOUT;
 use super::call_permits::{CallPermit, CallRoute};
-use super::{EndpointCall, http, rulecalls, trace_id};
-use crate::api::rulecalls::{Answer, Progress};
+use super::{EndpointCall, endpoint_protocol, http, trace_id};
+use crate::api::endpoint_protocol::{EndpointResponse, Progress};
 use crate::apirequest;
-use crate::cluster::pods;
+use crate::cluster::pod_requests;
 use crate::domain::rules::webhook::{CallAction, Candidate, Parameter, slim_pod_json};
 
 /// Pods that are read at once for their parameters.
@@ -25,7 +25,7 @@ pub struct AskOutcome {
     /// About these the endpoint was asked.
     pub asked: Vec<Candidate>,
     /// The answer, if the endpoint was asked at all.
-    pub answer: Option<Result<EndpointAnswer<Answer>, String>>,
+    pub answer: Option<Result<EndpointAnswer<EndpointResponse>, String>>,
 }
 
 /// What an endpoint has answered.
@@ -36,10 +36,10 @@ pub struct EndpointAnswer<T> {
     pub warning: Option<String>,
 }
 
-fn parse_answer<T: rulecalls::Fields>(
+fn parse_answer<T: endpoint_protocol::ProtocolFields>(
     answered: http::EndpointResponse,
 ) -> Result<EndpointAnswer<T>, String> {
-    let answer = rulecalls::read(&answered.body)?;
+    let answer = endpoint_protocol::parse_response(&answered.body)?;
     Ok(EndpointAnswer {
         answer,
         warning: answered.warning,
@@ -149,13 +149,13 @@ async fn pod_parameters(
     let (namespace, name) = (&call.key.namespace, &candidate.name);
     let unread = |why: &str| ParametersError::Unread(format!("the Pod could not be read: {why}"));
     let pod: Value = if call.webhook.needs_whole_pods() {
-        let read = pods::get_raw(&context.client, namespace, name);
+        let read = pod_requests::get_raw_pod(&context.client, namespace, name);
         let pod = apirequest::within(API_CALL_TIMEOUT, read).await;
         let pod = pod.map_err(|failure| unread(&failure.text()))?;
         let same = |pod: &Value| pod["metadata"]["uid"] == *candidate.pod_uid;
         pod.filter(same).ok_or_else(|| unread("it is gone"))?
     } else {
-        let state = context.index.read();
+        let state = context.index.read_state();
         let pod = state.pod(namespace, &candidate.pod_uid);
         pod.map(|pod| slim_pod_json(pod))
             .ok_or_else(|| unread("it is gone"))?

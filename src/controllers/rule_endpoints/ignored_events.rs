@@ -3,7 +3,7 @@
 use kube::Resource;
 
 use super::super::Context;
-use crate::cluster::events::about_pod;
+use crate::cluster::events::pod_reference;
 use crate::domain::rules::Rule;
 use crate::domain::rules::webhook::IgnoredFailure;
 use crate::ledger::store::{RuleKey, Uid};
@@ -19,14 +19,14 @@ pub fn report_ignored(context: &Context, key: &RuleKey, rule: &Rule, ignored: &[
     let rule = &rule.id;
     for IgnoredFailure { who, why } in ignored {
         context.calls.ignored.count_ignored(key, rule, who.len());
-        let state = context.index.read();
+        let state = context.index.read_state();
         let events = &context.events;
         if let Some(entry) = state.rule(&key.namespace, &key.name) {
             let about = entry.object.object_ref(&());
             let message = format!(
                 "Pods pass rule {rule} by failurePolicy Ignore, without an answer of its endpoint: {why}"
             );
-            events.record(&about, true, EVENT_REASON, &message);
+            events.record_event(&about, true, EVENT_REASON, &message);
         }
         let pods = who.iter().filter_map(|c| {
             let pod = state.pod(&key.namespace, &Uid::from(c.pod_uid.as_str()))?;
@@ -38,7 +38,7 @@ pub fn report_ignored(context: &Context, key: &RuleKey, rule: &Rule, ignored: &[
                  its endpoint: {why}",
                 key.name
             );
-            events.record(&about_pod(pod), true, EVENT_REASON, &message);
+            events.record_event(&pod_reference(pod), true, EVENT_REASON, &message);
         }
     }
 }

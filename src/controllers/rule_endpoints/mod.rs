@@ -28,12 +28,12 @@ use self::call_permits::CallPermit;
 use self::waiting_operations::{WaitingOperations, WaitingSnapshot};
 use super::api_calls::call_api;
 use super::{Context, Queues, RuleName, headroom};
+use crate::api::endpoint_protocol;
 use crate::api::podtransitionrule::{PodTransitionRule, RuleState};
-use crate::api::rulecalls;
-use crate::api::stored::{self, MAX_STATES_BYTES};
-use crate::cluster::index::{Entry, State};
-use crate::cluster::path;
-use crate::cluster::queue::Outcome;
+use crate::api::size_limits::{self, MAX_STATES_BYTES};
+use crate::cluster::api_request;
+use crate::cluster::index::{IndexState, RuleEntry};
+use crate::cluster::workqueue::ReconcileOutcome;
 use crate::domain::lifecycle::Stage;
 use crate::domain::rules::webhook::{CallAction, CallState, Candidate};
 use crate::domain::rules::{CompiledWebhook, Rule, RuleSet};
@@ -92,7 +92,7 @@ impl RuleEndpoints {
     pub async fn start_due_calls(
         self: &Arc<Self>,
         key: &RuleKey,
-    ) -> Result<Option<Duration>, Outcome> {
+    ) -> Result<Option<Duration>, ReconcileOutcome> {
         if !self.has_call_states(key) {
             self.restore_call_states(key).await?;
         }
@@ -124,15 +124,15 @@ impl RuleEndpoints {
 
     /// Takes up what an earlier leader has left. Read live, since it may have written a moment ago; only objects that
     /// have something to take up are.
-    async fn restore_call_states(&self, key: &RuleKey) -> Result<(), Outcome> {
+    async fn restore_call_states(&self, key: &RuleKey) -> Result<(), ReconcileOutcome> {
         let has_webhooks = {
-            let state = self.context.index.read();
+            let state = self.context.index.read_state();
             let entry = state.rule(&key.namespace, &key.name);
             entry.is_some_and(|e| webhooks_of_entry(e).next().is_some())
         };
         let read = async {
             let rules: Api<PodTransitionRule> =
-                path::namespaced(&self.context.client, &key.namespace)?;
+                api_request::namespaced_api(&self.context.client, &key.namespace)?;
             rules.get_opt(&key.name).await
         };
         let live = match has_webhooks {
@@ -161,9 +161,9 @@ impl RuleEndpoints {
     fn with_entry_states<R>(
         &self,
         key: &RuleKey,
-        look: impl FnOnce(&State, &Entry, &mut CallStates) -> R,
+        look: impl FnOnce(&IndexState, &RuleEntry, &mut CallStates) -> R,
     ) -> Option<R> {
-        let state = self.context.index.read();
+        let state = self.context.index.read_state();
         let entry = state.rule(&key.namespace, &key.name);
         let entry = entry.filter(|entry| entry.snapshot.rules.uid == key.uid)?;
         let mut memories = self.memories.lock();
@@ -197,7 +197,9 @@ impl RuleEndpoints {
                     && memory.generation() == generation;
                 // A change of the object in the meantime brings it back here.
                 is_same.then(|| {
-                    memory.set_share(share.saturating_sub(stored::bytes(&rule.id) + STATE_BYTES));
+                    memory.set_share(
+                        share.saturating_sub(size_limits::json_bytes(&rule.id) + STATE_BYTES),
+                    );
                     let plan = memory.plan_calls(webhook, now, &waiting.staying, &waiting.askable);
                     (plan, memory.take_ignored())
                 })
@@ -249,7 +251,7 @@ impl RuleEndpoints {
         });
         let (crowd, generation) = crowd.flatten()?;
         let allowed = |name: &str| {
-            let state = self.context.index.read();
+            let state = self.context.index.read_state();
             let entry = state.rule(&key.namespace, name)?;
             headroom::allowed_disruptions(&self.context.ledgers, &state, entry)
         };
@@ -434,7 +436,7 @@ pub fn endpoint_wait_reason(
     memories?.get(rule)?.wait_reason(candidate)
 }
 
-fn webhooks_of_entry(entry: &Entry) -> impl Iterator<Item = (&Rule, &Arc<CompiledWebhook>)> {
+fn webhooks_of_entry(entry: &RuleEntry) -> impl Iterator<Item = (&Rule, &Arc<CompiledWebhook>)> {
     webhook_rules(&entry.snapshot.rules)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::task::yield_now;
 
-use crate::cluster::index::{Entry, State};
+use crate::cluster::index::{IndexState, RuleEntry};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::{has_immediate_rejection, stage_candidates};
@@ -49,8 +49,8 @@ struct WaitingPod {
 impl WaitingSnapshot {
     /// Who waits for `rule`, one of the webhook rules of `entry`.
     pub fn from_entry(
-        state: &State,
-        entry: &Entry,
+        state: &IndexState,
+        entry: &RuleEntry,
         rule: &Rule,
         memories: &BTreeMap<String, CallState>,
     ) -> WaitingSnapshot {
@@ -136,12 +136,16 @@ fn is_subject_to(rules: &RuleSet, rule: &Rule, pod: &Pod) -> bool {
             .any(|r| r.id == rule.id)
 }
 
-fn pods_in_stage<'a>(state: &'a State, entry: &'a Entry, stage: Stage) -> Vec<&'a Arc<Pod>> {
+fn pods_in_stage<'a>(
+    state: &'a IndexState,
+    entry: &'a RuleEntry,
+    stage: Stage,
+) -> Vec<&'a Arc<Pod>> {
     let namespace = &entry.snapshot.rules.namespace;
     let pod = |uid: &Uid| state.pod(namespace, uid);
     match stage {
-        Stage::PreCheck => entry.tally.waiting().filter_map(pod).collect(),
-        Stage::PostCheck => entry.tally.post_waiting().filter_map(pod).collect(),
+        Stage::PreCheck => entry.tally.pre_check_waiting().filter_map(pod).collect(),
+        Stage::PostCheck => entry.tally.post_check_waiting().filter_map(pod).collect(),
     }
 }
 
@@ -225,7 +229,7 @@ mod tests {
     async fn crowd_is_compared_with_many_rules_in_small_parts() {
         let (index, measured) = (index(), Cell::new(0));
         let crowd = {
-            let state = index.read();
+            let state = index.read_state();
             let entry = state.rule("n", "rule-0").unwrap();
             let rule = &entry.snapshot.rules.rules[0];
             WaitingSnapshot::from_entry(&state, entry, rule, &BTreeMap::new())

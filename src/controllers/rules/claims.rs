@@ -11,15 +11,17 @@ use tracing::{info, warn};
 use super::super::api_calls::API_CALL_TIMEOUT;
 use super::super::{Context, wait_queue};
 use crate::apirequest;
-use crate::cluster::index::State;
-use crate::cluster::pods;
+use crate::cluster::index::IndexState;
+use crate::cluster::pod_requests;
 use crate::domain::inplace;
 use crate::domain::ownership::uid_token;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Evidence;
-use crate::ledger::evidence::{MARGIN, Sighting, evidence, is_conditional, lapsed};
+use crate::ledger::evidence::{
+    ClaimedPodState, LAPSE_MARGIN, is_claim_lapsed, is_conditional, release_evidence,
+};
 use crate::ledger::protocol::{Claim, Operation};
-use crate::ledger::store::{Detail, RuleKey, Store as _, Uid};
+use crate::ledger::store::{ClaimDetail, LedgerStore as _, RuleKey, Uid};
 
 /// Claims of Pods that are seen unavailable wait this long for a claim that takes their release along. Such a claim takes nothing
 /// from the budget any more, and each release is a write that every replica's watch receives.
@@ -56,7 +58,11 @@ struct ClaimTimes {
 impl ClaimTimes {
     /// A claim that is seen at `now`, of which `known` was known before. One that was released and given again is another
     /// claim.
-    fn from_claim(claim: &Claim<Detail>, known: Option<ClaimTimes>, now: Instant) -> ClaimTimes {
+    fn from_claim(
+        claim: &Claim<ClaimDetail>,
+        known: Option<ClaimTimes>,
+        now: Instant,
+    ) -> ClaimTimes {
         let known = known.filter(|known| known.opened == claim.opened);
         let same = known.filter(|known| known.attempt == claim.attempt);
         ClaimTimes {
@@ -71,7 +77,7 @@ impl ClaimTimes {
     /// again lapses by itself, so the mark and its write are for those that are renewed.
     fn closes_in(
         &self,
-        claim: &Claim<Detail>,
+        claim: &Claim<ClaimDetail>,
         timeout: Duration,
         now: Instant,
     ) -> Option<Duration> {
@@ -81,7 +87,7 @@ impl ClaimTimes {
 
     /// How long until every request that the claim has admitted has surely ended.
     fn ends_in(&self, timeout: Duration, now: Instant) -> Duration {
-        (timeout + MARGIN).saturating_sub(now - self.last)
+        (timeout + LAPSE_MARGIN).saturating_sub(now - self.last)
     }
 }
 
@@ -92,7 +98,7 @@ impl ClaimDeadlines {
         rule: &Uid,
         pod: &Uid,
         operation: Operation,
-        claim: &Claim<Detail>,
+        claim: &Claim<ClaimDetail>,
         now: Instant,
     ) -> ClaimTimes {
         let mut seen = self.seen.lock();
@@ -107,7 +113,7 @@ impl ClaimDeadlines {
     fn is_read_due(&self, claimed: ClaimKey, version: u64, now: Instant) -> bool {
         let mut read = self.read.lock();
         let known = read.get(&claimed);
-        let is_due = known.is_none_or(|(last, at)| *last < version || now - *at >= MARGIN);
+        let is_due = known.is_none_or(|(last, at)| *last < version || now - *at >= LAPSE_MARGIN);
         if is_due {
             read.insert(claimed, (version, now));
         }
@@ -148,11 +154,11 @@ pub async fn release_ledger_claims(
     deadlines: &ClaimDeadlines,
     key: &RuleKey,
 ) -> Option<Duration> {
-    let snapshot = context.ledgers.latest(key)?;
+    let snapshot = context.ledgers.latest_snapshot(key)?;
     if snapshot.fault.is_some() {
         return None; // nothing is written to such a ledger
     }
-    if let Some(pause) = context.ledgers.store().pause(key) {
+    if let Some(pause) = context.ledgers.store().retry_delay(key) {
         return (!snapshot.claims.claims.is_empty()).then_some(pause);
     }
     let claims = &snapshot.claims.claims;
@@ -169,12 +175,12 @@ pub async fn release_ledger_claims(
             position,
             is_known,
         } = observe_claim_pod(context, deadlines, key, claimed, claim).await;
-        let based_on = sighting.and_then(|s| evidence(*operation, claim.at, s));
+        let based_on = sighting.and_then(|s| release_evidence(*operation, claim.at, s));
         if let Some(based_on) = based_on {
             let claimed = (key.uid.clone(), pod.clone(), *operation);
             wait = wait.min(match sighting {
                 // The claim of an available Pod is all that keeps its place taken.
-                Some(Sighting::Seen {
+                Some(ClaimedPodState::Seen {
                     available: true, ..
                 }) => Duration::ZERO,
                 _ => deadlines.coalescing_time_left(claimed, claim.attempt, Instant::now()),
@@ -190,7 +196,7 @@ pub async fn release_ledger_claims(
             Some(Duration::ZERO) => {
                 info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim that is renewed without effect is closing");
                 let (pod, opened) = (pod.clone(), claim.opened);
-                context.ledgers.close(key, pod, *operation, opened);
+                context.ledgers.close_claim(key, pod, *operation, opened);
                 next.push(RELEASE_RECHECK);
             }
             pause => next.extend(pause),
@@ -202,20 +208,20 @@ pub async fn release_ledger_claims(
         let unknown_for = (!is_known).then(|| now - seen.first);
         if let Some(version) = confirmed_gone_at(context, key, pod, claim, unknown_for).await {
             let evidence = new_evidence(pod, *operation, claim, version, position);
-            context.ledgers.release(key, evidence);
+            context.ledgers.release_claim(key, evidence);
             next.push(RELEASE_RECHECK);
         } else if !end.is_zero() {
-            next.push(if is_known { end } else { end.min(MARGIN) });
+            next.push(if is_known { end } else { end.min(LAPSE_MARGIN) });
         } else if let Some(version) =
             confirmed_lapsed_at(context, key, pod, *operation, claim).await
         {
             info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim has lapsed");
             let mut evidence = new_evidence(pod, *operation, claim, version, position);
             evidence.lapsed = true;
-            context.ledgers.release(key, evidence);
+            context.ledgers.release_claim(key, evidence);
             next.push(RELEASE_RECHECK);
         } else {
-            next.push(MARGIN);
+            next.push(LAPSE_MARGIN);
         }
     }
     if !proven.is_empty() {
@@ -227,16 +233,16 @@ pub async fn release_ledger_claims(
     }
     if wait.is_zero() {
         for evidence in proven.drain(..) {
-            context.ledgers.release(key, evidence);
+            context.ledgers.release_claim(key, evidence);
         }
     }
-    context.ledgers.ride(key, proven);
+    context.ledgers.defer_releases(key, proven);
     next.into_iter().min()
 }
 
 /// What is known of the Pod of a claim.
 struct PodObservation {
-    sighting: Option<Sighting>,
+    sighting: Option<ClaimedPodState>,
     /// Position of the cache.
     position: u64,
     /// Whether the cache has the Pod.
@@ -249,10 +255,10 @@ async fn observe_claim_pod(
     deadlines: &ClaimDeadlines,
     key: &RuleKey,
     (pod, operation): (&Uid, Operation),
-    claim: &Claim<Detail>,
+    claim: &Claim<ClaimDetail>,
 ) -> PodObservation {
     let (sighting, position, cached) = {
-        let state = context.index.read();
+        let state = context.index.read_state();
         let sighting = sighting_from_cache(&state, key, pod, operation, claim);
         let cached = state.pod(&key.namespace, pod);
         let cached = cached
@@ -273,7 +279,7 @@ async fn observe_claim_pod(
                 false => None,
             }
         }
-        (Some(gone @ Sighting::Gone { .. }), _) if !is_conditional(operation) => {
+        (Some(gone @ ClaimedPodState::Gone { .. }), _) if !is_conditional(operation) => {
             confirm_gone(context, key, pod, operation, claim, gone).await
         }
         (sighting, _) => sighting,
@@ -288,7 +294,7 @@ async fn observe_claim_pod(
 fn new_evidence(
     pod: &Uid,
     operation: Operation,
-    claim: &Claim<Detail>,
+    claim: &Claim<ClaimDetail>,
     based_on: u64,
     position: u64,
 ) -> Evidence {
@@ -305,16 +311,16 @@ fn new_evidence(
 /// The Pod of a claim as the cache has it; `None` while the cache is older than the claim, or if it does not hold what tells
 /// the effect of the operation.
 fn sighting_from_cache(
-    state: &State,
+    state: &IndexState,
     key: &RuleKey,
     pod: &Uid,
     operation: Operation,
-    claim: &Claim<Detail>,
-) -> Option<Sighting> {
+    claim: &Claim<ClaimDetail>,
+) -> Option<ClaimedPodState> {
     match state.pod(&key.namespace, pod) {
         Some(seen) if seen.is_readable() => Some(sighting_from_pod(seen, operation, claim)),
         Some(stub) => sighting_from_stub(stub, operation),
-        None => (state.last_event > claim.at).then_some(Sighting::Gone {
+        None => (state.last_event > claim.at).then_some(ClaimedPodState::Gone {
             version: state.last_event,
         }),
     }
@@ -322,9 +328,9 @@ fn sighting_from_cache(
 
 /// What the metadata of a Pod tell that is too large to be cached. They are enough for its end, and for operations that are
 /// conditional on the version: a newer one is all that these need. Such a Pod counts as not available with or without claim.
-fn sighting_from_stub(pod: &Pod, operation: Operation) -> Option<Sighting> {
+fn sighting_from_stub(pod: &Pod, operation: Operation) -> Option<ClaimedPodState> {
     let terminating = pod.is_terminating();
-    (terminating || is_conditional(operation)).then_some(Sighting::Seen {
+    (terminating || is_conditional(operation)).then_some(ClaimedPodState::Seen {
         version: pod.metadata.resource_version,
         terminating,
         available: false,
@@ -333,8 +339,12 @@ fn sighting_from_stub(pod: &Pod, operation: Operation) -> Option<Sighting> {
     })
 }
 
-fn sighting_from_pod(pod: &Pod, operation: Operation, claim: &Claim<Detail>) -> Sighting {
-    Sighting::Seen {
+fn sighting_from_pod(
+    pod: &Pod,
+    operation: Operation,
+    claim: &Claim<ClaimDetail>,
+) -> ClaimedPodState {
+    ClaimedPodState::Seen {
         version: pod.metadata.resource_version,
         terminating: pod.is_terminating() || pod.is_finished(),
         available: pod.is_available(),
@@ -344,7 +354,7 @@ fn sighting_from_pod(pod: &Pod, operation: Operation, claim: &Claim<Detail>) -> 
 }
 
 /// Whether the Pod carries what its claim was given for.
-fn is_applied(pod: &Pod, operation: Operation, detail: &Detail) -> bool {
+fn is_applied(pod: &Pod, operation: Operation, detail: &ClaimDetail) -> bool {
     let Some(target) = detail.target.as_deref() else {
         return false;
     };
@@ -376,9 +386,9 @@ async fn confirm_gone(
     key: &RuleKey,
     pod: &Uid,
     operation: Operation,
-    claim: &Claim<Detail>,
-    gone: Sighting,
-) -> Option<Sighting> {
+    claim: &Claim<ClaimDetail>,
+    gone: ClaimedPodState,
+) -> Option<ClaimedPodState> {
     let live = read_claim_pod(context, key, pod, claim).await?;
     Some(live.map_or(gone, |live| sighting_from_pod(&live, operation, claim)))
 }
@@ -390,16 +400,19 @@ async fn confirmed_gone_at(
     context: &Arc<Context>,
     key: &RuleKey,
     pod: &Uid,
-    claim: &Claim<Detail>,
+    claim: &Claim<ClaimDetail>,
     unknown_for: Option<Duration>,
 ) -> Option<u64> {
-    unknown_for.filter(|unknown| *unknown >= MARGIN)?;
+    unknown_for.filter(|unknown| *unknown >= LAPSE_MARGIN)?;
     let live = read_claim_pod(context, key, pod, claim).await?;
     if live.is_some() {
         return None;
     }
     // After the read: its end is before this position, and every cache that has reached this one has seen it.
-    let present = context.ledgers.store().present(&key.namespace);
+    let present = context
+        .ledgers
+        .store()
+        .read_present_position(&key.namespace);
     let present = tokio::time::timeout(API_CALL_TIMEOUT, present).await;
     let present = present.ok()?.ok()?;
     info!(rule = %key.name, pod = %claim.detail.pod_name, "the Pod of a claim does not exist");
@@ -412,17 +425,17 @@ async fn confirmed_lapsed_at(
     key: &RuleKey,
     pod: &Uid,
     operation: Operation,
-    claim: &Claim<Detail>,
+    claim: &Claim<ClaimDetail>,
 ) -> Option<u64> {
     let live = read_claim_pod(context, key, pod, claim).await??; // gone: the cache will say so
-    let nothing_comes = lapsed(operation, sighting_from_pod(&live, operation, claim))
+    let nothing_comes = is_claim_lapsed(operation, sighting_from_pod(&live, operation, claim))
         || (operation == Operation::Reown && has_controller(context, &live));
     nothing_comes.then_some(live.metadata.resource_version)
 }
 
 /// Whether the Pod's controller is known to exist: the garbage collector then leaves the Pod alone.
 fn has_controller(context: &Context, pod: &Pod) -> bool {
-    let state = context.index.read();
+    let state = context.index.read_state();
     let namespace = state.namespace(&pod.metadata.namespace);
     let owner = pod.controller();
     namespace
@@ -435,10 +448,10 @@ async fn read_claim_pod(
     context: &Arc<Context>,
     key: &RuleKey,
     pod: &Uid,
-    claim: &Claim<Detail>,
+    claim: &Claim<ClaimDetail>,
 ) -> Option<Option<Pod>> {
     let name = &claim.detail.pod_name;
-    let read = pods::get(&context.client, &key.namespace, name);
+    let read = pod_requests::get_pod(&context.client, &key.namespace, name);
     let live = apirequest::within(API_CALL_TIMEOUT, read).await;
     let live = live.inspect_err(|failure| {
         warn!(pod = %name, error = failure.text(), "the Pod of a claim could not be read");
@@ -475,15 +488,15 @@ mod tests {
         for uid in uids {
             let new = owned(uid);
             let change = crate::domain::ownership::owner_change(&bare, &new).unwrap();
-            let earlier = Detail {
+            let earlier = ClaimDetail {
                 target: Some("earlier".into()),
                 ..claim(1, 1).detail
             };
-            let detail = Detail {
+            let detail = ClaimDetail {
                 target: Some(change.new_controller_token().into_owned()),
                 ..claim(1, 1).detail
             };
-            let detail = detail.after(Some(&earlier), Operation::Reown, false);
+            let detail = detail.merge_earlier_detail(Some(&earlier), Operation::Reown, false);
             for other in uids {
                 let is_applied = is_applied(&owned(other), Operation::Reown, &detail);
                 assert_eq!(is_applied, other == uid, "{other} for {uid}");
@@ -491,13 +504,13 @@ mod tests {
         }
     }
 
-    fn claim(opened: u64, attempt: u64) -> Claim<Detail> {
+    fn claim(opened: u64, attempt: u64) -> Claim<ClaimDetail> {
         Claim {
             at: 1,
             attempt,
             opened,
             closing: false,
-            detail: Detail {
+            detail: ClaimDetail {
                 pod_name: "web-1".into(),
                 since: Timestamp::UNIX_EPOCH,
                 until: Timestamp::UNIX_EPOCH,
@@ -513,14 +526,14 @@ mod tests {
         let (begin, seconds) = (Instant::now(), Duration::from_secs);
         let first = ClaimTimes::from_claim(&claim(3, 3), None, begin);
         assert_eq!(first.closes_in(&claim(3, 3), TIMEOUT, begin), None);
-        assert_eq!(first.ends_in(TIMEOUT, begin), TIMEOUT + MARGIN);
+        assert_eq!(first.ends_in(TIMEOUT, begin), TIMEOUT + LAPSE_MARGIN);
         let now = begin + seconds(50);
         let again = ClaimTimes::from_claim(&claim(3, 4), Some(first), now);
         assert_eq!(
             again.closes_in(&claim(3, 4), TIMEOUT, now),
             Some(seconds(10))
         );
-        assert_eq!(again.ends_in(TIMEOUT, now), TIMEOUT + MARGIN);
+        assert_eq!(again.ends_in(TIMEOUT, now), TIMEOUT + LAPSE_MARGIN);
         let now = begin + seconds(61);
         let again = ClaimTimes::from_claim(&claim(3, 4), Some(again), now);
         let due = again.closes_in(&claim(3, 4), TIMEOUT, now);
@@ -553,7 +566,7 @@ mod tests {
     #[test]
     fn metadata_suffices_to_release_conditional_or_ended_claims() {
         let released = |pod: &Pod, operation| {
-            sighting_from_stub(pod, operation).and_then(|seen| evidence(operation, 5, seen))
+            sighting_from_stub(pod, operation).and_then(|seen| release_evidence(operation, 5, seen))
         };
         let (living, going) = (
             stub(json!({})),
@@ -574,9 +587,9 @@ mod tests {
         let claimed: ClaimKey = ("rule".into(), "web-1".into(), Operation::InPlace);
         let reads = |version, now| deadlines.is_read_due(claimed.clone(), version, now);
         assert!(reads(6, now) && !reads(6, now) && reads(7, now));
-        assert!(reads(7, now + MARGIN) && !reads(7, now + MARGIN));
+        assert!(reads(7, now + LAPSE_MARGIN) && !reads(7, now + LAPSE_MARGIN));
         deadlines.forget_rule(&"rule".into());
-        assert!(reads(7, now + MARGIN));
+        assert!(reads(7, now + LAPSE_MARGIN));
     }
 
     /// Claims on a Pod that is too large to be cached, of which the API server holds this, after one look.
@@ -602,7 +615,7 @@ mod tests {
             uid: "rule".into(),
         };
         let (sighting, claims) = {
-            let state = bed.context.index.read();
+            let state = bed.context.index.read_state();
             let entry = state.rule("n", "web").unwrap();
             (state.position, entry.snapshot.claims.claims.clone())
         };
@@ -614,7 +627,7 @@ mod tests {
                 observe_claim_pod(&bed.context, &deadlines, &key, (pod, *operation), claim).await;
             let based_on = seen
                 .sighting
-                .and_then(|s| evidence(*operation, claim.at, s));
+                .and_then(|s| release_evidence(*operation, claim.at, s));
             left += usize::from(based_on.is_none());
         }
         left

@@ -31,11 +31,11 @@ use super::wait_queue::{Requester, Round, RoundLookup, WaitQueue};
 use super::{Context, Queues, RuleName, headroom};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::cluster::failures::Failures;
-use crate::cluster::index::{Entry, State};
-use crate::cluster::path;
-use crate::cluster::queue::Outcome;
-use crate::cluster::sizes::Unreadable;
+use crate::cluster::api_request;
+use crate::cluster::index::{IndexState, RuleEntry};
+use crate::cluster::owner_sizes::OwnerReadError;
+use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::write_backoff::WriteBackoff;
 use crate::domain::lifecycle::Stage;
 use crate::domain::rules::budget::BudgetGauges;
 use crate::domain::rules::conditions::FIELD_DROPPED_MESSAGE;
@@ -76,7 +76,7 @@ pub struct Rules {
     facts: status_inputs::StatusInputCache,
     storing: storage_probe::StorageProbe,
     /// Statuses that could not be written the last time.
-    unwritten: Failures<RuleName>,
+    unwritten: WriteBackoff<RuleName>,
     pace: rate_limit::StatusRateLimiter,
     webhooks: Arc<RuleEndpoints>,
     retries: retries::Retries,
@@ -114,7 +114,7 @@ impl Rules {
             retries: retries::Retries::default(),
             facts: status_inputs::StatusInputCache::default(),
             storing: storage_probe::StorageProbe::default(),
-            unwritten: Failures::default(),
+            unwritten: WriteBackoff::default(),
             pace: rate_limit::StatusRateLimiter::default(),
         })
     }
@@ -125,12 +125,12 @@ impl Rules {
     }
 
     /// One look at a rule object.
-    pub async fn reconcile(&self, name: RuleName) -> Outcome {
+    pub async fn reconcile(&self, name: RuleName) -> ReconcileOutcome {
         let key = {
-            let state = self.context.index.read();
+            let state = self.context.index.read_state();
             state
                 .rule(&name.0, &name.1)
-                .map(|entry| (entry.key(), entry.snapshot.rules.generation))
+                .map(|entry| (entry.rule_key(), entry.snapshot.rules.generation))
         };
         let Some((key, generation)) = key else {
             return self.clean_up_deleted_rule(name).await;
@@ -156,7 +156,7 @@ impl Rules {
         let tried = self.storing.probe_ledger_storage(&self.context, &key).await;
         let release = claims::release_ledger_claims(&self.context, &self.deadlines, &key).await;
         let (asked, looked) = match self.webhooks.start_due_calls(&key).await {
-            Ok(due) => (due, Outcome::Done),
+            Ok(due) => (due, ReconcileOutcome::Done),
             Err(outcome) => (None, outcome),
         };
         let denying = !unread.is_empty();
@@ -171,7 +171,7 @@ impl Rules {
             .gather_status_inputs(&self.context, place, &key.uid)
             .await
         else {
-            return Outcome::Retry; // another object has its name now
+            return ReconcileOutcome::Retry; // another object has its name now
         };
         // Nothing else may tell that the owner can be read again.
         let owners = (!unread.is_empty()).then_some(OWNERS_PERIOD);
@@ -182,7 +182,7 @@ impl Rules {
         // The status names whose turn it is.
         let status = match is_known {
             true => self.reconcile_status(&name, &key.uid, &facts, head).await,
-            false => Outcome::Done,
+            false => ReconcileOutcome::Done,
         };
         let again = release
             .into_iter()
@@ -195,19 +195,19 @@ impl Rules {
             .chain(owners)
             .min();
         match (status, again) {
-            (Outcome::Done, _) if looked == Outcome::Retry => looked,
-            (Outcome::Done, Some(pause)) => Outcome::After(pause),
-            (Outcome::After(a), Some(b)) => Outcome::After(a.min(b)),
+            (ReconcileOutcome::Done, _) if looked == ReconcileOutcome::Retry => looked,
+            (ReconcileOutcome::Done, Some(pause)) => ReconcileOutcome::After(pause),
+            (ReconcileOutcome::After(a), Some(b)) => ReconcileOutcome::After(a.min(b)),
             (outcome, _) => outcome,
         }
     }
 
     /// Brings the numbers of owners up to date that no watch tells of. Admission reads them itself before it decides;
     /// here they are for the status and for who is woken. Returns the owners that can't be read, or that set no number.
-    async fn read_owners(&self, key: &RuleKey) -> Vec<Unreadable> {
+    async fn read_owners(&self, key: &RuleKey) -> Vec<OwnerReadError> {
         let (owners, client) = (&self.context.owners, &self.context.client);
         let deadline = Instant::now() + OWNERS_TIMEOUT;
-        let unread = owners.refresh_all(client, key, OWNERS_PERIOD, deadline);
+        let unread = owners.refresh_all_owners(client, key, OWNERS_PERIOD, deadline);
         let unread = unread.await;
         for error in &unread {
             debug!(namespace = %key.namespace, rule = %key.name, %error, "an owner of Pods is not known");
@@ -217,9 +217,9 @@ impl Rules {
 
     /// Whether a Pod waits in PreCheck for a rule object.
     fn has_waiting(&self, name: &RuleName) -> bool {
-        let state = self.context.index.read();
+        let state = self.context.index.read_state();
         let entry = state.rule(&name.0, &name.1);
-        entry.is_some_and(|entry| entry.tally.waiting().len() > 0)
+        entry.is_some_and(|entry| entry.tally.pre_check_waiting().len() > 0)
     }
 
     /// Wakes waiting Pods: those that the budget has room for, those that pass PostCheck, and all of the namespace when
@@ -260,12 +260,15 @@ impl Rules {
             return edited;
         }
         let (next, post_waiting) = {
-            let state = self.context.index.read();
+            let state = self.context.index.read_state();
             let Some(entry) = state.rule(&name.0, &name.1) else {
                 return false;
             };
-            let next = entry.tally.waiting().filter(|uid| round.is_next(uid));
-            let post_waiting = entry.tally.post_waiting().cloned();
+            let next = entry
+                .tally
+                .pre_check_waiting()
+                .filter(|uid| round.is_next(uid));
+            let post_waiting = entry.tally.post_check_waiting().cloned();
             (
                 next.cloned().collect::<Vec<_>>(),
                 post_waiting.collect::<Vec<_>>(),
@@ -304,9 +307,9 @@ impl Rules {
         let mut passing = Vec::new();
         for uid in pods {
             let passes = {
-                let state = self.context.index.read();
+                let state = self.context.index.read_state();
                 let pod = state.pod(namespace, &uid);
-                pod.is_some_and(|pod| state.any_passes(Stage::PostCheck, pod))
+                pod.is_some_and(|pod| state.has_passing_operation(Stage::PostCheck, pod))
             };
             passing.extend(passes.then_some(uid));
             yield_now().await;
@@ -318,7 +321,7 @@ impl Rules {
     /// woken by a look at that object.
     fn release_owners(&self, namespace: &str) {
         self.retries.add_released_owners(&self.context, namespace);
-        let state = self.context.index.read();
+        let state = self.context.index.read_state();
         let home = state.namespace(namespace);
         for rule in home.into_iter().flat_map(|home| home.rules.keys()) {
             self.queues.rules.add((namespace.to_owned(), rule.clone()));
@@ -326,7 +329,7 @@ impl Rules {
     }
 
     fn wake_namespace_pods(&self, namespace: &str) {
-        let state = self.context.index.read();
+        let state = self.context.index.read_state();
         let pods = state.namespace(namespace).into_iter().flat_map(|n| &n.pods);
         for (uid, _) in pods.filter(|(_, pod)| {
             pod.metadata
@@ -341,7 +344,7 @@ impl Rules {
     }
 
     /// The object is gone or going: nobody waits for it any more, and a finalizer of Kuperator's is taken off.
-    async fn clean_up_deleted_rule(&self, name: RuleName) -> Outcome {
+    async fn clean_up_deleted_rule(&self, name: RuleName) -> ReconcileOutcome {
         let seen = self.seen.lock().remove(&name);
         if let Some(seen) = seen {
             self.deadlines.forget_rule(&seen.uid);
@@ -349,12 +352,12 @@ impl Rules {
             self.webhooks.forget_rule(&seen.uid);
             self.facts.forget_rule(&seen.uid);
             self.storing.forget_rule(&seen.uid);
-            self.unwritten.forget(&name);
+            self.unwritten.forget_key(&name);
             self.retries.forget_rule(&name);
             self.release_owners(&name.0);
         }
         let released = self.retries.wake_released(&self.context, &name.0).await;
-        let done = released.map_or(Outcome::Done, Outcome::After);
+        let done = released.map_or(ReconcileOutcome::Done, ReconcileOutcome::After);
         self.wake_namespace_pods(&name.0);
         let read = async { self.rule_api(&name)?.get_metadata_opt(&name.1).await };
         let going = match call_api("read a rule", read).await {
@@ -388,7 +391,7 @@ impl Rules {
     }
 
     fn rule_api(&self, name: &RuleName) -> kube::Result<Api<PodTransitionRule>> {
-        path::namespaced(&self.context.client, &name.0)
+        api_request::namespaced_api(&self.context.client, &name.0)
     }
 
     async fn reconcile_status(
@@ -397,10 +400,10 @@ impl Rules {
         uid: &Uid,
         facts: &status::StatusInputs,
         head: Option<Uid>,
-    ) -> Outcome {
+    ) -> ReconcileOutcome {
         // Before anything is compared: that takes time, too, where there is always more to write.
         if let Some(pause) = self.pace.time_until_allowed(&name.0, Instant::now()) {
-            return Outcome::After(pause);
+            return ReconcileOutcome::After(pause);
         }
         let mut queue = status::WaitingPods {
             head,
@@ -410,7 +413,7 @@ impl Rules {
         queue.counted = counted;
         let outcome = self.write_status(name, uid, facts, &mut queue).await;
         match recount {
-            Some(pause) if outcome == Outcome::Done => Outcome::After(pause),
+            Some(pause) if outcome == ReconcileOutcome::Done => ReconcileOutcome::After(pause),
             _ => outcome,
         }
     }
@@ -420,9 +423,9 @@ impl Rules {
         &self,
         name: &RuleName,
         uid: &Uid,
-        look: impl FnOnce(&State, &Entry, Option<&CallStates>) -> R,
+        look: impl FnOnce(&IndexState, &RuleEntry, Option<&CallStates>) -> R,
     ) -> Option<R> {
-        let state = self.context.index.read();
+        let state = self.context.index.read_state();
         let entry = state.rule(&name.0, &name.1);
         let entry = entry.filter(|entry| entry.snapshot.rules.uid == *uid)?;
         let look = |memories: Option<&CallStates>| look(&state, entry, memories);
@@ -432,16 +435,16 @@ impl Rules {
     /// The gauges of an object. Who holds claims goes to the `queue`.
     fn collect_gauges(
         &self,
-        state: &State,
-        entry: &Entry,
+        state: &IndexState,
+        entry: &RuleEntry,
         queue: &mut status::WaitingPods,
     ) -> Option<BudgetGauges> {
         let claims = self
             .context
             .ledgers
-            .newer(&entry.key(), &entry.snapshot)
+            .newer_snapshot(&entry.rule_key(), &entry.snapshot)
             .claims;
-        queue.claimed = claims.pods().cloned().collect();
+        queue.claimed = claims.claimed_pods().cloned().collect();
         headroom::rule_gauges(&self.context.ledgers, state, entry)
     }
 
@@ -451,14 +454,14 @@ impl Rules {
         uid: &Uid,
         facts: &status::StatusInputs,
         queue: &mut status::WaitingPods,
-    ) -> Outcome {
+    ) -> ReconcileOutcome {
         let found = self.with_rule_entry(name, uid, |state, entry, memories| {
             let gauges = self.collect_gauges(state, entry, queue)?;
             let now = (self.context.now)();
             status::rule_status_patch(state, entry, gauges, memories, facts, queue, now)
         });
         let Some((patch, haste)) = found.flatten() else {
-            return Outcome::Done;
+            return ReconcileOutcome::Done;
         };
         let asks = self
             .webhooks
@@ -467,12 +470,12 @@ impl Rules {
             let is_busy = seen.woken.is_some_and(|at| at.elapsed() < BUSY_PERIOD);
             let period = status_period(haste, asks, is_busy);
             match seen.written.map(|at| period.saturating_sub(at.elapsed())) {
-                Some(pause) if !pause.is_zero() => return Outcome::After(pause),
+                Some(pause) if !pause.is_zero() => return ReconcileOutcome::After(pause),
                 _ => seen.written = Some(Instant::now()),
             }
         }
-        if let Some(pause) = self.unwritten.pause(name, Instant::now()) {
-            return Outcome::After(pause);
+        if let Some(pause) = self.unwritten.remaining_delay(name, Instant::now()) {
+            return ReconcileOutcome::After(pause);
         }
         let patch = json!({ "status": patch });
         self.pace
@@ -482,17 +485,17 @@ impl Rules {
             let rules = self.rule_api(name)?;
             rules.patch_status(&name.1, &params, &patch).await
         };
-        let is_known = !self.unwritten.is_news(name, Instant::now());
+        let is_known = !self.unwritten.should_log_failure(name, Instant::now());
         let stored = call_api_again("write a rule's status", is_known, store).await;
         self.retries.record_status_write(name, stored.is_ok());
         match stored {
             Ok(stored) => {
-                self.unwritten.forget(name);
+                self.unwritten.forget_key(name);
                 self.report_dropped_conditions(name, &stored);
-                Outcome::Done
+                ReconcileOutcome::Done
             }
             Err(outcome) => {
-                self.unwritten.failed(name, Instant::now());
+                self.unwritten.record_failure(name, Instant::now());
                 outcome
             }
         }
@@ -533,10 +536,10 @@ fn status_period(haste: StatusUrgency, asks: bool, is_busy: bool) -> Duration {
 }
 
 /// The owners that can't be read, each as a clause. The tally knows those that set no number.
-fn describe_unreadable_owners(unread: &[Unreadable]) -> Vec<String> {
+fn describe_unreadable_owners(unread: &[OwnerReadError]) -> Vec<String> {
     let failed = unread
         .iter()
-        .filter(|e| matches!(e, Unreadable::Failed { .. }));
+        .filter(|e| matches!(e, OwnerReadError::Failed { .. }));
     failed.map(ToString::to_string).collect()
 }
 

@@ -4,17 +4,21 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 
 use super::retries::owner_state::{self, OwnerState, has_pods_to_delete};
-use crate::cluster::index::{Entry, Namespace};
-use crate::cluster::kind::Kind;
-use crate::cluster::selected;
-use crate::cluster::sizes::Workload;
+use crate::cluster::index::{NamespaceIndex, RuleEntry};
+use crate::cluster::kind::WatchedKind;
+use crate::cluster::owner_sizes::Workload;
+use crate::cluster::selection;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::budget::BudgetGauges;
 use crate::domain::rules::rollouts::{HeldRollout, RolloutHeldCause};
 use crate::ledger::store::Uid;
 
 /// Owners whose rollout stands still now, or will. `gauges` are those of the rule object.
-pub fn stalled_rollouts(home: &Namespace, entry: &Entry, gauges: BudgetGauges) -> Vec<HeldRollout> {
+pub fn stalled_rollouts(
+    home: &NamespaceIndex,
+    entry: &RuleEntry,
+    gauges: BudgetGauges,
+) -> Vec<HeldRollout> {
     let rules = &entry.snapshot.rules;
     let (mut found, sets) = (BTreeMap::new(), OnceCell::new());
     for uid in entry.tally.owners() {
@@ -22,12 +26,12 @@ pub fn stalled_rollouts(home: &Namespace, entry: &Entry, gauges: BudgetGauges) -
             continue;
         };
         let (owner, cause, held) = match workload.kind {
-            Kind::Deployment
-                if selected::is_kept_from_recreating(rules, workload, gauges.limit) =>
+            WatchedKind::Deployment
+                if selection::is_recreate_blocked(rules, workload, gauges.limit) =>
             {
                 (workload, RolloutHeldCause::Recreates, false)
             }
-            Kind::ReplicaSet | Kind::StatefulSet | Kind::DaemonSet
+            WatchedKind::ReplicaSet | WatchedKind::StatefulSet | WatchedKind::DaemonSet
                 if gauges.allowed == 0 && has_pods_to_delete(home, uid, workload) =>
             {
                 let sets = sets.get_or_init(|| ReplicaSets::from_namespace(home));
@@ -57,7 +61,7 @@ pub struct ReplicaSets<'a>(HashMap<&'a str, Vec<(&'a Uid, &'a Workload)>>);
 
 impl<'a> ReplicaSets<'a> {
     /// Goes through all owners of the namespace: once for each look, and not for each ReplicaSet.
-    pub fn from_namespace(home: &'a Namespace) -> ReplicaSets<'a> {
+    pub fn from_namespace(home: &'a NamespaceIndex) -> ReplicaSets<'a> {
         let mut all = HashMap::<&str, Vec<_>>::new();
         for (uid, set) in home.workloads() {
             if let Some(controller) = &set.controller {
@@ -75,14 +79,14 @@ impl<'a> ReplicaSets<'a> {
 /// The owner whose rollout deletes the Pods of `controller`, and why it can't end once the budget is used up; `None` if it
 /// can: as [`selected::held_rollout`], and [`overhang`].
 pub fn stall_cause<'a>(
-    home: &'a Namespace,
+    home: &'a NamespaceIndex,
     sets: &ReplicaSets<'a>,
     rules: &RuleSet,
     uid: &Uid,
     controller: &'a Workload,
     limit: u32,
 ) -> Option<(&'a Workload, RolloutHeldCause)> {
-    selected::held_rollout(home, rules, controller, limit).or_else(|| {
+    selection::blocked_rollout(home, rules, controller, limit).or_else(|| {
         let found = find_stuck_scale_down(home, sets, uid, controller)?;
         Some((found.deployment, RolloutHeldCause::Overhangs))
     })
@@ -90,13 +94,13 @@ pub fn stall_cause<'a>(
 
 /// The Deployment of a ReplicaSet, unless it wants no Pods.
 fn owning_deployment<'a>(
-    home: &'a Namespace,
+    home: &'a NamespaceIndex,
     replica_set: &Workload,
 ) -> Option<(Uid, &'a Workload)> {
     let uid = Uid::from(replica_set.controller.as_ref()?.uid.as_str());
     let deployment = home
         .workload(&uid)
-        .filter(|w| w.kind == Kind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
+        .filter(|w| w.kind == WatchedKind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
     Some((uid, deployment))
 }
 
@@ -125,7 +129,7 @@ pub struct StuckScaleDown<'a> {
 impl StuckScaleDown<'_> {
     /// What must change before the number is set back more often. The number itself is not part of it: the Deployment
     /// controller may change it each time.
-    pub fn scale_down_state(&self, home: &Namespace, uid: &Uid) -> OwnerState {
+    pub fn scale_down_state(&self, home: &NamespaceIndex, uid: &Uid) -> OwnerState {
         let covering = owner_state::covering_rules(home, uid);
         OwnerState {
             version: self.newest,
@@ -138,7 +142,7 @@ impl StuckScaleDown<'_> {
 
 /// The [`Overhang`] of a ReplicaSet; `None` if the Deployment controller is not kept from going on.
 pub fn find_stuck_scale_down<'a>(
-    home: &'a Namespace,
+    home: &'a NamespaceIndex,
     sets: &ReplicaSets<'a>,
     uid: &Uid,
     replica_set: &Workload,
@@ -167,7 +171,7 @@ pub fn find_stuck_scale_down<'a>(
         deployment,
         failing,
         wanted,
-        living: count_as_u32(home.living(uid)),
+        living: count_as_u32(home.living_pods_of(uid)),
         newest,
         others: others
             .iter()
@@ -177,8 +181,8 @@ pub fn find_stuck_scale_down<'a>(
 }
 
 /// How many living Pods of a ReplicaSet are Ready.
-fn count_ready_pods(home: &Namespace, uid: &str) -> u32 {
-    count_as_u32(home.living(uid).filter(|pod| pod.is_ready()))
+fn count_ready_pods(home: &NamespaceIndex, uid: &str) -> u32 {
+    count_as_u32(home.living_pods_of(uid).filter(|pod| pod.is_ready()))
 }
 
 fn count_as_u32<T>(of: impl Iterator<Item = T>) -> u32 {
@@ -193,10 +197,10 @@ mod tests {
     use super::*;
     use crate::api::keys;
     use crate::cluster::index::Index;
-    use crate::cluster::sizes;
+    use crate::cluster::owner_sizes;
 
-    fn put(index: &Index, kind: Kind, object: Value) {
-        let (namespace, uid, workload) = sizes::workload(kind, object).unwrap();
+    fn put(index: &Index, kind: WatchedKind, object: Value) {
+        let (namespace, uid, workload) = owner_sizes::parse_workload(kind, object).unwrap();
         index.set_workload(&namespace, uid, Some(workload));
     }
 
@@ -206,7 +210,7 @@ mod tests {
             "spec": { "replicas": 10 },
         });
         json_patch::merge(&mut deployment, &patch);
-        put(index, Kind::Deployment, deployment);
+        put(index, WatchedKind::Deployment, deployment);
     }
 
     /// A ReplicaSet of Deployment `web` with so many Pods, all of them Ready or none.
@@ -220,7 +224,7 @@ mod tests {
             },
             "spec": { "replicas": replicas },
         });
-        put(index, Kind::ReplicaSet, set);
+        put(index, WatchedKind::ReplicaSet, set);
         for n in 0..pods {
             let pod = format!("{name}-{n}");
             let pod = json!({
@@ -247,7 +251,7 @@ mod tests {
 
     /// The failing ReplicaSet, and the number of living Pods.
     fn found(index: &Index) -> Option<(String, u32)> {
-        let state = index.read();
+        let state = index.read_state();
         let home = state.namespace("n").unwrap();
         let uid = Uid::from("old");
         let found = find_stuck_scale_down(
@@ -304,7 +308,7 @@ mod tests {
             },
         });
         index.apply_rule(serde_json::from_value(rule).unwrap());
-        for kind in [Kind::DaemonSet, Kind::StatefulSet] {
+        for kind in [WatchedKind::DaemonSet, WatchedKind::StatefulSet] {
             // One name for both: they are told apart by kind.
             let (name, uid) = ("db", kind.name());
             let owner = json!({
@@ -331,7 +335,7 @@ mod tests {
             allowed,
             ..BudgetGauges::default()
         };
-        let state = index.read();
+        let state = index.read_state();
         let home = state.namespace("n").unwrap();
         let found = stalled_rollouts(home, state.rule("n", "rule").unwrap(), gauges);
         let mut found: Vec<_> = found
@@ -353,7 +357,7 @@ mod tests {
     fn number_that_is_set_anew_gives_no_further_tries() {
         let index = index();
         let seen = || {
-            let state = index.read();
+            let state = index.read_state();
             let home = state.namespace("n").unwrap();
             let uid = Uid::from("old");
             find_stuck_scale_down(

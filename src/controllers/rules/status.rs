@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use super::super::rule_endpoints::{self, CallStates};
 use super::rollouts as held;
 use super::wait_reasons::WaitReasonCounts;
-use crate::api::stored::{self, MAX_DETAILS_BYTES, MAX_TARGETS_BYTES};
-use crate::cluster::index::{Entry, Namespace, State};
-use crate::cluster::selected;
+use crate::api::size_limits::{self, MAX_DETAILS_BYTES, MAX_TARGETS_BYTES};
+use crate::cluster::index::{IndexState, NamespaceIndex, RuleEntry};
+use crate::cluster::selection;
 use crate::domain::lifecycle::{Stage, ids_without_type};
 use crate::domain::messages;
 use crate::domain::pod::Pod;
@@ -69,8 +69,8 @@ pub enum StatusUrgency {
 
 /// The fields as a merge patch, if they differ from what is stored, and how soon they are to be written.
 pub fn rule_status_patch(
-    state: &State,
-    entry: &Entry,
+    state: &IndexState,
+    entry: &RuleEntry,
     gauges: BudgetGauges,
     memories: Option<&CallStates>,
     facts: &StatusInputs,
@@ -112,8 +112,8 @@ pub fn rule_status_patch(
         "unavailableLimit": limited.then_some(gauges.limit),
         "disruptionsAllowed": allowed,
         "waitingPods": gauges.waiting,
-        "selectedPods": entry.tally.selected(),
-        "targets": stored::fitting(entry.tally.names().take(MAX_TARGETS), MAX_TARGETS_BYTES),
+        "selectedPods": entry.tally.selected_count(),
+        "targets": size_limits::take_fitting(entry.tally.pod_names().take(MAX_TARGETS), MAX_TARGETS_BYTES),
         "details": details,
         "waitReasons": reasons,
         "ruleStates": states,
@@ -174,15 +174,19 @@ pub fn rule_status_patch(
 }
 
 /// Owners that ask for more Pods than are selected, and whose template makes Pods that are not; each as `Kind name`.
-fn partly_selected_owners(home: &Namespace, entry: &Entry) -> Vec<String> {
+fn partly_selected_owners(home: &NamespaceIndex, entry: &RuleEntry) -> Vec<String> {
     let rules = &entry.snapshot.rules;
     let owners = entry.tally.owners();
     let owners = owners.filter_map(|uid| Some((uid, home.workload(uid)?)));
     let partly = owners.filter(|(uid, owner)| {
         // Something may label the Pods after the owner has made them.
-        let selected = || home.owned_by(uid).filter(|pod| rules.selects(pod)).count();
+        let selected = || {
+            home.pods_owned_by(uid)
+                .filter(|pod| rules.selects(pod))
+                .count()
+        };
         let asked = owner.replicas.and_then(|n| usize::try_from(n).ok());
-        !selected::is_selected(rules, owner) && asked.is_some_and(|n| selected() < n)
+        !selection::is_selected(rules, owner) && asked.is_some_and(|n| selected() < n)
     });
     partly
         .map(|(_, owner)| format!("{} {}", owner.kind.name(), owner.name))
@@ -204,7 +208,7 @@ fn condition_value(
         .unwrap_or(now);
     json!({
         "type": type_, "status": finding.status, "reason": finding.reason,
-        "message": stored::text(&finding.message, LONGEST_MESSAGE),
+        "message": size_limits::truncate_text(&finding.message, LONGEST_MESSAGE),
         "observedGeneration": generation, "lastTransitionTime": since,
     })
 }
@@ -229,10 +233,10 @@ pub struct WaitingPods {
 }
 
 /// Owners that do not say how many Pods they want.
-fn silent_owners(entry: &Entry, facts: &StatusInputs) -> UnknownReplicasOwners {
+fn silent_owners(entry: &RuleEntry, facts: &StatusInputs) -> UnknownReplicasOwners {
     UnknownReplicasOwners {
         unreadable: facts.unreadable.clone(),
-        ..entry.tally.silent()
+        ..entry.tally.unknown_replicas_owners()
     }
 }
 
@@ -246,9 +250,9 @@ pub struct Waiter {
 }
 
 /// Pods in PreCheck, the longest waiting first.
-fn pre_check_waiters(entry: &Entry, head: Option<&Uid>) -> impl Iterator<Item = Waiter> {
+fn pre_check_waiters(entry: &RuleEntry, head: Option<&Uid>) -> impl Iterator<Item = Waiter> {
     let mut is_behind = false;
-    entry.tally.waiting().map(move |uid| {
+    entry.tally.pre_check_waiting().map(move |uid| {
         let waiter = Waiter {
             uid: uid.clone(),
             stage: Stage::PreCheck,
@@ -260,8 +264,8 @@ fn pre_check_waiters(entry: &Entry, head: Option<&Uid>) -> impl Iterator<Item = 
 }
 
 /// Pods in PostCheck.
-fn post_check_waiters(entry: &Entry) -> impl Iterator<Item = Waiter> {
-    entry.tally.post_waiting().map(|uid| Waiter {
+fn post_check_waiters(entry: &RuleEntry) -> impl Iterator<Item = Waiter> {
+    entry.tally.post_check_waiting().map(|uid| Waiter {
         uid: uid.clone(),
         stage: Stage::PostCheck,
         is_behind: false,
@@ -269,12 +273,12 @@ fn post_check_waiters(entry: &Entry) -> impl Iterator<Item = Waiter> {
 }
 
 /// Whether more Pods are in a stage than are listed.
-pub fn exceeds_details(entry: &Entry) -> bool {
-    entry.tally.waiting().len() + entry.tally.post_waiting().len() > MAX_DETAILS
+pub fn exceeds_details(entry: &RuleEntry) -> bool {
+    entry.tally.pre_check_waiting().len() + entry.tally.post_check_waiting().len() > MAX_DETAILS
 }
 
 /// All Pods in a stage.
-pub fn all_waiters(entry: &Entry, head: Option<&Uid>) -> Vec<Waiter> {
+pub fn all_waiters(entry: &RuleEntry, head: Option<&Uid>) -> Vec<Waiter> {
     pre_check_waiters(entry, head)
         .chain(post_check_waiters(entry))
         .collect()
@@ -282,7 +286,7 @@ pub fn all_waiters(entry: &Entry, head: Option<&Uid>) -> Vec<Waiter> {
 
 /// Counts what some Pods wait for.
 pub fn count_reasons(
-    (state, entry): (&State, &Entry),
+    (state, entry): (&IndexState, &RuleEntry),
     gauges: BudgetGauges,
     memories: Option<&CallStates>,
     facts: &StatusInputs,
@@ -317,8 +321,8 @@ struct PodWait<'a> {
 
 /// What is the same for all Pods of one rule object.
 struct StatusView<'a> {
-    state: &'a State,
-    entry: &'a Entry,
+    state: &'a IndexState,
+    entry: &'a RuleEntry,
     gauges: BudgetGauges,
     memories: Option<&'a CallStates>,
     /// Whether every disruption is denied because an owner does not say how many Pods it wants.
@@ -340,8 +344,8 @@ impl<'a> StatusView<'a> {
             pod,
             stage: waiter.stage,
             behind: head.map(|pod| pod.metadata.name.as_str()),
-            down_for_a_moment: self.state.is_down_for_a_moment(pod),
-            goes_with_its_set: self.state.goes_with_its_set(pod),
+            down_for_a_moment: self.state.is_briefly_down(pod),
+            goes_with_its_set: self.state.is_deleted_with_collaset(pod),
         })
     }
 }
@@ -357,7 +361,7 @@ fn wait_details(look: &StatusView<'_>) -> (Vec<Value>, Vec<Value>) {
     all.sort_by_key(|wait| (&wait.pod.metadata.name, wait.stage));
     all.truncate(MAX_DETAILS);
     let listed = all.iter().map(|wait| pod_detail(look, wait));
-    let listed = stored::fitting(listed, MAX_DETAILS_BYTES);
+    let listed = size_limits::take_fitting(listed, MAX_DETAILS_BYTES);
     let reasons = match &queue.counted {
         Some(counted) => counted.to_status_values(),
         // Counted at the next look.
@@ -378,11 +382,11 @@ fn pod_detail(look: &StatusView<'_>, wait: &PodWait<'_>) -> Value {
     let (passed, refusals) = pod_refusals(look, wait);
     let mut detail = json!({ "name": pod.metadata.name, "stage": stage.as_str(), "passed": refusals.is_empty() });
     if !passed.is_empty() {
-        detail["passedRules"] = json!(stored::fitting(passed, MAX_DETAIL_BYTES));
+        detail["passedRules"] = json!(size_limits::take_fitting(passed, MAX_DETAIL_BYTES));
     }
     if !refusals.is_empty() {
         let refusals = refusals.iter().map(WaitRefusal::to_status_value);
-        detail["rejectInfo"] = json!(stored::fitting(refusals, MAX_DETAIL_BYTES));
+        detail["rejectInfo"] = json!(size_limits::take_fitting(refusals, MAX_DETAIL_BYTES));
     }
     detail
 }
@@ -419,7 +423,7 @@ impl WaitRefusal {
         WaitRefusal {
             rule: rule.to_owned(),
             operation: String::new(),
-            reason: stored::text(reason, LONGEST_REASON),
+            reason: size_limits::truncate_text(reason, LONGEST_REASON),
         }
     }
 
@@ -578,7 +582,7 @@ mod tests {
             mended: None,
             storing,
         };
-        let state = index.read();
+        let state = index.read_state();
         let entry = state.rule("n", "web").unwrap();
         let (now, turns) = (Timestamp::UNIX_EPOCH, WaitingPods::default());
         rule_status_patch(&state, entry, gauges, None, &facts, &turns, now)
@@ -766,7 +770,7 @@ mod tests {
             claimed: claimed.iter().map(|&uid| Uid::from(uid)).collect(),
             counted: None,
         };
-        let state = index.read();
+        let state = index.read_state();
         let entry = state.rule("n", "web").unwrap();
         let (patch, _) = rule_status_patch(
             &state,
@@ -815,7 +819,7 @@ mod tests {
             waiting: 200,
             ..BudgetGauges::default()
         };
-        let state = index.read();
+        let state = index.read_state();
         let entry = state.rule("n", "web").unwrap();
         let now = Timestamp::UNIX_EPOCH;
         let (patch, _) = rule_status_patch(
@@ -833,9 +837,9 @@ mod tests {
         assert!(details.len() > 3, "{}", details.len());
         let refusing = details[0]["rejectInfo"].as_array().unwrap();
         assert!(!refusing.is_empty());
-        let bytes = stored::bytes(&patch["details"]);
+        let bytes = size_limits::json_bytes(&patch["details"]);
         assert!(bytes <= MAX_DETAILS_BYTES, "{bytes}");
-        let all = stored::bytes(&patch);
+        let all = size_limits::json_bytes(&patch);
         assert!(all <= MAX_DETAILS_BYTES + 64 * 1024, "{all}");
     }
 
@@ -862,7 +866,7 @@ mod tests {
             mended: None,
             storing: LedgerStorage::default(),
         };
-        let state = index.read();
+        let state = index.read_state();
         let entry = state.rule("n", "web").unwrap();
         let (now, queue) = (Timestamp::UNIX_EPOCH, WaitingPods::default());
         let known = entry.object.status.clone().unwrap().rule_states;
@@ -912,7 +916,7 @@ mod tests {
             mended: None,
             storing: LedgerStorage::default(),
         };
-        let state = index.read();
+        let state = index.read_state();
         let entry = state.rule("n", "web").unwrap();
         let mut queue = WaitingPods::default();
         let mut reasons = WaitReasonCounts::default();
@@ -965,7 +969,7 @@ mod tests {
             storing: LedgerStorage::default(),
         };
         let (gauges, turns) = (BudgetGauges::default(), WaitingPods::default());
-        let state = index.read();
+        let state = index.read_state();
         let entry = state.rule("n", "web").unwrap();
         let now = Timestamp::UNIX_EPOCH;
         let (patch, _) = rule_status_patch(&state, entry, gauges, None, &facts, &turns, now)?;
@@ -991,7 +995,7 @@ mod tests {
     fn longest_names_fit_into_the_bytes_of_targets() {
         let (_, all) = targets(json!({}), (0..140).map(|i| format!("{i:0>253}"))).unwrap();
         assert_eq!(all.as_array().unwrap().len(), 100);
-        let bytes = stored::bytes(&all);
+        let bytes = size_limits::json_bytes(&all);
         assert!(bytes <= MAX_TARGETS_BYTES, "{bytes}");
     }
 

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::super::Context;
 use super::status::StatusInputs;
 use crate::api::keys;
-use crate::cluster::index::{Entry, State};
-use crate::cluster::selected;
+use crate::cluster::index::{IndexState, RuleEntry};
+use crate::cluster::selection;
 use crate::domain::rules::conditions::{self, LedgerStorage, NamespaceState, SelectorMatches};
 use crate::domain::rules::enforcement::NamespaceEnforcement;
 use crate::ledger::store::Uid;
@@ -58,12 +58,12 @@ impl StatusInputCache {
         uid: &Uid,
     ) -> Option<(StatusInputs, Option<Duration>)> {
         let (mut place, managed, filtered_out, rules) = {
-            let state = context.index.read();
+            let state = context.index.read_state();
             let entry = state.rule(namespace, name)?;
             let entry = Some(entry).filter(|e| e.snapshot.rules.uid == *uid)?;
             let managed = selects_managed(&state, entry);
             let rules = entry.snapshot.rules.clone();
-            let filtered_out = managed && selected::are_filtered_out(&state, &rules);
+            let filtered_out = managed && selection::is_all_filtered_out(&state, &rules);
             (
                 namespace_place(context, &state, namespace),
                 managed,
@@ -111,7 +111,7 @@ impl StatusInputCache {
         let found = match due {
             false => None,
             true => Some(
-                selected::look(&context.client, &rules, LISTING_TIMEOUT)
+                selection::query_matches(&context.client, &rules, LISTING_TIMEOUT)
                     .await
                     .unwrap_or(SelectorMatches::NotManaged),
             ),
@@ -159,13 +159,13 @@ fn next_listing_in(last: Option<(Instant, usize)>, now: Instant) -> Option<Durat
 }
 
 /// Whether the object selects managed Pods, or a workload that will make some.
-fn selects_managed(state: &State, entry: &Entry) -> bool {
+fn selects_managed(state: &IndexState, entry: &RuleEntry) -> bool {
     let rules = &entry.snapshot.rules;
-    state.view(rules, |view| view.expected() > 0) || selected::is_cached(state, rules)
+    state.with_view(rules, |view| view.expected() > 0) || selection::has_cached_pods(state, rules)
 }
 
 /// Whether the API server sends what happens in a namespace.
-fn namespace_place(context: &Context, state: &State, name: &str) -> NamespaceState {
+fn namespace_place(context: &Context, state: &IndexState, name: &str) -> NamespaceState {
     let namespace = state.namespace(name);
     let labels = namespace.and_then(|n| n.labels.as_ref());
     let lacks = namespace
@@ -184,7 +184,7 @@ fn namespace_place(context: &Context, state: &State, name: &str) -> NamespaceSta
             .max(NamespaceEnforcement::from_labels(&labels))
             .label_value();
         labels.extend(mark.map(|mark| (keys::NAMESPACE_HAS_RULES.to_owned(), mark.to_owned())));
-        context.registration.gap(&labels)
+        context.registration.describe_gap(&labels)
     });
     NamespaceState {
         excluded: conditions::exclusion_reason(name, labels, Some(&context.namespace)),

@@ -72,7 +72,7 @@ impl StorageProbe {
     /// Tries to write the ledger of a rule object where it seems not to be kept. Returns when to look again.
     pub async fn probe_ledger_storage(&self, context: &Context, key: &RuleKey) -> Option<Duration> {
         let store = context.ledgers.store();
-        let snapshot = context.ledgers.latest(key)?;
+        let snapshot = context.ledgers.latest_snapshot(key)?;
         let is_dropped = storage_finding(context, key) == Finding::Dropped;
         let is_limited = snapshot.rules.availability_limits().next().is_some();
         if snapshot.fault.is_some() || !is_limited {
@@ -91,7 +91,7 @@ impl StorageProbe {
         if !left.is_zero() {
             return Some(left);
         }
-        let swap = store.try_swap(key, &snapshot.claims);
+        let swap = store.dry_run_claims(key, &snapshot.claims);
         let tried = apirequest::within(API_CALL_TIMEOUT, swap).await;
         let now = Instant::now();
         let mut tries = self.0.lock();
@@ -100,7 +100,7 @@ impl StorageProbe {
                 let (at, waits) = (now + CHANGED_RETRY, false);
                 tries.due.insert(key.uid.clone(), ProbeTime { at, waits });
                 drop(tries);
-                context.ledgers.restore(key);
+                context.ledgers.restore_claims(key);
                 return None;
             }
             Ok(false) => {}
@@ -120,8 +120,8 @@ impl StorageProbe {
 /// What is known of the ledger of a rule object: by the last write or try of this process, else by the condition that another
 /// leader has left.
 pub fn storage_finding(context: &Context, key: &RuleKey) -> Finding {
-    let keeps = context.ledgers.store().keeps(key);
-    let state = context.index.read();
+    let keeps = context.ledgers.store().is_ledger_kept(key);
+    let state = context.index.read_state();
     let entry = state.rule(&key.namespace, &key.name);
     let status = entry.and_then(|entry| entry.object.status.as_ref());
     let conditions = status.map_or(&[][..], |status| &status.conditions);

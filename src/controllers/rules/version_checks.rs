@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::super::Context;
 use super::super::api_calls::API_CALL_TIMEOUT;
-use crate::ledger::store::{RuleKey, Store, Uid};
+use crate::ledger::store::{LedgerStore, RuleKey, Uid};
 
 /// The cache may trail a ledger for this long before the API server is asked: less than a review waits before it asks, so
 /// that the leader knows of every ledger that is set right.
@@ -48,26 +48,30 @@ impl VersionChecks {
         context: &Context,
         key: &RuleKey,
     ) -> Option<Duration> {
-        let snapshot = context.ledgers.latest(key)?;
+        let snapshot = context.ledgers.latest_snapshot(key)?;
         if snapshot.fault.is_some() {
             return None; // nobody may write it
         }
-        let newest = snapshot.claims.newest();
-        let position = context.index.read().position;
+        let newest = snapshot.claims.newest_version();
+        let position = context.index.read_state().position;
         let left = self.time_until_check(&key.uid, newest, position, Instant::now())?;
         if !left.is_zero() {
             return Some(left);
         }
         // After the ledger was read: whatever it rests on has happened by then.
         let store = context.ledgers.store();
-        let present = tokio::time::timeout(API_CALL_TIMEOUT, store.present(&key.namespace)).await;
+        let present = tokio::time::timeout(
+            API_CALL_TIMEOUT,
+            store.read_present_position(&key.namespace),
+        )
+        .await;
         let Ok(Ok(present)) = present else {
             return Some(RECHECK_DELAY);
         };
         if newest > present {
             warn!(namespace = %key.namespace, rule = %key.name, newest, present, "a ledger names a version that no Pod has reached yet");
             self.record_repair(&key.uid, newest, present);
-            context.ledgers.mend(key);
+            context.ledgers.repair_versions(key);
         }
         Some(RECHECK_DELAY)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::status::WaitRefusal;
-use crate::api::stored::{self, MAX_REASONS_BYTES};
+use crate::api::size_limits::{self, MAX_REASONS_BYTES};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 
@@ -35,7 +35,7 @@ impl WaitReasonCounts {
             .iter()
             .map(|refusal| {
                 let reason = mask_pod_name(&refusal.reason, &pod.metadata.name);
-                let reason = stored::text(&reason, MAX_REASON_CHARS);
+                let reason = size_limits::truncate_text(&reason, MAX_REASON_CHARS);
                 (stage, refusal.rule.clone(), reason)
             })
             .collect();
@@ -63,7 +63,7 @@ impl WaitReasonCounts {
                 }
                 written
             });
-        let mut told = stored::fitting(written, MAX_REASONS_BYTES);
+        let mut told = size_limits::take_fitting(written, MAX_REASONS_BYTES);
         let left: u32 = all.iter().skip(told.len()).map(|(_, count)| **count).sum();
         if self.others + left > 0 {
             told.push(json!({ "reason": OTHER_REASONS, "pods": self.others + left }));
@@ -123,7 +123,7 @@ mod tests {
         let pods = told.iter().map(|reason| reason["pods"].as_u64().unwrap());
         assert_eq!(pods.sum::<u64>(), 2_000);
         assert_eq!(told.last().unwrap()["reason"], OTHER_REASONS);
-        let bytes = stored::bytes(&told);
+        let bytes = size_limits::json_bytes(&told);
         assert!(bytes <= MAX_REASONS_BYTES + 100, "{bytes}");
     }
 }

@@ -17,7 +17,7 @@ use self::round::RoundBudget;
 use self::rounds::Rounds;
 pub use self::rounds::{Requester, RoundLookup};
 use super::{Context, Queues, headroom};
-use crate::cluster::index::{Entry, State};
+use crate::cluster::index::{IndexState, RuleEntry};
 use crate::domain::pod::Pod;
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::Uid;
@@ -51,7 +51,7 @@ impl WaitQueue {
 
     /// Something has changed in a namespace.
     pub fn mark_changed(&self, namespace: &str) {
-        match self.context.index.read().namespace(namespace) {
+        match self.context.index.read_state().namespace(namespace) {
             Some(_) => self.rounds.mark_changed(namespace),
             None => self.rounds.forget_namespace(namespace),
         }
@@ -79,7 +79,7 @@ impl WaitQueue {
     /// The next round in a namespace.
     async fn run_round(&self, namespace: &str) {
         let context = &self.context;
-        let measure = |state: &State, entry: &Entry| measure_budget(context, state, entry);
+        let measure = |state: &IndexState, entry: &RuleEntry| measure_budget(context, state, entry);
         let judge = Round::judge_namespace(&context.index, namespace, measure);
         let hand_back = |asker| match asker {
             Requester::Pod(uid) => self.queues.lifecycle.add((namespace.to_owned(), uid)),
@@ -95,9 +95,11 @@ impl WaitQueue {
     /// turn, nor does one that goes with its CollaSet.
     pub fn is_next(self: &Arc<Self>, pod: &Pod) -> bool {
         let is_free = {
-            let state = self.context.index.read();
-            let is_down = !pod.is_available() && !state.is_down_for_a_moment(pod);
-            is_down || state.goes_with_its_set(pod) || state.covering(pod).next().is_none()
+            let state = self.context.index.read_state();
+            let is_down = !pod.is_available() && !state.is_briefly_down(pod);
+            is_down
+                || state.is_deleted_with_collaset(pod)
+                || state.rules_covering(pod).next().is_none()
         };
         let uid = Uid::from(pod.metadata.uid.as_str());
         is_free
@@ -110,7 +112,7 @@ impl WaitQueue {
     }
 }
 
-fn measure_budget(context: &Context, state: &State, entry: &Entry) -> RoundBudget {
+fn measure_budget(context: &Context, state: &IndexState, entry: &RuleEntry) -> RoundBudget {
     RoundBudget::new(
         headroom::allowed_disruptions(&context.ledgers, state, entry),
         headroom::is_overdrawn(&context.ledgers, state, entry),
@@ -120,8 +122,11 @@ fn measure_budget(context: &Context, state: &State, entry: &Entry) -> RoundBudge
 
 /// Pods with a claim that they have had for a while. A closing claim admits nothing: its Pod waits until the claim is gone,
 /// and then for its turn.
-fn pods_with_lost_claim(context: &Context, entry: &Entry) -> BTreeSet<Uid> {
-    let claims = context.ledgers.newer(&entry.key(), &entry.snapshot).claims;
+fn pods_with_lost_claim(context: &Context, entry: &RuleEntry) -> BTreeSet<Uid> {
+    let claims = context
+        .ledgers
+        .newer_snapshot(&entry.rule_key(), &entry.snapshot)
+        .claims;
     let now = (context.now)();
     let old = claims.claims.iter().filter(|((_, operation), claim)| {
         *operation == Operation::Begin && !claim.closing && is_old_claim(claim.detail.since, now)

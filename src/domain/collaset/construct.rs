@@ -8,7 +8,7 @@ use super::observed::Revision;
 use super::revision::data::{self, pvc_template_name};
 use crate::api::collaset::{CollaSet, PodNamingSuffixPolicy};
 use crate::api::keys;
-use crate::api::reserved;
+use crate::api::reserved_labels;
 use crate::api::selector::Selector;
 
 // A host name is one label of a domain name.
@@ -144,7 +144,7 @@ pub(super) fn set_name(set: &CollaSet) -> &str {
 pub fn template_matches_selector(template: &Value, selector: &Selector) -> bool {
     let labels = template_labels(template).into_iter();
     let labels = labels.map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()));
-    reserved::is_selected(labels, selector)
+    reserved_labels::is_selected(labels, selector)
 }
 
 /// Labels of a template, raw.

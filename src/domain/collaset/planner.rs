@@ -13,7 +13,7 @@ use super::{
 };
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
-use crate::api::reserved;
+use crate::api::reserved_labels;
 use crate::api::selector::Selector;
 
 /// What is to be written, given what is observed.
@@ -127,7 +127,11 @@ fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure>
     let refused = observed.refused.revision.is_some() && !deleting;
     let mut history = revision::history::plan_history(set, &observed.revisions, &in_use, refused)?;
     // Where no webhook looks, such a set is stored. Its Pods would be released at once, and others made, without end.
-    let asked = set.spec.selector.as_ref().and_then(reserved::asked_by);
+    let asked = set
+        .spec
+        .selector
+        .as_ref()
+        .and_then(reserved_labels::reserved_key_in);
     if let Some(key) = asked.filter(|_| !deleting) {
         return Err(HistoryFailure::Invalid(format!(
             "spec.selector: must not ask for {key}, which is set on single Pods: make the CollaSet again with a selector of labels that \

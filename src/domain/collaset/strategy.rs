@@ -101,8 +101,8 @@ impl ResolvedStrategy {
         };
         ResolvedStrategy {
             replicas,
-            max_unavailable: share(&update.max_unavailable, IntOrPercent::of_rounded_down),
-            max_surge: share(&update.max_surge, IntOrPercent::of_rounded_up),
+            max_unavailable: share(&update.max_unavailable, IntOrPercent::resolve_rounded_down),
+            max_surge: share(&update.max_surge, IntOrPercent::resolve_rounded_up),
             priority: update
                 .rolling_update
                 .as_ref()
@@ -163,7 +163,7 @@ fn rollout_steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<Rollou
             Some(RolloutStep::Partition(kept))
         }
         (None, Some(pause)) => {
-            let lasts = pause.lasts().ok()??;
+            let lasts = pause.pause_duration().ok()??;
             let nanos = u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX);
             Some(RolloutStep::Pause(Some(nanos)))
         }

@@ -52,11 +52,11 @@ impl AvailabilityLimits {
     fn min_available_bounds(&self, ExpectedPods { total, base }: ExpectedPods) -> (u32, u32) {
         let by_max = self
             .max_unavailable
-            .map_or(0, |max| total.saturating_sub(max.of_rounded_up(base)));
+            .map_or(0, |max| total.saturating_sub(max.resolve_rounded_up(base)));
         let by_min = self.min_available.map_or(0, |min| match min {
             IntOrPercent::Int(count) => count,
             IntOrPercent::Percent(_) => {
-                total.saturating_sub(base.saturating_sub(min.of_rounded_down(base)))
+                total.saturating_sub(base.saturating_sub(min.resolve_rounded_down(base)))
             }
         });
         (by_max, by_min)

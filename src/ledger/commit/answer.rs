@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::budget::BindingMinimum;
-use crate::ledger::protocol::{Grant, Operation};
-use crate::ledger::store::{Detail, RuleKey, Uid};
+use crate::ledger::protocol::{ClaimGrant, Operation};
+use crate::ledger::store::{ClaimDetail, RuleKey, Uid};
 
 /// A disruption of a Pod that one rule object is asked about.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Disruption {
     /// What is to be done to it.
     pub operation: Operation,
     /// Kept in the claim.
-    pub detail: Detail,
+    pub detail: ClaimDetail,
     /// Names of rule objects whose budget does not hold this one: whoever asks may bypass them. It is claimed all the same.
     pub beyond: BTreeSet<String>,
     /// Generations of all rule objects, by name, at the moment when those that cover the Pod were looked up. What one of them says
@@ -29,14 +29,20 @@ pub struct Disruption {
 
 impl Disruption {
     /// Whether what these rules say settles which objects hold the Pod, see [`Disruption::generations`].
-    pub(super) fn knows(&self, rules: &RuleSet) -> bool {
+    pub(super) fn is_generation_known(&self, rules: &RuleSet) -> bool {
         self.generations.is_empty() || self.generations.get(&rules.name) == Some(&rules.generation)
     }
 
     /// Refuses the answer of an object that is gone, as [`Disruption::knows`] would.
-    pub(super) fn settles(&self, key: &RuleKey, answer: &Answer) -> Result<(), Denied> {
+    pub(super) fn reject_gone_object(
+        &self,
+        key: &RuleKey,
+        answer: &ClaimAnswer,
+    ) -> Result<(), Denied> {
         match answer {
-            Answer::Gone if !self.generations.is_empty() => Err(Denied::by(key, Why::Changed)),
+            ClaimAnswer::Gone if !self.generations.is_empty() => {
+                Err(Denied::for_rule_object(key, DenyReason::Changed))
+            }
             _ => Ok(()),
         }
     }
@@ -61,13 +67,13 @@ pub struct Evidence {
 
 /// The answer of one rule object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ClaimAnswer {
     /// No availability rule of the object applies to the Pod: it holds nothing.
     NotHeld,
     /// The object is gone.
     Gone,
     /// The claim is written.
-    Granted(Grant),
+    Granted(ClaimGrant),
 }
 
 /// Why a disruption is held.
@@ -78,12 +84,12 @@ pub struct Denied {
     /// Name of the rule in it; empty when the reason is not a single rule's.
     pub rule: String,
     /// The reason.
-    pub why: Why,
+    pub why: DenyReason,
 }
 
 impl Denied {
     /// By a rule that is not known, or by none in particular.
-    pub fn unknown(why: Why) -> Denied {
+    pub fn without_rule(why: DenyReason) -> Denied {
         Denied {
             object: "(unknown)".to_owned(),
             rule: String::new(),
@@ -93,11 +99,11 @@ impl Denied {
 
     /// Because the API server could not be asked.
     pub fn unreachable(why: impl Into<String>) -> Denied {
-        Denied::unknown(Why::Unreachable(why.into()))
+        Denied::without_rule(DenyReason::Unreachable(why.into()))
     }
 
     /// By the object as a whole.
-    pub(super) fn by(key: &RuleKey, why: Why) -> Denied {
+    pub(super) fn for_rule_object(key: &RuleKey, why: DenyReason) -> Denied {
         Denied {
             object: key.name.clone(),
             rule: String::new(),
@@ -117,7 +123,7 @@ pub struct AwaitedRestart {
 
 /// What keeps the places of a budget taken although it is not an unavailable Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lasting {
+pub struct BudgetBlockers {
     /// A Pod that keeps its place until its `activeDeadlineSeconds` is over, if there is one.
     pub deadline: Option<String>,
     /// A Pod that is available and keeps its place until the kubelet restarts it, if there is one.
@@ -130,7 +136,7 @@ pub struct Lasting {
 
 /// Reasons to hold a disruption.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum DenyReason {
     /// The budget is used up: `used` of `limit` Pods are unavailable or about to be, of `expected`.
     Full {
         /// Unavailable or claimed.
@@ -144,7 +150,7 @@ pub enum Why {
         /// Up to three Pods that use the budget up, the longest first, and since when.
         holders: Vec<(String, Option<jiff::Timestamp>)>,
         /// What keeps places taken for long.
-        lasting: Box<Lasting>,
+        lasting: Box<BudgetBlockers>,
     },
     /// The Pod is not available, and the rule lets such Pods go only while enough others are.
     Unhealthy {

@@ -3,27 +3,27 @@
 use std::collections::BTreeSet;
 
 use super::Ledgers;
-use super::answer::{AwaitedRestart, Denied, Why};
+use super::answer::{AwaitedRestart, Denied, DenyReason};
 use crate::domain::announced_disruption::AnnouncedDisruption;
 use crate::ledger::protocol::Operation;
-use crate::ledger::store::{RuleKey, Store};
+use crate::ledger::store::{LedgerStore, RuleKey};
 
-impl<S: Store> Ledgers<S> {
+impl<S: LedgerStore> Ledgers<S> {
     /// Fills in up to three Pods that use a budget up: those with claims and those unavailable, the longest first. Also one
     /// that keeps its place until its deadline ends it, and an available one until it is restarted.
     pub fn name_holders(&self, key: &RuleKey, denied: &mut Denied) {
-        let Why::Full {
+        let DenyReason::Full {
             holders, lasting, ..
         } = &mut denied.why
         else {
             return;
         };
-        let Some(base) = self.latest(key) else {
+        let Some(base) = self.latest_snapshot(key) else {
             return;
         };
         let mut claims = base.claims.claims.iter();
         let until_its_end = claims.find(|((_, operation), _)| *operation == Operation::Deadline);
-        let announced = self.store.announced(&base.rules);
+        let announced = self.store.announced_disruptions(&base.rules);
         let mut ends = announced.iter();
         let end = ends.find(|(_, what)| *what == AnnouncedDisruption::Deadline);
         lasting.deadline = until_its_end
@@ -46,14 +46,14 @@ impl<S: Store> Ledgers<S> {
             let pod = pod.clone();
             lasting.restart = Some(AwaitedRestart { pod, deferred });
         }
-        lasting.unreadable = self.store.unreadable(&base.rules);
+        lasting.unreadable = self.store.unreadable_pod(&base.rules);
         let claimed = base
             .claims
             .claims
             .values()
             .map(|c| (c.detail.pod_name.clone(), Some(c.detail.since)));
         let mut all: Vec<_> = claimed
-            .chain(self.store.unavailable(&base.rules, 3))
+            .chain(self.store.unavailable_pods(&base.rules, 3))
             .collect();
         all.sort_by(|a, b| (a.1.is_none(), a.1, &a.0).cmp(&(b.1.is_none(), b.1, &b.0)));
         let mut named = BTreeSet::new();

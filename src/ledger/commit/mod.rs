@@ -3,11 +3,11 @@
 
 mod answer;
 mod batch;
+mod cooldown;
 mod decide;
-mod former;
+mod earlier_claims;
 mod holders;
-mod lane;
-mod rest;
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -19,12 +19,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-pub use self::answer::{Answer, AwaitedRestart, Denied, Disruption, Evidence, Lasting, Why};
+pub use self::answer::{
+    AwaitedRestart, BudgetBlockers, ClaimAnswer, Denied, DenyReason, Disruption, Evidence,
+};
 use self::batch::CALL_TIMEOUT;
 pub use self::decide::claim_bytes;
-use self::lane::{Ask, Lane};
-use super::protocol::{Grant, Operation};
-use super::store::{Claims, RuleKey, Snapshot, Store, Uid, WriteError};
+use self::queue::{Command, CommitQueue};
+use super::protocol::{ClaimGrant, Operation};
+use super::store::{Claims, LedgerStore, RuleKey, RuleSnapshot, Uid, WriteError};
 use crate::domain::pod::Pod;
 
 /// Figures for the metrics and the benchmark.
@@ -55,17 +57,17 @@ pub struct Counters {
 /// The ledgers of all rule objects, as one replica works on them.
 pub struct Ledgers<S> {
     store: Arc<S>,
-    lanes: Mutex<HashMap<RuleKey, Arc<Mutex<Lane>>>>,
+    queues: Mutex<HashMap<RuleKey, Arc<Mutex<CommitQueue>>>>,
     /// Figures since the start.
     pub counters: Counters,
 }
 
-impl<S: Store> Ledgers<S> {
+impl<S: LedgerStore> Ledgers<S> {
     /// Ledgers over a store.
     pub fn new(store: Arc<S>) -> Arc<Self> {
         Arc::new(Ledgers {
             store,
-            lanes: Mutex::default(),
+            queues: Mutex::default(),
             counters: Counters::default(),
         })
     }
@@ -78,42 +80,46 @@ impl<S: Store> Ledgers<S> {
     /// Asks all rule objects for a claim, all or nothing: first every one is asked without writing, then the claims are
     /// taken in UID order; a later refusal withdraws the earlier ones. With `dry_run` nothing is written: the
     /// verdict is that of the first pass, and of a write in dry-run.
-    pub async fn claim(
+    pub async fn claim_rules(
         self: &Arc<Self>,
         mut rules: Vec<RuleKey>,
         disruption: &Disruption,
         dry_run: bool,
         deadline: Instant,
-    ) -> Result<Vec<(RuleKey, Grant)>, Denied> {
+    ) -> Result<Vec<(RuleKey, ClaimGrant)>, Denied> {
         rules.sort();
         if rules.len() > 1 || dry_run {
             for key in &rules {
-                let followed = self.follow(deadline).await;
-                followed.map_err(|why| Denied::by(key, why))?;
-                let answer = self.would_admit(key, disruption)?;
-                disruption.settles(key, &answer)?;
-                let needs_claim = matches!(answer, Answer::Granted(_));
+                let followed = self.wait_following(deadline).await;
+                followed.map_err(|why| Denied::for_rule_object(key, why))?;
+                let answer = self.preview_claim(key, disruption)?;
+                disruption.reject_gone_object(key, &answer)?;
+                let needs_claim = matches!(answer, ClaimAnswer::Granted(_));
                 if dry_run && needs_claim {
-                    self.would_write(key, deadline).await?;
+                    self.check_writable(key, deadline).await?;
                 }
             }
         }
         if dry_run {
             return Ok(Vec::new());
         }
-        self.start_all(&rules, deadline).await;
+        self.start_ledgers(&rules, deadline).await;
         let mut grants = Vec::new();
         for key in rules {
-            let answer = self.ask(&key, disruption.clone(), deadline).await;
+            let answer = self.send_claim(&key, disruption.clone(), deadline).await;
             let settled = answer.and_then(|answer| {
-                disruption.settles(&key, &answer)?;
+                disruption.reject_gone_object(&key, &answer)?;
                 Ok(answer)
             });
             match settled {
-                Ok(Answer::NotHeld | Answer::Gone) => {}
-                Ok(Answer::Granted(grant)) => grants.push((key, grant)),
+                Ok(ClaimAnswer::NotHeld | ClaimAnswer::Gone) => {}
+                Ok(ClaimAnswer::Granted(grant)) => grants.push((key, grant)),
                 Err(denied) => {
-                    self.withdraw(&disruption.pod.metadata.uid, disruption.operation, grants);
+                    self.withdraw_claims(
+                        &disruption.pod.metadata.uid,
+                        disruption.operation,
+                        grants,
+                    );
                     return Err(denied);
                 }
             }
@@ -122,57 +128,67 @@ impl<S: Store> Ledgers<S> {
     }
 
     /// Whether a claim would be given now, by what this replica knows; nothing is written.
-    pub fn would_admit(&self, key: &RuleKey, disruption: &Disruption) -> Result<Answer, Denied> {
-        let Some(base) = self.current(key).map_err(|why| Denied::by(key, why))? else {
-            return Ok(Answer::Gone);
+    pub fn preview_claim(
+        &self,
+        key: &RuleKey,
+        disruption: &Disruption,
+    ) -> Result<ClaimAnswer, Denied> {
+        let Some(base) = self
+            .current_snapshot(key)
+            .map_err(|why| Denied::for_rule_object(key, why))?
+        else {
+            return Ok(ClaimAnswer::Gone);
         };
         let mut claims = Claims::clone(&base.claims);
-        let lane = self.lanes.lock().get(key).cloned();
-        let rest = lane.and_then(|lane| lane.lock().rest(disruption, Instant::now()));
-        self.store.view(&base.rules, |view| {
-            decide::admit(view, &base.rules, &mut claims, disruption, rest)
+        let lane = self.queues.lock().get(key).cloned();
+        let rest = lane.and_then(|lane| lane.lock().remaining_cooldown(disruption, Instant::now()));
+        self.store.with_view(&base.rules, |view| {
+            decide::decide_claim(view, &base.rules, &mut claims, disruption, rest)
         })
     }
 
     /// Whether a claim could be written now: a dry run writes none, and would not notice that the server lacks a right, or that
     /// the API server drops the ledger.
-    async fn would_write(&self, key: &RuleKey, deadline: Instant) -> Result<(), Denied> {
-        let Some(latest) = self.latest(key) else {
+    async fn check_writable(&self, key: &RuleKey, deadline: Instant) -> Result<(), Denied> {
+        let Some(latest) = self.latest_snapshot(key) else {
             return Ok(()); // the object is gone
         };
         let limit = deadline.min(Instant::now() + CALL_TIMEOUT);
-        let tried = timeout_at(limit, self.store.would_keep(key, &latest.claims)).await;
+        let tried = timeout_at(limit, self.store.dry_run_swap(key, &latest.claims)).await;
         let why = match tried {
             Ok(Ok(()) | Err(WriteError::Gone)) => return Ok(()),
-            Ok(Err(WriteError::Replaced)) => Why::Behind,
-            Ok(Err(WriteError::NotStored(why))) => Why::Unusable(why),
-            Ok(Err(e)) => Why::Unreachable(e.to_string()),
-            Err(_) => Why::Unreachable("the write timed out".to_owned()),
+            Ok(Err(WriteError::Replaced)) => DenyReason::Behind,
+            Ok(Err(WriteError::NotStored(why))) => DenyReason::Unusable(why),
+            Ok(Err(e)) => DenyReason::Unreachable(e.to_string()),
+            Err(_) => DenyReason::Unreachable("the write timed out".to_owned()),
         };
-        Err(Denied::by(key, why))
+        Err(Denied::for_rule_object(key, why))
     }
 
     /// Whether all of these rule objects let a Pod go that is not available. Nothing is claimed or written: by going it takes
     /// nothing from a budget.
-    pub async fn let_go(
+    pub async fn admit_unavailable(
         &self,
         rules: &[RuleKey],
         pod: &Pod,
         deadline: Instant,
     ) -> Result<(), Denied> {
         for key in rules {
-            let Some(base) = self.current(key).map_err(|why| Denied::by(key, why))? else {
-                return Err(Denied::by(key, Why::Changed));
+            let Some(base) = self
+                .current_snapshot(key)
+                .map_err(|why| Denied::for_rule_object(key, why))?
+            else {
+                return Err(Denied::for_rule_object(key, DenyReason::Changed));
             };
             let limit = deadline.min(Instant::now() + CALL_TIMEOUT);
-            timeout_at(limit, self.store.caught_up(base.claims.watermark))
+            timeout_at(limit, self.store.wait_position(base.claims.watermark))
                 .await
-                .map_err(|_| Denied::by(key, Why::Behind))?;
+                .map_err(|_| Denied::for_rule_object(key, DenyReason::Behind))?;
             // Pods that the cache takes for available may be down.
-            let followed = self.follow(limit).await;
-            followed.map_err(|why| Denied::by(key, why))?;
-            self.store.view(&base.rules, |view| {
-                decide::let_go(view, &base.rules, &base.claims, pod)
+            let followed = self.wait_following(limit).await;
+            followed.map_err(|why| Denied::for_rule_object(key, why))?;
+            self.store.with_view(&base.rules, |view| {
+                decide::admit_unavailable(view, &base.rules, &base.claims, pod)
             })?;
         }
         Ok(())
@@ -180,16 +196,16 @@ impl<S: Store> Ledgers<S> {
 
     /// Takes back claims whose disruption is refused after all. Best effort and in the background: a claim that stays
     /// is released by its deadline.
-    pub fn withdraw(
+    pub fn withdraw_claims(
         self: &Arc<Self>,
         pod: &str,
         operation: Operation,
-        grants: Vec<(RuleKey, Grant)>,
+        grants: Vec<(RuleKey, ClaimGrant)>,
     ) {
         for (key, grant) in grants {
-            self.submit(
+            self.enqueue_command(
                 &key,
-                Ask::Withdraw {
+                Command::Withdraw {
                     pod: pod.into(),
                     operation,
                     grant,
@@ -199,15 +215,21 @@ impl<S: Store> Ledgers<S> {
     }
 
     /// Releases a claim in the background. Only the leader does so.
-    pub fn release(self: &Arc<Self>, key: &RuleKey, evidence: Evidence) {
-        self.submit(key, Ask::Release { evidence });
+    pub fn release_claim(self: &Arc<Self>, key: &RuleKey, evidence: Evidence) {
+        self.enqueue_command(key, Command::Release { evidence });
     }
 
     /// Marks a claim as closing, in the background. Only the leader does so.
-    pub fn close(self: &Arc<Self>, key: &RuleKey, pod: Uid, operation: Operation, opened: u64) {
-        self.submit(
+    pub fn close_claim(
+        self: &Arc<Self>,
+        key: &RuleKey,
+        pod: Uid,
+        operation: Operation,
+        opened: u64,
+    ) {
+        self.enqueue_command(
             key,
-            Ask::Close {
+            Command::Close {
                 pod,
                 operation,
                 opened,
@@ -216,8 +238,8 @@ impl<S: Store> Ledgers<S> {
     }
 
     /// Whether no lock is held for longer than `wait`. For the watchdog: it blocks.
-    pub fn is_free(&self, wait: Duration) -> bool {
-        let Some(lanes) = self.lanes.try_lock_for(wait) else {
+    pub fn is_unlocked_within(&self, wait: Duration) -> bool {
+        let Some(lanes) = self.queues.try_lock_for(wait) else {
             return false;
         };
         let all: Vec<_> = lanes.values().cloned().collect();
@@ -227,60 +249,67 @@ impl<S: Store> Ledgers<S> {
 
     /// Has versions that lie above the present position of the Pods taken for that, in the background. Only the leader does
     /// so, if nobody else has.
-    pub fn mend(self: &Arc<Self>, key: &RuleKey) {
-        self.submit(key, Ask::Mend);
+    pub fn repair_versions(self: &Arc<Self>, key: &RuleKey) {
+        self.enqueue_command(key, Command::RepairVersions);
     }
 
     /// Writes claims back, in the background, that this replica has seen stored and that the object does not hold any more
     /// though nobody has released them.
-    pub fn restore(self: &Arc<Self>, key: &RuleKey) {
-        if self.latest(key).is_some_and(|latest| latest.is_owed()) {
-            self.submit(key, Ask::Restore);
+    pub fn restore_claims(self: &Arc<Self>, key: &RuleKey) {
+        if self
+            .latest_snapshot(key)
+            .is_some_and(|latest| latest.needs_write_back())
+        {
+            self.enqueue_command(key, Command::Restore);
         }
     }
 
     /// What a decision begins with: [`Ledgers::latest`], `None` when the rule object is gone. Another object under its name
     /// may hold the Pod, and whoever asks does not know its rules: that is no answer. Nor is a ledger that can't be relied on.
-    fn current(&self, key: &RuleKey) -> Result<Option<Snapshot>, Why> {
-        if let Some(why) = self.store.lost() {
-            return Err(Why::Unreachable(why.to_string()));
+    fn current_snapshot(&self, key: &RuleKey) -> Result<Option<RuleSnapshot>, DenyReason> {
+        if let Some(why) = self.store.history_lost() {
+            return Err(DenyReason::Unreachable(why.to_string()));
         }
-        match self.latest(key) {
-            None if self.store.is_replaced(key) => Err(Why::Behind),
-            Some(latest) => usable(latest).map(Some),
+        match self.latest_snapshot(key) {
+            None if self.store.is_replaced(key) => Err(DenyReason::Behind),
+            Some(latest) => check_usable(latest).map(Some),
             None => Ok(None),
         }
     }
 
     /// The newest state that this replica knows: the watch cache, or what it wrote itself since.
-    pub fn latest(&self, key: &RuleKey) -> Option<Snapshot> {
-        let cached = self.store.cached(key)?;
-        Some(self.newer(key, &cached))
+    pub fn latest_snapshot(&self, key: &RuleKey) -> Option<RuleSnapshot> {
+        let cached = self.store.cached_snapshot(key)?;
+        Some(self.newer_snapshot(key, &cached))
     }
 
     /// `cached`, or what this replica wrote itself since. When the history was set back, nothing that was written in the
     /// former one counts.
-    pub fn newer(&self, key: &RuleKey, cached: &Snapshot) -> Snapshot {
+    pub fn newer_snapshot(&self, key: &RuleKey, cached: &RuleSnapshot) -> RuleSnapshot {
         let written = self
-            .lanes
+            .queues
             .lock()
             .get(key)
             .and_then(|lane| lane.lock().written.clone());
         match written {
-            Some(written) if written.version > cached.version && self.store.lost().is_none() => {
+            Some(written)
+                if written.version > cached.version && self.store.history_lost().is_none() =>
+            {
                 written
             }
             // What was written in another history counts no more.
-            Some(written) if self.store.lost().is_none() => cached.clone().outlasting(&written),
+            Some(written) if self.store.history_lost().is_none() => {
+                cached.clone().merge_remembered_claims(&written)
+            }
             _ => cached.clone(),
         }
     }
 }
 
 /// A snapshot by whose ledger can be decided.
-fn usable(snapshot: Snapshot) -> Result<Snapshot, Why> {
+fn check_usable(snapshot: RuleSnapshot) -> Result<RuleSnapshot, DenyReason> {
     match &snapshot.fault {
-        Some(fault) => Err(Why::Unusable(fault.to_string())),
+        Some(fault) => Err(DenyReason::Unusable(fault.to_string())),
         None => Ok(snapshot),
     }
 }

@@ -1,8 +1,8 @@
 //! Validation of CollaSet (contract 1.1, and what contract Q25 lists as missing). What a Pod or a claim may
 //! contain is the API server's to say; admission asks it.
 
-mod claims;
 mod names;
+mod pvc_templates;
 mod steps;
 mod strategy;
 mod template;
@@ -11,42 +11,42 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::{FieldError, FieldErrors};
 use crate::api::collaset::{CollaSetSpec, PodNamingSuffixPolicy};
-use crate::api::reserved;
+use crate::api::reserved_labels;
 use crate::api::selector::Selector;
 
 /// Claim templates of a CollaSet at most. Sets have one to three, rarely eight.
-pub const MOST_CLAIMS: usize = 16;
+pub const MAX_PVC_TEMPLATES: usize = 16;
 
 /// What is wrong with a CollaSet by itself; empty when nothing is. `name` is empty as long as `generateName` has not
 /// been resolved.
 pub fn validate(name: &str, spec: &CollaSetSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
-    check(name, spec, &mut errors);
+    check_collaset(name, spec, &mut errors);
     errors
 }
 
 /// Adds to `errors` what is wrong with a CollaSet by itself, see [`validate`].
-pub fn check(name: &str, spec: &CollaSetSpec, errors: &mut FieldErrors) {
-    names::of_collaset(name, naming(spec), errors);
-    non_negative(spec.replicas, "spec.replicas", errors);
-    let labels = template::check(&spec.template, errors);
-    selector(spec.selector.as_ref(), labels.as_ref(), errors);
-    claims::check(&spec.volume_claim_templates, errors);
-    strategy::check(spec, errors);
-    non_negative(spec.history_limit, "spec.historyLimit", errors);
+pub fn check_collaset(name: &str, spec: &CollaSetSpec, errors: &mut FieldErrors) {
+    names::check_collaset_name(name, naming_policy(spec), errors);
+    check_non_negative(spec.replicas, "spec.replicas", errors);
+    let labels = template::check_template(&spec.template, errors);
+    check_selector(spec.selector.as_ref(), labels.as_ref(), errors);
+    pvc_templates::check_pvc_templates(&spec.volume_claim_templates, errors);
+    strategy::check_strategies(spec, errors);
+    check_non_negative(spec.history_limit, "spec.historyLimit", errors);
 }
 
 /// A CollaSet with more claim templates than it may have, unless it was stored with as many: each distinct one costs the API
 /// server a dry run.
-pub fn validate_claims(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Option<FieldError> {
+pub fn validate_pvc_change(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Option<FieldError> {
     let count = |spec: &CollaSetSpec| spec.volume_claim_templates.len();
-    let most = old.map_or(0, count).max(MOST_CLAIMS);
+    let most = old.map_or(0, count).max(MAX_PVC_TEMPLATES);
     (count(new) > most).then(|| {
         let problem = format!(
             "has {} entries and may have {most}: put the data on fewer volumes and mount parts of one with subPath",
             count(new)
         );
-        FieldError::missing("spec.volumeClaimTemplates", problem)
+        FieldError::missing_field("spec.volumeClaimTemplates", problem)
     })
 }
 
@@ -56,13 +56,17 @@ pub fn validate_change(old: &CollaSetSpec, new: &CollaSetSpec) -> FieldErrors {
     // One that never selected anything may be mended.
     let fixed = old.selector.as_ref().filter(|s| is_usable(s));
     if let (Some(old), Some(new)) = (fixed, &new.selector)
-        && requirements(old) != requirements(new)
+        && selector_requirements(old) != selector_requirements(new)
     {
         let problem = format!(
             "is immutable, it was {}: Pods would leave the CollaSet unseen; create another CollaSet to select by other labels",
-            text(old)
+            selector_text(old)
         );
-        errors.push(FieldError::new("spec.selector", &text(new), problem));
+        errors.push(FieldError::new(
+            "spec.selector",
+            &selector_text(new),
+            problem,
+        ));
     }
     let context = |spec: &CollaSetSpec| {
         let strategy = spec.scale_strategy.as_ref();
@@ -84,7 +88,7 @@ pub fn warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     let mut warnings: Vec<String> = strategy::partition_beyond_replicas(new)
         .into_iter()
         .collect();
-    if old.is_some_and(|old| naming(old) != naming(new)) {
+    if old.is_some_and(|old| naming_policy(old) != naming_policy(new)) {
         warnings.push(
             "spec.namingStrategy.podNamingSuffixPolicy: Pods keep their names until they are recreated".into(),
         );
@@ -93,14 +97,14 @@ pub fn warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
 }
 
 /// How Pods are named.
-fn naming(spec: &CollaSetSpec) -> &PodNamingSuffixPolicy {
+fn naming_policy(spec: &CollaSetSpec) -> &PodNamingSuffixPolicy {
     let strategy = spec.naming_strategy.as_ref();
     strategy
         .and_then(|s| s.pod_naming_suffix_policy.as_ref())
         .unwrap_or(&PodNamingSuffixPolicy::Random)
 }
 
-fn selector(
+fn check_selector(
     selector: Option<&LabelSelector>,
     labels: Option<&template::Labels>,
     errors: &mut FieldErrors,
@@ -108,25 +112,30 @@ fn selector(
     let path = "spec.selector";
     let remedy = "set it to labels that spec.template carries";
     let Some(selector) = selector else {
-        errors.push(FieldError::missing(path, format!("is required: {remedy}")));
+        errors.push(FieldError::missing_field(
+            path,
+            format!("is required: {remedy}"),
+        ));
         return;
     };
-    if requirements(selector) == Default::default() {
+    if selector_requirements(selector) == Default::default() {
         let problem = format!(
             "must not be empty: the CollaSet would take every claim of the namespace for its own; {remedy}"
         );
-        errors.push(FieldError::raw(path, "{}", problem));
+        errors.push(FieldError::with_raw_value(path, "{}", problem));
         return;
     }
     match (Selector::compile(selector), labels) {
-        (Err(_), _) => Selector::check(selector, path, errors),
-        (Ok(_), _) if let Some(key) = reserved::asked_by(selector) => {
+        (Err(_), _) => Selector::check_selector(selector, path, errors),
+        (Ok(_), _) if let Some(key) = reserved_labels::reserved_key_in(selector) => {
             let problem = format!(
                 "must not ask for {key}, which is set on single Pods: those that differ would be released, and others made; {remedy}"
             );
-            errors.push(FieldError::new(path, &text(selector), problem));
+            errors.push(FieldError::new(path, &selector_text(selector), problem));
         }
-        (Ok(compiled), Some(labels)) if !reserved::is_selected(labels.clone(), &compiled) => {
+        (Ok(compiled), Some(labels))
+            if !reserved_labels::is_selected(labels.clone(), &compiled) =>
+        {
             let problem = format!(
                 "must match spec.selector, which is {compiled}: a Pod that it does not select is released at once; add \
                  these labels"
@@ -140,24 +149,24 @@ fn selector(
 }
 
 fn is_usable(selector: &LabelSelector) -> bool {
-    requirements(selector) != Default::default() && Selector::compile(selector).is_ok()
+    selector_requirements(selector) != Default::default() && Selector::compile(selector).is_ok()
 }
 
 /// The parts of a selector; absent and empty ones mean the same.
-fn requirements(selector: &LabelSelector) -> LabelSelector {
+fn selector_requirements(selector: &LabelSelector) -> LabelSelector {
     LabelSelector {
         match_labels: selector.match_labels.clone().filter(|l| !l.is_empty()),
         match_expressions: selector.match_expressions.clone().filter(|e| !e.is_empty()),
     }
 }
 
-fn text(selector: &LabelSelector) -> String {
+fn selector_text(selector: &LabelSelector) -> String {
     Selector::compile(selector).map_or_else(|_| "malformed".into(), |s| s.to_string())
 }
 
-fn non_negative(value: Option<i32>, path: &str, errors: &mut FieldErrors) {
+fn check_non_negative(value: Option<i32>, path: &str, errors: &mut FieldErrors) {
     if let Some(value) = value.filter(|v| *v < 0) {
-        errors.push(FieldError::raw(
+        errors.push(FieldError::with_raw_value(
             path,
             value.to_string(),
             "must be 0 or more",

@@ -5,19 +5,23 @@ use crate::api::collaset::PodNamingSuffixPolicy;
 use crate::api::labels;
 
 /// Revisions and Pods carry the name of the CollaSet in labels and hostnames, which end at 63.
-const LONGEST: usize = 63;
+const MAX_NAME_LENGTH: usize = 63;
 /// With persistent names a Pod's hostname is `<CollaSet>-<instance ID>`. Six digits are more than a cluster has Pods.
-const LONGEST_BEFORE_ID: usize = LONGEST - "-999999".len();
+const MAX_LENGTH_BEFORE_ID: usize = MAX_NAME_LENGTH - "-999999".len();
 
-pub(super) fn of_collaset(name: &str, naming: &PodNamingSuffixPolicy, errors: &mut FieldErrors) {
+pub(super) fn check_collaset_name(
+    name: &str,
+    naming: &PodNamingSuffixPolicy,
+    errors: &mut FieldErrors,
+) {
     let path = "metadata.name";
     if name.is_empty() {
         return;
     }
     if *naming != PodNamingSuffixPolicy::PersistentSequence {
-        if name.len() > LONGEST {
+        if name.len() > MAX_NAME_LENGTH {
             let problem = format!(
-                "must have at most {LONGEST} characters: the names of revisions and Pods begin with it; shorten it"
+                "must have at most {MAX_NAME_LENGTH} characters: the names of revisions and Pods begin with it; shorten it"
             );
             errors.push(FieldError::new(path, name, problem));
         }
@@ -25,8 +29,8 @@ pub(super) fn of_collaset(name: &str, naming: &PodNamingSuffixPolicy, errors: &m
     }
     let why = "with podNamingSuffixPolicy PersistentSequence: Pods have <name>-<instance ID> as their name and hostname; \
                choose another name, or Random";
-    if name.len() > LONGEST_BEFORE_ID {
-        let problem = format!("must have at most {LONGEST_BEFORE_ID} characters {why}");
+    if name.len() > MAX_LENGTH_BEFORE_ID {
+        let problem = format!("must have at most {MAX_LENGTH_BEFORE_ID} characters {why}");
         errors.push(FieldError::new(path, name, problem));
     } else if labels::dns_label_problem(name).is_some() {
         let problem = format!("must have only lower-case letters, digits and '-' {why}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{FieldError, FieldErrors, naming, non_negative, steps};
+use super::{FieldError, FieldErrors, check_non_negative, naming_policy, steps};
 use crate::api::collaset::{
     CollaSetSpec, PodNamingSuffixPolicy, PodUpgradePolicy, RetentionPolicy, ScaleStrategy,
     UpdateStrategy,
@@ -12,24 +12,24 @@ use crate::api::collaset::{
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::labels;
 
-pub(super) fn check(spec: &CollaSetSpec, errors: &mut FieldErrors) {
+pub(super) fn check_strategies(spec: &CollaSetSpec, errors: &mut FieldErrors) {
     if let Some(strategy) = &spec.update_strategy {
-        update(strategy, errors);
-        steps::check(strategy, errors);
+        check_update_strategy(strategy, errors);
+        steps::check_rollout_steps(strategy, errors);
     }
-    deadlines(spec, errors);
-    if let PodNamingSuffixPolicy::Other(text) = naming(spec) {
+    check_deadlines(spec, errors);
+    if let PodNamingSuffixPolicy::Other(text) = naming_policy(spec) {
         let path = "spec.namingStrategy.podNamingSuffixPolicy";
-        let problem = one_of(PodNamingSuffixPolicy::KNOWN);
+        let problem = allowed_values(PodNamingSuffixPolicy::KNOWN);
         errors.push(FieldError::new(path, text, problem));
     }
     if let Some(strategy) = &spec.scale_strategy {
-        scale(strategy, naming(spec), errors);
+        check_scale_strategy(strategy, naming_policy(spec), errors);
     }
 }
 
-fn deadlines(spec: &CollaSetSpec, errors: &mut FieldErrors) {
-    non_negative(spec.min_ready_seconds, "spec.minReadySeconds", errors);
+fn check_deadlines(spec: &CollaSetSpec, errors: &mut FieldErrors) {
+    check_non_negative(spec.min_ready_seconds, "spec.minReadySeconds", errors);
     let Some(deadline) = spec.progress_deadline_seconds else {
         return;
     };
@@ -39,29 +39,33 @@ fn deadlines(spec: &CollaSetSpec, errors: &mut FieldErrors) {
         let problem = format!(
             "must be more than minReadySeconds, which is {ready}: no Pod could be available in time; leave it out for no deadline"
         );
-        errors.push(FieldError::raw(path, deadline.to_string(), problem));
+        errors.push(FieldError::with_raw_value(
+            path,
+            deadline.to_string(),
+            problem,
+        ));
     }
 }
 
-fn update(strategy: &UpdateStrategy, errors: &mut FieldErrors) {
+fn check_update_strategy(strategy: &UpdateStrategy, errors: &mut FieldErrors) {
     if let Some(PodUpgradePolicy::Other(text)) = &strategy.pod_upgrade_policy {
         let path = "spec.updateStrategy.podUpgradePolicy";
-        let problem = one_of(PodUpgradePolicy::KNOWN);
+        let problem = allowed_values(PodUpgradePolicy::KNOWN);
         errors.push(FieldError::new(path, text, problem));
     }
     let path = "spec.updateStrategy.rollingUpdate.byPartition.partition";
-    non_negative(partition(strategy), path, errors);
-    partition_percent(strategy, errors);
+    check_non_negative(partition_value(strategy), path, errors);
+    check_partition_percent(strategy, errors);
     let path = "spec.updateStrategy.operationDelaySeconds";
-    non_negative(strategy.operation_delay_seconds, path, errors);
+    check_non_negative(strategy.operation_delay_seconds, path, errors);
     let replaces = strategy.pod_upgrade_policy == Some(PodUpgradePolicy::Replace);
-    bound(
+    check_bound(
         "maxUnavailable",
         strategy.max_unavailable.as_ref(),
         replaces,
         errors,
     );
-    bound("maxSurge", strategy.max_surge.as_ref(), !replaces, errors);
+    check_bound("maxSurge", strategy.max_surge.as_ref(), !replaces, errors);
     let key = strategy.rolling_update.as_ref().map(|r| &*r.priority_label);
     if let Some(key) = key.filter(|key| !key.is_empty())
         && let Some(problem) = labels::key_problem(key)
@@ -71,7 +75,7 @@ fn update(strategy: &UpdateStrategy, errors: &mut FieldErrors) {
     }
 }
 
-fn partition_percent(strategy: &UpdateStrategy, errors: &mut FieldErrors) {
+fn check_partition_percent(strategy: &UpdateStrategy, errors: &mut FieldErrors) {
     let rolling = strategy.rolling_update.as_ref();
     let by = rolling.and_then(|rolling| rolling.by_partition.as_ref());
     let Some(percent) = by.and_then(|by| by.partition_percent) else {
@@ -79,27 +83,31 @@ fn partition_percent(strategy: &UpdateStrategy, errors: &mut FieldErrors) {
     };
     let path = "spec.updateStrategy.rollingUpdate.byPartition.partitionPercent";
     let problem = match percent {
-        0..=100 if partition(strategy).is_none() => return,
+        0..=100 if partition_value(strategy).is_none() => return,
         0..=100 => "must not be given beside partition: leave one of them out",
         _ => "must be a percentage from 0 to 100",
     };
-    errors.push(FieldError::raw(path, percent.to_string(), problem));
+    errors.push(FieldError::with_raw_value(
+        path,
+        percent.to_string(),
+        problem,
+    ));
 }
 
 /// A bound of an update. None at all is fine; one of 0 would let no Pod be updated, unless the policy makes it `idle`.
-fn bound(field: &str, value: Option<&IntOrString>, idle: bool, errors: &mut FieldErrors) {
+fn check_bound(field: &str, value: Option<&IntOrString>, idle: bool, errors: &mut FieldErrors) {
     let path = format!("spec.updateStrategy.{field}");
     match value.map(IntOrPercent::parse) {
-        Some(Err(e)) => errors.push(FieldError::raw(&path, e.value, e.problem)),
+        Some(Err(e)) => errors.push(FieldError::with_raw_value(&path, e.value, e.problem)),
         Some(Ok(zero @ (IntOrPercent::Int(0) | IntOrPercent::Percent(0)))) if !idle => {
             let problem = "must be 1 or more: with 0 no Pod would ever be updated; leave it out for no bound, or set paused";
-            errors.push(FieldError::raw(&path, zero.to_string(), problem));
+            errors.push(FieldError::with_raw_value(&path, zero.to_string(), problem));
         }
         _ => {}
     }
 }
 
-fn partition(strategy: &UpdateStrategy) -> Option<i32> {
+fn partition_value(strategy: &UpdateStrategy) -> Option<i32> {
     let rolling = strategy.rolling_update.as_ref()?;
     rolling.by_partition.as_ref()?.partition
 }
@@ -108,7 +116,7 @@ fn partition(strategy: &UpdateStrategy) -> Option<i32> {
 pub(super) fn partition_beyond_replicas(spec: &CollaSetSpec) -> Option<String> {
     let strategy = spec.update_strategy.as_ref()?;
     let by_label = strategy.rolling_update.as_ref()?.by_label.is_some();
-    let (partition, replicas) = (partition(strategy)?, spec.replicas.unwrap_or(0));
+    let (partition, replicas) = (partition_value(strategy)?, spec.replicas.unwrap_or(0));
     (partition > replicas && !by_label).then(|| {
         format!(
             "spec.updateStrategy.rollingUpdate.byPartition.partition: {partition} is more than the {replicas} replicas: \
@@ -117,7 +125,11 @@ pub(super) fn partition_beyond_replicas(spec: &CollaSetSpec) -> Option<String> {
     })
 }
 
-fn scale(strategy: &ScaleStrategy, naming: &PodNamingSuffixPolicy, errors: &mut FieldErrors) {
+fn check_scale_strategy(
+    strategy: &ScaleStrategy,
+    naming: &PodNamingSuffixPolicy,
+    errors: &mut FieldErrors,
+) {
     let context = &strategy.context;
     if let Some(problem) = labels::dns_name_problem(context).filter(|_| !context.is_empty()) {
         let problem = format!(
@@ -146,7 +158,7 @@ fn scale(strategy: &ScaleStrategy, naming: &PodNamingSuffixPolicy, errors: &mut 
             );
         }
     }
-    pods(lists, errors);
+    check_pod_lists(lists, errors);
     if let Some(policy) = &strategy.persistent_volume_claim_retention_policy {
         for (field, value) in [
             ("whenDeleted", &policy.when_deleted),
@@ -155,16 +167,20 @@ fn scale(strategy: &ScaleStrategy, naming: &PodNamingSuffixPolicy, errors: &mut 
             if let Some(RetentionPolicy::Other(text)) = value {
                 let path =
                     format!("spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.{field}");
-                errors.push(FieldError::new(path, text, one_of(RetentionPolicy::KNOWN)));
+                errors.push(FieldError::new(
+                    path,
+                    text,
+                    allowed_values(RetentionPolicy::KNOWN),
+                ));
             }
         }
     }
     let path = "spec.scaleStrategy.operationDelaySeconds";
-    non_negative(strategy.operation_delay_seconds, path, errors);
+    check_non_negative(strategy.operation_delay_seconds, path, errors);
 }
 
 /// Each name once, over all of the lists.
-fn pods(lists: [(&str, &Vec<String>); 3], errors: &mut FieldErrors) {
+fn check_pod_lists(lists: [(&str, &Vec<String>); 3], errors: &mut FieldErrors) {
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
     for (list, names) in lists {
         for (index, name) in names.iter().enumerate() {
@@ -194,6 +210,6 @@ fn pods(lists: [(&str, &Vec<String>); 3], errors: &mut FieldErrors) {
     }
 }
 
-fn one_of(known: &[&str]) -> String {
+fn allowed_values(known: &[&str]) -> String {
     format!("must be {}", known.join(" or "))
 }

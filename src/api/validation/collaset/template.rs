@@ -7,23 +7,23 @@ use serde_json::Value;
 
 use super::{FieldError, FieldErrors};
 use crate::api::keys;
-use crate::api::reserved::is_reserved;
+use crate::api::reserved_labels::is_reserved;
 
 pub(super) type Labels = BTreeMap<String, String>;
 
-const LABELS: &str = "spec.template.metadata.labels";
+const LABELS_PATH: &str = "spec.template.metadata.labels";
 
 /// Checks the template; its labels, where they can be read.
-pub(super) fn check(template: &Value, errors: &mut FieldErrors) -> Option<Labels> {
+pub(super) fn check_template(template: &Value, errors: &mut FieldErrors) -> Option<Labels> {
     if !template.is_object() {
         let problem = "is required: describe the Pod to create, with metadata and spec";
-        errors.push(absent_or_wrong("spec.template", template, problem));
+        errors.push(missing_or_invalid("spec.template", template, problem));
         return None;
     }
     let spec = &template["spec"];
     if !spec.is_object() {
         let problem = "is required: describe the Pod to create, with its containers";
-        errors.push(absent_or_wrong("spec.template.spec", spec, problem));
+        errors.push(missing_or_invalid("spec.template.spec", spec, problem));
     }
     let annotation = template
         .pointer("/metadata/annotations")
@@ -33,45 +33,49 @@ pub(super) fn check(template: &Value, errors: &mut FieldErrors) -> Option<Labels
             "spec.template.metadata.annotations[{}]",
             keys::LAST_POD_STATUS
         );
-        errors.push(FieldError::raw(path, value.to_string(), TAKE_OUT));
+        errors.push(FieldError::with_raw_value(
+            path,
+            value.to_string(),
+            REMOVE_REMEDY,
+        ));
     }
     let labels = &template["metadata"]["labels"];
     let Some(labels) = Labels::deserialize(labels).ok() else {
         let problem =
             "is required: a map from text to text with the labels that spec.selector matches";
-        errors.push(absent_or_wrong(LABELS, labels, problem));
+        errors.push(missing_or_invalid(LABELS_PATH, labels, problem));
         return None;
     };
     for (key, value) in &labels {
         errors.extend(
-            problem_of_label(key, value)
-                .map(|problem| FieldError::new(format!("{LABELS}[{key}]"), value, problem)),
+            label_problem(key, value)
+                .map(|problem| FieldError::new(format!("{LABELS_PATH}[{key}]"), value, problem)),
         );
     }
     Some(labels)
 }
 
-const TAKE_OUT: &str =
+const REMOVE_REMEDY: &str =
     "is reserved: it is set on single Pods, by CollaSet or for it; take it out of the template";
 
-fn problem_of_label(key: &str, value: &str) -> Option<&'static str> {
+fn label_problem(key: &str, value: &str) -> Option<&'static str> {
     if key == keys::CONTROL {
         let problem =
             "must be true: CollaSet manages all of its Pods and sets the label itself; take it out";
         return (value != keys::CONTROL_VALUE).then_some(problem);
     }
-    is_reserved(key).then_some(TAKE_OUT)
+    is_reserved(key).then_some(REMOVE_REMEDY)
 }
 
-fn absent_or_wrong(path: &str, value: &Value, problem: &str) -> FieldError {
+fn missing_or_invalid(path: &str, value: &Value, problem: &str) -> FieldError {
     match value {
-        Value::Null => FieldError::missing(path, problem),
-        wrong => FieldError::raw(path, kind(wrong), problem),
+        Value::Null => FieldError::missing_field(path, problem),
+        wrong => FieldError::with_raw_value(path, json_type_name(wrong), problem),
     }
 }
 
 /// What a value is, where the value itself may be long.
-fn kind(value: &Value) -> &'static str {
+fn json_type_name(value: &Value) -> &'static str {
     match value {
         Value::Object(_) => "an object",
         Value::Array(_) => "a list",

@@ -112,7 +112,7 @@ fn bounds_of_an_update_let_some_pod_be_updated() {
 }
 
 #[test]
-fn each_step_of_a_rollout_is_a_partition_or_a_pause() {
+fn rollout_step_is_either_partition_or_pause() {
     let rolling = |part: Value| of(json!({ "updateStrategy": { "rollingUpdate": part } }));
     for good in [
         json!([{ "partition": "90%" }, { "pause": { "duration": "1h30m" } }, { "pause": {} }, { "partition": 0 }]),
@@ -383,7 +383,7 @@ fn labels_of_single_pods_are_not_for_the_template() {
 }
 
 #[test]
-fn claim_templates_have_names_of_their_own_and_say_what_they_claim() {
+fn pvc_templates_need_unique_names_and_storage_requests() {
     let nameless = json!({ "spec": claim("x")["spec"] });
     assert_eq!(
         of(
@@ -486,7 +486,7 @@ fn selector_and_context_stay_as_they_are() {
 }
 
 #[test]
-fn what_may_not_be_meant_is_a_warning() {
+fn probably_unintended_fields_give_warnings() {
     let partition = |partition: i32, by_label: Value| {
         spec(json!({ "updateStrategy": { "rollingUpdate": {
             "byPartition": { "partition": partition }, "byLabel": by_label } } }))

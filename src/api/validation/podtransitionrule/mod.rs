@@ -10,25 +10,25 @@ use crate::api::field_path::FieldPath;
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
     AvailablePolicy, FailurePolicy, LabelCheck, MAX_RULES, Parameter, PodTransitionRuleSpec, Poll,
-    Rule, Stage, UnhealthyPodPolicy, Unreadable, WebhookRule,
+    Rule, Stage, UnhealthyPodPolicy, UnreadableRule, WebhookRule,
 };
 use crate::api::selector::Selector;
-use crate::api::stored::{self, MAX_SPEC_BYTES};
+use crate::api::size_limits::{self, MAX_SPEC_BYTES};
 
 /// What is wrong with a spec; empty when nothing is. Disabled rules are judged too: they are to be enabled one day.
 pub fn validate(spec: &PodTransitionRuleSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
-    check(spec, &mut errors);
+    check_rules(spec, &mut errors);
     errors
 }
 
 /// Adds to `errors` what is wrong with a spec.
-pub fn check(spec: &PodTransitionRuleSpec, errors: &mut FieldErrors) {
-    if let Some(Unreadable { fault, .. }) = &spec.unreadable {
+pub fn check_rules(spec: &PodTransitionRuleSpec, errors: &mut FieldErrors) {
+    if let Some(UnreadableRule { fault, .. }) = &spec.unreadable {
         return errors.push(fault.clone());
     }
     let remedy = "is required: write {} to select every Pod of the namespace";
-    selector(spec.selector.as_ref(), "spec.selector", remedy, errors);
+    check_selector(spec.selector.as_ref(), "spec.selector", remedy, errors);
     check_size(spec, errors);
     let mut names = BTreeSet::new();
     for (index, rule) in spec.rules.iter().enumerate() {
@@ -38,7 +38,7 @@ pub fn check(spec: &PodTransitionRuleSpec, errors: &mut FieldErrors) {
         let path = format!("spec.rules[{index}]");
         if rule.name.is_empty() {
             let problem = "is required: skip annotations and reports refer to the rule by it";
-            errors.push(FieldError::missing(format!("{path}.name"), problem));
+            errors.push(FieldError::missing_field(format!("{path}.name"), problem));
         } else if !names.insert(rule.name.as_str()) {
             let problem = "is the name of an earlier rule: give each rule a name of its own";
             errors.push(FieldError::new(format!("{path}.name"), &rule.name, problem));
@@ -52,15 +52,15 @@ fn check_size(spec: &PodTransitionRuleSpec, errors: &mut FieldErrors) {
     if rules > MAX_RULES {
         let problem =
             format!("has {rules} rules and may have {MAX_RULES}: split it into several objects");
-        errors.push(FieldError::missing("spec.rules", problem));
+        errors.push(FieldError::missing_field("spec.rules", problem));
     }
-    let bytes = stored::bytes(spec);
+    let bytes = size_limits::json_bytes(spec);
     if bytes > MAX_SPEC_BYTES {
         let problem = format!(
             "takes {bytes} bytes and may take {MAX_SPEC_BYTES}: split its rules over several objects, or shorten \
              caBundles to the one certificate that is needed"
         );
-        errors.push(FieldError::missing("spec", problem));
+        errors.push(FieldError::missing_field("spec", problem));
     }
 }
 
@@ -81,7 +81,7 @@ fn check_rule(rule: &Rule, path: &str, errors: &mut FieldErrors) {
         ));
     }
     if let Some(filter) = rule.filter.as_ref().and_then(|f| f.label_selector.as_ref()) {
-        selector(
+        check_selector(
             Some(filter),
             &format!("{path}.filter.labelSelector"),
             "",
@@ -98,7 +98,7 @@ fn check_rule(rule: &Rule, path: &str, errors: &mut FieldErrors) {
     .collect();
     match kinds[..] {
         [_] => {}
-        [] => errors.push(FieldError::missing(
+        [] => errors.push(FieldError::missing_field(
             path,
             "needs one of availablePolicy, labelCheck and webhook",
         )),
@@ -107,15 +107,15 @@ fn check_rule(rule: &Rule, path: &str, errors: &mut FieldErrors) {
                 "has {}: split it into one rule for each",
                 kinds.join(" and ")
             );
-            errors.push(FieldError::missing(path, problem));
+            errors.push(FieldError::missing_field(path, problem));
         }
     }
     if let Some(policy) = &rule.available_policy {
-        available_policy(policy, &format!("{path}.availablePolicy"), errors);
+        check_available_policy(policy, &format!("{path}.availablePolicy"), errors);
     }
     if let Some(LabelCheck { requires }) = &rule.label_check {
         let remedy = "is required: name the labels that a Pod must have";
-        selector(
+        check_selector(
             requires.as_ref(),
             &format!("{path}.labelCheck.requires"),
             remedy,
@@ -123,25 +123,30 @@ fn check_rule(rule: &Rule, path: &str, errors: &mut FieldErrors) {
         );
     }
     if let Some(rule) = &rule.webhook {
-        webhook(rule, &format!("{path}.webhook"), errors);
+        check_webhook(rule, &format!("{path}.webhook"), errors);
     }
 }
 
-fn selector(selector: Option<&LabelSelector>, path: &str, remedy: &str, errors: &mut FieldErrors) {
+fn check_selector(
+    selector: Option<&LabelSelector>,
+    path: &str,
+    remedy: &str,
+    errors: &mut FieldErrors,
+) {
     match selector {
-        None => errors.push(FieldError::missing(path, remedy)),
-        Some(selector) => Selector::check(selector, path, errors),
+        None => errors.push(FieldError::missing_field(path, remedy)),
+        Some(selector) => Selector::check_selector(selector, path, errors),
     }
 }
 
-fn available_policy(policy: &AvailablePolicy, path: &str, errors: &mut FieldErrors) {
+fn check_available_policy(policy: &AvailablePolicy, path: &str, errors: &mut FieldErrors) {
     let bounds = [
         ("maxUnavailableValue", &policy.max_unavailable_value),
         ("minAvailableValue", &policy.min_available_value),
     ];
     if bounds.iter().all(|(_, value)| value.is_none()) {
         let problem = "needs maxUnavailableValue or minAvailableValue: a count such as 3, or a percentage such as \"30%\"";
-        errors.push(FieldError::missing(path, problem));
+        errors.push(FieldError::missing_field(path, problem));
     }
     if let Some(UnhealthyPodPolicy::Other(text)) = &policy.unhealthy_pod_policy {
         errors.push(FieldError::new(
@@ -155,7 +160,7 @@ fn available_policy(policy: &AvailablePolicy, path: &str, errors: &mut FieldErro
             .as_ref()
             .map(|value: &IntOrString| IntOrPercent::parse(value));
         if let Some(Err(e)) = parsed {
-            errors.push(FieldError::raw(
+            errors.push(FieldError::with_raw_value(
                 format!("{path}.{field}"),
                 e.value,
                 e.problem,
@@ -164,7 +169,7 @@ fn available_policy(policy: &AvailablePolicy, path: &str, errors: &mut FieldErro
     }
 }
 
-fn webhook(rule: &WebhookRule, path: &str, errors: &mut FieldErrors) {
+fn check_webhook(rule: &WebhookRule, path: &str, errors: &mut FieldErrors) {
     if let Some(FailurePolicy::Other(text)) = &rule.failure_policy {
         errors.push(FieldError::new(
             format!("{path}.failurePolicy"),
@@ -177,12 +182,15 @@ fn webhook(rule: &WebhookRule, path: &str, errors: &mut FieldErrors) {
     }
     let Some(config) = &rule.client_config else {
         let problem = "is required: set its url to the endpoint that is asked";
-        errors.push(FieldError::missing(format!("{path}.clientConfig"), problem));
+        errors.push(FieldError::missing_field(
+            format!("{path}.clientConfig"),
+            problem,
+        ));
         return;
     };
     let path = format!("{path}.clientConfig");
-    errors.extend(endpoint::url(&config.url, &format!("{path}.url")));
-    errors.extend(endpoint::ca_bundle(
+    errors.extend(endpoint::url_error(&config.url, &format!("{path}.url")));
+    errors.extend(endpoint::ca_bundle_error(
         &config.ca_bundle,
         &format!("{path}.caBundle"),
     ));
@@ -194,7 +202,7 @@ fn webhook(rule: &WebhookRule, path: &str, errors: &mut FieldErrors) {
 fn check_parameter(parameter: &Parameter, path: &str, errors: &mut FieldErrors) {
     if parameter.key.is_empty() {
         let problem = "is required: the endpoint finds the value by it";
-        errors.push(FieldError::missing(format!("{path}.key"), problem));
+        errors.push(FieldError::missing_field(format!("{path}.key"), problem));
     }
     if !parameter.value.is_empty() {
         return; // wins over valueFrom
@@ -202,7 +210,7 @@ fn check_parameter(parameter: &Parameter, path: &str, errors: &mut FieldErrors) 
     let from = parameter.value_from.as_ref();
     let Some(field) = from.and_then(|from| from.field_ref.as_ref()) else {
         let problem = "needs a value, or in valueFrom.fieldRef the field of the Pod that has it";
-        errors.push(FieldError::missing(path, problem));
+        errors.push(FieldError::missing_field(path, problem));
         return;
     };
     let parsed = FieldPath::parse(&field.field_path).map_err(str::to_owned);
@@ -213,8 +221,8 @@ fn check_parameter(parameter: &Parameter, path: &str, errors: &mut FieldErrors) 
 }
 
 fn check_poll(poll: &Poll, path: &str, errors: &mut FieldErrors) {
-    errors.extend(endpoint::url(&poll.url, &format!("{path}.url")));
-    errors.extend(endpoint::ca_bundle(
+    errors.extend(endpoint::url_error(&poll.url, &format!("{path}.url")));
+    errors.extend(endpoint::ca_bundle_error(
         &poll.ca_bundle,
         &format!("{path}.caBundle"),
     ));
@@ -223,7 +231,7 @@ fn check_poll(poll: &Poll, path: &str, errors: &mut FieldErrors) {
         ("timeoutSeconds", poll.timeout_seconds),
     ] {
         if let Some(seconds) = seconds.filter(|s| *s < 1) {
-            errors.push(FieldError::raw(
+            errors.push(FieldError::with_raw_value(
                 format!("{path}.{field}"),
                 seconds.to_string(),
                 "must be 1 or more seconds",

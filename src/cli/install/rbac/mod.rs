@@ -13,11 +13,11 @@ use kube::core::DynamicObject;
 use serde::Serialize;
 
 use super::names;
-use table::{Access, CERTIFICATES, COLLASETS, GRACE_DELETE, Grant, SERVER};
+use table::{AccessRule, CERTIFICATES, COLLASETS, GRACE_DELETE, PermissionSet, SERVER};
 
 /// What is switched on, as far as the server needs rights for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct EnabledFeatures {
     /// The feature gate `CollaSets`.
     pub collasets: bool,
     /// The feature gate `GraceDeleteWebhook`.
@@ -26,16 +26,16 @@ pub struct Parts {
     pub certificates: bool,
 }
 
-impl Parts {
+impl EnabledFeatures {
     /// All of it.
-    pub const ALL: Parts = Parts {
+    pub const ALL_FEATURES: EnabledFeatures = EnabledFeatures {
         collasets: true,
         grace_delete: true,
         certificates: true,
     };
 
     /// Every grant, and whether it is needed.
-    pub fn grants(self) -> [(Grant, bool); 4] {
+    pub fn permission_sets(self) -> [(PermissionSet, bool); 4] {
         [
             (SERVER, true),
             (COLLASETS, self.collasets),
@@ -47,19 +47,23 @@ impl Parts {
 
 /// Everything for a server in `namespace`, in the order in which to apply it: its account, the grants that it needs, and
 /// the roles of users.
-pub fn objects(namespace: &str, parts: Parts) -> anyhow::Result<Vec<DynamicObject>> {
-    let mut all = vec![dynamic(&account(namespace))?];
-    for (grant, _) in parts.grants().into_iter().filter(|(_, needed)| *needed) {
-        all.extend(granted(&grant, namespace)?);
+pub fn rbac_objects(namespace: &str, parts: EnabledFeatures) -> anyhow::Result<Vec<DynamicObject>> {
+    let mut all = vec![to_dynamic_object(&service_account(namespace))?];
+    for (grant, _) in parts
+        .permission_sets()
+        .into_iter()
+        .filter(|(_, needed)| *needed)
+    {
+        all.extend(permission_objects(&grant, namespace)?);
     }
-    for role in users::roles() {
-        all.push(dynamic(&role)?);
+    for role in users::user_roles() {
+        all.push(to_dynamic_object(&role)?);
     }
     Ok(all)
 }
 
 /// The server's account.
-pub fn account(namespace: &str) -> ServiceAccount {
+pub fn service_account(namespace: &str) -> ServiceAccount {
     ServiceAccount {
         metadata: metadata(names::SERVICE_ACCOUNT, Some(namespace)),
         ..ServiceAccount::default()
@@ -67,7 +71,10 @@ pub fn account(namespace: &str) -> ServiceAccount {
 }
 
 /// Roles and bindings of a grant.
-pub fn granted(grant: &Grant, namespace: &str) -> anyhow::Result<Vec<DynamicObject>> {
+pub fn permission_objects(
+    grant: &PermissionSet,
+    namespace: &str,
+) -> anyhow::Result<Vec<DynamicObject>> {
     let name = grant.name;
     let subject = Subject {
         kind: "ServiceAccount".to_owned(),
@@ -82,23 +89,23 @@ pub fn granted(grant: &Grant, namespace: &str) -> anyhow::Result<Vec<DynamicObje
     };
     let mut all = Vec::new();
     if !grant.cluster.is_empty() {
-        all.push(dynamic(&ClusterRole {
+        all.push(to_dynamic_object(&ClusterRole {
             metadata: metadata(name, None),
-            rules: Some(rules(grant.cluster)),
+            rules: Some(policy_rules(grant.cluster)),
             aggregation_rule: None,
         })?);
-        all.push(dynamic(&ClusterRoleBinding {
+        all.push(to_dynamic_object(&ClusterRoleBinding {
             metadata: metadata(name, None),
             role_ref: role("ClusterRole"),
             subjects: Some(vec![subject.clone()]),
         })?);
     }
     if !grant.home.is_empty() {
-        all.push(dynamic(&Role {
+        all.push(to_dynamic_object(&Role {
             metadata: metadata(name, Some(namespace)),
-            rules: Some(rules(grant.home)),
+            rules: Some(policy_rules(grant.home)),
         })?);
-        all.push(dynamic(&RoleBinding {
+        all.push(to_dynamic_object(&RoleBinding {
             metadata: metadata(name, Some(namespace)),
             role_ref: role("Role"),
             subjects: Some(vec![subject]),
@@ -111,14 +118,20 @@ fn metadata(name: &str, namespace: Option<&str>) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
         namespace: namespace.map(str::to_owned),
-        labels: Some([("app.kubernetes.io/name".to_owned(), names::APP.to_owned())].into()),
+        labels: Some(
+            [(
+                "app.kubernetes.io/name".to_owned(),
+                names::APP_NAME.to_owned(),
+            )]
+            .into(),
+        ),
         ..ObjectMeta::default()
     }
 }
 
-fn rules(table: &[Access]) -> Vec<PolicyRule> {
+fn policy_rules(table: &[AccessRule]) -> Vec<PolicyRule> {
     let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-    let one = |access: &Access| PolicyRule {
+    let one = |access: &AccessRule| PolicyRule {
         api_groups: Some(owned(&[access.group])),
         resources: Some(owned(access.resources)),
         resource_names: (!access.names.is_empty()).then(|| owned(access.names)),
@@ -128,7 +141,7 @@ fn rules(table: &[Access]) -> Vec<PolicyRule> {
     table.iter().map(one).collect()
 }
 
-fn dynamic(object: &impl Serialize) -> anyhow::Result<DynamicObject> {
+fn to_dynamic_object(object: &impl Serialize) -> anyhow::Result<DynamicObject> {
     let value = serde_json::to_value(object).context("cannot write an RBAC object as JSON")?;
     serde_json::from_value(value).context("cannot read an RBAC object from JSON")
 }
@@ -137,14 +150,14 @@ fn dynamic(object: &impl Serialize) -> anyhow::Result<DynamicObject> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-    use super::table::{GRANTS, SCALES};
+    use super::table::{PERMISSION_SETS, READ_SCALES};
     use super::*;
 
     #[test]
-    fn only_reads_of_scales_are_granted_by_wildcard_and_secrets_are_ours_alone() {
-        for grant in GRANTS {
+    fn wildcards_are_scale_reads_and_secrets_are_named() {
+        for grant in PERMISSION_SETS {
             let all = grant.cluster.iter().chain(grant.home);
-            for access in all.filter(|access| **access != SCALES) {
+            for access in all.filter(|access| **access != READ_SCALES) {
                 let words = access
                     .resources
                     .iter()
@@ -164,8 +177,11 @@ mod tests {
     }
 
     /// Whether the server may do it, with these parts.
-    fn may(parts: Parts, verb: &str, resource: &str) -> bool {
-        let needed = parts.grants().into_iter().filter(|(_, needed)| *needed);
+    fn may(parts: EnabledFeatures, verb: &str, resource: &str) -> bool {
+        let needed = parts
+            .permission_sets()
+            .into_iter()
+            .filter(|(_, needed)| *needed);
         needed
             .flat_map(|(grant, _)| grant.cluster.iter().chain(grant.home))
             .any(|a| a.verbs.contains(&verb) && a.resources.contains(&resource))
@@ -173,7 +189,7 @@ mod tests {
 
     #[test]
     fn parts_that_are_off_leave_their_rights_out() {
-        let none = Parts {
+        let none = EnabledFeatures {
             collasets: false,
             grace_delete: false,
             certificates: false,
@@ -191,9 +207,12 @@ mod tests {
             ("patch", "mutatingwebhookconfigurations"),
         ] {
             assert!(!may(none, verb, resource), "{verb} {resource}");
-            assert!(may(Parts::ALL, verb, resource), "{verb} {resource}");
+            assert!(
+                may(EnabledFeatures::ALL_FEATURES, verb, resource),
+                "{verb} {resource}"
+            );
         }
-        let only = |grace_delete, collasets| Parts {
+        let only = |grace_delete, collasets| EnabledFeatures {
             grace_delete,
             collasets,
             ..none
@@ -205,7 +224,11 @@ mod tests {
 
     #[test]
     fn server_may_mark_namespaces_and_bypass_no_rule() {
-        let all = || GRANTS.iter().flat_map(|g| g.cluster.iter().chain(g.home));
+        let all = || {
+            PERMISSION_SETS
+                .iter()
+                .flat_map(|g| g.cluster.iter().chain(g.home))
+        };
         let verbs = |verb: &'static str| all().filter(move |a| a.verbs.contains(&verb));
         let enforce: Vec<_> = verbs("enforce").collect();
         assert_eq!(enforce.len(), 1);
@@ -215,7 +238,7 @@ mod tests {
 
     #[test]
     fn bindings_name_the_account_in_its_namespace() {
-        let objects = objects("elsewhere", Parts::ALL).unwrap();
+        let objects = rbac_objects("elsewhere", EnabledFeatures::ALL_FEATURES).unwrap();
         let of_kind = |kind: &str| {
             let kind = kind.to_owned();
             let objects = objects.iter();

@@ -6,7 +6,7 @@ use crate::cli::install::names;
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct AccessRule {
     /// API group; empty for core.
     pub group: &'static str,
     /// Resources, subresources behind a slash.
@@ -17,12 +17,12 @@ pub struct Access {
     pub verbs: &'static [&'static str],
 }
 
-const fn all(
+const fn allow_verbs(
     group: &'static str,
     resources: &'static [&'static str],
     verbs: &'static [&'static str],
-) -> Access {
-    Access {
+) -> AccessRule {
+    AccessRule {
         group,
         resources,
         names: &[],
@@ -31,62 +31,62 @@ const fn all(
 }
 
 /// The number of Pods that any owner is asked to have, and nothing else of it. The only wildcards.
-pub const SCALES: Access = all("*", &["*/scale"], &["get"]);
+pub const READ_SCALES: AccessRule = allow_verbs("*", &["*/scale"], &["get"]);
 
 /// What every server needs, cluster-wide.
-const SERVER_CLUSTER: &[Access] = &[
+const SERVER_CLUSTER: &[AccessRule] = &[
     // The cache; labels, finalizers and readiness of the lifecycle.
-    all("", &["pods"], &["get", "list", "watch", "patch"]),
-    all("", &["pods/status"], &["patch"]),
+    allow_verbs("", &["pods"], &["get", "list", "watch", "patch"]),
+    allow_verbs("", &["pods/status"], &["patch"]),
     // Rules; a patch of the object itself takes off a finalizer that Kuperator left.
-    all(
+    allow_verbs(
         keys::GROUP,
         &["podtransitionrules"],
         &["get", "list", "watch", "patch"],
     ),
     // The mark of namespaces with rules, which a policy guards. Not `bypass`: the server goes beyond no budget.
-    all(
+    allow_verbs(
         keys::GROUP,
         &["podtransitionrules"],
         &[policies::ENFORCE_VERB],
     ),
     // Their ledger, by compare-and-swap, and their gauges.
-    all(keys::GROUP, &["podtransitionrules/status"], &["patch"]),
+    allow_verbs(keys::GROUP, &["podtransitionrules/status"], &["patch"]),
     // Whether a user may go beyond the budget of a rule.
-    all(
+    allow_verbs(
         "authorization.k8s.io",
         &["subjectaccessreviews"],
         &["create"],
     ),
     // What users should know.
-    all("", &["events"], &["create", "patch"]),
+    allow_verbs("", &["events"], &["create", "patch"]),
     // How many Pods their owners want: by watches, and by a live read where a watch seems to trail.
-    all(
+    allow_verbs(
         "apps",
         &["daemonsets", "deployments", "replicasets", "statefulsets"],
         &["get", "list", "watch"],
     ),
     // An old ReplicaSet whose Pods a rule holds gets its number back, so that its Deployment goes on.
-    all("apps", &["replicasets/scale"], &["patch"]),
-    all("batch", &["jobs"], &["get", "list", "watch"]),
-    all(keys::GROUP, &["collasets"], &["get", "list", "watch"]),
-    all("", &["replicationcontrollers"], &["get", "list", "watch"]),
+    allow_verbs("apps", &["replicasets/scale"], &["patch"]),
+    allow_verbs("batch", &["jobs"], &["get", "list", "watch"]),
+    allow_verbs(keys::GROUP, &["collasets"], &["get", "list", "watch"]),
+    allow_verbs("", &["replicationcontrollers"], &["get", "list", "watch"]),
     // The same for owners of all other kinds.
-    SCALES,
+    READ_SCALES,
     // Whether the API server is going to refuse an eviction anyway.
-    all("policy", &["poddisruptionbudgets"], &["list", "watch"]),
+    allow_verbs("policy", &["poddisruptionbudgets"], &["list", "watch"]),
     // Which namespaces hold rules; the label that says so.
-    all("", &["namespaces"], &["list", "watch", "patch"]),
+    allow_verbs("", &["namespaces"], &["list", "watch", "patch"]),
     // Whether the Service of an expected finalizer still selects the Pod.
-    all("", &["services"], &["get"]),
+    allow_verbs("", &["services"], &["get"]),
     // Whether our own two configurations send what the rules need. A name limits a watch of one object too.
-    Access {
+    AccessRule {
         group: "admissionregistration.k8s.io",
         resources: &["mutatingwebhookconfigurations"],
         names: &[routes::MUTATING_CONFIGURATION],
         verbs: &["get", "list", "watch"],
     },
-    Access {
+    AccessRule {
         group: "admissionregistration.k8s.io",
         resources: &["validatingwebhookconfigurations"],
         names: &[routes::VALIDATING_CONFIGURATION],
@@ -95,9 +95,9 @@ const SERVER_CLUSTER: &[Access] = &[
 ];
 
 /// What every server needs in its own namespace. A name cannot limit `create`.
-const SERVER_HOME: &[Access] = &[
-    all("coordination.k8s.io", &["leases"], &["create"]),
-    Access {
+const SERVER_NAMESPACE: &[AccessRule] = &[
+    allow_verbs("coordination.k8s.io", &["leases"], &["create"]),
+    AccessRule {
         group: "coordination.k8s.io",
         resources: &["leases"],
         names: &[names::LEASE],
@@ -106,27 +106,27 @@ const SERVER_HOME: &[Access] = &[
 ];
 
 /// What CollaSets need.
-const COLLASETS_CLUSTER: &[Access] = &[
+const COLLASETS_CLUSTER: &[AccessRule] = &[
     // Their Pods; a template is tried by a dry-run of the creation of a Pod.
-    all("", &["pods"], &["create", "delete"]),
+    allow_verbs("", &["pods"], &["create", "delete"]),
     // Resources that are changed in place.
-    all("", &["pods/resize"], &["patch"]),
+    allow_verbs("", &["pods/resize"], &["patch"]),
     // The finalizer, the status, and references to them that block their deletion.
-    all(keys::GROUP, &["collasets"], &["patch"]),
-    all(keys::GROUP, &["collasets/status"], &["patch"]),
-    all(keys::GROUP, &["collasets/finalizers"], &["update"]),
+    allow_verbs(keys::GROUP, &["collasets"], &["patch"]),
+    allow_verbs(keys::GROUP, &["collasets/status"], &["patch"]),
+    allow_verbs(keys::GROUP, &["collasets/finalizers"], &["update"]),
     // Their revisions, claims and instance IDs.
-    all(
+    allow_verbs(
         "apps",
         &["controllerrevisions"],
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    all(
+    allow_verbs(
         "",
         &["persistentvolumeclaims"],
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    all(
+    allow_verbs(
         keys::GROUP,
         &["resourcecontexts"],
         &["list", "watch", "create", "patch", "delete"],
@@ -134,20 +134,20 @@ const COLLASETS_CLUSTER: &[Access] = &[
 ];
 
 /// What deletions through the lifecycle need: the Pod is deleted when it is off traffic. Evictions are only tried by a dry run.
-const GRACE_DELETE_CLUSTER: &[Access] = &[
-    all("", &["pods"], &["delete"]),
-    all("", &["pods/eviction"], &["create"]),
+const GRACE_DELETE_CLUSTER: &[AccessRule] = &[
+    allow_verbs("", &["pods"], &["delete"]),
+    allow_verbs("", &["pods/eviction"], &["create"]),
 ];
 
 /// What self-managed certificates need, cluster-wide: the `caBundle` of our own two configurations.
-const CERTIFICATES_CLUSTER: &[Access] = &[
-    Access {
+const CERTIFICATES_CLUSTER: &[AccessRule] = &[
+    AccessRule {
         group: "admissionregistration.k8s.io",
         resources: &["mutatingwebhookconfigurations"],
         names: &[routes::MUTATING_CONFIGURATION],
         verbs: &["get", "patch"],
     },
-    Access {
+    AccessRule {
         group: "admissionregistration.k8s.io",
         resources: &["validatingwebhookconfigurations"],
         names: &[routes::VALIDATING_CONFIGURATION],
@@ -156,9 +156,9 @@ const CERTIFICATES_CLUSTER: &[Access] = &[
 ];
 
 /// What self-managed certificates need in the own namespace.
-const CERTIFICATES_HOME: &[Access] = &[
-    all("", &["secrets"], &["create"]),
-    Access {
+const CERTIFICATES_NAMESPACE: &[AccessRule] = &[
+    allow_verbs("", &["secrets"], &["create"]),
+    AccessRule {
         group: "",
         resources: &["secrets"],
         names: &[names::SECRET],
@@ -168,42 +168,42 @@ const CERTIFICATES_HOME: &[Access] = &[
 
 /// Rights that are given and taken away together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct PermissionSet {
     /// Name of its roles and bindings.
     pub name: &'static str,
     /// In the whole cluster: a ClusterRole.
-    pub cluster: &'static [Access],
+    pub cluster: &'static [AccessRule],
     /// In the namespace of the server: a Role.
-    pub home: &'static [Access],
+    pub home: &'static [AccessRule],
 }
 
 /// What every server needs.
-pub const SERVER: Grant = Grant {
+pub const SERVER: PermissionSet = PermissionSet {
     name: names::SERVICE_ACCOUNT,
     cluster: SERVER_CLUSTER,
-    home: SERVER_HOME,
+    home: SERVER_NAMESPACE,
 };
 
 /// With CollaSets.
-pub const COLLASETS: Grant = Grant {
+pub const COLLASETS: PermissionSet = PermissionSet {
     name: "operating-collasets",
     cluster: COLLASETS_CLUSTER,
     home: &[],
 };
 
 /// With the feature gate `GraceDeleteWebhook`.
-pub const GRACE_DELETE: Grant = Grant {
+pub const GRACE_DELETE: PermissionSet = PermissionSet {
     name: "operating-grace-delete",
     cluster: GRACE_DELETE_CLUSTER,
     home: &[],
 };
 
 /// With certificates that the servers keep themselves.
-pub const CERTIFICATES: Grant = Grant {
+pub const CERTIFICATES: PermissionSet = PermissionSet {
     name: "operating-certificates",
     cluster: CERTIFICATES_CLUSTER,
-    home: CERTIFICATES_HOME,
+    home: CERTIFICATES_NAMESPACE,
 };
 
 /// Every grant.
-pub const GRANTS: [Grant; 4] = [SERVER, COLLASETS, GRACE_DELETE, CERTIFICATES];
+pub const PERMISSION_SETS: [PermissionSet; 4] = [SERVER, COLLASETS, GRACE_DELETE, CERTIFICATES];

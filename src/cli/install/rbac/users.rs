@@ -17,13 +17,13 @@ pub const ROLES: [(&str, &str); 3] = [
     ("operating-admin", "admin"),
 ];
 
-const READ: &[&str] = &["get", "list", "watch"];
-const WRITE: &[&str] = &["create", "delete", "deletecollection", "patch", "update"];
+const READ_VERBS: &[&str] = &["get", "list", "watch"];
+const WRITE_VERBS: &[&str] = &["create", "delete", "deletecollection", "patch", "update"];
 
 /// The roles, in the order of [`ROLES`].
-pub fn roles() -> Vec<ClusterRole> {
+pub fn user_roles() -> Vec<ClusterRole> {
     let rules = [
-        vec![rule(
+        vec![policy_rule(
             &[
                 "collasets",
                 "collasets/scale",
@@ -36,28 +36,31 @@ pub fn roles() -> Vec<ClusterRole> {
                 "podtransitionrules/status",
                 "resourcecontexts",
             ],
-            READ,
+            READ_VERBS,
         )],
         vec![
-            rule(
+            policy_rule(
                 &[
                     "collasets",
                     "operationjobs",
                     "poddecorations",
                     "podtransitionrules",
                 ],
-                WRITE,
+                WRITE_VERBS,
             ),
-            rule(&["collasets/scale"], &["patch", "update"]),
+            policy_rule(&["collasets/scale"], &["patch", "update"]),
         ],
         // Controllers write ResourceContexts; a mistake there gives instance IDs away.
-        vec![rule(&["resourcecontexts"], WRITE)],
+        vec![policy_rule(&["resourcecontexts"], WRITE_VERBS)],
     ];
     let role = |((name, into), rules): ((&str, &str), _)| ClusterRole {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             labels: Some(BTreeMap::from([
-                ("app.kubernetes.io/name".to_owned(), names::APP.to_owned()),
+                (
+                    "app.kubernetes.io/name".to_owned(),
+                    names::APP_NAME.to_owned(),
+                ),
                 (
                     format!("rbac.authorization.k8s.io/aggregate-to-{into}"),
                     "true".to_owned(),
@@ -71,7 +74,7 @@ pub fn roles() -> Vec<ClusterRole> {
     ROLES.into_iter().zip(rules).map(role).collect()
 }
 
-fn rule(resources: &[&str], verbs: &[&str]) -> PolicyRule {
+fn policy_rule(resources: &[&str], verbs: &[&str]) -> PolicyRule {
     let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
     PolicyRule {
         api_groups: Some(owned(&[keys::GROUP])),
@@ -100,7 +103,7 @@ mod tests {
     #[test]
     fn view_reads_every_kind_with_its_subresources() {
         let mut served = BTreeSet::new();
-        for crd in crd::all() {
+        for crd in crd::all_crds() {
             let plural = &crd.spec.names.plural;
             served.insert(plural.clone());
             let subresources = crd.spec.versions[0].subresources.clone();
@@ -112,16 +115,19 @@ mod tests {
                 served.insert(format!("{plural}/scale"));
             }
         }
-        let view = roles().remove(0).rules.unwrap();
+        let view = user_roles().remove(0).rules.unwrap();
         assert_eq!(resources(&view), served);
-        assert!(view.iter().all(|rule| rule.verbs == READ));
+        assert!(view.iter().all(|rule| rule.verbs == READ_VERBS));
     }
 
     #[test]
-    fn nobody_is_given_a_status_a_wildcard_or_a_verb_of_ours() {
-        for role in &roles()[1..] {
+    fn user_roles_exclude_status_wildcards_and_own_verbs() {
+        for role in &user_roles()[1..] {
             for rule in role.rules.iter().flatten() {
-                let known = rule.verbs.iter().all(|verb| WRITE.contains(&verb.as_str()));
+                let known = rule
+                    .verbs
+                    .iter()
+                    .all(|verb| WRITE_VERBS.contains(&verb.as_str()));
                 assert!(known, "{rule:?}");
                 let written = resources(std::slice::from_ref(rule));
                 let is_sound = |r: &String| !r.contains('*') && !r.ends_with("/status");

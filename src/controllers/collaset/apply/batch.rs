@@ -158,7 +158,7 @@ async fn attempt_write<F>(
 where
     F: Future<Output = Result<(), Halt>>,
 {
-    let done = match work.context.tenure.holds() {
+    let done = match work.context.tenure.is_leading() {
         true => write.request.await,
         false => Err(Halt::Moved), // whoever leads by now decides from newer caches
     };

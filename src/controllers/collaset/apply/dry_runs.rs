@@ -14,7 +14,7 @@ use super::super::refusals::{MAX_LATE_BACKOFF, RefusalKey};
 use super::PlanExecution;
 use super::pods::{describe_pod_change, describe_pod_deletion, pod_patch_body, resize_patch};
 use crate::api::keys;
-use crate::cluster::pods;
+use crate::cluster::pod_requests;
 use crate::domain::collaset::plan::{DryRunChange, PodPatch};
 use crate::domain::collaset::{ABORT, RETRY, SetOperation};
 use crate::domain::deletion::DeletionOptions;
@@ -162,8 +162,10 @@ pub async fn dry_run_update(
 async fn dry_run_deletion(work: &PlanExecution<'_>, pod: &Pod) -> Result<(), RequestError> {
     check_late_refusals(work, &late_deletion_keys(pod))?;
     let request = async {
-        match pods::may_delete(work.client(), pod, &DeletionOptions::default()).await {
-            Err(Error::Api(status)) if pods::tells_nothing(&status) => Ok(()),
+        match pod_requests::dry_run_delete_pod(work.client(), pod, &DeletionOptions::default())
+            .await
+        {
+            Err(Error::Api(status)) if pod_requests::is_inconclusive(&status) => Ok(()),
             tried => tried,
         }
     };
@@ -286,7 +288,7 @@ async fn dry_run_pod_change(
 ) -> Result<bool, RequestError> {
     let name = &*pod.metadata.name;
     let place = (work.namespace(), name);
-    let request = pods::may_patch(work.client(), place, subresource, body);
+    let request = pod_requests::dry_run_patch_pod(work.client(), place, subresource, body);
     request_with_deadline(&describe_pod_change(name), request).await
 }
 

@@ -33,7 +33,7 @@ pub fn announce_written(work: &PlanExecution<'_>) {
             messages::list_names(&names, MAX_NAMED_OBJECTS)
         );
         let recorder = &work.context.events;
-        recorder.record_text(&about, false, "SuccessfulCreate", &message);
+        recorder.record_distinct_event(&about, false, "SuccessfulCreate", &message);
     }
     // From what was written and not from the plan: a claim that is mounted, or whose deletion is refused, stays.
     announce_pvcs(work, &work.deleted_claims, "ClaimDeleted", |names| {
@@ -66,7 +66,7 @@ fn announce_pvcs(
     names.sort_unstable();
     let message = words(&messages::list_names(&names, MAX_NAMED_OBJECTS));
     let (recorder, about) = (&work.context.events, owner::set_object_reference(work.set));
-    recorder.record_text(&about, false, reason, &message);
+    recorder.record_distinct_event(&about, false, reason, &message);
 }
 
 /// Tells of these.
@@ -74,7 +74,7 @@ pub fn record_events(work: &PlanExecution<'_>, events: &[SetEvent]) {
     let about = owner::set_object_reference(work.set);
     for event in events {
         let recorder = &work.context.events;
-        recorder.record_text(&about, event.warning, event.reason, &event.message);
+        recorder.record_distinct_event(&about, event.warning, event.reason, &event.message);
     }
 }
 
@@ -83,6 +83,6 @@ pub fn announce_failure(work: &PlanExecution<'_>, reason: &str, result: &Result<
     if let Err(Halt::Failed(_, message)) = result {
         let about = owner::set_object_reference(work.set);
         let recorder = &work.context.events;
-        recorder.record_text(&about, true, reason, message);
+        recorder.record_distinct_event(&about, true, reason, message);
     }
 }

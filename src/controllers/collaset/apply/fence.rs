@@ -7,7 +7,7 @@ use serde_json::json;
 use super::super::api_request::{RequestError, request_with_deadline};
 use super::PlanExecution;
 use crate::api::keys;
-use crate::cluster::objects::{ClaimObject, write};
+use crate::cluster::objects::{PvcObject, object_requests};
 
 /// Gives a new version to those of these claims that the set has, each once until this process sends a deletion of its own. One that is kept is let go, which
 /// must not come late either.
@@ -29,7 +29,8 @@ pub async fn fence_pvcs(
         } }));
         let (client, objects) = (work.client(), work.objects());
         let object = (namespace, name);
-        let request = write::patch::<ClaimObject>(client, objects, object, &patch, false);
+        let request =
+            object_requests::patch_object::<PvcObject>(client, objects, object, &patch, false);
         let what = format!("PersistentVolumeClaim {name}");
         request_with_deadline(&what, request).await?;
         let now = store.get(namespace, name);

@@ -8,7 +8,7 @@ use super::super::api_request::{Halt, RequestError, request_with_deadline};
 use super::super::refusals::RefusalKey;
 use super::{PlanExecution, events};
 use crate::api::keys;
-use crate::cluster::objects::{SetObject, write};
+use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::status::FailedStep;
 
 /// Adds it.
@@ -53,7 +53,7 @@ pub async fn remove_finalizer(work: &PlanExecution<'_>) -> Result<(), Halt> {
     }
     if done.is_ok() && others.is_empty() {
         let sets = &work.objects().sets;
-        sets.deleted(work.namespace(), work.name(), work.uid());
+        sets.apply_own_delete(work.namespace(), work.name(), work.uid());
     }
     done
 }
@@ -74,7 +74,13 @@ async fn patch_finalizers(work: &PlanExecution<'_>, finalizers: &[String]) -> Re
         "finalizers": finalizers,
     } }));
     let object = (work.namespace(), work.name());
-    let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, false);
+    let request = object_requests::patch_object::<CollaSetObject>(
+        work.client(),
+        work.objects(),
+        object,
+        &patch,
+        false,
+    );
     request_with_deadline(&format!("CollaSet {}", work.name()), request)
         .await
         .map_err(|trouble| trouble.into_halt(FailedStep::Revisions))

@@ -18,8 +18,8 @@ use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use crate::api::keys;
 use crate::api::selector::Selector;
-use crate::cluster::objects::{SetObject, write};
-use crate::cluster::path::Objects;
+use crate::cluster::api_request::ResourcePath;
+use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::has_name_of_set;
 use crate::domain::collaset::observed::Pvc;
 use crate::domain::collaset::plan::{OwnershipChange, PodChange, PvcChange, SetPlan};
@@ -263,7 +263,11 @@ fn adopts_objects(plan: &SetPlan) -> bool {
 /// and would delete what carries one again once the set is gone.
 async fn ensure_not_deleting(work: &PlanExecution<'_>) -> Result<(), Halt> {
     let (client, objects) = (work.client(), work.objects());
-    let request = write::get::<SetObject>(client, objects, (work.namespace(), work.name()));
+    let request = object_requests::get_object::<CollaSetObject>(
+        client,
+        objects,
+        (work.namespace(), work.name()),
+    );
     let set = request_with_deadline(&format!("CollaSet {}", work.name()), request).await;
     let set = set.map_err(|error| error.into_halt(FailedStep::ScaleOut))?;
     let alive = set.is_some_and(|set| {
@@ -368,7 +372,8 @@ async fn for_each_listed<T: DeserializeOwned>(
     }
     loop {
         let request = async {
-            let request = Objects::of("/api/v1", work.namespace(), resource)?.list(&params)?;
+            let request =
+                ResourcePath::from_parts("/api/v1", work.namespace(), resource)?.list(&params)?;
             work.client().request::<ListPage<T>>(request).await
         };
         let page =

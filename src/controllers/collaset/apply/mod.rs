@@ -27,7 +27,7 @@ use super::super::Context;
 use super::api_request::{Halt, worse_result};
 use super::reconcile_state::{MIN_RECONCILE_INTERVAL, ReconcileState};
 use crate::api::collaset::CollaSet;
-use crate::cluster::objects::Objects;
+use crate::cluster::objects::ObjectCaches;
 use crate::domain::collaset::observed::{InstancePool, ObservedSet, Pvc};
 use crate::domain::collaset::plan::{SetEvent, SetPlan};
 use crate::domain::collaset::pool_write_failure::without_pool_writes;
@@ -87,7 +87,7 @@ impl<'a> PlanExecution<'a> {
         &self.context.client
     }
 
-    fn objects(&self) -> &Objects {
+    fn objects(&self) -> &ObjectCaches {
         &self.context.objects
     }
 
@@ -175,7 +175,7 @@ async fn finish_plan(
     plan: SetPlan,
     mut result: Result<(), Halt>,
 ) -> ApplyOutcome {
-    if !work.context.tenure.holds() {
+    if !work.context.tenure.is_leading() {
         events::announce_written(work);
         return ApplyOutcome::Moved;
     }

@@ -17,7 +17,7 @@ use super::fence;
 use super::live_state::{self, LiveState};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
-use crate::cluster::pods;
+use crate::cluster::pod_requests;
 use crate::domain::collaset::plan::{OwnershipChange, PodChange, PodPatch};
 use crate::domain::collaset::status::FailedStep;
 use crate::domain::deletion::DeletionOptions;
@@ -102,7 +102,7 @@ async fn apply_pod_change(
         PodChange::Delete(pod, told) => {
             let request = async {
                 let wishes = DeletionOptions::default();
-                let request = pods::delete(work.client(), &pod, &wishes);
+                let request = pod_requests::delete_pod(work.client(), &pod, &wishes);
                 let done =
                     request_with_deadline(&describe_pod_deletion(&pod.metadata.name), request)
                         .await;
@@ -166,7 +166,7 @@ async fn create_pod(
         .map_err(|trouble| trouble.into_halt(step))?;
     let slot = NameSlot::Pod(id);
     let name = assign_name(work, &slot, &mut body);
-    let request = pods::create(work.client(), work.namespace(), &body);
+    let request = pod_requests::create_pod(work.client(), work.namespace(), &body);
     match request_with_deadline(&format!("creation of Pod {name}"), request).await {
         Ok(pod) => {
             work.memory.record_pod_write(pod.metadata.resource_version);
@@ -219,7 +219,7 @@ async fn resolve_name_conflict(
     name: &str,
     body: &Value,
 ) -> Result<(), Halt> {
-    let request = pods::get(work.client(), work.namespace(), name);
+    let request = pod_requests::get_pod(work.client(), work.namespace(), name);
     let there = request_with_deadline(&format!("reading of Pod {name}"), request)
         .await
         .map_err(|trouble| trouble.into_halt(FailedStep::ScaleOut))?;
@@ -400,7 +400,8 @@ async fn patch_for_pod(
     body: Value,
 ) -> Result<Pod, RequestError> {
     let name = &*pod.metadata.name;
-    let request = pods::patch(work.client(), (work.namespace(), name), subresource, body);
+    let request =
+        pod_requests::patch_pod(work.client(), (work.namespace(), name), subresource, body);
     let written = request_with_deadline(&describe_pod_change(name), request).await?;
     work.memory
         .record_pod_write(written.metadata.resource_version);

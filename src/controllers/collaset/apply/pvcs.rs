@@ -15,7 +15,7 @@ use super::batch::{self, WriteRequest};
 use super::live_state::LiveState;
 use super::{PlanExecution, pods};
 use crate::api::keys;
-use crate::cluster::objects::{ClaimObject, write};
+use crate::cluster::objects::{PvcObject, object_requests};
 use crate::domain::collaset::observed::Pvc;
 use crate::domain::collaset::plan::{self, OwnershipChange, PvcChange};
 use crate::domain::collaset::pvcs;
@@ -134,8 +134,12 @@ async fn apply_pvc_change(
             work.memory.unfence_pvc(&claim.uid);
             // It may have left the set by now.
             let version = Some(&*claim.resource_version);
-            let request =
-                write::delete::<ClaimObject>(work.client(), work.objects(), object, version);
+            let request = object_requests::delete_object::<PvcObject>(
+                work.client(),
+                work.objects(),
+                object,
+                version,
+            );
             let what = format!("deletion of {}", describe_pvc(&claim.name));
             let deleted = work.requeue_if_written(request_with_deadline(&what, request).await);
             if deleted.is_ok() {
@@ -174,7 +178,13 @@ async fn patch_pvc_metadata(
 ) -> Result<(), RequestError> {
     let patch = Patch::Strategic(pvc_patch(work, claim, labels, ownership));
     let object = (work.namespace(), &*claim.name);
-    let request = write::patch::<ClaimObject>(work.client(), work.objects(), object, &patch, false);
+    let request = object_requests::patch_object::<PvcObject>(
+        work.client(),
+        work.objects(),
+        object,
+        &patch,
+        false,
+    );
     request_with_deadline(&describe_pvc(&claim.name), request).await?;
     let now = work.objects().claims.get(work.namespace(), &claim.name);
     let is_written = now.is_none_or(|now| {
@@ -227,7 +237,7 @@ async fn create_pvc(
     let (client, objects, namespace) = (work.client(), work.objects(), work.namespace());
     let what = describe_pvc(&name);
     let halt = |trouble: RequestError| trouble.into_halt(FailedStep::Claims);
-    let request = write::create::<ClaimObject>(client, objects, namespace, &body);
+    let request = object_requests::create_object::<PvcObject>(client, objects, namespace, &body);
     match request_with_deadline(&what, request).await {
         Ok(uid) if is_pvc_as_written(work, &name, &body) => {
             work.memory.fence_pvc(&uid);
@@ -241,7 +251,7 @@ async fn create_pvc(
         Err(RequestError::Exists) => {}
         Err(trouble) => return Err(halt(trouble)),
     }
-    let request = write::get::<ClaimObject>(client, objects, (namespace, &name));
+    let request = object_requests::get_object::<PvcObject>(client, objects, (namespace, &name));
     let there = request_with_deadline(&what, request).await.map_err(halt)?;
     if is_pvc_as_written(work, &name, &body) {
         work.memory.forget_name(slot);

@@ -10,7 +10,7 @@ use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
-use crate::cluster::objects::{PoolObject, write};
+use crate::cluster::objects::{ResourceContextObject, object_requests};
 use crate::domain::collaset::observed::pool_name;
 use crate::domain::collaset::status::FailedStep;
 
@@ -46,12 +46,16 @@ async fn replace_resource_context(
                 "metadata": { "name": name, "namespace": namespace },
                 "spec": { "contexts": contexts },
             });
-            let request = write::create::<PoolObject>(client, objects, namespace, &body);
+            let request = object_requests::create_object::<ResourceContextObject>(
+                client, objects, namespace, &body,
+            );
             request_with_deadline(&what, request).await.map(|_| ())
         }
         Some(pool) if contexts.is_empty() => {
             let (object, version) = ((namespace, name, &*pool.uid), Some(&*pool.resource_version));
-            let request = write::delete::<PoolObject>(client, objects, object, version);
+            let request = object_requests::delete_object::<ResourceContextObject>(
+                client, objects, object, version,
+            );
             request_with_deadline(&what, request).await
         }
         Some(pool) => {
@@ -60,7 +64,9 @@ async fn replace_resource_context(
                 "spec": { "contexts": contexts },
             }));
             let object = (namespace, name);
-            let request = write::patch::<PoolObject>(client, objects, object, &patch, false);
+            let request = object_requests::patch_object::<ResourceContextObject>(
+                client, objects, object, &patch, false,
+            );
             request_with_deadline(&what, request).await
         }
     };

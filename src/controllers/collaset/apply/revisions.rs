@@ -13,7 +13,7 @@ use super::super::refusals::{BatchKind, RefusalKey};
 use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use crate::api::keys;
-use crate::cluster::objects::{RevisionObject, write};
+use crate::cluster::objects::{RevisionObject, object_requests};
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::{OwnershipChange, RevisionChange};
 use crate::domain::collaset::status::FailedStep;
@@ -114,8 +114,12 @@ async fn apply_revision_change(
         RevisionChange::Delete(revision) => {
             let object = (work.namespace(), &*revision.name, &*revision.uid);
             let version = Some(&*revision.resource_version);
-            let request =
-                write::delete::<RevisionObject>(work.client(), work.objects(), object, version);
+            let request = object_requests::delete_object::<RevisionObject>(
+                work.client(),
+                work.objects(),
+                object,
+                version,
+            );
             request_with_deadline(&describe_revision(&revision), request).await
         }
     };
@@ -139,7 +143,8 @@ async fn create_revision(work: &PlanExecution<'_>, revision: &Revision) -> Resul
         json_patch::merge(&mut body["metadata"], &stable_revision_metadata(stable));
     }
     let (client, objects) = (work.client(), work.objects());
-    let request = write::create::<RevisionObject>(client, objects, work.namespace(), &body);
+    let request =
+        object_requests::create_object::<RevisionObject>(client, objects, work.namespace(), &body);
     match request_with_deadline(&describe_revision(revision), request).await {
         Ok(_) => {
             let is_made = |now: &Revision| is_revision_as_written(work, revision, now);
@@ -148,7 +153,7 @@ async fn create_revision(work: &PlanExecution<'_>, revision: &Revision) -> Resul
         }
         Err(RequestError::Exists) => {
             let object = (work.namespace(), &*revision.name);
-            let request = write::get::<RevisionObject>(client, objects, object);
+            let request = object_requests::get_object::<RevisionObject>(client, objects, object);
             let there = request_with_deadline(&describe_revision(revision), request)
                 .await
                 .map_err(|trouble| trouble.into_halt(FailedStep::Revisions))?;
@@ -210,8 +215,13 @@ async fn patch_revision(
         true => Patch::Strategic(body),
         false => Patch::Merge(body),
     };
-    let request =
-        write::patch::<RevisionObject>(work.client(), work.objects(), object, &patch, false);
+    let request = object_requests::patch_object::<RevisionObject>(
+        work.client(),
+        work.objects(),
+        object,
+        &patch,
+        false,
+    );
     request_with_deadline(&describe_revision(revision), request).await
 }
 

@@ -11,7 +11,7 @@ use super::super::refusals::RefusalKey;
 use super::batch::{self, WriteRequest};
 use super::{PlanExecution, events};
 use crate::api::keys;
-use crate::cluster::objects::{SetObject, write};
+use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::status::FailedStep;
 
 /// Removes it, and tells of it if that is refused. The set is none the worse then: the status has noted the command, which is not
@@ -49,7 +49,13 @@ async fn remove_command_annotation(work: &PlanExecution<'_>, step: FailedStep) -
         "annotations": { keys::ROLLOUT: null },
     } }));
     let object = (work.namespace(), work.name());
-    let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, false);
+    let request = object_requests::patch_object::<CollaSetObject>(
+        work.client(),
+        work.objects(),
+        object,
+        &patch,
+        false,
+    );
     let what = format!(
         "CollaSet {}: the annotation {} could not be removed; it is not carried out again, remove it",
         work.name(),

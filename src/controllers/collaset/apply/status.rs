@@ -11,7 +11,7 @@ use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::RefusalKey;
 use super::{PlanExecution, events};
 use crate::api::collaset::CollaSetStatus;
-use crate::cluster::objects::{SetObject, write};
+use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::plan::{SetEvent, Shortfall};
 use crate::domain::collaset::status::{FailedStep, news, note_failed_step};
 
@@ -51,7 +51,13 @@ pub async fn write_set_status(
     }
     let patch = Patch::Merge(json!({ "metadata": metadata, "status": status }));
     let object = (work.namespace(), work.name());
-    let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, true);
+    let request = object_requests::patch_object::<CollaSetObject>(
+        work.client(),
+        work.objects(),
+        object,
+        &patch,
+        true,
+    );
     match request_with_deadline(&format!("status of CollaSet {}", work.name()), request).await {
         Ok(()) => work.memory.clear_refusal(&RefusalKey::Status),
         Err(RequestError::Failed(why) | RequestError::Denied(why) | RequestError::Refused(why)) => {

@@ -15,9 +15,9 @@ use super::reconcile_state::{HELD_BACKOFF, MIN_RECONCILE_INTERVAL, ReconcileStat
 use super::refusals::{BACKOFF_RANGE, RefusalKey};
 use crate::api::keys::{self, Family};
 use crate::api::resourcecontext::ContextDetail;
-use crate::cluster::objects::{CachedKind, ClaimObject, PoolObject, SetObject};
-use crate::cluster::queue::Outcome;
-use crate::cluster::tenure::Tenure;
+use crate::cluster::leadership::Leadership;
+use crate::cluster::objects::{CachedKind, CollaSetObject, PvcObject, ResourceContextObject};
+use crate::cluster::workqueue::ReconcileOutcome;
 use crate::controllers::Context;
 use crate::domain::collaset::SetOperation;
 use crate::domain::collaset::api_refusals::ApiRefusals;
@@ -49,13 +49,13 @@ impl Bed {
             SET,
             json!({ "metadata": { "namespace": "n", "name": "web", "uid": "set" } }),
         );
-        context.index.following.trust();
+        context.index.following.trust_for_a_year();
         let bed = Bed {
             api,
             context,
             memory: ReconcileState::new("set"),
         };
-        bed.learn::<SetObject>(SET);
+        bed.learn::<CollaSetObject>(SET);
         bed
     }
 
@@ -63,7 +63,7 @@ impl Bed {
     fn learn<W: CachedKind>(&self, path: &str) {
         let object = self.api.0.lock().objects[path].to_string();
         let object: W = serde_json::from_str(&object).unwrap();
-        W::store(&self.context.objects).apply(object.key(), object.keep());
+        W::object_cache(&self.context.objects).apply(object.object_key(), object.into_cached());
     }
 
     fn observed(&self) -> ObservedSet {
@@ -810,12 +810,12 @@ async fn pool_write_requires_planned_resource_version() {
         POOL,
         json!({ "metadata": { "namespace": "n", "name": "web" } }),
     );
-    bed.learn::<PoolObject>(POOL);
+    bed.learn::<ResourceContextObject>(POOL);
     let observed = bed.observed();
     // Another set that shares it has written meanwhile.
     let other = bed.api.0.lock().objects[POOL].clone();
     bed.api.put(POOL, other);
-    bed.learn::<PoolObject>(POOL);
+    bed.learn::<ResourceContextObject>(POOL);
     let plan = SetPlan {
         pool: Some(vec![ContextDetail::default()]),
         ..SetPlan::default()
@@ -922,23 +922,23 @@ async fn nothing_is_planned_before_cache_shows_own_write() {
     let set = bed.observed().set;
     let early = observe_collaset(&bed.context, &set, &bed.memory).await;
     assert!(
-        matches!(early, Err(Outcome::After(_))),
+        matches!(early, Err(ReconcileOutcome::After(_))),
         "nothing is listed yet"
     );
     index.replace_pods(Vec::new(), 5);
     index.mark_all_listed();
     bed.memory.record_pod_write(7);
     let trailing = observe_collaset(&bed.context, &set, &bed.memory).await;
-    assert!(matches!(trailing, Err(Outcome::Retry)));
+    assert!(matches!(trailing, Err(ReconcileOutcome::Retry)));
     index.bookmark_pods(7);
     assert!(
         observe_collaset(&bed.context, &set, &bed.memory)
             .await
             .is_ok()
     );
-    index.following.pods.lose();
+    index.following.pods.end_trust();
     let silent = observe_collaset(&bed.context, &set, &bed.memory).await;
-    assert!(matches!(silent, Err(Outcome::Retry)));
+    assert!(matches!(silent, Err(ReconcileOutcome::Retry)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -958,10 +958,10 @@ async fn plan_waits_for_uncached_pod_to_include() {
             "spec": { "scaleStrategy": included },
         }),
     );
-    bed.learn::<SetObject>(SET);
+    bed.learn::<CollaSetObject>(SET);
     let set = bed.observed().set;
     let trailing = observe_collaset(&bed.context, &set, &bed.memory).await;
-    assert!(matches!(trailing, Err(Outcome::Retry)));
+    assert!(matches!(trailing, Err(ReconcileOutcome::Retry)));
     index.bookmark_pods(bed.api.0.lock().version);
     assert!(
         observe_collaset(&bed.context, &set, &bed.memory)
@@ -980,13 +980,13 @@ async fn new_leader_waits_for_cache_to_show_former_leaders_writes() {
     let written = bed.api.0.lock().version;
     let leader = CollaSets::new(Arc::clone(&bed.context));
     let look = || leader.reconcile(("n".into(), "web".into()));
-    assert!(matches!(look().await, Outcome::Retry));
+    assert!(matches!(look().await, ReconcileOutcome::Retry));
     tokio::time::advance(MIN_RECONCILE_INTERVAL).await;
     index.bookmark_pods(written - 1);
-    assert!(matches!(look().await, Outcome::Retry));
+    assert!(matches!(look().await, ReconcileOutcome::Retry));
     tokio::time::advance(MIN_RECONCILE_INTERVAL).await;
     index.bookmark_pods(written);
-    assert!(!matches!(look().await, Outcome::Retry));
+    assert!(!matches!(look().await, ReconcileOutcome::Retry));
     let status = || bed.api.0.lock().objects[SET]["status"].clone();
     assert_ne!(status(), Value::Null, "it has planned");
 }
@@ -995,7 +995,7 @@ async fn new_leader_waits_for_cache_to_show_former_leaders_writes() {
 async fn former_leader_writes_nothing() {
     let mut bed = Bed::new();
     let pod = bed.pod("web-0");
-    Arc::get_mut(&mut bed.context).unwrap().tenure = Tenure::default();
+    Arc::get_mut(&mut bed.context).unwrap().tenure = Leadership::default();
     let mut plan = recreation(&pod)[1].clone();
     plan.pvcs.push(PvcChange::Delete(claim()));
     plan.pods.extend(creates(1..3).pods);
@@ -1160,7 +1160,7 @@ async fn mounted_pvc_gets_version_unknown_to_earlier_deletions() {
         &json!({ "metadata": { "name": "data", "uid": "c" } }),
     );
     bed.api.put(path, stored);
-    bed.learn::<ClaimObject>(path);
+    bed.learn::<PvcObject>(path);
     bed.context.index.replace_pods(Vec::new(), 1);
     let plan = || {
         let mut plan = creates(0..1);
@@ -1261,8 +1261,8 @@ async fn pvc_deletion_is_announced_unless_refused() {
 #[tokio::test(start_paused = true)]
 async fn former_leader_announces_its_writes() {
     let mut bed = Bed::new();
-    let tenure = Tenure::default();
-    tenure.renew(Instant::now(), Duration::from_secs(1));
+    let tenure = Leadership::default();
+    tenure.extend_leadership(Instant::now(), Duration::from_secs(1));
     Arc::get_mut(&mut bed.context).unwrap().tenure = tenure;
     let said_by_the_next = SetEvent {
         warning: false,
@@ -1310,9 +1310,9 @@ async fn events_refused_in_one_namespace_block_no_other() {
     };
     let events = &bed.context.events;
     for n in 0..20 {
-        events.record(&about("full", &n.to_string()), false, "Told", "");
+        events.record_event(&about("full", &n.to_string()), false, "Told", "");
     }
-    events.record(&about("n", "web"), false, "Told", "");
+    events.record_event(&about("n", "web"), false, "Told", "");
     tokio::time::sleep(Duration::from_millis(100)).await;
     let other = bed.api.bodies("POST /api/v1/namespaces/n/events");
     assert_eq!(other.len(), 1);
@@ -1370,7 +1370,7 @@ async fn deleted_set_adopts_nothing() {
 async fn set_without_pool_waits_for_cached_orphans() {
     let bed = Bed::new();
     selecting(&bed, json!({}));
-    bed.learn::<SetObject>(SET);
+    bed.learn::<CollaSetObject>(SET);
     put_pod(
         &bed,
         "web-a",
@@ -1719,7 +1719,7 @@ async fn pod_stripped_of_labels_by_webhook_is_not_recreated() {
         let mut set = bed.api.0.lock().objects[SET].clone();
         json_patch::merge(&mut set, &template);
         bed.api.put(SET, set);
-        bed.learn::<SetObject>(SET);
+        bed.learn::<CollaSetObject>(SET);
         let plan = || {
             let mut plan = creates(0..1);
             if let PodChange::Create { body, .. } = &mut plan.pods[0] {
@@ -1834,7 +1834,7 @@ async fn deleted_set_releases_spared_pvc() {
     let mut set = bed.api.0.lock().objects[SET].clone();
     set["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     bed.api.put(SET, set);
-    bed.learn::<SetObject>(SET);
+    bed.learn::<CollaSetObject>(SET);
     bed.apply(plan()).await;
     let patch = "PATCH /api/v1/namespaces/n/persistentvolumeclaims/data";
     assert_eq!(bed.api.bodies(patch).len(), 1, "{:?}", bed.api.requests());
@@ -1874,7 +1874,7 @@ async fn control_label_of_given_name_pod_is_restored_or_awaited() {
 async fn orphans_are_not_listed_during_pool_backoff() {
     let bed = Bed::new();
     selecting(&bed, json!({}));
-    bed.learn::<SetObject>(SET);
+    bed.learn::<CollaSetObject>(SET);
     bed.api
         .refuse(refusal("POST /apis/apps.kusionstack.io", 403));
     let plan = || SetPlan {

@@ -37,8 +37,8 @@ use self::wake::{OwnerWake, ledgers_covering_owner};
 use super::super::api_calls::call_api_again;
 use super::super::{Context, RuleName, headroom};
 use super::rollouts::{self, ReplicaSets};
-use crate::cluster::index::{Entry, Namespace, State};
-use crate::cluster::sizes::Workload;
+use crate::cluster::index::{IndexState, NamespaceIndex, RuleEntry};
+use crate::cluster::owner_sizes::Workload;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::conditions;
 use crate::domain::rules::enforcement::NamespaceEnforcement;
@@ -94,7 +94,7 @@ impl Retries {
     pub async fn begin_term(&self, context: &Context, stop: &CancellationToken) {
         tokio::select! { () = stop.cancelled() => return, () = context.index.wait_listed() => {} }
         let marked: Vec<String> = {
-            let state = context.index.read();
+            let state = context.index.read_state();
             let marked = state.namespaces().filter(|(_, home)| {
                 let labels = home.labels.as_ref();
                 labels.is_some_and(|labels| {
@@ -231,10 +231,13 @@ impl Retries {
         name: &RuleName,
         due: &mut DueActions,
     ) -> bool {
-        let Some(snapshot) = context.ledgers.latest(key) else {
+        let Some(snapshot) = context.ledgers.latest_snapshot(key) else {
             return false; // the rule is gone: a look at its end wakes the owners
         };
-        let asked = context.ledgers.store().try_swap(key, &snapshot.claims);
+        let asked = context
+            .ledgers
+            .store()
+            .dry_run_claims(key, &snapshot.claims);
         let failing = self.is_unwritable(name);
         let can = call_api_again("write a ledger (dry run)", failing, asked).await;
         match can {
@@ -254,7 +257,7 @@ impl Retries {
     async fn collect_due_actions(&self, context: &Context, name: &RuleName) -> DueActions {
         let free = self.count_free_by_owner(context, name).await;
         let mut due = DueActions::default();
-        let state = context.index.read();
+        let state = context.index.read_state();
         let (Some(home), Some(entry)) = (state.namespace(&name.0), state.rule(&name.0, &name.1))
         else {
             return due;
@@ -301,7 +304,7 @@ impl Retries {
     /// index is read in small parts: a change in between brings the rule back here.
     async fn count_free_by_owner(&self, context: &Context, name: &RuleName) -> HashMap<Uid, usize> {
         let (held, rules) = {
-            let state = context.index.read();
+            let state = context.index.read_state();
             let (Some(home), Some(entry)) =
                 (state.namespace(&name.0), state.rule(&name.0, &name.1))
             else {
@@ -326,9 +329,10 @@ impl Retries {
         let mut free = HashMap::new();
         for uid in held {
             let pods: Vec<_> = {
-                let state = context.index.read();
+                let state = context.index.read_state();
                 let home = state.namespace(&name.0).into_iter();
-                home.flat_map(|home| home.living(&uid).cloned()).collect()
+                home.flat_map(|home| home.living_pods_of(&uid).cloned())
+                    .collect()
             };
             free.insert(uid, owner_state::count_free_pods(&pods, &closed).await);
         }
@@ -347,7 +351,7 @@ impl Retries {
         for rule in rules {
             let name = (namespace.to_owned(), rule);
             let denies = {
-                let state = context.index.read();
+                let state = context.index.read_state();
                 let entry = state.rule(namespace, &name.1);
                 entry.and_then(|entry| {
                     let allowed = headroom::allowed_disruptions(&context.ledgers, &state, entry)?;
@@ -365,7 +369,7 @@ impl Retries {
     fn handle_no_headroom(
         &self,
         context: &Context,
-        (state, home, entry): (&State, &Namespace, &Entry),
+        (state, home, entry): (&IndexState, &NamespaceIndex, &RuleEntry),
         sets: &ReplicaSets<'_>,
         (uid, workload): (&Uid, &Workload),
         due: &mut DueActions,
@@ -397,13 +401,15 @@ impl Retries {
         if let Some((about, message)) =
             stalled_deployment(context, (state, home, entry), sets, uid, workload)
         {
-            context.events.record(&about, true, ROLLOUT_HELD, &message);
+            context
+                .events
+                .record_event(&about, true, ROLLOUT_HELD, &message);
         }
     }
 }
 
 /// Whether the API server sends no requests of the namespace to the webhooks.
-fn is_namespace_excluded(context: &Context, namespace: &str, home: &Namespace) -> bool {
+fn is_namespace_excluded(context: &Context, namespace: &str, home: &NamespaceIndex) -> bool {
     let own = Some(context.namespace.as_str());
     conditions::exclusion_reason(namespace, home.labels.as_ref(), own).is_some()
 }
@@ -411,7 +417,7 @@ fn is_namespace_excluded(context: &Context, namespace: &str, home: &Namespace) -
 /// A Deployment that cannot go on by itself, and why.
 fn stalled_deployment(
     context: &Context,
-    (state, home, entry): (&State, &Namespace, &Entry),
+    (state, home, entry): (&IndexState, &NamespaceIndex, &RuleEntry),
     sets: &ReplicaSets<'_>,
     uid: &Uid,
     replica_set: &Workload,

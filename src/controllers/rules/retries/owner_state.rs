@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tokio::task::yield_now;
 
-use crate::cluster::index::{Entry, Namespace};
-use crate::cluster::kind::Kind;
-use crate::cluster::sizes::Workload;
+use crate::cluster::index::{NamespaceIndex, RuleEntry};
+use crate::cluster::kind::WatchedKind;
+use crate::cluster::owner_sizes::Workload;
 use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
 use crate::ledger::store::Uid;
@@ -30,10 +30,15 @@ pub struct OwnerState {
 
 impl OwnerState {
     /// The owner now. `free` of its Pods were counted by [`free`].
-    pub fn from_owner(home: &Namespace, uid: &Uid, workload: &Workload, free: usize) -> OwnerState {
+    pub fn from_owner(
+        home: &NamespaceIndex,
+        uid: &Uid,
+        workload: &Workload,
+        free: usize,
+    ) -> OwnerState {
         OwnerState {
             version: workload.version,
-            alive: home.living(uid).count(),
+            alive: home.living_pods_of(uid).count(),
             free,
             rules: rules_fingerprint(covering_rules(home, uid).map(|entry| &*entry.snapshot.rules)),
         }
@@ -57,7 +62,10 @@ pub async fn count_free_pods(pods: &[Arc<Pod>], closed: &[Arc<RuleSet>]) -> usiz
 }
 
 /// The rule objects that have the owner in their counts.
-pub fn covering_rules<'a>(home: &'a Namespace, uid: &'a Uid) -> impl Iterator<Item = &'a Entry> {
+pub fn covering_rules<'a>(
+    home: &'a NamespaceIndex,
+    uid: &'a Uid,
+) -> impl Iterator<Item = &'a RuleEntry> {
     let rules = home.rules.values();
     rules.filter(|entry| entry.tally.has_owner(uid))
 }
@@ -72,25 +80,25 @@ pub fn rules_fingerprint<'a>(rules: impl Iterator<Item = &'a RuleSet>) -> u64 {
 }
 
 /// The living Pod that is changed to wake the owner's controller. Any will do.
-pub fn pod_to_annotate<'a>(home: &'a Namespace, uid: &str) -> Option<&'a Arc<Pod>> {
-    home.living(uid)
+pub fn pod_to_annotate<'a>(home: &'a NamespaceIndex, uid: &str) -> Option<&'a Arc<Pod>> {
+    home.living_pods_of(uid)
         .min_by(|a, b| a.metadata.name.cmp(&b.metadata.name))
 }
 
 /// Whether the owner's controller is to delete Pods: it has more than it wants, or its rollout is not finished. CollaSets
 /// are our own and wait in the queue of the rule.
-pub fn has_pods_to_delete(home: &Namespace, uid: &str, workload: &Workload) -> bool {
-    workload.kind != Kind::CollaSet && (home.surplus(uid) > 0 || workload.rolling)
+pub fn has_pods_to_delete(home: &NamespaceIndex, uid: &str, workload: &Workload) -> bool {
+    workload.kind != WatchedKind::CollaSet && (home.surplus_pods(uid) > 0 || workload.rolling)
 }
 
 /// Owners with Pods to delete that no rule object covers.
-pub fn uncovered_owners(home: &Namespace) -> impl Iterator<Item = &Uid> {
+pub fn uncovered_owners(home: &NamespaceIndex) -> impl Iterator<Item = &Uid> {
     let owners = home.workloads();
     let owners = owners.filter(|(uid, workload)| has_pods_to_delete(home, uid, workload));
     let owners = owners.filter(|(uid, _)| covering_rules(home, uid).next().is_none());
     owners
         .map(|(uid, _)| uid)
-        .filter(|uid| home.living(uid).next().is_some())
+        .filter(|uid| home.living_pods_of(uid).next().is_some())
 }
 
 #[cfg(test)]
@@ -105,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::index::Index;
-    use crate::cluster::sizes;
+    use crate::cluster::owner_sizes;
 
     fn pod(name: &str, labels: Value) -> Pod {
         let mut pod = json!({
@@ -145,19 +153,19 @@ mod tests {
             "spec": { "replicas": 3 },
             "status": { "currentRevision": "a", "updateRevision": "b" },
         });
-        let (_, uid, set) = sizes::workload(Kind::StatefulSet, set).unwrap();
+        let (_, uid, set) = owner_sizes::parse_workload(WatchedKind::StatefulSet, set).unwrap();
         index.set_workload("n", uid, Some(set));
         index
     }
 
     fn seen(index: &Index, closed: &[&str]) -> OwnerState {
-        let state = index.read();
+        let state = index.read_state();
         let home = state.namespace("n").unwrap();
         let closed = closed
             .iter()
             .map(|name| Arc::clone(&home.rules[*name].snapshot.rules));
         let (uid, closed): (_, Vec<_>) = (Uid::from("set"), closed.collect());
-        let pods: Vec<_> = home.living(&uid).cloned().collect();
+        let pods: Vec<_> = home.living_pods_of(&uid).cloned().collect();
         let free = count_free_pods(&pods, &closed).now_or_never().unwrap();
         OwnerState::from_owner(home, &uid, home.workload("set").unwrap(), free)
     }
@@ -165,7 +173,7 @@ mod tests {
     #[test]
     fn free_pods_are_counted_in_small_parts() {
         let index = index();
-        let state = index.read();
+        let state = index.read_state();
         let rules = &state.namespace("n").unwrap().rules;
         let never: Vec<_> = repeat_n(&rules["first"].snapshot.rules, 200)
             .cloned()
@@ -209,7 +217,7 @@ mod tests {
     fn owner_is_uncovered_once_no_rule_has_it() {
         let index = index();
         let uncovered = || {
-            let state = index.read();
+            let state = index.read_state();
             let home = state.namespace("n").unwrap();
             uncovered_owners(home).cloned().collect::<Vec<_>>()
         };

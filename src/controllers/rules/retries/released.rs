@@ -29,14 +29,14 @@ pub struct ReleasedOwners(Mutex<HashMap<OwnerKey, OwnerBackoff>>);
 impl ReleasedOwners {
     /// Remembers the owners of a namespace that have Pods to delete and that no rule object covers.
     pub fn add_uncovered_owners(&self, context: &Context, namespace: &str) {
-        let state = context.index.read();
+        let state = context.index.read_state();
         let Some(home) = state.namespace(namespace) else {
             return;
         };
         let (now, mut all) = (Instant::now(), self.0.lock());
         for uid in owner_state::uncovered_owners(home).take(MAX_RELEASED_OWNERS) {
             if let Some(workload) = home.workload(uid) {
-                let all_free = home.living(uid).count();
+                let all_free = home.living_pods_of(uid).count();
                 let pace = OwnerBackoff::new(
                     OwnerState::from_owner(home, uid, workload, all_free),
                     now,
@@ -51,7 +51,7 @@ impl ReleasedOwners {
     pub async fn wake_due_owners(&self, context: &Context, namespace: &str) -> Option<Duration> {
         let (mut due, mut again) = (Vec::new(), None::<Duration>);
         {
-            let (state, mut all, now) = (context.index.read(), self.0.lock(), Instant::now());
+            let (state, mut all, now) = (context.index.read_state(), self.0.lock(), Instant::now());
             let home = state.namespace(namespace);
             let deletes_more = |uid: &Uid| {
                 let home = home?;

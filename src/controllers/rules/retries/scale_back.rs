@@ -6,8 +6,8 @@ use tracing::info;
 use super::super::rollouts::StuckScaleDown;
 use super::owner_backoff::OwnerBackoff;
 use super::{OwnerKey, deployment_reference};
+use crate::cluster::owner_sizes::Workload;
 use crate::cluster::replicasets;
-use crate::cluster::sizes::Workload;
 use crate::controllers::Context;
 use crate::controllers::api_calls::call_api_again;
 use crate::domain::messages;
@@ -63,7 +63,7 @@ impl ScaleBack {
         let (namespace, uid) = &self.key;
         let (version, living) = (self.version, self.living);
         let place = (namespace.as_str(), self.name.as_str());
-        let scale = replicasets::scale(&context.client, place, uid, version, living);
+        let scale = replicasets::patch_replicas(&context.client, place, uid, version, living);
         let scale = call_api_again("set the replicas of a ReplicaSet back", self.failing, scale);
         let written = scale.await.is_ok();
         if written {
@@ -76,7 +76,7 @@ impl ScaleBack {
             let (about, message) = (&self.about, &self.message);
             context
                 .events
-                .record(about, false, SCALED_BACK_REASON, message);
+                .record_event(about, false, SCALED_BACK_REASON, message);
         }
         written
     }

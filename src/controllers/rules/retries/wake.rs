@@ -6,8 +6,8 @@ use tracing::debug;
 
 use super::owner_backoff::OwnerBackoff;
 use super::{OwnerKey, is_namespace_excluded, owner_state};
-use crate::cluster::index::{Entry, Namespace};
-use crate::cluster::pods;
+use crate::cluster::index::{NamespaceIndex, RuleEntry};
+use crate::cluster::pod_requests;
 use crate::controllers::Context;
 use crate::controllers::api_calls::call_api_again;
 use crate::domain::pod::Pod;
@@ -46,7 +46,11 @@ impl OwnerWake {
 
     /// Changes an annotation of the Pod, so that its controller looks at its object. Returns whether it was written.
     pub async fn send_wake(&self, context: &Context) -> bool {
-        let patch = pods::patch_metadata(&context.client, &self.pod, pods::waking((context.now)()));
+        let patch = pod_requests::patch_metadata(
+            &context.client,
+            &self.pod,
+            pod_requests::wake_annotation((context.now)()),
+        );
         let written = call_api_again("wake a controller", self.failing, patch)
             .await
             .is_ok();
@@ -62,15 +66,15 @@ impl OwnerWake {
 pub fn ledgers_covering_owner(
     context: &Context,
     namespace: &str,
-    home: &Namespace,
+    home: &NamespaceIndex,
     uid: &Uid,
 ) -> Vec<RuleKey> {
     if is_namespace_excluded(context, namespace, home) {
         return Vec::new();
     }
-    let limiting = |entry: &&Entry| entry.snapshot.rules.availability_limits().next().is_some();
+    let limiting = |entry: &&RuleEntry| entry.snapshot.rules.availability_limits().next().is_some();
     owner_state::covering_rules(home, uid)
         .filter(limiting)
-        .map(Entry::key)
+        .map(RuleEntry::rule_key)
         .collect()
 }

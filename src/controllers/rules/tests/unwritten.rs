@@ -47,9 +47,9 @@ async fn status_that_is_refused_is_written_with_growing_pauses() {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         let pause = match rules.reconcile(("n".to_owned(), "web".to_owned())).await {
-            Outcome::Done => panic!("nobody would write the status again"),
-            Outcome::After(pause) | Outcome::Early(pause) => pause,
-            Outcome::Retry => Duration::from_millis(40),
+            ReconcileOutcome::Done => panic!("nobody would write the status again"),
+            ReconcileOutcome::After(pause) | ReconcileOutcome::Early(pause) => pause,
+            ReconcileOutcome::Retry => Duration::from_millis(40),
         };
         tokio::time::sleep(pause.min(Duration::from_millis(500))).await; // things change all the time
     }

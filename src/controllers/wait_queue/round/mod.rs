@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::yielder::{STEPS_PER_YIELD, Yielder};
-use crate::cluster::index::{Entry, Index, State};
+use crate::cluster::index::{Index, IndexState, RuleEntry};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
@@ -86,7 +86,7 @@ impl Round {
     pub async fn judge_namespace(
         index: &Index,
         namespace: &str,
-        measure: impl Fn(&State, &Entry) -> RoundBudget,
+        measure: impl Fn(&IndexState, &RuleEntry) -> RoundBudget,
     ) -> Round {
         let mut round = Round::default();
         let mut pace = Yielder::new();
@@ -125,13 +125,13 @@ impl Round {
         let every = |budgets: &HashMap<Uid, RoundBudget>, is: fn(&RoundBudget) -> bool| {
             keys.iter().all(|key| budgets.get(*key).is_some_and(is))
         };
-        if index.read().goes_with_its_set(&look.pod) {
+        if index.read_state().is_deleted_with_collaset(&look.pod) {
             if passes {
                 self.turns.insert(uid);
             }
             return;
         }
-        if index.read().is_down_for_a_moment(&look.pod) {
+        if index.read_state().is_briefly_down(&look.pod) {
             if passes && every(budgets, |budget| !budget.is_overdrawn) {
                 self.turns.insert(uid);
             }
@@ -162,12 +162,12 @@ impl Round {
 async fn collect_waiting_pods(
     index: &Index,
     namespace: &str,
-    measure: impl Fn(&State, &Entry) -> RoundBudget,
+    measure: impl Fn(&IndexState, &RuleEntry) -> RoundBudget,
     budgets: &mut HashMap<Uid, RoundBudget>,
     pace: &mut Yielder,
 ) -> Vec<Uid> {
     let rules: Vec<String> = {
-        let state = index.read();
+        let state = index.read_state();
         let home = state.namespace(namespace).into_iter();
         home.flat_map(|home| home.rules.keys().cloned()).collect()
     };
@@ -177,17 +177,17 @@ async fn collect_waiting_pods(
         let mut last = None;
         loop {
             let part: Vec<(u64, Uid)> = {
-                let state = index.read();
+                let state = index.read_state();
                 let Some(entry) = state.rule(namespace, &rule) else {
                     break;
                 };
                 pace.steps += 1;
-                if last.is_none() && entry.tally.waiting().len() > 0 {
+                if last.is_none() && entry.tally.pre_check_waiting().len() > 0 {
                     pace.steps += entry.snapshot.claims.claims.len();
                     let budget = measure(&state, entry);
                     budgets.insert(entry.snapshot.rules.uid.clone(), budget);
                 }
-                let part = entry.tally.waiting_behind(last.as_ref());
+                let part = entry.tally.pre_check_waiting_after(last.as_ref());
                 part.take(STEPS_PER_YIELD).cloned().collect()
             };
             pace.steps += part.len();
@@ -222,11 +222,11 @@ impl WaitingPodSnapshot {
         uid: &str,
         pace: &mut Yielder,
     ) -> Option<WaitingPodSnapshot> {
-        let state = index.read();
+        let state = index.read_state();
         let home = state.namespace(namespace)?;
         let pod = home.pods.get(uid)?;
         pace.steps += home.rules.len();
-        let covering = state.covering(pod).map(|entry| {
+        let covering = state.rules_covering(pod).map(|entry| {
             (
                 Arc::clone(&entry.snapshot.rules),
                 Arc::clone(&entry.verdicts),

@@ -117,7 +117,7 @@ async fn pod_deleted_with_its_set_takes_no_headroom() {
 async fn pod_blocked_by_other_rule_blocks_nobody() {
     let rules = || vec![rule("wide", &["q", "r"]), rule("closed", &["q"])];
     let pods = || vec![pod("a", "q", 1), pod("b", "r", 2), pod("c", "r", 3)];
-    let measure = |_: &State, entry: &Entry| match &*entry.snapshot.rules.name {
+    let measure = |_: &IndexState, entry: &RuleEntry| match &*entry.snapshot.rules.name {
         "wide" => room(Some(1)),
         _ => room(Some(0)),
     };
@@ -130,7 +130,7 @@ async fn pod_blocked_by_other_rule_blocks_nobody() {
     let mut checked = rules();
     checked[1]["spec"]["rules"] = json!([{ "name": "go", "labelCheck": { "requires": { "matchLabels": { "go": "true" } } } }]);
     let checked = index(checked, pods());
-    let measure = |_: &State, entry: &Entry| match &*entry.snapshot.rules.name {
+    let measure = |_: &IndexState, entry: &RuleEntry| match &*entry.snapshot.rules.name {
         "wide" => room(Some(1)),
         _ => room(None),
     };
@@ -155,8 +155,9 @@ async fn briefly_down_pod_passes_unless_budget_is_overdrawn() {
     down["status"]["conditions"][0]["status"] = json!("False");
     let index = index(vec![rule("web", &["q"])], vec![up, down]);
     for (is_overdrawn, turns) in [(false, vec!["a"]), (true, vec![])] {
-        let measure =
-            |_: &State, _: &Entry| RoundBudget::new(Some(0), is_overdrawn, BTreeSet::new());
+        let measure = |_: &IndexState, _: &RuleEntry| {
+            RoundBudget::new(Some(0), is_overdrawn, BTreeSet::new())
+        };
         let round = Round::judge_namespace(&index, "n", measure).await;
         assert_eq!(next(&round), turns);
         assert_eq!(round.first_in_line("web"), None);

@@ -9,9 +9,9 @@ use super::call_state::{
     CheckTask, EndpointBackoff, IgnoredFailure, RefusedOperation, add_pause, whole_seconds,
 };
 use super::{CallState, Candidate, CompiledWebhook};
+use crate::api::endpoint_protocol::{EndpointResponse, Progress};
 use crate::api::podtransitionrule::TaskInfo;
-use crate::api::rulecalls::{Answer, Progress};
-use crate::api::stored;
+use crate::api::size_limits;
 
 /// A Pod that was refused is asked about again after this time.
 const REFUSAL_RETRY: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ impl CallState {
         &mut self,
         rule: &CompiledWebhook,
         asked: &[Candidate],
-        outcome: Result<Answer, String>,
+        outcome: Result<EndpointResponse, String>,
         now: Timestamp,
         spread: f64,
     ) {
@@ -76,12 +76,12 @@ impl CallState {
                 "the endpoint asks to be polled, but the rule has no clientConfig.poll: add one";
             return refuse(self, reason, asked);
         };
-        let id = match answer.task() {
-            Some(id) if stored::bytes(&id) > MAX_ID_BYTES => {
+        let id = match answer.task_id() {
+            Some(id) if size_limits::json_bytes(&id) > MAX_ID_BYTES => {
                 let reason = format!("Invalid taskID: longer than {MAX_ID_BYTES} bytes");
                 return refuse(self, &reason, asked);
             }
-            Some(id) if stored::text(id, MAX_ID_BYTES) != id => {
+            Some(id) if size_limits::truncate_text(id, MAX_ID_BYTES) != id => {
                 return refuse(self, "Invalid taskID: has control characters", asked);
             }
             Some(id) => id.to_owned(),
@@ -341,7 +341,7 @@ fn retry_pause(doublings: u32, longest: Duration, spread: f64) -> Duration {
 }
 
 fn truncate_text(text: &str) -> String {
-    stored::text(text, MAX_TEXT_CHARS)
+    size_limits::truncate_text(text, MAX_TEXT_CHARS)
 }
 
 /// A task that has ended, as the history keeps it.

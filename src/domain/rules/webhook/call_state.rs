@@ -10,7 +10,7 @@ use super::call_results::{MAX_ID_BYTES, POLL_FAILED, ended_task};
 use super::status_size::fit_status;
 use super::{Candidate, CompiledWebhook, UNANSWERED_MESSAGE};
 use crate::api::podtransitionrule::{TaskInfo, WebhookStatus};
-use crate::api::stored::{self, MAX_STATES_BYTES};
+use crate::api::size_limits::{self, MAX_STATES_BYTES};
 
 /// Pods that come within this time of each other are asked about in one call.
 const BATCH_WINDOW: Duration = Duration::from_millis(300);
@@ -143,7 +143,7 @@ impl CallState {
             return memory;
         };
         memory.history.clone_from(&status.history);
-        if !status.speaks_of(&rule.fingerprint, generation) {
+        if !status.is_current_for(&rule.fingerprint, generation) {
             for task in &status.task_states {
                 memory.add_to_history(TaskInfo {
                     message: "Ended: the rule has changed.".to_owned(),
@@ -473,8 +473,8 @@ impl CheckTask {
 
 /// What an operation takes in the status at most: the names of its Pod and of what is asked, in a task.
 fn operation_bytes(candidate: &Candidate) -> usize {
-    let name = stored::bytes(&candidate.name) + ",".len();
-    stored::bytes(candidate) + ",".len() + 2 * name
+    let name = size_limits::json_bytes(&candidate.name) + ",".len();
+    size_limits::json_bytes(candidate) + ",".len() + 2 * name
 }
 
 /// A time as it is stored, in whole seconds.

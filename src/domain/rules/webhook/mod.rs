@@ -14,12 +14,12 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::api::endpoint_protocol::{EndpointRequest, POD_API_VERSION, RequestResource};
 use crate::api::keys;
 pub use crate::api::podtransitionrule::AskedPod as Candidate;
 use crate::api::podtransitionrule::{
     self as api, FailurePolicy, POLL_INTERVAL_SECONDS, POLL_TIMEOUT_SECONDS,
 };
-use crate::api::rulecalls::{POD_API_VERSION, Request, Resource};
 use crate::api::validation::endpoint;
 
 pub use address::EndpointNetworks;
@@ -137,17 +137,17 @@ impl CompiledWebhook {
         rule: &str,
         trace_id: String,
         resources: Vec<(String, std::collections::BTreeMap<String, String>)>,
-    ) -> Request {
+    ) -> EndpointRequest {
         let resources = resources
             .into_iter()
-            .map(|(name, parameters)| Resource {
+            .map(|(name, parameters)| RequestResource {
                 api_version: POD_API_VERSION,
                 kind: "Pod",
                 name,
                 parameters,
             })
             .collect();
-        Request {
+        EndpointRequest {
             trace_id,
             rule_name: rule.to_owned(),
             stage: self.stage.clone(),
@@ -213,11 +213,12 @@ fn compile_poll(poll: &api::Poll, path: &str) -> Result<TaskPolling, String> {
 }
 
 fn compile_endpoint(url: &str, ca_bundle: &str, path: &str) -> Result<RuleEndpoint, String> {
-    if let Some(error) = endpoint::url(url, &format!("{path}.url")) {
+    if let Some(error) = endpoint::url_error(url, &format!("{path}.url")) {
         return Err(error.to_string());
     }
     // A stored bundle that nobody can read verifies nothing, which is told when the endpoint is called: Kuperator never used it.
-    let mut ca = endpoint::decode(ca_bundle).unwrap_or_else(|| ca_bundle.as_bytes().to_vec());
+    let mut ca =
+        endpoint::decode_ca_bundle(ca_bundle).unwrap_or_else(|| ca_bundle.as_bytes().to_vec());
     if ca.trim_ascii().is_empty() {
         ca.clear();
     }

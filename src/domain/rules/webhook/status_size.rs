@@ -2,7 +2,7 @@
 //! ever, and with it every later verdict.
 
 use crate::api::podtransitionrule::{TaskInfo, WebhookStatus};
-use crate::api::stored::bytes;
+use crate::api::size_limits::json_bytes;
 
 /// What [`WebhookStatus::omitted`] takes at most, with its name.
 const OMITTED_NOTE_BYTES: usize = 200;
@@ -10,7 +10,7 @@ const OMITTED_NOTE_BYTES: usize = 200;
 /// Leaves out what does not fit, the least needed first: ended tasks, texts of tasks, tasks, answers. A task or an answer
 /// that is left out is asked about again if the leader changes.
 pub fn fit_status(mut status: WebhookStatus, share: usize) -> WebhookStatus {
-    let mut size = bytes(&status);
+    let mut size = json_bytes(&status);
     if size <= share {
         return status;
     }
@@ -25,7 +25,7 @@ pub fn fit_status(mut status: WebhookStatus, share: usize) -> WebhookStatus {
     size = size_without(size, status.history.drain(..ended));
     count(ended, "ended tasks");
     if size > share {
-        let before = bytes(&status.task_states);
+        let before = json_bytes(&status.task_states);
         for task in &mut status.task_states {
             *task = TaskInfo {
                 approved: Vec::new(),
@@ -33,10 +33,10 @@ pub fn fit_status(mut status: WebhookStatus, share: usize) -> WebhookStatus {
                 ..std::mem::take(task)
             };
         }
-        size -= before.saturating_sub(bytes(&status.task_states));
+        size -= before.saturating_sub(json_bytes(&status.task_states));
         count(status.task_states.len(), "messages of tasks");
         for text in [&mut status.failing, &mut status.warning] {
-            size = size.saturating_sub(bytes(&std::mem::take(text)));
+            size = size.saturating_sub(json_bytes(&std::mem::take(text)));
         }
     }
     let tasks = count_surplus(status.task_states.iter().rev(), size, share);
@@ -58,12 +58,12 @@ fn count_surplus<'a, T: serde::Serialize + 'a>(
 ) -> usize {
     let goes = |item: &&T| {
         let too_large = size > share;
-        size = size.saturating_sub(bytes(item));
+        size = size.saturating_sub(json_bytes(item));
         too_large
     };
     items.take_while(goes).count()
 }
 
 fn size_without<T: serde::Serialize>(size: usize, gone: impl Iterator<Item = T>) -> usize {
-    gone.fold(size, |size, item| size.saturating_sub(bytes(&item)))
+    gone.fold(size, |size, item| size.saturating_sub(json_bytes(&item)))
 }

@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::endpoint_protocol::{EndpointResponse, Progress};
 use crate::api::podtransitionrule::{PodTransitionRule, WebhookStatus};
-use crate::api::rulecalls::{Answer, Progress};
-use crate::api::stored::{self, MAX_STATES_BYTES};
+use crate::api::size_limits::{self, MAX_STATES_BYTES};
 use crate::domain::rules::{RuleKind, RuleSet};
 
 fn rule(webhook: Value) -> CompiledWebhook {
@@ -43,7 +43,7 @@ fn at_second(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).unwrap()
 }
 
-fn answer(value: Value) -> Result<Answer, String> {
+fn answer(value: Value) -> Result<EndpointResponse, String> {
     Ok(serde_json::from_value(value).unwrap())
 }
 
@@ -83,13 +83,18 @@ impl TestRule {
         first.into_iter().chain(then).collect()
     }
 
-    fn answered(&mut self, now: Timestamp, asked: &[&str], outcome: Result<Answer, String>) {
+    fn answered(
+        &mut self,
+        now: Timestamp,
+        asked: &[&str],
+        outcome: Result<EndpointResponse, String>,
+    ) {
         self.memory
             .record_answer(&self.rule, &candidates_named(asked), outcome, now, 0.0);
     }
 
     /// Asks about all, and takes in this answer.
-    fn ask_and_answer(&mut self, now: Timestamp, outcome: Result<Answer, String>) {
+    fn ask_and_answer(&mut self, now: Timestamp, outcome: Result<EndpointResponse, String>) {
         let asked = self.waiting.clone();
         assert_eq!(
             self.plan_after_window(now),
@@ -533,7 +538,7 @@ fn status_stays_within_its_share_whatever_endpoints_say() {
                     .memory
                     .record_answer(&bench.rule, &asked, outcome, now, 0.5);
                 let status = bench.status();
-                let size = stored::bytes(&status);
+                let size = size_limits::json_bytes(&status);
                 assert!(size <= share, "{size} of {share}: {}", status.omitted);
                 // Whatever is left out, no operation is.
                 let kept = status.passed.len();
@@ -577,7 +582,7 @@ fn status_of_earlier_version_is_cut_to_its_share() {
         let mut memory = CallState::from_status(Some(&status), &rule(json!({})), 1, at_second(0));
         memory.set_share(share);
         let cut = memory.stored_status().unwrap();
-        assert!(stored::bytes(&cut) <= share.max(300), "{share}");
+        assert!(size_limits::json_bytes(&cut) <= share.max(300), "{share}");
         assert!(
             cut.omitted.starts_with("left out for want of room: "),
             "{}",

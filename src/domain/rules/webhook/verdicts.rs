@@ -24,7 +24,7 @@ impl EndpointVerdicts {
             let RuleKind::Webhook(asks) = &rule.kind else {
                 return None;
             };
-            let counts = webhook.speaks_of(&asks.fingerprint, rules.generation)
+            let counts = webhook.is_current_for(&asks.fingerprint, rules.generation)
                 && !webhook.passed.is_empty();
             counts.then(|| (state.name.clone(), webhook.passed.iter().cloned().collect()))
         });

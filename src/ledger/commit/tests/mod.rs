@@ -13,19 +13,21 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::cooldown;
 use super::decide;
-use super::rest;
-use super::{Answer, Denied, Disruption, Evidence, Ledgers, Why};
+use super::{ClaimAnswer, Denied, DenyReason, Disruption, Evidence, Ledgers};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::api::stored::MAX_LEDGER_BYTES;
+use crate::api::size_limits::MAX_LEDGER_BYTES;
 use crate::domain::announced_disruption::AnnouncedDisruption;
 use crate::domain::inplace::{self, ContainerBefore};
 use crate::domain::pod::{Condition, Pod, RESIZE_PENDING, Resources};
 use crate::domain::rules::RuleSet;
-use crate::ledger::evidence::MARGIN;
-use crate::ledger::protocol::{Operation, Request, View};
-use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
+use crate::ledger::evidence::LAPSE_MARGIN;
+use crate::ledger::protocol::{BudgetView, ClaimRequest, Operation};
+use crate::ledger::store::{
+    ClaimDetail, Claims, LedgerStore, RuleKey, RuleSnapshot, Uid, WriteError,
+};
 
 mod time_travel;
 
@@ -47,7 +49,7 @@ enum Mishap {
 /// Rules in memory; ten Pods, all of them available.
 #[derive(Default)]
 struct Memory {
-    rules: Mutex<HashMap<RuleKey, Snapshot>>,
+    rules: Mutex<HashMap<RuleKey, RuleSnapshot>>,
     mishaps: Mutex<VecDeque<Mishap>>,
     /// Position of the Pods in etcd.
     present: Mutex<u64>,
@@ -64,7 +66,7 @@ struct Memory {
 
 struct TenPods;
 
-impl View<Uid> for TenPods {
+impl BudgetView<Uid> for TenPods {
     fn position(&self) -> u64 {
         100
     }
@@ -79,8 +81,8 @@ impl View<Uid> for TenPods {
     }
 }
 
-impl Store for Memory {
-    fn cached(&self, key: &RuleKey) -> Option<Snapshot> {
+impl LedgerStore for Memory {
+    fn cached_snapshot(&self, key: &RuleKey) -> Option<RuleSnapshot> {
         self.rules.lock().get(key).cloned()
     }
 
@@ -91,19 +93,19 @@ impl Store for Memory {
             .any(|other| other.name == key.name && other.uid != key.uid)
     }
 
-    async fn live(&self, key: &RuleKey) -> Result<Option<Snapshot>, WriteError> {
+    async fn live_snapshot(&self, key: &RuleKey) -> Result<Option<RuleSnapshot>, WriteError> {
         if self.is_replaced(key) {
             return Err(WriteError::Replaced);
         }
-        Ok(self.cached(key))
+        Ok(self.cached_snapshot(key))
     }
 
-    async fn swap(
+    async fn compare_and_swap(
         &self,
         key: &RuleKey,
-        base: &Snapshot,
+        base: &RuleSnapshot,
         claims: &Claims,
-    ) -> Result<Snapshot, WriteError> {
+    ) -> Result<RuleSnapshot, WriteError> {
         loop {
             let mishap = self.mishaps.lock().pop_front();
             match mishap {
@@ -133,23 +135,23 @@ impl Store for Memory {
         Ok(stored.clone())
     }
 
-    fn view<R>(&self, _: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R {
+    fn with_view<R>(&self, _: &RuleSet, look: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R {
         look(&TenPods)
     }
 
-    async fn present(&self, _: &str) -> Result<u64, WriteError> {
+    async fn read_present_position(&self, _: &str) -> Result<u64, WriteError> {
         self.lists.fetch_add(1, Ordering::Relaxed);
         Ok(*self.present.lock())
     }
 
-    async fn caught_up(&self, position: u64) {
+    async fn wait_position(&self, position: u64) {
         self.awaited.lock().push(position);
         if position > 1000 {
             std::future::pending::<()>().await;
         }
     }
 
-    async fn would_keep(&self, _: &RuleKey, _: &Claims) -> Result<(), WriteError> {
+    async fn dry_run_swap(&self, _: &RuleKey, _: &Claims) -> Result<(), WriteError> {
         match self.mishaps.lock().front() {
             Some(Mishap::NotStored) => Err(WriteError::NotStored("dropped".into())),
             Some(Mishap::Refused) => Err(WriteError::Unreachable("forbidden".into())),
@@ -165,17 +167,17 @@ impl Store for Memory {
         !*self.is_cut_off.lock()
     }
 
-    async fn followed(&self) {
+    async fn wait_followed(&self) {
         while *self.is_cut_off.lock() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    fn lost(&self) -> Option<Arc<str>> {
+    fn history_lost(&self) -> Option<Arc<str>> {
         self.lost.lock().clone()
     }
 
-    fn set_back(&self, known: u64, found: u64) {
+    fn mark_history_lost(&self, known: u64, found: u64) {
         *self.lost.lock() = Some(format!("{known} > {found}").into());
     }
 
@@ -183,15 +185,15 @@ impl Store for Memory {
         None
     }
 
-    fn announced(&self, _: &RuleSet) -> Vec<(String, AnnouncedDisruption)> {
+    fn announced_disruptions(&self, _: &RuleSet) -> Vec<(String, AnnouncedDisruption)> {
         Vec::new()
     }
 
-    fn unreadable(&self, _: &RuleSet) -> Option<String> {
+    fn unreadable_pod(&self, _: &RuleSet) -> Option<String> {
         None
     }
 
-    fn unavailable(&self, _: &RuleSet, _: usize) -> Vec<(String, Option<Timestamp>)> {
+    fn unavailable_pods(&self, _: &RuleSet, _: usize) -> Vec<(String, Option<Timestamp>)> {
         Vec::new()
     }
 }
@@ -216,7 +218,7 @@ impl Memory {
             namespace: "n".into(),
             name: name.into(),
         };
-        let snapshot = Snapshot {
+        let snapshot = RuleSnapshot {
             version: 1,
             rules: Arc::new(RuleSet::compile(&object)),
             claims: Arc::default(),
@@ -263,7 +265,7 @@ fn delete(pod: &str) -> Disruption {
     Disruption {
         pod: Arc::new(serde_json::from_value(object).unwrap()),
         operation: Operation::Delete,
-        detail: Detail {
+        detail: ClaimDetail {
             pod_name: pod.into(),
             since: Timestamp::UNIX_EPOCH,
             until: Timestamp::UNIX_EPOCH,
@@ -276,24 +278,28 @@ fn delete(pod: &str) -> Disruption {
     }
 }
 
-async fn ask(ledgers: &Arc<Ledgers<Memory>>, key: &RuleKey, pod: &str) -> Result<Answer, Denied> {
+async fn ask(
+    ledgers: &Arc<Ledgers<Memory>>,
+    key: &RuleKey,
+    pod: &str,
+) -> Result<ClaimAnswer, Denied> {
     let deadline = Instant::now() + Duration::from_secs(30);
-    ledgers.ask(key, delete(pod), deadline).await
+    ledgers.send_claim(key, delete(pod), deadline).await
 }
 
-fn is_internal(answer: &Result<Answer, Denied>) -> bool {
-    matches!(answer, Err(Denied { why: Why::Unreachable(why), .. }) if why.contains("internal error"))
+fn is_internal(answer: &Result<ClaimAnswer, Denied>) -> bool {
+    matches!(answer, Err(Denied { why: DenyReason::Unreachable(why), .. }) if why.contains("internal error"))
 }
 
 #[tokio::test]
-async fn after_a_panic_the_next_ask_is_answered() {
+async fn next_command_after_panic_is_answered() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     ledgers.store().will([Mishap::Panic]);
     let answer = ask(&ledgers, &key, "a").await;
     assert!(is_internal(&answer), "{answer:?}");
     let answer = ask(&ledgers, &key, "b").await;
-    assert!(matches!(answer, Ok(Answer::Granted(_))), "{answer:?}");
+    assert!(matches!(answer, Ok(ClaimAnswer::Granted(_))), "{answer:?}");
     assert_eq!(ledgers.counters.panics.load(Ordering::Relaxed), 1);
 }
 
@@ -307,18 +313,18 @@ async fn ask_that_is_dropped_at_its_deadline_says_so() {
     assert!(futures::poll!(&mut first).is_pending());
     reached.notified().await;
     let deadline = Instant::now() + Duration::from_secs(1);
-    let late = ledgers.ask(&key, delete("b"), deadline);
+    let late = ledgers.send_claim(&key, delete("b"), deadline);
     tokio::pin!(late);
     assert!(futures::poll!(&mut late).is_pending());
     tokio::time::advance(Duration::from_secs(2)).await;
     on.notify_one();
     assert!(first.await.is_ok());
-    while ledgers.lanes.lock()[&key].lock().is_running() {
+    while ledgers.queues.lock()[&key].lock().is_running() {
         tokio::task::yield_now().await;
     }
     let why = late.await.unwrap_err().why;
     let wanted = "no answer within the review's deadline";
-    assert_eq!(why, Why::Unreachable(wanted.into()));
+    assert_eq!(why, DenyReason::Unreachable(wanted.into()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,16 +333,16 @@ async fn claim_that_nobody_waits_for_any_more_is_taken_back() {
     let key = ledgers.store().rule("web");
     let (reached, on) = ledgers.store().halt();
     let soon = Instant::now() + Duration::from_secs(1);
-    let late = ledgers.ask(&key, delete("a"), soon);
+    let late = ledgers.send_claim(&key, delete("a"), soon);
     tokio::pin!(late);
     assert!(futures::poll!(&mut late).is_pending());
     reached.notified().await;
     late.await.unwrap_err();
     on.notify_one();
-    while ledgers.lanes.lock()[&key].lock().is_running() {
+    while ledgers.queues.lock()[&key].lock().is_running() {
         tokio::task::yield_now().await;
     }
-    let claims = ledgers.store().cached(&key).unwrap().claims;
+    let claims = ledgers.store().cached_snapshot(&key).unwrap().claims;
     assert!(claims.claims.is_empty(), "{claims:?}");
 }
 
@@ -344,7 +350,7 @@ async fn claim_that_nobody_waits_for_any_more_is_taken_back() {
 async fn writes_of_two(operation: Operation) -> u64 {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
-    let before = ledgers.store().cached(&key).unwrap().version;
+    let before = ledgers.store().cached_snapshot(&key).unwrap().version;
     let deadline = Instant::now() + Duration::from_secs(1);
     let disruption = |pod: &str| Disruption {
         operation,
@@ -352,16 +358,16 @@ async fn writes_of_two(operation: Operation) -> u64 {
     };
     let second = async {
         tokio::time::sleep(Duration::from_millis(1)).await;
-        ledgers.ask(&key, disruption("b"), deadline).await
+        ledgers.send_claim(&key, disruption("b"), deadline).await
     };
-    let first = ledgers.ask(&key, disruption("a"), deadline);
+    let first = ledgers.send_claim(&key, disruption("a"), deadline);
     let (first, second) = tokio::join!(first, second);
     assert!(first.is_ok() && second.is_ok());
-    ledgers.store().cached(&key).unwrap().version - before
+    ledgers.store().cached_snapshot(&key).unwrap().version - before
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_that_begin_together_share_a_write_and_deletions_wait_for_nobody() {
+async fn begins_are_batched_and_deletions_are_not_delayed() {
     assert_eq!(writes_of_two(Operation::Begin).await, 1);
     assert_eq!(writes_of_two(Operation::Delete).await, 2);
 }
@@ -373,7 +379,7 @@ async fn ledgers_that_begin_together_begin_at_one_position() {
     *store.present.lock() = 5;
     let keys: Vec<_> = ["a", "b", "c"].map(|name| store.rule(name)).into();
     let soon = Instant::now() + Duration::from_secs(1);
-    let granted = ledgers.claim(keys, &delete("a"), false, soon).await;
+    let granted = ledgers.claim_rules(keys, &delete("a"), false, soon).await;
     assert_eq!(granted.unwrap().len(), 3);
     assert_eq!(store.lists.load(Ordering::Relaxed), 1);
 }
@@ -387,22 +393,25 @@ async fn claim_that_is_not_stored_is_refused() {
     for dry_run in [true, false] {
         let soon = Instant::now() + Duration::from_secs(1);
         let keys = vec![key.clone()];
-        let refused = ledgers.claim(keys, &delete("a"), dry_run, soon).await;
-        assert_eq!(refused.unwrap_err().why, Why::Unusable("dropped".into()));
+        let refused = ledgers.claim_rules(keys, &delete("a"), dry_run, soon).await;
+        assert_eq!(
+            refused.unwrap_err().why,
+            DenyReason::Unusable("dropped".into())
+        );
     }
     assert!(ask(&ledgers, &key, "a").await.is_ok());
 }
 
 #[tokio::test]
-async fn dry_run_says_that_the_server_may_not_write_its_claims() {
+async fn dry_run_reports_missing_ledger_write_permission() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     ledgers.store().will([Mishap::Refused]);
     for dry_run in [true, false] {
         let soon = Instant::now() + Duration::from_secs(1);
         let keys = vec![key.clone()];
-        let refused = ledgers.claim(keys, &delete("a"), dry_run, soon).await;
-        let why = Why::Unreachable("forbidden".into());
+        let refused = ledgers.claim_rules(keys, &delete("a"), dry_run, soon).await;
+        let why = DenyReason::Unreachable("forbidden".into());
         assert_eq!(refused.unwrap_err().why, why);
     }
     assert!(ask(&ledgers, &key, "a").await.is_ok());
@@ -410,7 +419,7 @@ async fn dry_run_says_that_the_server_may_not_write_its_claims() {
 
 /// A replica that has forgotten the claims began a ledger; this one has seen them.
 fn forgotten(ledgers: &Ledgers<Memory>, key: &RuleKey) {
-    let held = ledgers.store().cached(key).unwrap();
+    let held = ledgers.store().cached_snapshot(key).unwrap();
     let mut rules = ledgers.store().rules.lock();
     let stored = rules.get_mut(key).unwrap();
     stored.version += 1;
@@ -419,7 +428,7 @@ fn forgotten(ledgers: &Ledgers<Memory>, key: &RuleKey) {
         attempts: 1,
         ..Claims::default()
     });
-    *stored = stored.clone().outlasting(&held);
+    *stored = stored.clone().merge_remembered_claims(&held);
 }
 
 #[tokio::test]
@@ -431,12 +440,12 @@ async fn forgotten_claims_are_written_back_also_by_a_refusal() {
     }
     let writes = || ledgers.counters.writes.load(Ordering::Relaxed);
     assert_eq!(writes(), 5);
-    ledgers.restore(&key); // there is nothing to be done
+    ledgers.restore_claims(&key); // there is nothing to be done
     forgotten(&ledgers, &key);
-    ledgers.lanes.lock().clear(); // written long ago
-    assert!(ledgers.latest(&key).unwrap().is_owed());
+    ledgers.queues.lock().clear(); // written long ago
+    assert!(ledgers.latest_snapshot(&key).unwrap().needs_write_back());
     let full = ask(&ledgers, &key, "f").await.unwrap_err();
-    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
+    assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
     assert_eq!(writes(), 6);
     ask(&ledgers, &key, "f").await.unwrap_err();
     assert_eq!(writes(), 6, "once");
@@ -450,9 +459,9 @@ async fn forgotten_claims_are_written_back_without_an_ask() {
         ask(&ledgers, &key, pod).await.unwrap();
     }
     forgotten(&ledgers, &key);
-    ledgers.lanes.lock().clear();
-    ledgers.restore(&key);
-    while ledgers.lanes.lock()[&key].lock().is_running() {
+    ledgers.queues.lock().clear();
+    ledgers.restore_claims(&key);
+    while ledgers.queues.lock()[&key].lock().is_running() {
         tokio::task::yield_now().await;
     }
     assert_eq!(ledgers.counters.writes.load(Ordering::Relaxed), 3);
@@ -473,11 +482,11 @@ async fn claims_of_a_ledger_that_has_vanished_count() {
     ask(&ledgers, &key, "a").await.unwrap();
     drop_ledger(ledgers.store(), &key);
     let full = ask(&ledgers, &key, "b").await.unwrap_err();
-    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
+    assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
     // The next write brings them back.
     ask(&ledgers, &key, "a").await.unwrap();
-    let stored = ledgers.store().cached(&key).unwrap();
-    assert!(stored.claims.holds(&"a".into()));
+    let stored = ledgers.store().cached_snapshot(&key).unwrap();
+    assert!(stored.claims.has_claim(&"a".into()));
     assert_eq!(stored.claims.attempts, 2, "no number is used again");
 }
 
@@ -495,11 +504,11 @@ async fn claims_of_a_ledger_that_vanishes_under_a_write_count() {
     let (second, ()) = tokio::join!(ask(&ledgers, &key, "b"), dropping);
     second.unwrap();
     let full = ask(&ledgers, &key, "c").await.unwrap_err();
-    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
+    assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
 }
 
 #[tokio::test]
-async fn who_waits_behind_a_batch_that_panics_is_served() {
+async fn commands_behind_panicked_batch_are_served() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     let (reached, on) = ledgers.store().halt();
@@ -514,14 +523,14 @@ async fn who_waits_behind_a_batch_that_panics_is_served() {
     };
     let (first, second) = tokio::join!(ask(&ledgers, &key, "a"), behind);
     assert!(is_internal(&first), "{first:?}");
-    assert!(matches!(second, Ok(Answer::Granted(_))), "{second:?}");
+    assert!(matches!(second, Ok(ClaimAnswer::Granted(_))), "{second:?}");
 }
 
 #[tokio::test]
 async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
-    let Ok(Answer::Granted(grant)) = ask(&ledgers, &key, "a").await else {
+    let Ok(ClaimAnswer::Granted(grant)) = ask(&ledgers, &key, "a").await else {
         panic!("ten Pods, five may go")
     };
     ledgers.store().will([Mishap::Conflict, Mishap::Conflict]);
@@ -533,10 +542,10 @@ async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
         position: 100,
         lapsed: true,
     };
-    ledgers.release(&key, evidence);
+    ledgers.release_claim(&key, evidence);
     ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or behind it
-    let claims = ledgers.latest(&key).unwrap().claims;
-    assert!(!claims.holds(&"a".into()));
+    let claims = ledgers.latest_snapshot(&key).unwrap().claims;
+    assert!(!claims.has_claim(&"a".into()));
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     assert_eq!(count(&ledgers.counters.conflicts), 2);
     assert_eq!(count(&ledgers.counters.released), 1);
@@ -556,31 +565,37 @@ fn gone(pod: &str, attempt: u64) -> Evidence {
 
 async fn granted(ledgers: &Arc<Ledgers<Memory>>, key: &RuleKey, pod: &str) -> u64 {
     match ask(ledgers, key, pod).await {
-        Ok(Answer::Granted(grant)) => grant.attempt,
+        Ok(ClaimAnswer::Granted(grant)) => grant.attempt,
         other => panic!("ten Pods, five may go: {other:?}"),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn releases_ride_with_the_next_claim_and_write_nothing_by_themselves() {
+async fn deferred_releases_are_written_with_next_claim() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     let attempt = granted(&ledgers, &key, "a").await;
     let writes = || ledgers.counters.writes.load(Ordering::Relaxed);
-    let holds = |pod: &str| ledgers.latest(&key).unwrap().claims.holds(&pod.into());
-    ledgers.ride(&key, vec![gone("a", attempt)]);
+    let holds = |pod: &str| {
+        ledgers
+            .latest_snapshot(&key)
+            .unwrap()
+            .claims
+            .has_claim(&pod.into())
+    };
+    ledgers.defer_releases(&key, vec![gone("a", attempt)]);
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!((writes(), holds("a")), (1, true));
     let attempt = granted(&ledgers, &key, "b").await;
     assert_eq!((writes(), holds("a"), holds("b")), (2, false, true));
 
     // What was said long ago may be of another time.
-    ledgers.ride(&key, vec![gone("b", attempt)]);
+    ledgers.defer_releases(&key, vec![gone("b", attempt)]);
     tokio::time::sleep(Duration::from_secs(2)).await;
     granted(&ledgers, &key, "c").await;
     assert_eq!((writes(), holds("b")), (3, true));
-    ledgers.ride(&key, vec![gone("b", attempt)]);
-    ledgers.ride(&key, Vec::new());
+    ledgers.defer_releases(&key, vec![gone("b", attempt)]);
+    ledgers.defer_releases(&key, Vec::new());
     granted(&ledgers, &key, "d").await;
     assert!(holds("b"), "it was taken back");
 }
@@ -593,25 +608,37 @@ async fn beyond_the_budget_the_claim_is_written_all_the_same() {
         ask(&ledgers, &key, pod).await.unwrap();
     }
     let full = ask(&ledgers, &key, "f").await.unwrap_err();
-    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
+    assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
     let mut beyond = delete("f");
     beyond.beyond.insert("other".into());
     let deadline = Instant::now() + Duration::from_secs(30);
-    let other = ledgers.ask(&key, beyond.clone(), deadline).await;
+    let other = ledgers.send_claim(&key, beyond.clone(), deadline).await;
     assert_eq!(other.unwrap_err(), full, "another rule is not this one");
     beyond.beyond.insert("web".into());
-    let dry = ledgers.claim(vec![key.clone()], &beyond, true, deadline);
+    let dry = ledgers.claim_rules(vec![key.clone()], &beyond, true, deadline);
     assert_eq!(dry.await, Ok(Vec::new()));
-    assert!(!ledgers.latest(&key).unwrap().claims.holds(&"f".into()));
-    let given = ledgers.claim(vec![key.clone()], &beyond, false, deadline);
+    assert!(
+        !ledgers
+            .latest_snapshot(&key)
+            .unwrap()
+            .claims
+            .has_claim(&"f".into())
+    );
+    let given = ledgers.claim_rules(vec![key.clone()], &beyond, false, deadline);
     assert_eq!(given.await.unwrap().len(), 1);
-    assert!(ledgers.latest(&key).unwrap().claims.holds(&"f".into()));
+    assert!(
+        ledgers
+            .latest_snapshot(&key)
+            .unwrap()
+            .claims
+            .has_claim(&"f".into())
+    );
 }
 
 /// Nine of these are up and one is down.
 struct NineUp;
 
-impl View<Uid> for NineUp {
+impl BudgetView<Uid> for NineUp {
     fn position(&self) -> u64 {
         100
     }
@@ -629,7 +656,7 @@ impl View<Uid> for NineUp {
 /// Ten of these, and all are up.
 struct AllUp;
 
-impl View<Uid> for AllUp {
+impl BudgetView<Uid> for AllUp {
     fn available(&self) -> u32 {
         10
     }
@@ -648,7 +675,7 @@ proptest! {
     /// A Pod that is down goes if and only if every rule that holds such Pods finds enough of the others, whatever the
     /// other rules say.
     #[test]
-    fn a_pod_that_is_down_is_held_by_strict_rules_alone(
+    fn unavailable_pod_is_held_by_strict_rules_only(
         limits in proptest::collection::vec((0..=10u32, any::<bool>()), 0..5),
         claimed in 0..=9usize,
         phase in proptest::sample::select(vec!["Running", "Pending", ""]),
@@ -667,18 +694,18 @@ proptest! {
         let mut claims = Claims::default();
         for n in 0..claimed {
             let asked = delete(&format!("p{n}"));
-            let request = Request {
+            let request = ClaimRequest {
                 pod: format!("p{n}").as_str().into(),
                 operation: Operation::Delete,
                 at: 1,
                 detail: asked.detail,
             };
-            claims.admit(&NineUp, 0, request).unwrap();
+            claims.admit_claim(&NineUp, 0, request).unwrap();
         }
         let mut pod = (*delete("down").pod).clone();
         pod.status.phase = phase.to_owned();
         let before = claims.clone();
-        let answer = decide::let_go(&NineUp, &rules, &claims, &pod);
+        let answer = decide::admit_unavailable(&NineUp, &rules, &claims, &pod);
         let left = 9 - u32::try_from(claimed).unwrap();
         let enough = limits.iter().all(|(max, strict)| !strict || left >= 10 - max);
         prop_assert_eq!(answer.is_ok(), phase == "Pending" || enough);
@@ -687,7 +714,7 @@ proptest! {
 }
 
 #[test]
-fn a_pod_that_is_down_is_held_by_a_rule_that_can_not_be_read() {
+fn unavailable_pod_is_held_by_unreadable_rule() {
     let object = |rules: serde_json::Value| {
         let object = json!({
             "metadata": { "name": "web", "namespace": "n" }, "spec": { "selector": {}, "rules": rules },
@@ -703,8 +730,11 @@ fn a_pod_that_is_down_is_held_by_a_rule_that_can_not_be_read() {
     ] {
         let rules = object(odd.clone());
         assert!(rules.may_hold_unavailable(), "{odd}");
-        let answer = decide::let_go(&NineUp, &rules, &Claims::default(), &pod);
-        assert!(matches!(answer.unwrap_err().why, Why::Broken(_)), "{odd}");
+        let answer = decide::admit_unavailable(&NineUp, &rules, &Claims::default(), &pod);
+        assert!(
+            matches!(answer.unwrap_err().why, DenyReason::Broken(_)),
+            "{odd}"
+        );
     }
 }
 
@@ -719,32 +749,32 @@ async fn rule_of_another_uid_holds_until_the_cache_has_it() {
         on.notify_one();
     };
     let (answer, ()) = tokio::join!(ask(&ledgers, &key, "a"), replace);
-    assert_eq!(answer.unwrap_err().why, Why::Behind);
+    assert_eq!(answer.unwrap_err().why, DenyReason::Behind);
     // The watch has brought the new rule, and this request was given the old one before.
     let deadline = Instant::now() + Duration::from_secs(30);
-    let dry = ledgers.would_admit(&key, &delete("a"));
-    assert_eq!(dry.unwrap_err().why, Why::Behind);
+    let dry = ledgers.preview_claim(&key, &delete("a"));
+    assert_eq!(dry.unwrap_err().why, DenyReason::Behind);
     let pod = delete("a").pod;
-    let down = ledgers.let_go(std::slice::from_ref(&key), &pod, deadline);
-    assert_eq!(down.await.unwrap_err().why, Why::Behind);
+    let down = ledgers.admit_unavailable(std::slice::from_ref(&key), &pod, deadline);
+    assert_eq!(down.await.unwrap_err().why, DenyReason::Behind);
     let answer = ask(&ledgers, &key, "a").await;
-    assert_eq!(answer.unwrap_err().why, Why::Behind);
+    assert_eq!(answer.unwrap_err().why, DenyReason::Behind);
 }
 
 #[tokio::test]
-async fn closing_claim_answers_with_the_time_of_its_end_and_writes_nothing() {
+async fn closing_claim_denies_with_end_time_without_write() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
-    let Ok(Answer::Granted(grant)) = ask(&ledgers, &key, "a").await else {
+    let Ok(ClaimAnswer::Granted(grant)) = ask(&ledgers, &key, "a").await else {
         panic!("ten Pods, five may go")
     };
-    ledgers.close(&key, "a".into(), Operation::Delete, grant.attempt);
+    ledgers.close_claim(&key, "a".into(), Operation::Delete, grant.attempt);
     ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or behind it
-    let version = ledgers.latest(&key).unwrap().version;
-    let until = Timestamp::UNIX_EPOCH + MARGIN;
+    let version = ledgers.latest_snapshot(&key).unwrap().version;
+    let until = Timestamp::UNIX_EPOCH + LAPSE_MARGIN;
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
-    assert_eq!(refused.why, Why::Closing { until });
-    assert_eq!(ledgers.latest(&key).unwrap().version, version);
+    assert_eq!(refused.why, DenyReason::Closing { until });
+    assert_eq!(ledgers.latest_snapshot(&key).unwrap().version, version);
 }
 
 /// Takes the only place, is closed, asks again, and loses the claim.
@@ -756,12 +786,16 @@ async fn doomed(operation: Operation) -> (Arc<Ledgers<Memory>>, RuleKey) {
         ..delete("a")
     };
     let deadline = Instant::now() + Duration::from_secs(30);
-    let Ok(Answer::Granted(grant)) = ledgers.ask(&key, doomed.clone(), deadline).await else {
+    let Ok(ClaimAnswer::Granted(grant)) = ledgers.send_claim(&key, doomed.clone(), deadline).await
+    else {
         panic!("one Pod may go")
     };
-    ledgers.close(&key, "a".into(), operation, grant.attempt);
-    let refused = ledgers.ask(&key, doomed, deadline).await;
-    assert!(matches!(refused.unwrap_err().why, Why::Closing { .. }));
+    ledgers.close_claim(&key, "a".into(), operation, grant.attempt);
+    let refused = ledgers.send_claim(&key, doomed, deadline).await;
+    assert!(matches!(
+        refused.unwrap_err().why,
+        DenyReason::Closing { .. }
+    ));
     let evidence = Evidence {
         pod: "a".into(),
         operation,
@@ -770,34 +804,43 @@ async fn doomed(operation: Operation) -> (Arc<Ledgers<Memory>>, RuleKey) {
         position: 100,
         lapsed: false,
     };
-    ledgers.release(&key, evidence);
+    ledgers.release_claim(&key, evidence);
     (ledgers, key)
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_that_had_no_effect_leaves_the_last_place_to_others_for_a_while() {
+async fn ineffective_request_cools_down_before_last_budget_slot() {
     let (ledgers, key) = doomed(Operation::Delete).await;
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
-    assert!(matches!(refused.why, Why::Resting { .. }), "{refused:?}");
-    let dry = ledgers.would_admit(&key, &delete("a")).unwrap_err();
-    assert!(matches!(dry.why, Why::Resting { .. }), "{dry:?}");
+    assert!(
+        matches!(refused.why, DenyReason::Resting { .. }),
+        "{refused:?}"
+    );
+    let dry = ledgers.preview_claim(&key, &delete("a")).unwrap_err();
+    assert!(matches!(dry.why, DenyReason::Resting { .. }), "{dry:?}");
     ask(&ledgers, &key, "b").await.unwrap();
     // The rest is no reason where there is no place.
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
-    assert!(matches!(refused.why, Why::Full { .. }), "{refused:?}");
+    assert!(
+        matches!(refused.why, DenyReason::Full { .. }),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn rested_request_takes_the_last_place_again() {
     let (ledgers, key) = doomed(Operation::Delete).await;
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
-    assert!(matches!(refused.why, Why::Resting { .. }), "{refused:?}");
-    tokio::time::advance(rest::REST).await;
+    assert!(
+        matches!(refused.why, DenyReason::Resting { .. }),
+        "{refused:?}"
+    );
+    tokio::time::advance(cooldown::COOLDOWN).await;
     ask(&ledgers, &key, "a").await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_rests_for_its_own_operation_alone_and_a_beginning_not_at_all() {
+async fn cooldown_is_per_operation_and_skips_begins() {
     let (ledgers, key) = doomed(Operation::Evict).await;
     ask(&ledgers, &key, "a").await.unwrap();
     let (ledgers, key) = doomed(Operation::Begin).await;
@@ -806,23 +849,23 @@ async fn request_rests_for_its_own_operation_alone_and_a_beginning_not_at_all() 
         ..delete("a")
     };
     let deadline = Instant::now() + Duration::from_secs(30);
-    ledgers.ask(&key, begin, deadline).await.unwrap();
+    ledgers.send_claim(&key, begin, deadline).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_bypass_the_rule_does_not_rest() {
+async fn bypassing_user_has_no_cooldown() {
     let (ledgers, key) = doomed(Operation::Delete).await;
     let bypass = Disruption {
         beyond: [key.name.clone()].into(),
         ..delete("a")
     };
     let deadline = Instant::now() + Duration::from_secs(30);
-    ledgers.ask(&key, bypass, deadline).await.unwrap();
+    ledgers.send_claim(&key, bypass, deadline).await.unwrap();
 }
 
 fn lanes(ledgers: &Ledgers<Memory>) -> Vec<String> {
     let mut names: Vec<_> = ledgers
-        .lanes
+        .queues
         .lock()
         .keys()
         .map(|k| k.name.clone())
@@ -832,7 +875,7 @@ fn lanes(ledgers: &Ledgers<Memory>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn lanes_of_rules_that_are_gone_are_cleared_away_and_those_in_use_stay() {
+async fn queues_of_deleted_rules_are_dropped_unless_in_use() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let [idle, busy, kept, new] = ["idle", "busy", "kept", "new"].map(|n| ledgers.store().rule(n));
     for key in [&idle, &busy, &kept] {
@@ -849,19 +892,19 @@ async fn lanes_of_rules_that_are_gone_are_cleared_away_and_those_in_use_stay() {
         on.notify_one();
     };
     let (answer, ()) = tokio::join!(ask(&ledgers, &busy, "b"), others);
-    assert_eq!(answer, Ok(Answer::Gone), "the rule is gone");
+    assert_eq!(answer, Ok(ClaimAnswer::Gone), "the rule is gone");
 }
 
 #[tokio::test]
-async fn first_claim_of_a_rule_waits_for_the_cache_and_stores_its_position() {
+async fn first_claim_waits_for_cache_and_stores_position() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     *ledgers.store().present.lock() = 90;
     for pod in ["a", "b"] {
         let answer = ask(&ledgers, &key, pod).await;
-        assert!(matches!(answer, Ok(Answer::Granted(_))), "{answer:?}");
+        assert!(matches!(answer, Ok(ClaimAnswer::Granted(_))), "{answer:?}");
     }
-    let stored = ledgers.store().cached(&key).unwrap();
+    let stored = ledgers.store().cached_snapshot(&key).unwrap();
     assert_eq!(stored.claims.watermark, 90);
     assert_eq!(*ledgers.store().awaited.lock(), [90, 90]);
     assert_eq!(ledgers.store().lists.load(Ordering::Relaxed), 1);
@@ -875,10 +918,10 @@ async fn rule_that_refuses_all_reads_the_position_once() {
     for pod in ["a", "b"] {
         let answer = ask(&ledgers, &key, pod).await;
         let why = answer.map_err(|denied| denied.why);
-        assert!(matches!(why, Err(Why::Behind)), "{why:?}");
+        assert!(matches!(why, Err(DenyReason::Behind)), "{why:?}");
     }
     assert_eq!(ledgers.store().lists.load(Ordering::Relaxed), 1);
-    assert_eq!(ledgers.store().cached(&key).unwrap().version, 1);
+    assert_eq!(ledgers.store().cached_snapshot(&key).unwrap().version, 1);
 }
 
 #[tokio::test]
@@ -888,19 +931,19 @@ async fn emptied_ledger_begins_at_the_position_of_that_moment() {
     *store.present.lock() = 40;
     let key = store.rule_of("web", 0);
     let full = ask(&ledgers, &key, "a").await.unwrap_err();
-    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
+    assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
     // Other replicas admit by this ledger until somebody empties it. This replica decides nothing meanwhile.
     *store.present.lock() = 90;
     store.rule_of("web", 5);
     store.rules.lock().get_mut(&key).unwrap().version = 9;
     ask(&ledgers, &key, "a").await.unwrap();
-    assert_eq!(store.cached(&key).unwrap().claims.watermark, 90);
+    assert_eq!(store.cached_snapshot(&key).unwrap().claims.watermark, 90);
     assert_eq!(store.lists.load(Ordering::Relaxed), 2);
 }
 
 /// Three of ten Pods are claimed, each with so many containers that a fourth has no room.
 #[tokio::test]
-async fn ledger_without_room_for_a_claim_says_so_and_renews_what_it_has() {
+async fn full_ledger_denies_new_claims_and_renews_existing() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     let container = ContainerBefore {
@@ -922,14 +965,14 @@ async fn ledger_without_room_for_a_claim_says_so_and_renews_what_it_has() {
             ..disruption.clone()
         };
         let deadline = Instant::now() + Duration::from_secs(30);
-        ledgers.ask(&key, disruption, deadline).await
+        ledgers.send_claim(&key, disruption, deadline).await
     };
     for pod in ["a", "b", "c"] {
         claim(pod).await.unwrap();
     }
     assert_eq!(
         claim("d").await.unwrap_err().why,
-        Why::Crowded { claims: 3 }
+        DenyReason::Crowded { claims: 3 }
     );
     claim("a").await.unwrap();
     ask(&ledgers, &key, "small").await.unwrap();
@@ -965,21 +1008,21 @@ fn resize(run: &str, ready: bool, memory: u64) -> Disruption {
 }
 
 /// What a rule object over all Pods says to it.
-fn admit(claims: &mut Claims, disruption: &Disruption) -> Result<Answer, Denied> {
+fn admit(claims: &mut Claims, disruption: &Disruption) -> Result<ClaimAnswer, Denied> {
     let object = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
         "metadata": { "name": "web", "namespace": "n" },
         "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
     });
     let rules = RuleSet::compile(&serde_json::from_value(object).unwrap());
-    decide::admit(&AllUp, &rules, claims, disruption, None)
+    decide::decide_claim(&AllUp, &rules, claims, disruption, None)
 }
 
 /// Asks for resizes to ever more bytes, each three times, and closes the claim each time, as happens one request timeout after it was renewed.
 fn ask_and_close(claims: &mut Claims, resizes: impl Iterator<Item = Disruption>) {
     for next in resizes {
         for _ in 0..3 {
-            let Answer::Granted(grant) = admit(claims, &next).unwrap() else {
+            let ClaimAnswer::Granted(grant) = admit(claims, &next).unwrap() else {
                 panic!("the rule holds the Pod")
             };
             assert!(
@@ -987,7 +1030,7 @@ fn ask_and_close(claims: &mut Claims, resizes: impl Iterator<Item = Disruption>)
                 "the Pod keeps its place whatever another rule says"
             );
             let (pod, opened) = ("a".into(), claims.claims.values().next().unwrap().opened);
-            assert!(claims.close(&pod, Operation::InPlace, opened));
+            assert!(claims.close_claim(&pod, Operation::InPlace, opened));
         }
         let claim = claims.claims.values().next().unwrap();
         assert_eq!(claim.detail.target, next.detail.target);
@@ -996,7 +1039,7 @@ fn ask_and_close(claims: &mut Claims, resizes: impl Iterator<Item = Disruption>)
 }
 
 #[test]
-fn pod_in_an_operation_is_resized_again_however_long_that_takes() {
+fn operating_pod_can_be_resized_again() {
     for ready in [true, false] {
         let mut claims = Claims::default();
         admit(&mut claims, &resize("run-1", true, 2)).unwrap();
@@ -1007,7 +1050,7 @@ fn pod_in_an_operation_is_resized_again_however_long_that_takes() {
 
 /// That of a container with a limit of its own, beside one that has the limit of the Pod.
 #[test]
-fn pod_in_an_operation_whose_limit_another_container_inherits_is_resized_again() {
+fn operating_pod_with_inherited_limit_can_be_resized_again() {
     let mut claims = Claims::default();
     let next = |memory| {
         let mut next = resize("run", true, memory);
@@ -1053,7 +1096,7 @@ fn with_pod(mut disruption: Disruption, change: impl FnOnce(&mut Pod)) -> Disrup
 
 /// What is sent for ever, and refused behind the admission, must not keep a place that the resize does not take.
 #[test]
-fn change_that_is_sent_for_ever_beside_a_deferred_resize_ends() {
+fn endlessly_repeated_change_beside_deferred_resize_ends() {
     let mut image = after_deferred(2, false);
     image.detail.containers[0].image = Some(1);
     let of_cpu = |pod: &mut Pod| {
@@ -1069,15 +1112,15 @@ fn change_that_is_sent_for_ever_beside_a_deferred_resize_ends() {
             "as if it were written"
         );
         let opened = claim.opened;
-        assert!(claims.close(&"a".into(), Operation::InPlace, opened));
+        assert!(claims.close_claim(&"a".into(), Operation::InPlace, opened));
         let why = admit(&mut claims, &change).unwrap_err().why;
-        assert!(matches!(why, Why::Closing { .. }), "{why:?}");
+        assert!(matches!(why, DenyReason::Closing { .. }), "{why:?}");
     }
 }
 
 /// As of a rule that was made since: on Kubernetes 1.33 nothing else tells the two restarts apart.
 #[test]
-fn restart_for_a_resize_without_a_claim_is_not_that_of_the_next_one() {
+fn restart_of_unclaimed_resize_does_not_release_next_resize() {
     let mut claims = Claims::default();
     let next = with_pod(after_deferred(3, false), |pod| {
         pod.status.observed_generation = 0;
@@ -1098,7 +1141,7 @@ fn restart_for_a_resize_without_a_claim_is_not_that_of_the_next_one() {
 
 /// Of a Pod on traffic or off it.
 #[test]
-fn resize_that_the_kubelet_defers_can_be_changed_back_however_long_that_takes() {
+fn deferred_resize_can_be_reverted() {
     for beyond in [true, false] {
         let mut claims = Claims::default();
         let mut first = with_pod(resize("run-1", true, 2), |pod| {
@@ -1114,25 +1157,25 @@ fn resize_that_the_kubelet_defers_can_be_changed_back_however_long_that_takes() 
 }
 
 #[test]
-fn claim_that_a_deferred_resize_may_not_replace_stays_as_it_is() {
+fn irreplaceable_claim_is_unchanged_by_deferred_resize() {
     let mut change = resize("run-1", true, 2);
     change.detail.containers[0].image = Some(1);
     let later = with_pod(resize("run-1", true, 2), |pod| {
         pod.metadata.resource_version = 9
     });
     for (change, why) in [
-        (change, Why::UnderWay),
+        (change, DenyReason::UnderWay),
         (
             later,
-            Why::Closing {
-                until: Timestamp::UNIX_EPOCH + MARGIN,
+            DenyReason::Closing {
+                until: Timestamp::UNIX_EPOCH + LAPSE_MARGIN,
             },
         ),
     ] {
         let mut claims = Claims::default();
         admit(&mut claims, &change).unwrap();
-        if why != Why::UnderWay {
-            assert!(claims.close(&"a".into(), Operation::InPlace, 1));
+        if why != DenyReason::UnderWay {
+            assert!(claims.close_claim(&"a".into(), Operation::InPlace, 1));
         }
         let before = claims.clone();
         for beyond in [true, false] {
@@ -1144,7 +1187,7 @@ fn claim_that_a_deferred_resize_may_not_replace_stays_as_it_is() {
 }
 
 #[test]
-fn pod_in_an_operation_is_resized_after_an_image_that_it_runs() {
+fn operating_pod_can_be_resized_after_running_new_image() {
     let run = resize("run-2", true, 3);
     let same = inplace::image_digest(&run.pod.status.container_statuses[0]);
     for (image, passes) in [(1, true), (same, false)] {
@@ -1158,10 +1201,15 @@ fn pod_in_an_operation_is_resized_after_an_image_that_it_runs() {
 }
 
 #[tokio::test]
-async fn answer_of_an_object_that_ended_or_changed_meanwhile_settles_nothing() {
+async fn deleted_or_changed_rule_gives_no_final_answer() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
-    let generation = ledgers.store().cached(&key).unwrap().rules.generation;
+    let generation = ledgers
+        .store()
+        .cached_snapshot(&key)
+        .unwrap()
+        .rules
+        .generation;
     let known = |generation: i64| Disruption {
         generations: [(key.name.clone(), generation)].into(),
         ..delete("a")
@@ -1169,7 +1217,9 @@ async fn answer_of_an_object_that_ended_or_changed_meanwhile_settles_nothing() {
     let claim = async |disruption: Disruption, dry_run: bool| {
         let deadline = Instant::now() + Duration::from_secs(1);
         let keys = vec![key.clone()];
-        let claimed = ledgers.claim(keys, &disruption, dry_run, deadline).await;
+        let claimed = ledgers
+            .claim_rules(keys, &disruption, dry_run, deadline)
+            .await;
         claimed.map_err(|denied| denied.why)
     };
     // A Pod that the object does not hold, as it was when the rules were looked up, and after a change.
@@ -1183,7 +1233,7 @@ async fn answer_of_an_object_that_ended_or_changed_meanwhile_settles_nothing() {
     for dry_run in [true, false] {
         assert_eq!(claim(free(generation), dry_run).await, Ok(Vec::new()));
         let changed = claim(free(generation - 1), dry_run).await;
-        assert_eq!(changed, Err(Why::Changed));
+        assert_eq!(changed, Err(DenyReason::Changed));
     }
     // Nor does a place that a changed object gives, or one that was not there when the rules were looked up.
     let unknown = Disruption {
@@ -1192,13 +1242,20 @@ async fn answer_of_an_object_that_ended_or_changed_meanwhile_settles_nothing() {
     };
     for dry_run in [true, false] {
         for held in [known(generation - 1), unknown.clone()] {
-            assert_eq!(claim(held, dry_run).await, Err(Why::Changed));
+            assert_eq!(claim(held, dry_run).await, Err(DenyReason::Changed));
         }
     }
-    assert!(ledgers.latest(&key).unwrap().claims.claims.is_empty());
+    assert!(
+        ledgers
+            .latest_snapshot(&key)
+            .unwrap()
+            .claims
+            .claims
+            .is_empty()
+    );
     ledgers.store().rules.lock().remove(&key);
     for dry_run in [true, false] {
         let gone = claim(known(generation), dry_run).await;
-        assert_eq!(gone, Err(Why::Changed));
+        assert_eq!(gone, Err(DenyReason::Changed));
     }
 }

@@ -14,7 +14,7 @@ fn with_ledger(claims: Claims) -> (Arc<Ledgers<Memory>>, RuleKey) {
     (ledgers, key)
 }
 
-fn claim(at: u64) -> Claim<Detail> {
+fn claim(at: u64) -> Claim<ClaimDetail> {
     Claim {
         at,
         attempt: 1,
@@ -29,7 +29,7 @@ fn count(counter: &AtomicU64) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn forged_watermark_denies_nobody_and_is_set_right_by_the_first_claim() {
+async fn forged_watermark_is_repaired_by_first_claim() {
     let forged = Ledger {
         watermark: u64::MAX,
         ..Ledger::default()
@@ -37,9 +37,9 @@ async fn forged_watermark_denies_nobody_and_is_set_right_by_the_first_claim() {
     let (ledgers, key) = with_ledger(forged);
     let began = Instant::now();
     let answer = ask(&ledgers, &key, "a").await;
-    assert!(matches!(answer, Ok(Answer::Granted(_))), "{answer:?}");
+    assert!(matches!(answer, Ok(ClaimAnswer::Granted(_))), "{answer:?}");
     assert!(began.elapsed() < Duration::from_secs(1));
-    let stored = ledgers.store().cached(&key).unwrap();
+    let stored = ledgers.store().cached_snapshot(&key).unwrap();
     assert_eq!(stored.claims.watermark, 50);
     assert_eq!(count(&ledgers.counters.mended), 1);
     // From here on nothing is doubted.
@@ -58,8 +58,8 @@ async fn refusal_by_a_forged_watermark_sets_the_ledger_right() {
     };
     let (ledgers, key) = with_ledger(forged);
     let full = ask(&ledgers, &key, "f").await.unwrap_err();
-    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
-    let stored = ledgers.store().cached(&key).unwrap().claims;
+    assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
+    let stored = ledgers.store().cached_snapshot(&key).unwrap().claims;
     assert_eq!((stored.watermark, stored.claims.len()), (50, 5));
 }
 
@@ -72,9 +72,9 @@ async fn mending_lowers_versions_of_claims_and_keeps_the_claims() {
         attempts: 1,
     };
     let (ledgers, rule) = with_ledger(forged);
-    ledgers.mend(&rule);
+    ledgers.repair_versions(&rule);
     ask(&ledgers, &rule, "c").await.unwrap(); // in the same batch or behind it
-    let stored = ledgers.store().cached(&rule).unwrap().claims;
+    let stored = ledgers.store().cached_snapshot(&rule).unwrap().claims;
     let at = |pod| stored.claims[&key(pod)].at;
     assert_eq!((at("a"), at("b"), stored.watermark), (50, 7, 9));
 }
@@ -88,13 +88,21 @@ async fn watermark_that_the_cluster_has_reached_is_waited_for() {
     let (ledgers, key) = with_ledger(ahead);
     *ledgers.store().present.lock() = 3000;
     let answer = ask(&ledgers, &key, "a").await;
-    assert_eq!(answer.unwrap_err().why, Why::Behind);
-    assert_eq!(ledgers.store().cached(&key).unwrap().claims.watermark, 2000);
+    assert_eq!(answer.unwrap_err().why, DenyReason::Behind);
+    assert_eq!(
+        ledgers
+            .store()
+            .cached_snapshot(&key)
+            .unwrap()
+            .claims
+            .watermark,
+        2000
+    );
     assert_eq!(count(&ledgers.counters.mended), 0);
 }
 
 #[tokio::test]
-async fn ledger_with_a_fault_denies_with_it_and_is_not_written() {
+async fn faulty_ledger_denies_and_is_not_written() {
     let mine = [((Uid::from("a"), Operation::Delete), claim(7))];
     let (ledgers, key) = with_ledger(Ledger {
         claims: mine.into(),
@@ -106,14 +114,14 @@ async fn ledger_with_a_fault_denies_with_it_and_is_not_written() {
         rules.get_mut(&key).unwrap().fault = fault.map(Arc::from);
     };
     set(Some("it is newer"));
-    let why = Why::Unusable("it is newer".to_owned());
+    let why = DenyReason::Unusable("it is newer".to_owned());
     assert_eq!(ask(&ledgers, &key, "b").await.unwrap_err().why, why);
     let deadline = Instant::now() + Duration::from_secs(30);
     let asked = delete("b");
-    let dry = ledgers.claim(vec![key.clone()], &asked, true, deadline);
+    let dry = ledgers.claim_rules(vec![key.clone()], &asked, true, deadline);
     assert_eq!(dry.await.unwrap_err().why, why);
     let rules = [key.clone()];
-    let down = ledgers.let_go(&rules, &asked.pod, deadline);
+    let down = ledgers.admit_unavailable(&rules, &asked.pod, deadline);
     assert_eq!(down.await.unwrap_err().why, why);
     let evidence = Evidence {
         pod: "a".into(),
@@ -123,43 +131,49 @@ async fn ledger_with_a_fault_denies_with_it_and_is_not_written() {
         position: 100,
         lapsed: false,
     };
-    ledgers.release(&key, evidence);
+    ledgers.release_claim(&key, evidence);
     assert_eq!(ask(&ledgers, &key, "b").await.unwrap_err().why, why);
     assert_eq!(count(&ledgers.counters.writes), 0);
     set(None);
     ask(&ledgers, &key, "b").await.unwrap();
-    assert!(ledgers.latest(&key).unwrap().claims.holds(&"a".into()));
+    assert!(
+        ledgers
+            .latest_snapshot(&key)
+            .unwrap()
+            .claims
+            .has_claim(&"a".into())
+    );
 }
 
 fn is_lost<T: std::fmt::Debug>(answer: Result<T, Denied>) -> bool {
-    matches!(answer.unwrap_err().why, Why::Unreachable(why) if why == "90 > 50")
+    matches!(answer.unwrap_err().why, DenyReason::Unreachable(why) if why == "90 > 50")
 }
 
 #[tokio::test]
-async fn cache_from_before_a_restore_decides_nothing_while_its_watch_is_cut_off() {
+async fn stale_cache_after_etcd_restore_decides_nothing() {
     let (ledgers, key) = with_ledger(Ledger::default());
     *ledgers.store().position.lock() = 90;
     *ledgers.store().is_cut_off.lock() = true;
     assert!(matches!(
         ask(&ledgers, &key, "a").await.unwrap_err().why,
-        Why::Behind
+        DenyReason::Behind
     ));
-    let history = ledgers.assure("n").await;
-    assert!(matches!(history, Err(Why::Unreachable(why)) if why == "90 > 50"));
+    let history = ledgers.verify_history("n").await;
+    assert!(matches!(history, Err(DenyReason::Unreachable(why)) if why == "90 > 50"));
     *ledgers.store().is_cut_off.lock() = false;
     assert!(is_lost(ask(&ledgers, &key, "a").await));
     assert_eq!(count(&ledgers.counters.writes), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_wait_for_the_watch_and_are_refused_while_it_stays_cut_off() {
+async fn claims_wait_for_disconnected_watch_then_are_denied() {
     let (ledgers, key) = with_ledger(Ledger::default());
     *ledgers.store().position.lock() = 50;
     *ledgers.store().is_cut_off.lock() = true;
     ledgers.store().rules.lock().get_mut(&key).unwrap().version = 60;
     assert!(matches!(
         ask(&ledgers, &key, "a").await.unwrap_err().why,
-        Why::Behind
+        DenyReason::Behind
     ));
     let back = async {
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -179,18 +193,18 @@ async fn write_that_is_older_than_the_cache_admits_nothing() {
     assert!(is_lost(ask(&ledgers, &key, "a").await));
     let deadline = Instant::now() + Duration::from_secs(30);
     let asked = delete("b");
-    let dry = ledgers.claim(vec![key.clone()], &asked, true, deadline);
+    let dry = ledgers.claim_rules(vec![key.clone()], &asked, true, deadline);
     assert!(is_lost(dry.await));
 }
 
 #[tokio::test]
-async fn what_was_written_before_a_restore_is_not_preferred_to_the_cache() {
+async fn writes_before_etcd_restore_do_not_override_cache() {
     let (ledgers, key) = with_ledger(Ledger::default());
     ask(&ledgers, &key, "a").await.unwrap();
-    let mut restored = ledgers.store().cached(&key).unwrap();
+    let mut restored = ledgers.store().cached_snapshot(&key).unwrap();
     (restored.version, restored.claims) = (1, Arc::default());
-    let newer = |restored: &Snapshot| ledgers.newer(&key, restored);
-    assert!(newer(&restored).claims.holds(&"a".into()));
-    ledgers.store().set_back(90, 50);
-    assert!(!newer(&restored).claims.holds(&"a".into()));
+    let newer = |restored: &RuleSnapshot| ledgers.newer_snapshot(&key, restored);
+    assert!(newer(&restored).claims.has_claim(&"a".into()));
+    ledgers.store().mark_history_lost(90, 50);
+    assert!(!newer(&restored).claims.has_claim(&"a".into()));
 }

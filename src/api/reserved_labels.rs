@@ -1,0 +1,61 @@
+//! Labels of single Pods, which a CollaSet or an operator writes: they are for no template, and a selector may only ask whether those are there that
+//! every Pod has.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use super::keys::{self, Family};
+use super::selector::Selector;
+
+/// Labels that CollaSet, the lifecycle or users set on single Pods (contract 2.1). In a template they would say
+/// so of every Pod, and an in-place update would put them back. [`keys::STAY_OFFLINE`] is not one of them.
+const RESERVED_KEYS: [&str; 14] = [
+    keys::INSTANCE_ID,
+    keys::REVISION,
+    keys::SERVICE_AVAILABLE,
+    keys::CREATING,
+    keys::COMPLETING,
+    keys::PREPARING_TO_DELETE,
+    keys::TO_DELETE,
+    keys::TO_REPLACE,
+    keys::TO_EXCLUDE,
+    keys::ORPHANED,
+    keys::UPDATE_INCLUDED,
+    keys::REPLACED_BY_REPLACE_UPDATE,
+    keys::REPLACE_PAIR_ORIGIN_NAME,
+    keys::REPLACE_PAIR_NEW_ID,
+];
+
+/// Of these the ones that each Pod of a CollaSet always has.
+const CONTROLLER_KEYS: [&str; 2] = [keys::INSTANCE_ID, keys::REVISION];
+
+/// Whether a label is one of single Pods.
+pub fn is_reserved(key: &str) -> bool {
+    RESERVED_KEYS.contains(&key) || Family::parse(key).is_some()
+}
+
+/// A label of single Pods by which a selector tells Pods of one CollaSet apart: some would be released at once, or in the course of their life, and
+/// others made, without end.
+pub fn reserved_key_in(selector: &LabelSelector) -> Option<&str> {
+    let labels = selector.match_labels.iter().flatten();
+    let labels = labels.map(|(key, _)| (key, false));
+    let expressions = selector.match_expressions.iter().flatten();
+    let expressions = expressions.map(|e| (&e.key, e.operator == "Exists"));
+    let mut asked = labels.chain(expressions);
+    let is_of_all = |key: &str| CONTROLLER_KEYS.contains(&key);
+    let found = asked.find(|(key, exists)| is_reserved(key) && !(*exists && is_of_all(key)));
+    found.map(|(key, _)| key.as_str())
+}
+
+/// Whether a selector matches the Pods of a template with these labels, if it asks for none of single Pods.
+pub fn is_selected(
+    template: impl IntoIterator<Item = (String, String)>,
+    selector: &Selector,
+) -> bool {
+    let control = (keys::CONTROL.to_owned(), keys::CONTROL_VALUE.to_owned());
+    let own = CONTROLLER_KEYS.map(|key| (key.to_owned(), "0".to_owned()));
+    let labels: BTreeMap<String, String> =
+        template.into_iter().chain(own).chain([control]).collect();
+    selector.matches(&labels)
+}

@@ -1,0 +1,214 @@
+//! The reference of the metrics, from what registers them.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use anyhow::Context;
+use http::{Request, Response, StatusCode};
+use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use tokio_util::sync::CancellationToken;
+
+use super::serve::metrics::{self, MetricsCollector};
+use crate::admission::guarded::DenialCounts;
+use crate::cluster::caches::Caches;
+use crate::cluster::rulestore::RuleStore;
+use crate::cluster::watch::CatchUpSignal;
+use crate::cluster::watches;
+use crate::controllers::ControllerStats;
+use crate::controllers::rule_endpoints::EndpointPool;
+use crate::ledger::commit::Ledgers;
+use crate::ledger::store::RuleKey;
+use crate::tasks::Supervisor;
+use crate::telemetry::api_calls::ApiCallMetrics;
+use crate::telemetry::metrics::{Exposition, ServerMetrics};
+use crate::telemetry::process;
+use crate::telemetry::watchdog::{self, WatchdogProbe};
+
+/// `docs/metrics.md`: every metric with its type, labels and meaning.
+///
+/// # Errors
+/// When no runtime can be made, or a metric has no example by which its labels could be told.
+pub fn metrics_markdown() -> anyhow::Result<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let text = runtime.block_on(async { example_exposition() })?;
+    let mut out = String::from(
+        "# Metrics\n\nGenerated from what registers them: `UPDATE=1 cargo test --test generated` rewrites it. They are served \
+         as OpenMetrics on\n`/metrics` of `--metrics-listen`. Labels hold no names of \
+         objects, so that the number of series does not grow with the\ncluster; `operating_rule_passed_by_ignore_total` does, for at \
+         most 1,000 rules.\nThe alarms built on them are in `manifests/monitoring/alarms.yaml`; [on-call.md](on-call.md) \
+         says what to do.\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n",
+    );
+    for metric in parse_metrics(&text)? {
+        let labels: Vec<_> = metric.labels.iter().map(|l| format!("`{l}`")).collect();
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {} | {} |",
+            metric.name,
+            metric.kind,
+            labels.join(", "),
+            metric.help
+        );
+    }
+    Ok(out)
+}
+
+/// A metric of an exposition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricDoc {
+    /// Name as it is queried; of a histogram, without the suffixes of its parts.
+    pub name: String,
+    /// Type.
+    pub kind: String,
+    /// What it means.
+    pub help: String,
+    /// Names of its labels.
+    pub labels: BTreeSet<String>,
+}
+
+/// The metrics of an OpenMetrics text.
+///
+/// # Errors
+/// When a metric has no sample: its labels are not known then.
+pub fn parse_metrics(text: &str) -> anyhow::Result<Vec<MetricDoc>> {
+    let mut all: Vec<MetricDoc> = Vec::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
+            all.push(MetricDoc {
+                name: name.to_owned(),
+                kind: String::new(),
+                help: help.trim_end_matches('.').to_owned(),
+                labels: BTreeSet::new(),
+            });
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let kind = rest.rsplit(' ').next().unwrap_or_default();
+            let metric = all.last_mut().context("a TYPE without a HELP")?;
+            kind.clone_into(&mut metric.kind);
+        }
+    }
+    for metric in &mut all {
+        let suffixes: &[&str] = match metric.kind.as_str() {
+            "counter" => &["_total"],
+            "info" => &["_info"],
+            "histogram" => &["_bucket", "_sum", "_count"],
+            _ => &[""],
+        };
+        let family = metric.name.clone();
+        let samples = text.lines().filter_map(|line| {
+            let end = line.find(['{', ' '])?;
+            let (name, rest) = line.split_at(end);
+            suffixes
+                .contains(&name.strip_prefix(&family)?)
+                .then_some(rest)
+        });
+        let mut found = false;
+        for rest in samples {
+            found = true;
+            metric.labels.extend(label_names(rest));
+        }
+        anyhow::ensure!(
+            found,
+            "metric {family} has no sample: add one to cli::metrics::example"
+        );
+        if let [suffix] = suffixes {
+            metric.name.push_str(suffix);
+        }
+        metric.labels.remove("le");
+    }
+    Ok(all)
+}
+
+/// Names of the labels of a sample, which begins behind the name of the metric. Values hold no quotes: none comes from an
+/// object.
+fn label_names(sample: &str) -> Vec<String> {
+    let Some((labels, _)) = sample.strip_prefix('{').and_then(|s| s.split_once('}')) else {
+        return Vec::new();
+    };
+    let pairs = labels.split("\",");
+    let names = pairs.filter_map(|pair| pair.split_once('=').map(|(name, _)| name.to_owned()));
+    names.collect()
+}
+
+/// The text of every metric, each with a sample. To be called on a runtime.
+fn example_exposition() -> anyhow::Result<String> {
+    let exposition = Exposition::default();
+    ServerMetrics::register(&exposition).init_all_labels();
+    ApiCallMetrics::register(&exposition).count_success("get", 200);
+    process::register_process_metrics(&exposition);
+    let service = tower::service_fn(|_: Request<Body>| async {
+        let mut nothing = Response::new(Body::empty());
+        *nothing.status_mut() = StatusCode::NOT_FOUND;
+        Ok::<_, Infallible>(nothing)
+    });
+    let client = Client::new(service, "default");
+    let caches = Caches::default();
+    let supervisor = Supervisor::new(CancellationToken::new());
+    supervisor.stop().cancel();
+    watches::start_watches(&client, &caches, true, &supervisor);
+    let store = RuleStore::new(client, Arc::clone(&caches.index), CatchUpSignal::default());
+    let probe = WatchdogProbe {
+        name: "index-lock",
+        restart_after: None,
+        check: Box::new(|_| Ok(())),
+    };
+    let (_leading, lead) = tokio::sync::watch::channel(false);
+    let rule = RuleKey {
+        uid: "uid".into(),
+        namespace: "shop".into(),
+        name: "web".into(),
+    };
+    let calls = Arc::<EndpointPool>::default();
+    calls.ignored.count_ignored(&rule, "ask", 1);
+    let reads = MetricsCollector {
+        caches,
+        ledgers: Ledgers::new(store),
+        calls,
+        denials: DenialCounts::default(),
+        work: Arc::new(ControllerStats::default()),
+        lead,
+        sight: watchdog::start_watchdog(vec![probe], supervisor.stop().clone(), |_| {})?,
+        now: Timestamp::now,
+        clock: std::time::Instant::now,
+    };
+    metrics::register_metrics_collector(&exposition, reads);
+    Ok(exposition.encode()?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_types_and_labels_are_read_off_the_text() {
+        let text = "# HELP a_reviews Answers.\n# TYPE a_reviews counter\na_reviews_total{route=\"/p,q\",code=\"2xx\"} 1\n\
+                    # HELP a_seconds Time.\n# TYPE a_seconds histogram\na_seconds_bucket{le=\"1\"} 0\n# EOF\n";
+        let found = parse_metrics(text).unwrap();
+        assert_eq!(found[0].name, "a_reviews_total");
+        assert_eq!(
+            found[0].labels,
+            BTreeSet::from(["code".into(), "route".into()])
+        );
+        assert_eq!(
+            (found[1].name.as_str(), found[1].labels.len()),
+            ("a_seconds", 0)
+        );
+    }
+
+    #[test]
+    fn metric_without_a_sample_is_refused() {
+        let text = "# HELP a_reviews Answers.\n# TYPE a_reviews counter\n# EOF\n";
+        let error = parse_metrics(text).unwrap_err().to_string();
+        assert!(
+            error.starts_with("metric a_reviews has no sample"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,84 @@
+#![allow(clippy::unwrap_used)]
+use std::convert::Infallible;
+
+use http::{Request, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::domain::diagnosis::diagnose;
+
+fn pod(name: &str, available: bool) -> Value {
+    let mut labels = json!({ (keys::CONTROL): keys::CONTROL_VALUE, (keys::REVISION): "web-1" });
+    if available {
+        labels[keys::SERVICE_AVAILABLE] = json!("1");
+    }
+    let status = if available { "True" } else { "False" };
+    let owner = json!({ "kind": "CollaSet", "name": "web", "uid": "set", "controller": true });
+    json!({
+        "metadata": {
+            "namespace": "shop", "name": name, "uid": name, "resourceVersion": "1", "labels": labels, "ownerReferences": [owner],
+        },
+        "spec": { "readinessGates": [{ "conditionType": keys::SERVICE_READY }] },
+        "status": { "phase": "Running", "conditions": [
+            { "type": "Ready", "status": status }, { "type": keys::SERVICE_READY, "status": "True" },
+        ] },
+    })
+}
+
+/// What is said of a Pod that no rule covers, whose CollaSet is at `maxUnavailable: 1` of 2 Pods.
+async fn said(other_is_available: bool, may_list: bool) -> (Option<String>, Vec<String>) {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let pods = "/api/v1/namespaces/shop/pods";
+        let (code, answer) = match request.uri().path() {
+            path if path == pods && !may_list => (
+                403,
+                json!({
+                    "kind": "Status", "status": "Failure", "message": "no", "reason": "Forbidden", "code": 403,
+                }),
+            ),
+            path if path == pods => {
+                let items = [pod("web-0", true), pod("web-1", other_is_available)];
+                (200, json!({ "metadata": {}, "items": items }))
+            }
+            path if path.starts_with(pods) => (200, pod("web-0", true)),
+            path if path.ends_with("/collasets/web") => (
+                200,
+                json!({
+                    "metadata": { "name": "web", "namespace": "shop", "uid": "set", "generation": 2 },
+                    "spec": { "replicas": 2, "template": {}, "updateStrategy": { "maxUnavailable": 1 } },
+                    "status": { "observedGeneration": 2, "updatedRevision": "web-2" },
+                }),
+            ),
+            _ => (200, json!({ "metadata": {}, "items": [] })),
+        };
+        let answer = Body::from(answer.to_string().into_bytes());
+        let answer = Response::builder().status(code).body(answer).unwrap();
+        std::future::ready(Ok::<_, Infallible>(answer))
+    });
+    let client = Client::new(service, "shop");
+    let observed = observe_pod(&client, "shop", "web-0")
+        .await
+        .unwrap()
+        .unwrap();
+    let explanation = diagnose(&observed);
+    (explanation.owner.unwrap().remark, observed.notes)
+}
+
+#[tokio::test]
+async fn max_unavailable_counts_pods_without_rules() {
+    let (remark, _) = said(false, true).await;
+    let remark = remark.unwrap();
+    assert!(remark.contains("1 of 2 Pods are unavailable"), "{remark}");
+    assert_eq!(said(true, true).await.0, None);
+}
+
+#[tokio::test]
+async fn max_unavailable_is_omitted_if_pods_are_unlistable() {
+    let (remark, notes) = said(false, false).await;
+    assert_eq!(remark, None);
+    assert!(
+        notes.iter().any(|note| note.contains("maxUnavailable")),
+        "{notes:?}"
+    );
+}

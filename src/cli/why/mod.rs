@@ -1,0 +1,109 @@
+//! `why` and `budget`: what the API server shows, explained. They only read, with the rights of their user.
+
+mod api;
+pub mod budget;
+mod collect;
+mod follow_mode;
+mod pod_context;
+pub mod tree;
+
+use anyhow::Context as _;
+use futures::stream::SelectAll;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, PartialObjectMeta};
+use serde::Serialize;
+
+use super::args::{BudgetArgs, Output, WhyArgs};
+use super::{connect, output};
+use crate::api::podtransitionrule::PodTransitionRule;
+use crate::domain::diagnosis::facts::DryRunDeletion;
+use crate::domain::diagnosis::{ObservedPod, diagnose};
+use follow_mode::FollowFrame;
+
+/// `operating why`.
+pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
+    let name = args.name().map_err(anyhow::Error::msg)?.to_owned();
+    let (client, namespace) = connect::connect_reader(&args.reader).await?;
+    let first = collect::observe_pod(&client, &namespace, &name).await?;
+    let first = first.with_context(|| api::no_such_pod(&namespace, &name))?;
+    if !args.watch {
+        return output::write_stdout(&format_explanation(&first, args.output, false)?);
+    }
+    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &namespace);
+    let rules: Api<PartialObjectMeta<PodTransitionRule>> =
+        Api::namespaced(client.clone(), &namespace);
+    let changes = SelectAll::from_iter([
+        follow_mode::watch_changes(pods, Some(&name)),
+        follow_mode::watch_changes(rules, None),
+    ]);
+    let (uid, began) = (first.pod.metadata.uid.clone(), first.now);
+    let look = async || {
+        let observed = collect::observe_pod(&client, &namespace, &name).await?;
+        let Some(mut observed) = observed.filter(|o| o.pod.metadata.uid == uid) else {
+            return Ok(FollowFrame::final_frame(format_missing_pod(
+                &name,
+                args.output,
+            )?));
+        };
+        let text = format_explanation(&observed, args.output, true)?;
+        observed.now = began; // ages alone are no change
+        observed.around.trial = observed.around.trial.map(DryRunDeletion::without_text);
+        Ok(FollowFrame::open_frame(
+            text,
+            format_explanation(&observed, args.output, true)?,
+        ))
+    };
+    follow_mode::follow_changes(changes, look).await
+}
+
+/// `operating budget`.
+pub async fn run_budget(args: BudgetArgs) -> anyhow::Result<()> {
+    let (client, namespace) = connect::connect_reader(&args.reader).await?;
+    let namespace = (!args.all_namespaces).then_some(namespace);
+    let look = async |line: bool| {
+        let rules = api::list_rules(&client, namespace.as_deref()).await?;
+        budget::format_budgets(&rules, namespace.as_deref(), args.output, line)
+    };
+    if !args.watch {
+        return output::write_stdout(&look(false).await?);
+    }
+    look(true).await?; // what can't be read at all is an error, and not waited for
+    let rules: Api<PartialObjectMeta<PodTransitionRule>> = match &namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let changes = SelectAll::from_iter([follow_mode::watch_changes(rules, None)]);
+    follow_mode::follow_changes(changes, async || {
+        let text = look(true).await?;
+        Ok(FollowFrame::open_frame(text.clone(), text))
+    })
+    .await
+}
+
+/// An explanation in the form that is asked for; JSON in one `line` or in many.
+fn format_explanation(observed: &ObservedPod, form: Output, line: bool) -> anyhow::Result<String> {
+    let explanation = diagnose(observed);
+    match form {
+        Output::Text => Ok(tree::render_explanation(&explanation, observed.now)),
+        Output::Json => to_json_text(&explanation, line),
+    }
+}
+
+fn format_missing_pod(pod: &str, form: Output) -> anyhow::Result<String> {
+    match form {
+        Output::Text => Ok(format!("Pod {pod} is gone\n")),
+        Output::Json => to_json_text(
+            &serde_json::json!({ "summary": format!("Pod {pod} is gone") }),
+            true,
+        ),
+    }
+}
+
+/// JSON that ends with a line break.
+pub(super) fn to_json_text(value: &impl Serialize, line: bool) -> anyhow::Result<String> {
+    let text = match line {
+        true => serde_json::to_string(value),
+        false => serde_json::to_string_pretty(value),
+    };
+    Ok(text.context("cannot write JSON")? + "\n")
+}

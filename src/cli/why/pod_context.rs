@@ -1,0 +1,117 @@
+//! What is around a Pod besides its rules, read with the rights of the user.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Pod as CorePod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, Preconditions};
+use kube::{Client, Error};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::api;
+use crate::domain::diagnosis::PodContext;
+use crate::domain::diagnosis::facts::DryRunDeletion;
+use crate::domain::pod::Pod;
+use crate::domain::rules::conditions;
+
+/// Longer than any of our webhooks may take (10 s).
+const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What is around a Pod, and notes of what could not be read. `covered` tells whether a rule selects the Pod;
+/// `deployment` names the Deployment behind its controller.
+pub async fn observe_context(
+    client: &Client,
+    pod: &Pod,
+    covered: bool,
+    deployment: Option<&str>,
+) -> (PodContext, Vec<String>) {
+    let namespace = pod.metadata.namespace.as_str();
+    let (mut around, mut notes) = (PodContext::default(), Vec::new());
+    let mut noted = |what: &str, error: anyhow::Error| notes.push(format!("{what}: {error:#}"));
+    around.excluded = exclusion_reason(client, namespace).await;
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), namespace);
+    let params = ListParams::default();
+    let listed = budgets.list(&params);
+    match api::call_with_timeout("list", "poddisruptionbudgets", Some(namespace), listed).await {
+        Ok(listed) => around.disruption_budgets = listed.items,
+        Err(e) => noted(
+            "whether a PodDisruptionBudget holds evictions is not checked",
+            e,
+        ),
+    }
+    if let Some(name) = deployment.filter(|_| covered) {
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+        let read = deployments.get_opt(name);
+        match api::call_with_timeout("get", "deployments", Some(namespace), read).await {
+            Ok(found) => {
+                around.recreate = found
+                    .as_ref()
+                    .is_some_and(is_recreate)
+                    .then(|| name.to_owned())
+            }
+            Err(e) => noted(
+                &format!("the strategy of Deployment {name} is not known"),
+                e,
+            ),
+        }
+    }
+    if pod.is_managed() && !pod.is_terminating() && !pod.is_finished() {
+        around.trial = dry_run_deletion(client, pod).await;
+    }
+    (around, notes)
+}
+
+fn is_recreate(deployment: &Deployment) -> bool {
+    let spec = deployment.spec.as_ref();
+    let strategy = spec.and_then(|spec| spec.strategy.as_ref());
+    strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("Recreate"))
+}
+
+/// Why the namespace is excluded. Who may not read the namespace learns of it by the conditions of the rules.
+async fn exclusion_reason(client: &Client, namespace: &str) -> Option<String> {
+    let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
+    let read = namespaces.get_metadata_opt(namespace);
+    let found = api::call_with_timeout("get", "namespaces", Some(namespace), read).await;
+    let labels = found.ok().flatten().and_then(|n| n.metadata.labels);
+    conditions::exclusion_reason(namespace, labels.as_ref(), None)
+}
+
+/// Message of the condition `PodScheduled` of a Pod, if that is False.
+pub fn unscheduled_message(pod: &Value) -> Option<String> {
+    let conditions = pod.pointer("/status/conditions")?.as_array()?;
+    let scheduled = conditions
+        .iter()
+        .find(|c| c["type"] == "PodScheduled" && c["status"] == "False")?;
+    Some(scheduled["message"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Asks the API server to delete the Pod by a dry-run, which passes admission and writes nothing. `None` if the Pod is
+/// gone.
+async fn dry_run_deletion(client: &Client, pod: &Pod) -> Option<DryRunDeletion> {
+    let pods: Api<PartialObjectMeta<CorePod>> =
+        Api::namespaced(client.clone(), &pod.metadata.namespace);
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(pod.metadata.uid.clone()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    }
+    .dry_run();
+    let not_checked = |reason: String| Some(DryRunDeletion::NotChecked { reason });
+    match timeout(DRY_RUN_TIMEOUT, pods.delete(&pod.metadata.name, &params)).await {
+        Ok(Ok(_)) => Some(DryRunDeletion::Allowed),
+        Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => None,
+        Ok(Err(Error::Api(status))) => Some(DryRunDeletion::from_api_refusal(
+            status.code,
+            &status.message,
+        )),
+        Ok(Err(e)) => not_checked(format!("the dry-run has failed: {e}")),
+        Err(_) => not_checked(format!(
+            "the API server has not answered within {}s",
+            DRY_RUN_TIMEOUT.as_secs()
+        )),
+    }
+}

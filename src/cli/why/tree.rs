@@ -1,0 +1,282 @@
+//! An explanation as a tree for people.
+
+use jiff::Timestamp;
+
+use crate::domain::diagnosis::deletion_path;
+use crate::domain::diagnosis::facts::{
+    BudgetFacts, Diagnosis, DryRunDeletion, OperationFacts, OwnerFacts, RuleFacts, RuleVerdict,
+    WaitKind,
+};
+use crate::domain::messages;
+use crate::domain::rules::Stage;
+
+/// A line and what is below it.
+#[derive(Debug, Default)]
+struct TreeNode {
+    text: String,
+    below: Vec<TreeNode>,
+}
+
+impl TreeNode {
+    fn leaf(text: impl Into<String>) -> TreeNode {
+        TreeNode {
+            text: text.into(),
+            below: Vec::new(),
+        }
+    }
+
+    fn new(text: impl Into<String>, below: impl IntoIterator<Item = TreeNode>) -> TreeNode {
+        TreeNode {
+            text: text.into(),
+            below: below.into_iter().collect(),
+        }
+    }
+
+    fn write_tree(&self, out: &mut String, indent: &str) {
+        for (index, node) in self.below.iter().enumerate() {
+            let last = index + 1 == self.below.len();
+            let (branch, deeper) = if last {
+                ("└─ ", "   ")
+            } else {
+                ("├─ ", "│  ")
+            };
+            out.push_str(&format!("{indent}{branch}{}\n", node.text));
+            node.write_tree(out, &format!("{indent}{deeper}"));
+        }
+    }
+}
+
+/// The explanation as text; ages are told at `now`.
+pub fn render_explanation(all: &Diagnosis, now: Timestamp) -> String {
+    let mut tree = vec![pod_node(all, now)];
+    tree.extend(all.owner.as_ref().map(owner_node));
+    tree.extend(all.owner.iter().flat_map(owner_problem_nodes));
+    tree.extend(all.operations.iter().map(|o| operation_node(o, now)));
+    tree.extend(
+        all.rules
+            .iter()
+            .map(|r| rule_node(r, all.operations.is_empty(), now)),
+    );
+    tree.extend(all.disruption_budgets.iter().map(|budget| {
+        let says = if budget.holds {
+            "holds evictions"
+        } else {
+            "lets evictions pass"
+        };
+        TreeNode::new(
+            format!("PodDisruptionBudget {} {says}", budget.name),
+            [TreeNode::leaf(&budget.reason)],
+        )
+    }));
+    tree.extend(all.deletion.as_ref().map(deletion_node));
+    tree.extend(all.claims.iter().map(|claim| {
+        let age = messages::format_ago(claim.since, now);
+        let object = &claim.object;
+        TreeNode::leaf(format!(
+            "claim: {} is admitted by PodTransitionRule {object} for {age}",
+            claim.operation
+        ))
+    }));
+    if !all.next.is_empty() {
+        tree.push(TreeNode::new("next", all.next.iter().map(TreeNode::leaf)));
+    }
+    tree.extend(
+        all.notes
+            .iter()
+            .map(|note| TreeNode::leaf(format!("not known: {note}"))),
+    );
+    let mut out = format!("{}\n", all.summary);
+    TreeNode::new("", tree).write_tree(&mut out, "");
+    out
+}
+
+fn pod_node(all: &Diagnosis, now: Timestamp) -> TreeNode {
+    let pod = &all.pod;
+    let mut words = vec![if pod.managed {
+        "managed"
+    } else {
+        "not managed"
+    }];
+    if pod.available {
+        words.push("available");
+    } else if pod.managed {
+        words.push("not available");
+    }
+    if pod.terminating {
+        words.push("terminating");
+    }
+    if pod.to_delete {
+        words.push("to be deleted");
+    }
+    let mut below: Vec<TreeNode> = pod.unavailable_because.iter().map(TreeNode::leaf).collect();
+    if let Some(since) = pod
+        .readiness_since
+        .filter(|_| pod.managed && !pod.available)
+    {
+        let ready = if pod.ready { "Ready" } else { "not Ready" };
+        below.push(TreeNode::leaf(format!(
+            "{ready} for {}",
+            messages::format_ago(since, now)
+        )));
+    }
+    TreeNode::new(
+        format!("Pod {}/{}: {}", pod.namespace, pod.name, words.join(", ")),
+        below,
+    )
+}
+
+/// What the API server said to the dry-run.
+fn deletion_node(trial: &DryRunDeletion) -> TreeNode {
+    let (says, why) = match trial {
+        DryRunDeletion::Allowed => ("is allowed".to_owned(), None),
+        DryRunDeletion::Denied { .. } if deletion_path::is_lifecycle_refusal(trial) => {
+            let says = "is refused with 429 until operation pod-delete, which it begins, has taken the Pod off traffic";
+            (says.to_owned(), None)
+        }
+        DryRunDeletion::Denied { code, message } => {
+            (format!("is refused with {code}"), Some(message))
+        }
+        DryRunDeletion::Unanswered { message } => (
+            "is refused: the admission server does not answer".to_owned(),
+            Some(message),
+        ),
+        DryRunDeletion::NotChecked { reason } => ("is not checked".to_owned(), Some(reason)),
+    };
+    let why = why.map(TreeNode::leaf);
+    TreeNode::new(format!("a deletion now (dry-run) {says}"), why)
+}
+
+fn owner_problem_nodes(owner: &OwnerFacts) -> impl Iterator<Item = TreeNode> {
+    let OwnerFacts { kind, name, .. } = owner;
+    let told = owner.troubles.iter();
+    told.map(move |trouble| TreeNode::leaf(format!("{kind} {name}: {trouble}")))
+}
+
+fn owner_node(owner: &OwnerFacts) -> TreeNode {
+    let OwnerFacts { kind, name, .. } = owner;
+    let mut text = format!("{kind} {name}");
+    if let Some(replicas) = owner.replicas {
+        text += &format!(", {replicas} replicas");
+    }
+    let mut below = Vec::new();
+    if let Some(rollout) = &owner.rollout {
+        let mut words = vec![match &rollout.updated_revision {
+            updated if updated.is_empty() || *updated == rollout.revision => {
+                format!("revision {}", rollout.revision)
+            }
+            updated => format!("revision {}, to be {updated}", rollout.revision),
+        }];
+        words.push(rollout.policy.clone());
+        match rollout.partition {
+            Some(0) => {}
+            Some(partition) => words.push(format!("partition {partition}")),
+            None => words.push("by label".to_owned()),
+        }
+        if rollout.delay_seconds > 0 {
+            words.push(format!("delay {}s", rollout.delay_seconds));
+        }
+        if rollout.paused {
+            words.push("paused".to_owned());
+        }
+        below.push(TreeNode::leaf(words.join(", ")));
+    }
+    below.extend(owner.remark.iter().map(TreeNode::leaf));
+    TreeNode::new(text, below)
+}
+
+fn operation_node(operation: &OperationFacts, now: Timestamp) -> TreeNode {
+    let OperationFacts {
+        id, type_, phase, ..
+    } = operation;
+    let mut text = match type_.as_str() {
+        "" => format!("operation {id}: {phase}"),
+        type_ => format!("operation {id} ({type_}): {phase}"),
+    };
+    if let Some(since) = operation.since {
+        text += &format!(" for {}", messages::format_ago(since, now));
+    }
+    if let Some(begun) = operation.begun.filter(|b| Some(*b) != operation.since) {
+        text += &format!(", begun {} ago", messages::format_ago(begun, now));
+    }
+    let waits = operation.waits_for.iter();
+    let waits = waits.map(|wait| match (wait.on, wait.name.split_once('/')) {
+        // Why it holds the Pod stands with the rule.
+        (WaitKind::Rule, Some((object, rule))) => TreeNode::leaf(format!(
+            "waits for {}",
+            messages::qualified_rule_name(object, rule)
+        )),
+        _ => TreeNode::leaf(format!("waits for {}", wait.text)),
+    });
+    TreeNode::new(text, waits)
+}
+
+/// `idle`: no operation is in flight on the Pod.
+fn rule_node(rule: &RuleFacts, idle: bool, now: Timestamp) -> TreeNode {
+    let says = match rule.verdict {
+        RuleVerdict::Holds if idle && rule.stage == Stage::PostCheck.as_str() => {
+            "would hold the end of an operation"
+        }
+        RuleVerdict::Passes => "lets it go",
+        RuleVerdict::Holds => "holds it",
+        RuleVerdict::NotApplying => "is not asked",
+        RuleVerdict::Unknown => "is not known",
+    };
+    let kind = match rule.kind {
+        "" => String::new(),
+        kind => format!(" ({kind}, {})", rule.stage),
+    };
+    let name = messages::qualified_rule_name(&rule.object, &rule.rule);
+    let budget = rule.budget.as_ref();
+    let below = match budget.filter(|_| rule.verdict != RuleVerdict::NotApplying) {
+        None => vec![TreeNode::leaf(&rule.reason)],
+        Some(budget) => self::budget_nodes(budget, &rule.reason, now),
+    };
+    TreeNode::new(format!("{name}{kind} {says}"), below)
+}
+
+/// The reason, the figures where they are not what it says, who uses the budget up, and who waits for it.
+fn budget_nodes(budget: &BudgetFacts, reason: &str, now: Timestamp) -> Vec<TreeNode> {
+    let figures =
+        messages::budget_figures(budget.used, budget.expected, budget.limit, budget.minimum);
+    let mut below = Vec::new();
+    let mut head = match reason.starts_with(&figures) {
+        true => reason.to_owned(),
+        false => {
+            below.push(TreeNode::leaf(reason));
+            figures
+        }
+    };
+    if budget.allowed > 0 {
+        head += &format!(": {} more may go", budget.allowed);
+    }
+    let mut holders: Vec<TreeNode> = budget
+        .holders
+        .iter()
+        .map(|h| {
+            TreeNode::leaf(format!(
+                "{}: {}",
+                messages::describe_holder(&h.pod, h.since, now),
+                h.because
+            ))
+        })
+        .collect();
+    if budget.unlisted > 0 {
+        holders.push(TreeNode::leaf(format!(
+            "{} more: missing, ending, not selected, or not listed here",
+            budget.unlisted
+        )));
+    }
+    below.push(TreeNode::new(head, holders));
+    if budget.waiting > 0 {
+        let before = match budget.before {
+            None => String::new(),
+            Some(0) => ", none longer than this one".to_owned(),
+            Some(n) => format!(", {n} longer than this one"),
+        };
+        below.push(TreeNode::leaf(format!(
+            "{} in PreCheck wait for it{before}",
+            budget.waiting
+        )));
+    }
+    below
+}

@@ -1,0 +1,173 @@
+//! CollaSets that are deleted and take their Pods along, read from the API server.
+//!
+//! What the caches know is not enough to let a Pod go beyond a budget. Whoever has begun the deletion of a set may still
+//! decide that its Pods stay (`--cascade=orphan`), and after a restore of etcd the set may be there again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Api, Client, Error};
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+use super::api_request;
+use crate::api::collaset::CollaSet;
+use crate::domain::collaset::deletes_its_pods;
+use crate::domain::pod::Owner;
+
+/// No read takes longer.
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
+/// A set that was read is not read again for this long: its Pods are asked about one after another.
+const CACHE_TTL: Duration = Duration::from_secs(1);
+
+/// What was found by reads of the last moment: the namespace and the reference that led to a deleted set, and when.
+#[derive(Debug, Default)]
+pub struct DeletedCollaSets(Mutex<HashMap<(String, Owner), Instant>>);
+
+impl DeletedCollaSets {
+    /// Whether an owner of a Pod in `namespace` is a CollaSet that is deleted and takes its Pods along. False if that can't be
+    /// read until `deadline`.
+    pub async fn is_deleted_owner(
+        &self,
+        client: &Client,
+        namespace: &str,
+        owner: &Owner,
+        deadline: Instant,
+    ) -> bool {
+        let key = (namespace.to_owned(), owner.clone());
+        let now = Instant::now();
+        let is_fresh = |at: &Instant| now.duration_since(*at) < CACHE_TTL;
+        if self.0.lock().get(&key).is_some_and(is_fresh) {
+            return true;
+        }
+        let limit = deadline.min(now + READ_TIMEOUT);
+        let read = timeout_at(limit, read_collaset_metadata(client, namespace, owner));
+        let Ok(Ok(Some(set))) = read.await else {
+            return false;
+        };
+        let is_it = set.uid.as_deref() == Some(&owner.uid) && deletes_its_pods(&set);
+        if is_it {
+            let mut known = self.0.lock();
+            known.retain(|_, at| is_fresh(at));
+            known.insert(key, now);
+        }
+        is_it
+    }
+}
+
+/// The metadata of the CollaSet that a reference names.
+async fn read_collaset_metadata(
+    client: &Client,
+    namespace: &str,
+    owner: &Owner,
+) -> Result<Option<ObjectMeta>, Error> {
+    let name = api_request::checked_name(&owner.name)?;
+    let sets: Api<CollaSet> = api_request::namespaced_api(client, namespace)?;
+    let set = sets.get_metadata_opt(name).await?;
+    Ok(set.map(|set| set.metadata))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::Response;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const PATH: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/shop/collasets/web";
+
+    fn owner(name: &str, uid: &str) -> Owner {
+        Owner {
+            api_version: "apps.kusionstack.io/v1alpha1".to_owned(),
+            kind: "CollaSet".to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            controller: true,
+        }
+    }
+
+    /// An API server that has one set `web`, and how many requests it has got.
+    fn server(metadata: Value) -> (Client, Arc<AtomicUsize>) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let found = request.uri().path() == PATH;
+            let body = match found {
+                true => json!({
+                    "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+                }),
+                false => json!({
+                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "message": "no", "code": 404,
+                }),
+            };
+            let code = if found { 200 } else { 404 };
+            let body = Body::from(body.to_string().into_bytes());
+            async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+        });
+        (Client::new(service, "default"), calls)
+    }
+
+    fn set(more: Value) -> Value {
+        let mut metadata = json!({
+            "name": "web", "namespace": "shop", "uid": "u", "finalizers": ["apps.kusionstack.io/pre-reclaim"],
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+        });
+        json_patch::merge(&mut metadata, &more);
+        metadata
+    }
+
+    async fn check_deleted_owner(
+        sets: &DeletedCollaSets,
+        client: &Client,
+        name: &str,
+        uid: &str,
+    ) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        sets.is_deleted_owner(client, "shop", &owner(name, uid), deadline)
+            .await
+    }
+
+    #[tokio::test]
+    async fn only_the_very_set_that_takes_its_pods_along_counts() {
+        let orphan = json!({ "finalizers": ["apps.kusionstack.io/pre-reclaim", "orphan"] });
+        for (metadata, expected) in [
+            (set(json!({})), true),
+            (set(json!({ "finalizers": ["foregroundDeletion"] })), true),
+            (set(json!({ "deletionTimestamp": null })), false),
+            (set(json!({ "uid": "another" })), false),
+            (set(orphan), false),
+        ] {
+            let (client, _) = server(metadata.clone());
+            let found =
+                check_deleted_owner(&DeletedCollaSets::default(), &client, "web", "u").await;
+            assert_eq!(found, expected, "{metadata}");
+        }
+        let (client, _) = server(set(json!({})));
+        for name in ["other", "../collasets/web", ""] {
+            let found = check_deleted_owner(&DeletedCollaSets::default(), &client, name, "u").await;
+            assert!(!found, "{name}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deleted_collaset_read_is_cached_per_owner_reference() {
+        let (client, calls) = server(set(json!({})));
+        let sets = DeletedCollaSets::default();
+        for _ in 0..3 {
+            assert!(check_deleted_owner(&sets, &client, "web", "u").await);
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        assert!(!check_deleted_owner(&sets, &client, "other", "u").await);
+        tokio::time::advance(CACHE_TTL).await;
+        assert!(check_deleted_owner(&sets, &client, "web", "u").await);
+        assert_eq!(calls.load(Ordering::Relaxed), 3);
+    }
+}

@@ -1,0 +1,76 @@
+//! Whether the API server still tells the history that this replica has seen.
+//!
+//! resourceVersions only grow, unless somebody restores etcd from a backup. All that this replica knows then lies in a future
+//! that has not happened: its caches, the claims that it wrote itself, and the position up to which it has seen Pods. None of
+//! it may be decided by any more, and nothing of it can be taken back piece by piece: the process ends and starts anew.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tracing::error;
+
+/// The history as this replica knows it. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdHistory(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    lost: watch::Sender<Option<Arc<str>>>,
+}
+
+impl EtcdHistory {
+    /// A consistent read of `what` found it at `found`, although this replica has seen it at `known`, which is later.
+    pub fn mark_lost(&self, what: &str, known: u64, found: u64) {
+        self.0.lost.send_if_modified(|lost| {
+            let is_first = lost.is_none();
+            if is_first {
+                let why = format!(
+                    "{what} are at resourceVersion {found}, and this replica has seen them at {known}: etcd was restored to an \
+                     earlier state, so this replica starts anew"
+                );
+                error!(what, known, found, "{why}");
+                *lost = Some(why.into());
+            }
+            is_first
+        });
+    }
+
+    /// Why nothing that this replica knows counts any more; `None` while it does.
+    pub fn lost_reason(&self) -> Option<Arc<str>> {
+        self.0.lost.borrow().clone()
+    }
+
+    /// Returns why when [`Timeline::lost`] begins to say so.
+    pub async fn wait_history_lost(&self) -> Arc<str> {
+        let mut lost = self.0.lost.subscribe();
+        let found = lost.wait_for(Option::is_some).await;
+        let found = found.ok().and_then(|why| why.clone());
+        match found {
+            Some(why) => why,
+            None => std::future::pending().await, // the sender lives as long as self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn first_reason_is_told_and_kept() {
+        let timeline = EtcdHistory::default();
+        assert_eq!(timeline.lost_reason(), None);
+        let waiting = tokio::spawn({
+            let timeline = timeline.clone();
+            async move { timeline.wait_history_lost().await }
+        });
+        timeline.mark_lost("Pods", 9, 4);
+        timeline.mark_lost("Namespaces", 8, 5);
+        let why = timeline.lost_reason();
+        assert!(
+            why.as_ref()
+                .is_some_and(|why| why.contains("Pods are at resourceVersion 4"))
+        );
+        assert_eq!(waiting.await.ok(), why);
+    }
+}

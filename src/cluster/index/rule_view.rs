@@ -1,0 +1,98 @@
+//! The Pods of one rule object at one position, as the ledger looks at them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{IndexState, NamespaceIndex};
+use crate::cluster::tally::Tally;
+use crate::domain::announced_disruption::counts_as_available;
+use crate::domain::pod::Pod;
+use crate::domain::rules::conditions::UnknownReplicasOwners;
+use crate::domain::rules::{ExpectedPods, RuleSet};
+use crate::ledger::protocol::BudgetView;
+use crate::ledger::store::Uid;
+
+impl IndexState {
+    /// Looks at the Pods that `rules` selects. Uses the running counts when the index has compiled the same spec, and
+    /// counts anew when the caller has read a newer one.
+    pub fn with_view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R {
+        let empty = NamespaceIndex::default();
+        let home = self.namespace(&rules.namespace).unwrap_or(&empty);
+        let counted;
+        let tally = match home
+            .rules
+            .get(&rules.name)
+            .map(|e| (&e.snapshot.rules, &e.tally))
+        {
+            Some((known, tally))
+                if known.uid == rules.uid && known.generation == rules.generation =>
+            {
+                tally
+            }
+            _ => {
+                counted = Tally::count_all(rules, home.pods.values(), &home.workloads);
+                &counted
+            }
+        };
+        look(&RulePodView {
+            position: self.position,
+            rules,
+            tally,
+            pods: &home.pods,
+        })
+    }
+}
+
+impl IndexState {
+    /// How many Pods there should be by rules that may not be stored yet; counted anew.
+    pub fn count_expected(&self, rules: &RuleSet) -> ExpectedPods {
+        let tally = self.count_rule_set(rules);
+        ExpectedPods {
+            total: tally.expected(),
+            base: tally.percentage_base(),
+        }
+    }
+
+    /// What the owners of the Pods do not say, by rules that may not be stored yet; counted anew.
+    pub fn find_unknown_replicas_owners(&self, rules: &RuleSet) -> UnknownReplicasOwners {
+        self.count_rule_set(rules).unknown_replicas_owners()
+    }
+
+    fn count_rule_set(&self, rules: &RuleSet) -> Tally {
+        let home = self.namespace(&rules.namespace);
+        home.map_or_else(Tally::default, |home| {
+            Tally::count_all(rules, home.pods.values(), &home.workloads)
+        })
+    }
+}
+
+struct RulePodView<'a> {
+    position: u64,
+    rules: &'a RuleSet,
+    tally: &'a Tally,
+    pods: &'a HashMap<Uid, Arc<Pod>>,
+}
+
+impl BudgetView<Uid> for RulePodView<'_> {
+    fn position(&self) -> u64 {
+        self.position
+    }
+
+    fn expected(&self) -> u32 {
+        self.tally.expected()
+    }
+
+    fn percentage_base(&self) -> u32 {
+        self.tally.percentage_base()
+    }
+
+    fn available(&self) -> u32 {
+        self.tally.available()
+    }
+
+    fn is_available(&self, pod: &Uid) -> bool {
+        self.pods
+            .get(pod)
+            .is_some_and(|p| counts_as_available(p) && self.rules.selects(p))
+    }
+}

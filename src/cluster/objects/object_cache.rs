@@ -1,0 +1,330 @@
+//! A cache of one kind that both its watch and this replica's own writes feed, so that a controller never plans from
+//! what is older than its own last write. The newest resourceVersion wins, and what is gone stays gone.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+/// Namespace and name.
+pub type NamespacedName = (String, String);
+
+/// Which version of which object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectKey {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// resourceVersion, ordered over all objects of the cluster.
+    pub version: u64,
+    /// UID of the controller; empty without one.
+    pub controller: String,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub struct ObjectCache<T> {
+    state: RwLock<CacheState<T>>,
+}
+
+#[derive(Debug)]
+struct CacheState<T> {
+    /// Largest resourceVersion that the watch has delivered.
+    position: u64,
+    namespaces: HashMap<String, NamespaceCache<T>>,
+    /// Objects that this replica has deleted and the watch has not yet seen going: UID and the version known last.
+    deleted: HashMap<String, u64>,
+}
+
+#[derive(Debug)]
+struct NamespaceCache<T> {
+    names: HashMap<String, (ObjectKey, Arc<T>)>,
+    /// Names by UID of the controller.
+    controlled: HashMap<String, BTreeSet<String>>,
+}
+
+impl<T> Default for ObjectCache<T> {
+    fn default() -> Self {
+        ObjectCache {
+            state: RwLock::new(CacheState {
+                position: 0,
+                namespaces: HashMap::new(),
+                deleted: HashMap::new(),
+            }),
+        }
+    }
+}
+
+impl<T> ObjectCache<T> {
+    /// An object.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<T>> {
+        let state = self.state.read();
+        let (_, object) = state.namespaces.get(namespace)?.names.get(name)?;
+        Some(Arc::clone(object))
+    }
+
+    /// The objects with this controller, by name; those without one for the empty UID.
+    pub fn controlled_by(&self, namespace: &str, uid: &str) -> Vec<Arc<T>> {
+        let state = self.state.read();
+        let Some(home) = state.namespaces.get(namespace) else {
+            return Vec::new();
+        };
+        let names = home.controlled.get(uid).into_iter().flatten();
+        names
+            .filter_map(|name| Some(Arc::clone(&home.names.get(name)?.1)))
+            .collect()
+    }
+
+    /// Names of the objects of a namespace that `keep` is true for.
+    pub fn names_where(&self, namespace: &str, keep: impl Fn(&T) -> bool) -> Vec<String> {
+        let state = self.state.read();
+        let home = state.namespaces.get(namespace);
+        home.into_iter()
+            .flat_map(|home| &home.names)
+            .filter(|(_, (_, object))| keep(object))
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    /// All there are.
+    pub fn all_names(&self) -> Vec<NamespacedName> {
+        let state = self.state.read();
+        let homes = state.namespaces.iter();
+        homes
+            .flat_map(|(namespace, home)| {
+                home.names
+                    .keys()
+                    .map(move |name| (namespace.clone(), name.clone()))
+            })
+            .collect()
+    }
+
+    /// Looks at each object.
+    pub fn for_each_object(&self, mut look: impl FnMut(&T)) {
+        let state = self.state.read();
+        let homes = state.namespaces.values();
+        let all = homes.flat_map(|home| home.names.values());
+        all.for_each(|(_, object)| look(object));
+    }
+
+    /// What the API server answered to a write or a read of this replica; `None` for what this cache does not keep.
+    /// The watch knows better once it is past that version.
+    pub fn apply_own_write(&self, key: ObjectKey, object: Option<T>) {
+        let mut state = self.state.write();
+        if key.version > state.position {
+            state.put_object(key, object);
+        }
+    }
+
+    /// This replica has deleted an object, or met its absence: no late event brings it back.
+    pub fn apply_own_delete(&self, namespace: &str, name: &str, uid: &str) {
+        let mut state = self.state.write();
+        if let Some(version) = state.remove_object(namespace, name, uid) {
+            state.deleted.insert(uid.to_owned(), version);
+        }
+    }
+
+    /// The watch: an object was added or changed; `None` for what this cache does not keep. False if it was known.
+    pub fn apply(&self, key: ObjectKey, object: Option<T>) -> bool {
+        let mut state = self.state.write();
+        state.position = state.position.max(key.version);
+        state.put_object(key, object)
+    }
+
+    /// The watch: an object is gone. False if that was known.
+    pub fn delete(&self, key: &ObjectKey) -> bool {
+        let mut state = self.state.write();
+        state.position = state.position.max(key.version);
+        let ours = state.deleted.remove(&key.uid).is_some();
+        let known = state.remove_object(&key.namespace, &key.name, &key.uid);
+        known.is_some() || ours
+    }
+
+    /// The watch: the objects at `version`; others are gone, but for later writes of this replica. Returns what has
+    /// gone.
+    pub fn replace(&self, objects: Vec<(ObjectKey, Option<T>)>, version: u64) -> Vec<ObjectKey> {
+        let mut state = self.state.write();
+        let listed: BTreeSet<String> = objects.iter().map(|(key, _)| key.uid.clone()).collect();
+        let homes = state.namespaces.values();
+        let gone: Vec<ObjectKey> = homes
+            .flat_map(|home| home.names.values())
+            .map(|(key, _)| key)
+            .filter(|key| key.version <= version && !listed.contains(&key.uid))
+            .cloned()
+            .collect();
+        for key in &gone {
+            state.remove_object(&key.namespace, &key.name, &key.uid);
+        }
+        state
+            .deleted
+            .retain(|uid, known| *known > version || listed.contains(uid));
+        state.position = state.position.max(version);
+        for (key, object) in objects {
+            state.put_object(key, object);
+        }
+        gone
+    }
+
+    /// The watch: every event up to `version` has been delivered.
+    pub fn bookmark(&self, version: u64) {
+        let mut state = self.state.write();
+        state.position = state.position.max(version);
+    }
+}
+
+impl<T> CacheState<T> {
+    /// True if this is news.
+    fn put_object(&mut self, key: ObjectKey, object: Option<T>) -> bool {
+        if self.deleted.contains_key(&key.uid) {
+            return false;
+        }
+        let known = self.namespaces.get(&key.namespace);
+        let known = known.and_then(|home| home.names.get(&key.name));
+        let old = known.map(|(known, _)| known.clone());
+        if old.as_ref().is_some_and(|old| old.version >= key.version) {
+            return false;
+        }
+        if let Some(old) = &old {
+            self.remove_object(&old.namespace, &old.name, &old.uid);
+        }
+        let Some(object) = object else {
+            return old.is_some();
+        };
+        let home = self.namespaces.entry(key.namespace.clone()).or_default();
+        let controlled = home.controlled.entry(key.controller.clone()).or_default();
+        controlled.insert(key.name.clone());
+        home.names.insert(key.name.clone(), (key, Arc::new(object)));
+        true
+    }
+
+    /// Removes an object if it is of this UID; the version it had.
+    fn remove_object(&mut self, namespace: &str, name: &str, uid: &str) -> Option<u64> {
+        let home = self.namespaces.get_mut(namespace)?;
+        home.names.get(name).filter(|(key, _)| key.uid == uid)?;
+        let (key, _) = home.names.remove(name)?;
+        if let Some(names) = home.controlled.get_mut(&key.controller) {
+            names.remove(name);
+            if names.is_empty() {
+                home.controlled.remove(&key.controller);
+            }
+        }
+        if home.names.is_empty() {
+            self.namespaces.remove(namespace);
+        }
+        Some(key.version)
+    }
+}
+
+impl<T> Default for NamespaceCache<T> {
+    fn default() -> Self {
+        NamespaceCache {
+            names: HashMap::new(),
+            controlled: HashMap::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str, uid: &str, version: u64) -> ObjectKey {
+        ObjectKey {
+            namespace: "n".into(),
+            name: name.into(),
+            uid: uid.into(),
+            version,
+            controller: String::new(),
+        }
+    }
+
+    fn cached_value(store: &ObjectCache<u64>, name: &str) -> Option<u64> {
+        store.get("n", name).map(|n| *n)
+    }
+
+    #[test]
+    fn newest_version_wins_from_any_source() {
+        let store = ObjectCache::default();
+        assert!(store.apply(key("a", "1", 5), Some(5)));
+        store.apply_own_write(key("a", "1", 7), Some(7));
+        assert!(
+            !store.apply(key("a", "1", 6), Some(6)),
+            "older than the own write"
+        );
+        assert_eq!(cached_value(&store, "a"), Some(7));
+        assert!(
+            !store.apply(key("a", "1", 7), Some(7)),
+            "its echo is no news"
+        );
+        assert!(store.apply(key("a", "1", 9), Some(9)));
+        store.apply_own_write(key("a", "1", 8), Some(8));
+        assert_eq!(cached_value(&store, "a"), Some(9));
+    }
+
+    #[test]
+    fn late_response_does_not_restore_deleted_object() {
+        let store = ObjectCache::default();
+        store.apply(key("a", "1", 5), Some(5));
+        assert!(store.delete(&key("a", "1", 8)));
+        store.apply_own_write(key("a", "1", 7), Some(7));
+        assert_eq!(cached_value(&store, "a"), None);
+    }
+
+    #[test]
+    fn late_event_does_not_restore_own_deleted_object() {
+        let store = ObjectCache::default();
+        store.apply(key("a", "1", 5), Some(5));
+        store.apply_own_delete("n", "a", "1");
+        assert!(!store.apply(key("a", "1", 6), Some(6)));
+        assert!(
+            store
+                .replace(vec![(key("a", "1", 6), Some(6))], 6)
+                .is_empty()
+        );
+        assert_eq!(cached_value(&store, "a"), None);
+        store.apply_own_write(key("a", "2", 9), Some(9));
+        assert!(store.delete(&key("a", "1", 8)), "others may wait for it");
+        assert_eq!(
+            cached_value(&store, "a"),
+            Some(9),
+            "another object of that name"
+        );
+        assert!(store.state.read().deleted.is_empty());
+    }
+
+    #[test]
+    fn list_removes_missing_objects_except_later_writes() {
+        let store = ObjectCache::default();
+        store.apply(key("a", "1", 5), Some(5));
+        store.apply(key("b", "2", 6), Some(6));
+        store.apply_own_write(key("c", "3", 9), Some(9));
+        let gone = store.replace(vec![(key("b", "2", 7), Some(7))], 8);
+        assert_eq!(gone, [key("a", "1", 5)]);
+        let mut left = store.all_names();
+        left.sort();
+        assert_eq!(left, [("n".into(), "b".into()), ("n".into(), "c".into())]);
+        store.replace(Vec::new(), 10);
+        assert!(store.state.read().namespaces.is_empty());
+    }
+
+    #[test]
+    fn an_object_is_found_by_its_present_controller() {
+        let store = ObjectCache::default();
+        store.apply(key("a", "1", 5), Some(5));
+        assert_eq!(store.controlled_by("n", "").len(), 1);
+        let mut owned = key("a", "1", 6);
+        owned.controller = "set".into();
+        store.apply_own_write(owned.clone(), Some(6));
+        assert!(store.controlled_by("n", "").is_empty());
+        assert_eq!(store.controlled_by("n", "set").len(), 1);
+        owned.version = 7;
+        assert!(
+            store.apply(owned, None),
+            "no longer of the kind that is kept"
+        );
+        assert!(store.controlled_by("n", "set").is_empty());
+    }
+}

@@ -1,0 +1,124 @@
+//! Writes of the cached kinds. What the API server answers goes into the cache before the call returns.
+
+use std::sync::Arc;
+
+use kube::core::params::{DeleteParams, Patch, PostParams, Preconditions};
+use kube::{Client, Error};
+use serde_json::Value;
+
+use super::{CachedKind, ObjectCaches};
+use crate::cluster::api_request;
+
+/// Creates an object; its UID.
+pub async fn create_object<W: CachedKind>(
+    client: &Client,
+    objects: &ObjectCaches,
+    namespace: &str,
+    body: &Value,
+) -> Result<String, Error> {
+    let body = escape_html_like_go(&body.to_string());
+    let request = namespace_path::<W>(namespace)?.create(&PostParams::default(), body)?;
+    let object = client.request::<W>(request).await?;
+    let uid = object.metadata().uid.clone();
+    cache_response(objects, object);
+    Ok(uid)
+}
+
+/// Patches an object, or its `status`.
+pub async fn patch_object<W: CachedKind>(
+    client: &Client,
+    objects: &ObjectCaches,
+    (namespace, name): (&str, &str),
+    patch: &Patch<Value>,
+    status: bool,
+) -> Result<(), Error> {
+    let request = namespace_path::<W>(namespace)?.patch(name, status.then_some("status"), patch)?;
+    cache_response(objects, client.request::<W>(request).await?);
+    Ok(())
+}
+
+/// Reads an object from etcd; `None` when there is none of that name that the cache would keep.
+pub async fn get_object<W: CachedKind>(
+    client: &Client,
+    objects: &ObjectCaches,
+    (namespace, name): (&str, &str),
+) -> Result<Option<Arc<W::Cached>>, Error> {
+    let request = namespace_path::<W>(namespace)?.get(name)?;
+    match client.request::<W>(request).await {
+        Ok(object) => cache_response(objects, object),
+        Err(Error::Api(status)) if status.code == 404 => return Ok(None),
+        Err(e) => return Err(e),
+    }
+    Ok(W::object_cache(objects).get(namespace, name))
+}
+
+/// Deletes an object, if it is still this one, and this version of it if one is given. Gone already is fine.
+pub async fn delete_object<W: CachedKind>(
+    client: &Client,
+    objects: &ObjectCaches,
+    (namespace, name, uid): (&str, &str, &str),
+    version: Option<&str>,
+) -> Result<(), Error> {
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: version.map(str::to_owned),
+        }),
+        ..DeleteParams::default()
+    };
+    let request = namespace_path::<W>(namespace)?.delete(name, &params)?;
+    let answer = match client.request::<Value>(request).await {
+        Ok(answer) => answer,
+        Err(Error::Api(status)) if status.code == 404 => Value::Null,
+        Err(e) => return Err(e),
+    };
+    // Finalizers keep it a while; otherwise the answer is a Status, or the object as it was last.
+    let waits = answer["metadata"]["deletionTimestamp"].is_string()
+        && answer["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|f| !f.is_empty());
+    match serde_json::from_str::<W>(&answer.to_string()) {
+        Ok(object) if waits => cache_response(objects, object),
+        _ => W::object_cache(objects).apply_own_delete(namespace, name, uid),
+    }
+    Ok(())
+}
+
+/// JSON as Go writes it (`encoding/json`, with `escapeHTML`). The API server keeps the bytes of a ControllerRevision's data as they come, and
+/// refuses every patch of the object if those that it writes itself are others.
+fn escape_html_like_go(json: &str) -> Vec<u8> {
+    let mut body = json.to_owned();
+    for c in ['<', '>', '&', '\u{2028}', '\u{2029}'] {
+        body = body.replace(c, &format!("\\u{:04x}", u32::from(c))); // they are in strings only
+    }
+    body.into_bytes()
+}
+
+fn cache_response<W: CachedKind>(objects: &ObjectCaches, object: W) {
+    let key = object.object_key();
+    W::object_cache(objects).apply_own_write(key, object.into_cached());
+}
+
+/// The objects of a namespace.
+fn namespace_path<W: CachedKind>(namespace: &str) -> Result<api_request::ResourcePath, Error> {
+    let (api, plural) = W::KIND.path().rsplit_once('/').unwrap_or_default();
+    api_request::ResourcePath::from_parts(api, namespace, plural)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn signs_that_go_escapes_are_escaped() {
+        let body = json!({ "a<b": ["x && y", "\u{2028}\u{2029}\\u0026 ü"] });
+        let written = escape_html_like_go(&body.to_string());
+        assert!(!written.iter().any(|byte| b"<>&".contains(byte)));
+        let text = String::from_utf8(written).unwrap();
+        assert!(text.contains("x \\u0026\\u0026 y"), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), body);
+    }
+}

@@ -1,0 +1,549 @@
+//! A work queue: each key is worked on by one worker at a time, keys that come again while waiting are merged, and
+//! failures come back later with a growing, jittered pause. The namespaces of the keys share the workers.
+
+mod fair_queue;
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{debug, error};
+
+use self::fair_queue::FairQueue;
+
+/// What a reconciler says of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReconcileOutcome {
+    /// Nothing more to do until something changes.
+    Done,
+    /// Look again after this time.
+    After(Duration),
+    /// Nothing was looked at, as it is too early; look after this time.
+    Early(Duration),
+    /// Failed; look again after a back-off.
+    Retry,
+}
+
+/// What the workers of a queue did since the start.
+#[derive(Debug, Default)]
+pub struct QueueCounters {
+    /// Keys taken up.
+    pub begun: AtomicU64,
+    /// Ended by [`Outcome::Done`].
+    pub done: AtomicU64,
+    /// Ended by [`Outcome::After`] or [`Outcome::Early`].
+    pub later: AtomicU64,
+    /// Ended by [`Outcome::Retry`].
+    pub retry: AtomicU64,
+    /// Ended by a panic of the reconciler.
+    pub panic: AtomicU64,
+}
+
+impl QueueCounters {
+    /// A number that grows with all that is done.
+    pub fn completed_runs(&self) -> u64 {
+        let all = [
+            &self.begun,
+            &self.done,
+            &self.later,
+            &self.retry,
+            &self.panic,
+        ];
+        all.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// A key of a queue.
+pub trait QueueKey: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static {
+    /// The namespace that the key belongs to. Namespaces share the workers.
+    fn namespace(&self) -> &str;
+}
+
+impl QueueKey for String {
+    fn namespace(&self) -> &str {
+        self
+    }
+}
+
+impl<T: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> QueueKey for (String, T) {
+    fn namespace(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The queue. Bounded by the number of distinct keys.
+pub struct WorkQueue<K> {
+    state: Mutex<QueueState<K>>,
+    wake: Notify,
+    turns: Arc<QueueCounters>,
+}
+
+struct QueueState<K> {
+    ready: FairQueue<K>,
+    /// In `ready`, or to be put there when its worker is done.
+    wanted: HashSet<K>,
+    working: HashSet<K>,
+    failures: HashMap<K, u32>,
+    /// When a key is to be added next: one time each, however often it was asked for, and the task that waits for it.
+    due: HashMap<K, (Instant, AbortOnDropHandle<()>)>,
+    /// Keys whose last look failed slowly. Nobody works on them before they are due.
+    resting: HashSet<K>,
+}
+
+/// First pause after a failure.
+const MIN_BACKOFF: Duration = Duration::from_millis(20);
+/// Longest pause after failures.
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
+/// A look that failed after this long has kept a worker from other keys, most likely by a call that timed out. Its key
+/// rests about as long as the look took, even if the object changes in the meantime.
+const SLOW_RUN: Duration = Duration::from_secs(1);
+
+/// The end of the work on a queue.
+#[derive(Clone, Debug, Default)]
+pub struct StopTokens {
+    /// No look begins any more.
+    pub begun: CancellationToken,
+    /// The looks that are under way are dropped.
+    pub dropped: CancellationToken,
+}
+
+impl From<CancellationToken> for StopTokens {
+    /// Both at once.
+    fn from(stop: CancellationToken) -> StopTokens {
+        StopTokens {
+            begun: stop.clone(),
+            dropped: stop,
+        }
+    }
+}
+
+impl<K: QueueKey> WorkQueue<K> {
+    /// An empty queue, which counts in `turns`.
+    pub fn new(turns: &Arc<QueueCounters>) -> Arc<Self> {
+        let state = QueueState {
+            ready: FairQueue::default(),
+            wanted: HashSet::new(),
+            working: HashSet::new(),
+            failures: HashMap::new(),
+            due: HashMap::new(),
+            resting: HashSet::new(),
+        };
+        Arc::new(WorkQueue {
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            turns: Arc::clone(turns),
+        })
+    }
+
+    /// Asks for a key to be worked on.
+    pub fn add(&self, key: K) {
+        let mut state = self.state.lock();
+        if state.resting.contains(&key) {
+            return;
+        }
+        if state.wanted.insert(key.clone()) && !state.working.contains(&key) {
+            state.ready.push(key);
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Asks for a key to be worked on later. If that is to happen earlier already, the outcome of then says when next.
+    pub fn add_after(self: &Arc<Self>, key: K, pause: Duration) {
+        let at = Instant::now() + pause;
+        let mut state = self.state.lock();
+        let is_resting = state.resting.contains(&key);
+        if is_resting || state.due.get(&key).is_some_and(|(due, _)| *due <= at) {
+            return;
+        }
+        self.add_at(&mut state, key, at);
+    }
+
+    /// Adds a key at this time, and at none that it was to be added at before.
+    fn add_at(self: &Arc<Self>, state: &mut QueueState<K>, key: K, at: Instant) {
+        let (queue, added) = (Arc::downgrade(self), key.clone());
+        let waits = tokio::spawn(async move {
+            sleep_until(at).await;
+            if let Some(queue) = queue.upgrade()
+                && queue.is_scheduled_by(&added, at)
+            {
+                queue.add(added);
+            }
+        });
+        state.due.insert(key, (at, AbortOnDropHandle::new(waits)));
+    }
+
+    /// Whether a key is still to be added at this time, and no earlier one has taken its place. Says yes once.
+    fn is_scheduled_by(&self, key: &K, at: Instant) -> bool {
+        let mut state = self.state.lock();
+        let due = state.due.get(key).is_some_and(|(due, _)| *due == at);
+        if due {
+            if let Some((_, own)) = state.due.remove(key) {
+                own.detach(); // the task that asks
+            }
+            state.resting.remove(key);
+        }
+        due
+    }
+
+    /// How many keys wait.
+    pub fn depth(&self) -> usize {
+        self.state.lock().ready.len()
+    }
+
+    /// Works on keys until cancelled, `workers` at a time. A panic of the reconciler counts as a failure of its key; any
+    /// other panic of a worker goes on to the caller.
+    ///
+    /// A namespace gets another worker only while it holds fewer workers than are free: however many keys it has, and
+    /// however long each takes, others find a worker.
+    pub async fn run_workers<F, R>(self: Arc<Self>, workers: usize, stop: StopTokens, reconcile: R)
+    where
+        R: Fn(K) -> F + Send + Sync + 'static,
+        F: Future<Output = ReconcileOutcome> + Send,
+    {
+        self.state.lock().ready.set_workers(workers);
+        let reconcile = Arc::new(reconcile);
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..workers {
+            let queue = Arc::clone(&self);
+            let (StopTokens { begun, dropped }, reconcile) = (stop.clone(), Arc::clone(&reconcile));
+            tasks.spawn(async move {
+                loop {
+                    let key = tokio::select! { biased; () = begun.cancelled() => return, key = queue.next_key() => key };
+                    increment_counter(&queue.turns.begun);
+                    let begun = Instant::now();
+                    let work = std::panic::AssertUnwindSafe(reconcile(key.clone())).catch_unwind();
+                    let ended = tokio::select! {
+                        biased;
+                        () = dropped.cancelled() => return,
+                        ended = work => ended,
+                    };
+                    let turns = &queue.turns;
+                    increment_counter(match ended {
+                        Ok(ReconcileOutcome::Done) => &turns.done,
+                        Ok(ReconcileOutcome::After(_) | ReconcileOutcome::Early(_)) => &turns.later,
+                        Ok(ReconcileOutcome::Retry) => &turns.retry,
+                        Err(_) => &turns.panic,
+                    });
+                    let outcome = ended.unwrap_or_else(|_| {
+                        error!(?key, "a reconciler panicked");
+                        ReconcileOutcome::Retry
+                    });
+                    queue.finish_key(key, outcome, begun.elapsed());
+                    // A reconciler that never waits would keep a thread of the runtime from all other tasks.
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended
+                && let Ok(panic) = error.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+
+    async fn next_key(&self) -> K {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if let Some(key) = state.ready.take_next() {
+                    state.wanted.remove(&key);
+                    state.working.insert(key.clone());
+                    if !state.ready.is_empty() {
+                        self.wake.notify_one();
+                    }
+                    return key;
+                }
+            }
+            self.wake.notified().await;
+        }
+    }
+
+    /// A worker has looked at a key, which took it so long.
+    fn finish_key(self: &Arc<Self>, key: K, outcome: ReconcileOutcome, took: Duration) {
+        let mut state = self.state.lock();
+        state.working.remove(&key);
+        state.ready.release_worker(&key);
+        if outcome == ReconcileOutcome::Retry && took >= SLOW_RUN {
+            state.wanted.remove(&key);
+            state.resting.insert(key.clone());
+        } else if state.wanted.contains(&key) {
+            state.ready.push(key.clone());
+        }
+        if !state.ready.is_empty() {
+            self.wake.notify_one();
+        }
+        let pause = match outcome {
+            ReconcileOutcome::Done => {
+                state.failures.remove(&key);
+                return;
+            }
+            ReconcileOutcome::After(pause) => {
+                state.failures.remove(&key);
+                pause
+            }
+            ReconcileOutcome::Early(pause) => pause,
+            ReconcileOutcome::Retry => {
+                let failures = state.failures.entry(key.clone()).or_insert(0);
+                *failures = (*failures + 1).min(12);
+                let most = (MIN_BACKOFF * 2u32.pow(*failures)).max(took);
+                debug!(?key, failures, "will be tried again");
+                most.min(MAX_BACKOFF).mul_f64(rand::random_range(0.5..1.0))
+            }
+        };
+        if state.resting.contains(&key) {
+            self.add_at(&mut state, key, Instant::now() + pause);
+            return;
+        }
+        drop(state);
+        self.add_after(key, pause);
+    }
+}
+
+fn increment_counter(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+
+    use super::*;
+
+    impl QueueKey for &'static str {
+        fn namespace(&self) -> &str {
+            self.split_once('/').map_or("", |(namespace, _)| namespace)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_key_is_merged_and_retried_after_panic() {
+        let turns = Arc::default();
+        let queue = WorkQueue::new(&turns);
+        queue.add("a");
+        queue.add("a");
+        assert_eq!(queue.depth(), 1);
+        let (seen, stop) = (Arc::new(AtomicU32::new(0)), CancellationToken::new());
+        let (counter, done) = (Arc::clone(&seen), stop.clone());
+        Arc::clone(&queue)
+            .run_workers(2, stop.into(), move |_| {
+                let (counter, done) = (Arc::clone(&counter), done.clone());
+                async move {
+                    if counter.fetch_add(1, Ordering::SeqCst) == 0 {
+                        panic!("first");
+                    }
+                    done.cancel();
+                    ReconcileOutcome::Done
+                }
+            })
+            .await;
+        assert_eq!(seen.load(Ordering::SeqCst), 2);
+        let counts = [&turns.begun, &turns.panic, &turns.retry, &turns.done];
+        assert_eq!(counts.map(|c| c.load(Ordering::Relaxed)), [2, 1, 0, 1]);
+    }
+
+    /// A key whose hash panics once it is told to.
+    #[derive(Clone, Debug)]
+    struct Fragile(Arc<AtomicBool>);
+
+    impl PartialEq for Fragile {
+        fn eq(&self, _other: &Self) -> bool {
+            true
+        }
+    }
+
+    impl Eq for Fragile {}
+
+    impl QueueKey for Fragile {
+        fn namespace(&self) -> &'static str {
+            ""
+        }
+    }
+
+    impl Hash for Fragile {
+        fn hash<H: std::hash::Hasher>(&self, _state: &mut H) {
+            assert!(!self.0.load(Ordering::SeqCst), "as asked");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[should_panic(expected = "as asked")]
+    async fn panic_of_a_worker_goes_on_to_the_caller() {
+        let queue = WorkQueue::new(&Arc::default());
+        let breaks = Arc::new(AtomicBool::new(false));
+        queue.add(Fragile(Arc::clone(&breaks)));
+        breaks.store(true, Ordering::SeqCst);
+        queue
+            .run_workers(1, StopTokens::default(), |_| async {
+                ReconcileOutcome::Done
+            })
+            .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rescheduled_key_has_one_waiting_task() {
+        let queue = WorkQueue::new(&Arc::default());
+        let tasks = tokio::runtime::Handle::current().metrics();
+        for _ in 0..100 {
+            queue.add_after("a", Duration::from_secs(3600));
+            queue.add_after("a", Duration::from_secs(1));
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        assert!(tasks.num_alive_tasks() <= 1, "{}", tasks.num_alive_tasks());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_several_later_times_only_the_earliest_counts() {
+        let queue = WorkQueue::new(&Arc::default());
+        for seconds in [20, 10, 10, 30] {
+            queue.add_after("a", Duration::from_secs(seconds));
+        }
+        let (looks, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
+        let (seen, start) = (Arc::clone(&looks), Instant::now());
+        let working =
+            tokio::spawn(
+                Arc::clone(&queue).run_workers(1, stop.clone().into(), move |_| {
+                    let mut seen = seen.lock();
+                    seen.push(start.elapsed().as_secs());
+                    let next = match seen.len() {
+                        1 => ReconcileOutcome::After(Duration::from_secs(5)),
+                        _ => ReconcileOutcome::Done,
+                    };
+                    async move { next }
+                }),
+            );
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        stop.cancel();
+        working.await.unwrap();
+        assert_eq!(*looks.lock(), [10, 15]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn namespace_with_thousands_of_slow_keys_leaves_workers_to_others() {
+        let queue = WorkQueue::new(&Arc::default());
+        for key in 0..2_000 {
+            queue.add(("busy".to_owned(), key));
+        }
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (looks, stop) = (Arc::clone(&seen), CancellationToken::new());
+        let working =
+            tokio::spawn(
+                Arc::clone(&queue).run_workers(16, stop.clone().into(), move |key| {
+                    looks.lock().push(key.clone());
+                    async move {
+                        // The API server answers nothing that the busy namespace asks.
+                        let takes = if key.0 == "busy" { 15 } else { 0 };
+                        tokio::time::sleep(Duration::from_secs(takes)).await;
+                        ReconcileOutcome::Done
+                    }
+                }),
+            );
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for other in ["a", "b", "c"] {
+            queue.add((other.to_owned(), 0));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stop.cancel();
+        working.await.unwrap();
+        let seen = seen.lock();
+        let of = |namespace: &str| seen.iter().filter(|key| key.0 == namespace).count();
+        assert_eq!(["busy", "a", "b", "c"].map(of), [8, 1, 1, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn early_reconcile_does_not_reset_backoff() {
+        let queue = WorkQueue::new(&Arc::default());
+        let looks = Arc::new(Mutex::new((0, None::<Instant>)));
+        let (seen, stop) = (Arc::clone(&looks), CancellationToken::new());
+        queue.add("n/a");
+        let working =
+            tokio::spawn(
+                Arc::clone(&queue).run_workers(1, stop.clone().into(), move |_| {
+                    let mut seen = seen.lock();
+                    let next = seen.1.map(|last| last + Duration::from_millis(50));
+                    let left = next.map_or(Duration::ZERO, |next| next - Instant::now().min(next));
+                    let outcome = match left.is_zero() {
+                        true => {
+                            *seen = (seen.0 + 1, Some(Instant::now()));
+                            ReconcileOutcome::Retry
+                        }
+                        false => ReconcileOutcome::Early(left),
+                    };
+                    async move { outcome }
+                }),
+            );
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        stop.cancel();
+        working.await.unwrap();
+        let looks = looks.lock().0;
+        assert!((8..40).contains(&looks), "{looks}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn running_reconcile_continues_after_stop_until_dropped() {
+        let second = Duration::from_secs(1);
+        for (takes, ends) in [(second, 1), (3 * second, 0)] {
+            let queue = WorkQueue::new(&Arc::default());
+            let (ended, stop) = (Arc::new(AtomicU32::new(0)), StopTokens::default());
+            for key in ["n/a", "n/b"] {
+                queue.add(key);
+            }
+            let counter = Arc::clone(&ended);
+            let working =
+                tokio::spawn(Arc::clone(&queue).run_workers(1, stop.clone(), move |_| {
+                    let counter = Arc::clone(&counter);
+                    async move {
+                        tokio::time::sleep(takes).await;
+                        counter.fetch_add(1, Ordering::SeqCst);
+                        ReconcileOutcome::Done
+                    }
+                }));
+            tokio::time::sleep(takes / 4).await;
+            stop.begun.cancel();
+            tokio::time::sleep(2 * second).await;
+            stop.dropped.cancel();
+            working.await.unwrap();
+            assert_eq!(ended.load(Ordering::SeqCst), ends, "and no other begins");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_failed_reconcile_backs_off_despite_object_changes() {
+        let queue = WorkQueue::new(&Arc::default());
+        let begun = Arc::new(AtomicU32::new(0));
+        let (counter, stop) = (Arc::clone(&begun), CancellationToken::new());
+        queue.add("n/a");
+        let working =
+            tokio::spawn(
+                Arc::clone(&queue).run_workers(4, stop.clone().into(), move |_| {
+                    counter.fetch_add(1, Ordering::SeqCst);
+                    async move {
+                        tokio::time::sleep(Duration::from_secs(10)).await;
+                        ReconcileOutcome::Retry
+                    }
+                }),
+            );
+        // Looks of 10 s, with a pause of at least 5 s after each.
+        for _ in 0..600 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            queue.add("n/a");
+            queue.add_after("n/a", Duration::from_millis(10));
+        }
+        stop.cancel();
+        working.await.unwrap();
+        let begun = begun.load(Ordering::SeqCst);
+        assert!((3..=4).contains(&begun), "{begun}");
+    }
+}

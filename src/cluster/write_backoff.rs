@@ -1,0 +1,99 @@
+//! Writes that fail again and again: each is tried after a pause that grows, and the log is told now and then.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// First pause after a failure.
+const MIN_DELAY: Duration = Duration::from_millis(100);
+/// Longest pause after failures.
+const MAX_DELAY: Duration = Duration::from_secs(15);
+/// The log is told again after this long.
+const LOG_INTERVAL: Duration = Duration::from_secs(600);
+
+/// What failed the last time, by what it is about.
+#[derive(Debug)]
+pub struct WriteBackoff<K>(Mutex<HashMap<K, BackoffEntry>>);
+
+#[derive(Clone, Copy, Debug)]
+struct BackoffEntry {
+    pause: Duration,
+    until: Instant,
+    told: Instant,
+}
+
+impl<K> Default for WriteBackoff<K> {
+    fn default() -> Self {
+        WriteBackoff(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash + Clone> WriteBackoff<K> {
+    /// How long nothing is to be tried; `None` if now.
+    pub fn remaining_delay(&self, key: &K, now: Instant) -> Option<Duration> {
+        let left = self.0.lock().get(key)?.until.saturating_duration_since(now);
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Whether another failure is worth a line in the log: the first one is, and one after a long time.
+    pub fn should_log_failure(&self, key: &K, now: Instant) -> bool {
+        let failures = self.0.lock();
+        let failure = failures.get(key);
+        failure.is_none_or(|failure| now - failure.told >= LOG_INTERVAL)
+    }
+
+    /// A try has failed. Returns whether that [`is_news`](Self::is_news), once.
+    pub fn record_failure(&self, key: &K, now: Instant) -> bool {
+        let is_news = self.should_log_failure(key, now);
+        let mut failures = self.0.lock();
+        let known = failures.get(key);
+        let pause = known.map_or(MIN_DELAY, |failure| (failure.pause * 2).min(MAX_DELAY));
+        let told = known.map(|failure| failure.told).filter(|_| !is_news);
+        let failure = BackoffEntry {
+            pause,
+            until: now + pause,
+            told: told.unwrap_or(now),
+        };
+        failures.insert(key.clone(), failure);
+        is_news
+    }
+
+    /// A try has succeeded, or there is nothing to try any more.
+    pub fn forget_key(&self, key: &K) {
+        self.0.lock().remove(key);
+    }
+
+    /// Forgets all but these.
+    pub fn retain(&self, keep: impl Fn(&K) -> bool) {
+        self.0.lock().retain(|key, _| keep(key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_the_log_is_told_seldom() {
+        let (failures, begin) = (WriteBackoff::default(), Instant::now());
+        let (mut now, mut tries, mut told) = (begin, 0, 0);
+        while now - begin < 2 * LOG_INTERVAL {
+            tries += 1;
+            told += u32::from(failures.record_failure(&"web", now));
+            let pause = failures.remaining_delay(&"web", now);
+            now += pause.unwrap_or_default();
+        }
+        assert!((80..100).contains(&tries), "{tries} tries in 20 minutes");
+        assert_eq!(told, 2);
+        assert_eq!(failures.remaining_delay(&"web", now), None);
+        failures.forget_key(&"web");
+        assert!(
+            failures.record_failure(&"web", now),
+            "another failure is news"
+        );
+        assert_eq!(failures.remaining_delay(&"web", now), Some(MIN_DELAY));
+    }
+}
