@@ -11,13 +11,13 @@ use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::Value;
-
-use crate::claims;
-use crate::sets::{Set, condition, label};
 use testbed::observer::Observer;
 use testbed::pods::is_available;
 use testbed::scope::claims as ledger_claims;
 use testbed::wait;
+
+use crate::claims;
+use crate::sets::{Set, condition, label};
 
 /// What somebody who rewrites images puts before them; Pods keep it when that is over.
 pub const MIRROR: &str = "mirror/";

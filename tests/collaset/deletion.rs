@@ -6,13 +6,13 @@ use kube::api::{DeleteParams, ListParams, Preconditions, PropagationPolicy};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 use crate::membership::told;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, label, uids};
-use testbed::pods::is_available;
-use testbed::scope::refusal;
-use testbed::{Bed, Scope, wait};
 
 async fn until_gone(set: &Set<'_>) {
     wait::until("the set to go", async || {

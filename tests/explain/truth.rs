@@ -8,11 +8,11 @@ use operating::admission::routes;
 use operating::api::keys;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::{Bed, Scope, wait};
 
 use crate::events::bed;
 use crate::plugin::{ask_plugin, until_why};
-use testbed::pods::is_available;
-use testbed::{Bed, Scope, wait};
 
 fn budget(selector: Value) -> Value {
     json!({ "selector": selector, "rules": [{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }] })

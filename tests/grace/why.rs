@@ -2,9 +2,9 @@
 
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope};
 
 use crate::{bed, is_marked, protected};
-use testbed::{Bed, Scope};
 
 /// What `why` says of Pod `web`.
 fn why(bed: &Bed, scope: &Scope) -> Value {

@@ -7,13 +7,13 @@ use http::{Method, StatusCode};
 use operating::api::keys;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-use testbed::proxy::{Asked, Effect, Fault};
-
-use crate::in_place::set_image;
 use testbed::observer::Observer;
 use testbed::pods::{at_once, is_available, may_operate, names};
+use testbed::proxy::{Asked, Effect, Fault};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
+
+use crate::in_place::set_image;
 
 /// Request timeout of the API server; a claim lapses 15 s after it.
 const USUAL: Duration = Duration::from_secs(60);

@@ -6,7 +6,6 @@ use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
 use testbed::observer::Observer;
 use testbed::pods::{is_available, is_idle, labels, may_operate};
 use testbed::scope::{claims, refusal};

@@ -7,7 +7,6 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::{is_available, names};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};

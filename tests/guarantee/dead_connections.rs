@@ -10,14 +10,13 @@ use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use operating::cluster::following::TRUSTED;
 use operating::domain::pod::MOMENT;
 use serde_json::json;
-use testbed::proxy::{Asked, Effect, Fault};
-use tokio::task::JoinHandle;
-use tokio::time::sleep;
-
 use testbed::Bed;
 use testbed::Scope;
 use testbed::pods::{condition, may_operate, names};
+use testbed::proxy::{Asked, Effect, Fault};
 use testbed::scope::refusal;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 fn rule_watches(asked: &Asked) -> bool {
     asked.watches() && asked.uri.path().ends_with("/podtransitionrules")

@@ -5,7 +5,6 @@ use kube::{Error, ResourceExt};
 use operating::api::collaset::CollaSet;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::{is_available, names};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

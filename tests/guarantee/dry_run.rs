@@ -5,7 +5,6 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, EvictParams, PostParams};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
-
 use testbed::pods::names;
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};

@@ -8,7 +8,6 @@ use operating::admission::routes::Route;
 use operating::api::keys;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::names;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

@@ -7,7 +7,6 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::{at_once, names};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

@@ -8,7 +8,6 @@ use kube::{Api, ResourceExt};
 use operating::admission::routes;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
 use testbed::fleet::HOME;
 use testbed::review::about;
 use testbed::scope::claims;

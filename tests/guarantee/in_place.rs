@@ -7,7 +7,6 @@ use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
 use testbed::binaries::Kubernetes;
-
 use testbed::pods::{condition, names};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};

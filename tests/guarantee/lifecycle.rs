@@ -6,7 +6,6 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::{in_flight, is_available, is_idle, may_operate, service_ready};
 use testbed::{Bed, Scope};

@@ -10,15 +10,14 @@ use kube::{Api, ResourceExt};
 use operating::api::keys;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
-use testbed::proxy::{Asked, Effect, Fault};
-use tokio::sync::Notify;
-
 use testbed::bed::STALLED;
 use testbed::endpoint::{Reply, RuleServer};
 use testbed::observer::Observer;
 use testbed::pods::{at_once, is_available, names};
+use testbed::proxy::{Asked, Effect, Fault};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
+use tokio::sync::Notify;
 
 /// Keeps every eviction of a namespace between mutating admission and the delete until the answer is notified. The API
 /// server calls validating webhooks after all mutating ones, and goes on when the connection is closed.

@@ -18,9 +18,8 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testbed::proxy::{Asked, Effect, Fault};
-use tokio_util::task::AbortOnDropHandle;
-
 use testbed::{Bed, Scope, wait};
+use tokio_util::task::AbortOnDropHandle;
 
 /// Request timeout of the API server: the leader takes the mark off some time after it.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -8,7 +8,6 @@ use kube::ResourceExt;
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::{at_once, may_operate};
 use testbed::scope::refusal;

@@ -9,7 +9,6 @@ use operating::api::crd::REVISION_KEY;
 use operating::api::keys;
 use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
 use serde_json::{Value, json};
-
 use testbed::pods::names;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

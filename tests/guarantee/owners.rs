@@ -10,10 +10,9 @@ use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-use testbed::proxy::{Asked, Effect, Fault};
-
 use testbed::observer::Observer;
 use testbed::pods::{at_once, is_available, labels, names};
+use testbed::proxy::{Asked, Effect, Fault};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 

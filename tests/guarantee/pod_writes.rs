@@ -9,7 +9,6 @@ use kube::{Api, Client, Config, ResourceExt};
 use operating::api::keys;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::names;
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope};

@@ -8,13 +8,13 @@ use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-use tokio_util::task::AbortOnDropHandle;
-
-use crate::in_place::set_image;
 use testbed::observer::Observer;
 use testbed::pods::{condition, is_available, is_idle, may_operate, names, service_ready};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::in_place::set_image;
 
 const ID: &str = "upgrade";
 

@@ -8,7 +8,6 @@ use kube::api::{DeleteParams, EvictParams, PostParams};
 use operating::api::keys;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
 

@@ -4,7 +4,6 @@ use kube::ResourceExt;
 use operating::api::keys::Family;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
 use testbed::Bed;
 use testbed::pods::{is_available, names};
 use testbed::scope::refusal;

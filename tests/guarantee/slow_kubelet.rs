@@ -7,7 +7,6 @@ use kube::api::DeleteParams;
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::{condition, is_available, is_idle, service_ready};
 use testbed::scope::refusal;

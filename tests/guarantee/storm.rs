@@ -11,7 +11,6 @@ use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::{may_operate, names};
 use testbed::scope::claims;

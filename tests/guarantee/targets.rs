@@ -3,7 +3,6 @@
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
 use serde_json::json;
-
 use testbed::pods::names;
 use testbed::{Bed, Scope};
 

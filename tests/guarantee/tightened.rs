@@ -10,11 +10,10 @@ use kube::api::{Api, Patch, PatchParams, WatchEvent, WatchParams};
 use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio_util::task::AbortOnDropHandle;
-
 use testbed::pods::names;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
+use tokio_util::task::AbortOnDropHandle;
 
 const PODS: usize = 40;
 /// 10% of them.

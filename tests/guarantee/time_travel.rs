@@ -7,7 +7,6 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt};
 use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
 use serde_json::{Value, json};
-
 use testbed::pods::{is_available, names};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};

@@ -8,7 +8,6 @@ use kube::core::Status;
 use operating::api::keys;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::{is_available, names};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

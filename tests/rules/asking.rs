@@ -10,10 +10,10 @@ use kube::{Api, CustomResourceExt};
 use operating::api::keys;
 use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
 use serde_json::json;
-
-use crate::helpers::{RuleScope, ask, reason, spec, waits, webhook_status};
 use testbed::endpoint::{Reply, RuleServer};
 use testbed::{Bed, Scope, wait};
+
+use crate::helpers::{RuleScope, ask, reason, spec, waits, webhook_status};
 
 #[tokio::test]
 async fn each_pod_is_asked_about_once_and_then_let_go() {

@@ -2,10 +2,10 @@
 
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
-
-use crate::helpers::{RuleScope, ask, webhook_status};
 use testbed::endpoint::{Reply, RuleServer};
 use testbed::{Bed, wait};
+
+use crate::helpers::{RuleScope, ask, webhook_status};
 
 #[tokio::test]
 async fn editing_a_neighbour_keeps_answers_and_tasks() {

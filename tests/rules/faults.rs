@@ -4,10 +4,10 @@
 use kube::ResourceExt;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
-use crate::helpers::{RuleScope, ask, spec, waits, webhook_status};
 use testbed::endpoint::{Reply, RuleServer};
 use testbed::{Bed, Scope};
+
+use crate::helpers::{RuleScope, ask, spec, waits, webhook_status};
 
 /// A Pod `name` under a rule object `name` with this webhook, that begins an operation.
 async fn begun(scope: &Scope, name: &str, config: Value, policy: &str) {

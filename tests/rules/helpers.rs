@@ -6,7 +6,6 @@ use kube::api::{Patch, PatchParams};
 use operating::api::keys::Family;
 use operating::api::podtransitionrule::{PodTransitionRuleStatus, WebhookStatus};
 use serde_json::{Value, json};
-
 use testbed::Scope;
 use testbed::pods::{is_available, is_idle, may_operate, names};
 

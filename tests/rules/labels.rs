@@ -4,10 +4,10 @@ use kube::ResourceExt;
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
-
-use crate::helpers::{RuleScope, is_let_go, reason, waits};
 use testbed::pods::is_available;
 use testbed::{Bed, wait};
+
+use crate::helpers::{RuleScope, is_let_go, reason, waits};
 
 fn check(name: &str, label: &str, extra: Value) -> Value {
     let mut rule =

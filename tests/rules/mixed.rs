@@ -4,11 +4,11 @@ use kube::ResourceExt;
 use operating::api::keys::Family;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
-
-use crate::helpers::{RuleScope, ask, is_let_go, reason, waits};
 use testbed::endpoint::{Reply, RuleServer};
 use testbed::pods::may_operate;
 use testbed::{Bed, wait};
+
+use crate::helpers::{RuleScope, ask, is_let_go, reason, waits};
 
 /// Contract 10.2 Q14: one ID in PreCheck and another in PostCheck, each with rules of its own.
 #[tokio::test]

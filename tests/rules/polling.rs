@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use kube::api::DeleteParams;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
-
-use crate::helpers::{RuleScope, ask, waits, webhook_status};
 use testbed::endpoint::{Heard, Reply, RuleServer};
 use testbed::{Bed, wait};
+
+use crate::helpers::{RuleScope, ask, waits, webhook_status};
 
 const RUNNING: &str = "still running";
 

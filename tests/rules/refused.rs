@@ -2,11 +2,11 @@
 
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
-
-use crate::helpers::{RuleScope, ask};
 use testbed::Bed;
 use testbed::endpoint::{RuleServer, base64};
 use testbed::scope::refusal;
+
+use crate::helpers::{RuleScope, ask};
 
 #[tokio::test]
 async fn odd_rules_are_refused_with_the_field_and_the_remedy() {

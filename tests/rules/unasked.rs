@@ -5,10 +5,10 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::json;
-
-use crate::helpers::{RuleScope, ask, spec, waits};
 use testbed::endpoint::{Reply, RuleServer};
 use testbed::{Bed, wait};
+
+use crate::helpers::{RuleScope, ask, spec, waits};
 
 /// What a rule with this policy keeps waiting, or lets pass.
 fn ignoring() -> serde_json::Value {
