@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::Value;
 use testbed::observer::Observer;
 use testbed::pods::is_available;
@@ -60,7 +60,7 @@ async fn look(set: &Set<'_>) -> Result<Rest, String> {
     let pods = pods(set, &object).await?;
     claims_are_theirs(set, &pods).await?;
     let pool = pool(set, &pods).await?;
-    let status: PodTransitionRuleStatus = set.scope.status(set.name).await;
+    let status: RuleStatus = set.scope.status(set.name).await;
     if ledger_claims(&status) != 0 || status.waiting_pods != 0 {
         return Err(format!("the budget is in use: {status:?}"));
     }

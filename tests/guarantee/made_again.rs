@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
 use testbed::bed::STALLED;
 use testbed::endpoint::{Reply, RuleServer};
@@ -195,7 +195,7 @@ async fn pod_deleted_under_the_former_rule_is_missed_by_the_new_one() {
     rules.delete("web", &DeleteParams::default()).await.unwrap();
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
     scope
-        .until_status("web", "enforcement", |s: &PodTransitionRuleStatus| {
+        .until_status("web", "enforcement", |s: &RuleStatus| {
             let mut of_it = s.conditions.iter();
             of_it.any(|c| c.type_ == "Enforced" && c.status == "True")
         })
@@ -243,7 +243,7 @@ async fn until_namespace_is_seen(scope: &Scope) {
             .unwrap();
         let what = format!("Enforced {enforced}");
         scope
-            .until_status("web", &what, |s: &PodTransitionRuleStatus| {
+            .until_status("web", &what, |s: &RuleStatus| {
                 let mut conditions = s.conditions.iter();
                 conditions.any(|c| c.type_ == "Enforced" && c.status == enforced)
             })

@@ -131,7 +131,6 @@ async fn three_replicas_at_once_converge_on_one_secret() {
         );
         assert_eq!(api.bundles(), vec![bundles[0].clone(); 4]);
         let posts = api
-            .0
             .lock()
             .writes
             .iter()
