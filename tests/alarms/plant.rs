@@ -39,13 +39,12 @@ use operating::tls::path_guard::PathGuard;
 use operating::tls::{CertificatePair, CertificateResolver};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use testbed::authority::Authority;
+use testbed::review::{call, deletion};
 use tokio::sync::{MutexGuard, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::{Layer, ServiceExt};
-
-use testbed::authority::Authority;
-use testbed::review::{call, deletion};
 
 /// One at a time: panics are counted for the whole process.
 static ALONE: std::sync::LazyLock<tokio::sync::Mutex<()>> =

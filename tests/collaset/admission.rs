@@ -9,7 +9,6 @@ use operating::api::keys;
 use operating::api::resourcecontext::ResourceContext;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-
 use testbed::kubectl::Said;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};

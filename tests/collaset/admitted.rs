@@ -5,10 +5,10 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::collaset::CollaSet;
 use operating::domain::collaset::headroom::max_replicas;
 use serde_json::json;
+use testbed::{Bed, Scope, wait};
 
 use crate::admission;
 use crate::sets::{Set, condition, uids};
-use testbed::{Bed, Scope, wait};
 
 /// A webhook for Pods of the namespace that nobody serves.
 pub struct Dead<'a> {

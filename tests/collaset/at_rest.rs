@@ -9,15 +9,15 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::Value;
-
-use crate::claims;
-use crate::sets::{Set, condition, label};
 use testbed::observer::Observer;
 use testbed::pods::is_available;
 use testbed::scope::claims as ledger_claims;
 use testbed::wait;
+
+use crate::claims;
+use crate::sets::{Set, condition, label};
 
 /// What somebody who rewrites images puts before them; Pods keep it when that is over.
 pub const MIRROR: &str = "mirror/";
@@ -60,7 +60,7 @@ async fn look(set: &Set<'_>) -> Result<Rest, String> {
     let pods = pods(set, &object).await?;
     claims_are_theirs(set, &pods).await?;
     let pool = pool(set, &pods).await?;
-    let status: PodTransitionRuleStatus = set.scope.status(set.name).await;
+    let status: RuleStatus = set.scope.status(set.name).await;
     if ledger_claims(&status) != 0 || status.waiting_pods != 0 {
         return Err(format!("the budget is in use: {status:?}"));
     }

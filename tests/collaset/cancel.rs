@@ -3,10 +3,10 @@
 use kube::ResourceExt;
 use operating::api::keys::Family;
 use serde_json::json;
-
-use crate::sets::{Set, image, is_operating, label, uids};
 use testbed::Bed;
 use testbed::pods::{is_available, may_operate};
+
+use crate::sets::{Set, image, is_operating, label, uids};
 
 #[tokio::test]
 async fn a_pod_that_leaves_the_partition_is_not_updated() {

@@ -5,10 +5,10 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope, wait};
 
 use crate::membership::told;
 use crate::sets::{Set, ids};
-use testbed::{Bed, Scope, wait};
 
 /// Volumes that claims of the namespace can bind.
 pub async fn volumes(scope: &Scope, count: usize) {

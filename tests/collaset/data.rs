@@ -9,12 +9,12 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, P
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::pods::may_operate;
+use testbed::{Bed, Scope, wait};
 
 use crate::claims::{self, mounted};
 use crate::membership::told;
 use crate::sets::{Pods, Set, condition, ids, label, uids};
-use testbed::pods::may_operate;
-use testbed::{Bed, Scope, wait};
 
 /// Spec with a claim template and a retention policy for both cases.
 fn template(scope: &Scope, retention: &str) -> Value {

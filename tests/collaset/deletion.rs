@@ -4,15 +4,15 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Preconditions, PropagationPolicy};
 use operating::api::keys::{self, Family};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 use crate::membership::told;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, label, uids};
-use testbed::pods::is_available;
-use testbed::scope::refusal;
-use testbed::{Bed, Scope, wait};
 
 async fn until_gone(set: &Set<'_>) {
     wait::until("the set to go", async || {
@@ -107,7 +107,7 @@ async fn budget_holds_no_pod_of_a_deleted_set() {
         until_gone(&set).await;
         assert_eq!(scope.list("app=web").await.len(), 0);
         let rule = scope
-            .status::<PodTransitionRuleStatus>("web")
+            .status::<RuleStatus>("web")
             .await
             .ledger
             .unwrap_or_default();

@@ -4,12 +4,12 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use operating::api::keys;
 use serde_json::json;
+use testbed::{Bed, Scope, wait};
 
 use crate::claims::{self, mounted};
 use crate::data::delete;
 use crate::membership::told;
 use crate::sets::{Set, uids};
-use testbed::{Bed, Scope, wait};
 
 /// A set of two, made again with a larger claim template: its Pods stay on the claims of the former one, for the partition keeps them.
 async fn on_kept_claims(scope: &Scope) -> Set<'_> {

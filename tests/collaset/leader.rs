@@ -9,13 +9,13 @@ use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use operating::api::keys;
 use rustix::process::Signal;
 use serde_json::json;
+use testbed::bed::STALLED;
+use testbed::observer::Observer;
 use testbed::proxy::{Asked, Effect, Fault};
+use testbed::{Bed, wait};
 
 use crate::claims::{self, mounted};
 use crate::sets::{Set, label};
-use testbed::bed::STALLED;
-use testbed::observer::Observer;
-use testbed::{Bed, wait};
 
 /// Pods of the set that makes all deletions of its claims in one plan.
 const MANY: usize = 120;

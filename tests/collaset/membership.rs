@@ -8,13 +8,13 @@ use kube::api::{Api, ListParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::json;
-
-use crate::claims;
-use crate::sets::{Set, condition, ids, image, is_paired, label};
 use testbed::Bed;
 use testbed::observer::Observer;
 use testbed::pods::{in_flight, is_available, is_idle, may_operate};
 use testbed::wait;
+
+use crate::claims;
+use crate::sets::{Set, condition, ids, image, is_paired, label};
 
 fn is_owned(pod: &Pod) -> bool {
     pod.metadata

@@ -7,7 +7,6 @@ use kube::Error;
 use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use operating::api::collaset::CollaSet;
 use serde_json::{Map, Value, json};
-
 use testbed::Bed;
 use testbed::review::{about, review};
 

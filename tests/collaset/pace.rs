@@ -6,10 +6,10 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys;
 use serde_json::json;
-
-use crate::sets::{Set, condition, label};
 use testbed::Bed;
 use testbed::observer::Observer;
+
+use crate::sets::{Set, condition, label};
 
 /// When a Pod became Ready, and when it was made available, as its condition and its label say.
 fn ready_and_available(pod: &Pod) -> Option<(Timestamp, Timestamp)> {

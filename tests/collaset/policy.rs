@@ -6,7 +6,6 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
-
 use testbed::{Scope, wait};
 
 /// A policy that is in force.

@@ -6,11 +6,11 @@ use operating::api::keys;
 use operating::api::resourcecontext::{ContextDetail, ResourceContext};
 use operating::domain::collaset::headroom;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::{Bed, wait};
 
 use crate::sets::{Pods, Set, condition, image, label, uids};
 use crate::trouble::until_told;
-use testbed::pods::is_available;
-use testbed::{Bed, wait};
 
 /// Waits until the pool holds as many IDs with the updated revision.
 async fn until_mended(set: &Set<'_>, count: usize) -> ResourceContext {

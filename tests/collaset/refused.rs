@@ -4,6 +4,9 @@ use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use testbed::observer::Observer;
+use testbed::pods::is_available;
+use testbed::{Bed, Scope, wait};
 
 use crate::admitted::Dead;
 use crate::claims::{template, volumes};
@@ -11,9 +14,6 @@ use crate::membership::told;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, ids, image, uids};
 use crate::trouble::until_told;
-use testbed::observer::Observer;
-use testbed::pods::is_available;
-use testbed::{Bed, Scope, wait};
 
 /// As many claims as the namespace may have.
 async fn quota(scope: &Scope, claims: u32) {

@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
-
-use crate::sets::{Pods, Set, ids, image, is_paired, label, uids};
 use testbed::pods::is_available;
 use testbed::{Bed, Scope};
+
+use crate::sets::{Pods, Set, ids, image, is_paired, label, uids};
 
 fn replace(rolling_update: Value) -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": rolling_update } })

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
+use testbed::Bed;
 use testbed::plane::audit::Event;
 
 use crate::sets::Set;
-use testbed::Bed;
 
 /// What the server wrote of each Pod of a namespace since so many requests, without what was refused. Only the creation that
 /// admission tries by a dry run names no Pod.

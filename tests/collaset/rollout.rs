@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 use operating::api::keys::Family;
 use serde_json::json;
+use testbed::observer::Observer;
+use testbed::{Bed, Scope};
 
 use crate::sets::{Set, is_operating, label};
 use crate::tools::kubectl;
-use testbed::observer::Observer;
-use testbed::{Bed, Scope};
 
 const PODS: i32 = 20;
 

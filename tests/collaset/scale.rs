@@ -4,10 +4,10 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use serde_json::json;
-
-use crate::sets::{Set, ids, image, is_operating, label, uids};
 use testbed::pods::is_available;
 use testbed::{Bed, Scope};
+
+use crate::sets::{Set, ids, image, is_operating, label, uids};
 
 #[tokio::test]
 async fn it_is_scaled_out_and_in_and_the_named_go_first() {

@@ -2,10 +2,10 @@
 
 use kube::ResourceExt;
 use serde_json::json;
-
-use crate::sets::{Set, uids};
 use testbed::Bed;
 use testbed::observer::Observer;
+
+use crate::sets::{Set, uids};
 
 #[tokio::test]
 async fn names_are_ordinals_and_stay_whatever_happens() {

@@ -10,7 +10,6 @@ use operating::api::collaset::{CollaSet, CollaSetCondition};
 use operating::api::keys::{self, Family};
 use operating::api::resourcecontext::ResourceContext;
 use serde_json::{Value, json};
-
 use testbed::{Scope, wait};
 
 /// A CollaSet of the namespace.

@@ -4,11 +4,11 @@ use kube::api::{Patch, PatchParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::Bed;
 
 use crate::membership::told;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, uids};
-use testbed::Bed;
 
 async fn command(set: &Set<'_>, command: &str) {
     let patch = Patch::Merge(json!({ "metadata": { "annotations": { keys::ROLLOUT: command } } }));

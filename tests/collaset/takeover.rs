@@ -12,9 +12,9 @@ use operating::api::keys;
 use operating::api::resourcecontext::ResourceContext;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope};
 
 use crate::sets::{Set, ids, uids};
-use testbed::{Bed, Scope};
 
 const REVISION: &str = "web-6d4cf56db6";
 /// Kuperator's hash of the claim template below: `golden-1.22.jsonl`.

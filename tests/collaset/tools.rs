@@ -16,12 +16,12 @@ use kube::api::{Api, DeleteParams, PostParams};
 use rustls::ServerConfig;
 use rustls_pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope, wait};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::sets::Set;
-use testbed::{Bed, Scope, wait};
 
 /// `kubectl ARGS… -n NAMESPACE`, which has to succeed.
 pub async fn kubectl(scope: &Scope, args: &[&str]) -> String {

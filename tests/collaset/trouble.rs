@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use operating::api::collaset::CollaSet;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope, wait};
 
 use crate::sets::{Set, condition, image};
-use testbed::{Bed, Scope, wait};
 
 /// Waits for a condition to be False with a message that holds `word`.
 pub async fn until_told(set: &Set<'_>, type_: &str, reason: &str, word: &str) {

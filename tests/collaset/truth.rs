@@ -6,12 +6,12 @@ use kube::api::{Api, Patch, PatchParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::json;
-
-use crate::membership::told;
-use crate::sets::{Set, condition, image, is_operating, label, uids};
 use testbed::pods::{is_available, may_operate};
 use testbed::scope::PAUSED;
 use testbed::{Bed, wait};
+
+use crate::membership::told;
+use crate::sets::{Set, condition, image, is_operating, label, uids};
 
 /// Waits for the condition Ready to be False for this reason with a message that holds all of these words.
 async fn until_not_ready(set: &Set<'_>, reason: &str, words: &[&str]) {

@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
-
-use crate::sets::{Set, image, label, uids};
 use testbed::Bed;
 use testbed::pods::is_available;
+
+use crate::sets::{Set, image, label, uids};
 
 #[tokio::test]
 async fn an_image_changes_in_place_under_a_rule_and_names_stay() {

@@ -3,9 +3,8 @@
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
 use serde_json::json;
-use tokio::sync::OnceCell;
-
 use testbed::{Bed, Scope, wait};
+use tokio::sync::OnceCell;
 
 /// The bed of all tests here: waits are long after a second.
 pub async fn bed() -> &'static Bed {

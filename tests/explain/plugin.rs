@@ -10,12 +10,12 @@ use kube::api::{Api, PostParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys::Family;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader};
-
-use crate::events::bed;
 use testbed::kubectl::Said;
 use testbed::pods::names;
 use testbed::{Bed, Scope, wait};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::events::bed;
 
 const ID: &str = "upgrade";
 

@@ -6,13 +6,13 @@ use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use operating::admission::routes;
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::{Bed, Scope, wait};
 
 use crate::events::bed;
 use crate::plugin::{ask_plugin, until_why};
-use testbed::pods::is_available;
-use testbed::{Bed, Scope, wait};
 
 fn budget(selector: Value) -> Value {
     json!({ "selector": selector, "rules": [{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }] })
@@ -34,7 +34,7 @@ async fn until(scope: &Scope, type_: &str, status: &str, reason: &str) {
         .until_status(
             "web",
             &format!("{type_} {status} {reason}"),
-            |s: &PodTransitionRuleStatus| {
+            |s: &RuleStatus| {
                 s.conditions
                     .iter()
                     .any(|c| c.type_ == type_ && c.status == status && c.reason == reason)
@@ -45,7 +45,7 @@ async fn until(scope: &Scope, type_: &str, status: &str, reason: &str) {
 
 /// The rule shows no limit, neither in its status nor in `budget`.
 async fn shows_no_limit(bed: &Bed, scope: &Scope) {
-    let status = scope.status::<PodTransitionRuleStatus>("web").await;
+    let status = scope.status::<RuleStatus>("web").await;
     assert_eq!(
         (status.unavailable_limit, status.disruptions_allowed),
         (None, None)
@@ -250,7 +250,7 @@ async fn rules_say_when_webhook_configurations_are_gone_or_changed() {
     scope.web_under_rule(2, json!(1)).await;
     until(&scope, "Enforced", "True", "Enforced").await;
     let message = async || {
-        let status = scope.status::<PodTransitionRuleStatus>("web").await;
+        let status = scope.status::<RuleStatus>("web").await;
         let mut all = status.conditions.into_iter();
         all.find(|c| c.type_ == "Enforced").unwrap().message
     };
@@ -338,11 +338,9 @@ async fn recreate_rollout_is_told_before_and_while_it_stands_still() {
     let said = apply(bed, &scope, &relaxed).await;
     assert!(!said.contains("Warning:"), "{said}");
     scope
-        .until_status(
-            "web",
-            "no rollout to be held",
-            |s: &PodTransitionRuleStatus| s.conditions.iter().all(|c| c.type_ != "RolloutsHeld"),
-        )
+        .until_status("web", "no rollout to be held", |s: &RuleStatus| {
+            s.conditions.iter().all(|c| c.type_ != "RolloutsHeld")
+        })
         .await;
     let is_new =
         |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("web:2");

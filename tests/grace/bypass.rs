@@ -5,11 +5,11 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use operating::api::keys::{self, Family};
 use serde_json::json;
-
-use crate::{bed, is_marked, is_terminating, protected};
 use testbed::pods::{is_available, may_operate};
 use testbed::scope::refusal;
 use testbed::{Scope, wait};
+
+use crate::{bed, is_marked, is_terminating, protected};
 
 /// The administrator has every verb.
 async fn give_reason(scope: &Scope, pod: &str) {

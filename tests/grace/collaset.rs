@@ -6,10 +6,10 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::{Value, json};
-
-use crate::{bed, marked};
 use testbed::observer::Observer;
 use testbed::{Scope, wait};
+
+use crate::{bed, marked};
 
 async fn set(scope: &Scope, replicas: usize) -> Api<CollaSet> {
     let api: Api<CollaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);

@@ -7,12 +7,12 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
-
-use crate::{UNDERWAY, bed, finalizer, is_marked, is_terminating, leaving, let_go, protected};
 use testbed::observer::Observer;
 use testbed::pods::{is_idle, may_operate, names, service_ready};
 use testbed::scope::refusal;
 use testbed::wait;
+
+use crate::{UNDERWAY, bed, finalizer, is_marked, is_terminating, leaving, let_go, protected};
 
 #[tokio::test]
 async fn kubectl_delete_takes_traffic_off_first_with_a_rule_and_without() {

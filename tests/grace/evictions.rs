@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use kube::api::{EvictParams, PostParams};
 use serde_json::json;
-
-use crate::{UNDERWAY, bed, is_marked, is_terminating, leaving, let_go, protected};
 use testbed::observer::Observer;
 use testbed::pods::{condition, is_available, may_operate, service_ready};
 use testbed::scope::refusal;
+
+use crate::{UNDERWAY, bed, is_marked, is_terminating, leaving, let_go, protected};
 
 #[tokio::test]
 async fn an_eviction_starts_the_lifecycle_and_the_pod_is_drained() {

@@ -1,9 +1,9 @@
 //! GraceDelete deletes Pods with the server's own rights, so only an API server may have it do so.
 
 use serde_json::json;
+use testbed::review::about;
 
 use crate::{bed, is_marked, is_terminating, protected};
-use testbed::review::about;
 
 #[tokio::test]
 async fn call_without_a_client_certificate_begins_no_deletion() {

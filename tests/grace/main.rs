@@ -16,7 +16,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
-
 use testbed::pods::is_available;
 use testbed::{Bed, Scope};
 

@@ -8,10 +8,10 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-
-use crate::{bed, is_marked, is_terminating, protected};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
+
+use crate::{bed, is_marked, is_terminating, protected};
 
 async fn create<K>(bed: &Bed, object: Value) -> Api<K>
 where

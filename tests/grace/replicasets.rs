@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-
-use crate::{bed, finalizer, is_marked, is_terminating};
 use testbed::observer::Observer;
 use testbed::pods::is_available;
 use testbed::{Scope, wait};
+
+use crate::{bed, finalizer, is_marked, is_terminating};
 
 /// UIDs of the Pods that were deleted, finally or not.
 async fn deleted(observer: &Observer) -> BTreeSet<String> {

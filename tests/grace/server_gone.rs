@@ -1,10 +1,10 @@
 //! The gate stops nothing that no rule holds when nobody answers any more.
 
 use kube::ResourceExt;
-
-use crate::{GATE, is_marked, is_terminating, protected};
 use testbed::Bed;
 use testbed::scope::refusal;
+
+use crate::{GATE, is_marked, is_terminating, protected};
 
 #[tokio::test]
 async fn a_dead_server_and_an_uninstalled_one_hold_no_deletion_where_there_is_no_rule() {

@@ -1,10 +1,10 @@
 //! `operating why` knows that deletions go through the lifecycle.
 
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope};
 
 use crate::{bed, is_marked, protected};
-use testbed::{Bed, Scope};
 
 /// What `why` says of Pod `web`.
 fn why(bed: &Bed, scope: &Scope) -> Value {
@@ -33,7 +33,7 @@ async fn why_says_that_label_check_holds_a_deletion() {
     assert!(!is_marked(&scope.get("web").await));
     scope.delete("web").await.unwrap_err();
     let told = "so do deletions and evictions of Pods with the readiness gate";
-    let is_told = |status: &PodTransitionRuleStatus| {
+    let is_told = |status: &RuleStatus| {
         let mut all = status.conditions.iter().filter(|c| c.type_ == "Enforced");
         all.any(|c| c.message.contains(told))
     };

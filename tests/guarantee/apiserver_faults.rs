@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-use testbed::proxy::{Asked, Effect, Fault};
-
-use crate::in_place::set_image;
 use testbed::observer::Observer;
 use testbed::pods::{at_once, is_available, may_operate, names};
+use testbed::proxy::{Asked, Effect, Fault};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
+
+use crate::in_place::set_image;
 
 /// Request timeout of the API server; a claim lapses 15 s after it.
 const USUAL: Duration = Duration::from_secs(60);
@@ -292,7 +292,7 @@ async fn a_release_that_fails_is_made_later_though_nothing_else_changes() {
     until_free_pods_are_gone(&scope).await;
     wait::until("a release to fail", async || bed.faults().struck() > 0).await;
     scope
-        .until_status("web", "the Pod that went", |s: &PodTransitionRuleStatus| {
+        .until_status("web", "the Pod that went", |s: &RuleStatus| {
             s.expected_pods == 3
         })
         .await;

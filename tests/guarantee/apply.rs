@@ -4,9 +4,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
 use testbed::observer::Observer;
 use testbed::pods::{is_available, is_idle, labels, may_operate};
 use testbed::scope::{claims, refusal};
@@ -89,7 +88,7 @@ async fn a_lifecycle_lives_in_an_applied_manifest() {
         .until_pod("a", "operate", |p| may_operate(p, ID))
         .await;
     scope
-        .until_status("web", "one waiting", |s: &PodTransitionRuleStatus| {
+        .until_status("web", "one waiting", |s: &RuleStatus| {
             s.waiting_pods == 1 && s.available_pods == 1 && claims(s) == 0
         })
         .await;

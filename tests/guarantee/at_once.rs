@@ -5,7 +5,6 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::core::Status;
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::{at_once, may_operate, names};
 use testbed::scope::refusal;

@@ -5,9 +5,8 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use operating::api::keys::{self, Family};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::{is_available, names};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
@@ -131,7 +130,7 @@ async fn it_takes_both_the_reason_and_the_right_and_others_count_the_pod_as_goin
         .until_status(
             "web",
             "the claim of the begin released",
-            |s: &PodTransitionRuleStatus| claims(s) == 0,
+            |s: &RuleStatus| claims(s) == 0,
         )
         .await;
     wait::until(

@@ -4,7 +4,6 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use serde_json::json;
-
 use testbed::Bed;
 use testbed::pods::{is_available, names};
 use testbed::scope::refusal;

@@ -6,18 +6,17 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::keys::{self, Family};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use operating::cluster::watch_trust::TRUST_DURATION;
 use operating::domain::pod::BRIEFLY_DOWN;
 use serde_json::json;
-use testbed::proxy::{Asked, Effect, Fault};
-use tokio::task::JoinHandle;
-use tokio::time::sleep;
-
 use testbed::Bed;
 use testbed::Scope;
 use testbed::pods::{condition, may_operate, names};
+use testbed::proxy::{Asked, Effect, Fault};
 use testbed::scope::refusal;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 fn rule_watches(asked: &Asked) -> bool {
     asked.watches() && asked.uri.path().ends_with("/podtransitionrules")
@@ -185,7 +184,7 @@ async fn pod_that_is_down_stays_while_no_watch_tells_how_the_others_are() {
     scope.until_at_rest("strict", 4).await;
     scope.lose_readiness(&pods[0]).await;
     scope
-        .until_status("strict", "one to be down", |s: &PodTransitionRuleStatus| {
+        .until_status("strict", "one to be down", |s: &RuleStatus| {
             s.available_pods == 3
         })
         .await;
@@ -215,7 +214,7 @@ async fn pod_that_served_again_while_no_watch_told_of_it_does_not_count_as_long_
     let pods = scope.web_under_rule(3, json!(1)).await;
     scope.lose_readiness(&pods[0]).await;
     scope
-        .until_status("web", "one to be down", |s: &PodTransitionRuleStatus| {
+        .until_status("web", "one to be down", |s: &RuleStatus| {
             s.available_pods == 2
         })
         .await;

@@ -6,7 +6,6 @@ use kube::Api;
 use kube::api::{EvictParams, PostParams};
 use kube::core::Status;
 use serde_json::json;
-
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 

@@ -1,7 +1,6 @@
 //! The real `kubectl drain`.
 
 use serde_json::json;
-
 use testbed::Bed;
 use testbed::observer::Observer;
 

@@ -3,9 +3,8 @@
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, EvictParams, PostParams};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
-
 use testbed::pods::names;
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
@@ -92,11 +91,9 @@ async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
     // With the budget used up for good, each is refused as a real one is. No node runs the replacement's image.
     scope.begin(&pods[0], "upgrade").await.unwrap();
     scope
-        .until_status(
-            "web",
-            "one unavailable, no claim",
-            |s: &PodTransitionRuleStatus| s.unavailable_pods == 1 && claims(s) == 0,
-        )
+        .until_status("web", "one unavailable, no claim", |s: &RuleStatus| {
+            s.unavailable_pods == 1 && claims(s) == 0
+        })
         .await;
     let before = version(&scope).await;
     let real = refusal(scope.delete(&pods[1]).await).message;

@@ -6,9 +6,8 @@ use kube::api::{Patch, PatchParams};
 use kube::{Client, Config, ResourceExt};
 use operating::admission::routes::Route;
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::names;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
@@ -147,11 +146,7 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
         said["allowed"] == true
     })
     .await;
-    let ledger = scope
-        .status::<PodTransitionRuleStatus>("web")
-        .await
-        .ledger
-        .unwrap();
+    let ledger = scope.status::<RuleStatus>("web").await.ledger.unwrap();
     let claimed: Vec<_> = ledger
         .claims
         .iter()
@@ -202,7 +197,7 @@ async fn eviction_of_starting_pod_beyond_the_budget_is_429_never_409() {
         scope.lose_readiness(pod).await;
     }
     scope
-        .until_status("web", "both counted", |s: &PodTransitionRuleStatus| {
+        .until_status("web", "both counted", |s: &RuleStatus| {
             s.available_pods == 1
         })
         .await;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::names;
 use testbed::scope::refusal;

@@ -5,9 +5,8 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::{at_once, names};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
@@ -87,10 +86,7 @@ async fn nothing_goes_until_the_definition_is_put_back(
 /// Waits until the condition `LedgerUsable` of the rule `web` has this status and reason.
 async fn until_usable(scope: &Scope, status: &str, reason: &str) {
     wait::until("the condition LedgerUsable", async || {
-        let conditions = scope
-            .status::<PodTransitionRuleStatus>("web")
-            .await
-            .conditions;
+        let conditions = scope.status::<RuleStatus>("web").await.conditions;
         let mut of_ledger = conditions.iter().filter(|c| c.type_ == "LedgerUsable");
         of_ledger.any(|c| c.status == status && c.reason == reason)
     })
@@ -123,13 +119,7 @@ async fn version_that_is_not_served_frees_no_pod() {
 async fn claim_that_is_dropped_when_it_is_stored_admits_nothing() {
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/ledger";
     let broken = json!([{"op": "remove", "path": path}]);
-    let is_dropped = async |scope: &Scope| {
-        scope
-            .status::<PodTransitionRuleStatus>("web")
-            .await
-            .ledger
-            .is_none()
-    };
+    let is_dropped = async |scope: &Scope| scope.status::<RuleStatus>("web").await.ledger.is_none();
     let (why, told) = ("status.ledger", Some(("LedgerNotStored", "LedgerStored")));
     nothing_goes_until_the_definition_is_put_back(broken, is_dropped, why, told).await;
 }
@@ -186,7 +176,7 @@ async fn ledger_that_was_begun_without_its_claims_gets_them_back() {
     write(1, Vec::new()).await;
     wait::until("the claim to be written back", async || {
         let ledger = scope
-            .status::<PodTransitionRuleStatus>("web")
+            .status::<RuleStatus>("web")
             .await
             .ledger
             .unwrap_or_default();

@@ -6,9 +6,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use operating::admission::routes;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
 use testbed::fleet::HOME;
 use testbed::review::about;
 use testbed::scope::claims;
@@ -43,7 +42,7 @@ async fn claim_is_written_only_for_a_pod_that_is_stored_as_the_review_shows_it()
         let verdict = bed.forge("/validate/pods", request).await.unwrap();
         assert_eq!(verdict["allowed"], json!(allowed), "{change}: {verdict}");
         for rule in ["web", "other"] {
-            let status = scope.status::<PodTransitionRuleStatus>(rule).await;
+            let status = scope.status::<RuleStatus>(rule).await;
             assert_eq!(claims(&status), 0, "{change}: {status:?}");
         }
     }

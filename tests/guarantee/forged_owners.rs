@@ -5,12 +5,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-
-use crate::owners;
 use testbed::observer::Observer;
 use testbed::pods::{at_once, is_available, labels};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
+
+use crate::owners;
 
 #[tokio::test]
 async fn pod_with_a_forged_owner_name_does_not_hide_the_owner() {

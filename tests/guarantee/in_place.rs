@@ -4,10 +4,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::Patch;
 use operating::api::keys::{self, Family};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
 use testbed::binaries::Kubernetes;
-
 use testbed::pods::{condition, names};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
@@ -60,11 +59,9 @@ async fn a_new_image_takes_a_place_until_the_kubelet_runs_it() {
     scope.until_at_rest("web", 3).await;
     set_image(&scope, &pods[1], "web:2").await.unwrap();
     scope
-        .until_status(
-            "web",
-            "the place given back",
-            |s: &PodTransitionRuleStatus| s.available_pods == 3 && claims(s) == 0,
-        )
+        .until_status("web", "the place given back", |s: &RuleStatus| {
+            s.available_pods == 3 && claims(s) == 0
+        })
         .await;
     let pod = scope.get(&pods[1]).await;
     assert_eq!(

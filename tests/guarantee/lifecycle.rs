@@ -4,9 +4,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use operating::api::keys::{self, Family};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::{in_flight, is_available, is_idle, may_operate, service_ready};
 use testbed::{Bed, Scope};
@@ -88,24 +87,20 @@ async fn waiting_pods_are_granted_one_by_one_the_longest_waiting_first() {
         );
     }
     scope
-        .until_status(
-            "web",
-            "three waiting, with the reason",
-            |s: &PodTransitionRuleStatus| {
-                let waiting: Vec<_> = s
-                    .details
-                    .iter()
-                    .filter(|d| !d.passed && d.stage == "PreCheck")
-                    .collect();
-                s.waiting_pods == 3
-                    && waiting.len() == 3
-                    && waiting.iter().all(|d| {
-                        d.reject_info
-                            .iter()
-                            .any(|r| r.reason.starts_with("blocked by max unavailable"))
-                    })
-            },
-        )
+        .until_status("web", "three waiting, with the reason", |s: &RuleStatus| {
+            let waiting: Vec<_> = s
+                .details
+                .iter()
+                .filter(|d| !d.passed && d.stage == "PreCheck")
+                .collect();
+            s.waiting_pods == 3
+                && waiting.len() == 3
+                && waiting.iter().all(|d| {
+                    d.reject_info
+                        .iter()
+                        .any(|r| r.reason.starts_with("blocked by max unavailable"))
+                })
+        })
         .await;
     for (index, pod) in pods.iter().enumerate() {
         scope

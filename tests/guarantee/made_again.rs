@@ -8,17 +8,16 @@ use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
-use testbed::proxy::{Asked, Effect, Fault};
-use tokio::sync::Notify;
-
 use testbed::bed::STALLED;
 use testbed::endpoint::{Reply, RuleServer};
 use testbed::observer::Observer;
 use testbed::pods::{at_once, is_available, names};
+use testbed::proxy::{Asked, Effect, Fault};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
+use tokio::sync::Notify;
 
 /// Keeps every eviction of a namespace between mutating admission and the delete until the answer is notified. The API
 /// server calls validating webhooks after all mutating ones, and goes on when the connection is closed.
@@ -196,7 +195,7 @@ async fn pod_deleted_under_the_former_rule_is_missed_by_the_new_one() {
     rules.delete("web", &DeleteParams::default()).await.unwrap();
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
     scope
-        .until_status("web", "enforcement", |s: &PodTransitionRuleStatus| {
+        .until_status("web", "enforcement", |s: &RuleStatus| {
             let mut of_it = s.conditions.iter();
             of_it.any(|c| c.type_ == "Enforced" && c.status == "True")
         })
@@ -244,7 +243,7 @@ async fn until_namespace_is_seen(scope: &Scope) {
             .unwrap();
         let what = format!("Enforced {enforced}");
         scope
-            .until_status("web", &what, |s: &PodTransitionRuleStatus| {
+            .until_status("web", &what, |s: &RuleStatus| {
                 let mut conditions = s.conditions.iter();
                 conditions.any(|c| c.type_ == "Enforced" && c.status == enforced)
             })

@@ -5,7 +5,6 @@ use kube::ResourceExt;
 use kube::api::Patch;
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
-
 use testbed::pods::{is_available, is_idle, may_operate, service_ready};
 use testbed::scope::refusal;
 use testbed::{Bed, wait};

@@ -6,9 +6,8 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::keys::{self, Family};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::{at_once, may_operate};
 use testbed::scope::refusal;
@@ -64,7 +63,7 @@ async fn pods_that_flap_together_do_not_all_begin() {
     }
     join_all(waiting.iter().map(|pod| scope.resume_kubelet(pod))).await;
     scope
-        .until_status("web", "the others back", |s: &PodTransitionRuleStatus| {
+        .until_status("web", "the others back", |s: &RuleStatus| {
             s.available_pods == 18
         })
         .await;
@@ -91,7 +90,7 @@ async fn pod_down_for_a_moment_begins_and_is_evicted_only_within_the_budget() {
     }
     // Each replica knows of a loss when its watch has delivered it.
     scope
-        .until_status("web", "both counted", |s: &PodTransitionRuleStatus| {
+        .until_status("web", "both counted", |s: &RuleStatus| {
             s.available_pods == 1
         })
         .await;

@@ -6,7 +6,6 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use operating::api::keys;
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::labels;
 use testbed::scope::refusal;

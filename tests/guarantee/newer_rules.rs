@@ -7,9 +7,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::crd::CRD_REVISION_KEY;
 use operating::api::keys;
-use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use serde_json::{Value, json};
-
 use testbed::pods::names;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
@@ -95,7 +94,7 @@ async fn rule_that_this_version_can_not_read_holds_its_pods() {
         .until_status(
             "web",
             "the field in the condition",
-            |status: &PodTransitionRuleStatus| {
+            |status: &RuleStatus| {
                 let mut conditions = status.conditions.iter();
                 conditions.any(|c| {
                     c.type_ == "Enforced" && c.reason == "Invalid" && c.message.contains(field)

@@ -7,7 +7,6 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
-
 use testbed::pods::{is_available, service_ready};
 use testbed::scope::PAUSED;
 use testbed::{Bed, Scope};

@@ -10,12 +10,11 @@ use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use testbed::proxy::{Effect, Fault};
-
 use testbed::bed::STALLED;
 use testbed::fleet::HOME;
 use testbed::observer::Observer;
 use testbed::pods::{at_once, names};
+use testbed::proxy::{Effect, Fault};
 use testbed::{Bed, Scope, wait};
 
 /// Name of the server's roles.

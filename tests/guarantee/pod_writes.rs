@@ -7,9 +7,8 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy}
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::names;
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope};
@@ -109,11 +108,9 @@ async fn image_and_removed_label_in_one_write() {
             .until_pod(pod, "be labelled again", carries_label)
             .await;
         scope
-            .until_status(
-                "web",
-                "only the claim of the image",
-                |s: &PodTransitionRuleStatus| claims(s) <= 1,
-            )
+            .until_status("web", "only the claim of the image", |s: &RuleStatus| {
+                claims(s) <= 1
+            })
             .await;
         outcome
     })
@@ -189,9 +186,7 @@ async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
     scope.patch(&pods[0], owned_by(away)).await.unwrap();
     // It asks for six, and one of those that are there belongs to nobody.
     scope
-        .until_status("web", "one more", |s: &PodTransitionRuleStatus| {
-            s.expected_pods == 7
-        })
+        .until_status("web", "one more", |s: &RuleStatus| s.expected_pods == 7)
         .await;
     let held = scope.delete(&pods[1]).await;
     assert_eq!(refusal(held).code, 429);
@@ -218,7 +213,7 @@ async fn hand_over_to_an_owner_whose_uid_has_a_space_keeps_its_place() {
         scope.patch(&pods[0], touch).await.unwrap();
         let expected = PODS + 1;
         scope
-            .until_status("web", "the replacement", |s: &PodTransitionRuleStatus| {
+            .until_status("web", "the replacement", |s: &RuleStatus| {
                 s.expected_pods == i32::try_from(expected).unwrap()
             })
             .await;

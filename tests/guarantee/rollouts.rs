@@ -11,10 +11,10 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use operating::api::keys;
 use serde_json::{Value, json};
-
-use crate::owners::{patch_web, web};
 use testbed::pods::is_available;
 use testbed::{Bed, Scope, wait};
+
+use crate::owners::{patch_web, web};
 
 const REPLICAS: usize = 10;
 

@@ -2,9 +2,8 @@
 
 use kube::ResourceExt;
 use operating::api::keys::Family;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
 use testbed::Bed;
 use testbed::pods::{is_available, names};
 use testbed::scope::refusal;
@@ -77,14 +76,14 @@ async fn rules_of_other_kinds_keep_pods_waiting_and_limit_no_deletion() {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules});
     scope.try_rule("others", spec).await.unwrap();
     scope
-        .until_status("others", "a look", |s: &PodTransitionRuleStatus| {
+        .until_status("others", "a look", |s: &RuleStatus| {
             s.observed_generation == 1
         })
         .await;
     let waiting = scope.begin(&pods[0], "x").await.unwrap();
     assert!(waiting.labels().contains_key(&Family::PreCheck.key("x")) && is_available(&waiting));
     scope
-        .until_status("others", "the reasons", |s: &PodTransitionRuleStatus| {
+        .until_status("others", "the reasons", |s: &RuleStatus| {
             s.details.iter().any(|d| {
                 let refused: Vec<_> = d.reject_info.iter().map(|r| r.rule_name.as_str()).collect();
                 d.name == pods[0]

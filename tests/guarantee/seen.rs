@@ -3,7 +3,6 @@
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
-
 use testbed::fleet::HOME;
 use testbed::{Bed, wait};
 

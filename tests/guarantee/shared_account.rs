@@ -3,9 +3,8 @@
 
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use testbed::plane::audit::Filter;
-
 use testbed::observer::Observer;
+use testbed::plane::audit::Filter;
 use testbed::pods::is_available;
 use testbed::{Bed, Scope, wait};
 

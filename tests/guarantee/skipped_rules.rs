@@ -4,7 +4,6 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
 use operating::api::keys;
 use serde_json::json;
-
 use testbed::scope::refusal;
 use testbed::{Bed, wait};
 

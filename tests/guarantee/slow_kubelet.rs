@@ -5,9 +5,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use operating::api::keys::{self, Family};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::{condition, is_available, is_idle, service_ready};
 use testbed::scope::refusal;
@@ -156,16 +155,12 @@ async fn bare_pods_that_take_long_to_end_neither_count_nor_use_up_the_budget() {
     scope.until_at_rest("web", 4).await;
     scope.evict(&pods[1]).await.unwrap();
     scope
-        .until_status(
-            "web",
-            "no trace of the two",
-            |s: &PodTransitionRuleStatus| {
-                s.expected_pods == 3
-                    && s.unavailable_pods == 0
-                    && s.disruptions_allowed == Some(1)
-                    && s.ledger.as_ref().is_none_or(|l| l.claims.is_empty())
-            },
-        )
+        .until_status("web", "no trace of the two", |s: &RuleStatus| {
+            s.expected_pods == 3
+                && s.unavailable_pods == 0
+                && s.disruptions_allowed == Some(1)
+                && s.ledger.as_ref().is_none_or(|l| l.claims.is_empty())
+        })
         .await;
     for pod in &pods[..2] {
         let pod = scope.get(pod).await;

@@ -7,11 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch};
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::{may_operate, names};
 use testbed::scope::claims;
@@ -207,20 +206,14 @@ async fn two_hundred_operations_at_once_break_no_rule_while_replicas_die() {
     })
     .await;
     scope
-        .until_status(
-            "right",
-            "fifty available, no claim",
-            |s: &PodTransitionRuleStatus| s.available_pods == 50 && claims(s) == 0,
-        )
+        .until_status("right", "fifty available, no claim", |s: &RuleStatus| {
+            s.available_pods == 50 && claims(s) == 0
+        })
         .await;
     scope
-        .until_status(
-            "all",
-            "all available, no claim",
-            |s: &PodTransitionRuleStatus| {
-                s.available_pods == s.expected_pods && claims(s) == 0 && s.waiting_pods == 0
-            },
-        )
+        .until_status("all", "all available, no claim", |s: &RuleStatus| {
+            s.available_pods == s.expected_pods && claims(s) == 0 && s.waiting_pods == 0
+        })
         .await;
 
     // Scaling moves the limit of the first rule: measured against the smallest it may have had.

@@ -1,14 +1,13 @@
 //! The Pods of a rule by name, as tools of Kuperator's users read them.
 
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
-use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use serde_json::json;
-
 use testbed::pods::names;
 use testbed::{Bed, Scope};
 
 async fn until_targets(scope: &Scope, expected: &[String], count: usize) {
-    let is_so = |status: &PodTransitionRuleStatus| {
+    let is_so = |status: &RuleStatus| {
         let selected = usize::try_from(status.selected_pods);
         status.targets == expected && selected == Ok(count)
     };

@@ -7,14 +7,13 @@ use futures::StreamExt;
 use futures::future::{join, join_all};
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams, WatchEvent, WatchParams};
-use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio_util::task::AbortOnDropHandle;
-
 use testbed::pods::names;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
+use tokio_util::task::AbortOnDropHandle;
 
 const PODS: usize = 40;
 /// 10% of them.
@@ -117,16 +116,12 @@ async fn a_limit_tightened_while_deletes_fly_holds_from_the_version_that_tells_i
     // What was admitted before stays, and the new spec is what the status speaks of.
     let lost = i32::try_from(passed.len()).unwrap();
     scope
-        .until_status(
-            "web",
-            "the tightened limit",
-            |s: &PodTransitionRuleStatus| {
-                s.observed_generation == 2
-                    && s.unavailable_limit == Some(i32::try_from(LIMIT).unwrap())
-                    && s.unavailable_pods == lost
-                    && s.disruptions_allowed == Some(0)
-            },
-        )
+        .until_status("web", "the tightened limit", |s: &RuleStatus| {
+            s.observed_generation == 2
+                && s.unavailable_limit == Some(i32::try_from(LIMIT).unwrap())
+                && s.unavailable_pods == lost
+                && s.disruptions_allowed == Some(0)
+        })
         .await;
     let left = &pods[39];
     for outcome in [scope.delete(left).await, scope.evict(left).await] {

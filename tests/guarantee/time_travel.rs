@@ -5,9 +5,8 @@ use std::time::Duration;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt};
-use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use serde_json::{Value, json};
-
 use testbed::pods::{is_available, names};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
@@ -25,17 +24,14 @@ async fn forge(scope: &Scope, ledger: Value) {
 
 /// Status and message of a condition of the rule `web`.
 async fn condition(scope: &Scope, type_: &str) -> Option<(String, String)> {
-    let all = scope
-        .status::<PodTransitionRuleStatus>("web")
-        .await
-        .conditions;
+    let all = scope.status::<RuleStatus>("web").await.conditions;
     let found = all.into_iter().find(|c| c.type_ == type_)?;
     Some((found.status, found.message))
 }
 
 async fn mark(scope: &Scope) -> u64 {
     scope
-        .status::<PodTransitionRuleStatus>("web")
+        .status::<RuleStatus>("web")
         .await
         .ledger
         .unwrap()
@@ -126,13 +122,10 @@ async fn ledger_of_a_newer_format_denies_and_is_left_alone() {
     })
     .await;
     assert_eq!(
-        scope
-            .status::<PodTransitionRuleStatus>("web")
-            .await
-            .disruptions_allowed,
+        scope.status::<RuleStatus>("web").await.disruptions_allowed,
         Some(0)
     );
-    let status: PodTransitionRuleStatus = scope.status("web").await;
+    let status: RuleStatus = scope.status("web").await;
     let raw = serde_json::to_value(status.ledger).unwrap();
     assert_eq!(raw["formatVersion"], 2);
     // The way back that the denial names.
@@ -210,7 +203,7 @@ async fn ledger_without_a_format_is_taken_over() {
     forge(&scope, json!({"formatVersion": null})).await;
     assert_eq!(
         scope
-            .status::<PodTransitionRuleStatus>("web")
+            .status::<RuleStatus>("web")
             .await
             .ledger
             .unwrap()
@@ -221,11 +214,7 @@ async fn ledger_without_a_format_is_taken_over() {
         scope.delete(&pods[1]).await.is_ok()
     })
     .await;
-    let ledger = scope
-        .status::<PodTransitionRuleStatus>("web")
-        .await
-        .ledger
-        .unwrap();
+    let ledger = scope.status::<RuleStatus>("web").await.ledger.unwrap();
     assert_eq!(ledger.format_version, 1);
     assert!(mark(&scope).await >= before);
     scope.all_available("app=web", 3).await;
@@ -246,7 +235,7 @@ async fn restored_etcd_ends_the_replicas_and_nothing_goes_meanwhile() {
         scope.delete(pod).await.unwrap();
     }
     scope
-        .until_status("web", "both to be gone", |s: &PodTransitionRuleStatus| {
+        .until_status("web", "both to be gone", |s: &RuleStatus| {
             s.unavailable_pods == 2 && claims(s) == 0
         })
         .await;

@@ -6,9 +6,8 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
 use testbed::pods::{is_available, names};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
@@ -103,7 +102,7 @@ async fn a_pod_that_is_down_goes_only_while_enough_others_serve() {
     all_say(&scope, &pods[0], false).await;
     scope.delete(&pods[0]).await.unwrap();
     scope
-        .until_status("web", "one place taken", |s: &PodTransitionRuleStatus| {
+        .until_status("web", "one place taken", |s: &RuleStatus| {
             s.unavailable_pods == 1
         })
         .await;

@@ -7,10 +7,10 @@ use operating::api::keys;
 use operating::api::resourcecontext::ResourceContext;
 use operating::cli::install::{self, names};
 use serde_json::{Value, json};
+use testbed::wait;
 
 use crate::cluster::Cluster;
 use crate::{assert_called, everything, objects, url};
-use testbed::wait;
 
 fn api<K: kube::Resource<DynamicType = ()>>(
     cluster: &Cluster,

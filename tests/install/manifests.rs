@@ -7,9 +7,9 @@ use operating::admission::policies::POLICY_NAMES;
 use operating::admission::routes::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use operating::cli::install::names;
 use serde_json::json;
+use testbed::wait;
 
 use super::cluster::Cluster;
-use testbed::wait;
 
 #[tokio::test]
 async fn the_kustomization_brings_everything_and_takes_it_away() {

@@ -9,9 +9,9 @@ use operating::api::keys;
 use operating::cli::install::{self, names};
 use operating::cli::uninstall::uninstall;
 use serde_json::{Value, json};
+use testbed::wait;
 
 use super::cluster::Cluster;
-use testbed::wait;
 
 /// What the denial says.
 const NEEDED: &str = "needs the RBAC verb enforce on podtransitionrules.apps.kusionstack.io";

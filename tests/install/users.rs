@@ -14,10 +14,10 @@ use operating::api::podtransitionrule::PodTransitionRule;
 use operating::api::resourcecontext::ResourceContext;
 use operating::cli::install::{self, names};
 use serde_json::{Value, json};
+use testbed::wait;
 
 use super::cluster::{Cluster, pod};
 use super::objects;
-use testbed::wait;
 
 /// What the denial of a write to the status of a rule says.
 const NEEDED: &str = "writing it needs the RBAC verb enforce on podtransitionrules.apps.kusionstack.io in the whole cluster";

@@ -9,12 +9,12 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch,
 use operating::api::crd;
 use operating::cli::install::names;
 use serde_json::{Value, json};
+use testbed::wait;
 
 use super::cluster::Cluster;
 use super::dial::{serial, serial_in};
 use super::load::Load;
 use super::projection::Projection;
-use testbed::wait;
 
 const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests");
 const ROTATIONS: usize = 10;

@@ -9,9 +9,8 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use operating::api::keys;
 use serde_json::json;
-use tokio::task::JoinSet;
-
 use testbed::wait;
+use tokio::task::JoinSet;
 
 /// Edits at once.
 const PODS: usize = 8;

@@ -11,10 +11,9 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use tempfile::TempDir;
+use testbed::wait;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
-
-use testbed::wait;
 
 pub struct Projection {
     directory: TempDir,

@@ -15,9 +15,9 @@ use operating::cli::install::{EnabledFeatures, names};
 use serde_json::json;
 use testbed::balancer::LoadBalancer;
 use testbed::plane::audit::Event;
+use testbed::wait;
 
 use super::cluster::Cluster;
-use testbed::wait;
 
 /// Verb, group, and resource with its subresource.
 type Right = (String, String, String);

@@ -7,12 +7,12 @@ use kube::api::ListParams;
 use operating::api::keys;
 use operating::cli::install::names;
 use testbed::balancer::LoadBalancer;
+use testbed::replica::Replica;
+use testbed::wait;
 
 use super::cluster::Cluster;
 use super::dial::{review, serial, serial_in};
 use super::load::Load;
-use testbed::replica::Replica;
-use testbed::wait;
 
 /// Each replica is ended so many times.
 const RESTARTS: usize = 2;

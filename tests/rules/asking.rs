@@ -8,12 +8,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, CustomResourceExt};
 use operating::api::keys;
-use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use serde_json::json;
-
-use crate::helpers::{RuleScope, ask, reason, spec, waits, webhook_status};
 use testbed::endpoint::{Reply, RuleServer};
 use testbed::{Bed, Scope, wait};
+
+use crate::helpers::{RuleScope, ask, reason, spec, waits, webhook_status};
 
 #[tokio::test]
 async fn each_pod_is_asked_about_once_and_then_let_go() {
@@ -99,7 +99,7 @@ async fn a_refusal_lets_those_pass_that_it_names_and_is_asked_again() {
     });
     scope.until_let_go(&pods[0], "x").await;
     scope.until_reason("web", &pods[1], "ask", "some").await;
-    let status = scope.status::<PodTransitionRuleStatus>("web").await;
+    let status = scope.status::<RuleStatus>("web").await;
     let passed = webhook_status(&status, "ask").passed;
     assert!(passed.iter().all(|p| p.name == pods[0]), "{passed:?}");
     server.answer(|_| Reply::pass());
@@ -158,7 +158,7 @@ async fn at_rest_nothing_is_asked_or_written() {
         .until_status(
             "web",
             "two that wait and one that is back",
-            |s: &PodTransitionRuleStatus| {
+            |s: &RuleStatus| {
                 s.waiting_pods == 2
                     && s.available_pods == 3
                     && webhook_status(s, "ask").passed.is_empty()

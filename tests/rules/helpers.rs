@@ -4,9 +4,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys::Family;
-use operating::api::podtransitionrule::{PodTransitionRuleStatus, WebhookStatus};
+use operating::api::podtransitionrule::{PodTransitionRuleStatus as RuleStatus, WebhookStatus};
 use serde_json::{Value, json};
-
 use testbed::Scope;
 use testbed::pods::{is_available, is_idle, may_operate, names};
 
@@ -34,12 +33,7 @@ pub fn is_let_go(pod: &Pod, id: &str) -> bool {
 }
 
 /// The reason for which a rule keeps a Pod waiting in a stage.
-pub fn reason(
-    status: &PodTransitionRuleStatus,
-    pod: &str,
-    stage: &str,
-    rule: &str,
-) -> Option<String> {
+pub fn reason(status: &RuleStatus, pod: &str, stage: &str, rule: &str) -> Option<String> {
     let details = status.details.iter();
     let mut detail = details.filter(|d| d.name == pod && d.stage == stage);
     let rejected = detail.next()?.reject_info.iter();
@@ -48,7 +42,7 @@ pub fn reason(
 }
 
 /// What is stored of a webhook rule.
-pub fn webhook_status(status: &PodTransitionRuleStatus, rule: &str) -> WebhookStatus {
+pub fn webhook_status(status: &RuleStatus, rule: &str) -> WebhookStatus {
     let state = status.rule_states.iter().find(|s| s.name == rule);
     state
         .and_then(|s| s.webhook_status.clone())
@@ -99,9 +93,7 @@ impl RuleScope for Scope {
         self.until_status(
             object,
             &format!("{pod} waits as: {text}"),
-            |s: &PodTransitionRuleStatus| {
-                reason(s, pod, "PreCheck", rule).is_some_and(|why| why.contains(text))
-            },
+            |s: &RuleStatus| reason(s, pod, "PreCheck", rule).is_some_and(|why| why.contains(text)),
         )
         .await;
     }
@@ -117,11 +109,9 @@ impl RuleScope for Scope {
     }
 
     async fn begin_under_rule(&self, object: &str, pod: &str, id: &str) {
-        self.until_status(
-            object,
-            "a look of the leader",
-            |s: &PodTransitionRuleStatus| s.observed_generation >= 1,
-        )
+        self.until_status(object, "a look of the leader", |s: &RuleStatus| {
+            s.observed_generation >= 1
+        })
         .await;
         for _ in 0..20 {
             let begun = self.begin(pod, id).await.unwrap();

@@ -1,12 +1,12 @@
 //! Rules that admission refuses, with the field and the remedy.
 
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
-
-use crate::helpers::{RuleScope, ask};
 use testbed::Bed;
 use testbed::endpoint::{RuleServer, base64};
 use testbed::scope::refusal;
+
+use crate::helpers::{RuleScope, ask};
 
 #[tokio::test]
 async fn odd_rules_are_refused_with_the_field_and_the_remedy() {
@@ -116,7 +116,7 @@ async fn a_rule_is_not_dialled_when_it_is_made() {
         .await;
     for object in ["web", "down"] {
         scope
-            .until_status(object, "a look", |s: &PodTransitionRuleStatus| {
+            .until_status(object, "a look", |s: &RuleStatus| {
                 s.observed_generation >= 1
             })
             .await;

@@ -8,7 +8,6 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
-
 use testbed::observer::Observer;
 use testbed::pods::names;
 use testbed::{Bed, Scope, wait};

@@ -102,7 +102,7 @@ struct Seen<T> {
 
 /// Follows objects of a namespace until it is dropped.
 #[derive(Debug)]
-pub struct Observer<T = Fact> {
+pub struct Observer<T = k8s_openapi::api::core::v1::Pod> {
     apis: Vec<Api<DynamicObject>>,
     seen: Arc<Mutex<Seen<T>>>,
     _watching: Vec<AbortOnDropHandle<()>>,

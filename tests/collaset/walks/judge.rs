@@ -20,13 +20,13 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use operating::api::collaset::CollaSet;
 use operating::api::keys::{self, Family};
+use testbed::observer::{Change, serves, told};
+use testbed::pods::is_available;
 
 use super::Manner;
 use super::acts::REPLICAS;
 use crate::claims::mounted;
 use crate::sets::{condition, label};
-use testbed::observer::{Change, serves, told};
-use testbed::pods::is_available;
 
 /// How far the controller's caches may trail behind: far longer than they do.
 const LAG: Duration = Duration::from_secs(20);

@@ -22,13 +22,15 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::{join, join_all};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use crate::at_rest::{Rest, until_at_rest};
-use crate::claims::{self, template, volumes};
+use crate::claims::{template, volumes};
 use crate::sets::{Set, label};
 use acts::{Act, REPLICAS, draw};
 use judge::{Seen, judge};

@@ -4,7 +4,6 @@
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-
 use testbed::Scope;
 
 const IMAGE: &str = "spec.containers[0].image";

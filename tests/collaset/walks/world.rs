@@ -9,6 +9,9 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, P
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::scope::PAUSED;
+use testbed::wait;
 
 use super::acts::Act;
 use super::judge::Excuses;
@@ -16,9 +19,6 @@ use super::rewriting;
 use crate::claims;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, label};
-use testbed::pods::is_available;
-use testbed::scope::PAUSED;
-use testbed::wait;
 
 const KEEPER: &str = "walk.test/keeper";
 

@@ -161,12 +161,10 @@ fn history_of(
     let objects = objects.into_iter().map(|change| {
         let object = change
             .object
+            .as_deref()
             .filter(|o| o.metadata.deletion_timestamp.is_none());
         ObjectVersion {
-            name: object
-                .as_ref()
-                .map(ResourceExt::name_any)
-                .unwrap_or_default(),
+            name: object.map(ResourceExt::name_any).unwrap_or_default(),
             rules: object.map(|o| o.spec.rules.iter().map(|rule| json!(rule)).collect()),
             at: at(change.at),
             uid: change.uid,

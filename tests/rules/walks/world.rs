@@ -8,14 +8,14 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
+use testbed::endpoint::now;
+use testbed::pods::{in_flight, is_available, is_idle};
+use testbed::{Scope, wait};
 
 use super::acts::{Act, Change, Draft, Kind};
 use super::endpoints::{Endpoint, Mood};
 use super::history::Undone;
 use crate::helpers::spec;
-use testbed::endpoint::now;
-use testbed::pods::{in_flight, is_available, is_idle};
-use testbed::{Scope, wait};
 
 const OBJECTS: [&str; super::acts::OBJECTS] = ["a", "b", "c"];
 

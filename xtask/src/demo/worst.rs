@@ -10,7 +10,7 @@ use testbed::observer::{Change, Fact, Observer};
 /// Follows the Pods of a namespace, of which `expected` should be available. It ends when dropped.
 #[derive(Debug)]
 pub struct Worst {
-    observer: Observer,
+    observer: Observer<Fact>,
     expected: usize,
     /// Resource version of the last [`Worst::reset`].
     since: AtomicU64,

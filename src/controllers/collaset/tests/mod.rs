@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
+use testbed::api::{FakeApi, Refusal};
 use tokio::time::Instant;
 
 use super::CollaSets;
@@ -28,7 +29,6 @@ use crate::domain::collaset::plan::{
 };
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
-use testbed::api::{FakeApi, Refusal};
 
 const SET: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/collasets/web";
 const POOL: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/resourcecontexts/web";
