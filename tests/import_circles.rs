@@ -1,0 +1,328 @@
+//! No circle of imports ties files of different folders together: whoever reads a folder needs only folders before it.
+//! Circles within one folder are allowed. Read off the sources of the library, their unit tests left out.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The path of a module from the crate root.
+type Module = Vec<String>;
+
+#[test]
+fn no_circle_of_imports_crosses_folders() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut crate_ = Crate::default();
+    for file in rust_files(&src) {
+        let inside = file.strip_prefix(&src).unwrap();
+        crate_.add(inside, &fs::read_to_string(&file).unwrap());
+    }
+    assert!(crate_.files.len() > 300, "the sources are found");
+    let edges: usize = crate_.imports().values().map(BTreeSet::len).sum();
+    assert!(edges > 1_000, "{edges} imports are found");
+    let circles = crate_.circles_across_folders();
+    assert!(circles.is_empty(), "{}", circles.join("\n\n"));
+}
+
+#[test]
+fn planted_circle_is_found() {
+    let circles = |files: &[(&str, &str)]| {
+        let mut crate_ = Crate::default();
+        for (file, source) in files {
+            crate_.add(Path::new(file), source);
+        }
+        crate_.circles_across_folders().len()
+    };
+    let hub = ("a/mod.rs", "mod one; use crate::b::Two; pub struct One;");
+    assert_eq!(circles(&[hub, ("b.rs", "use super::a::{self, One};")]), 1);
+    assert_eq!(
+        circles(&[hub, ("b.rs", "fn f() { crate::a::go() }")]),
+        1,
+        "a path without use"
+    );
+    assert_eq!(circles(&[hub, ("b.rs", "// crate::a::One")]), 0);
+    assert_eq!(
+        circles(&[hub, ("b.rs", "#[cfg(test)]\nmod tests { use crate::a::One; }")]),
+        0
+    );
+    assert_eq!(
+        circles(&[
+            ("a/mod.rs", "mod one; mod two; pub use one::One;"),
+            ("a/one.rs", "use super::two::Two;"),
+            ("a/two.rs", "use super::One;"),
+        ]),
+        0,
+        "a circle within one folder"
+    );
+    assert_eq!(
+        circles(&[
+            ("a/mod.rs", "mod one; pub use one::One;"),
+            ("a/one.rs", "use crate::b::Two;"),
+            ("b/mod.rs", "use crate::a::One;"),
+        ]),
+        1,
+        "behind a re-export"
+    );
+}
+
+/// The modules of a crate, as text.
+#[derive(Default)]
+struct Crate {
+    files: BTreeMap<Module, Source>,
+}
+
+/// One file: its path, the paths that it names, and what it re-exports under which name.
+struct Source {
+    file: PathBuf,
+    paths: Vec<Vec<String>>,
+    re_exports: BTreeMap<String, Vec<String>>,
+}
+
+impl Crate {
+    /// Adds a file, by its path in `src`.
+    fn add(&mut self, file: &Path, text: &str) {
+        let mut module: Module = file
+            .with_extension("")
+            .iter()
+            .map(|name| name.to_str().unwrap().to_owned())
+            .collect();
+        let is_test = module.iter().any(|name| name == "tests");
+        // The fuzz targets reach into every folder through this file; nothing of the library uses it.
+        if is_test || module == ["fuzzing"] || module == ["main"] {
+            return;
+        }
+        if ["mod", "lib"].contains(&module.last().unwrap().as_str()) {
+            module.pop();
+        }
+        self.files.insert(module, Source::read(file, text));
+    }
+
+    /// The modules that each module imports.
+    fn imports(&self) -> BTreeMap<&Module, BTreeSet<&Module>> {
+        let imports = self.files.iter().map(|(module, source)| {
+            let found = source.paths.iter();
+            let found = found.filter_map(|path| self.resolve(module, path, 0));
+            (module, found.filter(|found| *found != module).collect())
+        });
+        imports.collect()
+    }
+
+    /// The module whose file defines what a path in `module` leads to.
+    fn resolve(&self, module: &Module, path: &[String], depth: usize) -> Option<&Module> {
+        let mut at = module.clone();
+        let mut rest = path;
+        match path.first()?.as_str() {
+            "crate" => {
+                at.clear();
+                rest = &rest[1..];
+            }
+            "self" => rest = &rest[1..],
+            "super" => {
+                while rest.first().is_some_and(|name| name == "super") {
+                    at.pop();
+                    rest = &rest[1..];
+                }
+            }
+            first => {
+                let child = [module.as_slice(), &[first.to_owned()]].concat();
+                self.files.get(&child)?;
+            }
+        }
+        for name in rest {
+            let child = [at.as_slice(), std::slice::from_ref(name)].concat();
+            if self.files.contains_key(&child) {
+                at = child;
+                continue;
+            }
+            let re_export = self.files.get(&at)?.re_exports.get(name);
+            if let Some(target) = re_export.filter(|_| depth < 8) {
+                return self.resolve(&at, target, depth + 1);
+            }
+            break;
+        }
+        self.files.get_key_value(&at).map(|(module, _)| module)
+    }
+
+    /// Each circle whose files lie in several folders, as text.
+    fn circles_across_folders(&self) -> Vec<String> {
+        let imports = self.imports();
+        let reached: BTreeMap<_, _> = imports
+            .keys()
+            .map(|module| (*module, reachable(module, &imports)))
+            .collect();
+        let mut seen = BTreeSet::new();
+        let mut circles = Vec::new();
+        for (module, reaches) in &reached {
+            let circle: BTreeSet<_> = reaches
+                .iter()
+                .filter(|other| reached[**other].contains(module))
+                .copied()
+                .collect();
+            let folders: BTreeSet<_> = circle.iter().map(|m| self.folder(m)).collect();
+            if folders.len() < 2 || !seen.insert(circle.clone()) {
+                continue;
+            }
+            let lines = circle.iter().flat_map(|from| {
+                let into = imports[*from].intersection(&circle);
+                into.map(|to| {
+                    let (from, to) = (&self.files[*from].file, &self.files[*to].file);
+                    format!("{} imports {}", from.display(), to.display())
+                })
+            });
+            circles.push(lines.collect::<Vec<_>>().join("\n"));
+        }
+        circles
+    }
+
+    fn folder(&self, module: &Module) -> &Path {
+        self.files[module].file.parent().unwrap()
+    }
+}
+
+impl Source {
+    fn read(file: &Path, text: &str) -> Source {
+        let code = without_comments_and_tests(text);
+        let (mut paths, mut re_exports) = (Vec::new(), BTreeMap::new());
+        let mut rest = code.as_str();
+        let mut body = String::new();
+        while let Some((before, tree)) = next_use(rest) {
+            body.push_str(before);
+            let is_public = before.trim_end().ends_with(')') || before.trim_end().ends_with("pub");
+            let end = tree.find(';').unwrap_or(tree.len());
+            for (path, name) in expand(&tree[..end], &[]) {
+                match is_public {
+                    true => {
+                        re_exports.insert(name, path);
+                    }
+                    false => paths.push(path),
+                }
+            }
+            rest = &tree[end..];
+        }
+        body.push_str(rest);
+        paths.extend(paths_in(&body));
+        Source {
+            file: file.to_owned(),
+            paths,
+            re_exports,
+        }
+    }
+}
+
+/// All modules that can be reached from one by imports.
+fn reachable<'a>(
+    from: &'a Module,
+    imports: &BTreeMap<&'a Module, BTreeSet<&'a Module>>,
+) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut next = vec![from];
+    while let Some(module) = next.pop() {
+        for to in &imports[module] {
+            if reached.insert(*to) {
+                next.push(to);
+            }
+        }
+    }
+    reached
+}
+
+/// Splits at the next `use`: the text before it, and the tree behind it.
+fn next_use(code: &str) -> Option<(&str, &str)> {
+    let mut from = 0;
+    while let Some(at) = code[from..].find("use ").map(|at| from + at) {
+        if code[..at].chars().next_back().is_none_or(|c| !is_word(c)) {
+            return Some((&code[..at], &code[at + "use ".len()..]));
+        }
+        from = at + 1;
+    }
+    None
+}
+
+/// The paths of a use tree, each with the name that it brings in.
+fn expand(tree: &str, prefix: &[String]) -> Vec<(Vec<String>, String)> {
+    let tree = tree.trim();
+    if let Some((head, group)) = tree.split_once('{') {
+        let prefix = [prefix.to_vec(), names(head)].concat();
+        let group = group.trim_end().strip_suffix('}').unwrap_or(group);
+        return split_at_commas(group)
+            .iter()
+            .flat_map(|item| expand(item, &prefix))
+            .collect();
+    }
+    let (path, alias) = match tree.split_once(" as ") {
+        Some((path, alias)) => (path, Some(alias.trim().to_owned())),
+        None => (tree, None),
+    };
+    let path = [prefix.to_vec(), names(path)].concat();
+    let Some(last) = path.iter().rfind(|name| *name != "self").cloned() else {
+        return Vec::new();
+    };
+    vec![(path, alias.unwrap_or(last))]
+}
+
+fn names(path: &str) -> Vec<String> {
+    let names = path.split("::").map(str::trim);
+    names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn split_at_commas(group: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut items) = (0, 0, Vec::new());
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                items.push(&group[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    items.push(&group[start..]);
+    items.retain(|item| !item.trim().is_empty());
+    items
+}
+
+/// The paths of at least two names in code that is no `use`. `pub(in …)` grants and imports nothing.
+fn paths_in(code: &str) -> Vec<Vec<String>> {
+    let is_part = |c: char| is_word(c) || c == ':';
+    let mut paths = Vec::new();
+    let mut before = "";
+    for part in code.split(|c| !is_part(c)).filter(|part| !part.is_empty()) {
+        let names = names(part);
+        if names.len() > 1 && before != "in" && !part.starts_with(':') {
+            paths.push(names);
+        }
+        before = part;
+    }
+    paths
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn without_comments_and_tests(text: &str) -> String {
+    let end = text.find("#[cfg(test)]\nmod tests {");
+    let code = &text[..end.unwrap_or(text.len())];
+    let lines = code
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn rust_files(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
