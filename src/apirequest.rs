@@ -92,7 +92,13 @@ fn status_text(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
+    use kube::Error;
+    use kube::core::Status;
+    use tokio::time::Instant;
+
+    use super::{Failure, by, text, within};
 
     fn answer(message: &str) -> Error {
         let status = Status::failure(message, "Invalid").with_code(422);

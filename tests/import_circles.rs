@@ -42,7 +42,10 @@ fn planted_circle_is_found() {
     );
     assert_eq!(circles(&[hub, ("b.rs", "// crate::a::One")]), 0);
     assert_eq!(
-        circles(&[hub, ("b.rs", "#[cfg(test)]\nmod tests { use crate::a::One; }")]),
+        circles(&[
+            hub,
+            ("b.rs", "#[cfg(test)]\nmod tests { use crate::a::One; }")
+        ]),
         0
     );
     assert_eq!(

@@ -6,7 +6,7 @@ use kube::api::{Api, Patch, PatchParams};
 
 use super::context::Context;
 use crate::api::keys;
-use crate::cluster::api_request;
+use crate::cluster::request_path;
 use crate::domain::rules::enforcement::{self, NamespaceEnforcement, ObservedNamespace};
 
 /// Patches that are tried. A mutating policy of somebody else may take the label off whatever is patched.
@@ -27,7 +27,7 @@ pub async fn ensure_namespace_label(
     name: &str,
     mark: NamespaceEnforcement,
 ) -> kube::Result<()> {
-    let name = api_request::checked_namespace(name)?;
+    let name = request_path::checked_namespace(name)?;
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let params = PatchParams::default();
     let mut known = context

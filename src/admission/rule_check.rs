@@ -15,7 +15,7 @@ use crate::api::podtransitionrule::PodTransitionRule;
 use crate::apirequest::{self, Failure};
 use crate::cluster::index::Index;
 use crate::cluster::owner_sizes::{self, OwnerReadError};
-use crate::cluster::{api_request, paging, selection};
+use crate::cluster::{paging, request_path, selection};
 use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{AvailabilityRules, RuleSet};
@@ -102,7 +102,7 @@ async fn list_live_rules(
     };
     let read = async {
         let rules: Api<PodTransitionRule> =
-            api_request::namespaced_api(&context.client, namespace)?;
+            request_path::namespaced_api(&context.client, namespace)?;
         paging::list_all_metadata(&rules, version).await
     };
     Ok(read_rules(deadline, read).await?.into_iter().collect())
@@ -241,7 +241,7 @@ pub async fn admit_unavailable(
         // Most rules let such a Pod go: asked, so that it is not held for want of a cache.
         let read = async {
             let rules: Api<PodTransitionRule> =
-                api_request::namespaced_api(&context.client, namespace)?;
+                request_path::namespaced_api(&context.client, namespace)?;
             paging::list_all_objects(&rules, RuleSet::compile_if_alive).await
         };
         let mut sets = read_rules(deadline, read).await?.into_iter();

@@ -11,7 +11,7 @@ use kube::{Api, Client, Error};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::api_request;
+use super::request_path;
 use crate::api::collaset::CollaSet;
 use crate::domain::collaset::deletes_its_pods;
 use crate::domain::pod::Owner;
@@ -62,8 +62,8 @@ async fn read_collaset_metadata(
     namespace: &str,
     owner: &Owner,
 ) -> Result<Option<ObjectMeta>, Error> {
-    let name = api_request::checked_name(&owner.name)?;
-    let sets: Api<CollaSet> = api_request::namespaced_api(client, namespace)?;
+    let name = request_path::checked_name(&owner.name)?;
+    let sets: Api<CollaSet> = request_path::namespaced_api(client, namespace)?;
     let set = sets.get_metadata_opt(name).await?;
     Ok(set.map(|set| set.metadata))
 }

@@ -8,7 +8,7 @@ use kube::core::params::ListParams;
 use parking_lot::RwLock;
 use serde::Deserialize;
 
-use super::api_request;
+use super::request_path;
 use crate::domain::disruptionbudget::{DisruptionBudget, EvictionRefusal, eviction_refusal};
 use crate::domain::pod::Pod;
 
@@ -83,7 +83,7 @@ pub async fn read_live_refusal(
         items: Option<Vec<DisruptionBudget>>,
     }
     let namespace = &pod.metadata.namespace;
-    let budgets = api_request::ResourcePath::from_parts(
+    let budgets = request_path::ResourcePath::from_parts(
         "/apis/policy/v1",
         namespace,
         "poddisruptionbudgets",

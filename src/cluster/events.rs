@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::api_request::ResourcePath;
+use super::request_path::ResourcePath;
 use crate::apirequest;
 use crate::domain::pod::Pod;
 use crate::tasks::Supervisor;

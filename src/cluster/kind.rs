@@ -1,6 +1,6 @@
 //! The kinds of objects that this replica watches.
 
-use super::api_request;
+use super::request_path;
 use crate::domain::pod::Owner;
 
 /// A kind that is watched.
@@ -142,7 +142,7 @@ impl WatchedKind {
     /// When `namespace` or `name` can be no segment of a path.
     pub fn object_path(self, namespace: &str, name: &str) -> Result<String, kube::Error> {
         let (version, plural) = self.path().rsplit_once('/').unwrap_or_default();
-        api_request::build_object_path(version, Some(namespace), plural, name, None)
+        request_path::build_object_path(version, Some(namespace), plural, name, None)
     }
 
     /// The plural in the path of its objects.

@@ -13,7 +13,7 @@ use kube::core::params::ListParams;
 use kube::core::{ObjectList, PartialObjectMeta};
 use kube::{Client, Error};
 
-use super::api_request::ResourcePath;
+use super::request_path::ResourcePath;
 
 /// A name that no object of a watched kind can have: names begin with a letter or a digit.
 const IMPOSSIBLE_NAME: &str = "-";

@@ -1,6 +1,5 @@
 //! What this replica knows of the cluster, and how it writes to it.
 
-pub mod api_request;
 pub mod caches;
 pub mod changes;
 pub mod clock;
@@ -23,6 +22,7 @@ pub mod pod_requests;
 mod pods_by_controller;
 pub mod presence;
 pub mod replicasets;
+pub mod request_path;
 pub mod rulestore;
 pub mod scale_in;
 pub mod selection;

@@ -76,7 +76,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::api_request;
+    use crate::cluster::request_path;
 
     /// An API server with two pages, and the queries that it gets.
     fn server() -> (Api<ConfigMap>, Arc<Mutex<Vec<String>>>) {
@@ -95,7 +95,7 @@ mod tests {
             async move { Ok::<_, Infallible>(http::Response::new(body)) }
         });
         let client = Client::new(service, "default");
-        (api_request::namespaced_api(&client, "n").unwrap(), queries)
+        (request_path::namespaced_api(&client, "n").unwrap(), queries)
     }
 
     #[tokio::test]

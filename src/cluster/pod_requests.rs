@@ -7,8 +7,8 @@ use kube::{Client, Error};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::api_request::ResourcePath;
 use super::not_found;
+use super::request_path::ResourcePath;
 use crate::api::keys;
 use crate::domain::deletion::{DeletionOptions, Propagation};
 use crate::domain::pod::Pod;

@@ -14,8 +14,8 @@ use kube::{Client, Error};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::api_request::{self, is_path_safe};
 use super::not_found;
+use super::request_path::{self, is_path_safe};
 use crate::apirequest;
 use crate::domain::collaset::orphans_its_pods;
 use crate::domain::pod::Owner;
@@ -180,7 +180,8 @@ impl ObjectLookup {
         resource: &ApiResource,
         capabilities: &ApiCapabilities,
     ) -> Result<Option<ObjectMeta>, Error> {
-        let api = api_request::dynamic_api(&self.client, namespace, resource, &capabilities.scope)?;
+        let api =
+            request_path::dynamic_api(&self.client, namespace, resource, &capabilities.scope)?;
         let is_absent = |error: &Error| {
             let ApiResource { group, plural, .. } = resource;
             matches!(error, Error::Api(status) if not_found::proves_not_found(status, group, plural, name))

@@ -4,7 +4,7 @@ use kube::core::params::Patch;
 use kube::{Client, Error};
 use serde_json::{Value, json};
 
-use super::api_request::ResourcePath;
+use super::request_path::ResourcePath;
 
 /// Sets `spec.replicas` by the subresource `scale`, if the ReplicaSet still is the object of this UID at the
 /// resourceVersion `version`; else the error has code 409.

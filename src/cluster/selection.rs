@@ -7,10 +7,10 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use tokio::time::timeout;
 
-use super::api_request;
 use super::index::{IndexState, NamespaceIndex};
 use super::kind::WatchedKind;
 use super::owner_sizes::Workload;
+use super::request_path;
 use crate::api::keys;
 use crate::domain::pod::Pod;
 use crate::domain::rules::conditions::SelectorMatches;
@@ -115,7 +115,7 @@ pub async fn query_matches(
     limit: Duration,
 ) -> Option<SelectorMatches> {
     let selector = rules.selector.as_ref().ok()?;
-    let pods: Api<core::Pod> = api_request::namespaced_api(client, &rules.namespace).ok()?;
+    let pods: Api<core::Pod> = request_path::namespaced_api(client, &rules.namespace).ok()?;
     let params = ListParams::default().labels(&selector.to_string()).limit(1);
     let listed = timeout(limit, pods.list_metadata(&params))
         .await

@@ -19,7 +19,7 @@ use crate::api::keys;
 use crate::cluster::events::pod_reference;
 use crate::cluster::presence::{ObjectLookup, Presence};
 use crate::cluster::workqueue::ReconcileOutcome;
-use crate::cluster::{api_request, pod_requests};
+use crate::cluster::{pod_requests, request_path};
 use crate::domain::collaset::{abandoned_metadata_patch, updates_in_step_write};
 use crate::domain::lifecycle::{
     LifecycleStep, Stage, controller_step, controller_step_with_passed, restarts,
@@ -319,7 +319,10 @@ impl Lifecycle {
         let [kind, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
             return Ok(Presence::Here);
         };
-        if ![namespace, name].into_iter().all(api_request::is_path_safe) {
+        if ![namespace, name]
+            .into_iter()
+            .all(request_path::is_path_safe)
+        {
             return Ok(Presence::Gone); // the API server stores no object of such a name
         }
         // A Pod of one namespace must not tell what there is in another.
@@ -329,8 +332,8 @@ impl Lifecycle {
         }
         if kind == "Service" {
             // From an annotation: no Service can have a name that does not fit into a path.
-            let service = match api_request::checked_name(name).and_then(|_| {
-                api_request::namespaced_api::<Service>(&self.context.client, namespace)
+            let service = match request_path::checked_name(name).and_then(|_| {
+                request_path::namespaced_api::<Service>(&self.context.client, namespace)
             }) {
                 Ok(services) => call_api("read a Service", services.get_opt(name)).await?,
                 Err(_) => None,

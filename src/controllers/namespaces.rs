@@ -33,7 +33,7 @@ use super::Context;
 use super::api_calls::call_api;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::workqueue::ReconcileOutcome;
-use crate::cluster::{api_request, paging};
+use crate::cluster::{paging, request_path};
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::enforcement::{NamespaceEnforcement, ObservedNamespace};
 use crate::ledger::evidence::LAPSE_MARGIN;
@@ -126,7 +126,7 @@ impl Namespaces {
     ) -> Result<NamespaceEnforcement, ReconcileOutcome> {
         let list = async {
             let rules: Api<PodTransitionRule> =
-                api_request::namespaced_api(&self.context.client, name)?;
+                request_path::namespaced_api(&self.context.client, name)?;
             paging::list_all_objects(&rules, RuleSet::compile_if_alive).await
         };
         let sets = call_api("list rules", list).await?;

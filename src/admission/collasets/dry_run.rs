@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::probe::{self, DryRunFinding, DryRunProbe};
 use crate::api::validation::FieldErrors;
 use crate::apirequest::{self, Failure};
-use crate::cluster::api_request::ResourcePath;
+use crate::cluster::request_path::ResourcePath;
 
 /// Requests under way at a time.
 const MAX_CONCURRENT: usize = 4;

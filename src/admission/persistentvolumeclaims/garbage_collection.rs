@@ -16,7 +16,7 @@ use crate::admission::responses;
 use crate::admission::review::{Handler, Request, Verdict};
 use crate::api::keys;
 use crate::apirequest;
-use crate::cluster::api_request::{self, ResourcePath};
+use crate::cluster::request_path::{self, ResourcePath};
 use crate::domain::collaset::orphans_its_pods;
 use crate::domain::pod::{Metadata, Owner};
 
@@ -84,7 +84,7 @@ impl PvcCollectionValidator {
         namespace: &str,
         owner: &Owner,
     ) -> Result<Option<OwnerCollaSet>, kube::Error> {
-        let name = api_request::checked_name(&owner.name)?;
+        let name = request_path::checked_name(&owner.name)?;
         let api = format!("/apis/{}/{}", keys::GROUP, keys::VERSION);
         let read = ResourcePath::from_parts(&api, namespace, "collasets")?.get(name)?;
         match self.0.client.request(read).await {

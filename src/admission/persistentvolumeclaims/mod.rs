@@ -16,7 +16,7 @@ use super::responses;
 use super::review::{Handler, Request, Verdict};
 use crate::api::keys;
 use crate::apirequest;
-use crate::cluster::api_request;
+use crate::cluster::request_path;
 pub use garbage_collection::PvcCollectionValidator;
 
 /// Instances of one ID that are looked at: each is of another CollaSet of the namespace.
@@ -71,7 +71,7 @@ impl PvcDeletionValidator {
         claim: &PersistentVolumeClaim,
         id: &str,
     ) -> kube::Result<Option<String>> {
-        let pods: Api<Pod> = api_request::namespaced_api(&self.0.client, &request.namespace)?;
+        let pods: Api<Pod> = request_path::namespaced_api(&self.0.client, &request.namespace)?;
         let params = ListParams::default()
             .labels(&format!("{}={id}", keys::INSTANCE_ID))
             .limit(MAX_PODS_LISTED);

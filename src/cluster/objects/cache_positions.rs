@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kube::Client;
 
 use super::{CachedKind, CollaSetObject, PvcObject, ResourceContextObject, RevisionObject};
-use crate::cluster::api_request;
 use crate::cluster::list_position::{self, PositionError};
+use crate::cluster::request_path;
 use crate::cluster::watch_health::{WatchHealth, WatchRegistry};
 
 /// A position of each cache of what belongs to CollaSets.
@@ -40,7 +40,7 @@ pub async fn read_positions(
         };
         let at = list_position::read_list_position(
             client,
-            &api_request::ResourcePath::from_watch_path(path),
+            &request_path::ResourcePath::from_watch_path(path),
             None,
         )
         .await?;

@@ -7,7 +7,7 @@ use kube::{Client, Error};
 use serde_json::Value;
 
 use super::{CachedKind, ObjectCaches};
-use crate::cluster::api_request;
+use crate::cluster::request_path;
 
 /// Creates an object; its UID.
 pub async fn create_object<W: CachedKind>(
@@ -100,9 +100,9 @@ fn cache_response<W: CachedKind>(objects: &ObjectCaches, object: W) {
 }
 
 /// The objects of a namespace.
-fn namespace_path<W: CachedKind>(namespace: &str) -> Result<api_request::ResourcePath, Error> {
+fn namespace_path<W: CachedKind>(namespace: &str) -> Result<request_path::ResourcePath, Error> {
     let (api, plural) = W::KIND.path().rsplit_once('/').unwrap_or_default();
-    api_request::ResourcePath::from_parts(api, namespace, plural)
+    request_path::ResourcePath::from_parts(api, namespace, plural)
 }
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::api_request::{self, ResourcePath};
 use super::changes::Change;
 use super::index::Index;
 use super::list_position::{self, PositionError};
+use super::request_path::{self, ResourcePath};
 use super::watch::CatchUpSignal;
 use super::write_backoff::WriteBackoff;
 use crate::api::podtransitionrule::PodTransitionRule;
@@ -235,7 +235,7 @@ impl RuleStore {
     }
 
     fn rules_api(&self, key: &RuleKey) -> Result<Api<PodTransitionRule>, Error> {
-        api_request::namespaced_api(&self.client, &key.namespace)
+        request_path::namespaced_api(&self.client, &key.namespace)
     }
 }
 

@@ -23,9 +23,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::api_request::ResourcePath;
 use super::etcd_history::EtcdHistory;
 use super::list_position;
+use super::request_path::ResourcePath;
 use crate::apirequest;
 use list::list_pages;
 pub use source::{LONG_WATCH_SECONDS, Source};

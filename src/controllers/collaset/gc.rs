@@ -2,7 +2,7 @@
 
 use super::super::Context;
 use super::CollaSetName;
-use super::api_request::{RequestError, request_with_deadline};
+use super::requests::{RequestError, request_with_deadline};
 use crate::cluster::objects::{ResourceContextObject, object_requests};
 use crate::cluster::workqueue::ReconcileOutcome;
 

@@ -17,7 +17,6 @@
 //! | `leftover` | pools that are empty and that no set uses |
 //! | `call` | a request, and what its failure means; many at once |
 
-mod api_request;
 mod apply;
 mod backoff;
 mod blocking_rules;
@@ -28,6 +27,7 @@ mod owner;
 mod pod_lookups;
 mod reconcile_state;
 mod refusals;
+mod requests;
 #[cfg(test)]
 mod tests;
 mod unmanaged;

@@ -12,7 +12,7 @@ use super::super::Context;
 use super::reconcile_state::ReconcileState;
 use crate::api::collaset::CollaSet;
 use crate::apirequest;
-use crate::cluster::api_request::ResourcePath;
+use crate::cluster::request_path::ResourcePath;
 use crate::domain::pod::Pod;
 
 /// What is not answered by then is asked for again later.

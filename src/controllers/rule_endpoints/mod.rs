@@ -31,8 +31,8 @@ use super::{Context, Queues, RuleName, headroom};
 use crate::api::endpoint_protocol;
 use crate::api::podtransitionrule::{PodTransitionRule, RuleState};
 use crate::api::size_limits::{self, MAX_STATES_BYTES};
-use crate::cluster::api_request;
 use crate::cluster::index::{IndexState, RuleEntry};
+use crate::cluster::request_path;
 use crate::cluster::workqueue::ReconcileOutcome;
 use crate::domain::lifecycle::Stage;
 use crate::domain::rules::webhook::{CallAction, CallState, Candidate};
@@ -132,7 +132,7 @@ impl RuleEndpoints {
         };
         let read = async {
             let rules: Api<PodTransitionRule> =
-                api_request::namespaced_api(&self.context.client, &key.namespace)?;
+                request_path::namespaced_api(&self.context.client, &key.namespace)?;
             rules.get_opt(&key.name).await
         };
         let live = match has_webhooks {

@@ -31,9 +31,9 @@ use super::wait_queue::{Requester, Round, RoundLookup, WaitQueue};
 use super::{Context, Queues, RuleName, headroom};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::cluster::api_request;
 use crate::cluster::index::{IndexState, RuleEntry};
 use crate::cluster::owner_sizes::OwnerReadError;
+use crate::cluster::request_path;
 use crate::cluster::workqueue::ReconcileOutcome;
 use crate::cluster::write_backoff::WriteBackoff;
 use crate::domain::lifecycle::Stage;
@@ -391,7 +391,7 @@ impl Rules {
     }
 
     fn rule_api(&self, name: &RuleName) -> kube::Result<Api<PodTransitionRule>> {
-        api_request::namespaced_api(&self.context.client, &name.0)
+        request_path::namespaced_api(&self.context.client, &name.0)
     }
 
     async fn reconcile_status(

@@ -12,8 +12,8 @@ use super::{api, pod_context};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::operationjob::OperationJob;
-use crate::cluster::api_request::{self, ResourcePath};
 use crate::cluster::pod_requests;
+use crate::cluster::request_path::{self, ResourcePath};
 use crate::domain::diagnosis::{ObservedPod, PodController, may_be_bounded};
 use crate::domain::lifecycle::stored_phases;
 use crate::domain::pod::{Owner, Pod};
@@ -139,8 +139,8 @@ async fn read_controller(
 ) -> anyhow::Result<(Option<PodController>, Option<String>)> {
     let (group, plural) = match owner.kind.as_str() {
         "CollaSet" => {
-            api_request::checked_name(&owner.name)?;
-            let sets: Api<CollaSet> = api_request::namespaced_api(client, namespace)?;
+            request_path::checked_name(&owner.name)?;
+            let sets: Api<CollaSet> = request_path::namespaced_api(client, namespace)?;
             let set = api::call_with_timeout(
                 "get",
                 "collasets",

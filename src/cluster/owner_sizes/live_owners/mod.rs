@@ -21,7 +21,7 @@ use super::workload_json::{self, WorkloadObject};
 use super::{LiveReading, ReadingBasis, Workload};
 use crate::cluster::index::Index;
 use crate::cluster::kind::WatchedKind;
-use crate::cluster::{api_request, not_found};
+use crate::cluster::{not_found, request_path};
 use crate::domain::pod::Owner;
 use crate::ledger::store::{RuleKey, Uid};
 
@@ -338,7 +338,7 @@ impl LiveOwners {
         if !is_group_version(&owner.api_version)
             || ![&owner.name, namespace]
                 .into_iter()
-                .all(api_request::is_path_safe)
+                .all(request_path::is_path_safe)
         {
             return Ok(ReferenceTarget::Gone); // no object can have such a name
         }
@@ -377,7 +377,7 @@ impl LiveOwners {
         };
         let api = scale_discovery::group_version_path(&owner.api_version);
         let namespace = resource.namespaced.then_some(namespace);
-        let path = api_request::build_object_path(
+        let path = request_path::build_object_path(
             &api,
             namespace,
             &resource.plural,
@@ -495,7 +495,7 @@ async fn get_owner_object<T: DeserializeOwned>(
 
 /// Whether `group/version` of an owner reference can stand in a path. The API server does not check it.
 fn is_group_version(api_version: &str) -> bool {
-    api_version.split('/').count() <= 2 && api_version.split('/').all(api_request::is_path_safe)
+    api_version.split('/').count() <= 2 && api_version.split('/').all(request_path::is_path_safe)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::super::api_request::{Halt, send_all_requests, worse_result};
 use super::super::refusals::{BatchKind, RefusalKey};
+use super::super::requests::{Halt, send_all_requests, worse_result};
 use super::PlanExecution;
 use crate::domain::collaset::status::FailedStep;
 

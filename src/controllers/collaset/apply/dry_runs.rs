@@ -8,9 +8,9 @@ use kube::Error;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::api_request::{RequestError, request_with_deadline};
 use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::{MAX_LATE_BACKOFF, RefusalKey};
+use super::super::requests::{RequestError, request_with_deadline};
 use super::PlanExecution;
 use super::pods::{describe_pod_change, describe_pod_deletion, pod_patch_body, resize_patch};
 use crate::api::keys;

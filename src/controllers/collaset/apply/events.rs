@@ -2,8 +2,8 @@
 
 use parking_lot::Mutex;
 
-use super::super::api_request::Halt;
 use super::super::owner;
+use super::super::requests::Halt;
 use super::PlanExecution;
 use crate::api::keys;
 use crate::domain::collaset::plan::SetEvent;

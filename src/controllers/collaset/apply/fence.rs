@@ -4,7 +4,7 @@
 use kube::core::params::Patch;
 use serde_json::json;
 
-use super::super::api_request::{RequestError, request_with_deadline};
+use super::super::requests::{RequestError, request_with_deadline};
 use super::PlanExecution;
 use crate::api::keys;
 use crate::cluster::objects::{PvcObject, object_requests};

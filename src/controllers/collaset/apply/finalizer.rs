@@ -4,8 +4,8 @@ use kube::core::params::Patch;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::super::api_request::{Halt, RequestError, request_with_deadline};
 use super::super::refusals::RefusalKey;
+use super::super::requests::{Halt, RequestError, request_with_deadline};
 use super::{PlanExecution, events};
 use crate::api::keys;
 use crate::cluster::objects::{CollaSetObject, object_requests};

@@ -12,14 +12,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::api_request::{Halt, request_with_deadline};
 use super::super::refusals::{BatchKind, RefusalKey};
+use super::super::requests::{Halt, request_with_deadline};
 use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use crate::api::keys;
 use crate::api::selector::Selector;
-use crate::cluster::api_request::ResourcePath;
 use crate::cluster::objects::{CollaSetObject, object_requests};
+use crate::cluster::request_path::ResourcePath;
 use crate::domain::collaset::has_name_of_set;
 use crate::domain::collaset::observed::Pvc;
 use crate::domain::collaset::plan::{OwnershipChange, PodChange, PvcChange, SetPlan};

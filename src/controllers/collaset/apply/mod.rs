@@ -24,8 +24,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::super::Context;
-use super::api_request::{Halt, worse_result};
 use super::reconcile_state::{MIN_RECONCILE_INTERVAL, ReconcileState};
+use super::requests::{Halt, worse_result};
 use crate::api::collaset::CollaSet;
 use crate::cluster::objects::ObjectCaches;
 use crate::domain::collaset::observed::{InstancePool, ObservedSet, Pvc};

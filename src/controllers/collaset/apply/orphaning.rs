@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::super::api_request::Halt;
 use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::RefusalKey;
+use super::super::requests::Halt;
 use super::batch::{self, WriteRequest};
 use super::{PlanExecution, live_state};
 use crate::domain::collaset::observed::Pvc;

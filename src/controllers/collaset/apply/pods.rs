@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::super::api_request::{Halt, RequestError, request_with_deadline, worse_result};
 use super::super::names::NameSlot;
 use super::super::owner;
 use super::super::reconcile_state::{HELD_BACKOFF, MIN_RECONCILE_INTERVAL};
 use super::super::refusals::{BatchKind, RefusalKey};
+use super::super::requests::{Halt, RequestError, request_with_deadline, worse_result};
 use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use super::dry_runs::{self, DryRunOutcome};

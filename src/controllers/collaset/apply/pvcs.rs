@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::super::api_request::{Halt, RequestError, request_with_deadline, worse_result};
 use super::super::names::NameSlot;
 use super::super::owner;
 use super::super::refusals::{BatchKind, RefusalKey};
+use super::super::requests::{Halt, RequestError, request_with_deadline, worse_result};
 use super::batch::{self, WriteRequest};
 use super::live_state::LiveState;
 use super::{PlanExecution, pods};

@@ -4,8 +4,8 @@
 use kube::core::params::Patch;
 use serde_json::json;
 
-use super::super::api_request::{Halt, request_with_deadline};
 use super::super::refusals::RefusalKey;
+use super::super::requests::{Halt, request_with_deadline};
 use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use crate::api::keys;

@@ -6,10 +6,10 @@ use kube::core::params::Patch;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::super::api_request::{Halt, RequestError, request_with_deadline, worse_result};
 use super::super::owner;
 use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::{BatchKind, RefusalKey};
+use super::super::requests::{Halt, RequestError, request_with_deadline, worse_result};
 use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use crate::api::keys;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use kube::core::params::Patch;
 use serde_json::json;
 
-use super::super::api_request::{Halt, RequestError, request_with_deadline};
 use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::RefusalKey;
+use super::super::requests::{Halt, RequestError, request_with_deadline};
 use super::batch::{self, WriteRequest};
 use super::{PlanExecution, events};
 use crate::api::keys;

@@ -6,9 +6,9 @@ use kube::core::params::Patch;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::super::api_request::{Halt, RequestError, request_with_deadline};
 use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::RefusalKey;
+use super::super::requests::{Halt, RequestError, request_with_deadline};
 use super::{PlanExecution, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::objects::{CollaSetObject, object_requests};
