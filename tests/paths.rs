@@ -1,4 +1,4 @@
-//! Paths of requests are built in `cluster/path.rs` alone, which lets no name lead to another resource.
+//! Paths of requests are built in `cluster/request_path.rs` alone, which lets no name lead to another resource.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -13,7 +13,7 @@ const BANNED: [&str; 4] = [
 ];
 
 /// The builder itself, and access by a namespace that a flag of the command line names.
-const EXEMPT: [&str; 2] = ["cluster/path.rs", "cluster/lease.rs"];
+const EXEMPT: [&str; 2] = ["cluster/request_path.rs", "cluster/lease.rs"];
 
 #[test]
 fn paths_of_requests_are_built_in_one_place() {
@@ -33,7 +33,7 @@ fn paths_of_requests_are_built_in_one_place() {
     }
     assert!(
         bad.is_empty(),
-        "use cluster::path, which checks and encodes, in:\n{}",
+        "use cluster::request_path, which checks and encodes, in:\n{}",
         bad.join("\n")
     );
 }

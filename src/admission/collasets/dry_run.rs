@@ -73,6 +73,9 @@ pub async fn dry_run_probes(
                 continue;
             }
             Err(Failure::Answered(status)) => probe::classify_refusal(&status, &at),
+            Err(Failure::NoAnswer(_)) => {
+                DryRunFinding::Unknown("the API server gave no answer in time".into())
+            }
             Err(failure) => DryRunFinding::Unknown(format!(
                 "the API server could not be asked: {}",
                 failure.text()
