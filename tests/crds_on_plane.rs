@@ -2,8 +2,6 @@
 //! before them stay readable and updatable.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::time::Duration;
-
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceValidation, JSONSchemaProps,
 };
@@ -23,6 +21,7 @@ use operating::ledger::commit::claim_bytes;
 use operating::ledger::store::Detail;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use testbed::wait;
 
 /// Groups of their own keep the definitions apart from those that other tests use.
 const GROUP: &str = "crds.test.kusionstack.io";
@@ -59,7 +58,10 @@ async fn the_api_server_refuses_what_is_odd_and_new_and_keeps_what_is_stored() {
         let api = api(&client, &namespace, &case.kind);
         let object = object(case, index, stored);
         // The definition is served a moment after it is stored.
-        eventually(async || api.create(&PostParams::default(), &object).await.ok()).await;
+        wait::value("the definition to be served", async || {
+            api.create(&PostParams::default(), &object).await.ok()
+        })
+        .await;
         if stored.get("status").is_some() {
             let patch = Patch::Merge(json!({ "status": stored["status"] }));
             api.patch_status(&name(case, index), &PatchParams::default(), &patch)
@@ -76,7 +78,10 @@ async fn the_api_server_refuses_what_is_odd_and_new_and_keeps_what_is_stored() {
         let api = api(&client, &namespace, kind);
         let probe: DynamicObject =
             serde_json::from_value(json!({ "metadata": { "name": "probe" }, "spec": 1 })).unwrap();
-        eventually(async || api.create(&dry, &probe).await.err()).await;
+        wait::value("the definition to refuse", async || {
+            api.create(&dry, &probe).await.err()
+        })
+        .await;
     }
 
     let mut wrong = Vec::new();
@@ -226,16 +231,6 @@ fn object(case: &Case, index: usize, body: &Value) -> DynamicObject {
     serde_json::from_value(object).unwrap()
 }
 
-async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    for _ in 0..300 {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("no answer within 30 s");
-}
-
 /// A claim whose Pod has a name of `name` characters and restarts so many containers; the rest is as long as it can be.
 fn claim(index: usize, name: usize, containers: usize) -> (Claim, usize) {
     let containers = (0..containers).map(|i| Before {
@@ -367,7 +362,10 @@ async fn rule_with_every_part_at_its_limit_can_be_stored() {
             "spec": spec,
         }))
         .unwrap();
-        eventually(async || api.create(&PostParams::default(), &rule).await.ok()).await;
+        wait::value("the definition to be served", async || {
+            api.create(&PostParams::default(), &rule).await.ok()
+        })
+        .await;
         let (status, claims) = full_status(length, containers);
         let patch = Patch::Merge(json!({ "status": status }));
         let stored = api

@@ -1,18 +1,36 @@
 //! What the tests and the developer commands run on.
 //!
 //! A *plane* is a real Kubernetes control plane on loopback ports: etcd, kube-apiserver, kube-controller-manager,
-//! kube-scheduler, and kwok in the role of the kubelets. The server under test runs on the plane as a child process.
-//! This crate does not depend on the crate `operating`: it sees the server as a cluster's users see it.
+//! kube-scheduler, and kwok in the role of the kubelets. A *fleet* is a plane with three replicas of the server behind a
+//! balancer. A *bed* is a fleet for tests, and a *scope* is the namespace of a test.
+//!
+//! This crate does not depend on the crate `operating`: it sees the server as a cluster's users see it. Therefore
+//! `xtask` is not compiled anew with each change of the server, and a test on the bed notices when the server renames a
+//! key of its API.
 
+pub mod api;
+pub mod authority;
 pub mod balancer;
+pub mod bed;
 pub mod binaries;
+pub mod endpoint;
 pub mod fleet;
+pub mod keys;
+pub mod kubectl;
 pub mod observer;
 pub mod paths;
 pub mod plane;
+pub mod pods;
 pub mod ports;
+pub mod probe;
 pub mod process;
 pub mod proxy;
+pub mod replica;
+pub mod review;
+pub mod scope;
 pub mod server;
 pub mod usage;
 pub mod wait;
+
+pub use bed::Bed;
+pub use scope::Scope;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::time::{Instant, sleep};
 
@@ -28,16 +28,28 @@ pub struct Process {
 
 impl Process {
     /// Starts `program` with its output appended to `logs/NAME.log`.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
     pub fn start(
         name: &str,
         program: &Path,
         args: impl IntoIterator<Item = impl AsRef<std::ffi::OsStr>>,
         logs: &Path,
     ) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(args);
+        Self::spawn(name, command, logs)
+    }
+
+    /// As [`Process::start`], with a command that may have more than arguments.
+    ///
+    /// # Errors
+    /// As [`Process::start`].
+    pub fn spawn(name: &str, mut command: Command, logs: &Path) -> Result<Self> {
         let log = logs.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
-        let child = Command::new(program)
-            .args(args)
+        let child = command
             .env(WATCH_STDIN.0, WATCH_STDIN.1)
             .env_remove("KUBECONFIG")
             .current_dir(logs)
@@ -46,7 +58,7 @@ impl Process {
             .stderr(output)
             .process_group(0)
             .spawn()
-            .with_context(|| format!("starting {name} ({})", program.display()))?;
+            .with_context(|| format!("starting {name} ({})", command.get_program().display()))?;
         Ok(Self {
             name: name.to_owned(),
             child,
@@ -64,6 +76,21 @@ impl Process {
         self.child.id()
     }
 
+    /// Process id of the only child: what a supervisor supervises.
+    ///
+    /// # Errors
+    /// When there is no child, or the system has no `/proc`.
+    pub fn child(&self) -> Result<u32> {
+        let tasks = format!("/proc/{}/task", self.id());
+        for task in std::fs::read_dir(&tasks).with_context(|| format!("reading {tasks}"))? {
+            let children = std::fs::read_to_string(task?.path().join("children"));
+            if let Some(pid) = children.unwrap_or_default().split_whitespace().next() {
+                return pid.parse().context("a process id");
+            }
+        }
+        bail!("{} supervises no process", self.name);
+    }
+
     /// Sends a signal to the component and whatever it started.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         kill_process_group(self.pid()?, signal)
@@ -76,7 +103,7 @@ impl Process {
         // NOWAIT leaves the event where it is, so that freezing twice does no harm.
         let event = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let what = format!("{} to freeze", self.name);
-        wait::until(&what, Duration::from_secs(10), || async {
+        wait::within(&what, Duration::from_secs(10), || async {
             Ok(waitid(WaitId::Pid(self.pid()?), event)?.is_some())
         })
         .await

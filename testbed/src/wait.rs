@@ -1,4 +1,7 @@
 //! Waiting with a deadline.
+//!
+//! Commands wait with [`within`], which returns an error. Tests wait with [`until`] and [`value`], which panic after
+//! [`PATIENCE`]: a test does not say how fast something must be.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,9 +13,46 @@ const POLL: Duration = Duration::from_millis(50);
 /// One look may take this long; a hanging one must not eat the whole deadline.
 pub const LOOK: Duration = Duration::from_secs(5);
 
-/// Looks until `probe` says true. An error of a single look is taken for "not yet" and is part
-/// of the message when the deadline passes.
-pub async fn until<F, T>(what: &str, deadline: Duration, mut probe: F) -> Result<()>
+/// Far beyond what anything takes on a loaded machine.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Waits until `probe` returns true.
+///
+/// # Panics
+/// After [`PATIENCE`].
+pub async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
+    value(what, async || probe().await.then_some(())).await;
+}
+
+/// Waits until `probe` returns a value.
+///
+/// # Panics
+/// After [`PATIENCE`].
+#[allow(clippy::panic)] // a test fails by a panic
+pub async fn value<T>(what: &str, probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = found(probe).await;
+    found.unwrap_or_else(|| panic!("waited {PATIENCE:?} for {what}"))
+}
+
+/// As [`value`]; `None` after [`PATIENCE`].
+pub async fn found<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+    let looking = async {
+        loop {
+            if let Some(found) = probe().await {
+                return found;
+            }
+            sleep(POLL).await;
+        }
+    };
+    timeout(PATIENCE, looking).await.ok()
+}
+
+/// Waits until `probe` returns true, at most for `deadline`. An error of `probe` counts as "not yet"; the last error is
+/// part of the message when the deadline passes.
+///
+/// # Errors
+/// When the deadline passes.
+pub async fn within<F, T>(what: &str, deadline: Duration, mut probe: F) -> Result<()>
 where
     F: FnMut() -> T,
     T: Future<Output = Result<bool>>,
@@ -43,12 +83,12 @@ mod tests {
     #[tokio::test]
     async fn a_deadline_tells_what_was_waited_for_and_the_last_error() {
         let moment = Duration::from_millis(1);
-        let error = until("rain", moment, || async { bail!("sunny") })
+        let error = within("rain", moment, || async { bail!("sunny") })
             .await
             .unwrap_err();
         assert_eq!(format!("{error:#}"), "waited 1ms for rain: sunny");
-        let error = until("rain", moment, || async { Ok(false) }).await;
+        let error = within("rain", moment, || async { Ok(false) }).await;
         assert_eq!(error.unwrap_err().to_string(), "waited 1ms for rain");
-        until("rain", moment, || async { Ok(true) }).await.unwrap();
+        within("rain", moment, || async { Ok(true) }).await.unwrap();
     }
 }

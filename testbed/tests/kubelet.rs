@@ -6,9 +6,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use testbed::plane::shared;
-
-mod common;
-use common::{eventually, is_ready};
+use testbed::pods::is_ready;
+use testbed::wait;
 
 const NAME: &str = "pod";
 
@@ -23,7 +22,7 @@ async fn create(prefix: &str, spec: Value) -> Api<Pod> {
 }
 
 async fn until(pods: &Api<Pod>, what: &str, holds: impl Fn(&Pod) -> bool) -> Pod {
-    eventually(what, || async {
+    wait::value(what, || async {
         Some(pods.get(NAME).await.unwrap()).filter(&holds)
     })
     .await
@@ -147,7 +146,7 @@ async fn a_deleted_pod_waits_for_its_finalizers() {
     })
     .await;
     finalizers(json!(null)).await;
-    eventually("the Pod to go", || async {
+    wait::value("the Pod to go", || async {
         pods.get_opt(NAME).await.unwrap().is_none().then_some(())
     })
     .await;

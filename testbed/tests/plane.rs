@@ -11,12 +11,11 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::json;
 use testbed::plane::audit::{Filter, TEST_USER_AGENT};
 use testbed::plane::{Options, Plane, shared};
-
-mod common;
-use common::{eventually, is_ready};
+use testbed::pods::is_ready;
+use testbed::wait;
 
 async fn three_ready(pods: &Api<Pod>) -> Vec<Pod> {
-    eventually("three Ready Pods", || async {
+    wait::value("three Ready Pods", || async {
         let list = pods.list(&ListParams::default()).await.unwrap().items;
         let ready: Vec<_> = list.into_iter().filter(is_ready).collect();
         (ready.len() == 3).then_some(ready)
@@ -53,7 +52,7 @@ async fn pods_get_ready_and_an_evicted_one_is_replaced() {
     let first = three_ready(&pods).await[0].clone();
     let name = first.metadata.name.unwrap();
     pods.evict(&name, &EvictParams::default()).await.unwrap();
-    eventually("the evicted Pod to go", || async {
+    wait::value("the evicted Pod to go", || async {
         pods.get_opt(&name).await.unwrap().is_none().then_some(())
     })
     .await;
@@ -212,7 +211,7 @@ async fn cert_manager_issues_a_certificate() {
     )
     .await;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
-    let secret = eventually("the certificate's Secret", || async {
+    let secret = wait::value("the certificate's Secret", || async {
         secrets.get_opt("tls").await.unwrap()
     })
     .await;

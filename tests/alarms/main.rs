@@ -4,9 +4,6 @@
 
 mod docs;
 mod plant;
-#[allow(dead_code)] // only the authority is needed
-#[path = "../server/rig.rs"]
-mod rig;
 
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};

@@ -38,12 +38,12 @@ use operating::tls::doors::Doors;
 use operating::tls::{Pair, Resolver};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use testbed::authority::Authority;
+use testbed::review::{call, deletion};
 use tokio::sync::{MutexGuard, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::{Layer, ServiceExt};
-
-use crate::rig::{Authority, call, review};
 
 /// One at a time: panics are counted for the whole process.
 static ALONE: std::sync::LazyLock<tokio::sync::Mutex<()>> =
@@ -278,7 +278,7 @@ impl Plant {
         let doors = Arc::new(Doors::default());
         doors.require(vec!["0".repeat(32)]);
         let router = guard(axum::Router::new(), doors, &self.metrics);
-        let request = call("/pods", review("web-1")).map(axum::body::Body::new);
+        let request = call("/pods", deletion("web-1")).map(axum::body::Body::new);
         let answer = router.oneshot(request).now_or_never();
         assert_eq!(answer.expect("an answer at once").unwrap().status(), 403);
     }
@@ -301,7 +301,7 @@ impl Plant {
             &self.denials,
         );
         let router = webhooks::router(handlers, &limits, &self.metrics);
-        let request = call("/pods", review("web-1")).map(axum::body::Body::new);
+        let request = call("/pods", deletion("web-1")).map(axum::body::Body::new);
         let answer = router.oneshot(request).now_or_never();
         assert_eq!(answer.expect("an answer at once").unwrap().status(), 200);
     }

@@ -1,8 +1,5 @@
 //! What is refused, and with which words; what is defaulted; what passes untouched.
 
-use std::path::Path;
-use std::process::Output;
-
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
@@ -12,9 +9,9 @@ use operating::api::keys;
 use operating::api::resourcecontext::ResourceContext;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-
-use crate::bed::objects::refusal;
-use crate::bed::{Bed, Scope, wait};
+use testbed::kubectl::Said;
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 /// A namespace, once CollaSets are judged.
 async fn scope(prefix: &str) -> Scope {
@@ -124,25 +121,10 @@ async fn a_collaset_is_defaulted_and_otherwise_stored_as_it_was_written() {
     assert_eq!(pods(&scope).await, 0, "nothing is made of a dry-run");
 }
 
-/// `kubectl <args> -f -` with the object.
-pub async fn kubectl(scope: &Scope, args: &[&str], object: &Value) -> Output {
-    let bed = Bed::shared().await;
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("object.json");
-    std::fs::write(&file, object.to_string()).unwrap();
-    let file: &Path = &file;
-    let mut command = bed.kubectl(args);
-    command.args(["-n", &scope.namespace, "-f"]).arg(file);
-    command.output().await.unwrap()
-}
-
-pub fn text(output: &Output) -> String {
-    let (out, err) = (&output.stdout, &output.stderr);
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(out),
-        String::from_utf8_lossy(err)
-    )
+/// `kubectl ARGS… -f FILE -n NAMESPACE` with the object.
+pub async fn kubectl(scope: &Scope, args: &[&str], object: &Value) -> Said {
+    let args = [args, &["-n", &scope.namespace]].concat();
+    Bed::shared().await.ask_kubectl_about(&args, object).await
 }
 
 #[tokio::test]
@@ -150,24 +132,24 @@ async fn kubectl_tries_compares_and_warns() {
     let scope = scope("kubectl").await;
     let mut web = set("web", json!({}));
     let tried = kubectl(&scope, &["apply", "--dry-run=server", "-o", "json"], &web).await;
-    assert!(tried.status.success(), "{}", text(&tried));
+    assert!(tried.succeeded(), "{}", tried.text());
     assert!(
-        text(&tried).contains("InPlaceIfPossible"),
+        tried.text().contains("InPlaceIfPossible"),
         "{}",
-        text(&tried)
+        tried.text()
     );
     let differs = kubectl(&scope, &["diff"], &web).await;
-    assert_eq!(differs.status.code(), Some(1), "{}", text(&differs));
+    assert_eq!(differs.code, Some(1), "{}", differs.text());
     let applied = kubectl(&scope, &["apply"], &web).await;
-    assert!(applied.status.success(), "{}", text(&applied));
+    assert!(applied.succeeded(), "{}", applied.text());
     let same = kubectl(&scope, &["diff"], &web).await;
-    assert_eq!(same.status.code(), Some(0), "{}", text(&same));
+    assert_eq!(same.code, Some(0), "{}", same.text());
 
     web["spec"]["updateStrategy"] =
         json!({ "rollingUpdate": { "byPartition": { "partition": 3 } } });
     web["spec"]["template"]["spec"]["containers"][0]["imgae"] = "typo".into();
     web["spec"]["template"]["spec"]["serviceAccountName"] = "not-yet".into();
-    let warned = text(&kubectl(&scope, &["apply"], &web).await);
+    let warned = kubectl(&scope, &["apply"], &web).await.text();
     for warning in [
         "Warning: spec.updateStrategy.rollingUpdate.byPartition.partition: 3 is more than the 0 replicas",
         "Warning: spec.template: nothing can be created from it as things stand",
@@ -176,7 +158,7 @@ async fn kubectl_tries_compares_and_warns() {
         assert!(warned.contains(warning), "{warning} in {warned}");
     }
     web["spec"]["template"]["spec"]["serviceAccountName"] = "default".into();
-    let warned = text(&kubectl(&scope, &["apply"], &web).await);
+    let warned = kubectl(&scope, &["apply"], &web).await.text();
     let typo = "Warning: spec.template: unknown field \"spec.containers[0].imgae\"";
     assert!(warned.contains(typo), "{warned}");
 }
@@ -317,11 +299,11 @@ async fn what_may_pass_is_no_reason_to_refuse() {
     })
     .await;
     let applied = kubectl(&scope, &["apply"], &set("web", json!({}))).await;
-    assert!(applied.status.success(), "{}", text(&applied));
+    assert!(applied.succeeded(), "{}", applied.text());
     assert!(
-        text(&applied).contains("exceeded quota: none"),
+        applied.text().contains("exceeded quota: none"),
         "{}",
-        text(&applied)
+        applied.text()
     );
 }
 

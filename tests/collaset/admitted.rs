@@ -5,9 +5,9 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::collaset::CollaSet;
 use operating::domain::collaset::room::most_replicas;
 use serde_json::json;
+use testbed::{Bed, Scope, wait};
 
 use crate::admission;
-use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Set, condition, uids};
 
 /// A webhook for Pods of the namespace that nobody serves.
@@ -117,7 +117,7 @@ async fn replicas_beyond_the_room_of_the_pool_are_refused() {
         set["spec"]["updateStrategy"] = json!({ "podUpgradePolicy": policy });
         let apply = ["apply", "--dry-run=server"];
         let output = admission::kubectl(&scope, &apply, &set).await;
-        (output.status.success(), admission::text(&output))
+        (output.succeeded(), output.text())
     };
     let most = most_replicas("web");
     let (passes, said) = tried(most + 1, "Recreate").await;

@@ -9,11 +9,13 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::Value;
+use testbed::observer::Observer;
+use testbed::pods::is_available;
+use testbed::scope::claims as ledger_claims;
+use testbed::wait;
 
-use crate::bed::objects::{claims as ledger_claims, is_available};
-use crate::bed::observer::Observer;
-use crate::bed::wait;
 use crate::claims;
 use crate::sets::{Set, condition, label};
 
@@ -58,8 +60,7 @@ async fn look(set: &Set<'_>) -> Result<Rest, String> {
     let pods = pods(set, &object).await?;
     claims_are_theirs(set, &pods).await?;
     let pool = pool(set, &pods).await?;
-    let rule = set.scope.rules().get(set.name).await.unwrap();
-    let status = rule.status.unwrap_or_default();
+    let status: RuleStatus = set.scope.status(set.name).await;
     if ledger_claims(&status) != 0 || status.waiting_pods != 0 {
         return Err(format!("the budget is in use: {status:?}"));
     }
@@ -202,7 +203,7 @@ async fn revisions(set: &Set<'_>, object: &CollaSet) -> BTreeMap<String, (i64, S
 /// Fails if two Pods of one owner that were not on their way out ever had one ID.
 pub async fn no_id_was_shared(observer: &Observer) {
     let mut holders: BTreeMap<String, (Option<String>, String)> = BTreeMap::new();
-    for (uid, pod) in observer.changes().await {
+    for (uid, pod) in observer.by_uid().await {
         let stays = pod.filter(|p| p.metadata.deletion_timestamp.is_none());
         let id = stays.as_ref().and_then(|p| label(p, keys::INSTANCE_ID));
         let (Some(pod), Some(id)) = (&stays, id) else {

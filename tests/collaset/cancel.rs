@@ -3,9 +3,9 @@
 use kube::ResourceExt;
 use operating::api::keys::Family;
 use serde_json::json;
+use testbed::Bed;
+use testbed::pods::{is_available, may_operate};
 
-use crate::bed::Bed;
-use crate::bed::objects::{is_available, may_operate};
 use crate::sets::{Set, image, is_operating, label, uids};
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::{Bed, Scope, wait};
 use crate::membership::told;
 use crate::sets::{Set, ids};
 

@@ -9,9 +9,9 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, P
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::pods::may_operate;
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::objects::may_operate;
-use crate::bed::{Bed, Scope, wait};
 use crate::claims::{self, mounted};
 use crate::membership::told;
 use crate::sets::{Pods, Set, condition, ids, label, uids};

@@ -4,9 +4,9 @@
 use k8s_openapi::api::core::v1::Pod;
 use operating::api::keys::Family;
 use serde_json::json;
+use testbed::Bed;
+use testbed::observer::Observer;
 
-use crate::bed::Bed;
-use crate::bed::observer::Observer;
 use crate::sets::{Set, image, label};
 
 const DELAY: i64 = 3;

@@ -4,10 +4,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Preconditions, PropagationPolicy};
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::objects::{is_available, refusal};
-use crate::bed::{Bed, Scope, wait};
 use crate::membership::told;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, label, uids};
@@ -104,7 +106,11 @@ async fn budget_holds_no_pod_of_a_deleted_set() {
         set.api.delete("web", &by(policy)).await.unwrap();
         until_gone(&set).await;
         assert_eq!(scope.list("app=web").await.len(), 0);
-        let rule = scope.status("web").await.ledger.unwrap_or_default();
+        let rule = scope
+            .status::<RuleStatus>("web")
+            .await
+            .ledger
+            .unwrap_or_default();
         assert!(rule.claims.is_empty(), "{rule:?}");
     }
 }

@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use testbed::pods::{condition, is_available, may_operate};
+use testbed::{Bed, Scope};
 
-use crate::bed::objects::{condition, is_available, may_operate};
-use crate::bed::{Bed, Scope};
 use crate::policy::Policy;
 use crate::refused::memory;
 use crate::sets::{Set, image, is_operating, uids};

@@ -4,8 +4,8 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use operating::api::keys;
 use serde_json::json;
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::{Bed, Scope, wait};
 use crate::claims::{self, mounted};
 use crate::data::delete;
 use crate::membership::told;

@@ -9,10 +9,11 @@ use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use operating::api::keys;
 use rustix::process::Signal;
 use serde_json::json;
+use testbed::bed::STALLED;
+use testbed::observer::Observer;
 use testbed::proxy::{Asked, Effect, Fault};
+use testbed::{Bed, wait};
 
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, STALLED, wait};
 use crate::claims::{self, mounted};
 use crate::sets::{Set, label};
 

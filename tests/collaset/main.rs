@@ -4,9 +4,6 @@
 mod admission;
 mod admitted;
 mod at_rest;
-#[allow(dead_code)] // shared with the tests of the guarantee
-#[path = "../guarantee/bed/mod.rs"]
-mod bed;
 mod cancel;
 mod claims;
 mod data;

@@ -8,11 +8,11 @@ use kube::api::{Api, ListParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::json;
+use testbed::Bed;
+use testbed::observer::Observer;
+use testbed::pods::{in_flight, is_available, is_idle, may_operate};
+use testbed::wait;
 
-use crate::bed::Bed;
-use crate::bed::objects::{in_flight, is_available, is_idle, may_operate};
-use crate::bed::observer::Observer;
-use crate::bed::wait;
 use crate::claims;
 use crate::sets::{Set, condition, ids, image, is_paired, label};
 
@@ -290,7 +290,7 @@ async fn pod_without_the_control_label_is_named_and_enters_once_it_has_it() {
 }
 
 /// Waits for an Event with this reason that speaks of `word`.
-pub async fn told(scope: &crate::bed::Scope, reason: &str, word: &str) {
+pub async fn told(scope: &testbed::Scope, reason: &str, word: &str) {
     let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
     wait::until(&format!("an Event {reason} about {word}"), async || {
         let list = events.list(&ListParams::default()).await.unwrap();

@@ -7,9 +7,8 @@ use kube::Error;
 use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use operating::api::collaset::CollaSet;
 use serde_json::{Map, Value, json};
-
-use crate::bed::Bed;
-use crate::bed::call::{about, review};
+use testbed::Bed;
+use testbed::review::{about, review};
 
 /// Bytes of an object, below the limit of `--max-collaset-bytes`.
 const SIZE: usize = 250_000;

@@ -5,11 +5,12 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use testbed::observer::Observer;
+use testbed::pods::is_available;
+use testbed::scope::PAUSED;
+use testbed::{Bed, Scope, wait};
 
 use crate::at_rest::no_id_was_shared;
-use crate::bed::objects::{PAUSED, is_available};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Set, condition, ids, uids};
 
 /// Whoever holds the lease of a lost node instead of its kubelet.

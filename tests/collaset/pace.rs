@@ -6,9 +6,9 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys;
 use serde_json::json;
+use testbed::Bed;
+use testbed::observer::Observer;
 
-use crate::bed::Bed;
-use crate::bed::observer::Observer;
 use crate::sets::{Set, condition, label};
 
 /// When a Pod became Ready, and when it was made available, as its condition and its label say.
@@ -148,7 +148,7 @@ async fn a_replace_makes_no_more_pods_than_max_surge_says() {
     assert_eq!(set.images().await, ["app:2"; 6]);
     let mut alive = std::collections::BTreeSet::new();
     let mut most = 0;
-    for (uid, pod) in observer.changes().await {
+    for (uid, pod) in observer.by_uid().await {
         let going = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
         match pod.filter(|pod| !going(pod)) {
             Some(_) => alive.insert(uid),

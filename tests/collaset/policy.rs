@@ -6,8 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
-
-use crate::bed::{Scope, wait};
+use testbed::{Scope, wait};
 
 /// A policy that is in force.
 pub struct Policy<'a> {

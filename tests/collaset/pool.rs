@@ -6,9 +6,9 @@ use operating::api::keys;
 use operating::api::resourcecontext::{ContextDetail, ResourceContext};
 use operating::domain::collaset::room;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::{Bed, wait};
 
-use crate::bed::objects::is_available;
-use crate::bed::{Bed, wait};
 use crate::sets::{Pods, Set, condition, image, label, uids};
 use crate::trouble::until_told;
 

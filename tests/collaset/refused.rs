@@ -4,11 +4,11 @@ use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use testbed::observer::Observer;
+use testbed::pods::is_available;
+use testbed::{Bed, Scope, wait};
 
 use crate::admitted::Dead;
-use crate::bed::objects::is_available;
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
 use crate::claims::{template, volumes};
 use crate::membership::told;
 use crate::policy::Policy;

@@ -2,11 +2,13 @@
 
 use kube::ResourceExt;
 use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use operating::api::resourcecontext::{ContextDetail, ResourceContext};
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::objects::{is_available, refusal};
-use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Pods, Set, ids, is_paired, label, uids};
 
 /// A template of Pods of which only one fits on a node: with as many Pods as nodes, a new half can't run.
@@ -135,7 +137,7 @@ async fn rules_do_not_count_a_new_half_that_was_labelled_by_hand() {
     let by_hand = json!({ keys::SERVICE_AVAILABLE: "true" });
     scope.label(&new.name_any(), by_hand).await.unwrap();
     scope
-        .until_status("web", "the origin, which waits", |s| {
+        .until_status("web", "the origin, which waits", |s: &RuleStatus| {
             (s.available_pods, s.waiting_pods) == (2, 1)
         })
         .await;

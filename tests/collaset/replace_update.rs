@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::{Bed, Scope};
 
-use crate::bed::objects::is_available;
-use crate::bed::{Bed, Scope};
 use crate::sets::{Pods, Set, ids, image, is_paired, label, uids};
 
 fn replace(rolling_update: Value) -> Value {

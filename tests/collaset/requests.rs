@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
+use testbed::Bed;
 use testbed::plane::audit::Event;
 
-use crate::bed::Bed;
 use crate::sets::Set;
 
 /// What the server wrote of each Pod of a namespace since so many requests, without what was refused. Only the creation that

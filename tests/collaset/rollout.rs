@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 use operating::api::keys::Family;
 use serde_json::json;
+use testbed::observer::Observer;
+use testbed::{Bed, Scope};
 
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope};
 use crate::sets::{Set, is_operating, label};
 use crate::tools::kubectl;
 

@@ -4,9 +4,9 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use serde_json::json;
+use testbed::pods::is_available;
+use testbed::{Bed, Scope};
 
-use crate::bed::objects::is_available;
-use crate::bed::{Bed, Scope};
 use crate::sets::{Set, ids, image, is_operating, label, uids};
 
 #[tokio::test]

@@ -2,9 +2,9 @@
 
 use kube::ResourceExt;
 use serde_json::json;
+use testbed::Bed;
+use testbed::observer::Observer;
 
-use crate::bed::Bed;
-use crate::bed::observer::Observer;
 use crate::sets::{Set, uids};
 
 #[tokio::test]

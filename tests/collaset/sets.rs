@@ -10,8 +10,7 @@ use operating::api::collaset::{CollaSet, CollaSetCondition};
 use operating::api::keys::{self, Family};
 use operating::api::resourcecontext::ResourceContext;
 use serde_json::{Value, json};
-
-use crate::bed::{Scope, wait};
+use testbed::{Scope, wait};
 
 /// A CollaSet of the namespace.
 pub struct Set<'a> {

@@ -4,8 +4,8 @@ use kube::api::{Patch, PatchParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::Bed;
 
-use crate::bed::Bed;
 use crate::membership::told;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, uids};

@@ -12,9 +12,8 @@ use operating::api::keys;
 use operating::api::resourcecontext::ResourceContext;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope};
 
-use crate::bed::objects::until_enforcing;
-use crate::bed::{Bed, Scope};
 use crate::sets::{Set, ids, uids};
 
 const REVISION: &str = "web-6d4cf56db6";
@@ -46,12 +45,12 @@ async fn without_operating(bed: &Bed) {
 }
 
 async fn with_operating(bed: &Bed) {
-    let installed = bed.operating(&["install", "--webhook-url", &bed.setup.url]);
+    let installed = bed.operating(&["install", "--webhook-url", bed.url()]);
     assert!(installed.status.success(), "{installed:?}");
     for index in 0..3 {
         bed.restart(index).await;
     }
-    until_enforcing(bed).await;
+    bed.until_enforcing().await;
 }
 
 fn claim_template() -> Value {

@@ -16,25 +16,17 @@ use kube::api::{Api, DeleteParams, PostParams};
 use rustls::ServerConfig;
 use rustls_pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope, wait};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::bed::{Bed, Scope, wait};
 use crate::sets::Set;
 
 /// `kubectl ARGS… -n NAMESPACE`, which has to succeed.
 pub async fn kubectl(scope: &Scope, args: &[&str]) -> String {
-    let bed = Bed::shared().await;
-    let mut command = bed.kubectl(args);
-    let output = command
-        .args(["-n", &scope.namespace])
-        .output()
-        .await
-        .unwrap();
-    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    assert!(output.status.success(), "kubectl {args:?}: {text}");
-    text
+    let said = Bed::shared().await.ask_kubectl_in(scope, args).await;
+    said.success().text()
 }
 
 /// The command of docs/collasets.md.

@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use operating::api::collaset::CollaSet;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Set, condition, image};
 
 /// Waits for a condition to be False with a message that holds `word`.

@@ -6,9 +6,10 @@ use kube::api::{Api, Patch, PatchParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::json;
+use testbed::pods::{is_available, may_operate};
+use testbed::scope::PAUSED;
+use testbed::{Bed, wait};
 
-use crate::bed::objects::{PAUSED, is_available, may_operate};
-use crate::bed::{Bed, wait};
 use crate::membership::told;
 use crate::sets::{Set, condition, image, is_operating, label, uids};
 

@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::Bed;
+use testbed::pods::is_available;
 
-use crate::bed::Bed;
-use crate::bed::objects::is_available;
 use crate::sets::{Set, image, label, uids};
 
 #[tokio::test]

@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::observer::Observer;
 use testbed::proxy::{Asked, Effect, Fault};
+use testbed::{Bed, Scope};
 
 use crate::at_rest::{Rest, no_id_was_shared, until_at_rest};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope};
 use crate::claims::{template, volumes};
 use crate::sets::Set;
 

@@ -3,22 +3,14 @@
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
 use serde_json::json;
+use testbed::{Bed, Scope, wait};
 use tokio::sync::OnceCell;
-
-use crate::bed::{Bed, Scope, wait};
 
 /// The bed of all tests here: waits are long after a second.
 pub async fn bed() -> &'static Bed {
     static BED: OnceCell<Bed> = OnceCell::const_new();
-    BED.get_or_init(|| async {
-        let mut bed = Bed::own().await;
-        bed.setup.flags = &["--wait-notice", "1s"];
-        futures::future::join_all((0..3).map(|replica| bed.terminate(replica))).await;
-        futures::future::join_all((0..3).map(|replica| bed.restart(replica))).await;
-        crate::bed::objects::until_enforcing(&bed).await;
-        bed
-    })
-    .await
+    BED.get_or_init(|| Bed::own_serving(&["--wait-notice", "1s"]))
+        .await
 }
 
 async fn events(scope: &Scope, reason: &str) -> Vec<Event> {

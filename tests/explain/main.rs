@@ -2,9 +2,6 @@
 //! offline.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[allow(dead_code)] // shared with the tests of the guarantee
-#[path = "../guarantee/bed/mod.rs"]
-mod bed;
 mod events;
 mod golden;
 mod offline;

@@ -5,16 +5,10 @@ use std::process::Command;
 
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
+use testbed::kubectl::Said;
 
 /// A directory of files, and the program.
 struct Desk(tempfile::TempDir);
-
-#[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
 
 impl Desk {
     fn new() -> Desk {
@@ -35,12 +29,7 @@ impl Desk {
             .args(args)
             .current_dir(self.0.path())
             .env("KUBECONFIG", "/nowhere");
-        let output = command.output().unwrap();
-        Said {
-            code: output.status.code(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
+        command.output().unwrap().into()
     }
 
     fn json(&self, args: &[&str]) -> Value {

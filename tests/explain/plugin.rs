@@ -10,28 +10,14 @@ use kube::api::{Api, PostParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys::Family;
 use serde_json::{Value, json};
+use testbed::kubectl::Said;
+use testbed::pods::names;
+use testbed::{Bed, Scope, wait};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::bed::objects::names;
-use crate::bed::{Bed, Scope, wait};
 use crate::events::bed;
 
 const ID: &str = "upgrade";
-
-/// What a command has said.
-#[derive(Debug)]
-pub struct Said {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
-}
-
-impl Said {
-    pub fn json(&self) -> Value {
-        assert_eq!(self.code, Some(0), "{self:?}");
-        serde_json::from_str(&self.out).unwrap()
-    }
-}
 
 /// A directory with the program under the name by which kubectl finds it.
 fn plugin() -> tempfile::TempDir {
@@ -51,23 +37,18 @@ fn path(dir: &Path) -> std::ffi::OsString {
 }
 
 /// Runs `kubectl operating ARGS…` as the administrator, or as whom the kubeconfig names.
-pub async fn kubectl(bed: &Bed, kubeconfig: Option<&Path>, args: &[&str]) -> Said {
+pub async fn ask_plugin(bed: &Bed, kubeconfig: Option<&Path>, args: &[&str]) -> Said {
     let dir = plugin();
     let mut command = bed.kubectl([&["operating"], args].concat());
     command.env("PATH", path(dir.path()));
     if let Some(kubeconfig) = kubeconfig {
         command.env("KUBECONFIG", kubeconfig);
     }
-    let output = command.output().await.unwrap();
-    Said {
-        code: output.status.code(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
+    command.output().await.unwrap().into()
 }
 
 async fn why(scope: &Scope, pod: &str) -> Value {
-    kubectl(
+    ask_plugin(
         bed().await,
         None,
         &["why", pod, "-n", &scope.namespace, "-o", "json"],
@@ -141,7 +122,7 @@ async fn a_wait_is_explained_with_rule_figures_and_holders() {
     assert_eq!(budget["holders"][0]["pod"], "web-0");
     assert_eq!(budget["before"], 0);
 
-    let tree = kubectl(bed, None, &["why", "pod", "web-1", "-n", &scope.namespace]).await;
+    let tree = ask_plugin(bed, None, &["why", "pod", "web-1", "-n", &scope.namespace]).await;
     assert_eq!(tree.code, Some(0), "{tree:?}");
     for part in [
         "operation upgrade (upgrade): PreCheck",
@@ -216,7 +197,7 @@ async fn what_is_not_there_is_said_with_the_remedy() {
     let bed = bed().await;
     let scope = bed.scope("why").await;
     let namespace = scope.namespace.as_str();
-    let missing = kubectl(bed, None, &["why", "pod/nobody", "-n", namespace]).await;
+    let missing = ask_plugin(bed, None, &["why", "pod/nobody", "-n", namespace]).await;
     assert_eq!(missing.code, Some(1), "{missing:?}");
     assert!(
         missing
@@ -225,7 +206,7 @@ async fn what_is_not_there_is_said_with_the_remedy() {
         "{missing:?}"
     );
 
-    let kind = kubectl(bed, None, &["why", "deploy/web", "-n", namespace]).await;
+    let kind = ask_plugin(bed, None, &["why", "deploy/web", "-n", namespace]).await;
     assert_eq!(kind.code, Some(1), "{kind:?}");
     assert!(kind.err.contains("write pod/NAME"), "{kind:?}");
 
@@ -235,7 +216,7 @@ async fn what_is_not_there_is_said_with_the_remedy() {
             json!({ "metadata": { "labels": { "kusionstack.io/control": null } } }),
         )
         .await;
-    let free = kubectl(bed, None, &["why", "pod/free", "-n", namespace]).await;
+    let free = ask_plugin(bed, None, &["why", "pod/free", "-n", namespace]).await;
     assert_eq!(free.code, Some(0), "{free:?}");
     assert!(
         free.out.contains("is not managed") && free.out.contains("kubectl label pod free"),
@@ -243,7 +224,7 @@ async fn what_is_not_there_is_said_with_the_remedy() {
     );
 
     scope.pod("alone", json!({})).await;
-    let alone = kubectl(
+    let alone = ask_plugin(
         bed,
         None,
         &["why", "pod/alone", "-n", namespace, "-o", "json"],
@@ -299,7 +280,7 @@ async fn what_may_not_be_read_is_said() {
     let args = ["why", "pod/web-0", "-n", namespace];
     // The API server's authorizer learns of the binding by a watch.
     let said = wait::value("the rights of the reader", async || {
-        let said = kubectl(bed, Some(&reader), &args).await;
+        let said = ask_plugin(bed, Some(&reader), &args).await;
         (said.code == Some(0)).then_some(said)
     })
     .await;
@@ -314,7 +295,7 @@ async fn what_may_not_be_read_is_said() {
         .kubeconfig_for_service_account(namespace, "nobody")
         .await
         .unwrap();
-    let refused = kubectl(bed, Some(&nobody), &args).await;
+    let refused = ask_plugin(bed, Some(&nobody), &args).await;
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(
         refused.err.contains("you may not get pods") && refused.err.contains("auth can-i"),
@@ -329,7 +310,7 @@ async fn budgets_are_listed_the_tightest_first() {
     scope.rule("roomy", json!({ "app": "web" }), json!(2)).await;
     scope.until_at_rest("roomy", 2).await;
     let namespace = scope.namespace.as_str();
-    let said = kubectl(bed, None, &["budget", "-n", namespace, "-o", "json"])
+    let said = ask_plugin(bed, None, &["budget", "-n", namespace, "-o", "json"])
         .await
         .json();
     let rules = said["rules"].as_array().unwrap();
@@ -346,13 +327,13 @@ async fn budgets_are_listed_the_tightest_first() {
         ),
         (&json!(2), &json!(2), &json!(2), &json!(true))
     );
-    let table = kubectl(bed, None, &["budget", "-n", namespace]).await;
+    let table = ask_plugin(bed, None, &["budget", "-n", namespace]).await;
     assert!(table.out.starts_with("NAME "), "{table:?}");
     assert!(
         table.out.contains("[##########]") && table.out.contains("[..........]"),
         "{table:?}"
     );
-    let all = kubectl(bed, None, &["budget", "-A"]).await;
+    let all = ask_plugin(bed, None, &["budget", "-A"]).await;
     assert!(
         all.out.starts_with("NAMESPACE ") && all.out.contains(namespace),
         "{all:?}"

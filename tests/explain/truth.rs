@@ -6,12 +6,13 @@ use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use operating::admission::routes;
 use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::objects::is_available;
-use crate::bed::{Bed, Scope, wait};
 use crate::events::bed;
-use crate::plugin::{kubectl, until_why};
+use crate::plugin::{ask_plugin, until_why};
 
 fn budget(selector: Value) -> Value {
     json!({ "selector": selector, "rules": [{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }] })
@@ -19,48 +20,43 @@ fn budget(selector: Value) -> Value {
 
 /// Applies a rule `web` as users do; what kubectl prints, warnings included.
 async fn apply(bed: &Bed, scope: &Scope, spec: &Value) -> String {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("rule.json");
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
         "metadata": { "name": "web" }, "spec": spec,
     });
-    std::fs::write(&file, rule.to_string()).unwrap();
-    let file = file.to_str().unwrap();
-    let applied = bed
-        .kubectl(["apply", "-n", &scope.namespace, "-f", file])
-        .output()
-        .await
-        .unwrap();
-    assert!(applied.status.success(), "{applied:?}");
-    String::from_utf8(applied.stderr).unwrap()
+    let apply = ["apply", "-n", &scope.namespace];
+    bed.ask_kubectl_about(&apply, &rule).await.success().err
 }
 
 /// Waits for a condition of the rule `web`.
 async fn until(scope: &Scope, type_: &str, status: &str, reason: &str) {
     scope
-        .until_status("web", &format!("{type_} {status} {reason}"), |s| {
-            s.conditions
-                .iter()
-                .any(|c| c.type_ == type_ && c.status == status && c.reason == reason)
-        })
+        .until_status(
+            "web",
+            &format!("{type_} {status} {reason}"),
+            |s: &RuleStatus| {
+                s.conditions
+                    .iter()
+                    .any(|c| c.type_ == type_ && c.status == status && c.reason == reason)
+            },
+        )
         .await;
 }
 
 /// The rule shows no limit, neither in its status nor in `budget`.
 async fn shows_no_limit(bed: &Bed, scope: &Scope) {
-    let status = scope.status("web").await;
+    let status = scope.status::<RuleStatus>("web").await;
     assert_eq!(
         (status.unavailable_limit, status.disruptions_allowed),
         (None, None)
     );
     let args = ["budget", "-n", &scope.namespace, "-o", "json"];
-    let row = &kubectl(bed, None, &args).await.json()["rules"][0];
+    let row = &ask_plugin(bed, None, &args).await.json()["rules"][0];
     assert_eq!(
         (&row["limit"], &row["allowed"]),
         (&Value::Null, &Value::Null)
     );
-    let table = kubectl(bed, None, &args[..3]).await;
+    let table = ask_plugin(bed, None, &args[..3]).await;
     assert!(!table.out.contains('['), "{table:?}");
 }
 
@@ -254,7 +250,7 @@ async fn rules_say_when_webhook_configurations_are_gone_or_changed() {
     scope.web_under_rule(2, json!(1)).await;
     until(&scope, "Enforced", "True", "Enforced").await;
     let message = async || {
-        let status = scope.status("web").await;
+        let status = scope.status::<RuleStatus>("web").await;
         let mut all = status.conditions.into_iter();
         all.find(|c| c.type_ == "Enforced").unwrap().message
     };
@@ -283,7 +279,7 @@ async fn rules_say_when_webhook_configurations_are_gone_or_changed() {
     })
     .await;
 
-    let installed = bed.operating(&["install", "--webhook-url", &bed.setup.url]);
+    let installed = bed.operating(&["install", "--webhook-url", bed.url()]);
     assert!(installed.status.success(), "{installed:?}");
     until(&scope, "Enforced", "True", "Enforced").await;
 }
@@ -330,7 +326,7 @@ async fn recreate_rollout_is_told_before_and_while_it_stands_still() {
         })
     })
     .await;
-    let table = kubectl(bed, None, &["budget", "-n", &scope.namespace]).await;
+    let table = ask_plugin(bed, None, &["budget", "-n", &scope.namespace]).await;
     assert!(
         table.out.contains("RecreateHeld: Deployment web"),
         "{table:?}"
@@ -342,7 +338,7 @@ async fn recreate_rollout_is_told_before_and_while_it_stands_still() {
     let said = apply(bed, &scope, &relaxed).await;
     assert!(!said.contains("Warning:"), "{said}");
     scope
-        .until_status("web", "no rollout to be held", |s| {
+        .until_status("web", "no rollout to be held", |s: &RuleStatus| {
             s.conditions.iter().all(|c| c.type_ != "RolloutsHeld")
         })
         .await;
@@ -368,9 +364,7 @@ async fn rule_that_lets_no_pod_go_warns() {
         "{said}"
     );
     until(&scope, "Enforced", "True", "Enforced").await;
-    let args = ["get", "ptr", "web", "-n", &scope.namespace];
-    let table = bed.kubectl(args).output().await.unwrap();
-    let table = String::from_utf8(table.stdout).unwrap();
+    let table = bed.ask_kubectl_in(&scope, &["get", "ptr", "web"]).await.out;
     let mut rows = table.lines().map(|line| line.split_whitespace().take(2));
     assert!(rows.next().unwrap().eq(["NAME", "ENFORCED"]), "{table}");
     assert!(rows.next().unwrap().eq(["web", "True"]), "{table}");
@@ -399,7 +393,7 @@ async fn one_labelled_pod_of_a_set_is_said_to_be_only_a_part() {
     )
     .await;
     until(&scope, "Matched", "True", "TemplateNotMatched").await;
-    let table = kubectl(bed, None, &["budget", "-n", &scope.namespace]).await;
+    let table = ask_plugin(bed, None, &["budget", "-n", &scope.namespace]).await;
     assert!(
         table.out.contains("are selected than asked for"),
         "{table:?}"
@@ -435,7 +429,7 @@ async fn pod_that_is_down_for_a_moment_is_said_to_be_held() {
         "{reason}"
     );
     // What it says is so.
-    let refused = crate::bed::objects::refusal(scope.evict(&pods[0]).await);
+    let refused = testbed::scope::refusal(scope.evict(&pods[0]).await);
     assert_eq!(refused.code, 429, "{refused:?}");
 }
 
@@ -446,12 +440,12 @@ async fn with_the_server_down_why_says_so_and_the_way_out_works() {
     let scope = bed.scope("down").await;
     let pods = scope.web_under_rule(2, json!(0)).await;
     let args = ["why", &pods[0], "-n", &scope.namespace, "-o", "json"];
-    let held = kubectl(&bed, None, &args).await.json();
+    let held = ask_plugin(&bed, None, &args).await.json();
     assert_eq!(held["deletion"]["outcome"], "denied", "{held}");
     assert_eq!(held["deletion"]["code"], 429);
 
     bed.kill_all().await;
-    let said = kubectl(&bed, None, &args).await.json();
+    let said = ask_plugin(&bed, None, &args).await.json();
     assert_eq!(said["deletion"]["outcome"], "unanswered", "{said}");
     let summary = said["summary"].as_str().unwrap();
     assert!(
@@ -464,7 +458,7 @@ async fn with_the_server_down_why_says_so_and_the_way_out_works() {
         .delete("web", &Default::default())
         .await
         .unwrap();
-    let refused = crate::bed::objects::refusal(scope.delete(&pods[0]).await);
+    let refused = testbed::scope::refusal(scope.delete(&pods[0]).await);
     assert!(
         refused.message.contains("failed calling webhook"),
         "{refused:?}"

@@ -5,9 +5,10 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use operating::api::keys::{self, Family};
 use serde_json::json;
+use testbed::pods::{is_available, may_operate};
+use testbed::scope::refusal;
+use testbed::{Scope, wait};
 
-use crate::bed::objects::{is_available, may_operate, refusal};
-use crate::bed::{Scope, wait};
 use crate::{bed, is_marked, is_terminating, protected};
 
 /// The administrator has every verb.

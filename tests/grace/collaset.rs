@@ -6,9 +6,9 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::observer::Observer;
+use testbed::{Scope, wait};
 
-use crate::bed::observer::Observer;
-use crate::bed::{Scope, wait};
 use crate::{bed, marked};
 
 async fn set(scope: &Scope, replicas: usize) -> Api<CollaSet> {
@@ -79,7 +79,7 @@ async fn a_pod_of_a_set_that_is_deleted_by_hand_is_made_again_after_its_lifecycl
     set(&scope, 2).await;
     let pod = scope.list("app=web").await.remove(0);
     let refused = scope.delete(&pod.name_any()).await;
-    let told = crate::bed::objects::refusal(refused).message;
+    let told = testbed::scope::refusal(refused).message;
     assert!(told.contains(crate::UNDERWAY), "{told}");
     scope.until_gone(&pod).await;
     scope.all_available("app=web", 2).await;

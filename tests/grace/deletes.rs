@@ -7,13 +7,12 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
+use testbed::observer::Observer;
+use testbed::pods::{is_idle, may_operate, names, service_ready};
+use testbed::scope::refusal;
+use testbed::wait;
 
-use crate::bed::objects::{is_idle, may_operate, names, refusal, service_ready};
-use crate::bed::observer::Observer;
-use crate::bed::wait;
-use crate::{
-    UNDERWAY, bed, finalizer, is_marked, is_terminating, kubectl, leaving, let_go, protected,
-};
+use crate::{UNDERWAY, bed, finalizer, is_marked, is_terminating, leaving, let_go, protected};
 
 #[tokio::test]
 async fn kubectl_delete_takes_traffic_off_first_with_a_rule_and_without() {
@@ -21,7 +20,8 @@ async fn kubectl_delete_takes_traffic_off_first_with_a_rule_and_without() {
     for ruled in [false, true] {
         let scope = protected(bed, ruled).await;
         let pod = scope.get("web").await;
-        let (done, text) = kubectl(bed, &scope, &["delete", "pod", "web"]).await;
+        let said = bed.ask_kubectl_in(&scope, &["delete", "pod", "web"]).await;
+        let (done, text) = (said.succeeded(), said.text());
         assert!(!done && text.contains(UNDERWAY), "{text}");
         assert!(text.contains(&finalizer()), "{text}");
         let off = scope
@@ -29,7 +29,8 @@ async fn kubectl_delete_takes_traffic_off_first_with_a_rule_and_without() {
             .await;
         assert!(is_marked(&off) && !is_terminating(&off));
         // It has left the budget, and is held all the same: those who serve its traffic have not let go.
-        let (done, text) = kubectl(bed, &scope, &["delete", "pod", "web"]).await;
+        let said = bed.ask_kubectl_in(&scope, &["delete", "pod", "web"]).await;
+        let (done, text) = (said.succeeded(), said.text());
         assert!(!done && text.contains(UNDERWAY), "{text}");
         let left = format!("{UNDERWAY} with finalizers: [{}]", finalizer());
         assert!(text.contains(&left), "{text}");
@@ -63,7 +64,8 @@ async fn a_dry_run_says_the_same_and_begins_nothing() {
         let scope = protected(bed, ruled).await;
         let before = scope.get("web").await;
         let dry = ["delete", "pod", "web", "--dry-run=server"];
-        let (done, text) = kubectl(bed, &scope, &dry).await;
+        let said = bed.ask_kubectl_in(&scope, &dry).await;
+        let (done, text) = (said.succeeded(), said.text());
         assert!(!done && text.contains(UNDERWAY), "{text}");
         let after = scope.get("web").await;
         assert_eq!(after.resource_version(), before.resource_version());
@@ -76,7 +78,7 @@ async fn many_who_delete_at_once_begin_one_lifecycle() {
     let scope = protected(bed().await, true).await;
     let observer = Observer::start(&scope).await;
     let twenty = vec!["web".to_owned(); 20];
-    let outcomes = crate::bed::objects::at_once(&twenty, |pod| {
+    let outcomes = testbed::pods::at_once(&twenty, |pod| {
         let scope = scope.clone();
         async move { scope.delete(&pod).await }
     })
@@ -162,7 +164,7 @@ async fn who_has_announced_a_deletion_and_waited_for_operate_deletes_at_once() {
     for name in ["deleted", "updated"] {
         scope.pod(name, json!({})).await;
         scope
-            .until_pod(name, "available", crate::bed::objects::is_available)
+            .until_pod(name, "available", testbed::pods::is_available)
             .await;
     }
     scope.label("deleted", leaving("mine")).await.unwrap();
@@ -185,7 +187,7 @@ async fn second_delete_is_held_while_the_first_waits_for_its_rules() {
     let scope = bed().await.scope("second").await;
     scope.pod("web", json!({})).await;
     scope
-        .until_pod("web", "available", crate::bed::objects::is_available)
+        .until_pod("web", "available", testbed::pods::is_available)
         .await;
     scope
         .label("web", json!({"updatable": "yes"}))
@@ -231,7 +233,7 @@ async fn grace_period_and_propagation_of_the_caller_are_kept() {
             .pod(name, json!({"metadata": metadata, "spec": spec}))
             .await;
         scope
-            .until_pod(name, "available", crate::bed::objects::is_available)
+            .until_pod(name, "available", testbed::pods::is_available)
             .await;
         let options = DeleteParams {
             grace_period_seconds: Some(5),

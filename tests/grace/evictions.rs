@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use kube::api::{EvictParams, PostParams};
 use serde_json::json;
+use testbed::observer::Observer;
+use testbed::pods::{condition, is_available, may_operate, service_ready};
+use testbed::scope::refusal;
 
-use crate::bed::objects::{condition, is_available, may_operate, refusal, service_ready};
-use crate::bed::observer::Observer;
 use crate::{UNDERWAY, bed, is_marked, is_terminating, leaving, let_go, protected};
 
 #[tokio::test]
@@ -70,26 +71,24 @@ async fn an_eviction_is_admitted_when_operate_is_reached() {
 async fn a_drain_is_graceful_and_stays_within_the_budget() {
     let bed = bed().await;
     let scope = bed.scope("drain").await;
-    let admin = async |args: &[&str]| {
-        let output = bed.kubectl(args).output().await.unwrap();
-        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert!(output.status.success(), "kubectl {args:?}: {text}");
-        text
-    };
     // All on one node, so that the drain wants them all.
-    admin(&["cordon", "worker-1"]).await;
+    let _ = bed.ask_kubectl(&["cordon", "worker-1"]).await.success();
     let labels = json!({"metadata": {"labels": {"drain": scope.namespace}}});
     scope.deploy("web", 6, labels).await;
     scope.all_available("app=web", 6).await;
-    admin(&["uncordon", "worker-1"]).await;
+    let _ = bed.ask_kubectl(&["uncordon", "worker-1"]).await.success();
     scope.rule("web", json!({"app": "web"}), json!(2)).await;
     scope.until_at_rest("web", 6).await;
     let observer = Observer::start(&scope).await;
     let selector = format!("--pod-selector=drain={}", scope.namespace);
-    let told = admin(&["drain", "worker-0", &selector, "--timeout=400s"]).await;
+    let told = bed
+        .ask_kubectl(&["drain", "worker-0", &selector, "--timeout=400s"])
+        .await
+        .success()
+        .text();
     // The last Pod is made again after the drain has ended.
     let pods = scope.all_available("app=web", 6).await;
-    admin(&["uncordon", "worker-0"]).await;
+    let _ = bed.ask_kubectl(&["uncordon", "worker-0"]).await.success();
     assert!(told.contains("is being drained"), "{told}");
 
     let on = |pod: &k8s_openapi::api::core::v1::Pod| pod.spec.clone().unwrap().node_name;

@@ -1,8 +1,8 @@
 //! GraceDelete deletes Pods with the server's own rights, so only an API server may have it do so.
 
 use serde_json::json;
+use testbed::review::about;
 
-use crate::bed::call::about;
 use crate::{bed, is_marked, is_terminating, protected};
 
 #[tokio::test]

@@ -1,9 +1,6 @@
 //! The feature gate GraceDeleteWebhook on a real API server: deletions and evictions go through the lifecycle.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[allow(dead_code)] // shared with the tests of the guarantee
-#[path = "../guarantee/bed/mod.rs"]
-mod bed;
 mod bypass;
 mod collaset;
 mod deletes;
@@ -19,9 +16,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
-
-use bed::objects::is_available;
-use bed::{Bed, Scope};
+use testbed::pods::is_available;
+use testbed::{Bed, Scope};
 
 /// The flags of every server here.
 const GATE: &[&str] = &["--feature-gates", "GraceDeleteWebhook=true"];
@@ -60,18 +56,6 @@ async fn protected(bed: &Bed, ruled: bool) -> Scope {
 async fn let_go(scope: &Scope) {
     let none = json!({"metadata": {"finalizers": null}});
     scope.patch("web", none).await.unwrap();
-}
-
-/// Success and output of `kubectl ARGS… -n NAMESPACE`.
-async fn kubectl(bed: &Bed, scope: &Scope, args: &[&str]) -> (bool, String) {
-    let mut command = bed.kubectl(args);
-    let output = command
-        .args(["-n", &scope.namespace])
-        .output()
-        .await
-        .unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(text).unwrap())
 }
 
 fn is_marked(pod: &Pod) -> bool {

@@ -5,9 +5,9 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use operating::api::keys;
 use serde_json::json;
+use testbed::pods::{is_available, labels, may_operate};
+use testbed::{Scope, wait};
 
-use crate::bed::objects::{is_available, labels, may_operate};
-use crate::bed::{Scope, wait};
 use crate::{bed, is_terminating, leaving};
 
 /// A namespace with two available Pods, and a rule that lets nothing go if `ruled`.

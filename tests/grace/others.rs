@@ -8,9 +8,9 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::objects::refusal;
-use crate::bed::{Bed, Scope, wait};
 use crate::{bed, is_marked, is_terminating, protected};
 
 async fn create<K>(bed: &Bed, object: Value) -> Api<K>

@@ -7,15 +7,15 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
+use testbed::observer::Observer;
+use testbed::pods::is_available;
+use testbed::{Scope, wait};
 
-use crate::bed::objects::is_available;
-use crate::bed::observer::Observer;
-use crate::bed::{Scope, wait};
 use crate::{bed, finalizer, is_marked, is_terminating};
 
 /// UIDs of the Pods that were deleted, finally or not.
 async fn deleted(observer: &Observer) -> BTreeSet<String> {
-    let changes = observer.changes().await.into_iter();
+    let changes = observer.by_uid().await.into_iter();
     let going = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
     let deleted = changes.filter(|(_, pod)| pod.as_ref().is_none_or(going));
     deleted.map(|(uid, _)| uid).collect()
@@ -94,7 +94,7 @@ async fn pod_that_somebody_else_deletes_goes_whatever_its_replicaset_wants() {
         scope.list("app=web").await.into_iter().find(is_marked)
     })
     .await;
-    crate::bed::objects::refusal(scope.delete(&chosen.name_any()).await);
+    testbed::scope::refusal(scope.delete(&chosen.name_any()).await);
     scope.scale("web", 3).await.unwrap();
     set_limit(&scope, 3).await;
     scope.until_gone(&chosen).await;

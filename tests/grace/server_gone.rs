@@ -1,9 +1,9 @@
 //! The gate stops nothing that no rule holds when nobody answers any more.
 
 use kube::ResourceExt;
+use testbed::Bed;
+use testbed::scope::refusal;
 
-use crate::bed::Bed;
-use crate::bed::objects::refusal;
 use crate::{GATE, is_marked, is_terminating, protected};
 
 #[tokio::test]

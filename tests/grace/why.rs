@@ -1,9 +1,9 @@
 //! `operating why` knows that deletions go through the lifecycle.
 
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::{Bed, Scope};
 
-use crate::bed::{Bed, Scope};
 use crate::{bed, is_marked, protected};
 
 /// What `why` says of Pod `web`.
@@ -33,7 +33,7 @@ async fn why_says_that_label_check_holds_a_deletion() {
     assert!(!is_marked(&scope.get("web").await));
     scope.delete("web").await.unwrap_err();
     let told = "so do deletions and evictions of Pods with the readiness gate";
-    let is_told = |status: &PodTransitionRuleStatus| {
+    let is_told = |status: &RuleStatus| {
         let mut all = status.conditions.iter().filter(|c| c.type_ == "Enforced");
         all.any(|c| c.message.contains(told))
     };
@@ -41,7 +41,7 @@ async fn why_says_that_label_check_holds_a_deletion() {
         .until_status("web", "deletions that wait", is_told)
         .await;
     let held = "waiting for rule fit of PodTransitionRule web";
-    crate::bed::wait::until("the deletion to wait for the rule", async || {
+    testbed::wait::until("the deletion to wait for the rule", async || {
         why(bed, &scope)["summary"].as_str().unwrap().contains(held)
     })
     .await;

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::observer::Observer;
+use testbed::pods::{at_once, is_available, may_operate, names};
 use testbed::proxy::{Asked, Effect, Fault};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::objects::{at_once, claims, is_available, may_operate, names, refusal};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
 use crate::in_place::set_image;
 
 /// Request timeout of the API server; a claim lapses 15 s after it.
@@ -241,7 +243,7 @@ async fn a_pod_whose_claim_got_no_answer_is_asked_for_again() {
         .set(Fault::new(Effect::LoseReply).on(ledger_writes));
     scope.begin(&pods[0], ID).await.unwrap();
     wait::until("a claim to be written", async || {
-        claims(&scope.status("web").await) == 1
+        scope.claims("web").await == 1
     })
     .await;
     bed.faults().lift();
@@ -282,7 +284,7 @@ async fn a_release_that_fails_is_made_later_though_nothing_else_changes() {
     let bed = Bed::with_faults(SHORT).await;
     let scope = web(&bed, 3, json!(2)).await;
     make_free_pods(&scope).await;
-    assert_eq!(claims(&scope.status("web").await), 1);
+    assert_eq!(scope.claims("web").await, 1);
     let error = Effect::Answer(StatusCode::INTERNAL_SERVER_ERROR);
     bed.faults().set(Fault::new(error).on(ledger_writes));
     scope.delete("down").await.unwrap();
@@ -290,11 +292,13 @@ async fn a_release_that_fails_is_made_later_though_nothing_else_changes() {
     until_free_pods_are_gone(&scope).await;
     wait::until("a release to fail", async || bed.faults().struck() > 0).await;
     scope
-        .until_status("web", "the Pod that went", |s| s.expected_pods == 3)
+        .until_status("web", "the Pod that went", |s: &RuleStatus| {
+            s.expected_pods == 3
+        })
         .await;
     // Past the claim's own deadline, when it is looked at whatever happens.
     tokio::time::sleep(SHORT + Duration::from_secs(20)).await;
-    assert_eq!(claims(&scope.status("web").await), 1);
+    assert_eq!(scope.claims("web").await, 1);
     bed.faults().lift();
     scope.until_at_rest("web", 3).await;
 }

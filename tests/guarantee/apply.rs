@@ -1,16 +1,15 @@
 //! Server-side apply: what the webhook and the controller write belongs to nobody's manifest, and is in nobody's way.
 
-use std::io::Write;
-
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
-use crate::bed::objects::{claims, is_available, is_idle, labels, may_operate, refusal};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope};
+use testbed::observer::Observer;
+use testbed::pods::{is_available, is_idle, labels, may_operate};
+use testbed::scope::{claims, refusal};
+use testbed::{Bed, Scope};
 
 const ID: &str = "upgrade";
 
@@ -20,13 +19,9 @@ fn has(pod: &Pod, family: Family) -> bool {
 
 /// `kubectl apply --server-side` of a manifest in the namespace.
 async fn apply(bed: &Bed, scope: &Scope, manifest: &Value, more: &[&str]) {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(manifest.to_string().as_bytes()).unwrap();
-    let path = file.path().to_str().unwrap();
-    let args = ["-n", &scope.namespace, "apply", "--server-side", "-f", path];
-    let args: Vec<_> = args.iter().chain(more).collect();
-    let output = bed.kubectl(args).output().await.unwrap();
-    assert!(output.status.success(), "{manifest}: {output:?}");
+    let args = ["-n", &scope.namespace, "apply", "--server-side"];
+    let args = [&args[..], more].concat();
+    let _ = bed.ask_kubectl_about(&args, manifest).await.success();
 }
 
 /// The manifest of a managed Pod of the site.
@@ -93,7 +88,7 @@ async fn a_lifecycle_lives_in_an_applied_manifest() {
         .until_pod("a", "operate", |p| may_operate(p, ID))
         .await;
     scope
-        .until_status("web", "one waiting", |s| {
+        .until_status("web", "one waiting", |s: &RuleStatus| {
             s.waiting_pods == 1 && s.available_pods == 1 && claims(s) == 0
         })
         .await;
@@ -218,5 +213,5 @@ async fn a_rule_applied_twice_is_the_same_rule() {
         "{held:?}"
     );
     apply(bed, &scope, &rule(json!("50%")), &[]).await;
-    crate::bed::wait::until("the wider limit", async || scope.delete(&pod).await.is_ok()).await;
+    testbed::wait::until("the wider limit", async || scope.delete(&pod).await.is_ok()).await;
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::core::Status;
 use serde_json::json;
-
-use crate::bed::objects::{at_once, may_operate, names, refusal};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope};
+use testbed::observer::Observer;
+use testbed::pods::{at_once, may_operate, names};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope};
 
 const PODS: usize = 100;
 const LIMIT: usize = 10;

@@ -5,10 +5,11 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
-use crate::bed::objects::{claims, is_available, names, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::pods::{is_available, names};
+use testbed::scope::{claims, refusal};
+use testbed::{Bed, Scope, wait};
 
 const NEEDED: &str = "lacks the RBAC verb bypass on podtransitionrules/web";
 
@@ -126,7 +127,11 @@ async fn it_takes_both_the_reason_and_the_right_and_others_count_the_pod_as_goin
     let dry = DeleteParams::default().dry_run();
     let version = async || scope.rules().get("web").await.unwrap().resource_version();
     scope
-        .until_status("web", "the claim of the begin released", |s| claims(s) == 0)
+        .until_status(
+            "web",
+            "the claim of the begin released",
+            |s: &RuleStatus| claims(s) == 0,
+        )
         .await;
     wait::until(
         "the dry-run to be let pass and to write nothing",

@@ -4,9 +4,9 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use serde_json::json;
-
-use crate::bed::Bed;
-use crate::bed::objects::{is_available, names, refusal};
+use testbed::Bed;
+use testbed::pods::{is_available, names};
+use testbed::scope::refusal;
 
 #[tokio::test]
 async fn fields_of_newer_kubernetes_survive() {

@@ -6,15 +6,17 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use operating::cluster::following::TRUSTED;
 use operating::domain::pod::MOMENT;
 use serde_json::json;
+use testbed::Bed;
+use testbed::Scope;
+use testbed::pods::{condition, may_operate, names};
 use testbed::proxy::{Asked, Effect, Fault};
+use testbed::scope::refusal;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-
-use crate::bed::Bed;
-use crate::bed::objects::{Scope, condition, may_operate, names, refusal};
 
 fn rule_watches(asked: &Asked) -> bool {
     asked.watches() && asked.uri.path().ends_with("/podtransitionrules")
@@ -26,7 +28,7 @@ fn pod_watches(asked: &Asked) -> bool {
 
 /// A slow machine may need several tries: what is not known in time is denied.
 async fn until_deleted(scope: &Scope, pod: &str) {
-    crate::bed::wait::until("the Pod to be let go", async || {
+    testbed::wait::until("the Pod to be let go", async || {
         scope.delete(pod).await.is_ok()
     })
     .await;
@@ -49,7 +51,7 @@ async fn rule_that_no_watch_delivers_holds_its_pods_all_the_same() {
         assert_eq!(status.code, 429, "{status:?}");
     }
     bed.faults().lift();
-    crate::bed::wait::until("the rule to be known", async || {
+    testbed::wait::until("the rule to be known", async || {
         let status = refusal(scope.delete(&pods[1]).await);
         status.message.contains("PodTransitionRule stop")
     })
@@ -90,7 +92,7 @@ async fn rule_that_no_watch_delivers_holds_its_pods_though_watches_begin() {
     assert!(!busy.is_finished());
     busy.abort();
     bed.faults().lift();
-    crate::bed::wait::until("the rule to be known", async || {
+    testbed::wait::until("the rule to be known", async || {
         let status = refusal(scope.delete(&pods[1]).await);
         status.message.contains("PodTransitionRule stop")
     })
@@ -182,7 +184,9 @@ async fn pod_that_is_down_stays_while_no_watch_tells_how_the_others_are() {
     scope.until_at_rest("strict", 4).await;
     scope.lose_readiness(&pods[0]).await;
     scope
-        .until_status("strict", "one to be down", |s| s.available_pods == 3)
+        .until_status("strict", "one to be down", |s: &RuleStatus| {
+            s.available_pods == 3
+        })
         .await;
     bed.faults().set(Fault::new(Effect::Freeze).on(pod_watches));
     sleep(TRUSTED + Duration::from_secs(1)).await;
@@ -210,7 +214,9 @@ async fn pod_that_served_again_while_no_watch_told_of_it_does_not_count_as_long_
     let pods = scope.web_under_rule(3, json!(1)).await;
     scope.lose_readiness(&pods[0]).await;
     scope
-        .until_status("web", "one to be down", |s| s.available_pods == 2)
+        .until_status("web", "one to be down", |s: &RuleStatus| {
+            s.available_pods == 2
+        })
         .await;
     sleep(MOMENT + Duration::from_secs(1)).await;
     bed.faults().set(Fault::new(Effect::Freeze).on(pod_watches));

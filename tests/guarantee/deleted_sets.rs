@@ -3,10 +3,11 @@
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Error, ResourceExt};
 use operating::api::collaset::CollaSet;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
-use crate::bed::objects::{is_available, names, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::pods::{is_available, names};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 const API: &str = "apps.kusionstack.io/v1alpha1";
 
@@ -88,7 +89,9 @@ async fn reference_to_a_deleted_set_frees_no_pod_of_another() {
     let told = scope.label(&pods[0], json!({operating::api::keys::TO_DELETE: "1"}));
     told.await.unwrap();
     scope
-        .until_status("web", "the Pod that waits", |s| s.waiting_pods == 1)
+        .until_status("web", "the Pod that waits", |s: &RuleStatus| {
+            s.waiting_pods == 1
+        })
         .await;
     is_held(&scope, &pods[0]).await;
     assert!(is_available(&scope.get(&pods[0]).await));
@@ -135,7 +138,7 @@ async fn budget_of_other_pods_outlives_a_deleted_set() {
     });
     scope.try_rule("both", spec).await.unwrap();
     scope
-        .until_status("both", "six Pods", |s| s.available_pods == 6)
+        .until_status("both", "six Pods", |s: &RuleStatus| s.available_pods == 6)
         .await;
     let background = DeleteParams::background();
     sets(&scope).delete("web", &background).await.unwrap();

@@ -6,9 +6,8 @@ use kube::Api;
 use kube::api::{EvictParams, PostParams};
 use kube::core::Status;
 use serde_json::json;
-
-use crate::bed::objects::{claims, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 /// A budget that lets no Pod labelled `app=web` be evicted.
 async fn forbid(scope: &Scope, name: &str) {
@@ -75,7 +74,7 @@ async fn eviction_that_a_budget_refuses_takes_no_place_however_often_it_is_tried
             .collect();
         assert_eq!(causes, [("DisruptionBudget", cause)]);
     }
-    assert_eq!(claims(&scope.status("web").await), 0);
+    assert_eq!(scope.claims("web").await, 0);
     scope.delete(&pods[1]).await.unwrap();
 }
 
@@ -91,5 +90,5 @@ async fn eviction_under_several_budgets_is_an_error_without_a_claim() {
     assert_eq!((said.code, said.reason.as_str()), (500, "InternalError"));
     let said = refusal(scope.evict(&pods[0]).await);
     assert_eq!(said.code, 500, "{said:?}");
-    assert_eq!(claims(&scope.status("web").await), 0);
+    assert_eq!(scope.claims("web").await, 0);
 }

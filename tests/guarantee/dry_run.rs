@@ -3,10 +3,11 @@
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, EvictParams, PostParams};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
-
-use crate::bed::objects::{claims, names, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::pods::names;
+use testbed::scope::{claims, refusal};
+use testbed::{Bed, Scope, wait};
 
 /// Three available Pods under a rule with room for one; their names.
 async fn three(bed: &Bed) -> (Scope, Vec<String>) {
@@ -38,9 +39,8 @@ async fn kubectl_delete(bed: &Bed, scope: &Scope, pod: &str) -> (bool, String) {
         pod,
         "--dry-run=server",
     ];
-    let output = bed.kubectl(args).output().await.unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(text).unwrap())
+    let said = bed.ask_kubectl(&args).await;
+    (said.succeeded(), said.text())
 }
 
 /// An eviction that says in its body that it is a dry-run, as `kubectl drain --dry-run=server` does.
@@ -91,7 +91,7 @@ async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
     // With the budget used up for good, each is refused as a real one is. No node runs the replacement's image.
     scope.begin(&pods[0], "upgrade").await.unwrap();
     scope
-        .until_status("web", "one unavailable, no claim", |s| {
+        .until_status("web", "one unavailable, no claim", |s: &RuleStatus| {
             s.unavailable_pods == 1 && claims(s) == 0
         })
         .await;
@@ -164,12 +164,8 @@ async fn a_drain_in_dry_run_writes_nothing() {
     }
     for node in ["worker-0", "worker-1"] {
         let selector = format!("--pod-selector=drain={}", scope.namespace);
-        let output = bed
-            .kubectl(["drain", node, &selector, "--dry-run=server"])
-            .output()
-            .await
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
+        let drain = ["drain", node, &selector, "--dry-run=server"];
+        let _ = bed.ask_kubectl(&drain).await.success();
     }
     assert_eq!(names(&scope.all_available("app=web", 3).await), pods);
     assert_eq!(version(&scope).await, before, "a dry-run wrote to the rule");

@@ -5,9 +5,10 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use serde_json::json;
+use testbed::pods::{condition, is_available};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::objects::{condition, is_available, refusal};
-use crate::bed::{Bed, Scope, wait};
 use crate::in_place::set_image;
 
 async fn leave(scope: &Scope, pod: &str) {

@@ -6,10 +6,11 @@ use kube::api::{Patch, PatchParams};
 use kube::{Client, Config, ResourceExt};
 use operating::admission::routes::Route;
 use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
-use crate::bed::objects::{claims, names, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::pods::names;
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
@@ -40,7 +41,7 @@ async fn evict(scope: &Scope, pod: &str, version: &str) -> kube::Result<Value> {
 
 /// What a replica says to a review of an Eviction, as the API server would send it.
 async fn review(bed: &Bed, scope: &Scope, pod: &str, version: &str, dry_run: bool) -> Value {
-    let mut config = Config::new(bed.setup.url.parse().unwrap());
+    let mut config = Config::new(bed.url().parse().unwrap());
     config.accept_invalid_certs = true; // the certificate is for other tests
     let client = Client::try_from(config).unwrap();
     let review = json!({
@@ -103,7 +104,7 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
     };
     let shown = both(&pods[0], true).await;
     assert_eq!(shown["allowed"], true);
-    assert_eq!(claims(&scope.status("web").await), 0);
+    assert_eq!(scope.claims("web").await, 0);
 
     // More is lost than the rule allows: what serves is held, what is down may go as it is.
     for pod in &pods[..2] {
@@ -145,7 +146,7 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
         said["allowed"] == true
     })
     .await;
-    let ledger = scope.status("web").await.ledger.unwrap();
+    let ledger = scope.status::<RuleStatus>("web").await.ledger.unwrap();
     let claimed: Vec<_> = ledger
         .claims
         .iter()
@@ -182,7 +183,7 @@ async fn eviction_of_another_pod_of_the_name_is_a_conflict_without_a_claim() {
     let request = request.body(body.to_string().into_bytes()).unwrap();
     let status = refusal(scope.client.request::<Value>(request).await);
     assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"));
-    assert_eq!(claims(&scope.status("web").await), 0);
+    assert_eq!(scope.claims("web").await, 0);
 }
 
 /// `kubectl drain` tries again after a 429, and ends with an error after a 409. The Pod is written all the time here, as by a
@@ -196,7 +197,9 @@ async fn eviction_of_starting_pod_beyond_the_budget_is_429_never_409() {
         scope.lose_readiness(pod).await;
     }
     scope
-        .until_status("web", "both counted", |s| s.available_pods == 1)
+        .until_status("web", "both counted", |s: &RuleStatus| {
+            s.available_pods == 1
+        })
         .await;
     // The stages of the kubelet stop at this annotation, so the Pod stays as it is made here.
     let paused = json!({"metadata": {"labels": {"app": "web"}, "annotations": {"plane.test/paused": "true"}}});

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde_json::json;
-
-use crate::bed::objects::{names, refusal};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, wait};
+use testbed::observer::Observer;
+use testbed::pods::names;
+use testbed::scope::refusal;
+use testbed::{Bed, wait};
 
 /// Request timeout of the API server, and so the lifetime of a claim that comes to nothing (plus a margin).
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -5,10 +5,11 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
-use crate::bed::objects::{at_once, names, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::pods::{at_once, names};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 const CRD: &str = "podtransitionrules.apps.kusionstack.io";
 const PODS: usize = 8;
@@ -69,8 +70,7 @@ async fn nothing_goes_until_the_definition_is_put_back(
         until_usable(&scope, "False", meanwhile).await;
     }
 
-    let url = bed.setup.url.clone();
-    let installed = bed.operating(&["install", "--webhook-url", &url]);
+    let installed = bed.operating(&["install", "--webhook-url", bed.url()]);
     assert!(installed.status.success(), "{installed:?}");
     wait::until("a place to be given", async || {
         scope.delete(&pods[0]).await.is_ok()
@@ -86,7 +86,7 @@ async fn nothing_goes_until_the_definition_is_put_back(
 /// Waits until the condition `LedgerUsable` of the rule `web` has this status and reason.
 async fn until_usable(scope: &Scope, status: &str, reason: &str) {
     wait::until("the condition LedgerUsable", async || {
-        let conditions = scope.status("web").await.conditions;
+        let conditions = scope.status::<RuleStatus>("web").await.conditions;
         let mut of_ledger = conditions.iter().filter(|c| c.type_ == "LedgerUsable");
         of_ledger.any(|c| c.status == status && c.reason == reason)
     })
@@ -119,7 +119,7 @@ async fn version_that_is_not_served_frees_no_pod() {
 async fn claim_that_is_dropped_when_it_is_stored_admits_nothing() {
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/ledger";
     let broken = json!([{"op": "remove", "path": path}]);
-    let is_dropped = async |scope: &Scope| scope.status("web").await.ledger.is_none();
+    let is_dropped = async |scope: &Scope| scope.status::<RuleStatus>("web").await.ledger.is_none();
     let (why, told) = ("status.ledger", Some(("LedgerNotStored", "LedgerStored")));
     nothing_goes_until_the_definition_is_put_back(broken, is_dropped, why, told).await;
 }
@@ -175,7 +175,11 @@ async fn ledger_that_was_begun_without_its_claims_gets_them_back() {
     .await;
     write(1, Vec::new()).await;
     wait::until("the claim to be written back", async || {
-        let ledger = scope.status("web").await.ledger.unwrap_or_default();
+        let ledger = scope
+            .status::<RuleStatus>("web")
+            .await
+            .ledger
+            .unwrap_or_default();
         ledger.claims.len() == 1 && ledger.attempts > 9
     })
     .await;

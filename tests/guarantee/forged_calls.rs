@@ -6,11 +6,12 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use operating::admission::routes;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
-use crate::bed::call::about;
-use crate::bed::objects::claims;
-use crate::bed::{Bed, HOME, Scope, wait};
+use testbed::fleet::HOME;
+use testbed::review::about;
+use testbed::scope::claims;
+use testbed::{Bed, Scope, wait};
 
 /// What of a DELETE of the Pod is forged.
 fn forged(pod: &Value, change: Value) -> Value {
@@ -41,7 +42,7 @@ async fn claim_is_written_only_for_a_pod_that_is_stored_as_the_review_shows_it()
         let verdict = bed.forge("/validate/pods", request).await.unwrap();
         assert_eq!(verdict["allowed"], json!(allowed), "{change}: {verdict}");
         for rule in ["web", "other"] {
-            let status = scope.status(rule).await;
+            let status = scope.status::<RuleStatus>(rule).await;
             assert_eq!(claims(&status), 0, "{change}: {status:?}");
         }
     }
@@ -95,7 +96,7 @@ async fn calls_need_the_segment_that_the_servers_publish() {
         for replica in 0..3 {
             bed.restart(replica).await;
         }
-        bed.until_segments().await;
+        until_segments(&bed).await;
     }
     let request = about(&scope.get(&pods[0]).await, "DELETE", None);
     let refused = bed
@@ -119,8 +120,8 @@ async fn calls_need_the_segment_that_the_servers_publish() {
     api.replace(routes::VALIDATING, &PostParams::default(), &stored)
         .await
         .unwrap();
-    bed.until_segments().await;
-    let installed = bed.operating(&["install", "--webhook-url", &bed.setup.url]);
+    until_segments(&bed).await;
+    let installed = bed.operating(&["install", "--webhook-url", bed.url()]);
     assert!(installed.status.success(), "{installed:?}");
     assert!(bed.paths().await.iter().all(|path| has_segment(path)));
     until_gone_or_held(&scope, &pods[1]).await;
@@ -139,11 +140,9 @@ async fn until_gone_or_held(scope: &Scope, pod: &str) {
     }
 }
 
-impl Bed {
-    async fn until_segments(&self) {
-        wait::until("segments in all paths", async || {
-            self.paths().await.iter().all(|path| has_segment(path))
-        })
-        .await;
-    }
+async fn until_segments(bed: &Bed) {
+    wait::until("segments in all paths", async || {
+        bed.paths().await.iter().all(|path| has_segment(path))
+    })
+    .await;
 }

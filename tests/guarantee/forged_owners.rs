@@ -5,10 +5,11 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use testbed::observer::Observer;
+use testbed::pods::{at_once, is_available, labels};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::objects::{at_once, is_available, labels, refusal};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
 use crate::owners;
 
 #[tokio::test]

@@ -4,11 +4,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::Patch;
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
 use testbed::binaries::Kubernetes;
-
-use crate::bed::objects::{claims, condition, names, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::pods::{condition, names};
+use testbed::scope::{claims, refusal};
+use testbed::{Bed, Scope, wait};
 
 pub async fn set_image(scope: &Scope, pod: &str, image: &str) -> kube::Result<()> {
     let image = json!({"spec": {"containers": [{"name": "main", "image": image}]}});
@@ -58,7 +59,7 @@ async fn a_new_image_takes_a_place_until_the_kubelet_runs_it() {
     scope.until_at_rest("web", 3).await;
     set_image(&scope, &pods[1], "web:2").await.unwrap();
     scope
-        .until_status("web", "the place given back", |s| {
+        .until_status("web", "the place given back", |s: &RuleStatus| {
             s.available_pods == 3 && claims(s) == 0
         })
         .await;
@@ -230,7 +231,7 @@ async fn pod_that_a_lifecycle_keeps_off_traffic_is_resized_again_once_it_has_res
 async fn other_notation_of_a_quantity_is_free() {
     let (scope, pods) = resizable(0).await;
     resize(&scope, &pods[0], "memory", "1048576").await.unwrap();
-    assert_eq!(claims(&scope.status("web").await), 0);
+    assert_eq!(scope.claims("web").await, 0);
 }
 
 #[tokio::test]

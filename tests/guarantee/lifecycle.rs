@@ -4,11 +4,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
-
-use crate::bed::objects::{in_flight, is_available, is_idle, may_operate, service_ready};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope};
+use testbed::observer::Observer;
+use testbed::pods::{in_flight, is_available, is_idle, may_operate, service_ready};
+use testbed::{Bed, Scope};
 
 const ID: &str = "upgrade";
 
@@ -87,7 +87,7 @@ async fn waiting_pods_are_granted_one_by_one_the_longest_waiting_first() {
         );
     }
     scope
-        .until_status("web", "three waiting, with the reason", |s| {
+        .until_status("web", "three waiting, with the reason", |s: &RuleStatus| {
             let waiting: Vec<_> = s
                 .details
                 .iter()
@@ -185,7 +185,7 @@ async fn grant_takes_the_pod_off_traffic_in_the_same_write() {
     scope
         .until_pod(&pods[1], "operate", |p| may_operate(p, ID))
         .await;
-    let seen = observer.changes().await.into_iter();
+    let seen = observer.by_uid().await.into_iter();
     let mut granted = seen.filter_map(|(_, pod)| {
         pod.filter(|p| p.name_any() == pods[1] && has(p, Family::Preparing, ID))
     });

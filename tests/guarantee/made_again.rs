@@ -8,14 +8,16 @@ use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
+use testbed::bed::STALLED;
+use testbed::endpoint::{Reply, RuleServer};
+use testbed::observer::Observer;
+use testbed::pods::{at_once, is_available, names};
 use testbed::proxy::{Asked, Effect, Fault};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 use tokio::sync::Notify;
-
-use crate::bed::objects::{at_once, is_available, names, refusal};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, STALLED, Scope, wait};
-use crate::endpoint::{Reply, RuleServer};
 
 /// Keeps every eviction of a namespace between mutating admission and the delete until the answer is notified. The API
 /// server calls validating webhooks after all mutating ones, and goes on when the connection is closed.
@@ -132,17 +134,13 @@ async fn rule_replaced_while_a_watch_of_rules_stalls_keeps_its_limit() {
 
     bed.faults()
         .set(Fault::new(Effect::Freeze).on(rule_watches));
-    let file = tempfile::NamedTempFile::new().unwrap();
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
         "metadata": {"name": "web", "namespace": scope.namespace},
-        "spec": before.spec,
+        "spec": before.data["spec"],
     });
-    std::fs::write(file.path(), rule.to_string()).unwrap();
-    let file = file.path().to_str().unwrap();
-    let replaced = bed.kubectl(["replace", "--force", "-f", file]);
-    let replaced = { replaced }.output().await.unwrap();
-    assert!(replaced.status.success(), "{replaced:?}");
+    let replace = ["replace", "--force"];
+    let _ = bed.ask_kubectl_about(&replace, &rule).await.success();
     assert_ne!(
         scope.rules().get("web").await.unwrap().uid(),
         before.uid(),
@@ -197,7 +195,7 @@ async fn pod_deleted_under_the_former_rule_is_missed_by_the_new_one() {
     rules.delete("web", &DeleteParams::default()).await.unwrap();
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
     scope
-        .until_status("web", "enforcement", |s| {
+        .until_status("web", "enforcement", |s: &RuleStatus| {
             let mut of_it = s.conditions.iter();
             of_it.any(|c| c.type_ == "Enforced" && c.status == "True")
         })
@@ -245,7 +243,7 @@ async fn until_namespace_is_seen(scope: &Scope) {
             .unwrap();
         let what = format!("Enforced {enforced}");
         scope
-            .until_status("web", &what, |s| {
+            .until_status("web", &what, |s: &RuleStatus| {
                 let mut conditions = s.conditions.iter();
                 conditions.any(|c| c.type_ == "Enforced" && c.status == enforced)
             })

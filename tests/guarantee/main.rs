@@ -4,7 +4,6 @@
 mod apiserver_faults;
 mod apply;
 mod at_once;
-mod bed;
 mod bypass;
 mod counting;
 mod dead_connections;
@@ -12,9 +11,6 @@ mod deleted_sets;
 mod disruption_budgets;
 mod drain;
 mod dry_run;
-#[allow(dead_code)] // some of it is for the tests of rules alone
-#[path = "../rules/server.rs"]
-mod endpoint;
 mod entering;
 mod evictions;
 mod faults;

@@ -13,13 +13,13 @@ use kube::api::{
 use kube::core::PartialObjectMeta;
 use kube::{Api, Resource, ResourceExt};
 use operating::api::keys;
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testbed::proxy::{Asked, Effect, Fault};
+use testbed::{Bed, Scope, wait};
 use tokio_util::task::AbortOnDropHandle;
-
-use crate::bed::{Bed, Scope, wait};
 
 /// Request timeout of the API server: the leader takes the mark off some time after it.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,10 +53,15 @@ impl History {
             }
         })
         .await;
-        let rules = follow(&scope.rules(), None, &seen, |rule, gone| {
-            let stored = if gone { Stored::RuleGone } else { Stored::Rule };
-            stored(rule.name_any())
-        })
+        let rules = follow(
+            &scope.api::<PodTransitionRule>(),
+            None,
+            &seen,
+            |rule, gone| {
+                let stored = if gone { Stored::RuleGone } else { Stored::Rule };
+                stored(rule.name_any())
+            },
+        )
         .await;
         History {
             seen,
@@ -174,7 +179,7 @@ async fn rule_created_while_the_mark_is_taken_off_is_never_without_it() {
     // By the time that the leader has written this status, the API server has answered the request that was held.
     scope.rule("third", json!({"app": "web"}), json!(1)).await;
     scope
-        .until_status("third", "enforcement", |s| {
+        .until_status("third", "enforcement", |s: &RuleStatus| {
             let mut conditions = s.conditions.iter();
             conditions.any(|c| c.type_ == "Enforced" && c.status == "True")
         })

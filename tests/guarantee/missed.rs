@@ -5,9 +5,9 @@ use kube::ResourceExt;
 use kube::api::Patch;
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
-
-use crate::bed::objects::{is_available, is_idle, may_operate, refusal, service_ready};
-use crate::bed::{Bed, wait};
+use testbed::pods::{is_available, is_idle, may_operate, service_ready};
+use testbed::scope::refusal;
+use testbed::{Bed, wait};
 
 const ID: &str = "upgrade";
 

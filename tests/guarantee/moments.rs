@@ -6,11 +6,12 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
-
-use crate::bed::objects::{at_once, claims, may_operate, refusal};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
+use testbed::observer::Observer;
+use testbed::pods::{at_once, may_operate};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 const ID: &str = "upgrade";
 
@@ -24,7 +25,7 @@ fn has_begun(pod: &Pod) -> bool {
 /// Most Pods that the operation has kept off traffic at one time.
 async fn most_begun(observer: &Observer) -> usize {
     let mut begun = BTreeSet::new();
-    let sizes = observer.changes().await.into_iter().map(|(uid, pod)| {
+    let sizes = observer.by_uid().await.into_iter().map(|(uid, pod)| {
         if pod.as_ref().is_some_and(has_begun) {
             begun.insert(uid);
         } else {
@@ -62,7 +63,9 @@ async fn pods_that_flap_together_do_not_all_begin() {
     }
     join_all(waiting.iter().map(|pod| scope.resume_kubelet(pod))).await;
     scope
-        .until_status("web", "the others back", |s| s.available_pods == 18)
+        .until_status("web", "the others back", |s: &RuleStatus| {
+            s.available_pods == 18
+        })
         .await;
     assert_eq!(most_begun(&observer).await, 2);
     // The queue goes on.
@@ -87,7 +90,9 @@ async fn pod_down_for_a_moment_begins_and_is_evicted_only_within_the_budget() {
     }
     // Each replica knows of a loss when its watch has delivered it.
     scope
-        .until_status("web", "both counted", |s| s.available_pods == 1)
+        .until_status("web", "both counted", |s: &RuleStatus| {
+            s.available_pods == 1
+        })
         .await;
     let begun = scope.begin(&pods[0], ID).await.unwrap();
     assert!(!has_begun(&begun), "{:?}", begun.labels());
@@ -101,7 +106,7 @@ async fn pod_down_for_a_moment_begins_and_is_evicted_only_within_the_budget() {
     // With the other back, the loss of this one is all that the budget has room for.
     scope.resume_kubelet(&pods[1]).await;
     scope.until_pod(&pods[0], "begun", has_begun).await;
-    assert!(claims(&scope.status("web").await) <= 1);
+    assert!(scope.claims("web").await <= 1);
 }
 
 #[tokio::test]

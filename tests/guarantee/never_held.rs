@@ -6,10 +6,10 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use operating::api::keys;
 use serde_json::json;
-
-use crate::bed::objects::{labels, refusal};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
+use testbed::observer::Observer;
+use testbed::pods::labels;
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 /// Creation, status, eviction and deletion of Pods.
 async fn everything(scope: &Scope, labels: serde_json::Value) {

@@ -7,11 +7,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::crd::REVISION_KEY;
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRule;
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use serde_json::{Value, json};
-
-use crate::bed::objects::{names, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::pods::names;
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 /// Lets the API server store any spec of rules, as the definition of a newer version may do with some.
 async fn open_definition(bed: &Bed) {
@@ -44,7 +44,7 @@ async fn exclude(bed: &Bed, scope: &Scope, value: Value) {
 async fn write(scope: &Scope, rules: &Value) -> kube::Result<PodTransitionRule> {
     let patch = Patch::Merge(json!({"spec": {"rules": rules}}));
     let params = PatchParams::default();
-    scope.rules().patch("web", &params, &patch).await
+    scope.api().patch("web", &params, &patch).await
 }
 
 /// What a deletion would be told; `None` if it would pass.
@@ -91,12 +91,16 @@ async fn rule_that_this_version_can_not_read_holds_its_pods() {
     is_held().await;
     assert_eq!(refusal(scope.evict(&pods[1]).await).code, 429);
     scope
-        .until_status("web", "the field in the condition", |status| {
-            let mut conditions = status.conditions.iter();
-            conditions.any(|c| {
-                c.type_ == "Enforced" && c.reason == "Invalid" && c.message.contains(field)
-            })
-        })
+        .until_status(
+            "web",
+            "the field in the condition",
+            |status: &RuleStatus| {
+                let mut conditions = status.conditions.iter();
+                conditions.any(|c| {
+                    c.type_ == "Enforced" && c.reason == "Invalid" && c.message.contains(field)
+                })
+            },
+        )
         .await;
 
     // A replica that starts lists the rule, and so does every replica whose watch has broken off.

@@ -7,9 +7,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
-
-use crate::bed::objects::{PAUSED, is_available, service_ready};
-use crate::bed::{Bed, Scope};
+use testbed::pods::{is_available, service_ready};
+use testbed::scope::PAUSED;
+use testbed::{Bed, Scope};
 
 /// The Pods of a scope as the kubelet of a node writes them.
 pub async fn kubelet(bed: &Bed, scope: &Scope, node: &str) -> Api<Pod> {

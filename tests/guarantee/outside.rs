@@ -10,11 +10,12 @@ use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use testbed::bed::STALLED;
+use testbed::fleet::HOME;
+use testbed::observer::Observer;
+use testbed::pods::{at_once, names};
 use testbed::proxy::{Effect, Fault};
-
-use crate::bed::objects::{at_once, names};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, HOME, STALLED, Scope, wait};
+use testbed::{Bed, Scope, wait};
 
 /// Name of the server's roles.
 const ROLE: &str = "operating";
@@ -37,12 +38,8 @@ async fn until_evicted(scope: &Scope) {
 }
 
 async fn until_logged(bed: &Bed, index: usize, text: &str) {
-    let log = bed.setup.logs.join(format!("replica-{index}.log"));
     let what = format!("{text:?} in the log of replica {index}");
-    wait::until(&what, async || {
-        std::fs::read_to_string(&log).unwrap().contains(text)
-    })
-    .await;
+    wait::until(&what, async || bed.log_of(index).contains(text)).await;
 }
 
 async fn until_ready(bed: &Bed, index: usize) {
@@ -198,10 +195,9 @@ async fn replica_without_file_descriptors_answers_again_once_it_has_some() {
 #[ignore = "takes six minutes: bookmarks come each minute, and five without any are silence"]
 async fn silent_watches_are_told_of_and_end_nothing() {
     let bed = Bed::with_faults_on_one().await;
-    let log = bed.setup.logs.join(format!("replica-{STALLED}.log"));
     let told = async |text: &str| {
         let since = Instant::now();
-        while !std::fs::read_to_string(&log).unwrap().contains(text) {
+        while !bed.log_of(STALLED).contains(text) {
             assert!(since.elapsed() < Duration::from_secs(900), "{text}");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }

@@ -8,12 +8,13 @@ use kube::api::{
 };
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::observer::Observer;
+use testbed::pods::{at_once, is_available, labels, names};
 use testbed::proxy::{Asked, Effect, Fault};
-
-use crate::bed::objects::{at_once, is_available, labels, names, refusal};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 const GROUP: &str = "owners.test";
 
@@ -232,7 +233,7 @@ async fn custom_owner_without_scale_counts_by_its_living_pods() {
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
     scope.until_at_rest("web", 4).await;
     wait::until("the condition that names the owner", async || {
-        let conditions = scope.status("web").await.conditions;
+        let conditions = scope.status::<RuleStatus>("web").await.conditions;
         let found = conditions.iter().find(|c| c.type_ == "ExpectedKnown");
         found.is_some_and(|c| {
             c.status == "False" && c.reason == "ExpectedUnknown" && c.message.starts_with("Crowd ")

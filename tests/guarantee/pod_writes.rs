@@ -7,10 +7,11 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy}
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
-use crate::bed::objects::{claims, names, refusal};
-use crate::bed::{Bed, Scope};
+use testbed::pods::names;
+use testbed::scope::{claims, refusal};
+use testbed::{Bed, Scope};
 
 const PODS: usize = 6;
 
@@ -107,7 +108,9 @@ async fn image_and_removed_label_in_one_write() {
             .until_pod(pod, "be labelled again", carries_label)
             .await;
         scope
-            .until_status("web", "only the claim of the image", |s| claims(s) <= 1)
+            .until_status("web", "only the claim of the image", |s: &RuleStatus| {
+                claims(s) <= 1
+            })
             .await;
         outcome
     })
@@ -183,7 +186,7 @@ async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
     scope.patch(&pods[0], owned_by(away)).await.unwrap();
     // It asks for six, and one of those that are there belongs to nobody.
     scope
-        .until_status("web", "one more", |s| s.expected_pods == 7)
+        .until_status("web", "one more", |s: &RuleStatus| s.expected_pods == 7)
         .await;
     let held = scope.delete(&pods[1]).await;
     assert_eq!(refusal(held).code, 429);
@@ -210,13 +213,13 @@ async fn hand_over_to_an_owner_whose_uid_has_a_space_keeps_its_place() {
         scope.patch(&pods[0], touch).await.unwrap();
         let expected = PODS + 1;
         scope
-            .until_status("web", "the replacement", |s| {
+            .until_status("web", "the replacement", |s: &RuleStatus| {
                 s.expected_pods == i32::try_from(expected).unwrap()
             })
             .await;
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     }
-    assert_eq!(claims(&scope.status("web").await), 1);
+    assert_eq!(scope.claims("web").await, 1);
 }
 
 #[tokio::test]

@@ -6,9 +6,9 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys;
 use serde_json::json;
+use testbed::pods::at_once;
+use testbed::{Bed, wait};
 
-use crate::bed::objects::at_once;
-use crate::bed::{Bed, wait};
 use crate::node_restriction::kubelet;
 
 /// Kubelets' writes pass no admission, so that none of these Pods is labelled by the write that shows it Ready.

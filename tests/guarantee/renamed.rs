@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
+use testbed::pods::{at_once, names};
+use testbed::{Bed, Scope};
 use tokio::time::sleep;
-
-use crate::bed::objects::{at_once, names};
-use crate::bed::{Bed, Scope};
 
 const PODS: usize = 8;
 const ROUNDS: usize = 6;

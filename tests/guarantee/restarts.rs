@@ -6,14 +6,14 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::observer::Observer;
+use testbed::pods::{condition, is_available, is_idle, may_operate, names, service_ready};
+use testbed::scope::{claims, refusal};
+use testbed::{Bed, Scope, wait};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::bed::objects::{
-    claims, condition, is_available, is_idle, may_operate, names, refusal, service_ready,
-};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
 use crate::in_place::set_image;
 
 const ID: &str = "upgrade";
@@ -231,7 +231,7 @@ async fn resize_of_operation_that_ended_at_once_keeps_its_place_until_the_restar
     scope.until_pod(&pods[1], "serve again", is_available).await;
     scope.until_pod(early, "online again", is_idle).await;
     wait::until("the status to count the place", async || {
-        let status = scope.status("web").await;
+        let status = scope.status::<RuleStatus>("web").await;
         status.available_pods == 2 || claims(&status) == 1
     })
     .await;

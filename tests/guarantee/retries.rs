@@ -6,11 +6,10 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::Api;
 use kube::api::{DeleteParams, EvictParams, PostParams};
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
-use crate::bed::objects::{claims, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::scope::{claims, refusal};
+use testbed::{Bed, Scope, wait};
 
 /// Request timeout of the API server: after this long the leader closes a claim that is renewed.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,7 +48,7 @@ async fn web(bed: &Bed) -> (Scope, Vec<String>) {
 }
 
 /// Whether a claim admits nothing more.
-fn is_closing(status: &PodTransitionRuleStatus) -> bool {
+fn is_closing(status: &RuleStatus) -> bool {
     let ledger = status.ledger.as_ref();
     ledger.is_some_and(|l| l.claims.iter().any(|c| c.closing))
 }
@@ -64,7 +63,7 @@ async fn place_is_given_back(scope: &Scope, other: &str, ask: impl AsyncFn() -> 
     };
     let watch = async {
         scope
-            .until_status("web", "the claim", |s| claims(s) == 1)
+            .until_status("web", "the claim", |s: &RuleStatus| claims(s) == 1)
             .await;
         let status = refusal(scope.delete(other).await);
         assert!(
@@ -140,14 +139,14 @@ async fn deletion_that_gave_its_place_back_does_not_take_it_again_at_once() {
     let mut was_closing = false;
     wait::until("the claim to go", async || {
         refusal(scope.delete(&pods[0]).await);
-        let status = scope.status("web").await;
+        let status = scope.status::<RuleStatus>("web").await;
         was_closing |= is_closing(&status);
         was_closing && claims(&status) == 0
     })
     .await;
     for _ in 0..10 {
         refusal(scope.delete(&pods[0]).await);
-        assert_eq!(claims(&scope.status("web").await), 0);
+        assert_eq!(scope.claims("web").await, 0);
     }
     scope.delete(&pods[1]).await.unwrap();
 }

@@ -11,9 +11,9 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::objects::is_available;
-use crate::bed::{Bed, Scope, wait};
 use crate::owners::{patch_web, web};
 
 const REPLICAS: usize = 10;

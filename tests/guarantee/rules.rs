@@ -2,10 +2,11 @@
 
 use kube::ResourceExt;
 use operating::api::keys::Family;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
-use crate::bed::Bed;
-use crate::bed::objects::{is_available, names, refusal};
+use testbed::Bed;
+use testbed::pods::{is_available, names};
+use testbed::scope::refusal;
 
 fn with_max(value: Value) -> Value {
     json!({"selector": {}, "rules": [{"name": "a", "availablePolicy": {"maxUnavailableValue": value}}]})
@@ -75,12 +76,14 @@ async fn rules_of_other_kinds_keep_pods_waiting_and_limit_no_deletion() {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules});
     scope.try_rule("others", spec).await.unwrap();
     scope
-        .until_status("others", "a look", |s| s.observed_generation == 1)
+        .until_status("others", "a look", |s: &RuleStatus| {
+            s.observed_generation == 1
+        })
         .await;
     let waiting = scope.begin(&pods[0], "x").await.unwrap();
     assert!(waiting.labels().contains_key(&Family::PreCheck.key("x")) && is_available(&waiting));
     scope
-        .until_status("others", "the reasons", |s| {
+        .until_status("others", "the reasons", |s: &RuleStatus| {
             s.details.iter().any(|d| {
                 let refused: Vec<_> = d.reject_info.iter().map(|r| r.rule_name.as_str()).collect();
                 d.name == pods[0]

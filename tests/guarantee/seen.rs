@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
-
-use crate::bed::{Bed, HOME, wait};
+use testbed::fleet::HOME;
+use testbed::{Bed, wait};
 
 /// Metrics of `docs/metrics.md` with their labels, each label set sorted.
 fn documented(metric: &str) -> Option<Vec<String>> {

@@ -3,11 +3,10 @@
 
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
+use testbed::observer::Observer;
 use testbed::plane::audit::Filter;
-
-use crate::bed::objects::is_available;
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
+use testbed::pods::is_available;
+use testbed::{Bed, Scope, wait};
 
 /// Requests of the shared account to delete a Pod of a namespace, answered with this code.
 async fn deletions(bed: &Bed, scope: &Scope, code: u16) -> usize {
@@ -30,9 +29,8 @@ async fn ruled(bed: &Bed, replicas: usize, max_unavailable: i32) -> Scope {
 
 async fn deletion_of_a_deployment_ends_all_pods(bed: &Bed) {
     let scope = ruled(bed, 4, 0).await;
-    let delete = bed.kubectl(["delete", "deploy", "web", "-n", &scope.namespace]);
-    let deleted = { delete }.output().await.unwrap();
-    assert!(deleted.status.success(), "{deleted:?}");
+    let delete = ["delete", "deploy", "web", "-n", &scope.namespace];
+    let _ = bed.ask_kubectl(&delete).await.success();
     wait::until("all Pods to go", async || {
         scope.list("app=web").await.is_empty()
     })

@@ -4,9 +4,8 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
 use operating::api::keys;
 use serde_json::json;
-
-use crate::bed::objects::refusal;
-use crate::bed::{Bed, wait};
+use testbed::scope::refusal;
+use testbed::{Bed, wait};
 
 #[tokio::test]
 async fn disruption_without_a_skipped_rule_is_told_of() {

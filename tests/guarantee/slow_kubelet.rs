@@ -5,11 +5,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
-
-use crate::bed::objects::{condition, is_available, is_idle, refusal, service_ready};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
+use testbed::observer::Observer;
+use testbed::pods::{condition, is_available, is_idle, service_ready};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 const ID: &str = "upgrade";
 
@@ -154,7 +155,7 @@ async fn bare_pods_that_take_long_to_end_neither_count_nor_use_up_the_budget() {
     scope.until_at_rest("web", 4).await;
     scope.evict(&pods[1]).await.unwrap();
     scope
-        .until_status("web", "no trace of the two", |s| {
+        .until_status("web", "no trace of the two", |s: &RuleStatus| {
             s.expected_pods == 3
                 && s.unavailable_pods == 0
                 && s.disruptions_allowed == Some(1)

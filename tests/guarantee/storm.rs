@@ -7,13 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch};
 use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
-
-use crate::bed::objects::{claims, may_operate, names};
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
+use testbed::observer::Observer;
+use testbed::pods::{may_operate, names};
+use testbed::scope::claims;
+use testbed::{Bed, Scope, wait};
 
 const HALF: usize = 50;
 const OPERATIONS: usize = 200;
@@ -205,12 +206,12 @@ async fn two_hundred_operations_at_once_break_no_rule_while_replicas_die() {
     })
     .await;
     scope
-        .until_status("right", "fifty available, no claim", |s| {
+        .until_status("right", "fifty available, no claim", |s: &RuleStatus| {
             s.available_pods == 50 && claims(s) == 0
         })
         .await;
     scope
-        .until_status("all", "all available, no claim", |s| {
+        .until_status("all", "all available, no claim", |s: &RuleStatus| {
             s.available_pods == s.expected_pods && claims(s) == 0 && s.waiting_pods == 0
         })
         .await;

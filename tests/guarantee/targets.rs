@@ -1,14 +1,13 @@
 //! The Pods of a rule by name, as tools of Kuperator's users read them.
 
-use kube::api::{DeleteParams, Patch, PatchParams};
-use operating::api::podtransitionrule::PodTransitionRuleStatus;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use serde_json::json;
-
-use crate::bed::objects::names;
-use crate::bed::{Bed, Scope};
+use testbed::pods::names;
+use testbed::{Bed, Scope};
 
 async fn until_targets(scope: &Scope, expected: &[String], count: usize) {
-    let is_so = |status: &PodTransitionRuleStatus| {
+    let is_so = |status: &RuleStatus| {
         let selected = usize::try_from(status.selected_pods);
         status.targets == expected && selected == Ok(count)
     };
@@ -44,7 +43,8 @@ async fn names_that_kuperator_has_left_are_replaced() {
     let stale: Vec<_> = (0..150).map(|n| format!("gone-{n}")).collect();
     let patch = Patch::Merge(json!({"status": {"targets": stale}}));
     let params = PatchParams::default();
-    let written = scope.rules().patch_status("web", &params, &patch).await;
+    let rules: Api<PodTransitionRule> = scope.api();
+    let written = rules.patch_status("web", &params, &patch).await;
     assert_eq!(written.unwrap().status.unwrap().targets.len(), 150);
     until_targets(&scope, &of_web(&scope).await, 2).await;
 }

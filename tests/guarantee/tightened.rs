@@ -6,14 +6,14 @@ use std::sync::Arc;
 use futures::StreamExt;
 use futures::future::{join, join_all};
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
-use operating::api::podtransitionrule::PodTransitionRule;
+use kube::api::{Api, Patch, PatchParams, WatchEvent, WatchParams};
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use testbed::pods::names;
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 use tokio_util::task::AbortOnDropHandle;
-
-use crate::bed::objects::{names, refusal};
-use crate::bed::{Bed, Scope, wait};
 
 const PODS: usize = 40;
 /// 10% of them.
@@ -27,7 +27,7 @@ struct Versions {
 
 impl Versions {
     async fn follow(scope: &Scope) -> Versions {
-        let rules = scope.rules();
+        let rules: Api<PodTransitionRule> = scope.api();
         let from = rules.get("web").await.unwrap();
         let version = from.resource_version().unwrap();
         let seen = Arc::new(Mutex::new(vec![from]));
@@ -69,7 +69,7 @@ async fn set_max(scope: &Scope, max: Value) -> kube::Result<PodTransitionRule> {
     let rules = json!([{"name": "availability", "availablePolicy": {"maxUnavailableValue": max}}]);
     let patch = Patch::Merge(json!({"spec": {"rules": rules}}));
     scope
-        .rules()
+        .api()
         .patch("web", &PatchParams::default(), &patch)
         .await
 }
@@ -116,7 +116,7 @@ async fn a_limit_tightened_while_deletes_fly_holds_from_the_version_that_tells_i
     // What was admitted before stays, and the new spec is what the status speaks of.
     let lost = i32::try_from(passed.len()).unwrap();
     scope
-        .until_status("web", "the tightened limit", |s| {
+        .until_status("web", "the tightened limit", |s: &RuleStatus| {
             s.observed_generation == 2
                 && s.unavailable_limit == Some(i32::try_from(LIMIT).unwrap())
                 && s.unavailable_pods == lost

@@ -5,11 +5,11 @@ use std::time::Duration;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt};
-use operating::api::podtransitionrule::PodTransitionRule;
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use serde_json::{Value, json};
-
-use crate::bed::objects::{claims, is_available, names, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::pods::{is_available, names};
+use testbed::scope::{claims, refusal};
+use testbed::{Bed, Scope, wait};
 
 /// Writes the ledger of the rule `web`, as whoever may write its status can.
 async fn forge(scope: &Scope, ledger: Value) {
@@ -24,14 +24,14 @@ async fn forge(scope: &Scope, ledger: Value) {
 
 /// Status and message of a condition of the rule `web`.
 async fn condition(scope: &Scope, type_: &str) -> Option<(String, String)> {
-    let all = scope.status("web").await.conditions;
+    let all = scope.status::<RuleStatus>("web").await.conditions;
     let found = all.into_iter().find(|c| c.type_ == type_)?;
     Some((found.status, found.message))
 }
 
 async fn mark(scope: &Scope) -> u64 {
     scope
-        .status("web")
+        .status::<RuleStatus>("web")
         .await
         .ledger
         .unwrap()
@@ -86,10 +86,7 @@ async fn claims_of_another_cluster_end_and_the_rule_holds() {
         ],
     });
     forge(&scope, restored).await;
-    wait::until("the claims to end", async || {
-        claims(&scope.status("web").await) == 0
-    })
-    .await;
+    wait::until("the claims to end", async || scope.claims("web").await == 0).await;
     for pod in &pods[..2] {
         wait::until("a place to be given", async || {
             scope.delete(pod).await.is_ok()
@@ -124,9 +121,12 @@ async fn ledger_of_a_newer_format_denies_and_is_left_alone() {
             .is_some_and(|(status, _)| status == "False")
     })
     .await;
-    assert_eq!(scope.status("web").await.disruptions_allowed, Some(0));
-    let rule = scope.rules().get("web").await.unwrap();
-    let raw = serde_json::to_value(rule.status.unwrap().ledger).unwrap();
+    assert_eq!(
+        scope.status::<RuleStatus>("web").await.disruptions_allowed,
+        Some(0)
+    );
+    let status: RuleStatus = scope.status("web").await;
+    let raw = serde_json::to_value(status.ledger).unwrap();
     assert_eq!(raw["formatVersion"], 2);
     // The way back that the denial names.
     forge(&scope, Value::Null).await;
@@ -201,12 +201,20 @@ async fn ledger_without_a_format_is_taken_over() {
     scope.until_at_rest("web", 3).await;
     let before = mark(&scope).await;
     forge(&scope, json!({"formatVersion": null})).await;
-    assert_eq!(scope.status("web").await.ledger.unwrap().format_version, 0);
+    assert_eq!(
+        scope
+            .status::<RuleStatus>("web")
+            .await
+            .ledger
+            .unwrap()
+            .format_version,
+        0
+    );
     wait::until("a place to be given", async || {
         scope.delete(&pods[1]).await.is_ok()
     })
     .await;
-    let ledger = scope.status("web").await.ledger.unwrap();
+    let ledger = scope.status::<RuleStatus>("web").await.ledger.unwrap();
     assert_eq!(ledger.format_version, 1);
     assert!(mark(&scope).await >= before);
     scope.all_available("app=web", 3).await;
@@ -227,7 +235,7 @@ async fn restored_etcd_ends_the_replicas_and_nothing_goes_meanwhile() {
         scope.delete(pod).await.unwrap();
     }
     scope
-        .until_status("web", "both to be gone", |s| {
+        .until_status("web", "both to be gone", |s: &RuleStatus| {
             s.unavailable_pods == 2 && claims(s) == 0
         })
         .await;

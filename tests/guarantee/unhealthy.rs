@@ -6,10 +6,11 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
-
-use crate::bed::objects::{is_available, names, refusal};
-use crate::bed::{Bed, Scope, wait};
+use testbed::pods::{is_available, names};
+use testbed::scope::refusal;
+use testbed::{Bed, Scope, wait};
 
 fn rule(policy: Option<&str>) -> Value {
     json!([{ "name": "availability", "availablePolicy": {
@@ -101,7 +102,9 @@ async fn a_pod_that_is_down_goes_only_while_enough_others_serve() {
     all_say(&scope, &pods[0], false).await;
     scope.delete(&pods[0]).await.unwrap();
     scope
-        .until_status("web", "one place taken", |s| s.unavailable_pods == 1)
+        .until_status("web", "one place taken", |s: &RuleStatus| {
+            s.unavailable_pods == 1
+        })
         .await;
     refusal(scope.delete(&pods[1]).await);
 }
@@ -150,7 +153,7 @@ async fn a_pod_that_an_operation_has_taken_off_traffic_goes_all_the_same() {
     scope.begin(&pods[0], "replace").await.unwrap();
     scope
         .until_pod(&pods[0], "operate", |p| {
-            crate::bed::objects::may_operate(p, "replace")
+            testbed::pods::may_operate(p, "replace")
         })
         .await;
     fails(&scope, &pods[1]).await;

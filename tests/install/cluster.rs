@@ -1,7 +1,6 @@
 //! A bare plane and a few shortcuts.
 
 use std::fmt::Debug;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -12,6 +11,7 @@ use operating::api::keys;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testbed::plane::{Options, Plane};
+use testbed::wait;
 
 /// A plane of its own: what is installed bears on all of it.
 pub struct Cluster {
@@ -43,12 +43,6 @@ impl Cluster {
 
     pub fn plane(&self) -> &Plane {
         &self.plane
-    }
-
-    pub async fn kubectl(&self, args: &[&str]) {
-        let output = self.plane.kubectl(args).output().await.unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "kubectl {args:?}: {text}");
     }
 
     pub fn client(&self) -> Client {
@@ -155,7 +149,7 @@ impl Cluster {
     pub async fn until_denied(&self, namespace: &str) {
         self.create_pod(namespace, pod("probe")).await;
         let mut value = 0;
-        eventually("a label edit is denied", || {
+        wait::until("a label edit is denied", || {
             value += 1;
             let change = json!({"metadata": {"labels": {"probe": value.to_string()}}});
             async move {
@@ -172,7 +166,7 @@ impl Cluster {
         self.create_pod(namespace, pod("probe")).await;
         let sent = "apiserver_admission_webhook_fail_open_count{name=\"pod-update-unruled.apps.kusionstack.io\"";
         let mut value = 0;
-        eventually("a label edit is sent", || {
+        wait::until("a label edit is sent", || {
             value += 1;
             let change = json!({"metadata": {"labels": {"probe": value.to_string()}}});
             async move {
@@ -189,7 +183,7 @@ impl Cluster {
     where
         K: Resource + Clone + Debug + DeserializeOwned,
     {
-        eventually("the object is gone", || async {
+        wait::until("the object is gone", || async {
             api.get_metadata_opt(name).await.unwrap().is_none()
         })
         .await;
@@ -204,18 +198,4 @@ impl Cluster {
             .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
             .sum()
     }
-}
-
-/// Asks until it holds, at most for a minute.
-pub async fn eventually<F>(what: &str, mut holds: impl FnMut() -> F)
-where
-    F: Future<Output = bool>,
-{
-    for _ in 0..600 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("not within a minute: {what}");
 }

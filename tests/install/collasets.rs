@@ -7,8 +7,9 @@ use operating::api::keys;
 use operating::api::resourcecontext::ResourceContext;
 use operating::cli::install::{self, names};
 use serde_json::{Value, json};
+use testbed::wait;
 
-use crate::cluster::{Cluster, eventually};
+use crate::cluster::Cluster;
 use crate::{assert_called, everything, objects, url};
 
 fn api<K: kube::Resource<DynamicType = ()>>(
@@ -47,7 +48,7 @@ async fn a_dead_webhook_stops_new_specs_of_collasets_and_nothing_else() {
         changed.map(drop)
     };
     let mut limit = 0;
-    eventually("a new spec is denied", || {
+    wait::until("a new spec is denied", || {
         limit += 1;
         let denied = change(json!({"spec": {"historyLimit": limit}}));
         async { denied.await.is_err() }

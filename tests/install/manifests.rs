@@ -7,28 +7,33 @@ use operating::admission::policies::NAMES;
 use operating::admission::routes::{MUTATING, VALIDATING};
 use operating::cli::install::names;
 use serde_json::json;
+use testbed::wait;
 
-use super::cluster::{Cluster, eventually};
+use super::cluster::Cluster;
 
 #[tokio::test]
 async fn the_kustomization_brings_everything_and_takes_it_away() {
     let cluster = Cluster::start().await;
     cluster.plane().cert_manager().await.unwrap();
     let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests");
-    cluster.kubectl(&["apply", "-k", manifests]).await;
+    let _ = cluster
+        .plane()
+        .ask_kubectl(&["apply", "-k", manifests])
+        .await
+        .success();
     let policies = [&["get", "validatingadmissionpolicybindings"][..], &NAMES].concat();
-    cluster.kubectl(&policies).await;
+    let _ = cluster.plane().ask_kubectl(&policies).await.success();
 
     // The certificate comes from the CA, and its CA gets into every entry.
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), names::NAMESPACE);
-    eventually("the serving certificate is there", || async {
+    wait::until("the serving certificate is there", || async {
         secrets.get_opt(names::SECRET).await.unwrap().is_some()
     })
     .await;
     let secret = secrets.get(names::SECRET).await.unwrap().data.unwrap();
     let ca = json!(secret["ca.crt"]);
     for name in [MUTATING, VALIDATING] {
-        eventually("the CA is in every entry", || async {
+        wait::until("the CA is in every entry", || async {
             let found = cluster.configuration(name).await;
             let entries = found.data["webhooks"].as_array().unwrap();
             entries.iter().all(|e| e["clientConfig"]["caBundle"] == ca)
@@ -45,7 +50,7 @@ async fn the_kustomization_brings_everything_and_takes_it_away() {
 
     // The namespace enforces the restricted Pod security standard: the Pods pass it, or there were none.
     let deployments: Api<Deployment> = Api::namespaced(cluster.client(), names::NAMESPACE);
-    eventually("three Pods are created", || async {
+    wait::until("three Pods are created", || async {
         let status = deployments
             .get("operating")
             .await
@@ -56,10 +61,14 @@ async fn the_kustomization_brings_everything_and_takes_it_away() {
     })
     .await;
 
-    cluster.kubectl(&["delete", "-k", manifests]).await;
+    let _ = cluster
+        .plane()
+        .ask_kubectl(&["delete", "-k", manifests])
+        .await
+        .success();
     let left = [&policies[..], &["--ignore-not-found", "-o", "name"]].concat();
-    let left = cluster.plane().kubectl(&left).output().await.unwrap();
-    assert_eq!(String::from_utf8_lossy(&left.stdout), "");
+    let left = cluster.plane().ask_kubectl(&left).await;
+    assert_eq!(left.out, "");
     let namespaces: Api<Namespace> = Api::all(cluster.client());
     cluster.until_gone(&namespaces, names::NAMESPACE).await;
     for name in [MUTATING, VALIDATING] {

@@ -1,8 +1,6 @@
 //! Policies: who may change the labels that decide whether a namespace is enforced, and the warning about Deployments
 //! that no rule lets roll out. No server runs: the API server judges all of this by itself.
 
-use std::process::Output;
-
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
@@ -11,8 +9,9 @@ use operating::api::keys;
 use operating::cli::install::{self, names};
 use operating::cli::uninstall::uninstall;
 use serde_json::{Value, json};
+use testbed::wait;
 
-use super::cluster::{Cluster, eventually};
+use super::cluster::Cluster;
 
 /// What the denial says.
 const NEEDED: &str = "needs the RBAC verb enforce on podtransitionrules.apps.kusionstack.io";
@@ -32,7 +31,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
         .unwrap();
     let tenant = tenant(&cluster, &shop).await;
     // The API server compiles a policy a moment after it is stored.
-    eventually("the policy is in force", || async {
+    wait::until("the policy is in force", || async {
         let outcome = label(&tenant, &shop, "", keys::NAMESPACE_EXCLUDED, Some("")).await;
         if outcome.is_ok() {
             label(&admin, &shop, "", keys::NAMESPACE_EXCLUDED, None)
@@ -110,8 +109,8 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
         "validatingadmissionpolicies",
         "validatingadmissionpolicybindings",
     ] {
-        let left = kubectl(&cluster, &["get", kind, "-o", "name"]).await;
-        let left = String::from_utf8_lossy(&left.stdout).into_owned();
+        let get = ["get", kind, "-o", "name"];
+        let left = cluster.plane().ask_kubectl(&get).await.success().out;
         assert!(NAMES.iter().all(|name| !left.contains(name)), "{left}");
     }
 }
@@ -149,7 +148,7 @@ async fn recreate_deployment_under_a_rule_is_warned_about() {
     };
     let told = "strategy.type Recreate deletes all Pods before it creates new ones";
     let mut number = 0;
-    eventually("the policy warns", || {
+    wait::until("the policy warns", || {
         number += 1;
         let object = deployment(&format!("probe-{number}"), "Recreate", true);
         let (cluster, ruled) = (&cluster, &ruled);
@@ -178,19 +177,11 @@ async fn recreate_deployment_under_a_rule_is_warned_about() {
     }
 }
 
-async fn kubectl(cluster: &Cluster, args: &[&str]) -> Output {
-    let output = cluster.plane().kubectl(args).output().await.unwrap();
-    assert!(output.status.success(), "kubectl {args:?}: {output:?}");
-    output
-}
-
 /// Applies an object by kubectl; what it prints to stderr.
 async fn apply(cluster: &Cluster, namespace: &str, object: &Value) -> String {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&file, object.to_string()).unwrap();
-    let file = file.path().to_str().unwrap();
-    let output = kubectl(cluster, &["apply", "-n", namespace, "-f", file]).await;
-    String::from_utf8(output.stderr).unwrap()
+    let apply = ["apply", "-n", namespace];
+    let said = cluster.plane().ask_kubectl_about(&apply, object).await;
+    said.success().err
 }
 
 /// A user who may write namespaces with their subresources, and do anything in this one.
@@ -238,7 +229,7 @@ async fn tenant(cluster: &Cluster, namespace: &str) -> Client {
     let client = cluster.plane().client_from(&file).await.unwrap();
     // The API server's authorizer learns of roles through a watch.
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    eventually("the tenant has their rights", || async {
+    wait::until("the tenant has their rights", || async {
         let read = namespaces.get(namespace).await.is_ok();
         read && label(&client, namespace, "", "probe", Some("x"))
             .await

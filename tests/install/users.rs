@@ -14,8 +14,9 @@ use operating::api::podtransitionrule::PodTransitionRule;
 use operating::api::resourcecontext::ResourceContext;
 use operating::cli::install::{self, names};
 use serde_json::{Value, json};
+use testbed::wait;
 
-use super::cluster::{Cluster, eventually, pod};
+use super::cluster::{Cluster, pod};
 use super::objects;
 
 /// What the denial of a write to the status of a rule says.
@@ -103,7 +104,7 @@ async fn label_that_deletes_a_pod_needs_the_right_to_delete_it() {
     let params = PatchParams::default();
     let label = |key: &str| Patch::Merge(json!({"metadata": {"labels": {key: "1"}}}));
     let pods = patches.api::<Pod>(&shop);
-    eventually("the user may patch Pods", || async {
+    wait::until("the user may patch Pods", || async {
         pods.patch("one", &params, &label("app")).await.is_ok()
     })
     .await;
@@ -112,7 +113,7 @@ async fn label_that_deletes_a_pod_needs_the_right_to_delete_it() {
         dry_run: true,
         ..PatchParams::default()
     };
-    eventually("the policy is in force", || async {
+    wait::until("the policy is in force", || async {
         let set = pods.patch("one", &dry, &label(keys::TO_DELETE)).await;
         set.is_err()
     })
@@ -179,11 +180,11 @@ async fn label_that_deletes_a_pod_does_not_come_with_its_binding() {
         let bound = pods.create_subresource::<Value, Value>("binding", "waits", &post, &binding);
         bound.await
     };
-    eventually("the user may bind Pods", || async {
+    wait::until("the user may bind Pods", || async {
         bind(json!({}), true).await.is_ok()
     })
     .await;
-    eventually("the policy is in force", || async {
+    wait::until("the policy is in force", || async {
         bind(json!({keys::TO_DELETE: "1"}), true).await.is_err()
     })
     .await;
@@ -222,7 +223,7 @@ async fn status_of_a_rule_needs_the_right_to_enforce() {
     let post = PostParams::default();
     let mut with_status = object(&shop, "PodTransitionRule");
     with_status.data["status"] = forged();
-    eventually("the tenant may create a rule", || async {
+    wait::until("the tenant may create a rule", || async {
         rules.create(&post, &with_status).await.is_ok()
     })
     .await;
@@ -244,7 +245,7 @@ async fn status_of_a_rule_needs_the_right_to_enforce() {
     };
     let served = server.api::<PodTransitionRule>(&shop);
     let held = json!({"status": {"ledger": {"watermark": "7", "attempts": 1, "claims": []}}});
-    eventually("the policy is in force", || async {
+    wait::until("the policy is in force", || async {
         rules.patch_status("r", &params, &merge).await.is_err()
     })
     .await;
@@ -317,7 +318,7 @@ async fn status_of_a_rule_needs_the_right_to_enforce() {
     }))
     .unwrap();
     cluster.create(binding).await;
-    eventually("who may enforce may write it", || async {
+    wait::until("who may enforce may write it", || async {
         rules.patch_status("r", &params, &merge).await.is_ok()
     })
     .await;
@@ -342,11 +343,11 @@ async fn built_in_roles_reach_our_kinds_and_no_status() {
     let post = PostParams::default();
     let sets = editor.api::<CollaSet>(&shop);
     // The roles are put together by kube-controller-manager.
-    eventually("an editor may create a CollaSet", || async {
+    wait::until("an editor may create a CollaSet", || async {
         sets.create(&post, &object(&shop, "CollaSet")).await.is_ok()
     })
     .await;
-    eventually("a viewer may read it", || async {
+    wait::until("a viewer may read it", || async {
         viewer.api::<CollaSet>(&shop).get("s").await.is_ok()
     })
     .await;
@@ -367,7 +368,7 @@ async fn built_in_roles_reach_our_kinds_and_no_status() {
         .await;
     assert_eq!(code(refused), 403);
     let pools = owner.api::<ResourceContext>(&shop);
-    eventually(
+    wait::until(
         "an administrator of the namespace may write instance IDs",
         || async { pools.create(&post, &pool).await.is_ok() },
     )

@@ -9,75 +9,75 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch,
 use operating::api::crd;
 use operating::cli::install::names;
 use serde_json::{Value, json};
+use testbed::wait;
 
-use super::bed::{Bed, eventually};
+use super::cluster::Cluster;
 use super::dial::{serial, serial_in};
 use super::load::Load;
 use super::projection::Projection;
-use super::replica::Replica;
 
 const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests");
 const ROTATIONS: usize = 10;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_rotations_by_cert_manager_fail_no_review() {
-    let bed = Bed::start(3).await;
-    bed.plane.cert_manager().await.unwrap();
-    bed.kubectl(&["apply", "-k", MANIFESTS]).await;
-    assert_pods_run_as_meant(&bed).await;
+    let cluster = Cluster::start(3).await;
+    cluster.plane.cert_manager().await.unwrap();
+    cluster.kubectl(&["apply", "-k", MANIFESTS]).await;
+    assert_pods_run_as_meant(&cluster).await;
 
     // The server of this test is outside of the cluster: another name and a URL, the rest as applied.
     let change = json!({"spec": {"dnsNames": ["localhost", "operating.kusionstack-system.svc"]}});
-    certificates(&bed)
+    certificates(&cluster)
         .patch(SERVING, &PatchParams::default(), &Patch::Merge(change))
         .await
         .unwrap();
-    eventually("the certificate has the name", async || {
-        let leaf = bed.secret(names::SECRET, "tls.crt").await;
+    wait::until("the certificate has the name", async || {
+        let leaf = cluster.secret(names::SECRET, "tls.crt").await;
         leaf.is_some_and(|pem| names_of(&pem).contains("localhost"))
     })
     .await;
-    let secrets: Api<Secret> = Api::namespaced(bed.client(), names::NAMESPACE);
+    let secrets: Api<Secret> = Api::namespaced(cluster.client(), names::NAMESPACE);
     let files = Projection::start(secrets.clone(), names::SECRET).await;
-    let account = bed
+    let account = cluster
         .plane
         .kubeconfig_for_service_account(names::NAMESPACE, names::SERVICE_ACCOUNT)
         .await
         .unwrap();
     let flags = ["--kubeconfig", account.to_str().unwrap(), "--cert-dir"];
     let flags = [&flags[..], &[files.path().to_str().unwrap()]].concat();
-    let replica = Replica::start(&bed, "replica", &flags).await;
+    let replica = cluster.replica("replica", &flags).await;
     redirect(
-        &bed,
+        &cluster,
         &format!("https://localhost:{}", replica.listen.port()),
     )
     .await;
-    eventually("the CA is injected", async || is_injected(&bed).await).await;
+    wait::until("the CA is injected", async || is_injected(&cluster).await).await;
 
-    let namespace = bed.ruled_namespace(&[]).await;
-    let load = Load::start(bed.client(), &namespace).await;
+    let namespace = cluster.ruled_namespace(&[]).await;
+    let load = Load::start(cluster.client(), &namespace).await;
     let mut served = BTreeSet::new();
     let mut bundles = BTreeSet::new();
     for rotation in 0..ROTATIONS {
-        let trusted = bed.bundle().await.unwrap();
+        let trusted = cluster.bundle().await.unwrap();
         let before = serial(replica.listen, &trusted).await.unwrap();
         served.insert(before.clone()); // the first look below may find the next one already
         // The authority too, now and then: then the caBundle changes, and the API server connects anew.
         if rotation % 3 == 2 {
-            renew(&bed, "webhook-ca", "webhook-ca").await;
+            renew(&cluster, "webhook-ca", "webhook-ca").await;
         }
         if rotation % 2 == 0 {
-            renew(&bed, SERVING, names::SECRET).await;
+            renew(&cluster, SERVING, names::SECRET).await;
         } else {
             secrets
                 .delete(names::SECRET, &Default::default())
                 .await
                 .unwrap();
         }
-        eventually("another leaf is served", async || {
+        wait::until("another leaf is served", async || {
             // The two configurations are written one after the other.
             let mut now = String::new();
-            for trusted in bed.bundles().await {
+            for trusted in cluster.bundles().await {
                 let leaf = serial(replica.listen, &trusted).await;
                 now = leaf.expect("a leaf that every entry trusts");
             }
@@ -87,14 +87,16 @@ async fn ten_rotations_by_cert_manager_fail_no_review() {
             changed
         })
         .await;
-        eventually("its CA is injected", async || is_injected(&bed).await).await;
-        bundles.insert(bed.bundle().await);
+        wait::until("its CA is injected", async || is_injected(&cluster).await).await;
+        bundles.insert(cluster.bundle().await);
         load.more(50).await;
     }
     assert_eq!(load.take_failures(), Vec::<String>::new());
     assert!(served.len() > ROTATIONS, "{served:?}");
     assert!(bundles.len() > ROTATIONS / 3, "{}", bundles.len());
-    assert!(replica.reviews().await >= 2.0 * load.edits() as f64 - 32.0);
+    let metrics = replica.metrics().await.unwrap();
+    let reviews = metrics.sum("operating_reviews_total");
+    assert!(reviews >= 2.0 * load.edits() as f64 - 32.0);
 
     // Nobody serves: the edits are denied, and that is in nobody's way.
     drop(replica);
@@ -108,12 +110,12 @@ async fn ten_rotations_by_cert_manager_fail_no_review() {
     // the garbage collector asks for each within half a minute.
     for crd in crd::all() {
         let kind = format!("{}.{}", crd.spec.names.plural, crd.spec.group);
-        bed.kubectl(&["get", &kind, "-A"]).await;
+        cluster.kubectl(&["get", &kind, "-A"]).await;
     }
-    bed.kubectl(&["delete", "-k", MANIFESTS]).await;
-    bed.assert_gone().await;
+    cluster.kubectl(&["delete", "-k", MANIFESTS]).await;
+    cluster.assert_gone().await;
     load.assert_pods_live_on().await;
-    eventually("edits are free again", async || {
+    wait::until("edits are free again", async || {
         load.take_failures();
         load.more(50).await;
         load.take_failures().is_empty()
@@ -124,17 +126,17 @@ async fn ten_rotations_by_cert_manager_fail_no_review() {
 /// Name of the Certificate of the server.
 const SERVING: &str = "webhook-serving";
 
-fn certificates(bed: &Bed) -> Api<DynamicObject> {
+fn certificates(cluster: &Cluster) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate");
     let kind = ApiResource::from_gvk(&kind);
-    Api::namespaced_with(bed.client(), names::NAMESPACE, &kind)
+    Api::namespaced_with(cluster.client(), names::NAMESPACE, &kind)
 }
 
 /// Has a Certificate issued anew, as `cmctl renew` does; returns when its Secret holds the new one.
-async fn renew(bed: &Bed, certificate: &str, secret: &str) {
-    let before = bed.secret(secret, "tls.crt").await.unwrap();
-    let api = certificates(bed);
-    eventually("a renewal is asked for", async || {
+async fn renew(cluster: &Cluster, certificate: &str, secret: &str) {
+    let before = cluster.secret(secret, "tls.crt").await.unwrap();
+    let api = certificates(cluster);
+    wait::until("a renewal is asked for", async || {
         let mut object = api.get(certificate).await.unwrap();
         let asked = json!({
             "type": "Issuing", "status": "True", "reason": "ManuallyTriggered",
@@ -153,17 +155,17 @@ async fn renew(bed: &Bed, certificate: &str, secret: &str) {
         written.is_ok()
     })
     .await;
-    eventually("it is renewed", async || {
-        let now = bed.secret(secret, "tls.crt").await;
+    wait::until("it is renewed", async || {
+        let now = cluster.secret(secret, "tls.crt").await;
         now.is_some_and(|now| serial_in(&now) != serial_in(&before))
     })
     .await;
 }
 
 /// Whether every entry trusts the authority of the serving certificate; former ones stay trusted beside it.
-async fn is_injected(bed: &Bed) -> bool {
-    let authority = bed.secret(names::SECRET, "ca.crt").await;
-    let (Some(bundle), Some(authority)) = (bed.bundle().await, authority) else {
+async fn is_injected(cluster: &Cluster) -> bool {
+    let authority = cluster.secret(names::SECRET, "ca.crt").await;
+    let (Some(bundle), Some(authority)) = (cluster.bundle().await, authority) else {
         return false;
     };
     let [bundle, authority] = [bundle, authority].map(|pem| String::from_utf8(pem).unwrap());
@@ -171,14 +173,16 @@ async fn is_injected(bed: &Bed) -> bool {
 }
 
 /// Applies the webhook configurations once more, by URL.
-async fn redirect(bed: &Bed, url: &str) {
+async fn redirect(cluster: &Cluster, url: &str) {
     let certificate = format!("{}/{SERVING}", names::NAMESPACE);
     let print = ["webhook-config", "--webhook-url", url, "--cert-manager"];
-    let printed = bed.operating(&[&print[..], &[&certificate]].concat()).await;
+    let printed = cluster
+        .operating(&[&print[..], &[&certificate]].concat())
+        .await;
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, printed).unwrap();
     let file = file.path().to_str().unwrap();
-    bed.kubectl(&["apply", "-f", file]).await;
+    cluster.kubectl(&["apply", "-f", file]).await;
 }
 
 fn names_of(pem: &[u8]) -> String {
@@ -189,10 +193,10 @@ fn names_of(pem: &[u8]) -> String {
 }
 
 /// Three Pods run, on three nodes, in a namespace that takes restricted Pods only; a drain may have one of them.
-async fn assert_pods_run_as_meant(bed: &Bed) {
-    let pods: Api<Pod> = Api::namespaced(bed.client(), names::NAMESPACE);
+async fn assert_pods_run_as_meant(cluster: &Cluster) {
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), names::NAMESPACE);
     let mut running = Vec::new();
-    eventually("three Pods run", async || {
+    wait::until("three Pods run", async || {
         let found = pods.list(&ListParams::default()).await.unwrap().items;
         let phases = found
             .iter()
@@ -217,8 +221,8 @@ async fn assert_pods_run_as_meant(bed: &Bed) {
         }
     }
     assert_eq!(nodes.len(), 3);
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(bed.client(), names::NAMESPACE);
-    eventually("the budget allows one", async || {
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(cluster.client(), names::NAMESPACE);
+    wait::until("the budget allows one", async || {
         let budget = budgets.get("operating").await.unwrap().status;
         budget.is_some_and(|status| status.disruptions_allowed == Some(1))
     })

@@ -9,9 +9,8 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use operating::api::keys;
 use serde_json::json;
+use testbed::wait;
 use tokio::task::JoinSet;
-
-use super::bed::eventually;
 
 /// Edits at once.
 const PODS: usize = 8;
@@ -57,7 +56,7 @@ impl Load {
     /// Waits until `count` more edits have ended.
     pub async fn more(&self, count: usize) {
         let goal = self.edits() + count;
-        eventually("more edits", async || self.edits() >= goal).await;
+        wait::until("more edits", async || self.edits() >= goal).await;
     }
 
     /// Edits so far.

@@ -2,11 +2,10 @@
 //! server asks it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod bed;
 mod cert_manager;
+mod cluster;
 mod dial;
 mod load;
 mod projection;
-mod replica;
 mod rights;
 mod self_managed;

@@ -11,10 +11,9 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use tempfile::TempDir;
+use testbed::wait;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
-
-use super::bed::eventually;
 
 pub struct Projection {
     directory: TempDir,
@@ -40,7 +39,7 @@ impl Projection {
             }
         });
         let data = directory.path().join("..data");
-        eventually("the Secret is projected", async || data.exists()).await;
+        wait::until("the Secret is projected", async || data.exists()).await;
         Projection {
             directory,
             _following: AbortOnDropHandle::new(following),

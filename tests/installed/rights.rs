@@ -15,9 +15,9 @@ use operating::cli::install::{Parts, names};
 use serde_json::json;
 use testbed::balancer::LoadBalancer;
 use testbed::plane::audit::Event;
+use testbed::wait;
 
-use super::bed::{Bed, eventually};
-use super::replica::Replica;
+use super::cluster::Cluster;
 
 /// Verb, group, and resource with its subresource.
 type Right = (String, String, String);
@@ -109,7 +109,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn server_works_with_the_rights_of_its_parts_alone() {
-    let bed = Bed::audited(1).await;
+    let cluster = Cluster::audited(1).await;
     let lb = LoadBalancer::start([]).await.unwrap();
     let url = format!("https://localhost:{}", lb.address().port());
     let (certificates, ca) = certificates();
@@ -135,10 +135,10 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
                 .into_iter()
                 .flatten(),
         );
-        bed.operating(&install).await;
-        until_granted(&bed, parts).await;
+        cluster.operating(&install).await;
+        until_granted(&cluster, parts).await;
 
-        let account = bed
+        let account = cluster
             .plane
             .kubeconfig_for_service_account(names::NAMESPACE, names::SERVICE_ACCOUNT)
             .await
@@ -155,13 +155,13 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
                 .flatten(),
         );
         let name = format!("{collasets}-{grace_delete}-{certificates_kept}");
-        let replica = Replica::start(&bed, &name, &flags).await;
+        let replica = cluster.replica(&name, &flags).await;
         lb.add(replica.listen);
-        exercise(&bed, parts).await;
-        let code = replica.terminate(|address| lb.remove(address)).await;
+        exercise(&cluster, parts).await;
+        let code = replica.leave(&lb).await.unwrap();
         assert_eq!(code, Some(0));
 
-        let events = bed.plane.audit_events().await.unwrap();
+        let events = cluster.plane.audit_events().await.unwrap();
         let server = format!(
             "system:serviceaccount:{}:{}",
             names::NAMESPACE,
@@ -252,8 +252,8 @@ fn certificates() -> (tempfile::TempDir, String) {
 }
 
 /// Waits until the API server's authorizer has seen what was installed.
-async fn until_granted(bed: &Bed, parts: Parts) {
-    let reviews: Api<SubjectAccessReview> = Api::all(bed.client());
+async fn until_granted(cluster: &Cluster, parts: Parts) {
+    let reviews: Api<SubjectAccessReview> = Api::all(cluster.client());
     for (verb, resource, name, expected) in [
         ("create", "leases", "", true),
         ("create", "pods", "", parts.collasets),
@@ -276,7 +276,7 @@ async fn until_granted(bed: &Bed, parts: Parts) {
             verb: Some(verb.to_owned()),
             ..ResourceAttributes::default()
         });
-        eventually(&format!("{verb} {resource}: {expected}"), async || {
+        wait::until(&format!("{verb} {resource}: {expected}"), async || {
             let answer = reviews.create(&PostParams::default(), &review).await;
             answer.unwrap().status.unwrap().allowed == expected
         })
@@ -291,7 +291,7 @@ fn is_available(pod: &Pod) -> bool {
 /// Waits until so many Pods serve; their names.
 async fn serving(pods: &Api<Pod>, app: &str, count: usize) -> Vec<String> {
     let mut names = Vec::new();
-    eventually("Pods serve", async || {
+    wait::until("Pods serve", async || {
         let listed = ListParams::default().labels(&format!("app={app}"));
         let found = pods.list(&listed).await.unwrap().items;
         names = found
@@ -306,9 +306,9 @@ async fn serving(pods: &Api<Pod>, app: &str, count: usize) -> Vec<String> {
 }
 
 /// A bit of all that the parts do.
-async fn exercise(bed: &Bed, parts: Parts) {
-    let namespace = bed.ruled_namespace(&[]).await;
-    let pods: Api<Pod> = Api::namespaced(bed.client(), &namespace);
+async fn exercise(cluster: &Cluster, parts: Parts) {
+    let namespace = cluster.ruled_namespace(&[]).await;
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), &namespace);
     let post = PostParams::default();
     let labels = json!({"app": "load", keys::CONTROL: keys::CONTROL_VALUE});
     let deployment: Deployment = serde_json::from_value(json!({
@@ -318,11 +318,11 @@ async fn exercise(bed: &Bed, parts: Parts) {
         }},
     }))
     .unwrap();
-    let deployments: Api<Deployment> = Api::namespaced(bed.client(), &namespace);
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client(), &namespace);
     deployments.create(&post, &deployment).await.unwrap();
     let first = serving(&pods, "load", 2).await.remove(0);
     // By a rule: denied by none, since one of two may go. With graceful deletions it is denied until it is off traffic.
-    eventually("a Pod is deleted", async || {
+    wait::until("a Pod is deleted", async || {
         match pods.delete(&first, &DeleteParams::default()).await {
             Ok(_) => true,
             Err(Error::Api(status)) => status.code == 404,
@@ -338,14 +338,14 @@ async fn exercise(bed: &Bed, parts: Parts) {
         }
     }
     if parts.collasets {
-        collaset(bed, &namespace, &pods).await;
+        collaset(cluster, &namespace, &pods).await;
     }
 }
 
 /// A deletion, or an eviction, that is asked for once, and then left to the server.
 async fn is_gone_after_one_request(pods: &Api<Pod>, evicts: bool) {
     let name = serving(pods, "load", 2).await.remove(0);
-    eventually("a Pod is marked", async || {
+    wait::until("a Pod is marked", async || {
         if evicts {
             return pods.evict(&name, &EvictParams::default()).await.is_err();
         }
@@ -353,7 +353,7 @@ async fn is_gone_after_one_request(pods: &Api<Pod>, evicts: bool) {
         asked.is_err()
     })
     .await;
-    eventually("the server deletes it", async || {
+    wait::until("the server deletes it", async || {
         let found = pods.get_opt(&name).await.unwrap();
         found.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())
     })
@@ -361,8 +361,8 @@ async fn is_gone_after_one_request(pods: &Api<Pod>, evicts: bool) {
 }
 
 /// A CollaSet with claims lives and goes.
-async fn collaset(bed: &Bed, namespace: &str, pods: &Api<Pod>) {
-    let sets: Api<CollaSet> = Api::namespaced(bed.client(), namespace);
+async fn collaset(cluster: &Cluster, namespace: &str, pods: &Api<Pod>) {
+    let sets: Api<CollaSet> = Api::namespaced(cluster.client(), namespace);
     let set = |name: &str, claims: bool| -> CollaSet {
         let mounts = json!([{"name": "data", "mountPath": "/data"}]);
         let template = json!([{
@@ -385,14 +385,14 @@ async fn collaset(bed: &Bed, namespace: &str, pods: &Api<Pod>) {
         .unwrap()
     };
     let post = PostParams::default();
-    eventually("CollaSets are accepted", async || {
+    wait::until("CollaSets are accepted", async || {
         sets.create(&post, &set("plain", false)).await.is_ok()
     })
     .await;
     sets.create(&post, &set("kept", true)).await.unwrap();
     serving(pods, "plain", 2).await;
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(bed.client(), namespace);
-    eventually("claims are made", async || {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(cluster.client(), namespace);
+    wait::until("claims are made", async || {
         claims
             .list(&ListParams::default())
             .await
@@ -409,7 +409,7 @@ async fn collaset(bed: &Bed, namespace: &str, pods: &Api<Pod>) {
     serving(pods, "plain", 1).await;
     for name in ["plain", "kept"] {
         sets.delete(name, &DeleteParams::default()).await.unwrap();
-        eventually("the set is gone", async || {
+        wait::until("the set is gone", async || {
             sets.get_opt(name).await.unwrap().is_none()
         })
         .await;

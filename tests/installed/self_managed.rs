@@ -7,24 +7,25 @@ use kube::api::ListParams;
 use operating::api::keys;
 use operating::cli::install::names;
 use testbed::balancer::LoadBalancer;
+use testbed::replica::Replica;
+use testbed::wait;
 
-use super::bed::{Bed, eventually};
+use super::cluster::Cluster;
 use super::dial::{review, serial, serial_in};
 use super::load::Load;
-use super::replica::Replica;
 
 /// Each replica is ended so many times.
 const RESTARTS: usize = 2;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_come_and_go_and_fail_no_review() {
-    let bed = Bed::start(0).await;
+    let cluster = Cluster::start(0).await;
     let lb = LoadBalancer::start([]).await.unwrap();
     let url = format!("https://localhost:{}", lb.address().port());
-    let admin = bed.plane.kubeconfig().to_str().unwrap();
+    let admin = cluster.plane.kubeconfig().to_str().unwrap();
     let flags = ["--kubeconfig", admin, "--install", "--webhook-url", &url];
     let start = async |name: &str| {
-        let replica = Replica::start(&bed, name, &flags).await;
+        let replica = cluster.replica(name, &flags).await;
         lb.add(replica.listen);
         replica
     };
@@ -32,16 +33,16 @@ async fn replicas_come_and_go_and_fail_no_review() {
     let mut replicas = join_all(names.map(&start)).await;
 
     // One Secret, and all trust it and serve it.
-    let secrets: Api<Secret> = Api::namespaced(bed.client(), names::NAMESPACE);
-    in_line(&bed, &replicas).await;
+    let secrets: Api<Secret> = Api::namespaced(cluster.client(), names::NAMESPACE);
+    in_line(&cluster, &replicas).await;
     let all = secrets.list(&ListParams::default()).await.unwrap().items;
     assert_eq!(all.len(), 1, "{all:?}");
 
     // As a rule of Kuperator's is left behind.
-    let namespace = bed.ruled_namespace(&[keys::PROTECTED_FINALIZER]).await;
-    let load = Load::start(bed.client(), &namespace).await;
+    let namespace = cluster.ruled_namespace(&[keys::PROTECTED_FINALIZER]).await;
+    let load = Load::start(cluster.client(), &namespace).await;
     // The API server keeps to the connections that it has, so each is asked by hand.
-    let bundle = bed.bundle().await.unwrap();
+    let bundle = cluster.bundle().await.unwrap();
     for replica in &replicas {
         let answer = review(replica.listen, &bundle).await.unwrap();
         assert!(answer.contains(r#""uid":"asked-by-hand""#), "{answer}");
@@ -52,7 +53,7 @@ async fn replicas_come_and_go_and_fail_no_review() {
         let replica = replicas.remove(0);
         let name = replica.name().to_owned();
         // As the endpoints of a Service follow readiness.
-        let code = replica.terminate(|address| lb.remove(address)).await;
+        let code = replica.leave(&lb).await.unwrap();
         assert_eq!(code, Some(0));
         load.more(50).await;
         replicas.push(start(&name).await);
@@ -62,22 +63,22 @@ async fn replicas_come_and_go_and_fail_no_review() {
 
     // The Secret is lost, and with it the authority: there is another, and no review fails over it.
     for _ in 0..2 {
-        let former = bed.bundle().await.unwrap();
+        let former = cluster.bundle().await.unwrap();
         let deleted = secrets.delete(names::SECRET, &Default::default()).await;
         deleted.unwrap();
-        in_line(&bed, &replicas).await;
-        assert_ne!(bed.bundle().await.unwrap(), former);
+        in_line(&cluster, &replicas).await;
+        assert_ne!(cluster.bundle().await.unwrap(), former);
         load.more(50).await;
         assert_eq!(load.take_failures(), Vec::<String>::new());
     }
 
     // The servers go first, all at once and without a word.
-    bed.operating(&["install", "--webhook-url", &url]).await;
+    cluster.operating(&["install", "--webhook-url", &url]).await;
     drop(replicas);
-    bed.operating(&["uninstall"]).await;
-    bed.assert_gone().await;
+    cluster.operating(&["uninstall"]).await;
+    cluster.assert_gone().await;
     load.assert_pods_live_on().await;
-    eventually("edits are free again", async || {
+    wait::until("edits are free again", async || {
         load.take_failures();
         load.more(50).await;
         load.take_failures().is_empty()
@@ -86,15 +87,15 @@ async fn replicas_come_and_go_and_fail_no_review() {
 }
 
 /// Waits until every entry trusts the authorities of the Secret, and every replica serves its leaf.
-async fn in_line(bed: &Bed, replicas: &[Replica]) {
-    eventually(
+async fn in_line(cluster: &Cluster, replicas: &[Replica]) {
+    wait::until(
         "Secret, configurations and replicas are in line",
         async || {
-            let Some(leaf) = bed.secret(names::SECRET, "tls.crt").await else {
+            let Some(leaf) = cluster.secret(names::SECRET, "tls.crt").await else {
                 return false;
             };
-            let bundle = bed.secret(names::SECRET, "ca.crt").await;
-            if bundle.is_none() || bed.bundle().await != bundle {
+            let bundle = cluster.secret(names::SECRET, "ca.crt").await;
+            if bundle.is_none() || cluster.bundle().await != bundle {
                 return false;
             }
             let bundle = bundle.unwrap_or_default();

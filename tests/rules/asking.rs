@@ -8,12 +8,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, CustomResourceExt};
 use operating::api::keys;
-use operating::api::podtransitionrule::PodTransitionRule;
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use serde_json::json;
+use testbed::endpoint::{Reply, RuleServer};
+use testbed::{Bed, Scope, wait};
 
-use crate::bed::{Bed, Scope, wait};
-use crate::helpers::{ask, reason, spec, waits, webhook_status};
-use crate::server::{Reply, RuleServer};
+use crate::helpers::{RuleScope, ask, reason, spec, waits, webhook_status};
 
 #[tokio::test]
 async fn each_pod_is_asked_about_once_and_then_let_go() {
@@ -99,7 +99,7 @@ async fn a_refusal_lets_those_pass_that_it_names_and_is_asked_again() {
     });
     scope.until_let_go(&pods[0], "x").await;
     scope.until_reason("web", &pods[1], "ask", "some").await;
-    let status = scope.status("web").await;
+    let status = scope.status::<RuleStatus>("web").await;
     let passed = webhook_status(&status, "ask").passed;
     assert!(passed.iter().all(|p| p.name == pods[0]), "{passed:?}");
     server.answer(|_| Reply::pass());
@@ -155,12 +155,16 @@ async fn at_rest_nothing_is_asked_or_written() {
     scope.operate(&pods[0], "x").await;
     scope.until_idle(&pods[0]).await;
     scope
-        .until_status("web", "two that wait and one that is back", |s| {
-            s.waiting_pods == 2
-                && s.available_pods == 3
-                && webhook_status(s, "ask").passed.is_empty()
-                && reason(s, &pods[1], "PreCheck", "ask").is_some()
-        })
+        .until_status(
+            "web",
+            "two that wait and one that is back",
+            |s: &RuleStatus| {
+                s.waiting_pods == 2
+                    && s.available_pods == 3
+                    && webhook_status(s, "ask").passed.is_empty()
+                    && reason(s, &pods[1], "PreCheck", "ask").is_some()
+            },
+        )
         .await;
     let look = async || {
         let version = scope
@@ -249,7 +253,7 @@ async fn stored_rules_of_one_name_share_no_answer() {
         stored.is_ok()
     })
     .await;
-    let installed = bed.operating(&["install", "--webhook-url", &bed.setup.url]);
+    let installed = bed.operating(&["install", "--webhook-url", bed.url()]);
     assert!(installed.status.success(), "{installed:?}");
     wait::until("such objects to be refused again", async || {
         let refused = scope.try_rule("late", spec("web", rules.clone())).await;

@@ -2,10 +2,10 @@
 
 use kube::ResourceExt;
 use serde_json::json;
+use testbed::Bed;
+use testbed::endpoint::RuleServer;
 
-use crate::bed::Bed;
-use crate::helpers::{ask, spec, waits};
-use crate::server::RuleServer;
+use crate::helpers::{RuleScope, ask, spec, waits};
 
 /// As `openssl req -x509` makes it: its own CA, and served as it is.
 #[tokio::test]

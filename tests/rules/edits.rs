@@ -1,10 +1,11 @@
 //! What an edit of a rule object means for the answers that its endpoints have given.
 
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
+use testbed::endpoint::{Reply, RuleServer};
+use testbed::{Bed, wait};
 
-use crate::bed::{Bed, wait};
-use crate::helpers::{ask, webhook_status};
-use crate::server::{Reply, RuleServer};
+use crate::helpers::{RuleScope, ask, webhook_status};
 
 #[tokio::test]
 async fn editing_a_neighbour_keeps_answers_and_tasks() {
@@ -50,7 +51,7 @@ async fn editing_the_rule_itself_voids_its_answers() {
     scope.ruled("web", rules).await;
     scope.begin_under_rule("web", &pods[0], "x").await;
     scope
-        .until_status("web", "a task", |s| {
+        .until_status("web", "a task", |s: &RuleStatus| {
             !webhook_status(s, "ask").task_states.is_empty()
         })
         .await;

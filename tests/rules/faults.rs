@@ -2,11 +2,12 @@
 //! with Ignore they pass, and the history says why.
 
 use kube::ResourceExt;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::endpoint::{Reply, RuleServer};
+use testbed::{Bed, Scope};
 
-use crate::bed::{Bed, Scope};
-use crate::helpers::{ask, spec, waits, webhook_status};
-use crate::server::{Reply, RuleServer};
+use crate::helpers::{RuleScope, ask, spec, waits, webhook_status};
 
 /// A Pod `name` under a rule object `name` with this webhook, that begins an operation.
 async fn begun(scope: &Scope, name: &str, config: Value, policy: &str) {
@@ -69,7 +70,7 @@ async fn pods_wait_for_a_failing_endpoint_with_the_reason_and_go_when_it_is_mend
     }
     for ((name, _, why), server) in failures().iter().zip(&servers) {
         scope.until_reason(name, name, "ask", why).await;
-        let status = serde_json::to_string(&scope.status(name).await).unwrap();
+        let status = serde_json::to_string(&scope.status::<RuleStatus>(name).await).unwrap();
         for quoted in ["169.254.169.254", "<html>", "yes"] {
             assert!(!status.contains(quoted), "{name}: {status}");
         }
@@ -96,7 +97,7 @@ async fn failures_that_are_ignored_let_pass_and_stay_in_the_history() {
     for (name, _, why) in failures() {
         scope.until_let_go(name, "x").await;
         scope
-            .until_status(name, why, |s| {
+            .until_status(name, why, |s: &RuleStatus| {
                 let history = webhook_status(s, "ask").history;
                 history.iter().any(|t| {
                     t.message.starts_with("Passed by failurePolicy Ignore: ")

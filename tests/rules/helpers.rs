@@ -4,11 +4,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use operating::api::keys::Family;
-use operating::api::podtransitionrule::{PodTransitionRuleStatus, WebhookStatus};
+use operating::api::podtransitionrule::{PodTransitionRuleStatus as RuleStatus, WebhookStatus};
 use serde_json::{Value, json};
-
-use crate::bed::Scope;
-use crate::bed::objects::{is_available, is_idle, may_operate, names};
+use testbed::Scope;
+use testbed::pods::{is_available, is_idle, may_operate, names};
 
 /// A webhook rule `ask` with this `clientConfig`; `extra` is merged into `webhook`.
 pub fn ask(config: Value, extra: Value) -> Value {
@@ -34,12 +33,7 @@ pub fn is_let_go(pod: &Pod, id: &str) -> bool {
 }
 
 /// The reason for which a rule keeps a Pod waiting in a stage.
-pub fn reason(
-    status: &PodTransitionRuleStatus,
-    pod: &str,
-    stage: &str,
-    rule: &str,
-) -> Option<String> {
+pub fn reason(status: &RuleStatus, pod: &str, stage: &str, rule: &str) -> Option<String> {
     let details = status.details.iter();
     let mut detail = details.filter(|d| d.name == pod && d.stage == stage);
     let rejected = detail.next()?.reject_info.iter();
@@ -48,35 +42,63 @@ pub fn reason(
 }
 
 /// What is stored of a webhook rule.
-pub fn webhook_status(status: &PodTransitionRuleStatus, rule: &str) -> WebhookStatus {
+pub fn webhook_status(status: &RuleStatus, rule: &str) -> WebhookStatus {
     let state = status.rule_states.iter().find(|s| s.name == rule);
     state
         .and_then(|s| s.webhook_status.clone())
         .unwrap_or_default()
 }
 
-impl Scope {
+/// What these tests do in a scope beside what all tests do.
+#[allow(async_fn_in_trait)] // for the tests of this binary alone
+pub trait RuleScope {
     /// A Deployment and the names of its Pods, all available.
-    pub async fn deployed(&self, app: &str, count: usize) -> Vec<String> {
+    async fn deployed(&self, app: &str, count: usize) -> Vec<String>;
+
+    /// Makes a rule object over `app=<app>`, named so too.
+    async fn ruled(&self, app: &str, rules: Value);
+
+    /// Waits until a rule gives a reason that holds `text`, for a Pod in PreCheck.
+    async fn until_reason(&self, object: &str, pod: &str, rule: &str, text: &str);
+
+    /// The Pod as it would be if an operation began.
+    async fn dry_begin(&self, pod: &str, id: &str) -> Pod;
+
+    /// Begins an operation that a rule just made is to hold. A rule beside others holds in each replica once its watch has
+    /// delivered it; where it has not yet, the operation is ended and begun again.
+    async fn begin_under_rule(&self, object: &str, pod: &str, id: &str);
+
+    async fn until_let_go(&self, pod: &str, id: &str) -> Pod;
+
+    /// Waits until an operation may be done, and ends it.
+    async fn operate(&self, pod: &str, id: &str);
+
+    async fn until_idle(&self, pod: &str);
+
+    /// Changes the first rule of an object.
+    async fn edit_rule(&self, object: &str, change: Value);
+}
+
+impl RuleScope for Scope {
+    async fn deployed(&self, app: &str, count: usize) -> Vec<String> {
         self.deploy(app, count, json!({})).await;
         names(&self.all_available(&format!("app={app}"), count).await)
     }
 
-    /// Makes a rule object over `app=<app>`, named so too.
-    pub async fn ruled(&self, app: &str, rules: Value) {
+    async fn ruled(&self, app: &str, rules: Value) {
         self.try_rule(app, spec(app, rules)).await.unwrap();
     }
 
-    /// Waits until a rule gives a reason that holds `text`, for a Pod in PreCheck.
-    pub async fn until_reason(&self, object: &str, pod: &str, rule: &str, text: &str) {
-        self.until_status(object, &format!("{pod} waits as: {text}"), |s| {
-            reason(s, pod, "PreCheck", rule).is_some_and(|why| why.contains(text))
-        })
+    async fn until_reason(&self, object: &str, pod: &str, rule: &str, text: &str) {
+        self.until_status(
+            object,
+            &format!("{pod} waits as: {text}"),
+            |s: &RuleStatus| reason(s, pod, "PreCheck", rule).is_some_and(|why| why.contains(text)),
+        )
         .await;
     }
 
-    /// The Pod as it would be if an operation began.
-    pub async fn dry_begin(&self, pod: &str, id: &str) -> Pod {
+    async fn dry_begin(&self, pod: &str, id: &str) -> Pod {
         let labels = json!({Family::Operating.key(id): "1", Family::OperationType.key(id): id});
         let params = PatchParams {
             dry_run: true,
@@ -86,10 +108,8 @@ impl Scope {
         self.pods().patch(pod, &params, &patch).await.unwrap()
     }
 
-    /// Begins an operation that a rule just made is to hold. A rule beside others holds in each replica once its watch has
-    /// delivered it; where it has not yet, the operation is ended and begun again.
-    pub async fn begin_under_rule(&self, object: &str, pod: &str, id: &str) {
-        self.until_status(object, "a look of the leader", |s| {
+    async fn begin_under_rule(&self, object: &str, pod: &str, id: &str) {
+        self.until_status(object, "a look of the leader", |s: &RuleStatus| {
             s.observed_generation >= 1
         })
         .await;
@@ -104,26 +124,24 @@ impl Scope {
         panic!("{pod} is held by no rule");
     }
 
-    pub async fn until_let_go(&self, pod: &str, id: &str) -> Pod {
+    async fn until_let_go(&self, pod: &str, id: &str) -> Pod {
         self.until_pod(pod, "let go", |p| is_let_go(p, id)).await
     }
 
-    /// Waits until an operation may be done, and ends it.
-    pub async fn operate(&self, pod: &str, id: &str) {
+    async fn operate(&self, pod: &str, id: &str) {
         self.until_pod(pod, "to operate", |p| may_operate(p, id))
             .await;
         self.finish(pod, id).await.unwrap();
     }
 
-    pub async fn until_idle(&self, pod: &str) {
+    async fn until_idle(&self, pod: &str) {
         self.until_pod(pod, "idle", is_idle).await;
     }
 
-    /// Changes the first rule of an object.
-    pub async fn edit_rule(&self, object: &str, change: Value) {
-        let mut rules = serde_json::to_value(self.rules().get(object).await.unwrap().spec.rules);
-        json_patch::merge(&mut rules.as_mut().unwrap()[0], &change);
-        let patch = Patch::Merge(json!({"spec": {"rules": rules.unwrap()}}));
+    async fn edit_rule(&self, object: &str, change: Value) {
+        let mut rules = self.rules().get(object).await.unwrap().data["spec"]["rules"].take();
+        json_patch::merge(&mut rules[0], &change);
+        let patch = Patch::Merge(json!({"spec": {"rules": rules}}));
         self.rules()
             .patch(object, &PatchParams::default(), &patch)
             .await

@@ -2,11 +2,12 @@
 
 use kube::ResourceExt;
 use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::{Bed, wait};
 
-use crate::bed::objects::is_available;
-use crate::bed::{Bed, wait};
-use crate::helpers::{is_let_go, reason, waits};
+use crate::helpers::{RuleScope, is_let_go, reason, waits};
 
 fn check(name: &str, label: &str, extra: Value) -> Value {
     let mut rule =
@@ -23,7 +24,7 @@ async fn a_pod_with_the_labels_is_let_go_in_the_very_request_that_begins() {
         .ruled("web", json!([check("fit", "fit", json!({}))]))
         .await;
     scope
-        .until_status("web", "a look", |s| s.observed_generation == 1)
+        .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
         .await;
     scope.label(&pods[0], json!({"fit": "yes"})).await.unwrap();
     let held = scope.begin(&pods[1], "x").await.unwrap();
@@ -64,12 +65,12 @@ async fn post_check_holds_the_way_back() {
     let rule = check("done", "done", json!({"stage": "PostCheck"}));
     scope.ruled("web", json!([rule])).await;
     scope
-        .until_status("web", "a look", |s| s.observed_generation == 1)
+        .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
         .await;
     scope.begin(&pods[0], "x").await.unwrap();
     scope.operate(&pods[0], "x").await;
     scope
-        .until_status("web", "the reason", |s| {
+        .until_status("web", "the reason", |s: &RuleStatus| {
             reason(s, &pods[0], "PostCheck", "done").is_some()
         })
         .await;
@@ -91,7 +92,7 @@ async fn filter_disabled_and_the_skip_annotation_let_pass() {
     ]);
     scope.ruled("web", rules).await;
     scope
-        .until_status("web", "a look", |s| s.observed_generation == 1)
+        .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
         .await;
     let skip = json!({keys::SKIP_RULE_CONDITIONS: r#"{"skipRules":["skipped"]}"#});
     let patch = json!({"metadata": {"annotations": skip}});
@@ -105,7 +106,7 @@ async fn filter_disabled_and_the_skip_annotation_let_pass() {
         .unwrap();
     scope.begin(&pods[1], "x").await.unwrap();
     scope
-        .until_status("web", "both reasons and no more", |s| {
+        .until_status("web", "both reasons and no more", |s: &RuleStatus| {
             let detail = s.details.iter().find(|d| d.name == pods[1]);
             let rejected = detail.into_iter().flat_map(|d| &d.reject_info);
             let rules: Vec<_> = rejected.map(|r| r.rule_name.as_str()).collect();
@@ -130,7 +131,7 @@ async fn rules_end_at_their_namespace() {
         .ruled("web", json!([check("fit", "fit", json!({}))]))
         .await;
     there
-        .until_status("web", "a look", |s| s.observed_generation == 1)
+        .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
         .await;
     there.begin("web", "x").await.unwrap();
     here.begin("web", "x").await.unwrap();
@@ -148,7 +149,7 @@ async fn pods_that_details_leave_out_are_counted_by_reason() {
         .ruled("web", json!([check("fit", "fit", json!({}))]))
         .await;
     scope
-        .until_status("web", "a look", |s| s.observed_generation == 1)
+        .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
         .await;
     for pod in &pods {
         scope.begin(pod, "x").await.unwrap();
@@ -158,7 +159,7 @@ async fn pods_that_details_leave_out_are_counted_by_reason() {
         scope.namespace
     );
     scope
-        .until_status("web", "a count of all Pods", |status| {
+        .until_status("web", "a count of all Pods", |status: &RuleStatus| {
             let mut reasons = status.wait_reasons.iter();
             status.details.len() <= 100
                 && reasons.any(|r| {
@@ -173,7 +174,7 @@ async fn pods_that_details_leave_out_are_counted_by_reason() {
         scope.until_let_go(pod, "x").await;
     }
     scope
-        .until_status("web", "no count", |s| {
+        .until_status("web", "no count", |s: &RuleStatus| {
             s.wait_reasons.is_empty() && s.details.len() == PODS - 10
         })
         .await;

@@ -2,9 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod asking;
-#[allow(dead_code)] // shared with the tests of the guarantee
-#[path = "../guarantee/bed/mod.rs"]
-mod bed;
 mod certificates;
 mod edits;
 mod faults;
@@ -14,6 +11,5 @@ mod mixed;
 mod polling;
 mod queued;
 mod refused;
-mod server;
 mod unasked;
 mod walks;

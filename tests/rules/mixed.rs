@@ -2,12 +2,13 @@
 
 use kube::ResourceExt;
 use operating::api::keys::Family;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
+use testbed::endpoint::{Reply, RuleServer};
+use testbed::pods::may_operate;
+use testbed::{Bed, wait};
 
-use crate::bed::objects::may_operate;
-use crate::bed::{Bed, wait};
-use crate::helpers::{ask, is_let_go, reason, waits};
-use crate::server::{Reply, RuleServer};
+use crate::helpers::{RuleScope, ask, is_let_go, reason, waits};
 
 /// Contract 10.2 Q14: one ID in PreCheck and another in PostCheck, each with rules of its own.
 #[tokio::test]
@@ -24,14 +25,14 @@ async fn both_stages_at_once_are_judged_each_by_its_own_rules() {
     scope.begin(pod, "first").await.unwrap();
     scope.operate(pod, "first").await;
     scope
-        .until_status("web", "first in PostCheck", |s| {
+        .until_status("web", "first in PostCheck", |s: &RuleStatus| {
             reason(s, pod, "PostCheck", "done").is_some_and(|why| why == "not after")
         })
         .await;
     before.answer(|_| Reply::refuse("not before"));
     scope.begin(pod, "second").await.unwrap();
     scope
-        .until_status("web", "both stages", |s| {
+        .until_status("web", "both stages", |s: &RuleStatus| {
             reason(s, pod, "PostCheck", "done").is_some_and(|why| why == "not after")
                 && reason(s, pod, "PreCheck", "ask").is_some_and(|why| why == "not before")
         })
@@ -71,7 +72,7 @@ async fn a_pod_that_an_endpoint_holds_takes_nothing_from_the_budget() {
         .unwrap();
     scope.begin(&pods[0], "x").await.unwrap();
     scope.until_reason("web", &pods[0], "ask", "not yet").await;
-    let allowed = scope.status("web").await.disruptions_allowed;
+    let allowed = scope.status::<RuleStatus>("web").await.disruptions_allowed;
     assert_eq!(allowed, Some(1), "the Pod that waits takes nothing");
     scope.begin(&pods[1], "x").await.unwrap();
     scope.until_let_go(&pods[1], "x").await;
@@ -82,7 +83,9 @@ async fn a_pod_that_an_endpoint_holds_takes_nothing_from_the_budget() {
         .await
         .unwrap();
     scope
-        .until_status("web", "no room", |s| s.disruptions_allowed == Some(0))
+        .until_status("web", "no room", |s: &RuleStatus| {
+            s.disruptions_allowed == Some(0)
+        })
         .await;
     server.answer(|_| Reply::pass());
     scope.begin(&pods[2], "x").await.unwrap();
@@ -137,7 +140,7 @@ async fn rules_of_every_kind_hold_until_all_pass() {
     scope
         .until_reason("web", &pods[0], "ask", "closed today")
         .await;
-    let details = scope.status("web").await.details;
+    let details = scope.status::<RuleStatus>("web").await.details;
     let passed: Vec<_> = details.iter().flat_map(|d| d.passed_rules.iter()).collect();
     assert_eq!(passed, ["fit"]);
     // A rule that says when operations may begin limits no deletion; the budget does.
@@ -209,7 +212,7 @@ async fn operation_without_its_type_holds_nobody_up() {
     let begin = json!({operating: "1"});
     scope.label(&pods[0], begin).await.unwrap();
     scope
-        .until_status("web", "the label that is missing", |s| {
+        .until_status("web", "the label that is missing", |s: &RuleStatus| {
             let detail = s.details.iter().find(|d| d.name == pods[0]);
             let mut rejected = detail.into_iter().flat_map(|d| &d.reject_info);
             rejected.any(|r| r.reason.contains(&format!("the label {type_} is missing")))

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use kube::api::DeleteParams;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
+use testbed::endpoint::{Heard, Reply, RuleServer};
+use testbed::{Bed, wait};
 
-use crate::bed::{Bed, wait};
-use crate::helpers::{ask, waits, webhook_status};
-use crate::server::{Heard, Reply, RuleServer};
+use crate::helpers::{RuleScope, ask, waits, webhook_status};
 
 const RUNNING: &str = "still running";
 
@@ -35,7 +36,7 @@ async fn a_task_is_polled_until_all_have_passed() {
     }
     let targets: BTreeSet<_> = server.polls().into_iter().map(|h| h.target).collect();
     assert_eq!(targets, ["/poll?kind=x&id=task%201%262".to_owned()].into());
-    let tasks = webhook_status(&scope.status("web").await, "ask").task_states;
+    let tasks = webhook_status(&scope.status::<RuleStatus>("web").await, "ask").task_states;
     let processing = tasks.iter().flat_map(|t| t.processing.iter().cloned());
     assert_eq!(
         processing.collect::<BTreeSet<_>>(),
@@ -57,7 +58,7 @@ async fn a_task_is_polled_until_all_have_passed() {
         assert_eq!(server.times(pod), 1, "asked about once, then polled");
     }
     scope
-        .until_status("web", "the task in the history", |s| {
+        .until_status("web", "the task in the history", |s: &RuleStatus| {
             let status = webhook_status(s, "ask");
             status.task_states.is_empty() && status.history.iter().any(|t| t.task_id == "task 1&2")
         })
@@ -73,7 +74,7 @@ async fn a_stopped_task_and_one_that_never_ends_are_asked_for_anew() {
     scope.ruled("web", json!([ask(config, json!({}))])).await;
     scope.begin(&pods[0], "x").await.unwrap();
     scope
-        .until_status("web", "a task that timed out", |s| {
+        .until_status("web", "a task that timed out", |s: &RuleStatus| {
             let history = webhook_status(s, "ask").history;
             history
                 .iter()
@@ -88,7 +89,7 @@ async fn a_stopped_task_and_one_that_never_ends_are_asked_for_anew() {
         _ => Reply::Json(json!({"success": false, "stop": true, "message": "given up"})),
     });
     scope
-        .until_status("web", "a task that was stopped", |s| {
+        .until_status("web", "a task that was stopped", |s: &RuleStatus| {
             let history = webhook_status(s, "ask").history;
             history.iter().any(|t| t.message == "given up")
         })
@@ -143,7 +144,7 @@ async fn a_rule_edited_in_the_middle_of_a_poll_is_asked_about_anew() {
         .await;
     scope.until_let_go(&pods[0], "x").await;
     assert_eq!((server.times(&pods[0]), other.times(&pods[0])), (1, 1));
-    let history = webhook_status(&scope.status("web").await, "ask").history;
+    let history = webhook_status(&scope.status::<RuleStatus>("web").await, "ask").history;
     assert!(
         history
             .iter()

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use testbed::endpoint::{Reply, RuleServer};
+use testbed::{Bed, wait};
 use tokio::sync::Notify;
 
-use crate::bed::{Bed, wait};
-use crate::helpers::{ask, spec};
-use crate::server::{Reply, RuleServer};
+use crate::helpers::{RuleScope, ask, spec};
 
 /// Calls of one namespace at one endpoint at a time.
 const AT_ONCE: usize = 4;

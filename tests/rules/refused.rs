@@ -1,11 +1,12 @@
 //! Rules that admission refuses, with the field and the remedy.
 
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
+use testbed::Bed;
+use testbed::endpoint::{RuleServer, base64};
+use testbed::scope::refusal;
 
-use crate::bed::Bed;
-use crate::bed::objects::refusal;
-use crate::helpers::ask;
-use crate::server::{RuleServer, base64};
+use crate::helpers::{RuleScope, ask};
 
 #[tokio::test]
 async fn odd_rules_are_refused_with_the_field_and_the_remedy() {
@@ -115,7 +116,9 @@ async fn a_rule_is_not_dialled_when_it_is_made() {
         .await;
     for object in ["web", "down"] {
         scope
-            .until_status(object, "a look", |s| s.observed_generation >= 1)
+            .until_status(object, "a look", |s: &RuleStatus| {
+                s.observed_generation >= 1
+            })
             .await;
         scope
             .rules()

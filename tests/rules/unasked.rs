@@ -3,11 +3,12 @@
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
+use testbed::endpoint::{Reply, RuleServer};
+use testbed::{Bed, wait};
 
-use crate::bed::{Bed, wait};
-use crate::helpers::{ask, spec, waits};
-use crate::server::{Reply, RuleServer};
+use crate::helpers::{RuleScope, ask, spec, waits};
 
 /// What a rule with this policy keeps waiting, or lets pass.
 fn ignoring() -> serde_json::Value {
@@ -80,7 +81,7 @@ async fn passing_by_ignore_is_told_by_event_condition_and_metric() {
     scope.until_let_go(&pods[0], "x").await;
     let answers = async |wanted: Option<&str>| {
         scope
-            .until_status("web", &format!("{wanted:?}"), |s| {
+            .until_status("web", &format!("{wanted:?}"), |s: &RuleStatus| {
                 let mut all = s.conditions.iter();
                 let found = all.find(|c| c.type_ == "EndpointsAnswer");
                 found.map(|c| c.reason.as_str()) == wanted

@@ -12,7 +12,7 @@ use rustls::ClientConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
-use super::rig::{Authority, Rig, Sender, call, review, rig_for, text};
+use super::rig::{Authority, Rig, Sender, call, pair, review, rig_for, text};
 
 const NAME: &str = "kube-apiserver";
 
@@ -22,7 +22,7 @@ async fn rig(file: &Path) -> Rig {
     tokio::spawn(Arc::clone(&clients).keep(period, CancellationToken::new()));
     let rig = rig_for(Limits::default(), Some(clients)).await;
     rig.resolver
-        .serve(rig.authority.pair(), vec![rig.authority.der()]);
+        .serve(pair(&rig.authority), vec![rig.authority.der()]);
     rig
 }
 

@@ -5,7 +5,7 @@ use operating::tasks::Supervisor;
 use operating::tls::{Pair, Resolver};
 use tokio_util::sync::CancellationToken;
 
-use super::rig::{Authority, Rig, rig, rig_without_certificate};
+use super::rig::{Authority, Rig, pair, rig, rig_without_certificate};
 
 async fn unready(rig: &Rig, why: &str) {
     let (code, text) = rig.probe("/readyz").await;
@@ -22,7 +22,7 @@ async fn ready_only_with_a_good_certificate() {
     unready(&rig, "[-] webhook listener: no certificate yet").await;
 
     rig.resolver
-        .serve(rig.authority.pair(), vec![rig.authority.der()]);
+        .serve(pair(&rig.authority), vec![rig.authority.der()]);
     let (code, text) = rig.probe("/readyz").await;
     assert_eq!(code, 200, "{text}");
     assert!(
@@ -31,7 +31,7 @@ async fn ready_only_with_a_good_certificate() {
     );
 
     rig.resolver
-        .serve(rig.authority.pair(), vec![Authority::new().der()]);
+        .serve(pair(&rig.authority), vec![Authority::new().der()]);
     unready(&rig, "invalid peer certificate").await;
 
     let (chain, key) = rig.authority.leaf(0);
@@ -62,7 +62,7 @@ async fn fault_of_a_task_fails_livez() {
 async fn another_certificate_than_the_loaded_one_is_noticed() {
     let rig = rig(Limits::default()).await;
     let other = Resolver::new(rig.metrics.clone());
-    other.serve(rig.authority.pair(), Vec::new());
+    other.serve(pair(&rig.authority), Vec::new());
     let error = operating::server::dial::check(rig.address, other, Default::default())
         .await
         .unwrap_err();

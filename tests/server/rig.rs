@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Method, Request, Response, header};
+use http::{Request, Response, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
@@ -17,11 +17,11 @@ use operating::server::{Limits, Shutdown, dial};
 use operating::telemetry::metrics::{Exposition, ServerMetrics};
 use operating::tls::clients::Clients;
 use operating::tls::{self, Pair, Resolver};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use serde_json::{Value, json};
-use time::OffsetDateTime;
+use rustls_pki_types::ServerName;
+use serde_json::Value;
+pub use testbed::authority::Authority;
+pub use testbed::review::{call, deletion as review};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -29,67 +29,10 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Issues what tests serve.
-pub struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    pub fn new() -> Authority {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// An authority below this one.
-    pub fn intermediate(&self) -> Authority {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, "intermediate");
-        Authority(
-            CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &self.0).unwrap(),
-        )
-    }
-
-    pub fn pem(&self) -> String {
-        self.0.pem()
-    }
-
-    pub fn der(&self) -> CertificateDer<'static> {
-        self.0.der().clone()
-    }
-
-    /// PEM of a leaf for localhost and of its key, valid from an hour ago for `hours` from now.
-    pub fn leaf(&self, hours: i64) -> (String, String) {
-        let mut params =
-            CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
-        let now = OffsetDateTime::now_utc();
-        params.not_before = now - time::Duration::hours(1);
-        params.not_after = now + time::Duration::hours(hours);
-        let key = KeyPair::generate().unwrap();
-        (
-            params.signed_by(&key, &self.0).unwrap().pem(),
-            key.serialize_pem(),
-        )
-    }
-
-    /// A client certificate for `common_name`, and its key.
-    pub fn client(&self, common_name: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, common_name);
-        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate().unwrap();
-        let leaf = params.signed_by(&key, &self.0).unwrap();
-        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        (leaf.der().clone(), key)
-    }
-
-    pub fn pair(&self) -> Pair {
-        let (chain, key) = self.leaf(24);
-        Pair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap()
-    }
+/// A certificate for localhost, and its key, as the server loads them.
+pub fn pair(authority: &Authority) -> Pair {
+    let (chain, key) = authority.leaf(24);
+    Pair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap()
 }
 
 /// Decides by the object's name: `allow…`, `deny…`, `panic…`, `hang…` (until released). Names that contain `free`
@@ -145,7 +88,7 @@ pub struct Rig {
 pub async fn rig(limits: Limits) -> Rig {
     let rig = rig_without_certificate(limits).await;
     rig.resolver
-        .serve(rig.authority.pair(), vec![rig.authority.der()]);
+        .serve(pair(&rig.authority), vec![rig.authority.der()]);
     rig
 }
 
@@ -288,35 +231,6 @@ impl Rig {
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         value.map_or(0.0, |value| value.parse().unwrap())
     }
-}
-
-/// A DELETE review of Pod `name`; its uid is `uid-<name>`.
-pub fn review(name: &str) -> Value {
-    json!({
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": format!("uid-{name}"),
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "name": name,
-            "namespace": "shop",
-            "operation": "DELETE",
-            "userInfo": {"username": "ann"},
-            "oldObject": {"metadata": {"name": name}, "spec": {"env": "s3cret"}},
-            "dryRun": false,
-        }
-    })
-}
-
-pub fn call(path: &str, body: impl ToString) -> Request<Full<Bytes>> {
-    Request::builder()
-        .method(Method::POST)
-        .uri(path)
-        .header(header::HOST, "localhost")
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::from(body.to_string()))
-        .unwrap()
 }
 
 pub async fn text(response: Response<hyper::body::Incoming>) -> (u16, String) {

@@ -4,18 +4,13 @@
 //! `cargo test --features faults --test tasks`
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[allow(dead_code)] // shared with the tests of the guarantee
-#[path = "../guarantee/bed/mod.rs"]
-mod bed;
-
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
-
-use bed::objects::names;
-use bed::observer::Observer;
-use bed::{Bed, Scope, wait};
+use testbed::observer::Observer;
+use testbed::pods::names;
+use testbed::{Bed, Scope, wait};
 
 /// With every feature, and with known callers, so that all tasks run.
 const FLAGS: &[&str] = &["--feature-gates", "CollaSets=true,GraceDeleteWebhook=false"];
@@ -157,12 +152,8 @@ async fn blocked_runtime_is_told_by_the_watchdog_and_the_others_go_on() {
     for task in TASKS.iter().filter(|task| **task != "the watchdog") {
         strike(&bed, blocked, task, "block");
     }
-    let log = bed.setup.logs.join(format!("replica-{blocked}.log"));
     let told = async |text: &str| {
-        wait::until(text, async || {
-            fs::read_to_string(&log).unwrap().contains(text)
-        })
-        .await;
+        wait::until(text, async || bed.log_of(blocked).contains(text)).await;
     };
     disrupted(&scope, async {
         told("stands still probe=\"runtime\" why=\"no task has run for").await;

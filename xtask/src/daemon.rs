@@ -148,10 +148,10 @@ pub async fn down(name: &str) -> Result<bool> {
     kill_process(pid, Signal::TERM).context("ending the plane's process")?;
     let what = format!("the plane {name} to end");
     let gone = || async { Ok(!directory::alive()?.iter().any(|alive| alive == name)) };
-    if wait::until(&what, DOWN, gone).await.is_err() {
+    if wait::within(&what, DOWN, gone).await.is_err() {
         // Its components end by themselves when the process that holds their pipes does.
         kill_process(pid, Signal::KILL).context("killing the plane's process")?;
-        wait::until(&what, DOWN, gone).await?;
+        wait::within(&what, DOWN, gone).await?;
     }
     let _ = fs::remove_file(directory::root()?.join(format!("{name}.log")));
     Ok(true)

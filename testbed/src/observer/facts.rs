@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use super::at;
-
-const AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";
-const CONTROL: &str = "kusionstack.io/control";
+use super::{Record, at};
+use crate::keys::{CONTROL, CONTROL_VALUE, SERVICE_AVAILABLE};
 
 /// An object as far as budgets go.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,13 +55,16 @@ pub struct Owner {
     pub deleting: bool,
 }
 
-impl Fact {
-    /// Reads an object of a kind.
-    pub(super) fn read(kind: &str, object: &DynamicObject) -> Self {
-        match kind {
+impl Record for Fact {
+    fn read(kind: &str, object: &DynamicObject) -> Result<Self> {
+        Ok(match kind {
             "Pod" => Self::Pod(Box::new(Pod::read(object))),
             _ => Self::Owner(Owner::read(kind, object)),
-        }
+        })
+    }
+
+    fn repeats(&self, former: &Self) -> bool {
+        self == former
     }
 }
 
@@ -70,13 +72,13 @@ impl Pod {
     /// Whether the Pod carries the label that puts it under rules.
     #[must_use]
     pub fn is_managed(&self) -> bool {
-        self.labels.get(CONTROL).is_some_and(|v| v == "true")
+        self.labels.get(CONTROL).is_some_and(|v| v == CONTROL_VALUE)
     }
 
     /// Whether the Pod carries the availability label.
     #[must_use]
     pub fn is_labelled(&self) -> bool {
-        self.labels.contains_key(AVAILABLE)
+        self.labels.contains_key(SERVICE_AVAILABLE)
     }
 
     /// Whether the Pod is up, as its labels and conditions say.

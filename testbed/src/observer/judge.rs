@@ -219,7 +219,7 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     fn apply(&mut self, change: &Change) {
-        match change.fact.as_deref() {
+        match change.object.as_deref() {
             Some(Fact::Owner(owner)) => self.owner(change, Some(owner)),
             None if self.owners.contains_key(&change.uid) => self.owner(change, None),
             Some(Fact::Pod(pod)) => self.pod(change, Some(pod)),

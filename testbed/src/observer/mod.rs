@@ -1,11 +1,12 @@
-//! An independent observer of disruption budgets.
+//! An independent observer: it follows objects of a namespace by watches of its own on the API server.
 //!
-//! The observer follows the Pods of a namespace and the objects that own them, by watches of its own on the API
-//! server. It never asks the server under test, and it shares no code with that server. Resource versions order all
-//! changes, of all kinds, as etcd stored them. [`judge`] then says which changes broke a rule.
+//! The observer never asks the server under test, and it shares no code with that server. Resource versions order all
+//! changes, of all kinds, as etcd stored them. Tests keep whole objects ([`Observer::follow`]). The commands keep of
+//! Pods and their owners a [`Fact`] each ([`Observer::of_budgets`]), and [`judge`] says which changes broke a rule.
 
 mod audit;
 mod facts;
+mod fewest;
 pub mod judge;
 #[cfg(test)]
 mod tests;
@@ -18,21 +19,50 @@ use anyhow::{Context, Result, bail};
 use futures::StreamExt;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use audit::requests_for;
 pub use facts::{Fact, Owner, Pod};
+pub use fewest::{Fewest, serves, told};
 
+use crate::scope::Scope;
 use crate::wait;
 
 /// For the watches to deliver what a list shows.
 const CATCH_UP: Duration = Duration::from_secs(120);
 
+/// What an observer keeps of an object.
+pub trait Record: Sized + Send + Sync + 'static {
+    /// Reads an object of a kind.
+    ///
+    /// # Errors
+    /// When the object is not of the kind.
+    fn read(kind: &str, object: &DynamicObject) -> Result<Self>;
+
+    /// Whether a change from `former` to this value is of no consequence and is left out.
+    fn repeats(&self, former: &Self) -> bool;
+}
+
+/// A whole object, in every version.
+impl<K> Record for K
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+{
+    fn read(_: &str, object: &DynamicObject) -> Result<Self> {
+        Ok(serde_json::from_value(serde_json::to_value(object)?)?)
+    }
+
+    fn repeats(&self, _: &Self) -> bool {
+        false
+    }
+}
+
 /// One stored change of one object.
-#[derive(Debug, Clone)]
-pub struct Change {
+#[derive(Debug)]
+pub struct Change<T = Fact> {
     /// The resource version that the change produced.
     pub version: u64,
     /// When the watch delivered the change.
@@ -42,26 +72,39 @@ pub struct Change {
     /// `Kind/name` of the object.
     pub name: String,
     /// The object after the change; `None` after its removal.
-    pub fact: Option<Arc<Fact>>,
+    pub object: Option<Arc<T>>,
     /// The object was there before the observer started.
     pub listed: bool,
 }
 
+impl<T> Clone for Change<T> {
+    fn clone(&self) -> Self {
+        Self {
+            version: self.version,
+            at: self.at,
+            uid: self.uid.clone(),
+            name: self.name.clone(),
+            object: self.object.clone(),
+            listed: self.listed,
+        }
+    }
+}
+
 /// What the watches have delivered so far.
-#[derive(Debug, Default)]
-struct Seen {
+#[derive(Debug)]
+struct Seen<T> {
     /// Changes of no consequence are left out.
-    changes: Vec<Change>,
+    changes: Vec<Change<T>>,
     /// The last change of each object, by UID.
-    last: BTreeMap<String, Change>,
+    last: BTreeMap<String, Change<T>>,
     failure: Option<String>,
 }
 
-/// Follows the Pods and owners of a namespace until it is dropped.
+/// Follows objects of a namespace until it is dropped.
 #[derive(Debug)]
-pub struct Observer {
+pub struct Observer<T = k8s_openapi::api::core::v1::Pod> {
     apis: Vec<Api<DynamicObject>>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Seen<T>>>,
     _watching: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -85,14 +128,49 @@ pub fn workload_kinds() -> Vec<ApiResource> {
     ]
 }
 
-impl Observer {
+impl Observer<Fact> {
     /// Begins to follow the Pods of a namespace and the objects of the kinds `owners`.
     ///
     /// # Errors
     /// When one of the kinds cannot be listed.
-    pub async fn start(client: &Client, namespace: &str, owners: &[ApiResource]) -> Result<Self> {
+    pub async fn of_budgets(
+        client: &Client,
+        namespace: &str,
+        owners: &[ApiResource],
+    ) -> Result<Self> {
         let kinds = [&[resource("", "v1", "Pod")], owners].concat();
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        Self::of(client, namespace, kinds).await
+    }
+}
+
+#[allow(clippy::unwrap_used)] // a test fails by a panic
+impl<K: Record + Resource<DynamicType = ()>> Observer<K> {
+    /// Begins to follow the objects of a kind in the namespace of a test.
+    ///
+    /// # Panics
+    /// When they cannot be listed.
+    pub async fn follow(scope: &Scope) -> Self {
+        let kinds = vec![ApiResource::erase::<K>(&())];
+        let following = Self::of(&scope.client, &scope.namespace, kinds);
+        following.await.unwrap()
+    }
+
+    /// As [`Observer::changes`].
+    ///
+    /// # Panics
+    /// Where [`Observer::changes`] returns an error.
+    pub async fn history(&self) -> Vec<Change<K>> {
+        self.changes().await.unwrap()
+    }
+}
+
+impl<T: Record> Observer<T> {
+    async fn of(client: &Client, namespace: &str, kinds: Vec<ApiResource>) -> Result<Self> {
+        let seen = Arc::new(Mutex::new(Seen {
+            changes: Vec::new(),
+            last: BTreeMap::new(),
+            failure: None,
+        }));
         let (mut apis, mut watching) = (Vec::new(), Vec::new());
         for kind in kinds {
             let api = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &kind);
@@ -117,7 +195,7 @@ impl Observer {
     ///
     /// # Errors
     /// When a watch lost its place, or did not deliver in two minutes what a list shows.
-    pub async fn changes(&self) -> Result<Vec<Change>> {
+    pub async fn changes(&self) -> Result<Vec<Change<T>>> {
         for api in &self.apis {
             let list = retry_list(api).await?;
             let upto: u64 = list.metadata.resource_version.unwrap_or_default().parse()?;
@@ -126,7 +204,7 @@ impl Observer {
                 listed.insert(object.uid().unwrap_or_default(), version(object)?);
             }
             let kind = api.resource_url();
-            wait::until("the observer to catch up", CATCH_UP, || async {
+            wait::within("the observer to catch up", CATCH_UP, || async {
                 let seen = lock(&self.seen);
                 if let Some(failure) = &seen.failure {
                     bail!("the observer lost its place: {failure}");
@@ -148,7 +226,7 @@ impl Observer {
 
     /// The changes so far, without waiting for those under way.
     #[must_use]
-    pub fn changes_so_far(&self) -> Vec<Change> {
+    pub fn changes_so_far(&self) -> Vec<Change<T>> {
         let mut changes = lock(&self.seen).changes.clone();
         // What was there first comes first, and owners before their Pods.
         changes.sort_by_key(|change| {
@@ -159,7 +237,7 @@ impl Observer {
     }
 }
 
-impl Seen {
+impl<T: Record> Seen<T> {
     fn push(&mut self, object: &DynamicObject, gone: bool, listed: bool) -> Result<()> {
         let kind = object.types.as_ref().map(|t| t.kind.as_str());
         let kind = kind.unwrap_or_default();
@@ -168,13 +246,21 @@ impl Seen {
             at: Instant::now(),
             name: format!("{kind}/{}", object.name_any()),
             uid: object.uid().unwrap_or_default(),
-            fact: (!gone).then(|| Arc::new(Fact::read(kind, object))),
+            object: match gone {
+                true => None,
+                false => Some(Arc::new(T::read(kind, object)?)),
+            },
             listed,
         };
         let last = self.last.get(&change.uid);
-        match last.filter(|last| last.fact == change.fact) {
+        let repeats = last.filter(|last| match (&last.object, &change.object) {
+            (Some(former), Some(now)) => now.repeats(former),
+            (None, None) => true,
+            _ => false,
+        });
+        match repeats {
             // Thousands of equal facts share their memory.
-            Some(last) => change.fact.clone_from(&last.fact),
+            Some(last) => change.object.clone_from(&last.object),
             None => self.changes.push(change.clone()),
         }
         self.last.insert(change.uid.clone(), change);
@@ -186,7 +272,7 @@ impl Seen {
         if let Some(last) = self.last.get_mut(uid) {
             last.version = version;
             last.at = Instant::now();
-            last.fact = None;
+            last.object = None;
             last.listed = false;
             self.changes.push(last.clone());
         }
@@ -200,11 +286,11 @@ impl Seen {
     /// UIDs of the objects of one URL that exist since `upto` or before.
     fn kept(&self, url: &str, upto: u64) -> Vec<&String> {
         let plural = url.rsplit('/').next().unwrap_or_default();
-        let of_url = |change: &&Change| {
+        let of_url = |change: &&Change<T>| {
             let kind = change.name.split('/').next().unwrap_or_default();
             format!("{}s", kind.to_lowercase()) == plural
         };
-        let old = |change: &&Change| change.fact.is_some() && change.version <= upto;
+        let old = |change: &&Change<T>| change.object.is_some() && change.version <= upto;
         let kept = self.last.values().filter(old).filter(of_url);
         kept.map(|change| &change.uid).collect()
     }
@@ -227,11 +313,11 @@ async fn retry_list(api: &Api<DynamicObject>) -> Result<kube::core::ObjectList<D
 
 /// Makes up for the changes that a restarted API server does not deliver any more: each object jumps to its present
 /// state. Few are concerned, since nothing changes while the API server is away.
-async fn relist(
+async fn relist<T: Record>(
     api: &Api<DynamicObject>,
     kind: &ApiResource,
     from: &mut String,
-    seen: &Mutex<Seen>,
+    seen: &Mutex<Seen<T>>,
 ) -> Result<()> {
     let list = retry_list(api).await?;
     let version = list.metadata.resource_version.unwrap_or_default();
@@ -267,11 +353,11 @@ fn typed(mut object: DynamicObject, kind: &ApiResource) -> DynamicObject {
 }
 
 /// Follows one kind. It resumes at the version where a watch ended, so that it misses no change.
-async fn follow(
+async fn follow<T: Record>(
     api: Api<DynamicObject>,
     kind: ApiResource,
     mut from: String,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Seen<T>>>,
 ) {
     loop {
         let params = WatchParams::default().timeout(290);
@@ -308,7 +394,7 @@ async fn follow(
     }
 }
 
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+fn lock<T>(seen: &Mutex<Seen<T>>) -> MutexGuard<'_, Seen<T>> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::judge::{Cause, Judgement, Limit, Rule, judge};
-use super::{Change, Fact};
+use super::{Change, Fact, Record};
 
 const LENIENCY: Duration = Duration::from_secs(10);
 
@@ -47,7 +47,7 @@ impl History {
     fn then(&mut self, kind: &str, name: &str, mut object: Value) {
         object["metadata"]["name"] = json!(name);
         let object: DynamicObject = serde_json::from_value(object).unwrap();
-        self.push(kind, name, Some(Fact::read(kind, &object)));
+        self.push(kind, name, Some(Fact::read(kind, &object).unwrap()));
     }
 
     fn gone(&mut self, kind: &str, name: &str) {
@@ -61,7 +61,7 @@ impl History {
             at: self.start + Duration::from_secs(version),
             uid: name.to_owned(),
             name: format!("{kind}/{name}"),
-            fact: fact.map(Arc::new),
+            object: fact.map(Arc::new),
             listed: false,
         });
     }

@@ -167,7 +167,7 @@ impl Plane {
             .await?;
         let log = self.audit_log();
         let what = "the audit log to be written";
-        wait::until(what, Duration::from_secs(180), || async {
+        wait::within(what, Duration::from_secs(180), || async {
             Ok(std::fs::read_to_string(&log)?.contains(&mark))
         })
         .await?;

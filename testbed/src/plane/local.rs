@@ -267,7 +267,7 @@ impl Running {
         F: FnMut() -> T,
         T: Future<Output = Result<bool>>,
     {
-        let waiting = wait::until(what, READY, &mut probe);
+        let waiting = wait::within(what, READY, &mut probe);
         tokio::pin!(waiting);
         let mut look = tokio::time::interval(Duration::from_millis(200));
         let result = loop {

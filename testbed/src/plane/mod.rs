@@ -245,7 +245,7 @@ impl Plane {
             .with_context(|| format!("creating namespace {name}"))?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client, &name);
         let what = format!("the default service account of {name}");
-        wait::until(&what, Duration::from_secs(180), || async {
+        wait::within(&what, Duration::from_secs(180), || async {
             Ok(accounts.get_opt("default").await?.is_some())
         })
         .await?;

@@ -31,6 +31,19 @@ const GONE: Duration = Duration::from_secs(10);
 /// Lines of the log that an error shows.
 const TAIL: usize = 20;
 
+/// The server's binary in a test of the crate `operating`.
+///
+/// # Panics
+/// Outside of such a test: cargo builds the binary and names it in the environment of integration tests only.
+#[must_use]
+#[allow(clippy::expect_used)] // a test fails by a panic
+pub fn binary() -> PathBuf {
+    let binary = std::env::var_os("CARGO_BIN_EXE_operating");
+    binary
+        .expect("CARGO_BIN_EXE_operating: run the tests by `cargo test`")
+        .into()
+}
+
 /// Where a server listens and how the API server finds it.
 #[derive(Debug, Clone)]
 pub struct Endpoints {
@@ -186,7 +199,7 @@ impl Server {
     /// When it could not be killed.
     pub async fn kill(&mut self) -> Result<()> {
         self.process.signal(Signal::KILL)?;
-        wait::until("the server to end", GONE, || {
+        wait::within("the server to end", GONE, || {
             let runs = self.runs();
             async move { Ok(!runs) }
         })
@@ -208,7 +221,7 @@ impl Server {
     /// When it ends or does not get there in time, with the end of its log.
     pub async fn ready(&mut self, client: &Client) -> Result<()> {
         let endpoints = self.endpoints.clone();
-        let waiting = wait::until("the server to be ready", READY, || endpoints.ready(client));
+        let waiting = wait::within("the server to be ready", READY, || endpoints.ready(client));
         tokio::pin!(waiting);
         let mut look = tokio::time::interval(Duration::from_millis(200));
         let result = loop {
@@ -244,15 +257,7 @@ impl Server {
     /// # Errors
     /// When it does not run, or the system has no `/proc`.
     pub fn pid(&self) -> Result<u32> {
-        let supervisor = self.process.id();
-        let tasks = format!("/proc/{supervisor}/task");
-        for task in std::fs::read_dir(&tasks).with_context(|| format!("reading {tasks}"))? {
-            let children = std::fs::read_to_string(task?.path().join("children"));
-            if let Some(pid) = children?.split_whitespace().next() {
-                return pid.parse().context("a process id");
-            }
-        }
-        bail!("the server does not run");
+        self.process.child()
     }
 
     /// Asks it to end, and kills it after a moment.

@@ -20,11 +20,11 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use operating::api::collaset::CollaSet;
 use operating::api::keys::{self, Family};
+use testbed::observer::{Change, serves, told};
+use testbed::pods::is_available;
 
 use super::Manner;
 use super::acts::REPLICAS;
-use crate::bed::objects::is_available;
-use crate::bed::observer::{Change, serves, told};
 use crate::claims::mounted;
 use crate::sets::{condition, label};
 
@@ -156,7 +156,7 @@ impl<'a> Judge<'a> {
     }
 
     fn pod(&mut self, change: &'a Change<Pod>) {
-        let (uid, now) = (change.uid.as_str(), change.object.as_ref());
+        let (uid, now) = (change.uid.as_str(), change.object.as_deref());
         let before = self.pods.get(uid).copied();
         self.past.push((change.at, self.pods.clone()));
         match now {
@@ -262,13 +262,18 @@ impl<'a> Judge<'a> {
     fn claim(&mut self, change: &'a Change<PersistentVolumeClaim>) {
         let uid = change.uid.as_str();
         let before = self.claims.get(uid).copied();
-        match &change.object {
+        match change.object.as_deref() {
             Some(claim) => self.claims.insert(uid, claim),
             None => self.claims.remove(uid),
         };
         let going = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_some();
-        let goes = change.object.as_ref().is_none_or(going) && !before.is_some_and(going);
-        let Some(name) = change.object.as_ref().or(before).map(ResourceExt::name_any) else {
+        let goes = change.object.as_deref().is_none_or(going) && !before.is_some_and(going);
+        let Some(name) = change
+            .object
+            .as_deref()
+            .or(before)
+            .map(ResourceExt::name_any)
+        else {
             return;
         };
         if !goes || self.deleted.contains(&name) {

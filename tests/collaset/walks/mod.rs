@@ -22,19 +22,21 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::{join, join_all};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use crate::at_rest::{Rest, until_at_rest};
-use crate::bed::objects::availability;
-use crate::bed::observer::Observer;
-use crate::bed::{Bed, wait};
-use crate::claims::{self, template, volumes};
+use crate::claims::{template, volumes};
 use crate::sets::{Set, label};
 use acts::{Act, REPLICAS, draw};
 use judge::{Seen, judge};
+use testbed::observer::Observer;
+use testbed::scope::availability;
+use testbed::{Bed, wait};
 use world::World;
 
 const STEPS: usize = 16;
@@ -93,8 +95,8 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
     })
     .await;
     let pods = Observer::start(&scope).await;
-    let volumes = Observer::follow(claims::api(&scope)).await;
-    let sets = Observer::follow(Set::of(&scope, "web").api).await;
+    let volumes = Observer::<PersistentVolumeClaim>::follow(&scope).await;
+    let sets = Observer::<CollaSet>::follow(&scope).await;
     let mut spec = template(&scope, "1Gi");
     let naming = if manner.sequence {
         "PersistentSequence"

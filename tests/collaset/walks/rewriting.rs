@@ -4,8 +4,7 @@
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-
-use crate::bed::Scope;
+use testbed::Scope;
 
 const IMAGE: &str = "spec.containers[0].image";
 

@@ -9,12 +9,13 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, P
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::pods::is_available;
+use testbed::scope::PAUSED;
+use testbed::wait;
 
 use super::acts::Act;
 use super::judge::Excuses;
 use super::rewriting;
-use crate::bed::objects::{PAUSED, is_available};
-use crate::bed::wait;
 use crate::claims;
 use crate::policy::Policy;
 use crate::sets::{Set, condition, label};
@@ -351,7 +352,7 @@ impl<'a> World<'a> {
             format!(
                 "{} {}",
                 is_available(pod),
-                crate::bed::observer::told("", Some(pod))
+                testbed::observer::told("", Some(pod))
             )
         };
         let pods: Vec<_> = pods.iter().map(told).collect();

@@ -8,10 +8,10 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
+use testbed::endpoint::{Heard, Reply, RuleServer};
 use tokio::sync::Notify;
 
 use super::history::{Call, Said};
-use crate::server::{Heard, Reply, RuleServer};
 
 /// How an endpoint is for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,13 +33,13 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
-use crate::bed::observer::{Change, Observer};
-use crate::bed::{Bed, wait};
-use crate::server::now;
 use acts::{Act, Draft, OBJECTS, drafts, draw};
 use endpoints::Endpoint;
 use history::{History, ObjectVersion, PodVersion};
 use judge::judge;
+use testbed::endpoint::now;
+use testbed::observer::{Change, Observer};
+use testbed::{Bed, wait};
 use world::World;
 
 const STEPS: usize = 40;
@@ -88,7 +88,7 @@ async fn walk(bed: &Bed, seed: u64) -> Sum {
     });
     let endpoints = join_all(endpoints).await;
     let pods = Observer::start(&scope).await;
-    let objects = Observer::follow(scope.rules()).await;
+    let objects = Observer::<PodTransitionRule>::follow(&scope).await;
     let mut world = World::new(scope, endpoints, names);
     join_all((0..plan.pods).map(|index| world.make(index))).await;
     world.scope.all_available("app=web", plan.pods).await;
@@ -127,7 +127,7 @@ async fn walk(bed: &Bed, seed: u64) -> Sum {
         );
         let rules = world.scope.rules().list(&Default::default()).await.unwrap();
         for rule in rules {
-            println!("{}: {}", rule.name_any(), json!(rule.status));
+            println!("{}: {}", rule.name_any(), rule.data["status"]);
         }
     }
     assert!(stuck.is_empty() && verdict.violations.is_empty());
@@ -161,12 +161,10 @@ fn history_of(
     let objects = objects.into_iter().map(|change| {
         let object = change
             .object
+            .as_deref()
             .filter(|o| o.metadata.deletion_timestamp.is_none());
         ObjectVersion {
-            name: object
-                .as_ref()
-                .map(ResourceExt::name_any)
-                .unwrap_or_default(),
+            name: object.map(ResourceExt::name_any).unwrap_or_default(),
             rules: object.map(|o| o.spec.rules.iter().map(|rule| json!(rule)).collect()),
             at: at(change.at),
             uid: change.uid,

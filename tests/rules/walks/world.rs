@@ -8,14 +8,14 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
+use testbed::endpoint::now;
+use testbed::pods::{in_flight, is_available, is_idle};
+use testbed::{Scope, wait};
 
 use super::acts::{Act, Change, Draft, Kind};
 use super::endpoints::{Endpoint, Mood};
 use super::history::Undone;
-use crate::bed::objects::{in_flight, is_available, is_idle};
-use crate::bed::{Scope, wait};
 use crate::helpers::spec;
-use crate::server::now;
 
 const OBJECTS: [&str; super::acts::OBJECTS] = ["a", "b", "c"];
 
@@ -81,7 +81,7 @@ impl World {
 
     async fn try_make(&self, name: &str, extra: &Value) -> bool {
         let mut pod = json!({
-            "metadata": {"name": name, "labels": crate::bed::objects::labels("web")},
+            "metadata": {"name": name, "labels": testbed::pods::labels("web")},
             "spec": {
                 "containers": [{"name": "main", "image": "web:1"}],
                 "terminationGracePeriodSeconds": 1,

@@ -13,7 +13,7 @@ use testbed::wait;
 use super::traffic::{self, SERVER, Traffic};
 use super::workload::{self, NAME, PATIENCE};
 use super::{Bench, floor};
-use crate::demo::observer::Observer;
+use crate::demo::worst::Worst;
 
 /// Share of the Pods that may be unavailable.
 const LIMIT: &str = "10%";
@@ -38,7 +38,7 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
 
     let rules = workload::rules(bench.client.clone(), &namespace);
     workload::create_rule(&rules, json!(LIMIT)).await?;
-    let observer = Observer::start(pods.clone(), size).await?;
+    let observer = Worst::start(&bench.client, &namespace, size).await?;
     let (mark, cpu, start) = (
         traffic::mark(&bench.plane).await?,
         usage::cpu(pid)?,
@@ -68,7 +68,7 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
     let background = DeleteParams::background();
     rules.delete(NAME, &DeleteParams::default()).await?;
     sets.delete(NAME, &background).await?;
-    wait::until("the Pods to go", PATIENCE, || async {
+    wait::within("the Pods to go", PATIENCE, || async {
         let left = pods.list_metadata(&ListParams::default()).await?;
         Ok(left.items.is_empty())
     })
@@ -112,7 +112,7 @@ fn set(size: usize) -> Result<DynamicObject> {
 
 /// Waits until the set is as its spec says.
 async fn ready(sets: &Api<DynamicObject>) -> Result<()> {
-    wait::until("the CollaSet to be as wanted", PATIENCE, || async {
+    wait::within("the CollaSet to be as wanted", PATIENCE, || async {
         let set = sets.get(NAME).await?;
         let status = &set.data["status"];
         let conditions = status["conditions"].as_array();

@@ -125,7 +125,7 @@ impl Herd {
     pub async fn serve(&self) -> Result<()> {
         self.write_status(0, 0..self.size).await?;
         let serving = ListParams::default().labels(AVAILABLE);
-        wait::until("the Pods to be available", PATIENCE, || async {
+        wait::within("the Pods to be available", PATIENCE, || async {
             Ok(self.pods.list_metadata(&serving).await?.items.len() == self.size)
         })
         .await

@@ -29,10 +29,10 @@ pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
         Ok(list.items.iter().filter(|p| has(p)).count() == count)
     };
     let working = |p: &Pod| p.labels().contains_key(&key("operate"));
-    wait::until("the Pods to be worked on", PATIENCE, || all(working, PODS)).await?;
+    wait::within("the Pods to be worked on", PATIENCE, || all(working, PODS)).await?;
     let finish = json!({key("operating"): null});
     try_join_all(names.iter().map(|name| label(work, name, finish.clone()))).await?;
-    wait::until("the lifecycles to end", PATIENCE, || {
+    wait::within("the lifecycles to end", PATIENCE, || {
         all(
             |p| p.labels().keys().any(|k| k.ends_with(&format!("/{ID}"))),
             0,

@@ -45,7 +45,7 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     let gone = ListParams::default().labels(&format!(
         "preparing.podopslifecycle.kusionstack.io/{OPERATION}"
     ));
-    wait::until("all Pods to be let go", PATIENCE, || async {
+    wait::within("all Pods to be let go", PATIENCE, || async {
         Ok(herd.pods.list_metadata(&gone).await?.items.len() == size)
     })
     .await?;
@@ -110,7 +110,7 @@ async fn create_rules(
         .buffer_unordered(AT_ONCE)
         .try_collect::<()>()
         .await?;
-    wait::until("the rules to be observed", PATIENCE, || async {
+    wait::within("the rules to be observed", PATIENCE, || async {
         let rules = api.list(&ListParams::default()).await?.items;
         let seen = rules
             .iter()

@@ -17,7 +17,7 @@ const BAR: &str = "≤ 120 MiB";
 pub async fn measure(bench: &mut Bench, herd: &Herd) -> Result<()> {
     let size = herd.size();
     let endpoints = bench.server.endpoints.clone();
-    wait::until(
+    wait::within(
         "the cache to hold the Pods",
         Duration::from_secs(120),
         || async { Ok(endpoints.metrics().await?.sum("operating_managed_pods") >= size as f64) },

@@ -53,7 +53,7 @@ pub async fn create_rule(rules: &Api<DynamicObject>, max_unavailable: Value) -> 
         },
     }))?;
     rules.create(&PostParams::default(), &rule).await?;
-    wait::until("the rule to be observed", PATIENCE, || async {
+    wait::within("the rule to be observed", PATIENCE, || async {
         let rule = rules.get(NAME).await?;
         Ok(rule.data["status"]["observedGeneration"] == 1)
     })
@@ -98,7 +98,7 @@ impl Workload {
     /// Waits until all Pods are available, the rule says so, and no claim is left.
     pub async fn whole(&self) -> Result<Vec<Pod>> {
         let size = self.size;
-        wait::until("all Pods to be available", PATIENCE, || async {
+        wait::within("all Pods to be available", PATIENCE, || async {
             let pods = self.pods.list(&ListParams::default()).await?.items;
             let available = |p: &&Pod| {
                 p.metadata.deletion_timestamp.is_none() && p.labels().contains_key(AVAILABLE)
@@ -119,7 +119,7 @@ impl Workload {
         self.rules.delete(NAME, &DeleteParams::default()).await?;
         let background = DeleteParams::background();
         self.deployments().delete(NAME, &background).await?;
-        wait::until("the Pods to go", PATIENCE, || async {
+        wait::within("the Pods to go", PATIENCE, || async {
             Ok(self
                 .pods
                 .list(&ListParams::default())

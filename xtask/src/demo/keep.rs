@@ -67,7 +67,7 @@ pub async fn serve(plane: &Plane, binary: &Path, endpoints: Endpoints) -> Result
         .spawn()
         .context("starting the process that holds the server")?;
     let client = plane.client()?;
-    wait::until("the server to be ready", READY, || endpoints.ready(&client))
+    wait::within("the server to be ready", READY, || endpoints.ready(&client))
         .await
         .with_context(|| format!("see {}", log.display()))
 }

@@ -1,21 +1,21 @@
 //! `cargo xtask demo`: what a newcomer should see, on a real control plane, in a few minutes.
 
-mod bed;
+mod cluster;
 pub mod keep;
 mod narrator;
-pub(crate) mod observer;
 mod scenes;
 mod workload;
+pub(crate) mod worst;
 
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
-use bed::Bed;
+use cluster::Cluster;
 use narrator::Narrator;
-use observer::Observer;
 use workload::{LIMIT, REPLICAS, Workload};
+use worst::Worst;
 
 /// Flags of `demo`.
 #[derive(Debug, clap::Args)]
@@ -46,24 +46,26 @@ pub async fn run(args: Args) -> Result<()> {
     if args.keep {
         keep::check_free()?;
     }
-    let mut bed = None;
+    let mut cluster = None;
     let mut workload = None;
     let result = tokio::select! {
-        result = perform(&args, &mut bed, &mut workload) => result,
+        result = perform(&args, &mut cluster, &mut workload) => result,
         _ = term.recv() => Err(anyhow::anyhow!("ended by SIGTERM")),
         _ = int.recv() => Err(anyhow::anyhow!("interrupted")),
     };
     let keep = args.keep && result.is_ok();
-    match (bed, workload) {
-        (Some(bed), Some(workload)) if keep => keep::explain(&bed.plane, &workload.namespace),
-        (Some(bed), workload) => {
+    match (cluster, workload) {
+        (Some(cluster), Some(workload)) if keep => {
+            keep::explain(&cluster.plane, &workload.namespace)
+        }
+        (Some(cluster), workload) => {
             eprintln!("taking everything down");
             if let Some(workload) = workload
-                && let Err(error) = bed.clear(&workload).await
+                && let Err(error) = cluster.clear(&workload).await
             {
                 eprintln!("cleaning up: {error:#}");
             }
-            bed.down(&args).await?;
+            cluster.down(&args).await?;
         }
         (None, _) if args.keep => {
             crate::daemon::down(keep::PLANE).await?;
@@ -75,19 +77,23 @@ pub async fn run(args: Args) -> Result<()> {
 
 /// What the scenes share.
 struct Stage<'a> {
-    bed: &'a Bed,
+    cluster: &'a Cluster,
     workload: &'a Workload,
-    observer: Observer,
+    observer: Worst,
     narrator: Narrator,
 }
 
-/// Leaves behind in `bed` and `workload` what is to be taken down, also when it is dropped halfway.
-async fn perform(args: &Args, bed: &mut Option<Bed>, work: &mut Option<Workload>) -> Result<()> {
-    let bed = bed.insert(Bed::up(args).await?);
+/// Leaves behind in `cluster` and `workload` what is to be taken down, also when it is dropped halfway.
+async fn perform(
+    args: &Args,
+    cluster: &mut Option<Cluster>,
+    work: &mut Option<Workload>,
+) -> Result<()> {
+    let cluster = cluster.insert(Cluster::up(args).await?);
     let mut narrator = Narrator::default();
     narrator.scene("A Deployment of 10 Pods, and a rule: at most 30% of them may be unavailable");
-    narrator.say(format!("API server: {}", bed.plane.apiserver_url()));
-    let workload = work.insert(bed.workload().await?);
+    narrator.say(format!("API server: {}", cluster.plane.apiserver_url()));
+    let workload = work.insert(cluster.workload().await?);
     workload.room(true).await?;
     workload.webhooks_called().await?;
     workload.create().await?;
@@ -95,8 +101,8 @@ async fn perform(args: &Args, bed: &mut Option<Bed>, work: &mut Option<Workload>
     let pods = workload.whole().await?.len();
     narrator.check("10 Pods available", pods, pods == REPLICAS);
     let mut stage = Stage {
-        observer: Observer::start(workload.pods.clone(), REPLICAS).await?,
-        bed,
+        observer: Worst::start(&cluster.plane.client()?, &workload.namespace, REPLICAS).await?,
+        cluster,
         workload,
         narrator,
     };
@@ -117,7 +123,7 @@ impl Stage<'_> {
         self.narrator.say(format!("$ kubectl {}", args.join(" ")));
         let namespace = ["--namespace", self.workload.namespace.as_str()];
         let args = namespace.iter().chain(args);
-        let output = self.bed.plane.kubectl(args).output().await?;
+        let output = self.cluster.plane.kubectl(args).output().await?;
         self.narrator.quote(String::from_utf8_lossy(&output.stdout));
         self.narrator.quote(String::from_utf8_lossy(&output.stderr));
         if !output.status.success() {

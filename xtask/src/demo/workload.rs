@@ -96,7 +96,7 @@ impl Workload {
         }))?;
         self.rules.create(&PostParams::default(), &rule).await?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        wait::until("the rule to be in force", PATIENCE, || async {
+        wait::within("the rule to be in force", PATIENCE, || async {
             let namespace = namespaces.get(&self.namespace).await?;
             let marked = namespace
                 .labels()
@@ -122,7 +122,7 @@ impl Workload {
             dry_run: true,
             ..PostParams::default()
         };
-        wait::until("the API server to ask the webhooks", PATIENCE, || async {
+        wait::within("the API server to ask the webhooks", PATIENCE, || async {
             let made = self.pods.create(&dry_run, &pod).await?;
             Ok(made.spec.is_some_and(|s| s.readiness_gates.is_some()))
         })
@@ -151,7 +151,7 @@ impl Workload {
 
     /// Waits until the rule's status shows that nothing more may go; it trails a moment behind.
     pub async fn used_up(&self) -> Result<()> {
-        wait::until("the rule's status to catch up", PATIENCE, || async {
+        wait::within("the rule's status to catch up", PATIENCE, || async {
             let status = &self.rules.get(NAME).await?.data["status"];
             Ok(status["disruptionsAllowed"] == 0 && status["unavailablePods"] == LIMIT)
         })
@@ -160,7 +160,7 @@ impl Workload {
 
     /// Waits until exactly [`REPLICAS`] Pods exist and are available, and the rule says so.
     pub async fn whole(&self) -> Result<Vec<Pod>> {
-        wait::until("all Pods to be available", PATIENCE, || async {
+        wait::within("all Pods to be available", PATIENCE, || async {
             let pods = self.list().await?;
             if pods.len() != REPLICAS || !pods.iter().all(is_available) {
                 let available = pods.iter().filter(|p| is_available(p)).count();

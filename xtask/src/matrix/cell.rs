@@ -120,7 +120,7 @@ impl Cell<'_> {
                 .create(&PostParams::default(), &object)
                 .await?;
         }
-        wait::until("the Pods of the cell", BEGIN, || async {
+        wait::within("the Pods of the cell", BEGIN, || async {
             self.is_whole(size, None).await
         })
         .await

@@ -18,9 +18,10 @@ use tokio::time::Instant;
 
 use crate::build::build;
 use cell::{Cell, LANE_NODES, ready_lane};
-use testbed::fleet::{Fleet, Options};
+use testbed::fleet::{Fleet, Options, Proxied};
 use testbed::observer::judge::{Judgement, Limit, Rule, judge};
 use testbed::observer::{Observer, requests_for, resource, workload_kinds};
+use testbed::plane;
 use testbed::wait;
 
 pub use cell::Verb;
@@ -233,13 +234,20 @@ fn print_row(row: &Row) {
 pub async fn play(binary: PathBuf, plan: &Plan) -> Result<Vec<Row>> {
     let lanes = plan.lanes.min(plan.cells.len());
     eprintln!("starting a control plane and three replicas");
-    let fleet = Fleet::start(&Options {
-        binary,
-        other: None,
-        nodes: lanes * LANE_NODES,
-        request_timeout: Duration::from_secs(30),
-        stallable: false,
-    })
+    let fleet = Fleet::start(
+        &Options {
+            binary,
+            other: None,
+            request_timeout: Duration::from_secs(30),
+            proxied: Proxied::None,
+            flags: Vec::new(),
+            serve_flags: Vec::new(),
+        },
+        plane::Options {
+            nodes: lanes * LANE_NODES,
+            ..plane::Options::default()
+        },
+    )
     .await?;
     define(&fleet).await?;
     let begun = Instant::now();
@@ -307,7 +315,7 @@ async fn define(fleet: &Fleet) -> Result<()> {
         let definition: DynamicObject = serde_json::from_value(definition)?;
         api.create(&PostParams::default(), &definition).await?;
         let name = definition.metadata.name.unwrap_or_default();
-        wait::until("the matrix's kinds", Duration::from_secs(60), || async {
+        wait::within("the matrix's kinds", Duration::from_secs(60), || async {
             let stored = api.get(&name).await?;
             let conditions = stored.data["status"]["conditions"].as_array().cloned();
             let mut conditions = conditions.unwrap_or_default().into_iter();
@@ -343,7 +351,7 @@ async fn cell(
         if let Some(own) = owner.kind().filter(|kind| kind.group == owners::GROUP) {
             kinds.push(own);
         }
-        let observer = Observer::start(&client, &cell.namespace, &kinds).await?;
+        let observer = Observer::of_budgets(&client, &cell.namespace, &kinds).await?;
         let begun = Instant::now();
         let bound = if held(owner, verb) { HELD } else { bound };
         let rest = async {

@@ -63,10 +63,10 @@ pub async fn stall_watches(fleet: &Fleet, pace: Pace) -> Result<()> {
             pace.stalled
         );
         fleet
-            .stall()?
+            .proxy()?
             .set(Fault::new(Effect::Freeze).on(|asked| asked.watches()));
         sleep(pace.stalled).await;
-        fleet.stall()?.lift();
+        fleet.proxy()?.lift();
     }
 }
 

@@ -26,9 +26,10 @@ use crate::build::build;
 use act::{Actor, Outcome, list};
 use faults::Pace;
 use ops::{Kind, Operation};
-use testbed::fleet::{Fleet, Options};
+use testbed::fleet::{Fleet, Options, Proxied, REPLICAS};
 use testbed::observer::judge::{Violation, judge};
 use testbed::observer::{Observer, requests_for, workload_kinds};
+use testbed::plane;
 use testbed::wait;
 
 const NODES: usize = 4;
@@ -216,13 +217,20 @@ impl Report {
 pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result<Report> {
     eprintln!("starting a control plane and three replicas");
     let rolls = other.is_some();
-    let fleet = Fleet::start(&Options {
-        binary,
-        other,
-        nodes: NODES,
-        request_timeout: Duration::from_secs(30),
-        stallable: true,
-    })
+    let fleet = Fleet::start(
+        &Options {
+            binary,
+            other,
+            request_timeout: Duration::from_secs(30),
+            proxied: Proxied::One(REPLICAS - 1),
+            flags: Vec::new(),
+            serve_flags: Vec::new(),
+        },
+        plane::Options {
+            nodes: NODES,
+            ..plane::Options::default()
+        },
+    )
     .await?;
     let namespace = fleet.plane.namespace("soak").await?;
     let admin = fleet.client()?;
@@ -233,7 +241,7 @@ pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result
         nodes: NODES,
     };
     furnish(&fleet, &actor).await?;
-    let observer = Observer::start(&admin, &namespace, &workload_kinds()).await?;
+    let observer = Observer::of_budgets(&admin, &namespace, &workload_kinds()).await?;
 
     let pace = Pace {
         kill: plan.kill,
@@ -259,8 +267,8 @@ pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result
         result = faults::end_overdue_pods(&admin, &namespace) => result?,
         result = faults::revive_controllers(&fleet) => result?,
     }
-    fleet.stall()?.lift();
-    for index in 0..testbed::fleet::REPLICAS {
+    fleet.proxy()?.lift();
+    for index in 0..REPLICAS {
         fleet.revive(index).await?;
     }
     eprintln!("waiting for everything to come to rest");
@@ -333,7 +341,7 @@ async fn furnish(fleet: &Fleet, actor: &Actor) -> Result<()> {
     }
     // Every owner but the DaemonSet, the Pods without owner, and one Pod of the DaemonSet on each node.
     let expected = usize::try_from(SIZE)? * tenant::OWNERS.len() + NODES;
-    wait::until("the Pods of the soak", BEGIN, || async {
+    wait::within("the Pods of the soak", BEGIN, || async {
         let pods = list(&actor.admin, &actor.namespace).await?;
         let serving = pods
             .iter()

@@ -32,7 +32,12 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
     stage.observer.reset().await?;
     let drained = drain(stage, &node).await;
     // Also when it failed: the node may be a cluster's own.
-    let uncordon = stage.bed.plane.kubectl(["uncordon", &node]).output().await;
+    let uncordon = stage
+        .cluster
+        .plane
+        .kubectl(["uncordon", &node])
+        .output()
+        .await;
     let drained = drained?;
     let seen = if drained { "it did" } else { "it did not" };
     stage.narrator.check("the drain finishes", seen, drained);
@@ -63,7 +68,7 @@ async fn drain(stage: &Stage<'_>, node: &str) -> Result<bool> {
     stage.narrator.say(format!("$ kubectl {}", args.join(" ")));
     let timeout = format!("--timeout={}s", DEADLINE.as_secs());
     let mut command = stage
-        .bed
+        .cluster
         .plane
         .kubectl(args.iter().copied().chain([timeout.as_str()]));
     let mut child = command

@@ -57,7 +57,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
         let (go, _) = phases(stage.workload, &waiting).await?;
         Ok(!go.is_empty())
     };
-    wait::until("a waiting Pod to follow", PATIENCE, next).await?;
+    wait::within("a waiting Pod to follow", PATIENCE, next).await?;
     let (followed, still) = phases(stage.workload, &waiting).await?;
     stage.narrator.check(
         "1 of the 2 follows as soon as that Pod is available",
@@ -74,7 +74,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
             .filter(|n| !done.contains(n))
             .cloned()
             .collect();
-        wait::until("the next Pod's turn", PATIENCE, || async {
+        wait::within("the next Pod's turn", PATIENCE, || async {
             Ok(!phases(stage.workload, &left).await?.0.is_empty())
         })
         .await?;
@@ -84,7 +84,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
         }
     }
     stage.recover().await?;
-    wait::until("the lifecycle's labels to go", PATIENCE, || async {
+    wait::within("the lifecycle's labels to go", PATIENCE, || async {
         Ok(stage.workload.list().await?.iter().all(|p| !in_flight(p)))
     })
     .await?;
@@ -144,7 +144,7 @@ async fn settled(
     names: &[String],
     count: usize,
 ) -> Result<(Vec<String>, Vec<String>)> {
-    wait::until("the first Pods to be off traffic", PATIENCE, || async {
+    wait::within("the first Pods to be off traffic", PATIENCE, || async {
         Ok(phases(workload, names).await?.0.len() >= count)
     })
     .await?;

@@ -21,7 +21,7 @@ const NODES: usize = 3;
 
 /// A cluster with the server in it.
 #[derive(Debug)]
-pub struct Bed {
+pub struct Cluster {
     /// The cluster.
     pub plane: Plane,
     /// The server's binary.
@@ -30,7 +30,7 @@ pub struct Bed {
     foreign: bool,
 }
 
-impl Bed {
+impl Cluster {
     /// Brings it up, with the progress on standard error.
     pub async fn up(args: &Args) -> Result<Self> {
         let foreign = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
@@ -67,17 +67,17 @@ impl Bed {
                 .await?
             }
         };
-        let mut bed = Self {
+        let mut cluster = Self {
             plane,
             binary,
             server: None,
             foreign: foreign.is_some(),
         };
-        let started = bed.serve(args, endpoints).await;
+        let started = cluster.serve(args, endpoints).await;
         match started {
-            Ok(()) => Ok(bed),
+            Ok(()) => Ok(cluster),
             Err(error) => {
-                bed.down(args).await?;
+                cluster.down(args).await?;
                 Err(error)
             }
         }

@@ -1,4 +1,5 @@
 //! A user's endpoint: HTTPS with a CA of its own, answering whatever a test wants, and remembering what it was asked.
+#![allow(clippy::unwrap_used, clippy::panic)] // a test fails by a panic
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 /// What was asked.
 #[derive(Clone, Debug)]
 pub struct Heard {
+    /// Method of the request.
     pub method: String,
     /// Path and query.
     pub target: String,
@@ -54,7 +56,6 @@ pub enum Reply {
     Hang,
     /// Nothing: the connection is closed.
     Close,
-    #[allow(dead_code)] // of the tests that use this server, some have no use for it
     /// Nothing until somebody notifies; then the connection is closed.
     CloseAfter(Arc<Notify>),
     /// Half of the announced body, and the connection is closed.
@@ -66,14 +67,17 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// Lets all Pods pass.
     pub fn pass() -> Reply {
         Reply::Json(json!({"success": true}))
     }
 
+    /// Holds all Pods, with this message.
     pub fn refuse(why: &str) -> Reply {
         Reply::Json(json!({"success": false, "message": why}))
     }
 
+    /// Answers later, by polls for this task.
     pub fn task(id: &str) -> Reply {
         Reply::Json(json!({"success": true, "async": true, "taskId": id}))
     }
@@ -98,6 +102,7 @@ struct Shared {
 
 /// The endpoint; it ends with the test.
 pub struct RuleServer {
+    /// Where it listens.
     pub address: SocketAddr,
     /// Base64 of its CA.
     pub ca_bundle: String,
@@ -199,6 +204,7 @@ impl RuleServer {
         self.shared.turned_away.lock().unwrap().clone()
     }
 
+    /// URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("https://localhost:{}{path}", self.address.port())
     }
@@ -217,6 +223,7 @@ impl RuleServer {
         config
     }
 
+    /// The requests so far.
     pub fn heard(&self) -> Vec<Heard> {
         self.shared.heard.lock().unwrap().clone()
     }

@@ -1,8 +1,9 @@
 //! A control plane with the server installed, and three replicas of the server behind a load balancer.
 
-mod replica;
-
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::process::Command;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::sleep;
 
 use crate::balancer::LoadBalancer;
@@ -24,8 +25,8 @@ use crate::observer::judge::{Limit, Rule};
 use crate::observer::resource;
 use crate::plane::{self, Plane};
 use crate::proxy::FaultProxy;
-use crate::wait;
-use replica::{Replica, Setup};
+use crate::replica::{Replica, Setup};
+use crate::{keys, wait};
 
 /// Namespace of the server's own objects.
 pub const HOME: &str = "kusionstack-system";
@@ -44,21 +45,68 @@ pub struct Options {
     pub binary: PathBuf,
     /// Another build of the server, for [`Fleet::change_build`].
     pub other: Option<PathBuf>,
-    /// Simulated nodes.
-    pub nodes: usize,
     /// `--request-timeout` of API server and replicas: claims without effect lapse soon after.
     pub request_timeout: Duration,
-    /// Whether the last replica reaches the API server through [`Fleet::stall`]'s proxy.
-    pub stallable: bool,
+    /// Which replicas reach the API server through [`Fleet::proxy`].
+    pub proxied: Proxied,
+    /// Further flags of `install` and `serve`.
+    pub flags: Vec<String>,
+    /// Further flags of `serve` alone.
+    pub serve_flags: Vec<String>,
+}
+
+/// Which replicas reach the API server through a proxy that makes requests fail on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxied {
+    /// None; there is no proxy.
+    None,
+    /// The replica of this index.
+    One(usize),
+    /// All.
+    All,
+}
+
+impl Proxied {
+    fn has(self, replica: usize) -> bool {
+        match self {
+            Proxied::None => false,
+            Proxied::One(index) => index == replica,
+            Proxied::All => true,
+        }
+    }
+}
+
+/// Whose plane a fleet runs on.
+#[derive(Debug)]
+pub enum Home {
+    /// The plane of all tests of this process.
+    Shared(&'static Plane),
+    /// A plane that ends with the fleet.
+    Own(Box<Plane>),
+}
+
+impl Deref for Home {
+    type Target = Plane;
+
+    fn deref(&self) -> &Plane {
+        match self {
+            Home::Shared(plane) => plane,
+            Home::Own(plane) => plane,
+        }
+    }
 }
 
 /// The running whole. Dropping it ends all of it.
 pub struct Fleet {
     // Dropped in this order: the replicas before the API server that they talk to.
     replicas: Mutex<Vec<Option<Replica>>>,
-    lb: LoadBalancer,
+    /// Where replicas listened that were killed. The balancer goes on trying these addresses for a while, as real
+    /// balancers do.
+    gone: Mutex<Vec<SocketAddr>>,
+    balancer: LoadBalancer,
     proxy: Option<FaultProxy>,
     setups: Vec<Setup>,
+    url: String,
     builds: Vec<PathBuf>,
     /// How often each replica has changed its build.
     changes: [AtomicUsize; REPLICAS],
@@ -66,46 +114,57 @@ pub struct Fleet {
     /// Held by who restarts the API server, and by who needs it to stay.
     pub maintenance: Mutex<()>,
     /// The control plane.
-    pub plane: Plane,
+    pub plane: Home,
 }
 
 impl Fleet {
-    /// Starts all of it and waits until rules are enforced.
+    /// Starts all of it, with a plane of its own, and waits until rules are enforced.
     ///
     /// # Errors
     /// When a part does not start.
-    pub async fn start(options: &Options) -> Result<Self> {
+    pub async fn start(options: &Options, plane: plane::Options) -> Result<Self> {
         let timeout = options.request_timeout.as_secs();
         let plane = Plane::start(plane::Options {
-            nodes: options.nodes,
             apiserver_flags: vec![format!("--request-timeout={timeout}s")],
-            ..plane::Options::default()
-        })
-        .await?;
-        let lb = LoadBalancer::start([]).await?;
-        // To localhost the API server speaks HTTP/2 and would send all reviews to one replica through one connection.
-        let url = format!("https://0.0.0.0:{}", lb.address().port());
-        install(&options.binary, plane.kubeconfig(), &url).await?;
+            ..plane
+        });
+        Self::on(Home::Own(Box::new(plane.await?)), options).await
+    }
+
+    /// As [`Fleet::start`], on a plane that runs already.
+    ///
+    /// # Errors
+    /// When a part does not start.
+    pub async fn on(plane: Home, options: &Options) -> Result<Self> {
+        let balancer = LoadBalancer::start([]).await?;
+        // Not localhost: to localhost the API server speaks HTTP/2 and sends all reviews to one replica through one
+        // connection. To any other address the API server speaks HTTP/1.1.
+        let url = format!("https://0.0.0.0:{}", balancer.address().port());
+        install(&options.binary, plane.kubeconfig(), &url, &options.flags).await?;
         let own = plane
             .kubeconfig_for_service_account(HOME, "operating")
             .await?;
-        let proxy = match options.stallable {
-            true => Some(plane.fault_proxy().await?),
-            false => None,
+        let proxy = match options.proxied {
+            Proxied::None => None,
+            _ => Some(plane.fault_proxy().await?),
         };
         let mut setups = Vec::new();
         for index in 0..REPLICAS {
-            let proxied = proxy.as_ref().filter(|_| index == REPLICAS - 1);
+            let proxied = proxy.as_ref().filter(|_| options.proxied.has(index));
+            let kubeconfig = match proxied {
+                Some(proxy) => plane.kubeconfig_via(proxy, &own)?,
+                None => own.clone(),
+            };
+            let timeout = format!("{}s", options.request_timeout.as_secs());
+            let mut flags: Vec<OsString> = vec!["--kubeconfig".into(), kubeconfig.into()];
+            flags.extend(["--webhook-url", &url, "--request-timeout", &timeout].map(Into::into));
+            flags.extend(options.flags.iter().map(Into::into));
+            flags.extend(options.serve_flags.iter().map(Into::into));
             setups.push(Setup {
                 name: format!("replica-{index}"),
                 supervisor: plane.controlplane_binary().to_owned(),
-                kubeconfig: match proxied {
-                    Some(proxy) => plane.kubeconfig_via(proxy, &own)?,
-                    None => own.clone(),
-                },
-                url: url.clone(),
                 logs: plane.logs(),
-                request_timeout: options.request_timeout,
+                flags,
             });
         }
         let starting = setups
@@ -114,14 +173,16 @@ impl Fleet {
         let mut replicas = Vec::new();
         for replica in futures::future::join_all(starting).await {
             let replica = replica?;
-            lb.add(replica.listen);
+            balancer.add(replica.listen);
             replicas.push(Some(replica));
         }
         let fleet = Self {
             replicas: Mutex::new(replicas),
-            lb,
+            gone: Mutex::default(),
+            balancer,
             proxy,
             setups,
+            url,
             builds: [Some(options.binary.clone()), options.other.clone()]
                 .into_iter()
                 .flatten()
@@ -143,30 +204,64 @@ impl Fleet {
         self.plane.client()
     }
 
-    /// The proxy between the last replica and the API server.
+    /// URL of the webhooks: that of the balancer.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// How a replica is started.
+    #[must_use]
+    pub fn setup(&self, index: usize) -> &Setup {
+        &self.setups[index]
+    }
+
+    /// The proxy through which [`Options::proxied`] replicas, and nobody else, talk to the API server.
     ///
     /// # Errors
     /// When the fleet was started without.
-    pub fn stall(&self) -> Result<&FaultProxy> {
-        self.proxy
-            .as_ref()
-            .context("the fleet was started without a proxy")
+    pub fn proxy(&self) -> Result<&FaultProxy> {
+        let proxy = self.proxy.as_ref();
+        proxy.context("the fleet was started without a proxy")
     }
 
-    /// Kills a replica without warning. The load balancer goes on offering it.
-    pub async fn kill(&self, index: usize) {
-        self.replicas.lock().await[index] = None;
+    /// The replicas; `None` for those that were killed or taken.
+    pub async fn replicas(&self) -> MutexGuard<'_, Vec<Option<Replica>>> {
+        self.replicas.lock().await
     }
 
-    /// Starts a killed replica again.
+    /// Takes a replica out, running as it is; the balancer does not offer it any more.
     ///
     /// # Errors
-    /// When it does not become ready.
+    /// When the replica was killed or taken before.
+    pub async fn take(&self, index: usize) -> Result<Replica> {
+        let replica = self.replicas.lock().await[index].take();
+        let replica = replica.with_context(|| format!("replica {index} does not run"))?;
+        self.balancer.remove(replica.listen);
+        Ok(replica)
+    }
+
+    /// Kills a replica without warning. The balancer goes on offering it.
+    pub async fn kill(&self, index: usize) {
+        if let Some(replica) = self.replicas.lock().await[index].take() {
+            self.gone.lock().await.push(replica.listen);
+        }
+    }
+
+    /// Starts a replica again, and kills it before if it runs.
+    ///
+    /// # Errors
+    /// When the replica does not become ready.
     pub async fn restart(&self, index: usize) -> Result<()> {
+        self.kill(index).await;
         let build = self.builds[self.changes(index) % self.builds.len()].clone();
         let replica = Replica::start(&self.setups[index], &build).await?;
         self.starts.fetch_add(1, Ordering::Relaxed);
-        self.lb.add(replica.listen);
+        // Another listener may have the port of a replica that is gone for good.
+        for gone in std::mem::take(&mut *self.gone.lock().await) {
+            self.balancer.remove(gone);
+        }
+        self.balancer.add(replica.listen);
         self.replicas.lock().await[index] = Some(replica);
         Ok(())
     }
@@ -181,7 +276,7 @@ impl Fleet {
         let turn = self.changes[index].fetch_add(1, Ordering::Relaxed) + 1;
         let build = &self.builds[turn % self.builds.len()];
         let before = self.crd_revisions().await?;
-        install(build, self.plane.kubeconfig(), &self.setups[index].url).await?;
+        install(build, self.plane.kubeconfig(), &self.url, &[]).await?;
         let after = self.crd_revisions().await?;
         for (name, revision) in before {
             let now = after.get(&name).copied().unwrap_or_default();
@@ -190,7 +285,6 @@ impl Fleet {
                 bail!("{build} took the CRD {name} back from revision {revision} to {now}");
             }
         }
-        self.kill(index).await;
         self.restart(index).await
     }
 
@@ -276,7 +370,7 @@ impl Fleet {
         let api = rules(self.client()?, namespace);
         let object = object(rule)?;
         api.create(&PostParams::default(), &object).await?;
-        wait::until("the rule to be observed", PATIENCE, || async {
+        wait::within("the rule to be observed", PATIENCE, || async {
             let rule = api.get(&rule.name).await?;
             Ok(rule.data["status"]["observedGeneration"] == 1)
         })
@@ -302,28 +396,33 @@ impl Fleet {
     pub async fn stop(self) {
         drop(self.replicas);
         drop(self.proxy);
-        self.plane.stop().await;
+        if let Home::Own(plane) = self.plane {
+            plane.stop().await;
+        }
     }
 
-    /// Waits until the API server calls the webhooks.
-    async fn until_enforcing(&self) -> Result<()> {
+    /// Waits until the API server calls the webhooks: Pods get the gate, and a rule can be made.
+    ///
+    /// # Errors
+    /// When that does not come to pass in time.
+    pub async fn until_enforcing(&self) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.client()?, "default");
         let probe: Pod = serde_json::from_value(json!({
-            "metadata": {"name": "probe", "labels": {"kusionstack.io/control": "true"}},
+            "metadata": {"name": "probe", "labels": {keys::CONTROL: keys::CONTROL_VALUE}},
             "spec": {"containers": [{"name": "main", "image": "web:1"}]},
         }))?;
         let dry_run = PostParams {
             dry_run: true,
             ..PostParams::default()
         };
-        wait::until("the webhooks to be called", PATIENCE, || async {
+        wait::within("the webhooks to be called", PATIENCE, || async {
             let made = pods.create(&dry_run, &probe).await?;
             Ok(made.spec.is_some_and(|s| s.readiness_gates.is_some()))
         })
         .await?;
         let rules = rules(self.client()?, "default");
         let rule = object(&Rule::over("probe", "app", "probe", Limit::Count(1)))?;
-        wait::until("a rule to be accepted", PATIENCE, || async {
+        wait::within("a rule to be accepted", PATIENCE, || async {
             rules.create(&dry_run, &rule).await?;
             Ok(true)
         })
@@ -353,10 +452,11 @@ pub fn rules(client: Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client, namespace, &kind)
 }
 
-async fn install(binary: &Path, kubeconfig: &Path, url: &str) -> Result<()> {
+async fn install(binary: &Path, kubeconfig: &Path, url: &str, flags: &[String]) -> Result<()> {
     let output = Command::new(binary)
         .args(["install", "--webhook-url", url, "--kubeconfig"])
         .arg(kubeconfig)
+        .args(flags)
         .env_remove("KUBECONFIG")
         .kill_on_drop(true)
         .output()

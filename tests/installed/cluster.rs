@@ -13,42 +13,43 @@ use operating::admission::routes::{MUTATING, VALIDATING};
 use operating::api::keys;
 use operating::cli::install::names;
 use serde_json::json;
+use testbed::kubectl::Said;
 use testbed::plane::{Options, Plane};
+use testbed::replica::{Replica, Setup};
+use testbed::wait;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Far beyond what anything takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(180);
-
-/// The same for kubectl, which waits until a namespace is gone. The namespace controller may look at one again only after its
+/// The patience with kubectl, which waits until a namespace is gone. The namespace controller may look at one again only after its
 /// resync period of five minutes.
 const KUBECTL_PATIENCE: Duration = Duration::from_secs(420);
 
 /// One plane at a time: two would only wait for each other.
 static ALONE: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
 
-pub struct Bed {
+/// A plane of its own for one test, on which nothing is installed yet.
+pub struct Cluster {
     pub plane: Plane,
     _alone: MutexGuard<'static, ()>,
 }
 
-impl Bed {
-    pub async fn start(nodes: usize) -> Bed {
-        Bed::with(nodes, false).await
+impl Cluster {
+    pub async fn start(nodes: usize) -> Cluster {
+        Cluster::with(nodes, false).await
     }
 
-    /// As [`Bed::start`], with an audit log.
-    pub async fn audited(nodes: usize) -> Bed {
-        Bed::with(nodes, true).await
+    /// As [`Cluster::start`], with an audit log.
+    pub async fn audited(nodes: usize) -> Cluster {
+        Cluster::with(nodes, true).await
     }
 
-    async fn with(nodes: usize, audit: bool) -> Bed {
+    async fn with(nodes: usize, audit: bool) -> Cluster {
         let alone = ALONE.lock().await;
         let options = Options {
             nodes,
             audit,
             ..Options::default()
         };
-        Bed {
+        Cluster {
             plane: Plane::start(options).await.unwrap(),
             _alone: alone,
         }
@@ -58,19 +59,28 @@ impl Bed {
         self.plane.client().unwrap()
     }
 
+    /// A replica of the server, ready: `operating serve --leader-elect` with further flags.
+    pub async fn replica(&self, name: &str, flags: &[&str]) -> Replica {
+        let setup = Setup {
+            name: name.to_owned(),
+            supervisor: self.plane.controlplane_binary().to_owned(),
+            logs: self.plane.logs(),
+            flags: flags.iter().map(Into::into).collect(),
+        };
+        let replica = Replica::start(&setup, &testbed::server::binary()).await;
+        replica.unwrap()
+    }
+
     /// Runs `kubectl`; what it prints.
     pub async fn kubectl(&self, args: &[&str]) -> String {
-        let running = tokio::time::timeout(KUBECTL_PATIENCE, self.plane.kubectl(args).output());
+        let running = tokio::time::timeout(KUBECTL_PATIENCE, self.plane.ask_kubectl(args));
         let Ok(output) = running.await else {
             let left = self.going().await;
             panic!(
                 "kubectl {args:?} did not end within {KUBECTL_PATIENCE:?}; what is going:\n{left}"
             );
         };
-        let output = output.unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "kubectl {args:?}: {text}");
-        String::from_utf8(output.stdout).unwrap()
+        output.success().out
     }
 
     /// Status of every namespace and CRD that is being deleted, and what is left in our own namespace.
@@ -83,26 +93,23 @@ impl Bed {
             &["get", "namespaces,customresourcedefinitions", "-o", status][..],
             &["get", ours, "-n", names::NAMESPACE, "-o", "wide"],
         ] {
-            let output = self.plane.kubectl(args).output().await.unwrap();
-            found += &String::from_utf8_lossy(&output.stdout);
-            found += &String::from_utf8_lossy(&output.stderr);
+            found += &self.plane.ask_kubectl(args).await.text();
         }
         found
     }
 
     /// Runs the command line as the administrator; what it prints.
     pub async fn operating(&self, args: &[&str]) -> String {
-        let running = tokio::process::Command::new(env!("CARGO_BIN_EXE_operating"))
+        let running = tokio::process::Command::new(testbed::server::binary())
             .args(args)
             .env("OPERATING_KUBECONFIG", self.plane.kubeconfig())
             .env_remove("KUBECONFIG")
             .kill_on_drop(true)
             .output();
-        let output = tokio::time::timeout(PATIENCE, running).await;
-        let output = output.expect("operating hangs").unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "operating {args:?}: {text}");
-        String::from_utf8(output.stdout).unwrap()
+        let output = tokio::time::timeout(wait::PATIENCE, running).await;
+        Said::from(output.expect("operating hangs").unwrap())
+            .success()
+            .out
     }
 
     /// The `caBundle`s (PEM) in the entries of both configurations; an entry without one counts as an empty one.
@@ -157,7 +164,7 @@ impl Bed {
         let kind = GroupVersionKind::try_from(rule.types.as_ref().unwrap()).unwrap();
         let rules: Api<DynamicObject> =
             Api::namespaced_with(self.client(), &namespace, &ApiResource::from_gvk(&kind));
-        eventually("a rule is accepted", async || {
+        wait::until("a rule is accepted", async || {
             match rules.create(&PostParams::default(), &rule).await {
                 Ok(_) => true,
                 Err(error) => {
@@ -168,7 +175,7 @@ impl Bed {
         })
         .await;
         let namespaces: Api<Namespace> = Api::all(self.client());
-        eventually("the namespace is marked", async || {
+        wait::until("the namespace is marked", async || {
             let found = namespaces.get(&namespace).await.unwrap();
             found.labels().contains_key(keys::NAMESPACE_HAS_RULES)
         })
@@ -195,15 +202,4 @@ impl Bed {
         let left: Vec<_> = left.collect();
         assert_eq!(left, Vec::<&str>::new());
     }
-}
-
-/// Asks until it holds.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let asking = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    let asked = tokio::time::timeout(PATIENCE, asking).await;
-    asked.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"));
 }

@@ -1,0 +1,87 @@
+//! What the API shows of a Pod, judged without the code under test.
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::keys;
+
+/// `metadata.labels` of managed Pods of an application.
+pub fn labels(app: &str) -> Value {
+    json!({"app": app, keys::CONTROL: keys::CONTROL_VALUE})
+}
+
+/// Whether a Pod serves, judged by what the API shows and not by the code under test.
+pub fn is_available(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|s| s.phase.as_deref())
+        .unwrap_or_default();
+    pod.labels().contains_key(keys::SERVICE_AVAILABLE)
+        && condition(pod, "Ready") == Some(true)
+        && pod.metadata.deletion_timestamp.is_none()
+        && !["Succeeded", "Failed"].contains(&phase)
+}
+
+/// Labels of the operations that are in flight on a Pod.
+pub fn in_flight(pod: &Pod) -> Vec<&String> {
+    pod.labels()
+        .keys()
+        .filter(|k| k.contains(keys::LIFECYCLE_DOMAIN))
+        .collect()
+}
+
+/// Whether a Pod serves and nothing of an operation is left on it.
+pub fn is_idle(pod: &Pod) -> bool {
+    is_available(pod) && in_flight(pod).is_empty()
+}
+
+/// Whether a Pod is under rules.
+pub fn is_managed(pod: &Pod) -> bool {
+    let label = pod.labels().get(keys::CONTROL);
+    label.is_some_and(|value| value == keys::CONTROL_VALUE)
+}
+
+/// Whether a condition is True; `None` when it is absent.
+pub fn condition(pod: &Pod, type_: &str) -> Option<bool> {
+    let conditions = pod
+        .status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten());
+    conditions
+        .into_iter()
+        .find(|c| c.type_ == type_)
+        .map(|c| c.status == "True")
+}
+
+/// Whether a Pod is Ready and not on its way out, whether managed or not.
+pub fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready") == Some(true) && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// The condition behind the readiness gate.
+pub fn service_ready(pod: &Pod) -> Option<bool> {
+    condition(pod, keys::SERVICE_READY)
+}
+
+/// Whether the operation `id` may be done, and the kubelet has seen that traffic is off. It trails behind: an operation
+/// over before that would make the Pod flap once it is back.
+pub fn may_operate(pod: &Pod, id: &str) -> bool {
+    pod.labels().contains_key(&keys::operation("operate", id))
+        && condition(pod, "Ready") != Some(true)
+}
+
+/// Names of Pods.
+pub fn names(pods: &[Pod]) -> Vec<String> {
+    pods.iter().map(ResourceExt::name_any).collect()
+}
+
+/// Runs one request for each Pod, all at once.
+pub async fn at_once<T, F: Future<Output = T>>(
+    pods: &[String],
+    request: impl Fn(String) -> F,
+) -> Vec<T> {
+    join_all(pods.iter().cloned().map(request)).await
+}
