@@ -1,13 +1,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod api;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
+use testbed::api::{FakeApi, Refusal};
 use tokio::time::Instant;
 
 use super::CollaSets;
@@ -29,7 +28,6 @@ use crate::domain::collaset::plan::{
 use crate::domain::collaset::refused::Refused;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
-use api::{FakeApi, Refusal};
 
 const SET: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/collasets/web";
 const POOL: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/resourcecontexts/web";

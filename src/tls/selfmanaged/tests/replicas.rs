@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::api::{FakeApi, MUTATING, SECRET, VALIDATING};
+use super::api::{Cluster, MUTATING, SECRET, VALIDATING};
 use super::*;
 use crate::telemetry::metrics::{Exposition, ServerMetrics};
 use crate::tls::Resolver;
@@ -19,11 +19,11 @@ struct Replica {
     resolver: Arc<Resolver>,
 }
 
-fn replica(api: &FakeApi) -> Replica {
+fn replica(api: &Cluster) -> Replica {
     replica_for(api, names())
 }
 
-fn replica_for(api: &FakeApi, names: Names) -> Replica {
+fn replica_for(api: &Cluster, names: Names) -> Replica {
     let resolver = Resolver::new(ServerMetrics::register(&Exposition::default()));
     let target = Target {
         namespace: "kusionstack-system".to_owned(),
@@ -40,7 +40,7 @@ fn leaf(replica: &Replica) -> Vec<u8> {
 }
 
 /// Every leaf in service is trusted by every bundle as published right now.
-fn assert_trusted(api: &FakeApi, replicas: &[Replica], now: Timestamp) {
+fn assert_trusted(api: &Cluster, replicas: &[Replica], now: Timestamp) {
     for served in replicas
         .iter()
         .filter_map(|replica| replica.resolver.served())
@@ -60,7 +60,7 @@ fn assert_trusted(api: &FakeApi, replicas: &[Replica], now: Timestamp) {
 
 #[tokio::test]
 async fn the_first_start_makes_publishes_and_serves() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     api.configure();
     let replica = replica(&api);
     let bundle = replica.managed.ensure(start()).await.unwrap();
@@ -75,10 +75,10 @@ async fn the_first_start_makes_publishes_and_serves() {
 
 #[tokio::test]
 async fn nothing_is_written_when_all_is_well() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     api.configure();
     replica(&api).managed.ensure(start()).await.unwrap();
-    let writes = api.0.lock().writes.len();
+    let writes = api.lock().writes.len();
     assert_eq!(writes, 3);
     for hour in 0..6 {
         replica(&api)
@@ -87,36 +87,36 @@ async fn nothing_is_written_when_all_is_well() {
             .await
             .unwrap();
     }
-    assert_eq!(api.0.lock().writes.len(), writes);
+    assert_eq!(api.lock().writes.len(), writes);
 }
 
 #[tokio::test]
 async fn a_lost_or_foreign_bundle_is_put_back_in_its_entry_only() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     api.configure();
     let replica = replica(&api);
     replica.managed.ensure(start()).await.unwrap();
-    api.0.lock().objects.get_mut(VALIDATING).unwrap()["webhooks"][1]["clientConfig"]["caBundle"] =
+    api.lock().objects.get_mut(VALIDATING).unwrap()["webhooks"][1]["clientConfig"]["caBundle"] =
         "AAAA".into();
-    api.0.lock().writes.clear();
+    api.lock().writes.clear();
     let bundle = replica.managed.ensure(start()).await.unwrap();
     assert_eq!(api.bundles(), vec![bundle; 4]);
-    assert_eq!(api.0.lock().writes, [format!("PATCH {VALIDATING}")]);
+    assert_eq!(api.lock().writes, [format!("PATCH {VALIDATING}")]);
 }
 
 #[tokio::test]
 async fn without_configurations_the_secret_alone_is_made() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     let replica = replica(&api);
     replica.managed.ensure(start()).await.unwrap();
-    assert_eq!(api.0.lock().objects.len(), 1);
+    assert_eq!(api.lock().objects.len(), 1);
     assert!(replica.resolver.served().is_some());
 }
 
 #[tokio::test]
 async fn three_replicas_at_once_converge_on_one_secret() {
     for _ in 0..20 {
-        let api = FakeApi::default();
+        let api = Cluster::new();
         api.configure();
         let replicas: Vec<Replica> = (0..3).map(|_| replica(&api)).collect();
         let ensured = replicas
@@ -131,7 +131,6 @@ async fn three_replicas_at_once_converge_on_one_secret() {
         );
         assert_eq!(api.bundles(), vec![bundles[0].clone(); 4]);
         let posts = api
-            .0
             .lock()
             .writes
             .iter()
@@ -143,14 +142,14 @@ async fn three_replicas_at_once_converge_on_one_secret() {
 
 #[tokio::test]
 async fn a_deleted_secret_is_made_anew_without_a_break() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     api.configure();
     let replicas: Vec<Replica> = (0..3).map(|_| replica(&api)).collect();
     for replica in &replicas {
         replica.managed.ensure(start()).await.unwrap();
     }
     let before = leaf(&replicas[0]);
-    api.0.lock().objects.remove(SECRET);
+    api.lock().objects.remove(SECRET);
     for replica in &replicas {
         replica.managed.ensure(start()).await.unwrap();
         assert_trusted(&api, &replicas, start());
@@ -162,7 +161,7 @@ async fn a_deleted_secret_is_made_anew_without_a_break() {
 /// is trusted by everything published, although some replicas have not looked for a while.
 #[tokio::test]
 async fn whatever_is_served_is_trusted_through_every_rotation() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     api.configure();
     let replicas: Vec<Replica> = (0..3).map(|_| replica(&api)).collect();
     let first = api.get(SECRET);
@@ -186,11 +185,11 @@ async fn whatever_is_served_is_trusted_through_every_rotation() {
 #[tokio::test]
 async fn an_old_secret_never_overwrites_what_a_newer_one_published() {
     for _ in 0..100 {
-        let api = FakeApi::default();
+        let api = Cluster::new();
         api.configure();
         let content = replica(&api);
         content.managed.ensure(start()).await.unwrap();
-        api.0.lock().objects.get_mut(SECRET).unwrap()["data"]["ca.key"] = "AAAA".into();
+        api.lock().objects.get_mut(SECRET).unwrap()["data"]["ca.key"] = "AAAA".into();
         api.configure();
         let demanding = replica_for(&api, names().and(["new.example".to_owned()]));
         let (first, second) = futures::join!(
@@ -204,10 +203,10 @@ async fn an_old_secret_never_overwrites_what_a_newer_one_published() {
 
 #[tokio::test]
 async fn an_existing_secret_keeps_its_type_and_other_keys() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     replica(&api).managed.ensure(start()).await.unwrap();
     {
-        let mut state = api.0.lock();
+        let mut state = api.lock();
         let secret = state.objects.get_mut(SECRET).unwrap();
         secret["type"] = "Opaque".into();
         secret["data"]["extra"] = "AAAA".into();
@@ -223,14 +222,14 @@ async fn an_existing_secret_keeps_its_type_and_other_keys() {
 
 #[tokio::test]
 async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     api.configure();
     let replica = replica(&api);
     replica.managed.ensure(start()).await.unwrap();
     let before = leaf(&replica);
     let late = start() + hours(7);
 
-    api.0.lock().refuse_writes = Some(403);
+    api.refuse("P", 403);
     let error = replica.managed.ensure(late).await.unwrap_err().to_string();
     assert!(
         error.starts_with(
@@ -238,7 +237,7 @@ async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
         ),
         "{error}"
     );
-    api.0.lock().refuse_writes = Some(500);
+    api.refuse("P", 500);
     let error = replica.managed.ensure(late).await.unwrap_err().to_string();
     assert_eq!(
         error,
@@ -246,26 +245,26 @@ async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
     );
     assert_eq!(leaf(&replica), before);
 
-    api.0.lock().refuse_writes = None;
+    api.relent();
     replica.managed.ensure(late).await.unwrap();
     assert_ne!(leaf(&replica), before);
 }
 
 #[tokio::test]
 async fn a_leaf_is_not_served_before_its_authority_is_published() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     api.configure();
     let replicas = [replica(&api)];
     replicas[0].managed.ensure(start()).await.unwrap();
     let before = leaf(&replicas[0]);
-    api.0.lock().objects.remove(SECRET);
-    api.0.lock().refuse_patches = true;
+    api.lock().objects.remove(SECRET);
+    api.refuse("PATCH", 500);
     replicas[0].managed.ensure(start()).await.unwrap_err();
     assert!(!api.get(SECRET).is_null());
     assert_eq!(leaf(&replicas[0]), before);
     assert_trusted(&api, &replicas, start());
 
-    api.0.lock().refuse_patches = false;
+    api.relent();
     replicas[0].managed.ensure(start()).await.unwrap();
     assert_ne!(leaf(&replicas[0]), before);
     assert_trusted(&api, &replicas, start());
@@ -273,8 +272,8 @@ async fn a_leaf_is_not_served_before_its_authority_is_published() {
 
 #[tokio::test(start_paused = true)]
 async fn endless_conflicts_end_in_an_error() {
-    let api = FakeApi::default();
-    api.0.lock().refuse_writes = Some(409);
+    let api = Cluster::new();
+    api.refuse("P", 409);
     let error = replica(&api)
         .managed
         .ensure(start())
@@ -289,15 +288,15 @@ async fn endless_conflicts_end_in_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn the_loop_outlives_failures_and_ends_when_told() {
-    let api = FakeApi::default();
-    api.0.lock().refuse_writes = Some(500);
+    let api = Cluster::new();
+    api.refuse("P", 500);
     let Replica { managed, resolver } = replica(&api);
     let stop = CancellationToken::new();
     let running = tokio::spawn(managed.run(Duration::from_secs(30), Timestamp::now, stop.clone()));
     while resolver.problem().is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    api.0.lock().refuse_writes = None;
+    api.relent();
     while resolver.served().is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -307,7 +306,7 @@ async fn the_loop_outlives_failures_and_ends_when_told() {
 }
 
 /// The segments of all published paths, each once.
-fn published(api: &FakeApi) -> Vec<Option<String>> {
+fn published(api: &Cluster) -> Vec<Option<String>> {
     let entries = [MUTATING, VALIDATING].map(|path| api.get(path)["webhooks"].clone());
     let entries = entries.iter().flat_map(|all| all.as_array().unwrap());
     let mut segments: Vec<_> = entries
@@ -323,7 +322,7 @@ fn published(api: &FakeApi) -> Vec<Option<String>> {
 
 #[tokio::test(start_paused = true)]
 async fn every_replica_lets_in_what_is_published_through_a_change_of_segment() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     api.configure();
     let replicas: Vec<_> = (0..3)
         .map(|_| {
@@ -376,7 +375,7 @@ async fn every_replica_lets_in_what_is_published_through_a_change_of_segment() {
 
 #[tokio::test(start_paused = true)]
 async fn configuration_that_is_put_back_is_served_and_gets_its_segment_again() {
-    let api = FakeApi::default();
+    let api = Cluster::new();
     api.configure();
     let doors = Arc::new(Doors::default());
     let managed = replica(&api).managed.with_segments(doors.clone());
