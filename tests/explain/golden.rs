@@ -1,5 +1,5 @@
 //! Situations of `tests/golden/explain`: `NAME.yaml` is observed, `NAME.txt` and `NAME.json` are said.
-//! `UPDATE_GOLDEN=1 cargo test --test explain golden` rewrites what is said.
+//! `UPDATE=1 cargo test --test explain golden` rewrites what is said.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -221,7 +221,7 @@ fn observed(situation: Situation) -> ObservedPod {
 #[test]
 fn golden_situations() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/explain");
-    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let update = std::env::var_os("UPDATE").is_some();
     let entries = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path());

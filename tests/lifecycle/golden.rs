@@ -1,6 +1,6 @@
 //! Scenarios of `tests/golden/lifecycle`: what each write leaves on the Pod.
 //!
-//! A file is a Pod and the steps taken on it, each a line of `do` with the state after it. `UPDATE_GOLDEN=1` writes
+//! A file is a Pod and the steps taken on it, each a line of `do` with the state after it. `UPDATE=1` writes
 //! the states anew; read the difference before it is committed.
 
 use std::fs;
@@ -138,7 +138,7 @@ fn long(key: &str) -> String {
 #[test]
 fn golden_scenarios() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/lifecycle");
-    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let update = std::env::var_os("UPDATE").is_some();
     let mut files: Vec<_> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
