@@ -10,12 +10,17 @@ use anyhow::{Context, Result, bail};
 use testbed::binaries::{self, KUBERNETES_VARIABLE, Kubernetes};
 use testbed::paths;
 
+use crate::slowest;
+
 /// Version of the licence and dependency checker.
 const CARGO_DENY: &str = "0.20.2";
 
 /// What to check.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Only format, lints and the tests that need no control plane
+    #[arg(long, conflicts_with_all = ["kubernetes", "arguments"])]
+    fast: bool,
     /// Run tests alone, on planes of this version of Kubernetes
     #[arg(long, value_enum)]
     kubernetes: Option<Kubernetes>,
@@ -29,6 +34,9 @@ pub struct Args {
 /// # Errors
 /// As [`everything`].
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.fast {
+        return run_steps(&[FORMAT, LINTS, ("tests without a control plane", fast_tests)]);
+    }
     if args.kubernetes.is_none() && args.arguments.is_empty() {
         return everything();
     }
@@ -45,22 +53,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Runs all steps in order and stops at the first that fails. The tests come last, so that the
-/// last lines are their result.
+/// Runs all steps. The tests come last, so that the last lines are their result.
 ///
 /// # Errors
 /// When a step cannot be run at all; one that fails gives an exit code.
 pub fn everything() -> Result<ExitCode> {
-    let steps: [(&str, Step); 7] = [
-        ("format", || cargo(["fmt", "--all", "--check"])),
-        ("lints", || {
-            let targets = ["clippy", "--workspace", "--all-targets", "--all-features"];
-            cargo(
-                targets
-                    .into_iter()
-                    .chain(["--locked", "--", "-D", "warnings"]),
-            )
-        }),
+    run_steps(&[
+        FORMAT,
+        LINTS,
         ("lock file of the fuzz targets", fuzz_lock),
         ("dependencies and licences", || {
             let mut deny = Command::new(cargo_deny()?);
@@ -77,16 +77,85 @@ pub fn everything() -> Result<ExitCode> {
             test.args(["--features", "operating/faults"]);
             succeed(test)
         }),
-        ("tests", || cargo(["test", "--workspace", "--locked"])),
-    ];
-    for (name, step) in steps {
+        ("tests", all_tests),
+    ])
+}
+
+/// A step and its name.
+type NamedStep = (&'static str, Step);
+
+const FORMAT: NamedStep = ("format", || cargo(["fmt", "--all", "--check"]));
+const LINTS: NamedStep = ("lints", || {
+    let targets = ["clippy", "--workspace", "--all-targets", "--all-features"];
+    cargo(
+        targets
+            .into_iter()
+            .chain(["--locked", "--", "-D", "warnings"]),
+    )
+});
+
+/// The tests in `tests` that need no control plane and take seconds.
+const WITHOUT_PLANE: [&str; 10] = [
+    "citations",
+    "corpus",
+    "crds",
+    "generated",
+    "import_circles",
+    "layers",
+    "lifecycle",
+    "memory",
+    "paths",
+    "server",
+];
+
+fn fast_tests() -> Result<bool> {
+    let mut test = Command::new(cargo_binary());
+    test.args(["test", "--locked", "--lib"]);
+    for name in WITHOUT_PLANE {
+        test.args(["--test", name]);
+    }
+    succeed(test)
+}
+
+fn all_tests() -> Result<bool> {
+    let mut built = Command::new(cargo_binary());
+    built.args(["test", "--workspace", "--locked", "--no-run"]);
+    if !succeed(built)? {
+        return Ok(false);
+    }
+    // Documentation tests take neither the runner nor its option, and end the output.
+    let mut test = Command::new(cargo_binary());
+    test.args([
+        "test",
+        "--workspace",
+        "--locked",
+        "--lib",
+        "--bins",
+        "--tests",
+    ]);
+    test.args(["--", "-Z", "unstable-options", "--report-time"]);
+    Ok(slowest::run(test, &host()?)? && cargo(["test", "--workspace", "--locked", "--doc"])?)
+}
+
+/// The target triple that cargo builds for.
+fn host() -> Result<String> {
+    let output = Command::new("rustc").arg("-vV").output();
+    let output = output.context("starting rustc")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("rustc -vV names no host")
+}
+
+/// Runs the steps in order and stops at the first that fails.
+fn run_steps(steps: &[NamedStep]) -> Result<ExitCode> {
+    for (at, (name, step)) in steps.iter().enumerate() {
         let started = Instant::now();
         eprintln!("==> {name}");
         let passed = step()?;
         let seconds = started.elapsed().as_secs_f64();
         let how = if passed { "passed" } else { "FAILED" };
-        // Before the tests' own last lines there is nothing to add.
-        if name != "tests" || !passed {
+        // The output ends with the lines of the tests, which are the last step.
+        if at + 1 < steps.len() || !passed {
             eprintln!("==> {name} {how} after {seconds:.1} s");
         }
         if !passed {
@@ -155,4 +224,40 @@ fn cargo_deny() -> Result<PathBuf> {
         bail!("installing cargo-deny {CARGO_DENY} failed; the messages above say why");
     }
     Ok(binary)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// The tests that need a control plane, programs in Go, or minutes.
+    const OTHERS: [&str; 15] = [
+        "alarms",
+        "collaset",
+        "crds_on_plane",
+        "documents",
+        "explain",
+        "grace",
+        "guarantee",
+        "install",
+        "installed",
+        "model",
+        "owners",
+        "rules",
+        "tasks",
+        "topology_model",
+        "golden",
+    ];
+
+    #[test]
+    fn every_test_is_fast_or_known_to_be_slow() {
+        let tests = fs::read_dir(paths::repository().join("tests")).unwrap();
+        for entry in tests {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let is_known = WITHOUT_PLANE.contains(&&*name) || OTHERS.contains(&&*name);
+            assert!(is_known, "give tests/{name} a place in xtask/src/check.rs");
+        }
+    }
 }

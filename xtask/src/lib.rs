@@ -9,4 +9,5 @@ pub mod daemon;
 pub mod demo;
 pub mod fuzz;
 pub mod matrix;
+mod slowest;
 pub mod soak;
