@@ -113,7 +113,7 @@ impl Context {
             pod: Arc::clone(pod),
             operation,
             detail,
-            beyond: BTreeSet::new(),
+            bypassed_rules: BTreeSet::new(),
             generations: BTreeMap::new(),
         }
     }

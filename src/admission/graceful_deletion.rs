@@ -33,29 +33,29 @@ pub fn is_lifecycle_running(enabled: bool, pod: &Pod) -> bool {
 /// The verdict on a Delete or an Evict for which [`is_due`] holds: a bypass admits it, anything else starts the lifecycle, by
 /// the label that the controller of deletions waits for. `wishes` are those of the request.
 pub async fn decide_deletion(
-    appeal: &BypassCheck<'_>,
+    bypass: &BypassCheck<'_>,
     pod: &Arc<Pod>,
     operation: Operation,
     wishes: DeletionOptions,
 ) -> Verdict {
-    let context = appeal.context;
+    let context = bypass.context;
     let name = &pod.metadata.name;
     let mut note = None;
-    if appeal.is_requested() {
-        match bypass_lifecycle(appeal, pod, operation).await {
+    if bypass.is_requested() {
+        match bypass_lifecycle(bypass, pod, operation).await {
             Ok(verdict) => return verdict,
             Err(said) => note = said,
         }
     }
     if !pod.is_available()
         && !grace_delete::is_deletion_requested(pod)
-        && let Err(refused) = appeal.admit_unavailable(pod).await
+        && let Err(refused) = bypass.admit_unavailable(pod).await
     {
         return refused.to_verdict(name, (context.now)());
     }
-    let scaled_in_by = scaling_in_owner(appeal, pod);
+    let scaled_in_by = scaling_in_owner(bypass, pod);
     if scaled_in_by.is_some()
-        && let Some(refused) = refuse_excess_scale_in(appeal, pod)
+        && let Some(refused) = refuse_excess_scale_in(bypass, pod)
     {
         return refused;
     }
@@ -67,12 +67,12 @@ pub async fn decide_deletion(
     let is_news =
         !grace_delete::is_deletion_requested(pod) || wanted != DeletionOptions::from_pod(pod);
     if is_news
-        && !appeal.dry_run
-        && let Some(refused) = dry_run_deletion(appeal, pod, operation, &wanted).await
+        && !bypass.dry_run
+        && let Some(refused) = dry_run_deletion(bypass, pod, operation, &wanted).await
     {
         return refused;
     }
-    let pod = match mark_for_deletion(appeal, pod, &asked).await {
+    let pod = match mark_for_deletion(bypass, pod, &asked).await {
         Ok(Some(pod)) => pod,
         Ok(None) => return Verdict::allow().with_audit("free", "pod-not-found"), // the request itself answers 404
         Err(why) => {
@@ -105,13 +105,13 @@ pub async fn decide_deletion(
 /// Admits without the lifecycle what the user may have without it: who has the verb on every rule object that covers the Pod,
 /// or on all of the namespace where none does. A claim that can't be given is a denial. The error says why the user may not.
 async fn bypass_lifecycle(
-    appeal: &BypassCheck<'_>,
+    bypass: &BypassCheck<'_>,
     pod: &Arc<Pod>,
     operation: Operation,
 ) -> Result<Verdict, Option<String>> {
-    let context = appeal.context;
+    let context = bypass.context;
     // The user needs the right on every rule object, also on one that the cache does not know yet.
-    let rules = match rule_check::covering_rules(context, pod, appeal.deadline).await {
+    let rules = match rule_check::covering_rules(context, pod, bypass.deadline).await {
         Ok(rules) => rules,
         Err(denied) => {
             return Ok(denial::denied_to_verdict(
@@ -122,12 +122,12 @@ async fn bypass_lifecycle(
         }
     };
     let past = rules.into_iter().map(|rule| rule.name).collect();
-    appeal.may_bypass_all(&past).await?;
-    let mut leave = match pod.is_available() {
+    bypass.may_bypass_all(&past).await?;
+    let mut approval = match pod.is_available() {
         true => {
             let disruption = context.new_disruption(pod, operation);
-            match appeal.claim_or_bypass(disruption).await {
-                Ok(leave) => leave,
+            match bypass.claim_or_bypass(disruption).await {
+                Ok(approval) => approval,
                 Err(refused) => {
                     return Ok(refused.to_verdict(&pod.metadata.name, (context.now)()));
                 }
@@ -135,35 +135,35 @@ async fn bypass_lifecycle(
         }
         false => Approval::default(),
     };
-    let verdict = match leave.claims.is_empty() {
+    let verdict = match approval.claims.is_empty() {
         true => Verdict::allow(),
         false => Verdict::allow().with_audit("claimed", operation.as_str()),
     };
-    leave.without_lifecycle = true;
-    leave.bypassed_checks = &past - &leave.bypassed_rules;
-    appeal.announce_bypass(
+    approval.without_lifecycle = true;
+    approval.bypassed_checks = &past - &approval.bypassed_rules;
+    bypass.announce_bypass(
         pod,
-        &leave.bypassed_checks,
+        &approval.bypassed_checks,
         "without the lifecycle that comes before it, under",
     );
     if past.is_empty() {
-        appeal.announce_pod_bypass(pod, "without the lifecycle that comes before it");
+        bypass.announce_pod_bypass(pod, "without the lifecycle that comes before it");
     }
-    Ok(leave.audit_bypass(verdict, appeal))
+    Ok(approval.audit_bypass(verdict, bypass))
 }
 
 /// The ReplicaSet, or ReplicationController, that asks for the deletion of its Pod because it is to have fewer. Where all controllers
 /// share one identity, the number of Pods tells whether it is the owner that asks.
-fn scaling_in_owner(appeal: &BypassCheck<'_>, pod: &Pod) -> Option<String> {
+fn scaling_in_owner(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<String> {
     let owner = pod.controller()?;
     let own = match owner.kind.as_str() {
         "ReplicaSet" => "system:serviceaccount:kube-system:replicaset-controller",
         "ReplicationController" => "system:serviceaccount:kube-system:replication-controller",
         _ => return None,
     };
-    let asks = match appeal.request.user_info.username.as_str() {
+    let asks = match bypass.request.user_info.username.as_str() {
         CONTROLLER_MANAGER => {
-            let state = appeal.context.index.read_state();
+            let state = bypass.context.index.read_state();
             let home = state.namespace(&pod.metadata.namespace)?;
             grace_delete::scale_in_replica_set(pod) == Some(&owner.uid)
                 || home.max_surplus_pods(&owner.uid) > 0
@@ -175,14 +175,14 @@ fn scaling_in_owner(appeal: &BypassCheck<'_>, pod: &Pod) -> Option<String> {
 
 /// The refusal of a Pod for whose deletion its owner asks, where as many others are to go already as the owner has too many. The owner
 /// tries again, perhaps with another Pod: each further Pod would go off traffic for nothing.
-fn refuse_excess_scale_in(appeal: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict> {
+fn refuse_excess_scale_in(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict> {
     let owner = pod.controller()?;
     if grace_delete::is_deletion_requested(pod) {
         return None;
     }
-    let state = appeal.context.index.read_state();
+    let state = bypass.context.index.read_state();
     let home = state.namespace(&pod.metadata.namespace)?;
-    let others = scale_in::others_chosen(home, &owner.uid, pod, appeal.context.now_nanos())?;
+    let others = scale_in::others_chosen(home, &owner.uid, pod, bypass.context.now_nanos())?;
     let message = format!(
         "Pod {} stays: {} {} deletes as many Pods as it has too many, and {others} others go through their lifecycle for that",
         pod.metadata.name, owner.kind, owner.name
@@ -206,12 +206,12 @@ pub async fn is_own_dry_run(context: &Context, request: &Request, deadline: Inst
 /// The denial of a deletion that a policy or another webhook would not let pass when the lifecycle has come to it. Whoever
 /// looks at the user sees the server's there.
 async fn dry_run_deletion(
-    appeal: &BypassCheck<'_>,
+    bypass: &BypassCheck<'_>,
     pod: &Pod,
     operation: Operation,
     wishes: &DeletionOptions,
 ) -> Option<Verdict> {
-    let client = &appeal.context.client;
+    let client = &bypass.context.client;
     let ask = async {
         pod_requests::dry_run_delete_pod(client, pod, wishes).await?;
         // What judges an eviction sees no DELETE, and is not asked before this program has answered.
@@ -221,7 +221,7 @@ async fn dry_run_deletion(
         }
     };
     let name = &pod.metadata.name;
-    match apirequest::by(appeal.deadline, ask).await {
+    match apirequest::by(bypass.deadline, ask).await {
         Ok(()) => None,
         // The Pod of this UID is gone, as the request itself will find.
         Err(Failure::Answered(status)) if matches!(status.code, 404 | 409) => None,
@@ -246,19 +246,19 @@ async fn dry_run_deletion(
 
 /// Marks the Pod as to be deleted, if it is not marked yet; the Pod as it is then, `None` if it is gone.
 async fn mark_for_deletion(
-    appeal: &BypassCheck<'_>,
+    bypass: &BypassCheck<'_>,
     pod: &Arc<Pod>,
     asked: &DeletionRequest,
 ) -> Result<Option<Arc<Pod>>, String> {
-    let context = appeal.context;
+    let context = bypass.context;
     let mut pod = Arc::clone(pod);
     for _ in 0..MAX_MARK_WRITES {
         let metadata = grace_delete::deletion_request_metadata(&pod, asked, context.now_nanos());
-        let Some(metadata) = metadata.filter(|_| !appeal.dry_run) else {
+        let Some(metadata) = metadata.filter(|_| !bypass.dry_run) else {
             return Ok(Some(pod));
         };
         let write = pod_requests::patch_metadata(&context.client, &pod, metadata);
-        match apirequest::by(appeal.deadline, write).await {
+        match apirequest::by(bypass.deadline, write).await {
             Ok(written) => return Ok(Some(Arc::new(written))),
             Err(failure) if failure.code() == Some(404) => return Ok(None),
             Err(failure) if failure.code() == Some(409) => {}
@@ -266,7 +266,7 @@ async fn mark_for_deletion(
         }
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
         let read = pod_requests::get_pod(&context.client, namespace, name);
-        let found = apirequest::by(appeal.deadline, read).await;
+        let found = apirequest::by(bypass.deadline, read).await;
         match found.map_err(|failure| failure.text())? {
             Some(found) if found.metadata.uid == pod.metadata.uid => pod = Arc::new(found),
             Some(_) => return Err("another Pod has taken its name".to_owned()),

@@ -139,13 +139,18 @@ pub async fn claim_by_rules(
     dry_run: bool,
     deadline: Instant,
 ) -> Result<Vec<(RuleKey, ClaimGrant)>, Denied> {
-    overlap::check_overlap(&context.index, &rules, &disruption.beyond, &disruption.pod)?;
+    overlap::check_overlap(
+        &context.index,
+        &rules,
+        &disruption.bypassed_rules,
+        &disruption.pod,
+    )?;
     let mut disruption = disruption.clone();
     if disruption.generations.is_empty() {
         disruption.generations = rule_generations(context, &disruption.pod.metadata.namespace);
     }
     let of_budgets = rules.iter().filter(|key| {
-        let beyond = disruption.beyond.contains(&key.name);
+        let beyond = disruption.bypassed_rules.contains(&key.name);
         !beyond && has_budget(context, key, &disruption.pod)
     });
     refresh_owners(context, of_budgets, deadline).await?;

@@ -113,7 +113,7 @@ impl DenialWithNote {
 
 impl Approval {
     /// Adds to the audit event of an allowed request which rules the Pod skips, which were gone beyond, and why.
-    pub fn audit_bypass(&self, mut verdict: Verdict, appeal: &BypassCheck<'_>) -> Verdict {
+    pub fn audit_bypass(&self, mut verdict: Verdict, bypass: &BypassCheck<'_>) -> Verdict {
         if !self.skipped.is_empty() {
             let skipped = self.skipped.iter();
             let skipped = skipped.flat_map(|(object, rules)| {
@@ -131,7 +131,7 @@ impl Approval {
         if rules.is_empty() {
             return verdict;
         }
-        let reason = appeal.bypass_reason().unwrap_or_default();
+        let reason = bypass.bypass_reason().unwrap_or_default();
         verdict.with_audit("bypassed", format!("{}: {reason}", rules.join(", ")))
     }
 }
@@ -153,7 +153,7 @@ impl BypassCheck<'_> {
             .await;
             let denied = match asked {
                 Ok(claims) => {
-                    let beyond = disruption.beyond;
+                    let beyond = disruption.bypassed_rules;
                     self.announce_bypass(&disruption.pod, &beyond, BEYOND_BUDGET);
                     let skipped = self.announce_skipped_rules(&disruption.pod, false);
                     return Ok(Approval {
@@ -165,7 +165,7 @@ impl BypassCheck<'_> {
                 }
                 Err(denied) => denied,
             };
-            self.bypass_denied_rule(denied, &disruption.pod, &mut disruption.beyond)
+            self.bypass_denied_rule(denied, &disruption.pod, &mut disruption.bypassed_rules)
                 .await?;
         }
     }

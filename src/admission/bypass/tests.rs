@@ -61,7 +61,7 @@ async fn bypass_outcome(
     answer: Option<(u16, Value)>,
 ) -> (Result<(), Option<String>>, Vec<Value>) {
     let (context, asked) = context(answer);
-    let appeal = BypassCheck {
+    let bypass = BypassCheck {
         context: &context,
         request: &request(),
         carrier: &pod(reason),
@@ -69,7 +69,7 @@ async fn bypass_outcome(
         is_asked_for: true,
         deadline: Instant::now() + Duration::from_secs(10),
     };
-    let said = appeal.may_bypass(Some("web")).await;
+    let said = bypass.may_bypass(Some("web")).await;
     let asked = asked.lock().clone();
     (said, asked)
 }
@@ -137,7 +137,7 @@ async fn access_review_refusal_error_and_timeout_are_denials() {
 #[tokio::test]
 async fn denial_reports_unreadable_skip_annotation() {
     let (context, _) = context(None);
-    let appeal = BypassCheck {
+    let bypass = BypassCheck {
         context: &context,
         request: &request(),
         carrier: &pod(None),
@@ -165,7 +165,7 @@ async fn denial_reports_unreadable_skip_annotation() {
             why,
         };
         let (pod, mut beyond) = (with(text), BTreeSet::new());
-        let refused = appeal
+        let refused = bypass
             .bypass_denied_rule(denied, &pod, &mut beyond)
             .await
             .unwrap_err();
@@ -193,7 +193,7 @@ async fn too_many_covering_rules_need_right_to_bypass_all() {
             "annotations": { (keys::BYPASS): "fire" },
         } }))
         .unwrap();
-        let appeal = BypassCheck {
+        let bypass = BypassCheck {
             context: &context,
             request: &request(),
             carrier: &pod,
@@ -204,7 +204,7 @@ async fn too_many_covering_rules_need_right_to_bypass_all() {
         let rules = context.index.rules_covering_pod(&pod);
         let mut beyond = BTreeSet::new();
         let denied = overlap::check_overlap(&context.index, &rules, &beyond, &pod).unwrap_err();
-        let said = appeal.bypass_denied_rule(denied, &pod, &mut beyond).await;
+        let said = bypass.bypass_denied_rule(denied, &pod, &mut beyond).await;
         assert_eq!((said.is_ok(), beyond.len()), (allowed, bypassed));
         let attributes = &asked.lock()[0]["spec"]["resourceAttributes"];
         assert_eq!(attributes.get("name"), None, "the right over all of them");

@@ -56,7 +56,7 @@ impl Handler for EvictionHandler {
             let message = format!("Pod {} can't be evicted: {why}", pod.metadata.name);
             return Verdict::deny(409, "Conflict", message);
         }
-        let appeal = BypassCheck {
+        let bypass = BypassCheck {
             context,
             request,
             carrier: &pod,
@@ -64,7 +64,7 @@ impl Handler for EvictionHandler {
             is_asked_for: true,
             deadline,
         };
-        let (verdict, bound) = self.decide_eviction(&appeal, &pod).await;
+        let (verdict, bound) = self.decide_eviction(&bypass, &pod).await;
         // The API server deletes by name, and tries again for up to 10 s: without this it could delete another Pod of the
         // name, which nobody has judged.
         verdict.with_patch(eviction.binding_patch(&pod, bound))
@@ -88,47 +88,47 @@ impl EvictionHandler {
     /// The verdict on the eviction of a Pod, and what the delete behind an allowed one is to be bound to.
     async fn decide_eviction(
         &self,
-        appeal: &BypassCheck<'_>,
+        bypass: &BypassCheck<'_>,
         pod: &Arc<Pod>,
     ) -> (Verdict, DeleteBinding) {
         let context = &self.0;
         if let Some(reason) =
-            exempt::find_exemption(context, appeal.request, pod, appeal.deadline).await
+            exempt::find_exemption(context, bypass.request, pod, bypass.deadline).await
         {
             return (
                 Verdict::allow().with_audit("free", reason),
                 DeleteBinding::Uid,
             );
         }
-        if let Some(refused) = self.refuse_by_disruption_budget(appeal, pod).await {
+        if let Some(refused) = self.refuse_by_disruption_budget(bypass, pod).await {
             return (refused, DeleteBinding::Uid);
         }
         if graceful_deletion::is_lifecycle_due(context.settings.grace_delete, pod) {
-            if graceful_deletion::is_own_dry_run(context, appeal.request, appeal.deadline).await {
+            if graceful_deletion::is_own_dry_run(context, bypass.request, bypass.deadline).await {
                 return (
                     Verdict::allow().with_audit("free", "own-dry-run"),
                     DeleteBinding::Uid,
                 );
             }
             let wishes =
-                DeletionOptions::from_eviction(&appeal.request.object_json()["deleteOptions"]);
+                DeletionOptions::from_eviction(&bypass.request.object_json()["deleteOptions"]);
             let verdict =
-                graceful_deletion::decide_deletion(appeal, pod, Operation::Evict, wishes).await;
+                graceful_deletion::decide_deletion(bypass, pod, Operation::Evict, wishes).await;
             return (verdict, DeleteBinding::Uid);
         }
-        if exempt::is_deleted_with_collaset(context, pod, appeal.deadline).await {
+        if exempt::is_deleted_with_collaset(context, pod, bypass.deadline).await {
             let verdict = Verdict::allow().with_audit("free", exempt::COLLASET_DELETED);
             return (verdict, DeleteBinding::Uid);
         }
         let disruption = context.new_disruption(pod, Operation::Evict);
         if pod.is_available() {
             return (
-                self.claim_eviction(appeal, disruption).await,
+                self.claim_eviction(bypass, disruption).await,
                 DeleteBinding::Uid,
             );
         }
-        let leave = match appeal.admit_unavailable(pod).await {
-            Ok(leave) => leave,
+        let approval = match bypass.admit_unavailable(pod).await {
+            Ok(approval) => approval,
             Err(denied) => return (self.deny_eviction(pod, &denied), DeleteBinding::Uid),
         };
         // Such a Pod comes back, or becomes available, by itself, so the eviction makes the loss last. The delete is not bound
@@ -136,10 +136,10 @@ impl EvictionHandler {
         // ends a drain.
         let is_starting = pod.is_starting((context.now)()) && !is_held_offline(pod);
         if is_starting || context.index.read_state().is_briefly_down(pod) {
-            let verdict = self.claim_eviction(appeal, disruption).await;
-            return (leave.audit_bypass(verdict, appeal), DeleteBinding::Uid);
+            let verdict = self.claim_eviction(bypass, disruption).await;
+            return (approval.audit_bypass(verdict, bypass), DeleteBinding::Uid);
         }
-        let (dry_run, deadline) = (appeal.dry_run, appeal.deadline);
+        let (dry_run, deadline) = (bypass.dry_run, bypass.deadline);
         let (verdict, bound) =
             match rule_check::claim_for_disruption(context, &disruption, dry_run, deadline).await {
                 Ok(claims) => (allow_with_claim(claims.is_empty()), DeleteBinding::Uid),
@@ -149,7 +149,7 @@ impl EvictionHandler {
                         || context.index.read_state().is_briefly_down(pod) =>
                 {
                     (
-                        self.claim_eviction(appeal, disruption).await,
+                        self.claim_eviction(bypass, disruption).await,
                         DeleteBinding::Uid,
                     )
                 }
@@ -161,7 +161,7 @@ impl EvictionHandler {
                     (verdict, DeleteBinding::Version)
                 }
             };
-        (leave.audit_bypass(verdict, appeal), bound)
+        (approval.audit_bypass(verdict, bypass), bound)
     }
 
     /// The denial of an eviction that a PodDisruptionBudget is sure to refuse. A claim for it would keep a place in the budget
@@ -171,7 +171,7 @@ impl EvictionHandler {
     /// inside of the call and say nothing, and `kubectl drain` tries again after 5 s on any 429.
     async fn refuse_by_disruption_budget(
         &self,
-        appeal: &BypassCheck<'_>,
+        bypass: &BypassCheck<'_>,
         pod: &Pod,
     ) -> Option<Verdict> {
         let context = &self.0;
@@ -192,7 +192,7 @@ impl EvictionHandler {
             // This ends a drain, so the cache alone is not believed.
             EvictionRefusal::Several => {
                 let live = disruptionbudgets::read_live_refusal(&context.client, pod);
-                let limit = appeal.deadline.min(Instant::now() + READ_TIMEOUT);
+                let limit = bypass.deadline.min(Instant::now() + READ_TIMEOUT);
                 let Ok(Ok(Some(EvictionRefusal::Several))) = timeout_at(limit, live).await else {
                     return None;
                 };
@@ -204,10 +204,12 @@ impl EvictionHandler {
     }
 
     /// Allows with a claim by every rule that holds the Pod.
-    async fn claim_eviction(&self, appeal: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
+    async fn claim_eviction(&self, bypass: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
         let pod = Arc::clone(&disruption.pod);
-        match appeal.claim_or_bypass(disruption).await {
-            Ok(leave) => leave.audit_bypass(allow_with_claim(leave.claims.is_empty()), appeal),
+        match bypass.claim_or_bypass(disruption).await {
+            Ok(approval) => {
+                approval.audit_bypass(allow_with_claim(approval.claims.is_empty()), bypass)
+            }
             Err(denied) => self.deny_eviction(&pod, &denied),
         }
     }

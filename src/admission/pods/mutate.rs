@@ -212,7 +212,7 @@ impl PodMutator {
             let key = Family::Operating.key(id);
             old.label(&key) != new.label(&key)
         };
-        let appeal = |is_asked_for: bool| BypassCheck {
+        let bypass = |is_asked_for: bool| BypassCheck {
             context: &self.0,
             request,
             carrier: &new,
@@ -225,7 +225,7 @@ impl PodMutator {
         for id in leaving.clone() {
             match self
                 .check_stage(
-                    &appeal(gives_reason || asks_now(&id)),
+                    &bypass(gives_reason || asks_now(&id)),
                     &run,
                     Stage::PostCheck,
                     &id,
@@ -242,9 +242,9 @@ impl PodMutator {
         }
         let mut past_before = BTreeSet::new();
         for id in &asking {
-            let appeal = appeal(gives_reason || asks_now(id));
+            let bypass = bypass(gives_reason || asks_now(id));
             match self
-                .check_stage(&appeal, &run, Stage::PreCheck, id, known)
+                .check_stage(&bypass, &run, Stage::PreCheck, id, known)
                 .await
             {
                 Ok(bypassed) => {
@@ -254,9 +254,9 @@ impl PodMutator {
                 Err(told) => hold_operation(&mut run, Stage::PreCheck, id, told, &mut waits),
             }
         }
-        let appeal = appeal(gives_reason || asking.iter().chain(&leaving).any(|id| asks_now(id)));
+        let bypass = bypass(gives_reason || asking.iter().chain(&leaving).any(|id| asks_now(id)));
         let mut free = None;
-        let mut leave = Approval::default();
+        let mut approval = Approval::default();
         let mut settled = run.clone();
         settled.advance_all();
         let begins = asking.iter().any(|id| settled.phase_of(id).holds_offline());
@@ -270,8 +270,8 @@ impl PodMutator {
             free = Some(exempt::COLLASET_DELETED);
         } else if is_lost {
             let granted = asking.iter().any(|id| is_grant_request(&old, &new, id));
-            match self.claim_operation(&appeal, &old, granted).await {
-                Ok(given) => leave = given,
+            match self.claim_operation(&bypass, &old, granted).await {
+                Ok(given) => approval = given,
                 // The begin itself stands; the Pod waits and is granted later.
                 Err(denied) if !asking.is_empty() && !removes_available(&old, &new) => {
                     for id in &asking {
@@ -292,9 +292,9 @@ impl PodMutator {
             }
         }
         past.append(&mut past_before);
-        appeal.announce_bypass(&old, &past, AGAINST_RULE);
-        leave.bypassed_checks = past;
-        let verdict = leave.audit_bypass(Verdict::allow(), &appeal);
+        bypass.announce_bypass(&old, &past, AGAINST_RULE);
+        approval.bypassed_checks = past;
+        let verdict = approval.audit_bypass(Verdict::allow(), &bypass);
         let verdict = free
             .into_iter()
             .fold(verdict, |v, why| v.with_audit("free", why));
@@ -343,7 +343,7 @@ impl PodMutator {
     /// The claim that an operation needs to take the Pod offline, or to keep it there; the error says why it waits.
     async fn claim_operation(
         &self,
-        appeal: &BypassCheck<'_>,
+        bypass: &BypassCheck<'_>,
         old: &Arc<Pod>,
         granted: bool,
     ) -> Result<Approval, String> {
@@ -357,7 +357,7 @@ impl PodMutator {
             self.queue_heads(old)
         };
         for (rule, head) in queues {
-            if let Err(note) = appeal.may_bypass(Some(&rule)).await {
+            if let Err(note) = bypass.may_bypass(Some(&rule)).await {
                 let text = format!(
                     "Pod {} {}, which waits longer for the budget of PodTransitionRule {rule}",
                     old.metadata.name,
@@ -366,10 +366,10 @@ impl PodMutator {
                 return Err(note.map_or(text.clone(), |note| format!("{text}; {note}")));
             }
         }
-        let leave = appeal
+        let approval = bypass
             .claim_or_bypass(context.new_disruption(old, Claimed::Begin))
             .await;
-        leave.map_err(|refused| refused.denial_message(&old.metadata.name, (context.now)()))
+        approval.map_err(|refused| refused.denial_message(&old.metadata.name, (context.now)()))
     }
 
     /// The longest waiting goes first: a begin that meets others in the queue joins it. Names the rule objects with others
@@ -425,7 +425,7 @@ impl PodMutator {
     /// whether the cache knows all rules.
     async fn check_stage(
         &self,
-        appeal: &BypassCheck<'_>,
+        bypass: &BypassCheck<'_>,
         run: &LifecycleWrite<'_>,
         stage: Stage,
         id: &str,
@@ -437,19 +437,19 @@ impl PodMutator {
                 "waiting for PodTransitionRule (unknown): {reason}"
             )]);
         }
-        let pod = appeal.carrier;
+        let pod = bypass.carrier;
         // By the label as it is stored, whatever the request says of it.
         let since = run.waits_since(stage, id);
         let waiting: Vec<_> = since
             .map(|since| new_candidate(pod, id, since))
             .into_iter()
             .collect();
-        let (mut told, objects) = self.stage_waits(stage, pod, &waiting, appeal.is_requested());
+        let (mut told, objects) = self.stage_waits(stage, pod, &waiting, bypass.is_requested());
         if told.is_empty() {
             return Ok(BTreeSet::new());
         }
-        if appeal.is_requested() {
-            match appeal.may_bypass_all(&objects).await {
+        if bypass.is_requested() {
+            match bypass.may_bypass_all(&objects).await {
                 Ok(()) => return Ok(objects),
                 Err(note) => told.extend(note),
             }

@@ -33,7 +33,7 @@ pub async fn update_disruptions(
             // The rules have let the operation begin, and the claim only keeps the place until the restart. Or the Pod has its place, which
             // it gives back.
             let rules = context.index.rules_covering_pod(old);
-            disruption.beyond = rules.into_iter().map(|rule| rule.name).collect();
+            disruption.bypassed_rules = rules.into_iter().map(|rule| rule.name).collect();
         }
         found.push(disruption);
     }

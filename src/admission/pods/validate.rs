@@ -76,14 +76,14 @@ impl PodValidator {
         {
             return Verdict::allow().with_audit("free", reason);
         }
-        let appeal = self.bypass_check(request, &old, deadline);
+        let bypass = self.bypass_check(request, &old, deadline);
         if graceful_deletion::is_lifecycle_due(self.0.settings.grace_delete, &old) {
             if graceful_deletion::is_own_dry_run(&self.0, request, deadline).await {
                 return Verdict::allow().with_audit("free", "own-dry-run");
             }
             let wishes =
                 DeletionOptions::from_delete(&request.options_json(), &request.old_object_json());
-            return graceful_deletion::decide_deletion(&appeal, &old, Claimed::Delete, wishes)
+            return graceful_deletion::decide_deletion(&bypass, &old, Claimed::Delete, wishes)
                 .await;
         }
         if exempt::is_deleted_with_collaset(&self.0, &old, deadline).await {
@@ -91,17 +91,17 @@ impl PodValidator {
         }
         let disruption = self.0.new_disruption(&old, Claimed::Delete);
         if old.is_available() {
-            return self.claim_disruption(&appeal, disruption).await;
+            return self.claim_disruption(&bypass, disruption).await;
         }
-        let leave = match appeal.admit_unavailable(&old).await {
-            Ok(leave) => leave,
+        let approval = match bypass.admit_unavailable(&old).await {
+            Ok(approval) => approval,
             Err(refused) => return refused.to_verdict(&old.metadata.name, (self.0.now)()),
         };
         if self.is_about_to_serve(&old) {
-            let verdict = self.claim_disruption(&appeal, disruption).await;
-            return leave.audit_bypass(verdict, &appeal);
+            let verdict = self.claim_disruption(&bypass, disruption).await;
+            return approval.audit_bypass(verdict, &bypass);
         }
-        leave.audit_bypass(Verdict::allow().with_audit("free", "unavailable"), &appeal)
+        approval.audit_bypass(Verdict::allow().with_audit("free", "unavailable"), &bypass)
     }
 
     /// Whether a Pod is Ready, as of a moment ago, and lacks but the label that the leader adds then: many may come back at once,
@@ -215,11 +215,11 @@ impl PodValidator {
                 }
             }
         }
-        let appeal = self.bypass_check(request, &new, deadline);
+        let bypass = self.bypass_check(request, &new, deadline);
         let mut verdict = Verdict::allow();
         for disruption in pod_updates::update_disruptions(&self.0, &old, &new, deadline).await {
             let operation = disruption.operation;
-            if !disruption.beyond.is_empty() {
+            if !disruption.bypassed_rules.is_empty() {
                 match rule_check::claim_for_disruption(
                     &self.0,
                     &disruption,
@@ -236,10 +236,10 @@ impl PodValidator {
                 }
                 continue;
             }
-            match appeal.claim_or_bypass(disruption).await {
-                Ok(leave) => {
-                    verdict = leave.audit_bypass(verdict, &appeal);
-                    taken.add(operation, leave.claims);
+            match bypass.claim_or_bypass(disruption).await {
+                Ok(approval) => {
+                    verdict = approval.audit_bypass(verdict, &bypass);
+                    taken.add(operation, approval.claims);
                 }
                 Err(refused) => {
                     taken.withdraw(&self.0, &old);
@@ -254,13 +254,15 @@ impl PodValidator {
         }
     }
 
-    async fn claim_disruption(&self, appeal: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
+    async fn claim_disruption(&self, bypass: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
         let (pod, operation) = (Arc::clone(&disruption.pod), disruption.operation);
-        match appeal.claim_or_bypass(disruption).await {
-            Ok(leave) if leave.claims.is_empty() => leave.audit_bypass(Verdict::allow(), appeal),
-            Ok(leave) => {
+        match bypass.claim_or_bypass(disruption).await {
+            Ok(approval) if approval.claims.is_empty() => {
+                approval.audit_bypass(Verdict::allow(), bypass)
+            }
+            Ok(approval) => {
                 let verdict = Verdict::allow().with_audit("claimed", operation.as_str());
-                leave.audit_bypass(verdict, appeal)
+                approval.audit_bypass(verdict, bypass)
             }
             Err(refused) => refused.to_verdict(&pod.metadata.name, (self.0.now)()),
         }
@@ -440,13 +442,13 @@ mod tests {
 
     #[tokio::test]
     async fn fallback_keeps_unavailable_pod_under_rule_during_operation() {
-        let leave = |pod: &mut Value| pod["metadata"]["labels"][keys::CONTROL] = json!("other");
+        let leave_rule = |pod: &mut Value| pod["metadata"]["labels"][keys::CONTROL] = json!("other");
         let key = Family::Operating.key("x");
         let operated = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE, (key): "1" }));
-        assert!(!update_fallback(&operated, leave).is_allowed());
+        assert!(!update_fallback(&operated, leave_rule).is_allowed());
         let down = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE }));
         assert!(
-            update_fallback(&down, leave).is_allowed(),
+            update_fallback(&down, leave_rule).is_allowed(),
             "nobody is served by it"
         );
     }

@@ -20,7 +20,7 @@ pub struct Disruption {
     /// Kept in the claim.
     pub detail: ClaimDetail,
     /// Names of rule objects whose budget does not hold this one: whoever asks may bypass them. It is claimed all the same.
-    pub beyond: BTreeSet<String>,
+    pub bypassed_rules: BTreeSet<String>,
     /// Generations of all rule objects, by name, at the moment when those that cover the Pod were looked up. What one of them says
     /// that is gone, or has another one now, does not settle which objects hold the Pod: whoever has changed it may have made
     /// another one before. Empty: whoever asks does not need to know.

@@ -44,11 +44,11 @@ pub fn decide_claim(
         return Err(refuse("", DenyReason::Changed));
     }
     let pod = &disruption.pod;
-    let beyond = disruption.beyond.contains(&rules.name);
+    let is_bypassed = disruption.bypassed_rules.contains(&rules.name);
     let (rule, desired, minimum) = match rules.availability_rules(pod) {
         AvailabilityRules::NotHeld => return Ok(ClaimAnswer::NotHeld),
         // Others have to see the Pod as going.
-        AvailabilityRules::Broken { rule, .. } if beyond => (rule, 0, None),
+        AvailabilityRules::Broken { rule, .. } if is_bypassed => (rule, 0, None),
         AvailabilityRules::Broken { rule, why } => {
             return Err(refuse(&rule, DenyReason::Broken(why)));
         }
@@ -57,7 +57,7 @@ pub fn decide_claim(
                 .into_iter()
                 .map(|(rule, limits)| (rule, limits, limits.desired(expected_pods(view))));
             match all.max_by_key(|(_, _, desired)| *desired) {
-                Some((rule, _, _)) if beyond => (rule.to_owned(), 0, None),
+                Some((rule, _, _)) if is_bypassed => (rule.to_owned(), 0, None),
                 Some((rule, limits, desired)) => {
                     let minimum = limits.binding_minimum(expected_pods(view));
                     (rule.to_owned(), desired, minimum)
@@ -68,9 +68,9 @@ pub fn decide_claim(
     };
     let rule = rule.as_str();
     let uid = Uid::from(pod.metadata.uid.as_str());
-    let former = EarlierClaims::from_claims(claims, disruption, beyond);
+    let former = EarlierClaims::from_claims(claims, disruption, is_bypassed);
     let earlier = former.detail.as_deref();
-    let rest = rest.filter(|_| earlier.is_none() && !beyond);
+    let rest = rest.filter(|_| earlier.is_none() && !is_bypassed);
     let spare = u32::from(rest.is_some());
     let until = earlier.map_or(disruption.detail.since, |earlier| {
         let end = earlier.until.checked_add(LAPSE_MARGIN);

@@ -22,7 +22,7 @@ pub struct EarlierClaims<'a> {
 
 impl<'a> EarlierClaims<'a> {
     /// That of the Pod as the request has it. `beyond`: the budget does not hold the disruption.
-    pub fn from_claims(claims: &'a Claims, disruption: &Disruption, beyond: bool) -> Self {
+    pub fn from_claims(claims: &'a Claims, disruption: &Disruption, is_bypassed: bool) -> Self {
         let (pod, operation) = (&disruption.pod, disruption.operation);
         let uid = pod.metadata.uid.as_str().into();
         let Some(claim) = claims.claims.get(&(uid, operation)) else {
@@ -34,7 +34,7 @@ impl<'a> EarlierClaims<'a> {
         // A claim of a later version is of a change that this Pod does not show.
         let is_of_now =
             operation == Operation::InPlace && claim.at <= pod.metadata.resource_version;
-        let is_off = is_of_now && beyond && !pod.is_available();
+        let is_off = is_of_now && is_bypassed && !pod.is_available();
         let detail = match is_off {
             true => Cow::Owned(without_done(pod, &claim.detail)),
             false => Cow::Borrowed(&claim.detail),

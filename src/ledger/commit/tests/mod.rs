@@ -273,7 +273,7 @@ fn delete(pod: &str) -> Disruption {
             containers: Vec::new(),
             carried: None,
         },
-        beyond: Default::default(),
+        bypassed_rules: Default::default(),
         generations: Default::default(),
     }
 }
@@ -609,13 +609,15 @@ async fn beyond_the_budget_the_claim_is_written_all_the_same() {
     }
     let full = ask(&ledgers, &key, "f").await.unwrap_err();
     assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
-    let mut beyond = delete("f");
-    beyond.beyond.insert("other".into());
+    let mut is_bypassed = delete("f");
+    is_bypassed.bypassed_rules.insert("other".into());
     let deadline = Instant::now() + Duration::from_secs(30);
-    let other = ledgers.send_claim(&key, beyond.clone(), deadline).await;
+    let other = ledgers
+        .send_claim(&key, is_bypassed.clone(), deadline)
+        .await;
     assert_eq!(other.unwrap_err(), full, "another rule is not this one");
-    beyond.beyond.insert("web".into());
-    let dry = ledgers.claim_rules(vec![key.clone()], &beyond, true, deadline);
+    is_bypassed.bypassed_rules.insert("web".into());
+    let dry = ledgers.claim_rules(vec![key.clone()], &is_bypassed, true, deadline);
     assert_eq!(dry.await, Ok(Vec::new()));
     assert!(
         !ledgers
@@ -624,7 +626,7 @@ async fn beyond_the_budget_the_claim_is_written_all_the_same() {
             .claims
             .has_claim(&"f".into())
     );
-    let given = ledgers.claim_rules(vec![key.clone()], &beyond, false, deadline);
+    let given = ledgers.claim_rules(vec![key.clone()], &is_bypassed, false, deadline);
     assert_eq!(given.await.unwrap().len(), 1);
     assert!(
         ledgers
@@ -856,7 +858,7 @@ async fn cooldown_is_per_operation_and_skips_begins() {
 async fn bypassing_user_has_no_cooldown() {
     let (ledgers, key) = doomed(Operation::Delete).await;
     let bypass = Disruption {
-        beyond: [key.name.clone()].into(),
+        bypassed_rules: [key.name.clone()].into(),
         ..delete("a")
     };
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -996,7 +998,7 @@ fn resize(run: &str, ready: bool, memory: u64) -> Disruption {
     let mut resize = delete("a");
     resize.pod = Arc::new(serde_json::from_value(pod).unwrap());
     resize.operation = Operation::InPlace;
-    resize.beyond = ["web".to_owned()].into();
+    resize.bypassed_rules = ["web".to_owned()].into();
     resize.detail.target = Some(memory.to_string());
     resize.detail.containers = vec![ContainerBefore {
         name: "main".into(),
@@ -1070,7 +1072,7 @@ fn operating_pod_with_inherited_limit_can_be_resized_again() {
 }
 
 /// As [`resize`] by this time, of a Pod whose kubelet has deferred the resize before, to 2 bytes.
-fn after_deferred(memory: u64, beyond: bool) -> Disruption {
+fn after_deferred(memory: u64, is_bypassed: bool) -> Disruption {
     let mut next = resize("run-1", true, memory);
     let mut pod = (*next.pod).clone();
     pod.spec.containers[0].resources = json!({ "requests": { "memory": "2" } });
@@ -1082,7 +1084,7 @@ fn after_deferred(memory: u64, beyond: bool) -> Disruption {
         ..Condition::default()
     });
     next.pod = Arc::new(pod);
-    next.beyond.retain(|_| beyond);
+    next.bypassed_rules.retain(|_| is_bypassed);
     next
 }
 
@@ -1142,16 +1144,16 @@ fn restart_of_unclaimed_resize_does_not_release_next_resize() {
 /// Of a Pod on traffic or off it.
 #[test]
 fn deferred_resize_can_be_reverted() {
-    for beyond in [true, false] {
+    for is_bypassed in [true, false] {
         let mut claims = Claims::default();
         let mut first = with_pod(resize("run-1", true, 2), |pod| {
             pod.metadata.resource_version = 6
         });
-        first.beyond.retain(|_| beyond);
+        first.bypassed_rules.retain(|_| is_bypassed);
         admit(&mut claims, &first).unwrap();
         ask_and_close(
             &mut claims,
-            (3..6).map(|memory| after_deferred(memory, beyond)),
+            (3..6).map(|memory| after_deferred(memory, is_bypassed)),
         );
     }
 }
@@ -1178,8 +1180,8 @@ fn irreplaceable_claim_is_unchanged_by_deferred_resize() {
             assert!(claims.close_claim(&"a".into(), Operation::InPlace, 1));
         }
         let before = claims.clone();
-        for beyond in [true, false] {
-            let denied = admit(&mut claims, &after_deferred(3, beyond)).unwrap_err();
+        for is_bypassed in [true, false] {
+            let denied = admit(&mut claims, &after_deferred(3, is_bypassed)).unwrap_err();
             assert_eq!(denied.why, why);
             assert_eq!(claims, before);
         }
