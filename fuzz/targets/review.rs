@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use operating::admission::review::{Request, Verdict};
+use operating::admission::routes::Route;
 use operating::admission::{AdmissionSettings, Context, MAX_RULES_PER_NAMESPACE, handlers};
 use operating::cluster::events::EventRecorder;
 use operating::cluster::index::{Index, NamespaceFacts};
@@ -24,7 +25,7 @@ use super::choice;
 /// Whatever it holds: a verdict comes that the API server can read, a patch applies to the object, a denial says why, and
 /// no request of the server leaves the namespace of the review.
 pub fn run(data: &[u8]) {
-    let Some((route, data)) = choice(data, 9) else {
+    let Some((route, data)) = choice(data, Route::ALL.len() as u8) else {
         return;
     };
     let Some((mood, body)) = choice(data, 10) else {

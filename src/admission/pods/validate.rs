@@ -442,7 +442,8 @@ mod tests {
 
     #[tokio::test]
     async fn fallback_keeps_unavailable_pod_under_rule_during_operation() {
-        let leave_rule = |pod: &mut Value| pod["metadata"]["labels"][keys::CONTROL] = json!("other");
+        let leave_rule =
+            |pod: &mut Value| pod["metadata"]["labels"][keys::CONTROL] = json!("other");
         let key = Family::Operating.key("x");
         let operated = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE, (key): "1" }));
         assert!(!update_fallback(&operated, leave_rule).is_allowed());

@@ -609,15 +609,13 @@ async fn beyond_the_budget_the_claim_is_written_all_the_same() {
     }
     let full = ask(&ledgers, &key, "f").await.unwrap_err();
     assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
-    let mut is_bypassed = delete("f");
-    is_bypassed.bypassed_rules.insert("other".into());
+    let mut disruption = delete("f");
+    disruption.bypassed_rules.insert("other".into());
     let deadline = Instant::now() + Duration::from_secs(30);
-    let other = ledgers
-        .send_claim(&key, is_bypassed.clone(), deadline)
-        .await;
+    let other = ledgers.send_claim(&key, disruption.clone(), deadline).await;
     assert_eq!(other.unwrap_err(), full, "another rule is not this one");
-    is_bypassed.bypassed_rules.insert("web".into());
-    let dry = ledgers.claim_rules(vec![key.clone()], &is_bypassed, true, deadline);
+    disruption.bypassed_rules.insert("web".into());
+    let dry = ledgers.claim_rules(vec![key.clone()], &disruption, true, deadline);
     assert_eq!(dry.await, Ok(Vec::new()));
     assert!(
         !ledgers
@@ -626,7 +624,7 @@ async fn beyond_the_budget_the_claim_is_written_all_the_same() {
             .claims
             .has_claim(&"f".into())
     );
-    let given = ledgers.claim_rules(vec![key.clone()], &is_bypassed, false, deadline);
+    let given = ledgers.claim_rules(vec![key.clone()], &disruption, false, deadline);
     assert_eq!(given.await.unwrap().len(), 1);
     assert!(
         ledgers
