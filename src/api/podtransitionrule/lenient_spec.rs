@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use serde_path_to_error::{Path, Segment, Track};
 
-use super::{Ledger, PodTransitionRule, PodTransitionRuleSpec, PodTransitionRuleStatus};
+use super::{Kind, Ledger, PodTransitionRule, PodTransitionRuleSpec, PodTransitionRuleStatus};
 use crate::api::validation::FieldError;
 
 /// What is known of a spec that this version can't read.
@@ -52,17 +52,20 @@ impl<'de> Deserialize<'de> for PodTransitionRuleSpec {
     }
 }
 
+/// The field of the only kind that limits how many Pods are unavailable.
+const LIMIT: &str = Kind::FIELDS[0];
+
 /// Whether one of these rules, of any form, may limit how many Pods are unavailable.
 fn may_limit(rules: &Value) -> bool {
     let is_other = |rule: &Value| {
-        let is_set = |kind: &str| rule.get(kind).is_some_and(|kind| !kind.is_null());
-        is_set("labelCheck") || is_set("webhook")
+        let mut others = Kind::FIELDS.into_iter().filter(|field| *field != LIMIT);
+        others.any(|field| rule.get(field).is_some_and(|kind| !kind.is_null()))
     };
     match rules {
         Value::Null => false,
         Value::Array(rules) => rules
             .iter()
-            .any(|rule| !is_other(rule) || !rule["availablePolicy"].is_null()),
+            .any(|rule| !is_other(rule) || !rule[LIMIT].is_null()),
         _ => true,
     }
 }

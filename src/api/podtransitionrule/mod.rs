@@ -1,5 +1,6 @@
 //! PodTransitionRule: conditions under which Pods may enter or leave an operation (contract 1.3).
 
+mod kind;
 mod ledger;
 mod lenient_spec;
 mod status;
@@ -11,6 +12,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use kind::Kind;
 pub use ledger::{Claim, ClaimedContainer, Ledger, UnknownFields};
 pub use lenient_spec::{UnreadableRule, read_rule_by_parts};
 pub use status::{

@@ -10,7 +10,7 @@ use super::{
     unavailable_reason,
 };
 use crate::api::keys::{self, Family};
-use crate::api::podtransitionrule::{PodTransitionRuleStatus, Rule as Written};
+use crate::api::podtransitionrule::{Kind, PodTransitionRuleStatus, Rule as Written};
 use crate::domain::announced_disruption::counts_as_available;
 use crate::domain::collaset::deletes_its_pods;
 use crate::domain::inplace;
@@ -161,15 +161,7 @@ fn rule_fact(
 
 /// The first of these that is set counts (contract 1.3).
 fn rule_kind(rule: &Written) -> &'static str {
-    if rule.available_policy.is_some() {
-        "availablePolicy"
-    } else if rule.label_check.is_some() {
-        "labelCheck"
-    } else if rule.webhook.is_some() {
-        "webhook"
-    } else {
-        ""
-    }
+    rule.kinds().next().map_or("", Kind::field)
 }
 
 fn rule_applies(object: &RuleObject, rule: &Rule, pod: &Pod) -> bool {

@@ -106,19 +106,22 @@ fn compile_rule(index: usize, rule: &api::Rule, id: String, ignores: &BTreeSet<S
         None
     });
     // The first in this order counts (contract 1.3).
-    let kind = if let Some(policy) = &rule.available_policy {
-        compile_limits(policy, &path).map(RuleKind::Availability)
-    } else if let Some(check) = &rule.label_check {
-        compile_label_check(check, &path).map(RuleKind::LabelCheck)
-    } else if let Some(webhook) = &rule.webhook {
-        let ignores = ignores.contains(&rule.name);
-        let path = format!("{path}.webhook");
-        CompiledWebhook::compile(webhook, rule.stage.as_ref(), &path, ignores)
-            .map(|w| RuleKind::Webhook(Arc::new(w)))
-    } else {
-        Err(format!(
+    let kind = match rule.kinds().next() {
+        Some(api::Kind::Availability(policy)) => {
+            compile_limits(policy, &path).map(RuleKind::Availability)
+        }
+        Some(api::Kind::LabelCheck(check)) => {
+            compile_label_check(check, &path).map(RuleKind::LabelCheck)
+        }
+        Some(api::Kind::Webhook(webhook)) => {
+            let ignores = ignores.contains(&rule.name);
+            let path = format!("{path}.webhook");
+            CompiledWebhook::compile(webhook, rule.stage.as_ref(), &path, ignores)
+                .map(|w| RuleKind::Webhook(Arc::new(w)))
+        }
+        None => Err(format!(
             "{path}: set one of availablePolicy, labelCheck or webhook"
-        ))
+        )),
     };
     let kind = kind.and_then(|kind| match broken.is_empty() {
         true => Ok(kind),
@@ -129,8 +132,10 @@ fn compile_rule(index: usize, rule: &api::Rule, id: String, ignores: &BTreeSet<S
         RuleKind::Broken {
             why: broken.join("; "),
             // A kind that this version does not know may be a limit.
-            may_limit: rule.available_policy.is_some()
-                || rule.label_check.is_none() && rule.webhook.is_none(),
+            may_limit: rule
+                .kinds()
+                .next()
+                .is_none_or(api::Kind::limits_unavailable),
         }
     });
     Rule {

@@ -9,8 +9,8 @@ use super::{FieldError, FieldErrors, endpoint};
 use crate::api::field_path::FieldPath;
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
-    AvailablePolicy, FailurePolicy, LabelCheck, MAX_RULES, Parameter, PodTransitionRuleSpec, Poll,
-    Rule, Stage, UnhealthyPodPolicy, UnreadableRule, WebhookRule,
+    AvailablePolicy, FailurePolicy, Kind, LabelCheck, MAX_RULES, Parameter, PodTransitionRuleSpec,
+    Poll, Rule, Stage, UnhealthyPodPolicy, UnreadableRule, WebhookRule,
 };
 use crate::api::selector::Selector;
 use crate::api::size_limits::{self, MAX_SPEC_BYTES};
@@ -88,14 +88,7 @@ fn check_rule(rule: &Rule, path: &str, errors: &mut FieldErrors) {
             errors,
         );
     }
-    let kinds: Vec<&str> = [
-        rule.available_policy.as_ref().map(|_| "availablePolicy"),
-        rule.label_check.as_ref().map(|_| "labelCheck"),
-        rule.webhook.as_ref().map(|_| "webhook"),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let kinds: Vec<&str> = rule.kinds().map(Kind::field).collect();
     match kinds[..] {
         [_] => {}
         [] => errors.push(FieldError::missing_field(
