@@ -57,7 +57,8 @@ pub struct Context {
     pub wait_notice: Duration,
     /// Pods whose deletion is refused.
     pub blocked_deletions: Arc<PodWriteFailures>,
-    /// The Pods chosen by a scale-in of their ReplicaSet whose deletion has begun.
+    /// Pods in a scale-in of their ReplicaSet whose lifecycle the leader has begun. The cache may not show this begin
+    /// yet.
     pub beginnings: Arc<BegunPods>,
     /// Pods whose lifecycle step is refused.
     pub blocked_lifecycles: Arc<PodWriteFailures>,

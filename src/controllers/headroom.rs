@@ -7,7 +7,7 @@ use crate::cluster::rulestore::RuleStore;
 use crate::domain::rules::budget::{BudgetGauges, ExpectedPods};
 use crate::ledger::commit::Ledgers;
 
-/// The gauges of a rule object, as this replica knows them. `None` if the Pods of the rule object can't be counted.
+/// The gauges of a rule object, as this replica knows them. The result is never `None`.
 pub fn rule_gauges(
     ledgers: &Arc<Ledgers<RuleStore>>,
     state: &IndexState,

@@ -154,7 +154,7 @@ impl Lifecycle {
             }
             Some(_) | None => {}
         }
-        // If the deletion of the Pod has not begun, the failure was recorded by the deletion controller and stays.
+        // The deletion controller may have recorded the failure of a Pod that is to be deleted. Such a failure stays.
         let is_kept = pod.label(keys::TO_DELETE).is_some();
         if patch.is_empty() && step.service_ready.is_none() && !is_kept {
             context
@@ -229,8 +229,8 @@ impl Lifecycle {
             .record_version(&metadata.uid, metadata.resource_version, Instant::now());
     }
 
-    /// The remaining time for which a waiting Pod is down for a moment. After that time a rule that is beyond its
-    /// budget may let the Pod pass, and no event enqueues the Pod then.
+    /// The remaining time for which a waiting Pod is down for a moment. After that time the Pod needs no budget, and no
+    /// event enqueues it.
     fn momentary_loss_left(&self, pod: &Pod, step: &LifecycleStep) -> Option<Duration> {
         let mut waiting = step.reevaluate.iter();
         if !waiting.any(|(stage, _)| *stage == Stage::PreCheck) {
@@ -329,7 +329,7 @@ impl Lifecycle {
         {
             return Ok(Presence::Gone); // the API server stores no object with such a name
         }
-        // The answer about an object in another namespace would leak what exists there.
+        // An answer about an object in another namespace would reveal what exists there.
         if namespace != pod.metadata.namespace {
             let why = "it is in another namespace than the Pod".to_owned();
             return Ok(Presence::Unknown(why));

@@ -28,8 +28,8 @@ pub use context::{CollaSetName, Context, PodKey, RuleName};
 pub use pod_write_failures::PodWriteFailures;
 pub use queues::{ControllerFigures, ControllerStats, Queues};
 
-/// Runs all controllers until `ends` begins, for example because the lease was lost. `work` provides the queues and
-/// counts the runs.
+/// Runs all controllers until the stop in `ends`, for example because the lease was lost. `work` provides the queues
+/// and counts the runs.
 pub async fn run(context: Arc<Context>, work: &ControllerStats, ends: StopTokens) {
     let stop = ends.begun.clone();
     let queues = work.begin_term();

@@ -18,8 +18,9 @@
 //! server answers 409. If the patch comes before `p`, the write at `p` sets the label again, and a patch that removes
 //! this label must be for `p` or a later version.
 //!
-//! The leader lowers a label to a smaller value in the same steps. When it raises a label, the patch also depends on
-//! the version: otherwise the leader could lower a larger value that an admission has just set.
+//! The leader also takes these steps to change the label to a weaker value. When it changes the label to a stronger
+//! value, the patch depends on the version, too: otherwise the leader could replace an even stronger value that an
+//! admission has just set.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub struct Namespaces {
     idle: Mutex<IdleVersions>,
 }
 
-/// For each namespace with a larger label than it needs: the last version that was seen, and when it was seen first.
+/// For each namespace with a stronger label than it needs: the last version that was seen, and when it was seen first.
 #[derive(Default)]
 struct IdleVersions(HashMap<String, (ObservedNamespace, Instant)>);
 

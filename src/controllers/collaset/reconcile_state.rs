@@ -167,7 +167,7 @@ impl ReconcileState {
         self.inner.lock().fenced.remove(uid);
     }
 
-    /// Forgets the fences of PVCs that are not in `claims`.
+    /// Forgets the fences of PVCs that are not in `claims`, the UIDs of the existing PVCs.
     pub fn retain_fences<'a>(&self, claims: impl Iterator<Item = &'a str>) {
         let mut inner = self.inner.lock();
         if !inner.fenced.is_empty() {
@@ -501,7 +501,7 @@ impl ReconcileState {
                 .refusals
                 .last_refusal(&RefusalKey::LateDeletions)
                 .is_some(),
-            undeleted: BTreeMap::new(), // other controllers know
+            undeleted: BTreeMap::new(), // the other controllers add these facts
             unstepped: BTreeMap::new(),
             late: inner
                 .refusals

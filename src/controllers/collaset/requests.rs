@@ -13,7 +13,7 @@ use crate::apirequest::{self, Failure};
 use crate::cluster::pod_requests;
 use crate::domain::collaset::status::FailedStep;
 
-/// Maximum number of concurrent requests of one stage.
+/// Maximum number of concurrent requests in one call of [`send_all_requests`].
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 /// Maximum number of failures in careful mode; then no further request begins.
 const MAX_CAREFUL_FAILURES: usize = 3;

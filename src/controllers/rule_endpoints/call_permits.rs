@@ -253,7 +253,8 @@ mod tests {
             .collect();
         let mut waiting = ["a", "a", "b", "b"].map(|namespace| ask(&places, namespace, "e"));
         let mut order = Vec::new();
-        // The places of the others come back one by one. Whoever gets one gives it back at once.
+        // The permits of the other namespaces are returned one by one. Each namespace that gets a permit returns it at
+        // once.
         for place in full.into_iter().flatten() {
             drop(place);
             let now = waiting.iter_mut().filter_map(|place| place.try_recv().ok());

@@ -23,8 +23,9 @@ use crate::ledger::evidence::{
 use crate::ledger::protocol::{Claim, Operation};
 use crate::ledger::store::{ClaimDetail, LedgerStore as _, RuleKey, Uid};
 
-/// How long a release may wait for a new claim of the same rule, so that one write stores both. Such a claim belongs to
-/// an unavailable Pod and no longer reduces the budget, and each write is sent to the watches of all replicas.
+/// How long the release of the claim of an unavailable Pod may wait for a new claim of the same rule, so that one write
+/// stores both. The claim of an unavailable Pod takes nothing from the budget, and each write is sent to the watches of
+/// all replicas.
 const RELEASE_COALESCING: Duration = Duration::from_millis(500);
 
 /// After a release was queued, the claim is checked again after this time. The write may have failed, and no event
@@ -75,8 +76,8 @@ impl ClaimTimes {
         }
     }
 
-    /// How long until the claim must become a closing claim; `None` if it need not. A claim that nobody has renewed
-    /// lapses by itself, so that the write is needed only for renewed claims.
+    /// How long until the claim must become a closing claim; `None` if this is not necessary. A claim that nobody has
+    /// renewed lapses by itself, so that the write is needed only for renewed claims.
     fn closes_in(
         &self,
         claim: &Claim<ClaimDetail>,
@@ -182,7 +183,7 @@ pub async fn release_ledger_claims(
         if let Some(based_on) = based_on {
             let claimed = (key.uid.clone(), pod.clone(), *operation);
             wait = wait.min(match sighting {
-                // An available Pod has no other entry in the budget than its claim, so that the release is written at
+                // While a Pod is available, only its claim uses up the budget. Therefore this claim is released at
                 // once.
                 Some(ClaimedPodState::Seen {
                     available: true, ..

@@ -14,7 +14,7 @@ const BYTES_PER_SECOND: u32 = 256 * 1024;
 /// The burst of a namespace, as the time that its bytes take at [`BYTES_PER_SECOND`].
 const BURST: Duration = Duration::from_secs(4);
 
-/// For each namespace, the time at which its written bytes are used up at [`BYTES_PER_SECOND`].
+/// For each namespace, the time until which its writes so far use up the rate [`BYTES_PER_SECOND`].
 #[derive(Debug, Default)]
 pub struct StatusRateLimiter(Mutex<HashMap<String, Instant>>);
 

@@ -142,7 +142,7 @@ impl StuckScaleDown<'_> {
     }
 }
 
-/// Whether a ReplicaSet is a [`StuckScaleDown`]; `None` if the Deployment controller can continue.
+/// The [`StuckScaleDown`] of a ReplicaSet; `None` if the Deployment controller can continue.
 pub fn find_stuck_scale_down<'a>(
     home: &'a NamespaceIndex,
     sets: &ReplicaSets<'a>,

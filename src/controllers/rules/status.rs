@@ -34,8 +34,8 @@ pub const MAX_DETAILS: usize = 100;
 /// Maximum number of selected Pods in `targets`; `selectedPods` counts all.
 const MAX_TARGETS: usize = 100;
 
-/// Maximum size in bytes of `passedRules`, and also of `rejectInfo`, in the detail of one Pod. One rule name and one
-/// reason always fit.
+/// Maximum size in bytes of `passedRules`, and also of `rejectInfo`, in the detail of one Pod. Entries that do not fit
+/// are left out.
 const MAX_DETAIL_BYTES: usize = 4 * 1024;
 /// Maximum length of a reason in a detail and of the message of a condition, in characters.
 const LONGEST_REASON: usize = 1024;

@@ -297,8 +297,8 @@ async fn dry_run_pod_change(
     request_with_deadline(&describe_pod_change(name), request).await
 }
 
-/// Records whether an update could begin after its dry run had passed. If the Pod can't be written, it does not use up
-/// the place of another Pod.
+/// Records whether an update could begin after its dry run had passed. If the Pod can't be written, another Pod may be
+/// updated in its place.
 pub fn record_begin_result<T>(work: &PlanExecution<'_>, pod: &Pod, done: &Result<T, RequestError>) {
     let key = RefusalKey::PodWrite(pod.metadata.uid.clone());
     match done {
@@ -354,8 +354,8 @@ pub fn record_change_result<T>(
 }
 
 /// Records whether the change of a Pod to a revision is refused, or fails several times in a row. If so, the next plan
-/// leaves the Pod on traffic, or returns it to traffic, and the Pod does not use up the place of another Pod. A resize
-/// that a quota or a policy denies is treated in the same way, because a new Pod would need the same resources.
+/// leaves the Pod on traffic, or returns it to traffic, and other Pods may be updated in its place. A resize that a
+/// quota or a policy denies is treated in the same way, because a new Pod would need the same resources.
 fn record_dry_run_result<T>(
     work: &PlanExecution<'_>,
     pod: &Pod,

@@ -1,6 +1,6 @@
 //! Live reads before a plan is carried out. The caches contain managed Pods only and may be slightly stale, and a
-//! mistake would destroy data. No live read is done for a plan that neither creates, deletes nor mounts a PVC, nor
-//! recreates a Pod.
+//! mistake would destroy data. Live reads are needed for a plan that creates, deletes or mounts a PVC, recreates a Pod,
+//! adopts an object, or creates the pool.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -144,7 +144,7 @@ pub enum ApplyOutcome {
     All(Option<Duration>),
     /// An object has changed since the plan was made, or this process no longer leads.
     Moved,
-    /// The finalizer of the set could not be added or removed.
+    /// A plan that adds or removes the finalizer failed.
     Failed,
 }
 

@@ -228,7 +228,7 @@ async fn resolve_name_conflict(
         .await
         .map_err(|trouble| trouble.into_halt(FailedStep::ScaleOut))?;
     let Some(there) = there else {
-        return Err(Halt::Moved); // gone again
+        return Err(Halt::Moved); // the Pod has gone since
     };
     let is_chosen = body["metadata"]["generateName"].is_string();
     if is_own_pod(work.set, id, &there) && !there.is_managed() {

@@ -197,8 +197,9 @@ impl Retries {
         due.again
     }
 
-    /// Wakes the owners that are due. If a ledger that holds the Pods of an owner can't be written, each deletion would
-    /// be denied, so that the owner is not woken a second time.
+    /// Wakes the owners that are due. If a ledger that holds the Pods of an owner can't be written, the owner is not
+    /// woken, because each deletion would be denied. Before the first wake, only the ledgers whose last status write
+    /// failed are checked.
     async fn send_due_wakes(&self, context: &Context, due: &mut DueActions) {
         let mut asked = HashMap::new();
         for wake in std::mem::take(&mut due.wake) {
