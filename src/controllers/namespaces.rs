@@ -122,8 +122,8 @@ impl Namespaces {
         }
     }
 
-    /// The label that the rules in etcd need. The list has no resourceVersion, so that the API server reads the rules
-    /// from etcd.
+    /// The label that the rules in etcd need. The list has no resourceVersion, so the API server reads the rules from
+    /// etcd.
     async fn needed_enforcement(
         &self,
         name: &str,

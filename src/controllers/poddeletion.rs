@@ -68,7 +68,7 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Reco
         DeletionStep::Write(labels) => {
             let mut patch = json!({ "labels": labels.to_merge_patch() });
             if pod.label(keys::TO_DELETE).is_none() {
-                // The label is gone, so that the options that came with it are removed too.
+                // The label is gone, so the options that came with it are removed too.
                 patch["annotations"] =
                     json!({ (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null });
             }

@@ -26,7 +26,7 @@ pub fn set_object_reference(set: &CollaSet) -> ObjectReference {
 }
 
 /// `metadata.ownerReferences` of a strategic merge patch; `None` if the owners do not change. The patch merges by UID,
-/// so that the references to other owners stay.
+/// so the references to other owners stay.
 pub fn owner_references_patch(set: &CollaSet, ownership: OwnershipChange) -> Option<Value> {
     match ownership {
         OwnershipChange::Keep => None,

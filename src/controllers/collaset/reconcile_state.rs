@@ -214,13 +214,13 @@ impl ReconcileState {
         self.inner.lock().held.remove(uid);
     }
 
-    /// Records that an object is not to be written for this time.
+    /// Records that an object must not be written for this time.
     pub fn hold_object_for(&self, uid: &str, now: Instant, pause: Duration) {
         let mut inner = self.inner.lock();
         inner.held.insert(uid.to_owned(), (now + pause, None));
     }
 
-    /// How long a Pod is still not to be written; `None` if it may be written.
+    /// The remaining time in which an object must not be written; `None` if it may be written.
     pub fn hold_remaining(&self, uid: &str, now: Instant) -> Option<Duration> {
         let inner = self.inner.lock();
         let (until, _) = inner.held.get(uid)?;
@@ -283,7 +283,7 @@ impl ReconcileState {
             .refusal_info(key, now, generation)
     }
 
-    /// How long a write is still not to be tried, and why; `None` if it may be tried.
+    /// The remaining backoff of a write, and the message of its refusal; `None` if the write may be tried.
     pub fn active_refusal(
         &self,
         key: &RefusalKey,

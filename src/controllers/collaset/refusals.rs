@@ -97,7 +97,7 @@ struct RefusalRecord {
 pub struct RefusalInfo {
     /// When the write was last tried.
     pub at: Instant,
-    /// How long the write is still not to be tried; zero if it may be tried.
+    /// The remaining backoff; zero if the write may be tried.
     pub left: Duration,
     /// The reason; `None` if the spec has changed since.
     pub message: Option<String>,
@@ -151,7 +151,7 @@ impl RefusalBackoff {
         pause
     }
 
-    /// How long a write is still not to be tried, and why; `None` if it may be tried.
+    /// The remaining backoff of a write, and the message of its refusal; `None` if the write may be tried.
     pub fn active_refusal(
         &self,
         key: &RefusalKey,

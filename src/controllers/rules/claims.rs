@@ -77,7 +77,7 @@ impl ClaimTimes {
     }
 
     /// How long until the claim must become a closing claim; `None` if this is not necessary. A claim that nobody has
-    /// renewed lapses by itself, so that the write is needed only for renewed claims.
+    /// renewed lapses by itself, so the write is needed only for renewed claims.
     fn closes_in(
         &self,
         claim: &Claim<ClaimDetail>,
@@ -416,8 +416,8 @@ async fn confirmed_gone_at(
     if live.is_some() {
         return None;
     }
-    // The position is read after the Pod. The end of the Pod is before this position, so that every cache at this
-    // position has seen it.
+    // The position is read after the Pod. The end of the Pod is before this position, so every cache at this position
+    // has seen the end.
     let present = context
         .ledgers
         .store()

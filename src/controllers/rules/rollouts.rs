@@ -111,8 +111,8 @@ fn owning_deployment<'a>(
 /// The Deployment controller first removes unhealthy Pods of old ReplicaSets, `spec.replicas` less
 /// `status.availableReplicas` of each, the oldest ReplicaSet first. A negative difference ends the attempt with an
 /// error ("got invalid request to scale down", `cleanupUnhealthyReplicas` in `pkg/controller/deployment/rolling.go`)
-/// before the controller reaches the failing Pods. The failing Pods use up the surge of the Deployment, so that the new
-/// ReplicaSet gets no Pods, and the budget never gets headroom.
+/// before the controller reaches the failing Pods. The failing Pods use up the surge of the Deployment. Therefore the
+/// new ReplicaSet gets no Pods, and the budget never gets headroom.
 #[derive(Debug)]
 pub struct StuckScaleDown<'a> {
     /// The Deployment.

@@ -316,7 +316,7 @@ struct PodWait<'a> {
     stage: Stage,
     /// The name of the Pod that is first in the wait queue, if it comes before this Pod.
     behind: Option<&'a str>,
-    /// Whether the Pod is down for a moment, so that it may become available again by itself.
+    /// Whether the Pod is down for a moment and may become available again by itself.
     down_for_a_moment: bool,
     /// Whether no budget holds the Pod, because the Pod is deleted with its CollaSet.
     goes_with_its_set: bool,

@@ -2,7 +2,7 @@
 //! drops them, and then every claim is denied.
 //!
 //! Only the replica that writes a claim sees the drop, but only the leader writes conditions. A write whose content is
-//! dropped changes nothing, so that no event reports it. Therefore the leader sends a dry run if it sees no ledger.
+//! dropped changes nothing, so no event reports it. Therefore the leader sends a dry run if it sees no ledger.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use super::super::api_calls::API_CALL_TIMEOUT;
 use crate::ledger::store::{LedgerStore, RuleKey, Uid};
 
 /// How long the cache may be behind a ledger before the API server is asked. A review waits longer before it asks, so
-/// that the leader knows of every ledger that is repaired.
+/// the leader knows of every ledger that is repaired.
 const FIRST_CHECK_DELAY: Duration = Duration::from_millis(200);
 /// The API server is asked again after this time.
 const RECHECK_DELAY: Duration = Duration::from_secs(1);

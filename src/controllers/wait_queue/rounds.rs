@@ -145,7 +145,7 @@ impl Rounds {
     }
 }
 
-/// A running round. Its drop ends the round even if it panicked or was cancelled.
+/// A running round. If the round panics or is cancelled, the drop of this value ends it too.
 struct RunningRound<'a, H: Fn(Requester)> {
     rounds: &'a Rounds,
     namespace: &'a str,

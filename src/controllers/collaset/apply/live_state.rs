@@ -78,7 +78,7 @@ impl LiveState {
     }
 
     /// Whether the reads cover what the creation of this Pod needs. A backoff may have ended since the reads began, so
-    /// that they left this Pod out.
+    /// they may have left this Pod out.
     pub fn is_enough_for(&self, body: &Value) -> bool {
         self.seen >= required_pod_scope(body)
     }

@@ -112,16 +112,15 @@ impl<'a> PlanExecution<'a> {
         self.at.elapsed() > age
     }
 
-    /// How long a PVC is still not to be deleted, because a Pod mounts it that no cache contains. A set that is being
-    /// deleted does not wait: it releases the PVC.
+    /// The remaining time in which a PVC must not be deleted, because it is mounted by a Pod that no cache contains. A
+    /// set that is being deleted does not wait: it releases the PVC.
     fn mounted_pvc_backoff(&self, claim: &Pvc, now: Instant) -> Option<Duration> {
         let is_there = self.set.metadata.deletion_timestamp.is_none();
         let left = self.memory.hold_remaining(&claim.uid, now);
         left.filter(|_| is_there)
     }
 
-    /// Requeues the set if the write succeeded. The caches already contain the result, so that no event enqueues the
-    /// set.
+    /// Requeues the set if the write succeeded. The caches already contain the result, so no event enqueues the set.
     fn requeue_if_written<E>(&self, done: Result<(), E>) -> Result<(), E> {
         if done.is_ok() {
             self.requeue_after(MIN_RECONCILE_INTERVAL);
@@ -142,7 +141,8 @@ pub enum ApplyOutcome {
     /// All writes were done except refused ones. Contains the time after which to reconcile again even if nothing
     /// changes.
     All(Option<Duration>),
-    /// An object has changed since the plan was made, or this process no longer leads.
+    /// An object has changed since the plan was made, the name of a revision is taken by other data, or this process no
+    /// longer leads.
     Moved,
     /// A plan that adds or removes the finalizer failed.
     Failed,

@@ -173,8 +173,8 @@ async fn create_pod(
         Ok(pod) => {
             work.memory.record_pod_write(pod.metadata.resource_version);
             if !is_own_pod(work.set, id, &pod) || !pod.is_managed() {
-                // The name of the Pod is kept. No cache shows a Pod without the control label, so that another Pod
-                // would be created each time.
+                // The name of the Pod is kept. Otherwise another Pod would be created each time, because no cache shows
+                // a Pod without the control label.
                 work.memory.mark_altered(&slot, pod.metadata.uid);
                 return Err(RequestError::not_as_created(&format!("Pod {name}")).into_halt(step));
             }
@@ -232,7 +232,7 @@ async fn resolve_name_conflict(
     };
     let is_chosen = body["metadata"]["generateName"].is_string();
     if is_own_pod(work.set, id, &there) && !there.is_managed() {
-        // The Pod is not in the caches, so that no event will report its end.
+        // The Pod is not in the caches, so no event will report its end.
         if !there.is_terminating() {
             restore_pod_label(work, &there).await?;
             work.memory.forget_name(slot);
@@ -377,8 +377,8 @@ fn takes_off_traffic(change: &PodPatch) -> bool {
     operating.is_some_and(Option::is_some)
 }
 
-/// Whether a change begins or ends an operation and changes neither the spec nor the owner. Such a change is a write of
-/// the status, so that admission sets the readiness condition in the same request.
+/// Whether a change begins or ends an operation and changes neither the spec nor the owner. Such a change is sent as a
+/// write of the status, so that admission can set the readiness condition in the same request.
 fn moves_traffic(change: &PodPatch) -> bool {
     let operating = Family::Operating.key(SCALE_IN_OPERATION.0);
     let moves = change.labels.0.contains_key(&operating);

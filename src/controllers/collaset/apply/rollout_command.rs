@@ -15,7 +15,7 @@ use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::status::FailedStep;
 
 /// Removes the annotation. A refusal is reported by an Event and is not an error: the status has recorded the command,
-/// so that the command is not carried out again.
+/// so it is not carried out again.
 pub async fn clear_rollout_command(work: &PlanExecution<'_>) -> Result<(), Halt> {
     let step = FailedStep::Update;
     let write = WriteRequest {

@@ -1194,7 +1194,7 @@ async fn mounted_pvc_gets_version_unknown_to_earlier_deletions() {
         .lock()
         .objects
         .retain(|path, _| !path.contains("/pods/"));
-    // The clock does not move, so that the annotation stays the same, as if a webhook restored the old value.
+    // The clock does not move, so the annotation stays the same, as if a webhook restored the old value.
     bed.apply(plan()).await;
     assert_eq!(writes().len(), 4, "the version is the one that was there");
     let told = bed.condition("Scale")["message"].to_string();

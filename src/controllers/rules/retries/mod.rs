@@ -65,8 +65,8 @@ pub struct Retries {
     released: ReleasedOwners,
     /// Rule objects with an owner that can't be read. Admission denies all their disruptions.
     denying: Mutex<HashSet<RuleName>>,
-    /// Rule objects whose last write of the status failed; the status contains the ledger. True if the ledger could not
-    /// be written, so that wakes were held back.
+    /// Rule objects whose last write of the status failed; the status contains the ledger. The value is true if the
+    /// ledger could not be written and wakes were held back.
     unwritable: Mutex<HashMap<RuleName, bool>>,
 }
 

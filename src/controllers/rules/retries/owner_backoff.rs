@@ -102,7 +102,7 @@ impl OwnerBackoff {
         self.failures > 1
     }
 
-    /// How long ago the first attempt for this state was scheduled.
+    /// How long ago this backoff began.
     pub fn age(&self, now: Instant) -> Duration {
         now - self.begun
     }

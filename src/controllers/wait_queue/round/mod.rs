@@ -82,8 +82,8 @@ impl Round {
     }
 
     /// Evaluates the Pods that wait in a namespace. `measure` is called once for each rule object for which a Pod
-    /// waits, and each Pod is visited once, so that the work is proportional to Pods × rules. The index is locked for
-    /// short times only: a change in between makes the round stale, and the next round sees it.
+    /// waits, and each Pod is visited once, so the work is proportional to Pods × rules. The index is locked for short
+    /// times only: a change in between makes the round stale, and the next round sees it.
     pub async fn judge_namespace(
         index: &Index,
         namespace: &str,
