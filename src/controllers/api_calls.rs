@@ -1,4 +1,5 @@
-//! Requests of the controllers to the API server: a deadline, and what becomes of the key after a failure.
+//! Sends the requests of the controllers to the API server with a deadline, and decides what happens to the key after a
+//! failure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +13,11 @@ use crate::cluster::pod_requests;
 use crate::cluster::workqueue::ReconcileOutcome;
 use crate::domain::pod::Pod;
 
-/// No single request of a controller takes longer.
+/// Timeout of a single request of a controller.
 pub(super) const API_CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A Pod with all that it has: read live where the cache has a part of its metadata alone, because the rest is too large or is
-/// not understood. `None` if there is no ground to act on: a newer version brings the Pod back.
+/// Returns a Pod with all its fields. The Pod is read live if the cache contains only its metadata, because the rest is
+/// too large or can't be parsed. Returns `None` if there is nothing to act on; a newer version enqueues the Pod again.
 pub(super) async fn read_whole_pod(
     context: &Context,
     cached: Arc<Pod>,
@@ -36,8 +37,7 @@ pub(super) async fn read_whole_pod(
     Ok(live.filter(is_same).map(Arc::new))
 }
 
-/// Sends a request with a deadline. After a conflict the next event of the object brings its key back; after any other
-/// failure the key is tried again.
+/// Sends a request with a deadline. After a failure the key is tried again.
 pub(super) async fn call_api<T>(
     what: &'static str,
     call: impl Future<Output = Result<T, Error>>,
@@ -45,7 +45,8 @@ pub(super) async fn call_api<T>(
     call_api_again(what, false, call).await
 }
 
-/// As [`call_api`]. `failing` says that the same request failed before: another failure is not worth a warning.
+/// As [`call_api`]. `failing` says that the same request failed before, so that another failure is logged without a
+/// warning.
 pub(super) async fn call_api_again<T>(
     what: &'static str,
     failing: bool,
@@ -61,7 +62,7 @@ pub(super) async fn with_api_deadline<T>(
     apirequest::within(API_CALL_TIMEOUT, call).await
 }
 
-/// What to do with the key after a request.
+/// The outcome for the key after a request.
 pub(super) fn call_outcome<T>(
     what: &'static str,
     failing: bool,

@@ -1,4 +1,4 @@
-//! What every controller works with.
+//! The context that all controllers share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,37 +28,39 @@ pub type RuleName = (String, String);
 /// A CollaSet: namespace and name.
 pub type CollaSetName = (String, String);
 
-/// What every controller works with.
+/// The shared state and clients of the controllers.
 pub struct Context {
-    /// Client.
+    /// Client for the API server.
     pub client: Client,
     /// The namespace that the server runs in.
     pub namespace: String,
-    /// What this replica knows.
+    /// The Pods, rules, owners and namespaces that this replica knows.
     pub index: Arc<Index>,
-    /// What belongs to CollaSets.
+    /// The caches of CollaSets and of the objects that belong to them.
     pub objects: Arc<ObjectCaches>,
     /// The stored webhook configurations of the server.
     pub registration: Arc<WebhookRegistration>,
-    /// How far each watch has come.
+    /// The health of each watch: how far it has come, and when.
     pub pulses: Arc<WatchRegistry>,
     /// Live reads of the owners of Pods.
     pub owners: Arc<LiveOwners>,
-    /// The ledgers.
+    /// The ledgers of all rule objects.
     pub ledgers: Arc<Ledgers<RuleStore>>,
-    /// Events.
+    /// Records Events.
     pub events: Arc<EventRecorder>,
-    /// Until when this process leads.
+    /// Until when this process is the leader.
     pub tenure: Leadership,
-    /// The API server's `--request-timeout`; a claim without effect lapses some time after it.
+    /// The API server's `--request-timeout`. A claim without effect lapses this time and
+    /// [`LAPSE_MARGIN`](crate::ledger::evidence::LAPSE_MARGIN) after its last attempt.
     pub request_timeout: Duration,
-    /// Waits longer than this are worth an Event.
+    /// An operation that waits for longer than this gets an Event.
     pub wait_notice: Duration,
-    /// Pods that can't be deleted.
+    /// Pods whose deletion is refused.
     pub blocked_deletions: Arc<PodWriteFailures>,
-    /// Which Pods that are scaled in have begun to go.
+    /// Pods in a scale-in of their ReplicaSet whose lifecycle the leader has begun. The cache may not show this begin
+    /// yet.
     pub beginnings: Arc<BegunPods>,
-    /// Pods whose lifecycle can't go on.
+    /// Pods whose lifecycle step is refused.
     pub blocked_lifecycles: Arc<PodWriteFailures>,
     /// Calls to the endpoints of webhook rules.
     pub calls: Arc<EndpointPool>,
@@ -66,16 +68,17 @@ pub struct Context {
     pub collasets: bool,
     /// Whether deletions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,
-    /// The clock.
+    /// The present time.
     pub now: fn() -> Timestamp,
-    /// The earliest time that it may be, see [`crate::cluster::clock::earliest`]. What is believed when a while is over goes by
-    /// this: to believe it too early would count a Pod as available that is yet to go.
+    /// The earliest time that the present may be, see [`crate::cluster::clock::earliest_now`]. Assumptions that are
+    /// made after a waiting time use this clock: if an assumption were made too early, a Pod that has yet to restart
+    /// would count as available.
     pub earliest: fn() -> Timestamp,
 }
 
 #[cfg(test)]
 impl Context {
-    /// A context with an empty index, at the epoch.
+    /// A context with an empty index, whose clock is at the epoch.
     pub(in crate::controllers) fn at_epoch(client: Client) -> Arc<Context> {
         use crate::cluster::watch::CatchUpSignal;
         let index = Arc::new(Index::default());

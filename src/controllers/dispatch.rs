@@ -1,4 +1,4 @@
-//! From changes of the index to keys in the queues.
+//! Translates changes of the index into keys of the queues.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::cluster::index::Index;
 use crate::domain::collaset;
 use crate::ledger::store::Uid;
 
-/// Feeds the queues until `stop`: first with everything, then with what changes.
+/// Fills the queues until `stop`: first with all objects, then with each change.
 pub async fn run_dispatcher(
     context: Arc<Context>,
     queues: Arc<Queues>,
@@ -30,7 +30,7 @@ pub async fn run_dispatcher(
             tokio::select! { () = stop.cancelled() => return, change = changes.recv() => change };
         match change {
             Ok(change) => {
-                mark_wait_queue_changed(&turns, &change); // before anybody looks at them because of the change
+                mark_wait_queue_changed(&turns, &change); // before the change causes a run
                 enqueue_change(&context, &queues, change);
             }
             Err(RecvError::Lagged(missed)) => {
@@ -62,7 +62,7 @@ fn enqueue_all(context: &Context, queues: &Queues) {
         queues.collasets.add(set);
     }
     for pool in objects.pools.all_names() {
-        queues.collasets.add(pool); // as if of the set of its name, which may be gone
+        queues.collasets.add(pool); // as if for the set of this name, which may be gone
     }
 }
 
@@ -82,13 +82,13 @@ fn enqueue_change(context: &Context, queues: &Queues, change: Change) {
         Change::CollaSet(namespace, name) => queues.collasets.add((namespace, name)),
         Change::Registration => enqueue_all_rules(index, queues),
         Change::Namespace(namespace) => {
-            enqueue_rules(index, queues, &namespace); // their status says whether it is enforced
+            enqueue_rules(index, queues, &namespace); // the status says whether it is enforced
             queues.namespaces.add(namespace);
         }
     }
 }
 
-/// What the turns of a namespace rest on has changed.
+/// Marks the rounds of the namespace as stale if the change affects them.
 fn mark_wait_queue_changed(turns: &WaitQueue, change: &Change) {
     match change {
         Change::Pod(namespace, _)
@@ -104,7 +104,7 @@ fn enqueue_pod(queues: &Queues, namespace: &str, uid: &Uid) {
     queues.poddeletion.add((namespace.to_owned(), uid.clone()));
 }
 
-/// CollaSets that ask for a Pod which nobody controls, or may adopt it.
+/// Enqueues the CollaSets that include a Pod without a controller, or may adopt it.
 fn enqueue_including_sets(context: &Context, queues: &Queues, namespace: &str, uid: &Uid) {
     let state = context.index.read_state();
     let pod = state.pod(namespace, uid);

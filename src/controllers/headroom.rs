@@ -1,4 +1,4 @@
-//! How much room a rule object has, by what this replica knows.
+//! Computes the headroom of a rule object from the state of this replica.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::cluster::rulestore::RuleStore;
 use crate::domain::rules::budget::{BudgetGauges, ExpectedPods};
 use crate::ledger::commit::Ledgers;
 
-/// The gauges of a rule object by what this replica knows; `None` if it has no availability rule or can't be read.
+/// The gauges of a rule object, as this replica knows them. The result is never `None`.
 pub fn rule_gauges(
     ledgers: &Arc<Ledgers<RuleStore>>,
     state: &IndexState,
@@ -29,8 +29,9 @@ pub fn rule_gauges(
     }))
 }
 
-/// How many more disruptions the object lets pass; `None` if it limits none. 0 while an owner does not set its number of
-/// Pods, while nothing can be decided by the ledger, or while the API server drops it: admission denies all disruptions then.
+/// How many more disruptions the rule object allows; `None` if it limits none. The result is 0 if an owner has no
+/// number of replicas, if the ledger is unusable, or if the API server drops the ledger: then admission denies all
+/// disruptions.
 pub fn allowed_disruptions(
     ledgers: &Arc<Ledgers<RuleStore>>,
     state: &IndexState,
@@ -45,8 +46,8 @@ pub fn allowed_disruptions(
     rule_gauges(ledgers, state, entry).map(|g| g.allowed)
 }
 
-/// Whether fewer Pods are available without a claim than the object wants. What is done to a Pod that is down already
-/// keeps within the budget if not.
+/// Whether fewer Pods are available without a claim than the rule object demands. If not, an operation on an
+/// unavailable Pod stays within the budget.
 pub fn is_overdrawn(
     ledgers: &Arc<Ledgers<RuleStore>>,
     state: &IndexState,

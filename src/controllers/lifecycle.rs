@@ -1,5 +1,5 @@
-//! PodOpsLifecycle: writes the readiness condition, `service-available` and the grants, and makes every step that the
-//! webhook missed (contract 3.2).
+//! Reconciles PodOpsLifecycle: writes the readiness condition, `service-available` and the grants, and makes each
+//! lifecycle step that the webhook missed (contract 3.2).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -28,36 +28,38 @@ use crate::domain::pod::Pod;
 use crate::domain::rules::stage::new_candidate;
 use crate::ledger::store::Uid;
 
-/// A grant that admission did not give is asked for again after this long at the latest; mostly the rule's own change
-/// comes first.
+/// If admission does not give a grant, this controller asks for it again after this time at the latest. Usually a
+/// change of the rule enqueues the Pod earlier.
 const GRANT_RETRY: Duration = Duration::from_secs(2);
 
-/// Objects whose finalizer is expected are looked at again after this long, because they are not watched.
+/// Objects whose finalizer is expected are read again after this time, because they are not watched.
 const OBJECTS_RECHECK: Duration = Duration::from_secs(30);
-/// Objects that one look at a Pod reads: its annotation may name thousands.
+/// Maximum number of such objects that one run reads. The annotation may name thousands.
 const MAX_OBJECT_READS: usize = 16;
-/// As [`OBJECTS_AGAIN`], where none of them can be read.
+/// As [`OBJECTS_RECHECK`], if none of the objects can be read.
 const UNREADABLE_RECHECK: Duration = Duration::from_secs(600);
-/// Reason of the Event about an expected finalizer that the server cannot judge.
+/// Reason of the Event about an expected finalizer that the server can't judge.
 const FINALIZER_EVENT_REASON: &str = "ExpectedFinalizerMissing";
 
-/// A step that a CollaSet makes together with its update is left to it for this long.
+/// If a CollaSet makes a lifecycle step in the write of its update, this controller leaves the step to the CollaSet for
+/// this time.
 const SET_STEP_GRACE: Duration = Duration::from_secs(1);
 
-/// The controller.
+/// The controller of PodOpsLifecycle.
 pub struct Lifecycle {
     context: Arc<Context>,
     turns: Arc<WaitQueue>,
     kinds: ObjectLookup,
     written: WrittenVersions,
-    /// Pods that were asked for in vain by their status. A webhook of another build may take no heed of such a write.
+    /// Pods for which a grant by a write of the status had no effect. The webhook of another build may ignore such a
+    /// write.
     ignored_status_writes: Mutex<HashSet<Uid>>,
-    /// Until when steps of Pods are left to their CollaSets.
+    /// The time until which the steps of Pods are left to their CollaSets.
     set_step_deadlines: Mutex<HashMap<Uid, Instant>>,
 }
 
 impl Lifecycle {
-    /// A controller.
+    /// Creates the controller.
     pub fn new(context: Arc<Context>, turns: Arc<WaitQueue>) -> Arc<Self> {
         let kinds = ObjectLookup::new(context.client.clone());
         Arc::new(Lifecycle {
@@ -70,7 +72,7 @@ impl Lifecycle {
         })
     }
 
-    /// One look at a Pod.
+    /// Reconciles one Pod.
     pub async fn reconcile(&self, (namespace, uid): PodKey) -> ReconcileOutcome {
         let Some(pod) = self
             .context
@@ -90,7 +92,7 @@ impl Lifecycle {
             .written
             .time_until_visible(&uid, version, Instant::now())
         {
-            return ReconcileOutcome::After(left); // the change brings the Pod back here, mostly earlier
+            return ReconcileOutcome::After(left); // usually the write enqueues the Pod earlier
         }
         match read_whole_pod(&self.context, pod).await {
             Ok(Some(pod)) if pod.is_readable() => match self.write_next_step(&pod).await {
@@ -110,7 +112,7 @@ impl Lifecycle {
                 &pod_write_failures::write_lifecycle_step(&self.context, pod, what, request)
                     .await?,
             );
-            return Ok(ReconcileOutcome::Done); // the change brings the Pod back here
+            return Ok(ReconcileOutcome::Done); // the change enqueues the Pod again
         }
         let now = (context.now)();
         let nanos = u64::try_from(now.as_nanosecond()).unwrap_or(0);
@@ -120,7 +122,7 @@ impl Lifecycle {
             step = controller_step_with_passed(pod, &passed, nanos);
         }
         if let Some(problem) = &step.problem {
-            // An Event and no line in the log: whoever may write Pods could fill it.
+            // An Event, and no log entry: everyone who may write Pods could fill the log.
             let message = format!("The Pod can't come back: {problem}");
             context.events.record_event(
                 &pod_reference(pod),
@@ -130,7 +132,7 @@ impl Lifecycle {
             );
         }
         if let Some(left) = self.set_step_delay(pod, &step) {
-            return Ok(ReconcileOutcome::After(left)); // mostly the set's write brings the Pod back here before
+            return Ok(ReconcileOutcome::After(left)); // usually the write of the set enqueues the Pod earlier
         }
         let moment = self.momentary_loss_left(pod, &step);
         let ready = step.requeue_after_nanos.map(Duration::from_nanos);
@@ -142,7 +144,7 @@ impl Lifecycle {
         }
         let earliest = u64::try_from((context.earliest)().as_nanosecond()).unwrap_or(0);
         match restarts::assumed_done_in(pod, earliest) {
-            // The webhook drops it, by its own clock.
+            // The webhook removes the record during this write, by its own clock.
             Some(0) => {
                 let record = json!({ keys::AWAITS_RESTART: null });
                 patch.insert("annotations".to_owned(), record);
@@ -152,7 +154,7 @@ impl Lifecycle {
             }
             Some(_) | None => {}
         }
-        // That of a deletion which is yet to begin is the other controller's.
+        // The deletion controller may have recorded the failure of a Pod that is to be deleted. Such a failure stays.
         let is_kept = pod.label(keys::TO_DELETE).is_some();
         if patch.is_empty() && step.service_ready.is_none() && !is_kept {
             context
@@ -162,7 +164,7 @@ impl Lifecycle {
         if !patch.is_empty() {
             let patch = Value::Object(patch);
             let client = &context.client;
-            // What has passed goes on with the readiness condition, which admission sets in the same write.
+            // A grant is a write of the status: admission sets the readiness condition in the same write.
             let uid = Uid::from(pod.metadata.uid.as_str());
             let by_status = !self.ignored_status_writes.lock().remove(&uid) && !passed.is_empty();
             let request = async {
@@ -180,7 +182,7 @@ impl Lifecycle {
             .await?;
             self.record_write(&written);
             if written.metadata.resource_version != pod.metadata.resource_version {
-                return Ok(ReconcileOutcome::Done); // the change brings the Pod back here
+                return Ok(ReconcileOutcome::Done); // the change enqueues the Pod again
             }
             if by_status {
                 self.ignored_status_writes.lock().insert(uid);
@@ -208,7 +210,7 @@ impl Lifecycle {
         Ok(outcome)
     }
 
-    /// How long a step is left to the CollaSet of the Pod, which makes it in the write of its update.
+    /// How long a step is left to the CollaSet of the Pod, which makes the step in the write of its update.
     fn set_step_delay(&self, pod: &Pod, step: &LifecycleStep) -> Option<Duration> {
         let uid = Uid::from(pod.metadata.uid.as_str());
         let mut left = self.set_step_deadlines.lock();
@@ -227,7 +229,8 @@ impl Lifecycle {
             .record_version(&metadata.uid, metadata.resource_version, Instant::now());
     }
 
-    /// A Pod that waits while it is down for a moment may go beyond the budget after that: nothing else brings it back here.
+    /// The remaining time for which a waiting Pod is down for a moment. After that time the Pod needs no budget, and no
+    /// event enqueues it.
     fn momentary_loss_left(&self, pod: &Pod, step: &LifecycleStep) -> Option<Duration> {
         let mut waiting = step.reevaluate.iter();
         if !waiting.any(|(stage, _)| *stage == Stage::PreCheck) {
@@ -236,8 +239,9 @@ impl Lifecycle {
         self.context.index.read_state().remaining_brief_outage(pod)
     }
 
-    /// IDs of the Pod that seem ready to pass. Admission decides: this only saves asking in vain. A Pod whose turn it is not
-    /// comes back when it may be: that is asked first, because the rules of many Pods that wait take long to look at.
+    /// The operations of the Pod that seem ready to pass. Admission decides; this check only avoids requests without
+    /// success. A Pod that is not next in the wait queue is enqueued when it may be. The wait queue is checked first,
+    /// because the check of the rules takes long for many waiting Pods.
     fn operations_to_grant(&self, pod: &Pod, step: &LifecycleStep) -> Vec<(Stage, String)> {
         let waiting = step.reevaluate.iter();
         let mut stages = waiting.clone().map(|(stage, _)| *stage);
@@ -247,7 +251,7 @@ impl Lifecycle {
         self.filter_passing_rules(pod, asking)
     }
 
-    /// Those of the IDs that no rule keeps waiting, apart from the budgets.
+    /// The operations that no rule except the budgets rejects.
     fn filter_passing_rules(
         &self,
         pod: &Pod,
@@ -273,9 +277,9 @@ impl Lifecycle {
         before.chain(passed(Stage::PostCheck)).collect()
     }
 
-    /// Drops the expected finalizers of objects that do not exist, and of Services that do not select the Pod any more.
-    /// Returns when to look again. If an object cannot be read, its entry stays and an Event on the Pod says what to do. Of many
-    /// objects a look reads a few, and the next look others.
+    /// Removes the expected finalizers of objects that do not exist, and of Services that do not select the Pod any
+    /// more. Returns the time until the next run. If an object can't be read, its entry stays, and an Event on the Pod
+    /// says what to do. If there are many objects, each run reads only some of them.
     async fn clean_expected_finalizers(
         &self,
         pod: &Pod,
@@ -310,7 +314,7 @@ impl Lifecycle {
         Ok(OBJECTS_RECHECK)
     }
 
-    /// Whether the object that a key of the expected finalizers names is there, and wants the Pod.
+    /// Whether the object of an expected finalizer exists, and still selects the Pod if it is a Service.
     async fn check_expected_object(
         &self,
         pod: &Pod,
@@ -323,15 +327,15 @@ impl Lifecycle {
             .into_iter()
             .all(request_path::is_path_safe)
         {
-            return Ok(Presence::Gone); // the API server stores no object of such a name
+            return Ok(Presence::Gone); // the API server stores no object with such a name
         }
-        // A Pod of one namespace must not tell what there is in another.
+        // An answer about an object in another namespace would reveal what exists there.
         if namespace != pod.metadata.namespace {
             let why = "it is in another namespace than the Pod".to_owned();
             return Ok(Presence::Unknown(why));
         }
         if kind == "Service" {
-            // From an annotation: no Service can have a name that does not fit into a path.
+            // The name comes from an annotation. No Service has a name that can't be part of a path.
             let service = match request_path::checked_name(name).and_then(|_| {
                 request_path::namespaced_api::<Service>(&self.context.client, namespace)
             }) {
@@ -346,7 +350,7 @@ impl Lifecycle {
         Ok(self.kinds.find_object(kind, namespace, name).await)
     }
 
-    /// Whether it is worth an Event that the Pod is Ready and still not available.
+    /// Whether the Pod has been Ready and not available for so long that an Event is useful.
     fn is_wait_notable(&self, pod: &Pod) -> bool {
         let conditions = pod.status.conditions.iter();
         let changed = conditions
@@ -358,7 +362,7 @@ impl Lifecycle {
         changed.is_none_or(|at| (self.context.now)().duration_since(at) >= notice)
     }
 
-    /// Says on a Pod which expected finalizers nobody but a person can judge.
+    /// Records an Event on a Pod about the expected finalizers that only a user can judge.
     fn report_unknown_finalizers(&self, pod: &Pod, unknown: &[String]) {
         let message = format!(
             "The Pod stays unavailable until the finalizers are there that annotation {} expects. Whether these objects still \
@@ -373,7 +377,7 @@ impl Lifecycle {
     }
 }
 
-/// The objects that a look at this time reads.
+/// The objects that a run at this time reads.
 fn objects_to_read(keys: &[String], now: Timestamp) -> &[String] {
     let parts: Vec<_> = keys.chunks(MAX_OBJECT_READS).collect();
     let look = u64::try_from(now.as_second()).unwrap_or(0) / OBJECTS_RECHECK.as_secs().max(1);
@@ -411,7 +415,7 @@ mod tests {
         })
     }
 
-    /// A controller of which the cache holds a Pod and the API server answers with another one, and the calls that it makes.
+    /// A controller whose cache contains one Pod and whose API server answers with another one. Also returns its calls.
     fn controller(cached: Value, live: Value) -> (Lifecycle, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
@@ -433,7 +437,7 @@ mod tests {
         (Arc::into_inner(lifecycle).unwrap(), calls)
     }
 
-    /// Outcome of a look at a Pod that is cached by its metadata alone, and the calls that it made.
+    /// The outcome of a run for a Pod that is cached by its metadata alone, and the calls of this run.
     async fn look(live: Value) -> (ReconcileOutcome, Vec<String>) {
         let stub = json!({ "metadata": pod("")["metadata"] });
         let (lifecycle, calls) = controller(stub, live);
@@ -503,7 +507,7 @@ mod tests {
         assert_eq!(calls[0], format!("GET {path}"));
         let written = calls[1..].iter().any(|call| call.starts_with("PATCH "));
         assert!(written, "{calls:?}");
-        // Another Pod of the name, and one that nobody can read.
+        // Another Pod with the same name, and a Pod that can't be parsed.
         let mut other = pod("a");
         other["metadata"]["uid"] = "other".into();
         for live in [other, json!({ "metadata": 1 })] {

@@ -1,5 +1,5 @@
-//! The controllers. They run on the leader only. Each reads the index, asks the domain what to do, and writes. The
-//! guarantee does not need them.
+//! The controllers, which run on the leader only. Each controller reads the index, lets the domain decide, and writes
+//! the result. The guarantee does not need the controllers.
 
 mod api_calls;
 pub mod collaset;
@@ -28,7 +28,8 @@ pub use context::{CollaSetName, Context, PodKey, RuleName};
 pub use pod_write_failures::PodWriteFailures;
 pub use queues::{ControllerFigures, ControllerStats, Queues};
 
-/// Runs all controllers until the stop, e.g. because the lease was lost; `work` tells what they do.
+/// Runs all controllers until the stop in `ends`, for example because the lease was lost. `work` provides the queues
+/// and counts the runs.
 pub async fn run(context: Arc<Context>, work: &ControllerStats, ends: StopTokens) {
     let stop = ends.begun.clone();
     let queues = work.begin_term();

@@ -1,23 +1,26 @@
-//! Marks the namespaces that hold rules, so that the webhooks that claim are called there and nowhere else.
+//! Sets and removes the namespace enforcement label, so that the webhooks that claim are called in namespaces with
+//! rules and nowhere else.
 //!
-//! # No rule is stored in a namespace without its mark
+//! # No rule is stored in a namespace without its label
 //!
-//! The admission of a rule writes the namespace at a version `p`, which has the mark, before the rule is stored
-//! (`raise` of the admission). The leader takes the mark off in four steps, between which it may stand still for any time:
+//! The admission of a rule writes the namespace at a version `p`, which has the label, before the rule is stored
+//! (`label_namespace` of the admission). The leader removes the label in four steps. Any time may pass between them,
+//! for example because the process is suspended:
 //!
-//! 1. it sees the namespace at a version `v`;
-//! 2. it waits for the API server's request timeout and [`MARGIN`], by its own monotonic clock, while it sees no other
-//!    version;
-//! 3. it lists the rules in etcd, and finds none that needs the mark;
-//! 4. it sends a patch that the API server applies to `v` alone.
+//! 1. The leader sees the namespace at a version `v`.
+//! 2. It waits for the API server's request timeout and [`LAPSE_MARGIN`], by its own monotonic clock, while it sees no
+//!    other version.
+//! 3. It lists the rules in etcd, and finds none that needs the label.
+//! 4. It sends a patch that the API server applies to `v` only.
 //!
-//! If `p <= v`, the request that the rule was admitted for began before step 1. The API server has given it up before step
-//! 3: the list contains the rule, or the rule is never stored. If `p > v` and the patch comes after `p`, the API server
-//! answers 409. If the patch comes before `p`, the write at `p` sets the mark again, and a patch that takes this mark off
-//! must be for `p` or a later version.
+//! If `p <= v`, the request that stores the rule began before step 1. The API server has ended this request before step
+//! 3: either the list contains the rule, or the rule is never stored. If `p > v` and the patch comes after `p`, the API
+//! server answers 409. If the patch comes before `p`, the write at `p` sets the label again, and a patch that removes
+//! this label must be for `p` or a later version.
 //!
-//! A mark is lowered in the same steps. It is raised on condition of the version, too: otherwise the leader could lower a
-//! larger mark that an admission has just set.
+//! The leader also takes these steps to change the label to a weaker value. When it changes the label to a stronger
+//! value, the patch depends on the version, too: otherwise the leader could replace an even stronger value that an
+//! admission has just set.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,18 +41,18 @@ use crate::domain::rules::RuleSet;
 use crate::domain::rules::enforcement::{NamespaceEnforcement, ObservedNamespace};
 use crate::ledger::evidence::LAPSE_MARGIN;
 
-/// The controller.
+/// The controller of the namespace enforcement label.
 pub struct Namespaces {
     context: Arc<Context>,
     idle: Mutex<IdleVersions>,
 }
 
-/// Since when namespaces with a larger mark than they need have been at the version that was seen last.
+/// For each namespace with a stronger label than it needs: the last version that was seen, and when it was seen first.
 #[derive(Default)]
 struct IdleVersions(HashMap<String, (ObservedNamespace, Instant)>);
 
 impl IdleVersions {
-    /// How long the namespace has been at this version. Begins anew with every other version.
+    /// How long the namespace has been at this version. The time starts again with every other version.
     fn time_at_version(&mut self, name: &str, seen: &ObservedNamespace, now: Instant) -> Duration {
         match self.0.get(name) {
             Some((earlier, since)) if earlier == seen => now.saturating_duration_since(*since),
@@ -60,14 +63,14 @@ impl IdleVersions {
         }
     }
 
-    /// The namespace needs its mark, or is gone.
+    /// Forgets a namespace that needs its label, or is gone.
     fn forget_namespace(&mut self, name: &str) {
         self.0.remove(name);
     }
 }
 
 impl Namespaces {
-    /// A controller.
+    /// Creates the controller.
     pub fn new(context: Arc<Context>) -> Arc<Self> {
         Arc::new(Namespaces {
             context,
@@ -75,7 +78,7 @@ impl Namespaces {
         })
     }
 
-    /// Makes the mark agree with the rules of the namespace.
+    /// Makes the label of the namespace agree with its rules.
     pub async fn reconcile(&self, name: String) -> ReconcileOutcome {
         let looked = observe_namespace(&self.context, &name);
         let Some((seen, needed)) = looked.filter(|(seen, needed)| seen.mark != *needed) else {
@@ -93,7 +96,7 @@ impl Namespaces {
             }
             match self.needed_enforcement(&name).await {
                 Ok(live) if live <= needed => {}
-                Ok(_) => return ReconcileOutcome::After(LAPSE_MARGIN), // the cache will say so
+                Ok(_) => return ReconcileOutcome::After(LAPSE_MARGIN), // the cache will show the rules
                 Err(outcome) => return outcome,
             }
         } else {
@@ -119,7 +122,8 @@ impl Namespaces {
         }
     }
 
-    /// The mark that the rules in etcd need. The list has no resourceVersion, therefore the API server answers it as of now.
+    /// The label that the rules in etcd need. The list has no resourceVersion, so the API server reads the rules from
+    /// etcd.
     async fn needed_enforcement(
         &self,
         name: &str,
@@ -134,7 +138,8 @@ impl Namespaces {
     }
 }
 
-/// The namespace as it was seen last, and the mark that its rules need; `None` when there is nothing to mark.
+/// The namespace in the cache, and the label that its rules need; `None` if the namespace needs no change or is being
+/// deleted.
 fn observe_namespace(
     context: &Context,
     name: &str,

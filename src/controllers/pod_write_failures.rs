@@ -1,4 +1,5 @@
-//! What the API server refuses of single Pods, which may last: the status of their CollaSets says it.
+//! Remembers the writes of single Pods that the API server refuses, possibly for a long time. The status of their
+//! CollaSets reports these refusals.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,30 +14,31 @@ use crate::cluster::events::pod_reference;
 use crate::cluster::workqueue::ReconcileOutcome;
 use crate::domain::pod::Pod;
 
-/// Reason of the Event that tells of a step of a lifecycle that is refused, or never answered.
+/// Reason of the Event about a lifecycle step that is refused or never answered.
 const STEP_REFUSED_REASON: &str = "LifecycleStepRefused";
 
-/// By UID, why each can't be written. What is known goes with the process, and is learnt anew by the next try.
+/// By UID of the Pod, why it can't be written. The reasons are kept in memory only; the next try after a restart finds
+/// them again.
 #[derive(Debug, Default)]
 pub struct PodWriteFailures(Mutex<HashMap<String, String>>);
 
 impl PodWriteFailures {
-    /// A Pod can't be written for now.
+    /// Records that a Pod can't be written for now.
     pub fn record_write_failure(&self, uid: &str, why: String) {
         self.0.lock().insert(uid.to_owned(), why);
     }
 
-    /// A Pod is written, or need not be.
+    /// Records that a Pod was written, or does not need a write.
     pub fn clear_write_failure(&self, uid: &str) {
         self.0.lock().remove(uid);
     }
 
-    /// Forgets all: what another leader has met, or mended, is not known.
+    /// Forgets all failures, because another leader may have met others or seen them end.
     pub fn clear_all_failures(&self) {
         self.0.lock().clear();
     }
 
-    /// Those of these Pods, and why.
+    /// The failures of these Pods, by UID.
     pub fn failures_of_pods(&self, pods: &[Arc<Pod>]) -> BTreeMap<String, String> {
         let known = self.0.lock();
         if known.is_empty() {
@@ -50,7 +52,8 @@ impl PodWriteFailures {
     }
 }
 
-/// The words of a refusal that may last, or of an answer that never comes; `None` for what a newer object or the next try mends.
+/// The text of a refusal that may last, or of a request without an answer; `None` if a newer object or the next try may
+/// succeed.
 pub fn lasting_failure(failure: &Failure) -> Option<String> {
     match failure {
         Failure::Answered(status) => {
@@ -64,7 +67,8 @@ pub fn lasting_failure(failure: &Failure) -> Option<String> {
     }
 }
 
-/// Writes a step of a Pod's lifecycle. A refusal may last, and the Pod be off traffic: the Pod says so, and its CollaSet.
+/// Writes a lifecycle step of a Pod. A refusal may last while the Pod is off traffic. Therefore an Event on the Pod and
+/// the status of its CollaSet report it.
 pub async fn write_lifecycle_step<T>(
     context: &Context,
     pod: &Pod,
@@ -99,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// A webhook may be slower than anybody waits.
+    /// A webhook may be slower than the deadline of the request.
     #[tokio::test(start_paused = true)]
     async fn step_that_is_never_answered_has_a_reason() {
         let service = tower::service_fn(|_: http::Request<Body>| {

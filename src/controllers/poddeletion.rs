@@ -1,5 +1,5 @@
-//! Deletes managed Pods labelled `to-delete` through the lifecycle `pod-delete` (contract 3.5): begin, wait for
-//! `operate`, delete. Taking the label off before that cancels.
+//! Deletes managed Pods with the label `to-delete` through the lifecycle `pod-delete` (contract 3.5): begins the
+//! operation, waits for `operate`, and deletes the Pod. If the label is removed before, the deletion is cancelled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,11 @@ use crate::domain::grace_delete::{self, DELETION_ID, DELETION_TYPE};
 use crate::domain::lifecycle::{LabelPatch, operator};
 use crate::domain::pod::Pod;
 
-/// Pods that a ReplicaSet has chosen are looked at this often: nothing else may tell that it wants more Pods again.
+/// Pods that a ReplicaSet has chosen are checked again after this time. No event may tell that the ReplicaSet wants
+/// more Pods again.
 const SCALE_IN_RECHECK: Duration = Duration::from_secs(10);
 
-/// Those that wait until another has given way to them are looked at this often.
+/// Pods that wait until another Pod makes way for them are checked again after this time.
 const GIVE_WAY_RECHECK: Duration = Duration::from_secs(2);
 
 /// What to do for a Pod.
@@ -31,17 +32,17 @@ const GIVE_WAY_RECHECK: Duration = Duration::from_secs(2);
 enum DeletionStep {
     Nothing,
     Write(LabelPatch),
-    /// The deletion is not wanted any more.
+    /// The deletion is no longer wanted.
     Cancel,
-    /// The ReplicaSet is to choose again.
+    /// The ReplicaSet must choose again.
     Wake,
     Delete,
 }
 
-/// One look at a Pod.
+/// Reconciles one Pod.
 pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> ReconcileOutcome {
     if !(context.collasets || context.grace_delete) {
-        return ReconcileOutcome::Done; // the server has no right to delete Pods then
+        return ReconcileOutcome::Done; // then the server has no right to delete Pods
     }
     let Some(pod) = context.index.read_state().pod(&namespace, &uid).cloned() else {
         context.blocked_deletions.clear_write_failure(&uid);
@@ -67,7 +68,7 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Reco
         DeletionStep::Write(labels) => {
             let mut patch = json!({ "labels": labels.to_merge_patch() });
             if pod.label(keys::TO_DELETE).is_none() {
-                // What was wished for goes with the word that is taken back.
+                // The label is gone, so the options that came with it are removed too.
                 patch["annotations"] =
                     json!({ (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null });
             }
@@ -121,7 +122,7 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Reco
     written.map_or_else(|outcome| outcome, |()| requeue_or_done(&pod))
 }
 
-/// The outcome of a look that has nothing more to do now.
+/// The outcome of a run that has nothing more to do now.
 fn requeue_or_done(pod: &Pod) -> ReconcileOutcome {
     match grace_delete::scale_in_replica_set(pod) {
         Some(_) if grace_delete::is_deletion_in_flight(pod) => {
@@ -132,7 +133,7 @@ fn requeue_or_done(pod: &Pod) -> ReconcileOutcome {
     }
 }
 
-/// What becomes of a Pod that its ReplicaSet alone has chosen, where that is not up to its lifecycle.
+/// The step of a Pod that only its ReplicaSet has chosen, if its lifecycle does not decide the step.
 fn scale_in_step(context: &Context, pod: &Pod, nanos: u64) -> Option<DeletionStep> {
     let owner = grace_delete::scale_in_replica_set(pod)?;
     let state = context.index.read_state();
@@ -148,7 +149,8 @@ fn scale_in_step(context: &Context, pod: &Pod, nanos: u64) -> Option<DeletionSte
     waits.then_some(DeletionStep::Nothing)
 }
 
-/// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic. Its CollaSet says it too.
+/// Reports on a Pod why its deletion is refused. The refusal may last while the Pod is off traffic. The status of its
+/// CollaSet reports it too.
 fn report_refused_deletion(context: &Context, pod: &Pod, error: &Failure) {
     if let Some(why) = pod_write_failures::lasting_failure(error) {
         context
@@ -177,7 +179,7 @@ fn next_deletion_step(pod: &Pod, nanos: u64) -> DeletionStep {
             true,
             nanos,
         )),
-        // The ReplicaSet deletes the Pods that it chooses then: by now it may have chosen others.
+        // The ReplicaSet itself deletes the Pods that it chooses, and by now it may have chosen others.
         (true, true) if grace_delete::scale_in_replica_set(pod).is_some() => DeletionStep::Nothing,
         (true, true) if operator::is_operation_due(pod, DELETION_ID, DELETION_TYPE, 0, nanos) => {
             DeletionStep::Delete
@@ -205,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// The methods of the calls that a look makes at a Pod that is cached in part, and that the API server has so.
+    /// The methods of the calls during a run for a Pod that is cached in part, if the API server returns `live`.
     async fn calls(live: Value) -> Vec<String> {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);

@@ -1,4 +1,4 @@
-//! The queue of each controller, and what the controllers do, for metrics and the watchdog.
+//! The queue of each controller, and the figures of the controllers for metrics and the watchdog.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ macro_rules! controllers {
             $($(#[$doc])* pub $name: Arc<WorkQueue<$key>>,)*
         }
 
-        /// What the controllers of this process do, over all terms in which it leads.
+        /// The counters of the controllers of this process, over all terms in which it leads.
         #[derive(Default)]
         pub struct ControllerStats {
             $($name: Arc<QueueCounters>,)*
@@ -25,7 +25,7 @@ macro_rules! controllers {
         }
 
         impl ControllerStats {
-            /// New queues, for a term that begins.
+            /// Creates the queues of a new term.
             pub(super) fn begin_term(&self) -> Arc<Queues> {
                 let queues = Arc::new(Queues {
                     $($name: WorkQueue::new(&self.$name),)*
@@ -34,7 +34,7 @@ macro_rules! controllers {
                 queues
             }
 
-            /// What each controller does.
+            /// The figures of each controller.
             pub fn controller_figures(&self) -> Vec<ControllerFigures> {
                 let queues = self.queues.lock().clone();
                 let queues = queues.as_deref();
@@ -49,7 +49,7 @@ macro_rules! controllers {
 }
 
 controllers! {
-    /// Pods whose lifecycle may go on.
+    /// Pods whose lifecycle may continue.
     lifecycle: PodKey,
     /// Pods that are deleted through the lifecycle.
     poddeletion: PodKey,
@@ -62,22 +62,22 @@ controllers! {
 }
 
 impl ControllerStats {
-    /// The term is over.
+    /// Ends the term.
     pub(super) fn end_term(&self) {
         *self.queues.lock() = None;
     }
 }
 
-/// What one controller does.
+/// The figures of one controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControllerFigures {
     /// Name of the controller.
     pub controller: &'static str,
-    /// Keys that wait for a worker; 0 while this process does not lead.
+    /// Number of keys that wait for a worker; 0 while this process is not the leader.
     pub depth: usize,
-    /// Turns since the start, by outcome.
+    /// Number of runs since the start, by outcome.
     pub turns: [(&'static str, u64); 4],
-    /// A number that grows with all that the controller does.
+    /// A number that grows with each run; the watchdog compares it.
     pub progress: u64,
 }
 

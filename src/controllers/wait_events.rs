@@ -1,5 +1,5 @@
-//! Events about Pods that wait long, and about the rules that they wait for. Nothing is read from the API server, and
-//! where nobody waits nothing is written.
+//! Records Events about Pods that wait for a long time, and about the rules that they wait for. Nothing is read from
+//! the API server, and nothing is written if no Pod waits.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::webhook::EndpointVerdicts;
 
-/// Looks this often, or as often as is needed to see a shorter threshold pass.
+/// Period of the checks. If the threshold for a long wait is short, the period is shorter.
 const CHECK_PERIOD: Duration = Duration::from_secs(15);
 
-/// After a look its namespace rests this many times as long as the look has worked: a tenant with many Pods and rules gets
-/// its Events later, and takes nothing from others.
+/// After a check, the namespace is not checked for this many times as long as the check took. A tenant with many Pods
+/// and rules gets its Events later, and does not delay others.
 const REST_FACTOR: u32 = 10;
 
-/// Operations of a namespace that one look compares with its rules, the longest waiting. The others are not told of before some
-/// of these go on.
+/// Maximum number of operations of a namespace that one check compares with its rules, the longest waiting first. The
+/// other operations get no Event until some of these continue.
 const MAX_JUDGED_OPERATIONS: usize = 500;
 
-/// Tells of waits until `stop`.
+/// Records Events about long waits until `stop`.
 pub async fn run_wait_events(context: Arc<Context>, stop: CancellationToken) {
     let threshold = SignedDuration::try_from(context.wait_notice).unwrap_or(SignedDuration::MAX);
     let mut notices = WaitNotices::new(threshold);
@@ -75,13 +75,13 @@ pub async fn run_wait_events(context: Arc<Context>, stop: CancellationToken) {
     stop.run_until_cancelled(tell).await;
 }
 
-/// An Event: about what, whether it warns, reason, message.
+/// An Event: the object, whether it is a warning, the reason, the message.
 type WaitEvent = (ObjectReference, bool, &'static str, String);
 
-/// A namespace as it was at one moment. What is judged by it needs no lock.
+/// A namespace at one moment. The check of a snapshot needs no lock.
 struct NamespaceSnapshot {
     pods: Vec<Arc<Pod>>,
-    /// UIDs of those that go with their CollaSet: no budget holds them.
+    /// UIDs of the Pods that are deleted with their CollaSet. No budget holds these Pods.
     going: HashSet<String>,
     rules: Vec<(RuleObject, Arc<EndpointVerdicts>)>,
 }
@@ -108,7 +108,7 @@ impl NamespaceSnapshot {
         })
     }
 
-    /// The operations that wait longer than is worth a word, the longest first, with the rule objects that hold them.
+    /// The operations that wait for a long time, the longest waiting first, with the rule objects that hold them.
     async fn long_waits(
         &self,
         is_long: impl Fn(&WaitingOperation) -> bool,
@@ -205,7 +205,7 @@ impl NamespaceSnapshot {
     }
 }
 
-/// One look at a namespace.
+/// Checks one namespace.
 async fn collect_wait_events(
     context: &Context,
     namespace: &str,
@@ -225,7 +225,7 @@ async fn collect_wait_events(
     let mut events = Vec::new();
     for notice in notices.decide_notices(namespace, waits, now) {
         events.extend(seen.event_from_notice(context, namespace, &notice));
-        // An explanation looks at all Pods and rules.
+        // An explanation visits all Pods and rules.
         pace.steps += super::yielder::STEPS_PER_YIELD;
         pace.yield_if_due().await;
     }
@@ -253,7 +253,7 @@ mod tests {
     const RULES: usize = 40;
     const CHECKS: usize = 20;
 
-    /// A namespace of many Pods whose operations wait for many rules.
+    /// A namespace with many Pods whose operations wait for many rules.
     fn crowd() -> Arc<Context> {
         let service = tower::service_fn(|_: http::Request<Body>| async {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
@@ -297,7 +297,7 @@ mod tests {
     #[tokio::test]
     async fn many_waits_are_judged_and_announced_in_small_parts() {
         let context = crowd();
-        // The context lives at the epoch, and the waits have begun after it.
+        // The clock of the context is at the epoch, before the waits began.
         let mut notices = WaitNotices::new(SignedDuration::MIN);
         for told in [2, 1] {
             let mut pace = Yielder::new();

@@ -1,5 +1,5 @@
-//! Writes that the cache does not show yet. A look at what was there before would send the same write again, in vain: the object
-//! has moved on.
+//! Remembers writes that the cache does not show yet. A run with the old state would send the same write again, and the
+//! write would fail because the object has changed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,21 +9,22 @@ use tokio::time::Instant;
 
 use crate::ledger::store::Uid;
 
-/// An object is looked at as the cache has it after this long: the version that was written may never come, as after a restore
-/// of etcd.
+/// After this time a run uses the cached object in any case. The written version may never appear, for example after a
+/// restore of etcd.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The versions that a controller wrote last, by object. Losing one costs a request.
+/// The versions that a controller wrote last, by object. If an entry is lost, only a superfluous request follows.
 #[derive(Default)]
 pub struct WrittenVersions(Mutex<HashMap<Uid, (u64, Instant)>>);
 
 impl WrittenVersions {
-    /// An object was written, and has this version now.
+    /// Records the resourceVersion of an object that was written.
     pub fn record_version(&self, uid: &str, version: u64, now: Instant) {
         self.0.lock().insert(uid.into(), (version, now));
     }
 
-    /// How long a look at an object is to wait of which the cache has this version; `None` if it shows the last write.
+    /// How long the next run for an object must wait if the cache contains `version`; `None` if the cache shows the
+    /// last write.
     pub fn time_until_visible(&self, uid: &str, version: u64, now: Instant) -> Option<Duration> {
         let mut written = self.0.lock();
         let (last, at) = *written.get(uid)?;
@@ -35,7 +36,7 @@ impl WrittenVersions {
         Some(left)
     }
 
-    /// An object is gone.
+    /// Forgets an object that is gone.
     pub fn forget_object(&self, uid: &str) {
         self.0.lock().remove(uid);
     }

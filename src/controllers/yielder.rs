@@ -1,27 +1,27 @@
-//! Long work on the state of a namespace, in parts: it holds no lock and lets others in.
+//! Divides long work on the state of a namespace into parts, so that other tasks can run in between.
 
 use std::time::Duration;
 
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-/// Others are let in after so many steps, about a millisecond of work.
+/// After this many steps, about a millisecond of work, other tasks may run.
 pub const STEPS_PER_YIELD: usize = 1_000;
 
-/// Lets others in every [`STEPS_AT_ONCE`] steps, and measures the time in between.
+/// Yields to other tasks every [`STEPS_PER_YIELD`] steps, and measures the time in between.
 pub struct Yielder {
-    /// Steps so far: about so many looks at a Pod, a rule or a claim. Whoever works counts them here.
+    /// The steps so far. A step is about one visit of a Pod, a rule or a claim. The caller counts the steps here.
     pub steps: usize,
     /// The steps at the last pause.
     paused_at: usize,
-    /// Most steps between two pauses.
+    /// The largest number of steps between two pauses.
     at_once: usize,
     spent: Duration,
     since: Instant,
 }
 
 impl Yielder {
-    /// No step yet.
+    /// Starts with no steps.
     pub fn new() -> Yielder {
         Yielder {
             steps: 0,
@@ -32,7 +32,7 @@ impl Yielder {
         }
     }
 
-    /// Pauses if it is time.
+    /// Yields if enough steps were made since the last pause.
     pub async fn yield_if_due(&mut self) {
         if self.steps - self.paused_at >= STEPS_PER_YIELD {
             self.record_pause();
@@ -47,7 +47,7 @@ impl Yielder {
         self.paused_at = self.steps;
     }
 
-    /// All steps, most of them at once, and the time that they took.
+    /// The number of steps, the largest number between two pauses, and the time that the steps took.
     pub fn into_totals(mut self) -> (usize, usize, Duration) {
         self.record_pause();
         (self.steps, self.at_once, self.spent)

@@ -1,5 +1,5 @@
-//! When Pods that ran to their end are made again: a template whose Pods fail at once would be made again without a pause
-//! otherwise. The pauses are those of a DaemonSet.
+//! Delays the replacement of finished Pods. Without a delay, a template whose Pods fail at once would cause new Pods
+//! without end. The delays are those of the DaemonSet controller.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -7,17 +7,19 @@ use std::time::Duration;
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-/// First and longest pause.
+/// First and longest delay.
 const DELAY_RANGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(15));
-/// A Pod that has run for so long before it ended begins anew, as a container does with its kubelet. So does one of another revision.
+/// If a Pod lived at least this long before it finished, its instance begins again with the first delay, as the kubelet
+/// does with a container. An instance whose Pod has another revision also begins again.
 const LONG_RUN: Duration = Duration::from_mins(10);
 
-/// What is remembered of the ends of Pods.
+/// What is remembered of finished Pods.
 #[derive(Debug, Default)]
 pub struct FinishedPodBackoff {
-    /// The last end of each instance ID.
+    /// The last finish of each instance ID.
     last: HashMap<i64, LastFinish>,
-    /// Until when each Pod is left as it is, by UID. Several of one ID may be there, if they can't be deleted.
+    /// The time until which each Pod stays as it is, by UID. One instance ID may have several finished Pods if they
+    /// can't be deleted.
     until: BTreeMap<String, u64>,
 }
 
@@ -28,7 +30,8 @@ struct LastFinish {
 }
 
 impl FinishedPodBackoff {
-    /// Notes Pods that have ended, each once; until when each is left as it is, by UID. Times are in nanoseconds since 1970.
+    /// Records finished Pods, each once. Returns the time until which each stays as it is, by UID. Times are in
+    /// nanoseconds since 1970.
     pub fn record_finished_pods<'a>(
         &mut self,
         pods: impl Iterator<Item = &'a Pod>,
@@ -43,14 +46,14 @@ impl FinishedPodBackoff {
             let uid = &pod.metadata.uid;
             let until = before.get(uid).copied();
             let until = until.unwrap_or_else(|| self.record_finish(id, pod, now_nanos));
-            // The clock may have been set back.
+            // If the clock was set back, limit the delay.
             let until = until.min(now_nanos.saturating_add(to_nanos(DELAY_RANGE.1)));
             self.until.insert(uid.clone(), until);
         }
         self.until.clone()
     }
 
-    /// Notes the end of a Pod; until when it is left as it is.
+    /// Records the finish of a Pod. Returns the time until which the Pod stays as it is.
     fn record_finish(&mut self, id: i64, pod: &Pod, now_nanos: u64) -> u64 {
         let revision = pod.label(keys::REVISION).map(str::to_owned);
         let times = match self.last.get(&id) {

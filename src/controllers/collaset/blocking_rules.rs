@@ -1,5 +1,5 @@
-//! Which rules hold Pods that wait to be let off traffic, or back on it, and why, in words that change only with the rules and with the number
-//! of Pods: the status is written anew whenever they do.
+//! Names the rules that hold the Pods which wait to go off traffic or to come back, with the reasons. The text changes
+//! only with the rules and with the number of Pods, because each change causes a write of the status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,15 @@ use crate::domain::rules::stage::{operation_rejections, stage_candidates, stored
 use crate::domain::rules::webhook::UNANSWERED_MESSAGE;
 use crate::domain::rules::{AvailabilityRules, ExpectedPods};
 
-/// Pods that wait and are explained at most.
+/// Maximum number of waiting Pods that are explained.
 const MAX_EXPLAINED_PODS: usize = 20;
-/// Rules that are named of each of them, and characters of each reason.
+/// Maximum number of rules named for each Pod, and of characters of each reason.
 const MAX_NAMED_RULES: usize = 3;
 const MAX_REASON_CHARS: usize = 200;
 
-/// What the first Pods that wait for rules wait for, by UID. In PreCheck: the rules that reject, else the budgets (none where the set
-/// `goes`, for they do not hold its Pods then), else all rules that cover the Pod. In PostCheck: the rules that reject.
+/// What the first waiting Pods wait for, by UID. In PreCheck: the rules that reject the Pod; if there are none, the
+/// budgets; if there are none, all rules that cover the Pod. If the set is being deleted (`goes`), the budgets are left
+/// out, because they do not hold its Pods. In PostCheck: the rules that reject the Pod.
 pub fn describe_blocking_rules(
     state: &IndexState,
     pods: &[Arc<Pod>],
@@ -42,7 +43,8 @@ pub fn describe_blocking_rules(
         let rejections = rejections.take(MAX_NAMED_RULES);
         let mut told: Vec<_> = rejections
             .map(|(entry, r)| {
-                // Only the controller of rules knows what an endpoint has said, or why it was not asked.
+                // Only the rule controller knows the answer of an endpoint, or why the endpoint was not asked, and
+                // stores it in the status.
                 let is_asked = r.reason == UNANSWERED_MESSAGE;
                 let mut asked = waiting.iter().filter(|_| is_asked);
                 let said = asked.find_map(|candidate| {
@@ -70,7 +72,7 @@ pub fn describe_blocking_rules(
     told.collect()
 }
 
-/// The tightest availability rule of an object that holds a Pod; `None` if none does.
+/// The strictest availability rule of a rule object that holds a Pod; `None` if no rule holds the Pod.
 fn blocking_budget(entry: &RuleEntry, pod: &Pod) -> Option<String> {
     let AvailabilityRules::Held(held) = entry.snapshot.rules.availability_rules(pod) else {
         return None;
@@ -102,17 +104,17 @@ mod tests {
     use crate::api::keys::{self, Family};
     use crate::cluster::index::Index;
 
-    /// Four Pods without an owner, of which the first waits to be updated, under these rules.
+    /// The explanation for four Pods without an owner under `rules`; the first Pod waits to be updated.
     fn told(rules: Value, goes: bool) -> Vec<String> {
         told_in(Family::PreCheck, rules, goes)
     }
 
-    /// The same where the first Pod carries the label of another stage.
+    /// As [`told`], but the first Pod has the label of another stage.
     fn told_in(stage: Family, rules: Value, goes: bool) -> Vec<String> {
         told_with(stage, rules, json!({}), goes)
     }
 
-    /// The same under a rule with this status.
+    /// As [`told_in`], under a rule object with this status.
     fn told_with(stage: Family, rules: Value, status: Value, goes: bool) -> Vec<String> {
         let index = Index::default();
         index.apply_rule(

@@ -1,4 +1,4 @@
-//! What sets that are gone have left behind.
+//! Deletes ResourceContexts that deleted CollaSets have left behind.
 
 use super::super::Context;
 use super::CollaSetName;
@@ -6,9 +6,9 @@ use super::requests::{RequestError, request_with_deadline};
 use crate::cluster::objects::{ResourceContextObject, object_requests};
 use crate::cluster::workqueue::ReconcileOutcome;
 
-/// Deletes the ResourceContext of this name if it is empty (contract 9) and no CollaSet uses it: one that was
-/// edited by hand, or that an earlier controller has left. One with entries stays, since another set of that name may
-/// want to go on with it.
+/// Deletes the ResourceContext of this name if it is empty (contract 9) and no CollaSet uses it. Somebody may have
+/// edited it, or an earlier controller may have left it. A ResourceContext with entries stays, because another set of
+/// that name may continue to use them.
 pub async fn delete_empty_resource_context(
     context: &Context,
     (namespace, name): &CollaSetName,

@@ -1,21 +1,21 @@
-//! CollaSets: looks at the caches, plans, and writes what the plan says (contract 6). What is decided is decided
-//! in [`crate::domain::collaset`]; here it is carried out, so that a lost answer, a refusal or a cache that trails never
-//! makes two Pods of one instance ID.
+//! Reconciles CollaSets (contract 6): each run reads the caches, makes a plan and writes what the plan asks for.
+//! [`crate::domain::collaset`] decides; this module carries the decisions out. A lost answer, a refusal or a stale
+//! cache never causes two Pods with the same instance ID.
 //!
-//! | File | What it does |
+//! | File | Purpose |
 //! |---|---|
-//! | `observe` | the caches, once they have seen this controller's own writes |
-//! | `held` | which rules hold Pods that wait, and why |
-//! | `unmanaged` | the Pods that are to be included and lack the control label |
-//! | `answers` | what is remembered of them |
-//! | `memory` | what is remembered between two looks: pace, versions written, Pods that are held |
-//! | `refusals` | what the API server would not do, and how long it is left alone |
-//! | `backoff` | when Pods that have ended are made again |
-//! | `names` | names that have been given to what may or may not have been created |
-//! | `apply` | the stages of a plan |
-//! | `owner` | controller references |
-//! | `leftover` | pools that are empty and that no set uses |
-//! | `call` | a request, and what its failure means; many at once |
+//! | `observe` | reads the caches, once they contain this controller's own writes |
+//! | `blocking_rules` | names the rules that hold waiting Pods, and their reasons |
+//! | `unmanaged` | finds the Pods of `podToInclude` that lack the control label |
+//! | `pod_lookups` | remembers the answers of the API server about such Pods |
+//! | `reconcile_state` | remembers facts between two runs: backoff, written versions, held Pods |
+//! | `refusals` | remembers what the API server refused, with a backoff for each |
+//! | `backoff` | delays the new Pods of instances whose Pods have finished |
+//! | `names` | keeps names of objects whose creation is not confirmed yet |
+//! | `apply` | executes the stages of a plan |
+//! | `owner` | builds references to the CollaSet |
+//! | `gc` | deletes empty ResourceContexts that no CollaSet uses |
+//! | `requests` | sends requests with a deadline, and classifies their failures |
 
 mod apply;
 mod backoff;
@@ -50,27 +50,27 @@ use crate::domain::collaset::planner;
 use crate::ledger::store::LedgerStore;
 use reconcile_state::ReconcileState;
 
-/// The controller.
+/// The CollaSet controller.
 pub struct CollaSets {
     context: Arc<Context>,
     memories: Mutex<HashMap<CollaSetName, Arc<ReconcileState>>>,
-    /// The position of the Pods in etcd at the first look: what a former leader has written is at or below it. All other caches have
-    /// what there was then.
+    /// The positions of the caches when this term began, read once. Everything that a former leader wrote is at or
+    /// below these positions.
     begun: OnceCell<TermStart>,
     caught_up: OnceCell<()>,
 }
 
-/// A set whose Pods wait for rules is looked at again after this, for the words of its conditions.
+/// If rules hold Pods of a set, the set is reconciled again after this time, because its conditions quote the rules.
 const HELD_REQUEUE: Duration = Duration::from_secs(10);
 
-/// How far etcd was when a term began.
+/// The positions of etcd when a term began.
 struct TermStart {
     pods: u64,
     others: CachePositions,
 }
 
 impl CollaSets {
-    /// A controller.
+    /// Creates the controller of one term.
     pub fn new(context: Arc<Context>) -> Arc<Self> {
         Arc::new(CollaSets {
             context,
@@ -80,7 +80,7 @@ impl CollaSets {
         })
     }
 
-    /// One look at a CollaSet.
+    /// Reconciles one CollaSet.
     pub async fn reconcile(&self, name: CollaSetName) -> ReconcileOutcome {
         if !self.context.collasets {
             return ReconcileOutcome::Done;
@@ -126,7 +126,8 @@ impl CollaSets {
                 others: cache_positions::read_positions(client, &self.context.pulses).await?,
             })
         };
-        // Read once, however slow the API server is: caches that run after a position that moves on would never reach it.
+        // The positions are read once, even if the API server is slow: a position that is read again moves on, and the
+        // caches would never reach it.
         let begun = self.begun.get_or_try_init(begin).await?;
         let catch_up = async || {
             let reached = begun.others.wait_reached();
@@ -148,10 +149,11 @@ impl CollaSets {
     }
 }
 
-/// Between two looks that ask for Pods which no cache knows, however many names a spec has.
+/// Time between two runs that look up Pods which no cache contains. It bounds the requests for a spec with many names.
 const LOOKUP_REQUEUE: Duration = Duration::from_secs(1);
 
-/// When to look again. `is_held` says whether rules hold Pods: what they say is in their status, which wakes no set.
+/// Decides when the set is reconciled again. `is_held` says whether rules hold Pods: the rules state their reasons in
+/// their own status, and a change of that status does not enqueue the set.
 fn requeue_outcome(
     done: apply::ApplyOutcome,
     memory: &ReconcileState,

@@ -1,22 +1,22 @@
-//! Names of Pods and claims that the API server would otherwise choose (naming Random). The choice is made here and
-//! kept until the object has been seen: a create whose answer was lost is repeated under the same name and meets its own
-//! work, instead of making a second one.
+//! Names of Pods and PVCs that the API server would otherwise choose (naming Random). This module chooses the name and
+//! keeps it until a cache contains the object. If the answer to a create is lost, the controller repeats the create
+//! under the same name and finds its own object. A second object is not made.
 
 use std::collections::HashMap;
 
 use super::refusals::RefusalKey;
 
-/// What a name is for.
+/// The object that a name is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NameSlot {
     /// The Pod of an instance ID.
     Pod(i64),
-    /// The claim of an instance ID and a claim template.
+    /// The PVC of an instance ID and a volume claim template.
     Pvc(i64, String),
 }
 
 impl NameSlot {
-    /// By which it is remembered that its creation was refused.
+    /// The key under which a refusal of the creation is recorded.
     pub fn refusal_key(&self) -> RefusalKey {
         match self {
             NameSlot::Pod(id) => RefusalKey::Pod(*id),
@@ -25,26 +25,26 @@ impl NameSlot {
     }
 }
 
-/// Names that were chosen or given, and not yet seen.
+/// Names that were chosen or given, and whose objects no cache contains yet.
 #[derive(Debug, Default)]
 pub struct PendingNames(HashMap<NameSlot, PendingName>);
 
 #[derive(Debug, Default)]
 struct PendingName {
     text: String,
-    /// By a spec: no other object is made of it.
+    /// Whether a spec gives the name. Such a name is never used as a chosen name.
     is_given: bool,
-    /// UID of the object that was made under it, and from which somebody took what it was made with.
+    /// UID of the object that was created under the name, if somebody removed parts of what was created.
     spoilt: Option<String>,
 }
 
-/// Letters that make no words, as the API server uses for `generateName`.
+/// The characters of `generateName` suffixes of the API server. They form no words.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Longest prefix that the API server makes a name of.
+/// Longest `generateName` prefix that the API server uses; it cuts longer ones.
 const MAX_PREFIX: usize = 58;
 
 impl PendingNames {
-    /// The name for a slot: that of an earlier attempt, or `prefix` and five letters by `random`.
+    /// The name for a slot: the name of an earlier attempt, or `prefix` and five characters derived from `random`.
     pub fn choose_name(&mut self, slot: &NameSlot, prefix: &str, random: u32) -> String {
         let prefix = prefix.get(..MAX_PREFIX).unwrap_or(prefix);
         let chosen = self.0.get(slot).filter(|name| !name.is_given);
@@ -66,12 +66,14 @@ impl PendingNames {
         text
     }
 
-    /// The object is there, or its name is another's: the next one gets another name.
+    /// Forgets the name of a slot, because the object exists or another object has the name. The next object gets
+    /// another name.
     pub fn forget_name(&mut self, slot: &NameSlot) {
         self.0.remove(slot);
     }
 
-    /// Notes a name that is given, so that it is known when its object is seen.
+    /// Records a name that a spec gives, so that [`Self::forget_observed_names`] finds its slot when the object is
+    /// seen.
     pub fn record_given_name(&mut self, slot: &NameSlot, name: &str) {
         let known = self.0.entry(slot.clone()).or_default();
         if known.text != name {
@@ -83,19 +85,19 @@ impl PendingNames {
         known.is_given = true;
     }
 
-    /// Notes that the object of this UID was made under the name of the slot, and is not as it was made.
+    /// Records that the object with this UID was created under the name of the slot, and differs from what was created.
     pub fn mark_altered(&mut self, slot: &NameSlot, uid: String) {
         if let Some(name) = self.0.get_mut(slot) {
             name.spoilt = Some(uid);
         }
     }
 
-    /// UID of the object that was made for the slot, if it is not as it was made.
+    /// UID of the object of a slot, if the object differs from what was created.
     pub fn altered_uid(&self, slot: &NameSlot) -> Option<String> {
         self.0.get(slot)?.spoilt.clone()
     }
 
-    /// Forgets the names of objects that have been seen, as what their slots are for; which ones.
+    /// Forgets the names of objects that the caches contain. Returns their slots.
     pub fn forget_observed_names(
         &mut self,
         mut is_seen: impl FnMut(&NameSlot, &str) -> bool,

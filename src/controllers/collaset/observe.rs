@@ -1,4 +1,4 @@
-//! The caches, put together for the planner.
+//! Collects from the caches what the planner needs for one CollaSet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,13 +25,15 @@ use crate::domain::collaset::revision::data::pvc_templates;
 use crate::domain::pod::Pod;
 use crate::ledger::store::LedgerStore;
 
-/// Waits for the first lists this long at a time.
+/// If the first lists of the caches are not complete, the set is retried after this time.
 const UNSYNCED_RETRY: Duration = Duration::from_millis(200);
-/// Waits this long for a cache to show the own writes, or those of a former leader.
+/// Maximum wait until a cache contains this controller's own writes, or those of a former leader.
 pub const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What there is, as of this controller's own last writes or later: those of Pods are waited for, those of the other kinds are in the
-/// caches already. What a former leader has written is waited for once, when the term begins. Nothing while the Pod watch is silent, as the ledger decides nothing then.
+/// Collects the state of a CollaSet, at least as new as this controller's own last writes. This function waits for the
+/// writes of Pods; the caches of the other kinds contain their writes already. The writes of a former leader are
+/// awaited once, when the term begins. While the Pod watch is silent, this function returns an error, because the
+/// ledger does not decide then either.
 pub async fn observe_collaset(
     context: &Context,
     set: &Arc<CollaSet>,
@@ -43,7 +45,7 @@ pub async fn observe_collaset(
     }
     let position = memory.required_pod_version();
     wait_for_pod_cache(context, set, position).await?;
-    // Before the caches are looked at: it may take its time.
+    // Before the caches are read, because the lookup may take time.
     let unmanaged = find_unmanaged_pods(context, set, memory).await;
     if memory.required_pod_version() > position {
         wait_for_pod_cache(context, set, memory.required_pod_version()).await?;
@@ -78,7 +80,8 @@ pub async fn observe_collaset(
         orphans,
         mounts,
     } = collect_set_pods(&index.read_state(), namespace, uid, &set, mounting);
-    // A claim from which a webhook has taken labels serves nobody: its name is kept, or another would be made each time.
+    // If a webhook removed labels from a PVC, no Pod can use the PVC. Its name is kept; otherwise another PVC would be
+    // created each time.
     memory.forget_observed_names(|slot, name| match slot {
         NameSlot::Pod(id) => pods.iter().any(|pod| {
             let of = pod.label(keys::INSTANCE_ID);
@@ -119,13 +122,13 @@ pub async fn observe_collaset(
     })
 }
 
-/// Whether a set of this UID is there: the claims that it keeps are no other's.
+/// Whether a set with this UID exists. No other set may use the PVCs that it keeps.
 fn is_set_present(objects: &ObjectCaches, namespace: &str, uid: &str) -> bool {
     let is_it = |set: &CollaSet| set.metadata.uid.as_deref() == Some(uid);
     !objects.sets.names_where(namespace, is_it).is_empty()
 }
 
-/// Waits until the Pod cache has come to this version.
+/// Waits until the Pod cache has reached this resourceVersion.
 async fn wait_for_pod_cache(
     context: &Context,
     set: &CollaSet,
@@ -144,7 +147,7 @@ async fn wait_for_pod_cache(
     })
 }
 
-/// What a set has to do with the Pods of its namespace, in the order of their names.
+/// The Pods of the namespace that concern a set, in the order of their names.
 #[derive(Default)]
 struct SetPods {
     own: Vec<Arc<Pod>>,
@@ -153,7 +156,8 @@ struct SetPods {
     mounts: BTreeMap<String, Vec<Arc<Pod>>>,
 }
 
-/// Looks at all Pods of the namespace only where the set asks for some by name, or for the mounts of claims.
+/// Collects the Pods that concern a set. All Pods of the namespace are scanned only if the set names Pods in
+/// `podToInclude`, or if the mounts of PVCs are needed (`mounting`).
 fn collect_set_pods(
     state: &IndexState,
     namespace: &str,
@@ -193,7 +197,7 @@ fn collect_set_pods(
     pods
 }
 
-/// The Pods that mount each claim.
+/// The Pods that mount each PVC.
 fn pods_by_mounted_pvc(home: &NamespaceIndex) -> BTreeMap<String, Vec<Arc<Pod>>> {
     let mut mounts = BTreeMap::<String, Vec<Arc<Pod>>>::new();
     for pod in home.pods.values() {
@@ -210,8 +214,8 @@ fn pods_by_mounted_pvc(home: &NamespaceIndex) -> BTreeMap<String, Vec<Arc<Pod>>>
     mounts
 }
 
-/// Whether a revision without a controller carries the labels of the set's selector. A selector without `matchLabels`
-/// has no claim to any (contract Q39).
+/// Whether a revision without a controller matches the selector of the set. A selector without `matchLabels` matches no
+/// such revision (contract Q39).
 fn selects_orphan_revision(revision: &Revision, set: &CollaSet) -> bool {
     let selector = set.spec.selector.as_ref();
     let labels = selector.and_then(|s| s.match_labels.as_ref());

@@ -1,4 +1,4 @@
-//! References to the CollaSet: as the controller of what belongs to it, and as the subject of Events.
+//! References to the CollaSet: the controller reference of its objects, and the subject of Events.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
@@ -8,7 +8,7 @@ use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::domain::collaset::plan::OwnershipChange;
 
-/// The set as the controller of an object.
+/// The owner reference by which the set controls an object.
 pub fn controller_reference(set: &CollaSet) -> Value {
     json!({
         "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
@@ -25,7 +25,8 @@ pub fn set_object_reference(set: &CollaSet) -> ObjectReference {
     set.object_ref(&())
 }
 
-/// `metadata.ownerReferences` of a strategic merge patch, which tells references apart by UID: others stay.
+/// `metadata.ownerReferences` of a strategic merge patch; `None` if the owners do not change. The patch merges by UID,
+/// so the references to other owners stay.
 pub fn owner_references_patch(set: &CollaSet, ownership: OwnershipChange) -> Option<Value> {
     match ownership {
         OwnershipChange::Keep => None,

@@ -1,4 +1,4 @@
-//! What the API server said of Pods that no cache knows.
+//! The answers of the API server about Pods that no cache contains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,27 +9,27 @@ use tokio::time::Instant;
 use crate::domain::collaset::observed::UNMANAGED_NANOS;
 use crate::domain::pod::Pod;
 
-/// That a Pod is there and not managed is believed for this long, unless the spec changes: what keeps it out is soon mended, by the
-/// command that the status tells.
+/// How long the answer that a Pod exists and is not managed is valid, unless the spec changes. It is short because the
+/// status shows the command that adds the missing label.
 const UNMANAGED_TTL: Duration = Duration::from_nanos(UNMANAGED_NANOS);
-/// That none is there is believed for this long: nothing is said of it.
+/// How long the answer that a Pod does not exist is valid. It is long because the status does not mention such a Pod.
 const ABSENT_TTL: Duration = Duration::from_secs(30);
-/// Names that one look asks for; the next looks ask for the others.
+/// Maximum number of names that one run looks up. The following runs look up the others.
 const MAX_LOOKUPS: usize = 10;
 
-/// Answers about Pods, by their names.
+/// Answers about Pods, by name.
 #[derive(Debug, Default)]
 pub struct PodLookups {
     generation: i64,
-    /// By name: when it was asked for, and the Pod if it is there and not managed.
+    /// By name: when the API server was asked, and the Pod if it exists and is not managed.
     known: BTreeMap<String, (Instant, Option<Arc<Pod>>)>,
-    /// Whether one look could not ask for all that were due.
+    /// Whether more names were due than one run may look up.
     more: bool,
 }
 
 impl PodLookups {
-    /// Which of the names that no cache knows are to be asked for, those first that never were. Forgets all other names, and all
-    /// answers when the spec is another one.
+    /// Which of the names that no cache contains are due for a lookup, at most [`MAX_LOOKUPS`]. Names that were never
+    /// looked up come first. Forgets all other names, and all answers if the generation is a new one.
     pub fn names_to_look_up(
         &mut self,
         unknown: &BTreeSet<String>,
@@ -52,17 +52,17 @@ impl PodLookups {
         due
     }
 
-    /// Whether the last look left names to the next one, which no event asks for.
+    /// Whether the last run left names to the next one. No event causes that run.
     pub fn has_more_names(&self) -> bool {
         self.more
     }
 
-    /// Notes an answer: the Pod, if it is there and not managed.
+    /// Records an answer: the Pod, if it exists and is not managed.
     pub fn record_lookup(&mut self, name: String, unmanaged: Option<Arc<Pod>>, now: Instant) {
         self.known.insert(name, (now, unmanaged));
     }
 
-    /// The Pods that are there and not managed, in the order of their names.
+    /// The Pods that exist and are not managed, in the order of their names.
     pub fn unmanaged_pods(&self) -> Vec<Arc<Pod>> {
         let unmanaged = self.known.values().filter_map(|(_, pod)| pod.clone());
         unmanaged.collect()

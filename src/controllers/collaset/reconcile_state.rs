@@ -1,5 +1,5 @@
-//! What is remembered of a CollaSet between two looks. All of it may be lost: it saves requests, waiting and doubles,
-//! and decides nothing.
+//! What the controller remembers of a CollaSet between two runs. Everything may be lost: it saves requests, waiting
+//! time and duplicate objects, but it decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use crate::domain::collaset::plan::{PausePoint, SetEvent};
 use crate::domain::collaset::status::CanaryWatch;
 use crate::domain::pod::Pod;
 
-/// Two looks are at least this far apart: many events of Pods make one look.
+/// Minimum time between two runs for a set. Many Pod events cause one run.
 pub const MIN_RECONCILE_INTERVAL: Duration = Duration::from_millis(50);
-/// The status is written at most this often.
+/// Minimum time between two writes of the status.
 const MIN_STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// Revisions that are remembered without a look at which of them are left.
+/// If more revision names than this are remembered, the names of deleted revisions are forgotten.
 const MAX_PROVEN_REVISIONS: usize = 20;
-/// A Pod whose write admission held is left alone for this long.
+/// If admission denied a write of a Pod, the controller does not write the Pod again for this time.
 pub const HELD_BACKOFF: Duration = Duration::from_secs(1);
-/// Characters of what admission says that are kept.
+/// Maximum length, in characters, of the stored message of an admission denial.
 const MAX_MESSAGE_CHARS: usize = 300;
-/// For this long after that a plan does not build upon a write of the Pod.
+/// For this time after [`HELD_BACKOFF`], a plan does not expect that a write of the Pod succeeds.
 const RECENTLY_HELD: Duration = Duration::from_secs(5);
 
-/// The memory of one set.
+/// What the controller remembers of one set.
 #[derive(Debug, Default)]
 pub struct ReconcileState {
     uid: String,
@@ -44,40 +44,41 @@ pub struct ReconcileState {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Largest resourceVersion of a Pod that this controller has written.
+    /// The largest resourceVersion of a Pod that this controller has written.
     reached: u64,
     names: PendingNames,
-    /// Pods and claims by UID, until when, and why where admission holds a write.
+    /// Pods and PVCs by UID: the time until which they are not written, and the message of the denial if admission
+    /// denied a write.
     held: HashMap<String, (Instant, Option<String>)>,
     status: Option<Instant>,
     looked: Option<Instant>,
     failures: u32,
-    /// No look before, unless the generation is another one.
+    /// The time of the next run, for this generation. A new generation ends the pause.
     pause: Option<(Instant, i64)>,
     refusals: RefusalBackoff,
     backoff: FinishedPodBackoff,
-    /// What was read of Pods that are to be included and in no cache.
+    /// The answers of the API server about Pods that are to be included and that no cache contains.
     answers: PodLookups,
-    /// Pods of the updated revision that served at a pause of the rollout.
+    /// Pods of the updated revision that were available at a pause of the rollout.
     canaries: CanaryWatch,
-    /// Resizes that are refused, by the UID of the Pod: the revision, and why.
+    /// Refused resizes, by the UID of the Pod: the revision and the reason.
     resizes: BTreeMap<String, (String, String)>,
-    /// Changes in place that are refused, by the UID of the Pod: the revision.
+    /// Refused in-place changes, by the UID of the Pod: the revision.
     changes: BTreeMap<String, String>,
-    /// UIDs of Pods whose deletion is refused.
+    /// UIDs of the Pods whose deletion is refused.
     deletions: BTreeSet<String>,
-    /// Pods by UID whose dry run has passed: for which revision, and until when they need no other.
+    /// Pods by UID whose dry run has passed: the revision, and the time until which no other dry run is needed.
     passed: HashMap<String, (String, Instant)>,
     /// Revisions to which Pods can be changed in place.
     accepted: BTreeSet<String>,
-    /// Revisions of which a Pod has been created.
+    /// Revisions for which a Pod has been created.
     proven: BTreeSet<String>,
-    /// UIDs of claims of which no deletion is on its way that could be carried out.
+    /// UIDs of the PVCs for which no deletion that was sent earlier can still succeed.
     fenced: BTreeSet<String>,
 }
 
 impl ReconcileState {
-    /// Nothing is known yet.
+    /// Creates an empty state for the set with this UID.
     pub fn new(uid: &str) -> Self {
         ReconcileState {
             uid: uid.to_owned(),
@@ -90,7 +91,7 @@ impl ReconcileState {
         &self.uid
     }
 
-    /// Begins a look; what to do instead if it is too early.
+    /// Begins a run. If it is too early for a run, returns the outcome with the remaining time.
     pub fn begin_reconcile(&self, now: Instant, generation: i64) -> Option<ReconcileOutcome> {
         let mut inner = self.inner.lock();
         let spaced = inner.looked.map(|at| at + MIN_RECONCILE_INTERVAL);
@@ -100,11 +101,12 @@ impl ReconcileState {
             inner.looked = Some(now);
             return None;
         };
-        // The queue keeps one time for each set. A second note of it here would miss a look whenever the two differ.
+        // The queue keeps one time for each set. If this state kept a second time, a run would be lost whenever the two
+        // differ.
         Some(ReconcileOutcome::Early(at - now))
     }
 
-    /// A look has failed; how long to pause.
+    /// Records that a run failed. Returns the pause until the next run.
     pub fn record_failure(&self, now: Instant, generation: i64) -> Duration {
         let mut inner = self.inner.lock();
         let pause = BACKOFF_RANGE
@@ -115,56 +117,57 @@ impl ReconcileState {
         pause
     }
 
-    /// A look has succeeded.
+    /// Records that a run succeeded.
     pub fn record_success(&self) {
         let mut inner = self.inner.lock();
         inner.failures = 0;
         inner.pause = None;
     }
 
-    /// The Pod cache must have reached this version before the next plan.
+    /// The resourceVersion that the Pod cache must reach before the next plan.
     pub fn required_pod_version(&self) -> u64 {
         self.inner.lock().reached
     }
 
-    /// A Pod was written.
+    /// Records the resourceVersion of a Pod that was written.
     pub fn record_pod_write(&self, version: u64) {
         let mut inner = self.inner.lock();
         inner.reached = inner.reached.max(version);
     }
 
-    /// The name for what is to be created.
+    /// Returns the name for an object to be created, see [`PendingNames::choose_name`].
     pub fn choose_name(&self, slot: &NameSlot, prefix: &str) -> String {
         let mut inner = self.inner.lock();
         inner.names.choose_name(slot, prefix, rand::random())
     }
 
-    /// Another name next time.
+    /// Forgets the name of a slot. The next object of the slot gets another name.
     pub fn forget_name(&self, slot: &NameSlot) {
         self.inner.lock().names.forget_name(slot);
     }
 
-    /// Notes a name that a spec gives.
+    /// Records a name that is given by a spec.
     pub fn record_given_name(&self, slot: &NameSlot, name: &str) {
         self.inner.lock().names.record_given_name(slot, name);
     }
 
-    /// Whether no deletion of a claim is on its way that could be carried out.
+    /// Whether no deletion of this PVC that was sent earlier can still succeed.
     pub fn is_pvc_fenced(&self, uid: &str) -> bool {
         self.inner.lock().fenced.contains(uid)
     }
 
-    /// Notes so: the claim is new, or has got a new version.
+    /// Records that earlier deletions of this PVC can't succeed any more: the PVC is new, or has got a new
+    /// resourceVersion.
     pub fn fence_pvc(&self, uid: &str) {
         self.inner.lock().fenced.insert(uid.to_owned());
     }
 
-    /// Its deletion is sent.
+    /// Records that a deletion of this PVC is sent.
     pub fn unfence_pvc(&self, uid: &str) {
         self.inner.lock().fenced.remove(uid);
     }
 
-    /// Forgets what was noted of claims that are not among these.
+    /// Forgets the fences of PVCs that are not in `claims`, the UIDs of the existing PVCs.
     pub fn retain_fences<'a>(&self, claims: impl Iterator<Item = &'a str>) {
         let mut inner = self.inner.lock();
         if !inner.fenced.is_empty() {
@@ -173,17 +176,18 @@ impl ReconcileState {
         }
     }
 
-    /// What was made for a slot is not as it was made, see [`Names::spoil`].
+    /// Records that the object of a slot differs from what was created, see [`PendingNames::mark_altered`].
     pub fn mark_altered(&self, slot: &NameSlot, uid: String) {
         self.inner.lock().names.mark_altered(slot, uid);
     }
 
-    /// UID of what was made for a slot, if it is not as it was made.
+    /// UID of the object of a slot, if the object differs from what was created.
     pub fn altered_uid(&self, slot: &NameSlot) -> Option<String> {
         self.inner.lock().names.altered_uid(slot)
     }
 
-    /// Forgets the names of what has been seen, and that its creation was refused: an answer was lost.
+    /// Forgets the names of objects that the caches contain. If the creation of such an object counted as refused, its
+    /// answer was lost, so the refusal is forgotten too.
     pub fn forget_observed_names(&self, is_seen: impl FnMut(&NameSlot, &str) -> bool) {
         let mut inner = self.inner.lock();
         for slot in inner.names.forget_observed_names(is_seen) {
@@ -191,12 +195,13 @@ impl ReconcileState {
         }
     }
 
-    /// Admission holds a write of this Pod, and says why.
+    /// Records that admission denied a write of this Pod, and the message.
     pub fn record_held_write(&self, uid: &str, why: &str, now: Instant) {
         let mut inner = self.inner.lock();
         let (until, known) = inner.held.entry(uid.to_owned()).or_insert((now, None));
         *until = now + HELD_BACKOFF;
-        // Of figures that move the first are told: the status would be written with each of them.
+        // If only the figures of the message change, the first message stays. Otherwise each change of a figure would
+        // cause a write of the status.
         let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
         let why = truncate_text(why, MAX_MESSAGE_CHARS);
         if known.as_ref().map(|known| words(known)) != Some(words(&why)) {
@@ -204,25 +209,25 @@ impl ReconcileState {
         }
     }
 
-    /// A write of this Pod is held no more.
+    /// Records that admission no longer denies the writes of this Pod.
     pub fn clear_hold(&self, uid: &str) {
         self.inner.lock().held.remove(uid);
     }
 
-    /// An object is to be left alone for this long.
+    /// Records that an object must not be written for this time.
     pub fn hold_object_for(&self, uid: &str, now: Instant, pause: Duration) {
         let mut inner = self.inner.lock();
         inner.held.insert(uid.to_owned(), (now + pause, None));
     }
 
-    /// How long a Pod is still to be left alone.
+    /// The remaining time in which an object must not be written; `None` if it may be written.
     pub fn hold_remaining(&self, uid: &str, now: Instant) -> Option<Duration> {
         let inner = self.inner.lock();
         let (until, _) = inner.held.get(uid)?;
         (*until > now).then(|| *until - now)
     }
 
-    /// Something was refused; how long to leave it alone.
+    /// Records a refusal. Returns the time until the next try.
     pub fn record_refusal(
         &self,
         key: RefusalKey,
@@ -234,7 +239,7 @@ impl ReconcileState {
         inner.refusals.record_refusal(key, message, now, generation)
     }
 
-    /// As [`Memory::refuse`], with another longest pause.
+    /// As [`Self::record_refusal`], with another maximum backoff.
     pub fn record_refusal_capped(
         &self,
         longest: Duration,
@@ -247,8 +252,8 @@ impl ReconcileState {
         refusals.record_refusal_capped(longest, key, message, now, generation)
     }
 
-    /// So much of a kind was refused that the rest was not tried; how long to leave the kind alone. What was `never_tried` does not
-    /// wait for long.
+    /// Records that so many writes of a kind were refused that the rest was not tried. Returns the backoff of the whole
+    /// kind. The backoff is short if some writes were never tried (`never_tried`).
     pub fn record_untried_rest(
         &self,
         key: RefusalKey,
@@ -265,7 +270,7 @@ impl ReconcileState {
         self.record_refusal_capped(longest, key, message, now, generation)
     }
 
-    /// What is known of a write that a plan asks for, if it was refused.
+    /// What is known of a write that a plan asks for; `None` if it was not refused.
     pub fn refusal_info(
         &self,
         key: &RefusalKey,
@@ -278,7 +283,7 @@ impl ReconcileState {
             .refusal_info(key, now, generation)
     }
 
-    /// How long something is to be left alone, and why.
+    /// The remaining backoff of a write, and the message of its refusal; `None` if the write may be tried.
     pub fn active_refusal(
         &self,
         key: &RefusalKey,
@@ -291,17 +296,17 @@ impl ReconcileState {
             .active_refusal(key, now, generation)
     }
 
-    /// Something was done.
+    /// Records that a write succeeded.
     pub fn clear_refusal(&self, key: &RefusalKey) {
         self.inner.lock().refusals.clear_refusal(key);
     }
 
-    /// What was refused late may be tried at once.
+    /// Forgets all late refusals, so that the refused writes may be tried at once.
     pub fn clear_late_refusals(&self) {
         self.inner.lock().refusals.clear_late_refusals();
     }
 
-    /// Until when Pods that have ended are left as they are, see [`Backoff::note`].
+    /// The time until which each finished Pod stays as it is, by UID, see [`FinishedPodBackoff::record_finished_pods`].
     pub fn record_finished_pods<'a>(
         &self,
         pods: impl Iterator<Item = &'a Pod>,
@@ -314,7 +319,7 @@ impl ReconcileState {
             .record_finished_pods(pods, id_of, now_nanos)
     }
 
-    /// Names of Pods that are to be asked for, see [`Answers::due`].
+    /// Names of the Pods to read from the API server now, see [`PodLookups::names_to_look_up`].
     pub fn names_to_look_up(
         &self,
         unknown: &BTreeSet<String>,
@@ -327,12 +332,13 @@ impl ReconcileState {
             .names_to_look_up(unknown, now, generation)
     }
 
-    /// Whether more Pods are to be asked for than the last look did, see [`Answers::has_more`].
+    /// Whether there were more names to look up than one run may read, see [`PodLookups::has_more_names`].
     pub fn has_more_lookups(&self) -> bool {
         self.inner.lock().answers.has_more_names()
     }
 
-    /// Notes which Pods are there and not managed, see [`Answers::note`]; all that are known to be.
+    /// Records answers of the API server, see [`PodLookups::record_lookup`]. Returns all Pods that are known to exist
+    /// and to be not managed.
     pub fn record_lookups(
         &self,
         answers: Vec<(String, Option<Arc<Pod>>)>,
@@ -345,52 +351,53 @@ impl ReconcileState {
         inner.answers.unmanaged_pods()
     }
 
-    /// What is to be told of the canaries of a pause, see [`Canaries::look`].
+    /// The Event about the canaries of a rollout pause, see [`CanaryWatch::observe_pause`].
     pub fn canary_event(&self, pause: Option<&PausePoint>) -> Option<SetEvent> {
         self.inner.lock().canaries.observe_pause(pause)
     }
 
-    /// A Pod can't be resized on its way to a revision.
+    /// Records that the resize of a Pod to a revision is refused, and why.
     pub fn record_refused_resize(&self, uid: &str, revision: &str, why: &str) {
         let resize = (revision.to_owned(), why.to_owned());
         self.inner.lock().resizes.insert(uid.to_owned(), resize);
     }
 
-    /// A Pod can't be changed in place to a revision.
+    /// Records that the in-place change of a Pod to a revision is refused.
     pub fn record_refused_change(&self, uid: &str, revision: &str) {
         let mut inner = self.inner.lock();
         inner.changes.insert(uid.to_owned(), revision.to_owned());
     }
 
-    /// A Pod can't be deleted.
+    /// Records that the deletion of a Pod is refused.
     pub fn record_refused_deletion(&self, uid: &str) {
         self.inner.lock().deletions.insert(uid.to_owned());
     }
 
-    /// A Pod has been deleted, or could be.
+    /// Records that a Pod has been deleted, or that a dry run of its deletion passed.
     pub fn clear_refused_deletion(&self, uid: &str) {
         self.inner.lock().deletions.remove(uid);
     }
 
-    /// The dry run of a Pod's update to a revision has passed and is good until then. Without a revision it was that of its deletion.
+    /// Records that the dry run of a Pod's update to a revision passed, and how long the result is valid. An empty
+    /// revision stands for the deletion of the Pod.
     pub fn record_passed_dry_run(&self, uid: &str, revision: &str, until: Instant) {
         let passed = (revision.to_owned(), until);
         self.inner.lock().passed.insert(uid.to_owned(), passed);
     }
 
-    /// Whether the update of a Pod needs no dry run, as one has passed.
+    /// Whether a valid dry run has passed for the update of a Pod to a revision.
     pub fn has_passed_dry_run(&self, uid: &str, revision: &str, now: Instant) -> bool {
         let inner = self.inner.lock();
         let passed = inner.passed.get(uid);
         passed.is_some_and(|(of, until)| of == revision && *until > now)
     }
 
-    /// The Pod has made use of its dry run.
+    /// Forgets the dry run of a Pod whose update has begun.
     pub fn forget_passed_dry_run(&self, uid: &str) {
         self.inner.lock().passed.remove(uid);
     }
 
-    /// Whether it must be tried first if a Pod can be deleted: some can't.
+    /// Whether the deletion of a Pod needs a dry run first, because deletions of Pods of this set were refused.
     pub fn needs_deletion_dry_run(&self) -> bool {
         let inner = self.inner.lock();
         !inner.deletions.is_empty()
@@ -400,26 +407,27 @@ impl ReconcileState {
                 .is_some()
     }
 
-    /// Why something was refused when it was last tried, and how often it was in a row.
+    /// How many times in a row a write was refused, and the last reason.
     pub fn last_refusal(&self, key: &RefusalKey) -> Option<(u32, String)> {
         let inner = self.inner.lock();
         let (times, why) = inner.refusals.last_refusal(key)?;
         Some((times, why.to_owned()))
     }
 
-    /// What could be changed in place to a revision before may not be now: others are tried again.
+    /// Forgets that Pods can be changed in place to a revision, because such a change was refused. Other Pods need a
+    /// dry run again.
     pub fn distrust_revision(&self, revision: &str) {
         self.inner.lock().accepted.remove(revision);
     }
 
-    /// A Pod has been changed in place to a revision, or could have been.
+    /// Records that a Pod has been changed in place to a revision, or that a dry run of the change passed.
     pub fn record_accepted_change(&self, uid: &str, revision: &str) {
         let mut inner = self.inner.lock();
         inner.changes.remove(uid);
         inner.accepted.insert(revision.to_owned());
     }
 
-    /// Whether it must be tried first if a Pod can be changed in place to a revision.
+    /// Whether the in-place change of a Pod to a revision needs a dry run first.
     pub fn needs_change_dry_run(&self, uid: &str, revision: &str) -> bool {
         let inner = self.inner.lock();
         let late = RefusalKey::LateRefusal(revision.to_owned());
@@ -428,12 +436,13 @@ impl ReconcileState {
             || inner.refusals.last_refusal(&late).is_some()
     }
 
-    /// A Pod of a revision has been created.
+    /// Records that a Pod of a revision has been created.
     pub fn mark_revision_proven(&self, revision: &str) {
         self.inner.lock().proven.insert(revision.to_owned());
     }
 
-    /// What a plan goes by. `pods` and `revisions` are those that are there: what is noted of others is forgotten.
+    /// The refusals that the next plan takes into account. `pods` and `revisions` are those that exist; what is
+    /// recorded of others is forgotten.
     pub fn plan_refusals<'a>(
         &self,
         pods: impl Iterator<Item = &'a Pod>,
@@ -463,7 +472,8 @@ impl ReconcileState {
         let revision = inner
             .refusals
             .active_refusal(&RefusalKey::Revision, now, generation);
-        // Of several claims of one ID always the same words.
+        // If several refusals concern one instance ID, always choose the same message, so that the status does not
+        // change.
         let mut creations = BTreeMap::<i64, String>::new();
         for (id, why) in inner.refusals.refused_creations() {
             let known = creations.entry(id).or_insert_with(|| why.to_owned());
@@ -491,7 +501,7 @@ impl ReconcileState {
                 .refusals
                 .last_refusal(&RefusalKey::LateDeletions)
                 .is_some(),
-            undeleted: BTreeMap::new(), // other controllers know
+            undeleted: BTreeMap::new(), // the other controllers add these facts
             unstepped: BTreeMap::new(),
             late: inner
                 .refusals
@@ -509,7 +519,7 @@ impl ReconcileState {
         }
     }
 
-    /// Begins a write of the status; how long to wait if it is too early.
+    /// Begins a write of the status. If it is too early for a write, returns the remaining time.
     pub fn begin_status_write(&self, now: Instant) -> Option<Duration> {
         let mut inner = self.inner.lock();
         let left = inner

@@ -1,60 +1,63 @@
-//! What the API server would not do: each thing is left alone for a while of its own, so that one that is always refused
-//! holds up no other.
+//! What the API server refused. Each write has a backoff of its own, so that a write that is always refused does not
+//! delay the others.
+//!
+//! A *late* refusal is the refusal of a change or deletion whose dry run had passed.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// First and longest time that something is left alone. Events don't cut it short: a set that has run out of quota does not
-/// ask again at each of its Pods' heartbeats. A change of its spec does.
+/// First and longest backoff. Events do not shorten a backoff: if a set has no quota left, it does not retry at each
+/// event of its Pods. A change of the spec ends the backoff.
 pub const BACKOFF_RANGE: (Duration, Duration) =
     (Duration::from_millis(50), Duration::from_secs(10));
-/// Longest time that writes are left alone which were never tried, because others of their kind were refused.
+/// Longest backoff of writes that were never tried, because other writes of their kind were refused.
 pub const MAX_UNTRIED_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Longest time that updates are left alone whose change is refused although its dry run passes: each try takes a Pod off traffic.
+/// Longest backoff after late refusals. Each try takes a Pod off traffic.
 pub const MAX_LATE_BACKOFF: Duration = Duration::from_mins(1);
-/// For so long it is known after that how often it was tried: a try may take its time.
+/// How long the number of tries is remembered after the backoff of a late refusal ended. A try may take a long time.
 const LATE_REFUSAL_TTL: Duration = Duration::from_mins(30);
 
-/// What can be refused.
+/// The write that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalKey {
-    /// The revision of the template.
+    /// The creation or renumbering of the revision of the template.
     Revision,
     /// Another change of a revision, by its name.
     RevisionWrite(String),
     /// The removal of the annotation by which users command a rollout.
     Command,
-    /// What is read before a plan is carried out.
+    /// The live reads before a plan is carried out.
     LiveRead,
-    /// The pool of instance IDs.
+    /// A write of the ResourceContext.
     Pool,
-    /// The status.
+    /// A write of the status.
     Status,
     /// The removal of the finalizer.
     Finalizer,
-    /// The creation of the claim of an instance ID and a claim template.
+    /// The creation of the PVC of an instance ID and a volume claim template.
     Pvc(i64, String),
-    /// A change of a claim, by its name.
+    /// A change of a PVC, by its name.
     PvcWrite(String),
     /// The creation of the Pod of an instance ID.
     Pod(i64),
     /// A write of a Pod, by its UID.
     PodWrite(String),
-    /// A change of a Pod to another revision, or the dry run of one, by its UID.
+    /// A change of a Pod to another revision, or the dry run of such a change, by the Pod's UID.
     PodChange(String),
-    /// Changes to a revision that are refused although their dry runs pass, by the name of the revision. Another Pod's change that
-    /// succeeds ends this.
+    /// Late refusals of changes to a revision, by the name of the revision. A change of any Pod to the revision that
+    /// succeeds ends this refusal.
     LateRefusal(String),
-    /// The same of one Pod, by the name of the revision and the Pod's UID. Only its own change ends this.
+    /// The late refusal of the change of one Pod, by the name of the revision and the Pod's UID. Only a change of this
+    /// Pod that succeeds ends this refusal.
     LateRefusalOf(String, String),
-    /// Deletions that are refused although their dry runs pass. Any that succeeds ends this.
+    /// Late refusals of deletions. A deletion of any Pod in an update that succeeds ends this refusal.
     LateDeletions,
-    /// The deletion of a Pod, by its UID, that is refused although its dry run passes.
+    /// The late refusal of the deletion of one Pod, by its UID.
     LateDeletion(String),
-    /// All of a kind: so many were refused that the others would be too.
+    /// All writes of a kind: so many were refused that the others would be refused too.
     All(BatchKind),
 }
 
@@ -63,11 +66,11 @@ pub enum RefusalKey {
 pub enum BatchKind {
     /// Changes of revisions.
     RevisionWrites,
-    /// Changes of claims.
+    /// Changes of PVCs.
     PvcWrites,
-    /// Creations of claims.
+    /// Creations of PVCs.
     PvcCreations,
-    /// Writes of Pods, deletions too.
+    /// Writes of Pods, including deletions.
     PodWrites,
     /// Changes of Pods to another revision.
     PodChanges,
@@ -77,26 +80,26 @@ pub enum BatchKind {
     PodCreations,
 }
 
-/// One thing that was refused.
+/// What is remembered of one refused write.
 #[derive(Clone, Debug)]
 struct RefusalRecord {
     at: Instant,
     until: Instant,
-    /// When a plan last asked for it.
+    /// When a plan last asked for the write.
     wanted: Instant,
     times: u32,
     generation: i64,
     message: String,
 }
 
-/// What is known of something that was refused.
+/// What is known of a write that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusalInfo {
-    /// When it was last tried.
+    /// When the write was last tried.
     pub at: Instant,
-    /// How long it is still to be left alone; zero if it may be tried.
+    /// The remaining backoff; zero if the write may be tried.
     pub left: Duration,
-    /// Why, unless the spec has changed since.
+    /// The reason; `None` if the spec has changed since.
     pub message: Option<String>,
 }
 
@@ -108,12 +111,12 @@ fn is_late_key(key: &RefusalKey) -> bool {
     )
 }
 
-/// What is left alone.
+/// The refused writes of one set, with their backoff.
 #[derive(Debug, Default)]
 pub struct RefusalBackoff(HashMap<RefusalKey, RefusalRecord>);
 
 impl RefusalBackoff {
-    /// Notes a refusal; how long to leave that alone, longer each time.
+    /// Records a refusal. Returns the backoff, which doubles with each refusal in a row.
     pub fn record_refusal(
         &mut self,
         key: RefusalKey,
@@ -124,7 +127,7 @@ impl RefusalBackoff {
         self.record_refusal_capped(BACKOFF_RANGE.1, key, message, now, generation)
     }
 
-    /// The same with another longest pause.
+    /// As [`Self::record_refusal`], with another maximum backoff.
     pub fn record_refusal_capped(
         &mut self,
         longest: Duration,
@@ -148,7 +151,7 @@ impl RefusalBackoff {
         pause
     }
 
-    /// How long something is still to be left alone, and why; `None` if it may be tried.
+    /// The remaining backoff of a write, and the message of its refusal; `None` if the write may be tried.
     pub fn active_refusal(
         &self,
         key: &RefusalKey,
@@ -179,23 +182,23 @@ impl RefusalBackoff {
         })
     }
 
-    /// Why something was refused when it was last tried, and how often it was in a row.
+    /// How many times in a row a write was refused, and the last reason.
     pub fn last_refusal(&self, key: &RefusalKey) -> Option<(u32, &str)> {
         let refusal = self.0.get(key)?;
         Some((refusal.times, &refusal.message))
     }
 
-    /// It has been done.
+    /// Forgets the refusal of a write that succeeded.
     pub fn clear_refusal(&mut self, key: &RefusalKey) {
         self.0.remove(key);
     }
 
-    /// Forgets what was refused late: a user wants it tried again.
+    /// Forgets all late refusals, because a user commands another try.
     pub fn clear_late_refusals(&mut self) {
         self.0.retain(|key, _| !is_late_key(key));
     }
 
-    /// Instance IDs whose Pod or claim could not be created when that was last tried, and why.
+    /// Instance IDs for which the creation of the Pod or a PVC was refused in the last try, with the reason.
     pub fn refused_creations(&self) -> impl Iterator<Item = (i64, &str)> {
         self.0.iter().filter_map(|(key, refusal)| match key {
             RefusalKey::Pod(id) | RefusalKey::Pvc(id, _) => Some((*id, refusal.message.as_str())),
@@ -203,7 +206,7 @@ impl RefusalBackoff {
         })
     }
 
-    /// Names of revisions to which a change was refused late, and none was made since.
+    /// Names of the revisions with a late refusal that no later change has ended.
     pub fn late_refused_revisions(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|key| match key {
             RefusalKey::LateRefusal(revision) => Some(revision.as_str()),
@@ -211,7 +214,7 @@ impl RefusalBackoff {
         })
     }
 
-    /// UIDs of the Pods that could not be changed when that was last tried.
+    /// UIDs of the Pods whose last write was refused.
     pub fn refused_pods(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|key| match key {
             RefusalKey::PodWrite(uid) => Some(uid.as_str()),
@@ -219,7 +222,7 @@ impl RefusalBackoff {
         })
     }
 
-    /// Names of the claims that could not be changed when that was last tried.
+    /// Names of the PVCs whose last change was refused.
     pub fn refused_pvcs(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|key| match key {
             RefusalKey::PvcWrite(name) => Some(name.as_str()),
@@ -227,7 +230,7 @@ impl RefusalBackoff {
         })
     }
 
-    /// Forgets what no plan has asked for for a long time.
+    /// Forgets refusals of writes that no plan has asked for during a long time.
     pub fn remove_expired(&mut self, now: Instant) {
         let known = |key: &RefusalKey| match key {
             key if is_late_key(key) => LATE_REFUSAL_TTL,
@@ -284,7 +287,7 @@ mod tests {
         for _ in 0..20 {
             let key = RefusalKey::LateRefusal("web-1".to_owned());
             pause = refusals.record_refusal_capped(MAX_LATE_BACKOFF, key, "no", now, 0);
-            now += pause + BACKOFF_RANGE.1 * 12; // rules hold it, it drains
+            now += pause + BACKOFF_RANGE.1 * 12; // the rules hold the Pod, and then its traffic drains
             refusals.remove_expired(now);
         }
         assert_eq!(pause, MAX_LATE_BACKOFF);

@@ -1,4 +1,4 @@
-//! A request with a deadline, what its failure means, and many requests at once.
+//! Sends requests with a deadline, classifies their failures, and runs many requests at once.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +13,34 @@ use crate::apirequest::{self, Failure};
 use crate::cluster::pod_requests;
 use crate::domain::collaset::status::FailedStep;
 
-/// Requests of one stage that are on their way at once.
+/// Maximum number of concurrent requests in one call of [`send_all_requests`].
 const MAX_CONCURRENT_REQUESTS: usize = 16;
-/// Failures that are met when going carefully.
+/// Maximum number of failures in careful mode; then no further request begins.
 const MAX_CAREFUL_FAILURES: usize = 3;
 
-/// Why a request did nothing, or may have done nothing.
+/// Why a request had no effect, or may have had no effect.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RequestError {
-    /// The object is another version than the one looked at, or gone: the cache will say.
+    /// The object is gone, or has another version than the plan. The cache will show the new state.
     Moved,
-    /// There is one of this name already.
+    /// An object with this name exists already.
     Exists,
-    /// Too many requests, or admission holds it: why.
+    /// The API server answered 429: too many requests, or this server's admission denied the request. Contains the
+    /// reason.
     Held(String),
-    /// Failed, and may be done another time: which object, and the API server's words.
+    /// The request failed and may be repeated. Contains the object and the message of the API server.
     Failed(String),
-    /// As [`Trouble::Failed`], and not for want of a right: somebody judges by what the request asks for.
+    /// As [`RequestError::Failed`], but a webhook, a policy, a quota or another admission plugin denied the request
+    /// because of its content. A denial by the authorizer is [`RequestError::Failed`].
     Denied(String),
-    /// The API server finds fault with the request itself, has no such operation, or the Pod's node can't do it.
+    /// The API server rejects the request itself as invalid, does not know the operation, or the node of the Pod can't
+    /// do it.
     Refused(String),
 }
 
 impl RequestError {
-    /// Somebody changed what was written: it would be written again and again.
+    /// The error for an object that differs from what was written. Without an error, the controller would repeat the
+    /// write forever.
     pub fn not_as_written(what: &str) -> RequestError {
         RequestError::Refused(format!(
             "{what}: it is not as it was written; see which mutating webhook or MutatingAdmissionPolicy changes its labels, \
@@ -44,7 +48,8 @@ impl RequestError {
         ))
     }
 
-    /// The same of an object that was just made. It is neither written again nor deleted here: it may be another's by then.
+    /// The error for a new object that differs from what was created. The controller neither writes nor deletes the
+    /// object: it may belong to somebody else by now.
     pub fn not_as_created(what: &str) -> RequestError {
         match RequestError::not_as_written(what) {
             RequestError::Refused(why) => {
@@ -54,11 +59,12 @@ impl RequestError {
         }
     }
 
-    /// What it means for a stage, if `step` was being done.
+    /// The result of the stage if this error occurred during `step`.
     pub fn into_halt(self, step: FailedStep) -> Halt {
         match self {
             RequestError::Moved | RequestError::Exists => Halt::Moved,
-            // Of too many requests: what admission holds are changes and deletions of Pods, which `unless_held` takes.
+            // Here this is a 429 for too many requests. A 429 from this server's admission concerns changes and
+            // deletions of Pods, and `back_off_if_held` handles it before.
             RequestError::Held(why) => Halt::Failed(step, format!("{why}; it is tried again")),
             RequestError::Failed(message)
             | RequestError::Denied(message)
@@ -67,12 +73,12 @@ impl RequestError {
     }
 }
 
-/// Why the later stages are left out. Ordered: of several the last is reported.
+/// Why the later stages are skipped. If several requests fail, [`worse_result`] selects the one to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Halt {
-    /// Something has changed meanwhile; plan anew.
+    /// An object has changed since the plan was made; make a new plan.
     Moved,
-    /// The name of a revision is taken by other data.
+    /// A revision with the same name and other data exists.
     Collision,
     /// A step failed, for a reason that users should know.
     Failed(FailedStep, String),
@@ -88,7 +94,7 @@ impl Halt {
     }
 }
 
-/// Awaits a request; `what` names the object in messages.
+/// Awaits a request, with a deadline; `what` names the object in messages.
 pub async fn request_with_deadline<T>(
     what: &str,
     request: impl Future<Output = Result<T, Error>>,
@@ -145,23 +151,23 @@ pub async fn request_with_deadline<T>(
     Err(trouble)
 }
 
-/// Whether a 403 comes from the authorizer (`responsewriters.Forbidden` of kube-apiserver), and not from a quota, a limit range, the
-/// size of a node, a policy or a webhook.
+/// Whether a 403 comes from the authorizer (`responsewriters.Forbidden` of kube-apiserver), and not from a quota, a
+/// limit range, the capacity of a node, a policy or a webhook.
 fn is_authorization_denied(status: &Status) -> bool {
     let message = &status.message;
     message.contains(" is forbidden: User ") && message.contains(" cannot ")
 }
 
-/// Whether a webhook or a ValidatingAdmissionPolicy has denied the request, with whatever code: one that names no reason gives 400 and 422
-/// (`ToStatusErr` and the plugin `ValidatingAdmissionPolicy` of kube-apiserver).
+/// Whether a webhook or a ValidatingAdmissionPolicy denied the request. The status code does not tell: a denial without
+/// a reason has the code 400 or 422 (`ToStatusErr` and the plugin `ValidatingAdmissionPolicy` of kube-apiserver).
 fn is_admission_denied(status: &Status) -> bool {
     let message = &status.message;
     message.starts_with("admission webhook \"") && message.contains(" denied the request")
         || message.contains("ValidatingAdmissionPolicy '") && message.contains(" denied request")
 }
 
-/// Whether a 403 says that the node of the Pod can't do what is asked for: plugins `PodResizeValidator` and
-/// `NodeDeclaredFeatureValidator` of kube-apiserver. A Pod on another node may be able to.
+/// Whether a 403 says that the node of the Pod can't do what the request asks for: plugins `PodResizeValidator` and
+/// `NodeDeclaredFeatureValidator` of kube-apiserver. Another node may be able to do it.
 fn is_node_incapable(status: &Status) -> bool {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let mut reasons = causes.map(|cause| &*cause.reason);
@@ -170,30 +176,30 @@ fn is_node_incapable(status: &Status) -> bool {
             || status.message.contains(" not available on node "))
 }
 
-/// Whether a 404 speaks of an object that is gone. One that names none speaks of an operation that there is not, such as
-/// `pods/resize` of an older Kubernetes.
+/// Whether a 404 names an object, which is then gone. A 404 without a name means an unknown operation, such as
+/// `pods/resize` in an older Kubernetes.
 fn has_object_name(status: &Status) -> bool {
     let details = status.details.as_ref();
     details.is_some_and(|details| !details.name.is_empty())
 }
 
-/// What came of many requests.
+/// The outcome of many requests.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BatchOutcome {
-    /// The failure of the first request that failed, or whatever else weighs most.
+    /// The most severe failure; if several are equal, the failure of the first request.
     pub result: Result<(), Halt>,
-    /// Whether some succeeded.
+    /// Whether at least one request ended without [`Halt::Failed`].
     pub any: bool,
-    /// Whether so many failed that the rest was not tried.
+    /// Whether so many requests failed that the rest was not tried.
     pub given_up: bool,
-    /// How many were begun, the first ones.
+    /// How many requests were begun. They are the first ones.
     pub begun: usize,
 }
 
-/// Runs requests of one kind at once. Some may fail before no further one is begun: one object that is always refused
-/// must not hold up the others. With `carefully` they go one by one until one has succeeded, and again after a failure:
-/// what is refused for want of quota, say, is not asked for by all at once. Of several failures the one of the first request
-/// is told, so that what lasts is told in the same words each time.
+/// Runs requests of one kind concurrently. A few failures do not stop the others: an object that is always refused must
+/// not delay the rest. With `carefully`, the requests run one by one until one has succeeded, and again after a
+/// failure: if the quota is used up, for example, not all requests ask for it. If several requests fail, the failure of
+/// the first request is reported, so that a lasting failure always has the same message.
 pub async fn send_all_requests<F>(
     carefully: bool,
     requests: impl IntoIterator<Item = F>,
@@ -242,7 +248,7 @@ where
     }
 }
 
-/// The weightier of two results; of equals the first.
+/// The more severe of two results; `a` if both are equal.
 pub fn worse_result(a: Result<(), Halt>, b: Result<(), Halt>) -> Result<(), Halt> {
     match (&a, &b) {
         (_, Ok(())) => a,

@@ -1,5 +1,6 @@
-//! Pods that `podToInclude` names and that are not managed. The caches hold managed Pods only, so the API server is asked for the
-//! names that they do not know: a user who forgot the control label would wait in vain.
+//! Finds Pods that `podToInclude` names and that are not managed. The caches contain managed Pods only. Therefore this
+//! module reads the missing names from the API server: otherwise a user who forgot the control label would never learn
+//! why the Pod is not included.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use crate::apirequest;
 use crate::cluster::request_path::ResourcePath;
 use crate::domain::pod::Pod;
 
-/// What is not answered by then is asked for again later.
+/// A lookup that takes longer is repeated later.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The Pods in `podToInclude` that are there and not managed, in the order of their names.
+/// The Pods in `podToInclude` that exist and are not managed, in the order of their names.
 pub async fn find_unmanaged_pods(
     context: &Context,
     set: &CollaSet,
@@ -48,8 +49,9 @@ pub async fn find_unmanaged_pods(
     memory.record_lookups(answers.await, now)
 }
 
-/// A Pod that is there and not managed. One that can't be read is asked for again as one that is not there. One that is managed is on its way
-/// to the cache, which has to come there first: another would be made in its place.
+/// Reads a Pod; returns it if it exists and is not managed. A read that fails counts as if the Pod did not exist, and
+/// is repeated after the same time. If the Pod is managed, the Pod cache does not contain it yet, and the next plan
+/// waits for the cache. Otherwise the controller would create another Pod in its place.
 async fn read_unmanaged_pod(
     context: &Context,
     namespace: &str,
@@ -67,6 +69,6 @@ async fn read_unmanaged_pod(
     if pod.is_managed() || pod.is_terminating() {
         return None;
     }
-    pod.metadata = pod.metadata.reduced(); // it is kept as long as one of a cache
+    pod.metadata = pod.metadata.reduced(); // this Pod is kept as long as a cached one
     Some(Arc::new(pod))
 }

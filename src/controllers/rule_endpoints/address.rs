@@ -1,4 +1,4 @@
-//! Where endpoints may be, with the names of the API server resolved.
+//! Decides which addresses endpoints may have, and resolves the names of the API server for this decision.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -8,34 +8,35 @@ use tokio::net::lookup_host;
 
 use crate::domain::rules::webhook::EndpointNetworks;
 
-/// Which addresses the endpoints of rules may have. Judged is what a name has been resolved to, right before it is dialled.
+/// The addresses that the endpoints of rules may have. The decision uses the resolved address of an endpoint,
+/// immediately before it is dialled.
 #[derive(Debug, Default)]
 pub struct AddressPolicy {
-    /// What the flags and the addresses themselves say.
+    /// The networks that the flags and the addresses themselves allow.
     pub networks: EndpointNetworks,
-    /// The API server, by what this process knows of it.
+    /// The API server, as this process knows it.
     pub api_server: ApiServer,
 }
 
 impl AddressPolicy {
-    /// Why an address is refused, with what allows it; `None` if it may be dialled.
+    /// Why an address is refused, and which setting allows it; `None` if it may be dialled.
     pub async fn refusal_reason(&self, address: IpAddr) -> Option<String> {
         let api_server = self.api_server.resolve_addresses().await;
         self.networks.refusal_reason(address, &api_server)
     }
 }
 
-/// Where the API server is.
+/// The names and addresses of the API server.
 #[derive(Debug, Default)]
 pub struct ApiServer {
     /// Names and addresses.
     hosts: Vec<String>,
-    /// What each name was resolved to last.
+    /// The addresses of each name, from its last resolution that succeeded.
     known: Mutex<HashMap<String, Vec<IpAddr>>>,
 }
 
 impl ApiServer {
-    /// An API server under these names and addresses, IPv6 ones with or without brackets.
+    /// An API server with these names and addresses. IPv6 addresses may have brackets.
     pub fn new(hosts: impl IntoIterator<Item = String>) -> ApiServer {
         let bare = |host: String| host.trim_matches(['[', ']']).to_owned();
         ApiServer {
@@ -48,7 +49,7 @@ impl ApiServer {
         }
     }
 
-    /// The hosts that are addresses, IPv4 ones in their own form.
+    /// The hosts that are addresses. IPv4-mapped IPv6 addresses are converted to IPv4.
     pub fn literal_addresses(&self) -> HashSet<IpAddr> {
         let hosts = self.hosts.iter();
         let addresses = hosts.filter_map(|host| host.parse().ok());
@@ -57,7 +58,8 @@ impl ApiServer {
             .collect()
     }
 
-    /// All addresses, IPv4 ones in their own form. A name that can't be resolved now has those that it had before.
+    /// All addresses. IPv4-mapped IPv6 addresses are converted to IPv4. If a name can't be resolved now, its last known
+    /// addresses are used.
     async fn resolve_addresses(&self) -> HashSet<IpAddr> {
         for host in &self.hosts {
             if let Ok(found) = lookup_host((host.as_str(), 443)).await {

@@ -1,5 +1,5 @@
-//! A stream that ends with an error once the other side has sent too much, whatever it sends: hyper bounds neither how many
-//! interim answers (1xx) precede the answer, nor what TLS takes besides.
+//! A stream that fails once the other side has sent too many bytes of any kind. hyper limits neither the number of
+//! interim answers (1xx) before the answer, nor the overhead of TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -7,16 +7,16 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Passes on what `inner` reads, up to a number of bytes.
+/// Returns the bytes of `inner`, up to a limit.
 pub struct BoundedStream<S> {
     inner: S,
-    /// Bytes that may still come.
+    /// Number of bytes that may still be read.
     left: usize,
     most: usize,
 }
 
 impl<S> BoundedStream<S> {
-    /// At most `most` bytes are read from `inner`.
+    /// Reads at most `most` bytes from `inner`.
     pub const fn new(inner: S, most: usize) -> Self {
         BoundedStream {
             inner,

@@ -1,8 +1,8 @@
-//! Places for calls to endpoints, shared by namespaces, so that no tenant makes the others wait.
+//! Permits for calls to endpoints. Namespaces share them, so that no tenant delays the others.
 //!
-//! Who has more gets less: a namespace gets another place only while enough places are free beside those that it holds.
-//! Some places therefore stay free for namespaces that hold none. When a place becomes free, the namespace that holds the
-//! fewest gets it. Namespaces that hold the same number take turns, and so do the endpoints of a namespace.
+//! The more permits a namespace holds, the more permits must be free before it gets another one. Therefore some permits
+//! stay free for namespaces that hold none. When a permit becomes free, the namespace that holds the fewest permits
+//! gets it. Namespaces that hold the same number take turns, and so do the endpoints of a namespace.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,17 +10,19 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Places in all.
+/// Number of all permits.
 const MAX_CALL_PERMITS: usize = 32;
 
-/// A namespace gets another place while more than so many times its own are free: alone it gets a quarter of all places.
+/// A namespace gets another permit while more than this many times its own permits are free. Therefore a namespace
+/// alone gets a quarter of all permits.
 const FREE_FACTOR: usize = 3;
 
-/// Places at one endpoint. A namespace gets another one while more of them are free than it holds: alone it gets half of
-/// them. A slow endpoint thus leaves places to other endpoints of its namespace, and to other namespaces that call it.
+/// Number of permits for one endpoint. A namespace gets another one while more of them are free than it holds.
+/// Therefore a namespace alone gets half of them. A slow endpoint thus leaves permits to other endpoints of its
+/// namespace, and to other namespaces that call it.
 const MAX_ENDPOINT_PERMITS: usize = 8;
 
-/// Who calls whom.
+/// The caller and the endpoint of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CallRoute {
     /// The namespace of the rule.
@@ -29,22 +31,22 @@ pub struct CallRoute {
     pub endpoint: String,
 }
 
-/// All places.
+/// All permits.
 #[derive(Debug, Default)]
 pub struct CallPermits(Mutex<PermitState>);
 
 #[derive(Debug, Default)]
 struct PermitState {
-    /// At most [`ALL`].
+    /// The permits in use, at most [`MAX_CALL_PERMITS`].
     taken: Vec<CallRoute>,
-    /// By namespace and endpoint. No queue is empty.
+    /// The waiting calls, by namespace and endpoint. No queue is empty.
     waiting: RoundRobin<RoundRobin<VecDeque<oneshot::Sender<CallPermit>>>>,
 }
 
-/// Whoever gets a place goes to the end.
+/// A queue in which an entry goes to the end when it gets a permit.
 type RoundRobin<T> = VecDeque<(String, T)>;
 
-/// A place, given back when dropped.
+/// A permit for one call. It is returned when it is dropped.
 #[derive(Debug)]
 pub struct CallPermit {
     places: Arc<CallPermits>,
@@ -52,7 +54,7 @@ pub struct CallPermit {
 }
 
 impl CallPermits {
-    /// Asks for a place. It is sent as soon as there is one.
+    /// Requests a permit. The receiver gets it as soon as one is free.
     pub fn request_permit(self: &Arc<Self>, route: &CallRoute) -> oneshot::Receiver<CallPermit> {
         let (waiter, place) = oneshot::channel();
         {
@@ -69,7 +71,7 @@ impl CallPermits {
             let next = self.0.lock().take_next_waiter();
             let Some((route, waiter)) = next else { return };
             let places = Arc::clone(self);
-            // A place that nobody waits for any more comes back, and is given back.
+            // If the receiver is gone, the permit is dropped here and thereby returned.
             drop(waiter.send(CallPermit { places, route }));
         }
     }
@@ -83,7 +85,7 @@ impl Drop for CallPermit {
 }
 
 impl PermitState {
-    /// Takes a place for the next waiter that may have one.
+    /// Takes a permit for the next waiting call that may have one.
     fn take_next_waiter(&mut self) -> Option<(CallRoute, oneshot::Sender<CallPermit>)> {
         loop {
             let (route, waiter) = self.pop_next_waiter()?;
@@ -94,7 +96,7 @@ impl PermitState {
         }
     }
 
-    /// The next waiter that may have a place, taken out of its queue.
+    /// Removes the next waiting call that may have a permit from its queue.
     fn pop_next_waiter(&mut self) -> Option<(CallRoute, oneshot::Sender<CallPermit>)> {
         let all = self.waiting.iter().enumerate();
         let next = all.filter_map(|(turn, (namespace, endpoints))| {
@@ -121,7 +123,7 @@ impl PermitState {
         Some((route, waiter))
     }
 
-    /// How many places a namespace holds, if it may have another one.
+    /// How many permits a namespace holds, if it may have another one.
     fn held_if_allowed(&self, namespace: &str) -> Option<usize> {
         let taken = self.taken.iter();
         let held = taken.filter(|t| t.namespace == namespace).count();
@@ -168,7 +170,8 @@ mod tests {
         })
     }
 
-    /// Four hundred asks of a namespace, about so many endpoints of its own: those that got a place, and the others.
+    /// Sends 400 requests of a namespace, spread over `endpoints` endpoints of its own. Returns the permits, and the
+    /// requests that wait.
     fn flood(
         places: &Arc<CallPermits>,
         namespace: &str,
@@ -250,7 +253,8 @@ mod tests {
             .collect();
         let mut waiting = ["a", "a", "b", "b"].map(|namespace| ask(&places, namespace, "e"));
         let mut order = Vec::new();
-        // The places of the others come back one by one. Whoever gets one gives it back at once.
+        // The permits of the other namespaces are returned one by one. Each namespace that gets a permit returns it at
+        // once.
         for place in full.into_iter().flatten() {
             drop(place);
             let now = waiting.iter_mut().filter_map(|place| place.try_recv().ok());

@@ -1,4 +1,4 @@
-//! The two calls of the protocol (contract 5.5), and what they need of the Pods.
+//! Makes the two calls of the endpoint protocol (contract 5.5), and reads the Pods that they need.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +14,25 @@ use crate::apirequest;
 use crate::cluster::pod_requests;
 use crate::domain::rules::webhook::{CallAction, Candidate, Parameter, slim_pod_json};
 
-/// Pods that are read at once for their parameters.
+/// Maximum number of Pods that are read at once for their parameters.
 const MAX_CONCURRENT_READS: usize = 8;
 
-/// What came of asking.
+/// The outcome of a question to an endpoint.
 #[derive(Default)]
 pub struct AskOutcome {
-    /// About these nothing could be asked, by the reason.
+    /// Operations about which the endpoint could not be asked, by the reason.
     pub failed: BTreeMap<ParametersError, Vec<Candidate>>,
-    /// About these the endpoint was asked.
+    /// Operations about which the endpoint was asked.
     pub asked: Vec<Candidate>,
-    /// The answer, if the endpoint was asked at all.
+    /// The answer; `None` if the endpoint was not asked.
     pub answer: Option<Result<EndpointAnswer<EndpointResponse>, String>>,
 }
 
-/// What an endpoint has answered.
+/// The answer of an endpoint.
 pub struct EndpointAnswer<T> {
-    /// The answer.
+    /// The parsed answer.
     pub answer: T,
-    /// What is wrong with the rule's `caBundle` though the endpoint is trusted.
+    /// The problem with the rule's `caBundle`, if the endpoint is trusted all the same.
     pub warning: Option<String>,
 }
 
@@ -46,16 +46,16 @@ fn parse_answer<T: endpoint_protocol::ProtocolFields>(
     })
 }
 
-/// Why nothing can be asked about a Pod.
+/// Why the endpoint can't be asked about a Pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ParametersError {
-    /// It can't be read now.
+    /// The Pod can't be read now.
     Unread(String),
-    /// The rule asks for something that it can't have.
+    /// The value of a parameter of the rule can't be taken from the Pod.
     Parameter(String),
 }
 
-/// Asks about operations on Pods, each Pod named once. What is sent along is taken now.
+/// Asks about operations on Pods. Each Pod is named once, with the parameters that it has now.
 pub async fn ask_endpoint(
     context: &Context,
     call: &EndpointCall,
@@ -126,7 +126,7 @@ pub async fn poll_task(
 }
 
 impl EndpointCall {
-    /// Where the call goes.
+    /// The caller and the endpoint of the call.
     pub fn route(&self) -> CallRoute {
         let poll = self.webhook.poll.as_ref().map(|poll| &poll.endpoint);
         let endpoint = match &self.action {
@@ -140,7 +140,7 @@ impl EndpointCall {
     }
 }
 
-/// The parameters for a Pod; it is read only for fields that the cache does not keep.
+/// The parameters for a Pod. The Pod is read live only if the rule needs fields that the cache does not contain.
 async fn pod_parameters(
     context: &Context,
     call: &EndpointCall,

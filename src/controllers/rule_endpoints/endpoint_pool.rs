@@ -1,4 +1,4 @@
-//! The calls under way: each has a [place](super::places).
+//! Runs the calls to endpoints. Each call needs a [permit](super::call_permits).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,31 +10,32 @@ use super::address::AddressPolicy;
 use super::call_permits::{CallPermit, CallPermits, CallRoute};
 use super::ignored_failures::IgnoredCounts;
 
-/// A call that has had no place for so long is not made. What it is about is looked at anew, and says meanwhile why it waits.
+/// If a call gets no permit within this time, it is not made. Its Pods are evaluated again, and their status shows why
+/// they wait.
 const MAX_PERMIT_WAIT: Duration = Duration::from_secs(60);
 
 /// Why a call was not made.
 pub const NO_PERMIT_REASON: &str = "its endpoint is asked later: other calls of the namespace, or to the same endpoint, have taken all \
                           places for 60 s";
 
-/// The pool.
+/// The calls of this process, with their permits and counters.
 #[derive(Default)]
 pub struct EndpointPool {
-    /// Which addresses are called.
+    /// The addresses that may be called.
     pub reach: AddressPolicy,
     places: Arc<CallPermits>,
-    /// Calls made.
+    /// Number of calls that were made.
     pub made: AtomicU64,
-    /// Calls that failed.
+    /// Number of calls that failed.
     pub failed: AtomicU64,
-    /// Calls that were not made for want of a place.
+    /// Number of calls that were not made because they got no permit.
     pub postponed: AtomicU64,
-    /// Operations that passed by failurePolicy Ignore.
+    /// Operations that passed because of `failurePolicy: Ignore`.
     pub ignored: IgnoredCounts,
 }
 
 impl EndpointPool {
-    /// A pool of calls to these addresses.
+    /// A pool of calls to the addresses that `reach` allows.
     pub fn new(reach: AddressPolicy) -> EndpointPool {
         EndpointPool {
             reach,
@@ -42,10 +43,10 @@ impl EndpointPool {
         }
     }
 
-    /// A place for a call, as soon as there is one; `None` if that takes too long.
+    /// Waits for a permit for a call; `None` if the wait takes too long.
     pub async fn acquire_permit(&self, route: &CallRoute) -> Option<CallPermit> {
         let place = timeout(MAX_PERMIT_WAIT, self.places.request_permit(route)).await;
-        // Only waiters that have gone are sent no place.
+        // The sender is dropped without a permit only if this receiver is gone.
         let place = place.ok().and_then(Result::ok);
         if place.is_none() {
             self.postponed.fetch_add(1, Ordering::Relaxed);
@@ -53,7 +54,7 @@ impl EndpointPool {
         place
     }
 
-    /// Makes a call in a place.
+    /// Makes a call under a permit, and counts it.
     pub async fn run_counted<T>(
         &self,
         _place: &CallPermit,

@@ -1,4 +1,5 @@
-//! One HTTP call to an endpoint: a connection of its own, bounded in time and size, no redirects.
+//! Makes one HTTP call to an endpoint, on a connection of its own. The call is bounded in time and size, and follows no
+//! redirects.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,33 +27,34 @@ use super::bounded::BoundedStream;
 use super::trust::EndpointVerifier;
 use crate::domain::rules::webhook::RuleEndpoint;
 
-/// The whole of a call, from the look-up of the name to the end of the answer (contract 5.5).
+/// Maximum duration of a call, from the resolution of the name to the end of the answer (contract 5.5).
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 
-/// To one address of several.
+/// Maximum time to connect to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest answer, in bytes.
+/// Maximum length of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// All that an endpoint may send in one call, in bytes: the answer, heads, interim answers, and what TLS takes.
+/// Maximum number of bytes that an endpoint may send in one call: the answer, headers, interim answers, and the
+/// overhead of TLS.
 const MAX_RECEIVED_BYTES: usize = MAX_ANSWER_BYTES + 512 * 1024;
 
-/// Something that bytes go through both ways.
+/// A stream that can be read and written.
 trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// An answer of a 2xx.
+/// An answer with a status 2xx.
 #[derive(Debug)]
 pub struct EndpointResponse {
     /// The body.
     pub body: Bytes,
-    /// What is wrong with the rule's `caBundle` though the endpoint is trusted.
+    /// The problem with the rule's `caBundle`, if the endpoint is trusted all the same.
     pub warning: Option<String>,
 }
 
-/// Posts `body` to `url`, or gets it without one. The error says what went wrong, for people, and does not vary from one time to
-/// the next. `ca` as in [`Endpoint`].
+/// Sends a POST with `body` to `url`, or a GET if there is no body. The error is a text for users, and is the same for
+/// each call with the same problem. `ca` is the bundle of a [`RuleEndpoint`].
 pub async fn call_url(
     url: &str,
     ca: &[u8],
@@ -65,7 +67,7 @@ pub async fn call_url(
     }
 }
 
-/// Scheme, host and port of an endpoint: what fails together.
+/// Protocol, host and port of an endpoint. Endpoints with the same value usually fail together.
 pub fn endpoint_authority(endpoint: &RuleEndpoint) -> String {
     let uri: Option<Uri> = endpoint.url.parse().ok();
     uri.as_ref().and_then(CallTarget::from_uri).map_or_else(
@@ -76,7 +78,7 @@ pub fn endpoint_authority(endpoint: &RuleEndpoint) -> String {
 
 struct CallTarget<'a> {
     tls: bool,
-    /// Without the brackets of an IPv6 address.
+    /// Host without the brackets of an IPv6 address.
     host: &'a str,
     port: u16,
 }
@@ -135,7 +137,8 @@ async fn exchange_request(
         .map_err(|e| format!("the request failed: {}", innermost_cause(&e)))?;
     let status = answer.status();
     if status.is_redirection() {
-        // Where it leads is not told: it may be the business of a server that the rule's author can't read.
+        // The error does not contain the target of the redirect: the endpoint may be an internal server, and the author
+        // of the rule must not learn its secrets.
         return Err(format!(
             "the answer is {}, and redirects are not followed: set the url to where it leads",
             status.as_u16()
@@ -172,7 +175,7 @@ async fn connect_to_target(
     let found: Vec<SocketAddr> = found
         .map_err(|_| format!("the name {host} can't be resolved"))?
         .collect();
-    // What is dialled is what was checked: the name is not resolved again.
+    // Only addresses that were checked are dialled: the name is not resolved again.
     let (mut good, mut refused) = (Vec::new(), None);
     for address in found {
         match reach.refusal_reason(address.ip()).await {
@@ -218,7 +221,7 @@ fn build_request(uri: &Uri, body: Option<Vec<u8>>) -> Result<Request<Full<Bytes>
         .map_err(|e| odd(&e))
 }
 
-/// Credentials in a URL, as Go's client sends them.
+/// The header for credentials in a URL, as Go's HTTP client sends them.
 fn basic_authorization(user: &str) -> String {
     let user = if user.contains(':') {
         user.to_owned()
@@ -230,7 +233,7 @@ fn basic_authorization(user: &str) -> String {
     format!("Basic {}", encoded.unwrap_or_default())
 }
 
-/// TLS as a client that trusts whom `trust` does.
+/// The TLS configuration of a client that trusts the endpoints that `trust` accepts.
 fn tls_client_config(
     trust: Arc<EndpointVerifier>,
     provider: Arc<CryptoProvider>,
@@ -262,7 +265,7 @@ fn describe_io_error(error: &io::Error) -> String {
     }
 }
 
-/// The cause behind an error: the outer ones only repeat that there is one.
+/// The innermost cause of an error. The outer errors only repeat that there is one.
 fn innermost_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut at = error;
     while let Some(source) = at.source() {
@@ -339,7 +342,7 @@ mod tests {
         assert!(dialled.is_none(), "{dialled:?}");
     }
 
-    /// Answers one call with these bytes, as an endpoint that is allowed.
+    /// Answers one call with these bytes, from an endpoint that is allowed. Returns the error.
     async fn answered(answer: &'static str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let (listener, port) = listener().await;
@@ -376,7 +379,7 @@ mod tests {
         assert!(why.contains("set the url to where it leads"), "{why}");
     }
 
-    /// Sends interim answers for as long as anybody reads; how many bytes went out.
+    /// Sends interim answers until the client stops reading, and counts the bytes.
     #[tokio::test]
     async fn interim_answers_without_end_are_read_up_to_a_bound() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -396,7 +399,7 @@ mod tests {
         let url = format!("http://127.0.0.1:{port}/");
         let why = call_url(&url, &[], None, &reach).await.unwrap_err();
         assert!(why.contains("more than 1536 KiB came in all"), "{why}");
-        // What the buffers of the sockets hold goes out, too.
+        // The bytes in the buffers of the sockets count as sent, too.
         let sent = serving.await.unwrap();
         assert!(sent < 32 * MAX_ANSWER_BYTES, "{sent}");
     }

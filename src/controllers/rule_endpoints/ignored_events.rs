@@ -1,4 +1,5 @@
-//! Events about operations that passed a rule by failurePolicy Ignore, without an answer of its endpoint.
+//! Records Events about operations that passed a rule because of `failurePolicy: Ignore`, without an answer of its
+//! endpoint.
 
 use kube::Resource;
 
@@ -8,13 +9,13 @@ use crate::domain::rules::Rule;
 use crate::domain::rules::webhook::IgnoredFailure;
 use crate::ledger::store::{RuleKey, Uid};
 
-/// Pods that an Event is written about at a time; the Event about the rule object sums up.
+/// Maximum number of Pods that get an Event at a time. The Event about the rule object covers all.
 const MAX_EVENT_PODS: usize = 10;
 
 /// Reason of the Events.
 const EVENT_REASON: &str = "PassedByIgnore";
 
-/// Counts the operations, and writes Events about the rule object and the Pods.
+/// Counts the operations, and records Events about the rule object and the Pods.
 pub fn report_ignored(context: &Context, key: &RuleKey, rule: &Rule, ignored: &[IgnoredFailure]) {
     let rule = &rule.id;
     for IgnoredFailure { who, why } in ignored {

@@ -1,4 +1,5 @@
-//! Operations that passed a rule by failurePolicy Ignore, without an answer of its endpoint: the counts behind the metric.
+//! Counts operations that passed a rule because of `failurePolicy: Ignore`, without an answer of its endpoint. A metric
+//! shows the counts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +8,13 @@ use parking_lot::Mutex;
 
 use crate::ledger::store::{RuleKey, Uid};
 
-/// Rules that are counted each for itself. Further ones share one count, without names.
+/// Maximum number of rules that have counts of their own. All other rules share one count, without names.
 const MAX_COUNTED_RULES: usize = 1_000;
 
-/// Namespace, object and ID of a rule.
+/// Namespace, rule object and ID of a rule.
 pub type RuleLabels = (String, String, String);
 
-/// How many operations have passed so, by rule object and rule.
+/// The number of such operations, by rule object and rule.
 #[derive(Debug, Default)]
 pub struct IgnoredCounts(Mutex<BTreeMap<Uid, BTreeMap<RuleLabels, u64>>>);
 
@@ -31,7 +32,7 @@ impl IgnoredCounts {
         *all.entry(uid).or_default().entry(labels).or_default() += operations as u64;
     }
 
-    /// A rule object is gone.
+    /// Forgets a rule object that is gone.
     pub fn forget_rule(&self, uid: &Uid) {
         self.0.lock().remove(uid);
     }

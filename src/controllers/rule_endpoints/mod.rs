@@ -1,5 +1,5 @@
-//! Webhook rules on the leader: asks endpoints about Pods that wait, polls tasks, and keeps what must survive in the
-//! rule's status. No admission ever waits for this: it reads the verdicts in the status.
+//! Calls the endpoints of webhook rules on the leader: asks about waiting Pods, polls tasks, and stores in the rule's
+//! status what a new leader needs. Admission never waits for a call; it reads the verdicts in the status.
 
 mod address;
 mod bounded;
@@ -45,19 +45,19 @@ pub use endpoint_pool::EndpointPool;
 use endpoint_pool::NO_PERMIT_REASON;
 pub use ignored_failures::RuleLabels;
 
-/// Never look again sooner: what is due at once has been done already.
+/// Minimum time until the next run. Everything that is due now has been done already.
 const MIN_REQUEUE_PAUSE: Duration = Duration::from_millis(20);
 
-/// What a rule takes in `ruleStates` besides its name and its [`Memory::status`].
+/// The bytes that a rule takes in `ruleStates` besides its name and its [`CallState::stored_status`].
 const STATE_BYTES: usize = 40;
 
-/// Why a call failed whose code panicked.
+/// The reason of a call that failed by a panic.
 const PANICKED: &str = "the call failed inside the server; see its log";
 
 /// Pause after a panic.
 const PANIC_PAUSE: Duration = Duration::from_secs(15);
 
-/// The state of the webhook rules of one object, by ID.
+/// The states of the webhook rules of one rule object, by rule ID.
 pub type CallStates = BTreeMap<String, CallState>;
 
 /// The part of the rule controller that calls endpoints.
@@ -69,7 +69,7 @@ pub struct RuleEndpoints {
     stop: CancellationToken,
 }
 
-/// A call that is to be made.
+/// A call to be made.
 struct EndpointCall {
     key: RuleKey,
     rule: Rule,
@@ -78,7 +78,7 @@ struct EndpointCall {
 }
 
 impl RuleEndpoints {
-    /// Nothing known yet; calls end at `stop`.
+    /// Creates the state of one term. The calls end at `stop`.
     pub fn new(context: Arc<Context>, queues: Arc<Queues>, stop: CancellationToken) -> Arc<Self> {
         Arc::new(RuleEndpoints {
             context,
@@ -88,7 +88,7 @@ impl RuleEndpoints {
         })
     }
 
-    /// Makes the calls that are due for an object; how long until the next look, if there is to be one.
+    /// Starts the calls that are due for a rule object. Returns the time until the next run, if necessary.
     pub async fn start_due_calls(
         self: &Arc<Self>,
         key: &RuleKey,
@@ -107,12 +107,12 @@ impl RuleEndpoints {
         }))
     }
 
-    /// What is to be stored of an object's rules, by ID; `None` while it is not known.
+    /// Calls `look` with the states of a rule object's webhook rules; `None` if they are not known yet.
     pub fn with_call_states<R>(&self, uid: &Uid, look: impl FnOnce(Option<&CallStates>) -> R) -> R {
         look(self.memories.lock().get(uid))
     }
 
-    /// An object is gone; what is still on its way finds nothing.
+    /// Forgets a rule object that is gone. The results of its running calls are ignored.
     pub fn forget_rule(&self, uid: &Uid) {
         self.memories.lock().remove(uid);
         self.context.calls.ignored.forget_rule(uid);
@@ -122,8 +122,8 @@ impl RuleEndpoints {
         self.memories.lock().contains_key(&key.uid)
     }
 
-    /// Takes up what an earlier leader has left. Read live, since it may have written a moment ago; only objects that
-    /// have something to take up are.
+    /// Restores the states that an earlier leader has stored. The rule object is read live, because that leader may
+    /// have written a moment ago. Objects without webhook rules are not read.
     async fn restore_call_states(&self, key: &RuleKey) -> Result<(), ReconcileOutcome> {
         let has_webhooks = {
             let state = self.context.index.read_state();
@@ -156,8 +156,8 @@ impl RuleEndpoints {
         Ok(())
     }
 
-    /// Looks at an object and what is known of its rules; `None` when another object has its name, or none, or when what was
-    /// known has been forgotten meanwhile.
+    /// Calls `look` with a rule object and the states of its rules. Returns `None` if the object is gone, if another
+    /// object has its name, or if the states have been forgotten.
     fn with_entry_states<R>(
         &self,
         key: &RuleKey,
@@ -195,7 +195,7 @@ impl RuleEndpoints {
                 let memory = memories.get_mut(&rule.id)?;
                 let is_same = entry.snapshot.rules.generation == generation
                     && memory.generation() == generation;
-                // A change of the object in the meantime brings it back here.
+                // A change of the object in the meantime enqueues it again.
                 is_same.then(|| {
                     memory.set_share(
                         share.saturating_sub(size_limits::json_bytes(&rule.id) + STATE_BYTES),
@@ -219,8 +219,8 @@ impl RuleEndpoints {
         (calls, due)
     }
 
-    /// Who waits for a rule now, and the generation of the object by which that was found; `None` while the cache trails behind
-    /// what was read, or where the rule is another one by now.
+    /// The operations that wait for a rule, and the generation of the rule object that they were found by. Returns
+    /// `None` if the cache is behind the live read, or if the rule has changed.
     async fn find_waiting_operations(
         &self,
         key: &RuleKey,
@@ -241,7 +241,7 @@ impl RuleEndpoints {
             let memory =
                 memory.or_insert_with(|| CallState::from_status(None, webhook, generation, now));
             if memory.generation() > generation {
-                return None; // the cache trails behind what was read
+                return None; // the cache is behind the live read
             }
             memory.follow_generation(webhook, generation, now);
             Some((
@@ -258,8 +258,8 @@ impl RuleEndpoints {
         Some((crowd.find_askable(allowed).await, generation))
     }
 
-    /// Makes a call. A panic while its outcome is taken in may leave torn what is known of the object's rules, so that is read
-    /// from the status again.
+    /// Makes a call. A panic while the result is applied may leave the states of the object's rules inconsistent.
+    /// Therefore they are forgotten then, and read from the status again.
     async fn run_call(self: Arc<Self>, call: EndpointCall) {
         let key = call.key.clone();
         let made = self.stop.run_until_cancelled(self.perform_call(call));
@@ -278,7 +278,8 @@ impl RuleEndpoints {
         }
     }
 
-    /// Asks about those of these that may still be asked about. Much may have changed while the call waited for its place.
+    /// Asks about those operations of `about` that are still askable, because much may have changed while the call
+    /// waited for its permit.
     async fn perform_ask(
         &self,
         call: &EndpointCall,
@@ -328,7 +329,7 @@ impl RuleEndpoints {
         });
     }
 
-    /// Asks; a panic counts as a failure, since nobody would take the question back.
+    /// Calls the endpoint. A panic counts as a failed call; otherwise the Pods would wait forever.
     async fn ask_catching_panic(
         &self,
         call: &EndpointCall,
@@ -344,7 +345,7 @@ impl RuleEndpoints {
         })
     }
 
-    /// Polls a task, unless it has ended while the call waited for its place.
+    /// Polls a task, unless the task ended while the call waited for its permit.
     async fn perform_poll(&self, call: &EndpointCall, place: Option<CallPermit>, id: &str) {
         let is_due = self.with_entry_states(&call.key, |_, _, memories| {
             let memory = memories.get(&call.rule.id);
@@ -368,7 +369,7 @@ impl RuleEndpoints {
         });
     }
 
-    /// Takes in an outcome, unless the rule is gone or has changed meanwhile.
+    /// Applies the result of a call, unless the rule is gone or has changed in the meantime.
     fn apply_call_result(&self, call: &EndpointCall, take: impl FnOnce(&mut CallState, Timestamp)) {
         let now = (self.context.now)();
         let ignored = {
@@ -395,7 +396,7 @@ impl RuleEndpoints {
     }
 }
 
-/// What a status tells of the webhook rules of an object; `stored` where their state is not known yet.
+/// The stored states of the webhook rules of an object; `stored` if their states are not known yet.
 pub fn call_rule_states(memories: Option<&CallStates>, stored: &[RuleState]) -> Vec<RuleState> {
     let Some(memories) = memories else {
         return stored.to_vec();
@@ -409,7 +410,8 @@ pub fn call_rule_states(memories: Option<&CallStates>, stored: &[RuleState]) -> 
     states.collect()
 }
 
-/// Whether these states have verdicts or tasks that are not in the stored ones. (That others have gone can wait.)
+/// Whether `states` contain verdicts or tasks that `stored` does not. Removed verdicts and tasks do not count, because
+/// their removal is not urgent.
 pub fn has_unstored_states(states: &[RuleState], stored: &[RuleState]) -> bool {
     states.iter().any(|state| {
         let known = stored.iter().find(|s| s.name == state.name);
@@ -427,7 +429,7 @@ pub fn has_unstored_states(states: &[RuleState], stored: &[RuleState]) -> bool {
     })
 }
 
-/// Why an operation waits for a webhook rule; `None` if it has passed, or nothing is known.
+/// Why an operation waits for a webhook rule; `None` if it has passed, or if the state is not known.
 pub fn endpoint_wait_reason(
     memories: Option<&CallStates>,
     rule: &str,
@@ -446,7 +448,7 @@ fn webhook_rules(rules: &RuleSet) -> impl Iterator<Item = (&Rule, &Arc<CompiledW
         .flat_map(|stage| rules.webhook_rules(stage))
 }
 
-/// The name of a call, for the logs of both sides.
+/// The ID of a call, for the logs of both sides.
 fn trace_id() -> String {
     let n = rand::random::<u128>();
     // A UUID of version 4, as Kuperator sends.

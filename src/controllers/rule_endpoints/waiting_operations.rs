@@ -1,4 +1,4 @@
-//! Which operations wait for a webhook rule, and about which of them its endpoint may be asked now (ADR 10).
+//! Finds the operations that wait for a webhook rule, and those about which its endpoint may be asked now (ADR 10).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::domain::rules::webhook::{CallState, Candidate};
 use crate::domain::rules::{Rule, RuleSet};
 use crate::ledger::store::Uid;
 
-/// Selectors that are matched before others get their turn.
+/// After this many selector matches, other tasks may run.
 const MATCHES_PER_YIELD: usize = 1_000;
 
 /// The operations that wait for one rule.
 #[derive(Debug, Default)]
 pub struct WaitingOperations {
-    /// All that are subject to it.
+    /// All operations that are subject to the rule.
     pub staying: BTreeSet<Candidate>,
-    /// Those that may be asked about, the longest waiting first.
+    /// The operations that may be asked about, the longest waiting first.
     pub askable: Vec<Candidate>,
 }
 
-/// The Pods that wait for one rule, and the rules beside it, as they were at one moment. To compare the two takes as long as
-/// Pods × rules, for which no lock is held.
+/// The Pods that wait for one rule, and the rules of the namespace, at one moment. Their comparison takes time in
+/// proportion to Pods × rules, and holds no lock.
 pub struct WaitingSnapshot {
     stage: Stage,
     staying: BTreeSet<Candidate>,
@@ -38,16 +38,16 @@ pub struct WaitingSnapshot {
 /// A Pod that waits.
 struct WaitingPod {
     pod: Arc<Pod>,
-    /// Its operations that the earlier webhook rules of the object have let pass.
+    /// Its operations that have passed the earlier webhook rules of the object.
     own: Vec<Candidate>,
-    /// Whether it takes a place in the budgets.
+    /// Whether the operation of the Pod would use up the budgets.
     takes: bool,
-    /// Whether the place is taken from those behind it.
+    /// Whether the Pod reduces the headroom for the Pods behind it.
     counts: bool,
 }
 
 impl WaitingSnapshot {
-    /// Who waits for `rule`, one of the webhook rules of `entry`.
+    /// The Pods that wait for `rule`, one of the webhook rules of `entry`.
     pub fn from_entry(
         state: &IndexState,
         entry: &RuleEntry,
@@ -83,9 +83,9 @@ impl WaitingSnapshot {
             };
             let own: Vec<_> = own.into_iter().filter(passes_earlier).collect();
             let refused = |c: &Candidate| memory.is_some_and(|m| m.is_refused(c));
-            // In PostCheck, and where it is down, a Pod takes nothing from a budget.
+            // In PostCheck, or if it is unavailable, a Pod uses up no budget.
             let takes = stage == Stage::PreCheck && pod.is_available();
-            // Who was refused is asked again, and keeps nobody behind it waiting.
+            // A refused Pod is asked about again, and does not reduce the headroom for the Pods behind it.
             let counts = takes && !own.is_empty() && !own.iter().all(refused);
             crowd.cases.push(WaitingPod {
                 pod: Arc::clone(pod),
@@ -97,9 +97,10 @@ impl WaitingSnapshot {
         crowd
     }
 
-    /// The operations that wait. Asked about is who would pass if the endpoint lets it: no rule that can be decided at once
-    /// keeps it waiting, the earlier webhook rules of the object have let it pass, and the budgets have room for it beside
-    /// those that are asked about before it. `allowed` is asked once for each rule object.
+    /// The operations that wait. An operation is askable if the verdict of the endpoint is all that it lacks: no rule
+    /// that can be decided at once rejects it, it has passed the earlier webhook rules of the object, and the budgets
+    /// have headroom for it in addition to the askable operations before it. `allowed` is called once for each rule
+    /// object.
     pub async fn find_askable(self, allowed: impl Fn(&str) -> Option<u32>) -> WaitingOperations {
         let mut waiting = WaitingOperations {
             staying: self.staying,
@@ -149,12 +150,12 @@ fn pods_in_stage<'a>(
     }
 }
 
-/// What is left of the budgets, by rule object.
+/// The remaining headroom, by rule object.
 #[derive(Default)]
 struct RemainingHeadroom(BTreeMap<String, Option<u32>>);
 
 impl RemainingHeadroom {
-    /// Whether all of these objects have room for one Pod more; it is taken if `take`.
+    /// Whether all of these rule objects have headroom for one more Pod. If `take` is true, the headroom is reduced.
     fn take_headroom(
         &mut self,
         allowed: impl Fn(&str) -> Option<u32>,
@@ -191,7 +192,7 @@ mod tests {
     const PODS: usize = 100;
     const RULES: usize = 200;
 
-    /// Pods that all wait for the webhook rule `ask` of object `rule-0`, under many objects.
+    /// Pods that all wait for the webhook rule `ask` of object `rule-0`, under many rule objects.
     fn index() -> Index {
         let index = Index::default();
         let ask = json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://a" } } }]);

@@ -1,4 +1,4 @@
-//! Releases claims: on what the Pod itself shows, or when the API server has surely given the request up.
+//! Releases claims: on evidence in the state of the Pod, or when the API server can no longer carry out the request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,32 +23,35 @@ use crate::ledger::evidence::{
 use crate::ledger::protocol::{Claim, Operation};
 use crate::ledger::store::{ClaimDetail, LedgerStore as _, RuleKey, Uid};
 
-/// Claims of Pods that are seen unavailable wait this long for a claim that takes their release along. Such a claim takes nothing
-/// from the budget any more, and each release is a write that every replica's watch receives.
+/// How long the release of the claim of an unavailable Pod may wait for a new claim of the same rule, so that one write
+/// stores both. The claim of an unavailable Pod takes nothing from the budget, and each write is sent to the watches of
+/// all replicas.
 const RELEASE_COALESCING: Duration = Duration::from_millis(500);
 
-/// A claim that was to be released is looked at again after this long: the write may have failed, and nobody is told.
+/// After a release was queued, the claim is checked again after this time. The write may have failed, and no event
+/// reports that.
 const RELEASE_RECHECK: Duration = Duration::from_secs(1);
 
-/// When this process first saw each claim and its last attempt, by its own monotonic clock: clocks of different machines
-/// are never compared. A new leader starts anew, which only makes a claim live longer.
+/// When this process first saw each claim and its last attempt, by its own monotonic clock, so that clocks of different
+/// machines are never compared. A new leader starts again, and therefore a claim may live longer.
 #[derive(Default)]
 pub struct ClaimDeadlines {
     seen: Mutex<HashMap<ClaimKey, ClaimTimes>>,
-    /// Claims that can be released: their attempt, and since when.
+    /// Claims with evidence for their release: the attempt, and the time since which the evidence exists.
     proven: Mutex<HashMap<ClaimKey, (u64, Instant)>>,
-    /// Which version of its Pod, which the cache does not hold whole, was read last for a claim, and when.
+    /// The last live read for a claim whose Pod is not cached in full: the resourceVersion in the cache, and the time
+    /// of the read.
     read: Mutex<HashMap<ClaimKey, (u64, Instant)>>,
 }
 
-/// Rule object, Pod and operation of a claim.
+/// Key of a claim: UID of the rule object, UID of the Pod, operation.
 type ClaimKey = (Uid, Uid, Operation);
 
-/// A claim as this process knows it.
+/// The times of a claim, as this process observed them.
 #[derive(Clone, Copy)]
 struct ClaimTimes {
     opened: u64,
-    /// When the claim was first seen, whatever its attempts since.
+    /// When the claim was first seen, whatever attempts followed.
     first: Instant,
     attempt: u64,
     /// When this attempt was first seen.
@@ -56,8 +59,8 @@ struct ClaimTimes {
 }
 
 impl ClaimTimes {
-    /// A claim that is seen at `now`, of which `known` was known before. One that was released and given again is another
-    /// claim.
+    /// The times of a claim that is seen at `now`; `known` are the times recorded before. A claim that was released and
+    /// taken again is a new claim.
     fn from_claim(
         claim: &Claim<ClaimDetail>,
         known: Option<ClaimTimes>,
@@ -73,8 +76,8 @@ impl ClaimTimes {
         }
     }
 
-    /// How long until the claim is to be marked as closing; `None` if it needs no mark. A claim that nobody has written
-    /// again lapses by itself, so the mark and its write are for those that are renewed.
+    /// How long until the claim must become a closing claim; `None` if this is not necessary. A claim that nobody has
+    /// renewed lapses by itself, so the write is needed only for renewed claims.
     fn closes_in(
         &self,
         claim: &Claim<ClaimDetail>,
@@ -85,14 +88,14 @@ impl ClaimTimes {
         renewed.then(|| timeout.saturating_sub(now - self.first))
     }
 
-    /// How long until every request that the claim has admitted has surely ended.
+    /// How long until every request that the claim admitted has certainly ended.
     fn ends_in(&self, timeout: Duration, now: Instant) -> Duration {
         (timeout + LAPSE_MARGIN).saturating_sub(now - self.last)
     }
 }
 
 impl ClaimDeadlines {
-    /// What is known of a claim, which is seen at `now`.
+    /// Records that a claim is seen at `now`. Returns its times.
     fn observe_claim(
         &self,
         rule: &Uid,
@@ -108,8 +111,8 @@ impl ClaimDeadlines {
         current
     }
 
-    /// Whether the Pod of a claim is to be read live, of which the cache has this version: once for each version, and again
-    /// after a while, since a read may fail.
+    /// Whether the Pod of a claim must be read live. `version` is the resourceVersion of the Pod in the cache. The Pod
+    /// is read once for each version, and again after [`LAPSE_MARGIN`], because a read may fail.
     fn is_read_due(&self, claimed: ClaimKey, version: u64, now: Instant) -> bool {
         let mut read = self.read.lock();
         let known = read.get(&claimed);
@@ -120,7 +123,7 @@ impl ClaimDeadlines {
         is_due
     }
 
-    /// Forgets claims of a rule object that are not in `current`.
+    /// Forgets the claims of a rule object that are not in `current`.
     fn retain_claims(&self, rule: &Uid, current: impl Fn(&Uid, Operation) -> bool) {
         self.read
             .lock()
@@ -138,7 +141,7 @@ impl ClaimDeadlines {
         self.retain_claims(rule, |_, _| false);
     }
 
-    /// How long a claim, which can be released as far as is seen at `now`, may still wait for another that takes it along.
+    /// How long a claim with evidence for its release may still wait for another write that includes the release.
     fn coalescing_time_left(&self, claimed: ClaimKey, attempt: u64, now: Instant) -> Duration {
         let mut proven = self.proven.lock();
         let known = proven.get(&claimed).filter(|(of, _)| *of == attempt);
@@ -148,7 +151,8 @@ impl ClaimDeadlines {
     }
 }
 
-/// Releases what can be released; how long until the claims are to be looked at again, if there were any.
+/// Releases the claims of a rule object that can be released. Returns the time until the next check, if there are
+/// claims.
 pub async fn release_ledger_claims(
     context: &Arc<Context>,
     deadlines: &ClaimDeadlines,
@@ -156,7 +160,7 @@ pub async fn release_ledger_claims(
 ) -> Option<Duration> {
     let snapshot = context.ledgers.latest_snapshot(key)?;
     if snapshot.fault.is_some() {
-        return None; // nothing is written to such a ledger
+        return None; // such a ledger is never written
     }
     if let Some(pause) = context.ledgers.store().retry_delay(key) {
         return (!snapshot.claims.claims.is_empty()).then_some(pause);
@@ -179,7 +183,8 @@ pub async fn release_ledger_claims(
         if let Some(based_on) = based_on {
             let claimed = (key.uid.clone(), pod.clone(), *operation);
             wait = wait.min(match sighting {
-                // The claim of an available Pod is all that keeps its place taken.
+                // While a Pod is available, only its claim uses up the budget. Therefore this claim is released at
+                // once.
                 Some(ClaimedPodState::Seen {
                     available: true, ..
                 }) => Duration::ZERO,
@@ -191,7 +196,7 @@ pub async fn release_ledger_claims(
         let now = Instant::now();
         let seen = deadlines.observe_claim(&key.uid, pod, *operation, claim, now);
         match seen.closes_in(claim, context.request_timeout, now) {
-            // What a newer build has stored is written back as it was.
+            // This build does not know the operation; the claim stays as a newer build has stored it.
             Some(Duration::ZERO) if *operation == Operation::Unknown => {}
             Some(Duration::ZERO) => {
                 info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim that is renewed without effect is closing");
@@ -202,7 +207,7 @@ pub async fn release_ledger_claims(
             pause => next.extend(pause),
         }
         if *operation == Operation::Begin {
-            next.push(wait_queue::CLAIM_LOST_AFTER.unsigned_abs()); // its Pod may have to be asked for again
+            next.push(wait_queue::CLAIM_LOST_AFTER.unsigned_abs()); // the wait queue may have to ask for its Pod again
         }
         let end = seen.ends_in(context.request_timeout, now);
         let unknown_for = (!is_known).then(|| now - seen.first);
@@ -245,11 +250,11 @@ struct PodObservation {
     sighting: Option<ClaimedPodState>,
     /// Position of the cache.
     position: u64,
-    /// Whether the cache has the Pod.
+    /// Whether the cache contains the Pod.
     is_known: bool,
 }
 
-/// Looks at the Pod of a claim: in the cache, and live where the cache does not tell enough.
+/// Reads the Pod of a claim from the cache, and live if the cache does not contain enough of it.
 async fn observe_claim_pod(
     context: &Arc<Context>,
     deadlines: &ClaimDeadlines,
@@ -308,8 +313,8 @@ fn new_evidence(
     }
 }
 
-/// The Pod of a claim as the cache has it; `None` while the cache is older than the claim, or if it does not hold what tells
-/// the effect of the operation.
+/// The state of the Pod of a claim in the cache. `None` if the cache is older than the claim, or if it does not contain
+/// the fields that prove the effect of the operation.
 fn sighting_from_cache(
     state: &IndexState,
     key: &RuleKey,
@@ -326,8 +331,9 @@ fn sighting_from_cache(
     }
 }
 
-/// What the metadata of a Pod tell that is too large to be cached. They are enough for its end, and for operations that are
-/// conditional on the version: a newer one is all that these need. Such a Pod counts as not available with or without claim.
+/// The state of a Pod that is too large to be cached, from its metadata. The metadata prove that the Pod ended. They
+/// also suffice for operations that are conditional on the resourceVersion, because a newer version is enough evidence.
+/// Such a Pod counts as not available, with or without a claim.
 fn sighting_from_stub(pod: &Pod, operation: Operation) -> Option<ClaimedPodState> {
     let terminating = pod.is_terminating();
     (terminating || is_conditional(operation)).then_some(ClaimedPodState::Seen {
@@ -353,24 +359,25 @@ fn sighting_from_pod(
     }
 }
 
-/// Whether the Pod carries what its claim was given for.
+/// Whether the Pod contains the change for which its claim was taken.
 fn is_applied(pod: &Pod, operation: Operation, detail: &ClaimDetail) -> bool {
     let Some(target) = detail.target.as_deref() else {
         return false;
     };
     match operation {
-        // A change that has taken the place of a resize need not be written: the resize may come all the same.
+        // If the change has replaced an earlier resize, the change need not be visible: the resize may still take
+        // effect.
         Operation::InPlace => {
             let stacked = detail.containers.iter().any(|c| c.by_resources);
             stacked || inplace::is_spec_applied(pod, target)
         }
-        // A target that can't be read may be any deadline.
+        // If the target can't be parsed, it may be any deadline.
         Operation::Deadline => {
             let latest = target.parse().unwrap_or(i64::MAX);
             let deadline = pod.spec.active_deadline_seconds;
             deadline.is_some_and(|seconds| seconds <= latest)
         }
-        // Without a controller the target is another owner: the garbage collector looks at all of them.
+        // If no controller is set, the target is another owner, because the garbage collector checks all owners.
         Operation::Reown => {
             let mut owners = pod.metadata.owner_references.iter();
             owners.any(|owner| target.split(' ').any(|one| one == uid_token(&owner.uid)))
@@ -379,8 +386,8 @@ fn is_applied(pod: &Pod, operation: Operation, detail: &ClaimDetail) -> bool {
     }
 }
 
-/// A Pod that the cache has lost, looked up: it may only have left the management, and come back while an eviction or a
-/// restart is still on its way. `None` if it can't be read now.
+/// Reads a Pod live that has left the cache. The Pod may only have lost its control label, and may get it back while an
+/// eviction or a restart is still on its way. Returns `None` if the Pod can't be read now.
 async fn confirm_gone(
     context: &Arc<Context>,
     key: &RuleKey,
@@ -393,9 +400,10 @@ async fn confirm_gone(
     Some(live.map_or(gone, |live| sighting_from_pod(&live, operation, claim)))
 }
 
-/// Whether the Pod of a claim, which the cache has not known for so long, does not exist: the present position of the Pods. A
-/// Pod that is gone never comes back. The cache says so by itself once it has seen an event later than the claim; none comes
-/// for a Pod that never was, and a version that no Pod has reached yet.
+/// Confirms that the Pod of a claim does not exist, and returns the present position of the Pods; a deleted Pod never
+/// comes back. `unknown_for` says how long the cache has not contained the Pod. Usually the cache itself proves the
+/// end, by an event that is newer than the claim. No such event comes if the Pod never existed, or if no Pod has
+/// reached the resourceVersion of the claim.
 async fn confirmed_gone_at(
     context: &Arc<Context>,
     key: &RuleKey,
@@ -408,7 +416,8 @@ async fn confirmed_gone_at(
     if live.is_some() {
         return None;
     }
-    // After the read: its end is before this position, and every cache that has reached this one has seen it.
+    // The position is read after the Pod. The end of the Pod is before this position, so every cache at this position
+    // has seen the end.
     let present = context
         .ledgers
         .store()
@@ -419,7 +428,7 @@ async fn confirmed_gone_at(
     Some(present)
 }
 
-/// Whether a live read shows that nothing came of the claim, and the version read.
+/// Confirms by a live read that the claim had no effect, and returns the resourceVersion of the Pod.
 async fn confirmed_lapsed_at(
     context: &Arc<Context>,
     key: &RuleKey,
@@ -427,13 +436,13 @@ async fn confirmed_lapsed_at(
     operation: Operation,
     claim: &Claim<ClaimDetail>,
 ) -> Option<u64> {
-    let live = read_claim_pod(context, key, pod, claim).await??; // gone: the cache will say so
+    let live = read_claim_pod(context, key, pod, claim).await??; // if the Pod is gone, the cache will show its end
     let nothing_comes = is_claim_lapsed(operation, sighting_from_pod(&live, operation, claim))
         || (operation == Operation::Reown && has_controller(context, &live));
     nothing_comes.then_some(live.metadata.resource_version)
 }
 
-/// Whether the Pod's controller is known to exist: the garbage collector then leaves the Pod alone.
+/// Whether the Pod's controller exists. If it does, the garbage collector does not delete the Pod.
 fn has_controller(context: &Context, pod: &Pod) -> bool {
     let state = context.index.read_state();
     let namespace = state.namespace(&pod.metadata.namespace);
@@ -443,7 +452,7 @@ fn has_controller(context: &Context, pod: &Pod) -> bool {
         .is_some_and(|(namespace, owner)| namespace.has_owner(owner))
 }
 
-/// The Pod of a claim as etcd has it, `Some(None)` when it is gone; `None` if it can't be read now.
+/// Reads the Pod of a claim from the API server. `Some(None)` means that the Pod is gone, `None` that the read failed.
 async fn read_claim_pod(
     context: &Arc<Context>,
     key: &RuleKey,
@@ -473,7 +482,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// The API server takes any text that is not empty for the UID of an owner.
+    /// The API server accepts any non-empty text as the UID of an owner.
     #[test]
     fn owner_whose_uid_has_spaces_is_found_on_its_pod() {
         let owned = |uid: &str| -> Pod {
@@ -555,7 +564,7 @@ mod tests {
         assert_eq!(new.closes_in(&claim(5, 6), TIMEOUT, now), Some(TIMEOUT));
     }
 
-    /// What the cache has of a Pod that is too large for it.
+    /// A Pod that is too large for the cache, as the cache contains it.
     fn stub(metadata: Value) -> Pod {
         let mut base =
             json!({ "namespace": "n", "name": "web-1", "uid": "web-1", "resourceVersion": "6" });
@@ -592,7 +601,7 @@ mod tests {
         assert!(reads(7, now + LAPSE_MARGIN));
     }
 
-    /// Claims on a Pod that is too large to be cached, of which the API server holds this, after one look.
+    /// How many claims stay after one check, if the Pod is too large for the cache and the API server returns `live`.
     async fn left(operation: &str, detail: Value, live: Value) -> usize {
         let bed = bed(live);
         let mut claim = json!({
@@ -652,7 +661,7 @@ mod tests {
         context: Arc<Context>,
     }
 
-    /// An API server that holds this Pod.
+    /// An API server that stores this Pod.
     fn bed(live: Value) -> Bed {
         let service = tower::service_fn(move |request: http::Request<Body>| {
             assert_eq!(request.uri().path(), "/api/v1/namespaces/n/pods/web-1");

@@ -1,4 +1,5 @@
-//! PodTransitionRules: releases claims on evidence, wakes waiting Pods when the budget has room, keeps the status.
+//! Reconciles PodTransitionRules: releases claims on evidence, wakes waiting Pods when the budget has headroom, and
+//! writes the status.
 
 mod claims;
 mod rate_limit;
@@ -41,31 +42,32 @@ use crate::domain::rules::budget::BudgetGauges;
 use crate::domain::rules::conditions::FIELD_DROPPED_MESSAGE;
 use crate::ledger::store::{RuleKey, Uid};
 
-/// The status of one object is written at most this often.
+/// Minimum time between two writes of the status of one rule object.
 const STATUS_PERIOD: Duration = Duration::from_millis(500);
 
-/// Counts are written at most this often while waiting Pods go on one after the other, and for so long after that.
+/// Minimum time between two writes if only counts differ and Pods were woken during this time.
 const BUSY_PERIOD: Duration = Duration::from_secs(2);
 
-/// Pods that wait for one object are woken at most this often: those for whom there is room by then share a write of the
-/// ledger.
+/// Minimum time between two wakes of the Pods that wait for one rule object. The Pods that are woken together share a
+/// write of the ledger.
 const WAKE_PERIOD: Duration = Duration::from_millis(150);
 
-/// Counts are written at most this often where endpoints are asked: the next verdict takes them along.
+/// Minimum time between two writes if only counts differ and endpoints are called. The next verdict writes the counts
+/// too.
 const COUNTS_PERIOD: Duration = Duration::from_secs(5);
 
-/// The same where Pods wait for what an endpoint has answered.
+/// Minimum time between two writes if Pods wait for a verdict of an endpoint that is not stored yet.
 const VERDICTS_PERIOD: Duration = Duration::from_millis(200);
 
-/// Owners that no watch tells of are read again at a look when their reading is this old.
+/// A run reads owners again that no watch covers, if the last read is older than this.
 const OWNERS_PERIOD: Duration = Duration::from_secs(5);
-/// A look does not wait longer for such a read.
+/// Maximum time that a run waits for such reads.
 const OWNERS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Stands for the generation of an object that was never looked at.
+/// Stands for the generation of a rule object that was never reconciled.
 const NO_GENERATION: i64 = -1;
 
-/// The controller.
+/// The controller of PodTransitionRules.
 pub struct Rules {
     context: Arc<Context>,
     queues: Arc<Queues>,
@@ -75,28 +77,28 @@ pub struct Rules {
     doubts: version_checks::VersionChecks,
     facts: status_inputs::StatusInputCache,
     storing: storage_probe::StorageProbe,
-    /// Statuses that could not be written the last time.
+    /// Backoff of the status writes that failed.
     unwritten: WriteBackoff<RuleName>,
     pace: rate_limit::StatusRateLimiter,
     webhooks: Arc<RuleEndpoints>,
     retries: retries::Retries,
 }
 
-/// What was there at the last look.
+/// What is remembered of the last run for a rule object.
 struct LastReconcile {
     uid: Uid,
     generation: i64,
     written: Option<Instant>,
-    /// When Pods were last woken for which there was room, or are to be.
+    /// When the Pods for which the budget has headroom were last woken, or will be woken.
     woken: Option<Instant>,
-    /// Whether the API server kept the conditions at the last write.
+    /// Whether the API server stored the conditions at the last write.
     keeps_conditions: bool,
-    /// What the Pods wait for, if they are too many to be listed, and how long that is good enough.
+    /// The counted reasons, if more Pods wait than `details` lists, and the time until which they are valid.
     counted: Option<(Instant, Arc<WaitReasonCounts>)>,
 }
 
 impl Rules {
-    /// A controller; its calls to endpoints end at `stop`.
+    /// Creates the controller. Its calls to endpoints end at `stop`.
     pub fn new(
         context: &Arc<Context>,
         queues: &Arc<Queues>,
@@ -119,12 +121,12 @@ impl Rules {
         })
     }
 
-    /// What is to be done at the start of a lead besides the looks at all objects.
+    /// Does the work at the start of a term that is not part of the runs for single rule objects.
     pub async fn begin_term(&self, stop: &CancellationToken) {
         self.retries.begin_term(&self.context, stop).await;
     }
 
-    /// One look at a rule object.
+    /// Reconciles one rule object.
     pub async fn reconcile(&self, name: RuleName) -> ReconcileOutcome {
         let key = {
             let state = self.context.index.read_state();
@@ -144,7 +146,7 @@ impl Rules {
         };
         let (round, is_known) = match known {
             RoundLookup::Fresh(round) | RoundLookup::Stale(round) => (round, true),
-            RoundLookup::Pending => (Arc::default(), false), // the round brings the object back here
+            RoundLookup::Pending => (Arc::default(), false), // the new round enqueues the rule object
         };
         if self
             .wake_waiting_pods(&name, &key.uid, generation, &round)
@@ -173,13 +175,13 @@ impl Rules {
         else {
             return ReconcileOutcome::Retry; // another object has its name now
         };
-        // Nothing else may tell that the owner can be read again.
+        // No event may tell that the owner can be read again.
         let owners = (!unread.is_empty()).then_some(OWNERS_PERIOD);
         facts.unreadable = describe_unreadable_owners(&unread);
         facts.mended = self.doubts.ledger_repair(&key.uid);
         facts.storing = storage_probe::storage_finding(&self.context, &key);
         let head = round.first_in_line(&key.uid).cloned();
-        // The status names whose turn it is.
+        // The status names the Pod that is first in the wait queue.
         let status = match is_known {
             true => self.reconcile_status(&name, &key.uid, &facts, head).await,
             false => ReconcileOutcome::Done,
@@ -202,8 +204,9 @@ impl Rules {
         }
     }
 
-    /// Brings the numbers of owners up to date that no watch tells of. Admission reads them itself before it decides;
-    /// here they are for the status and for who is woken. Returns the owners that can't be read, or that set no number.
+    /// Refreshes the numbers of replicas of owners that no watch covers. Admission reads them itself before it decides;
+    /// these reads are for the status and for the wakes. Returns the owners that can't be read or have no number of
+    /// replicas.
     async fn read_owners(&self, key: &RuleKey) -> Vec<OwnerReadError> {
         let (owners, client) = (&self.context.owners, &self.context.client);
         let deadline = Instant::now() + OWNERS_TIMEOUT;
@@ -222,8 +225,8 @@ impl Rules {
         entry.is_some_and(|entry| entry.tally.pre_check_waiting().len() > 0)
     }
 
-    /// Wakes waiting Pods: those that the budget has room for, those that pass PostCheck, and all of the namespace when
-    /// the rules have changed. Returns whether an object that was seen before has changed.
+    /// Wakes waiting Pods: those for which the budget has headroom, those that pass PostCheck, and, if the rules have
+    /// changed, all in the namespace. Returns whether a rule object that was reconciled before has changed.
     async fn wake_waiting_pods(
         &self,
         name: &RuleName,
@@ -290,7 +293,7 @@ impl Rules {
         false
     }
 
-    /// How long Pods for which there is room are not woken yet.
+    /// The time until the next wake of Pods for which the budget has headroom.
     fn time_until_wake(&self, name: &RuleName) -> Duration {
         let now = Instant::now();
         let mut seen = self.seen.lock();
@@ -302,7 +305,8 @@ impl Rules {
         at - now
     }
 
-    /// Those of these Pods that pass PostCheck. Each is looked at on its own: it is compared with all rules of the namespace.
+    /// The Pods among `pods` that pass PostCheck. The index is locked for one Pod at a time, because each Pod is
+    /// compared with all rules of the namespace.
     async fn filter_passing_post_check(&self, namespace: &str, pods: Vec<Uid>) -> Vec<Uid> {
         let mut passing = Vec::new();
         for uid in pods {
@@ -317,8 +321,8 @@ impl Rules {
         passing
     }
 
-    /// A rule object was edited or is gone. Owners that it held before may go on now: those that another object covers are
-    /// woken by a look at that object.
+    /// Handles a rule object that was edited or deleted. Owners whose Pods it held may be able to continue now. If
+    /// another rule object covers such an owner, the run for that object wakes the owner.
     fn release_owners(&self, namespace: &str) {
         self.retries.add_released_owners(&self.context, namespace);
         let state = self.context.index.read_state();
@@ -343,7 +347,8 @@ impl Rules {
         }
     }
 
-    /// The object is gone or going: nobody waits for it any more, and a finalizer of Kuperator's is taken off.
+    /// Handles a rule object that is deleted or being deleted: wakes the Pods that waited for it, and removes a
+    /// finalizer of Kuperator.
     async fn clean_up_deleted_rule(&self, name: RuleName) -> ReconcileOutcome {
         let seen = self.seen.lock().remove(&name);
         if let Some(seen) = seen {
@@ -401,7 +406,7 @@ impl Rules {
         facts: &status::StatusInputs,
         head: Option<Uid>,
     ) -> ReconcileOutcome {
-        // Before anything is compared: that takes time, too, where there is always more to write.
+        // Before anything is compared, because the comparison takes time too if there is always something to write.
         if let Some(pause) = self.pace.time_until_allowed(&name.0, Instant::now()) {
             return ReconcileOutcome::After(pause);
         }
@@ -418,7 +423,8 @@ impl Rules {
         }
     }
 
-    /// Looks at an object and what is known of its endpoints; `None` when another object has its name, or none.
+    /// Calls `look` with a rule object and the states of its endpoint calls. Returns `None` if the object is gone or
+    /// another object has its name.
     fn with_rule_entry<R>(
         &self,
         name: &RuleName,
@@ -432,7 +438,7 @@ impl Rules {
         Some(self.webhooks.with_call_states(uid, look))
     }
 
-    /// The gauges of an object. Who holds claims goes to the `queue`.
+    /// The gauges of a rule object. Also puts the Pods that hold claims into `queue`.
     fn collect_gauges(
         &self,
         state: &IndexState,
@@ -501,10 +507,11 @@ impl Rules {
         }
     }
 
-    /// Nothing but the log and the metrics can tell what is wrong with a rule object whose conditions are dropped, too.
+    /// Logs that the API server does not store the conditions. The status of such a rule object can't show any problem;
+    /// only the log and the metrics can.
     fn report_dropped_conditions(&self, name: &RuleName, stored: &PodTransitionRule) {
         let status = stored.status.as_ref();
-        let kept = status.is_some_and(|status| !status.conditions.is_empty()); // `Enforced` is always there
+        let kept = status.is_some_and(|status| !status.conditions.is_empty()); // `Enforced` is always written
         let mut seen = self.seen.lock();
         let Some(seen) = seen.get_mut(name) else {
             return;
@@ -515,16 +522,18 @@ impl Rules {
     }
 }
 
-/// When Pods are woken for which there is room, if others were woken at `woken`, or are to be.
+/// When the Pods for which the budget has headroom are woken. `woken` is the last wake, or the next one if it is in the
+/// future.
 fn next_wake_at(woken: Option<Instant>, now: Instant) -> Instant {
     match woken {
-        Some(at) if at > now => at, // they go with those
+        Some(at) if at > now => at, // they are woken together
         Some(at) => now.max(at + WAKE_PERIOD),
         None => now,
     }
 }
 
-/// How long a status is not written again. `asks` says whether endpoints are asked, `is_busy` whether Pods were woken lately.
+/// Minimum time between two writes of a status. `asks` says whether endpoints are called, `is_busy` whether Pods were
+/// woken lately.
 fn status_period(haste: StatusUrgency, asks: bool, is_busy: bool) -> Duration {
     match haste {
         StatusUrgency::Verdicts => VERDICTS_PERIOD,
@@ -535,7 +544,8 @@ fn status_period(haste: StatusUrgency, asks: bool, is_busy: bool) -> Duration {
     }
 }
 
-/// The owners that can't be read, each as a clause. The tally knows those that set no number.
+/// The owners that can't be read, each as a clause of a sentence. Owners without a number of replicas are left out,
+/// because the tally contains them.
 fn describe_unreadable_owners(unread: &[OwnerReadError]) -> Vec<String> {
     let failed = unread
         .iter()

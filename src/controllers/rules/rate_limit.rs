@@ -1,7 +1,7 @@
-//! How fast the statuses of a namespace are written.
+//! Limits the rate at which the statuses of a namespace are written.
 //!
-//! A status names Pods, and has up to tens of KiB. Each write is stored, and sent to everybody who watches rules. A namespace
-//! with a hundred rules over the same Pods would take up the API server for all others.
+//! A status contains names of Pods and may have tens of KiB. Each write is stored, and sent to all watches of rules.
+//! Without a limit, a namespace with a hundred rules over the same Pods could use up the capacity of the API server.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Bytes a second that a namespace may have written for long.
+/// Bytes per second that may be written for a namespace in the long run.
 const BYTES_PER_SECOND: u32 = 256 * 1024;
-/// What it may have written at once, as the time that its bytes take.
+/// The burst of a namespace, as the time that its bytes take at [`BYTES_PER_SECOND`].
 const BURST: Duration = Duration::from_secs(4);
 
-/// Until when the bytes of each namespace take, at their rate.
+/// For each namespace, the time until which its writes so far use up the rate [`BYTES_PER_SECOND`].
 #[derive(Debug, Default)]
 pub struct StatusRateLimiter(Mutex<HashMap<String, Instant>>);
 
 impl StatusRateLimiter {
-    /// How long a namespace is to wait before it has anything written; `None` if it may now.
+    /// How long a namespace must wait before its next write; `None` if it may write now.
     pub fn time_until_allowed(&self, namespace: &str, now: Instant) -> Option<Duration> {
         let mut busy = self.0.lock();
-        busy.retain(|_, until| *until > now); // as many as were written to within seconds
+        busy.retain(|_, until| *until > now); // keeps only namespaces with writes in the last seconds
         let pause = busy.get(namespace)?.saturating_duration_since(now + BURST);
         (!pause.is_zero()).then_some(pause)
     }
 
-    /// So many bytes are written for a namespace.
+    /// Records a write of `bytes` bytes for a namespace.
     pub fn charge_bytes(&self, namespace: &str, bytes: usize, now: Instant) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let takes = Duration::from_secs(1) * bytes / BYTES_PER_SECOND;
@@ -41,7 +41,7 @@ impl StatusRateLimiter {
 mod tests {
     use super::*;
 
-    /// How much is written within a minute by somebody who always has more.
+    /// How many bytes are written within a minute if there is always more to write.
     fn written(pace: &StatusRateLimiter, bytes: usize) -> usize {
         let (begin, mut written) = (Instant::now(), 0);
         let mut now = begin;

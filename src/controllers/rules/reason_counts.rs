@@ -1,5 +1,5 @@
-//! Counts what the Pods of a rule object wait for, where they are too many to be listed. A count looks at all of them, so it is
-//! made in parts, and the object rests longer than it took.
+//! Counts the reasons why the Pods of a rule object wait, if they are too many to be listed. A count visits all these
+//! Pods. Therefore it is made in parts, and the next count waits much longer than this one took.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use super::status::{self, StatusInputs, WaitingPods};
 use super::wait_reasons::WaitReasonCounts;
 use crate::ledger::store::Uid;
 
-/// An object is counted at most this often.
+/// Minimum time between two counts of one rule object.
 const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(2);
-/// After a count the object rests this many times as long as the count has worked.
+/// The pause after a count is this many times as long as the count took.
 const REST_FACTOR: u32 = 10;
 
 impl Rules {
-    /// What the Pods in a stage wait for, if the status can't list them all; and when that is to be counted anew, if an earlier
-    /// count still does.
+    /// The counted reasons, if the status can't list all waiting Pods. Also returns the time until the next count, if
+    /// an earlier count is still valid.
     pub(super) async fn count_wait_reasons(
         &self,
         name: &RuleName,

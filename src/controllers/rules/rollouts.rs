@@ -1,4 +1,4 @@
-//! Which rollouts a rule object does not let end, by the cache.
+//! Finds, from the cache, the rollouts that a rule object does not let finish.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +13,7 @@ use crate::domain::rules::budget::BudgetGauges;
 use crate::domain::rules::rollouts::{HeldRollout, RolloutHeldCause};
 use crate::ledger::store::Uid;
 
-/// Owners whose rollout stands still now, or will. `gauges` are those of the rule object.
+/// Owners whose rollout is stuck now, or will get stuck. `gauges` are those of the rule object.
 pub fn stalled_rollouts(
     home: &NamespaceIndex,
     entry: &RuleEntry,
@@ -56,11 +56,12 @@ pub fn stalled_rollouts(
     found.into_values().collect()
 }
 
-/// The ReplicaSets of a namespace that have a controller, by its UID.
+/// The ReplicaSets of a namespace that have a controller, by the UID of the controller.
 pub struct ReplicaSets<'a>(HashMap<&'a str, Vec<(&'a Uid, &'a Workload)>>);
 
 impl<'a> ReplicaSets<'a> {
-    /// Goes through all owners of the namespace: once for each look, and not for each ReplicaSet.
+    /// Collects the ReplicaSets from all owners of the namespace. Call this function once for each run, not for each
+    /// ReplicaSet.
     pub fn from_namespace(home: &'a NamespaceIndex) -> ReplicaSets<'a> {
         let mut all = HashMap::<&str, Vec<_>>::new();
         for (uid, set) in home.workloads() {
@@ -76,8 +77,8 @@ impl<'a> ReplicaSets<'a> {
     }
 }
 
-/// The owner whose rollout deletes the Pods of `controller`, and why it can't end once the budget is used up; `None` if it
-/// can: as [`selected::held_rollout`], and [`overhang`].
+/// The owner whose rollout deletes the Pods of `controller`, and why the rollout can't finish once the budget is used
+/// up; `None` if it can finish. See [`selection::blocked_rollout`] and [`find_stuck_scale_down`].
 pub fn stall_cause<'a>(
     home: &'a NamespaceIndex,
     sets: &ReplicaSets<'a>,
@@ -92,7 +93,7 @@ pub fn stall_cause<'a>(
     })
 }
 
-/// The Deployment of a ReplicaSet, unless it wants no Pods.
+/// The Deployment of a ReplicaSet, unless the Deployment wants no Pods.
 fn owning_deployment<'a>(
     home: &'a NamespaceIndex,
     replica_set: &Workload,
@@ -104,31 +105,32 @@ fn owning_deployment<'a>(
     Some((uid, deployment))
 }
 
-/// An old ReplicaSet with more ready Pods than its number, while another old ReplicaSet of the Deployment has failing Pods.
+/// An old ReplicaSet with more ready Pods than its `spec.replicas`, while another old ReplicaSet of the Deployment has
+/// failing Pods.
 ///
-/// The Deployment controller takes unhealthy Pods of old ReplicaSets away first, `spec.replicas` less
-/// `status.availableReplicas` of each, the oldest ReplicaSet first. A negative difference ends the attempt with an error
-/// ("got invalid request to scale down", `cleanupUnhealthyReplicas` in `pkg/controller/deployment/rolling.go`), before it
-/// comes to the failing Pods. They use up the surge of the Deployment, so that the new ReplicaSet gets no Pods, and
-/// nothing makes room in the budget.
+/// The Deployment controller first removes unhealthy Pods of old ReplicaSets, `spec.replicas` less
+/// `status.availableReplicas` of each, the oldest ReplicaSet first. A negative difference ends the attempt with an
+/// error ("got invalid request to scale down", `cleanupUnhealthyReplicas` in `pkg/controller/deployment/rolling.go`)
+/// before the controller reaches the failing Pods. The failing Pods use up the surge of the Deployment. Therefore the
+/// new ReplicaSet gets no Pods, and the budget never gets headroom.
 #[derive(Debug)]
 pub struct StuckScaleDown<'a> {
     /// The Deployment.
     pub deployment: &'a Workload,
-    /// The other old ReplicaSet, the first by name.
+    /// The other old ReplicaSet; if there are several, the first by name.
     pub failing: &'a Workload,
     /// `spec.replicas` of the ReplicaSet.
     pub wanted: u32,
-    /// Its living Pods.
+    /// The number of its living Pods.
     pub living: u32,
     newest: u64,
-    /// `spec.replicas` of all other old ReplicaSets.
+    /// The sum of `spec.replicas` of all other old ReplicaSets.
     others: usize,
 }
 
 impl StuckScaleDown<'_> {
-    /// What must change before the number is set back more often. The number itself is not part of it: the Deployment
-    /// controller may change it each time.
+    /// The state that must change before further scale-backs are tried. `spec.replicas` of the ReplicaSet is no part of
+    /// it, because the Deployment controller may change it each time.
     pub fn scale_down_state(&self, home: &NamespaceIndex, uid: &Uid) -> OwnerState {
         let covering = owner_state::covering_rules(home, uid);
         OwnerState {
@@ -140,7 +142,7 @@ impl StuckScaleDown<'_> {
     }
 }
 
-/// The [`Overhang`] of a ReplicaSet; `None` if the Deployment controller is not kept from going on.
+/// The [`StuckScaleDown`] of a ReplicaSet; `None` if the Deployment controller can continue.
 pub fn find_stuck_scale_down<'a>(
     home: &'a NamespaceIndex,
     sets: &ReplicaSets<'a>,
@@ -213,7 +215,7 @@ mod tests {
         put(index, WatchedKind::Deployment, deployment);
     }
 
-    /// A ReplicaSet of Deployment `web` with so many Pods, all of them Ready or none.
+    /// Puts a ReplicaSet of Deployment `web` into the index, with `pods` Pods that are all Ready or all not Ready.
     fn put_set(index: &Index, name: &str, revision: u64, replicas: u32, pods: u32, ready: bool) {
         let owner = |kind: &str, name: &str| json!([{ "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true }]);
         let set = json!({
@@ -239,7 +241,7 @@ mod tests {
         }
     }
 
-    /// A rollout over failing Pods: the old ReplicaSet holds one Pod more than it should, and the new one has none.
+    /// A rollout over failing Pods: the old ReplicaSet has one Pod more than it should, and the new one has none.
     fn index() -> Index {
         let index = Index::default();
         put_deployment(&index, json!({}));
@@ -296,8 +298,8 @@ mod tests {
         }
     }
 
-    /// Owners whose rollout stands still under a rule for `app: db` that lets so many more Pods go. A StatefulSet and a
-    /// DaemonSet of that label roll out to a template without it.
+    /// Owners with a stuck rollout under a rule for `app: db` whose budget lets so many more Pods go. A StatefulSet and
+    /// a DaemonSet with that label roll out to a template without it.
     fn held(allowed: u32) -> Vec<(&'static str, String, RolloutHeldCause, bool)> {
         let index = Index::default();
         let rule = json!({
@@ -309,7 +311,7 @@ mod tests {
         });
         index.apply_rule(serde_json::from_value(rule).unwrap());
         for kind in [WatchedKind::DaemonSet, WatchedKind::StatefulSet] {
-            // One name for both: they are told apart by kind.
+            // Both owners have the same name, and differ by kind.
             let (name, uid) = ("db", kind.name());
             let owner = json!({
                 "metadata": { "namespace": "n", "name": name, "uid": uid, "resourceVersion": "1", "generation": 2 },

@@ -1,5 +1,6 @@
-//! The status of a PodTransitionRule apart from its ledger: gauges for people and tools, and why Pods wait. Sorted, and
-//! written only when it differs; bounded, so that it stays small at any number of Pods.
+//! Computes the status of a PodTransitionRule, except the ledger: the counts for users and tools, and the reasons why
+//! Pods wait. Lists are sorted, and the status is written only if it differs. Its size is bounded for any number of
+//! Pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,47 +28,47 @@ use crate::domain::rules::webhook::Candidate;
 use crate::domain::rules::{AvailabilityLimits, AvailabilityRules, RuleKind, RuleSet};
 use crate::ledger::store::Uid;
 
-/// Waiting Pods that are listed with their reasons; `waitingPods` counts all.
+/// Maximum number of waiting Pods in `details`; `waitingPods` counts all.
 pub const MAX_DETAILS: usize = 100;
 
-/// Selected Pods that are named; `selectedPods` counts all.
+/// Maximum number of selected Pods in `targets`; `selectedPods` counts all.
 const MAX_TARGETS: usize = 100;
 
-/// What the rules that let one Pod pass, and those that refuse it, take in its detail at most, in bytes. A name and a reason
-/// always fit.
+/// Maximum size in bytes of `passedRules`, and also of `rejectInfo`, in the detail of one Pod. Entries that do not fit
+/// are left out.
 const MAX_DETAIL_BYTES: usize = 4 * 1024;
-/// Longest reason in a detail and longest message of a condition, in characters.
+/// Maximum length of a reason in a detail and of the message of a condition, in characters.
 const LONGEST_REASON: usize = 1024;
 const LONGEST_MESSAGE: usize = 2048;
 
-/// What is known of a rule object besides its counts.
+/// Facts about a rule object that are not counts of its Pods.
 pub struct StatusInputs {
-    /// Its namespace.
+    /// The state of its namespace.
     pub place: NamespaceState,
     /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,
-    /// Which Pods its selector matches.
+    /// Which Pods the selector of the rule object matches.
     pub matches: SelectorMatches,
-    /// Owners of its Pods that the last look could not read, each as a clause.
+    /// The owners of its Pods that the last run could not read, each as a clause of a sentence.
     pub unreadable: Vec<String>,
-    /// How its ledger was set right, if it was: a clause.
+    /// How its ledger was repaired, as a clause of a sentence; `None` if there was no repair.
     pub mended: Option<String>,
-    /// Whether its ledger is stored as it is written.
+    /// Whether the API server stores the ledger as it is written.
     pub storing: LedgerStorage,
 }
 
-/// How soon a status is to be written.
+/// How soon a status is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusUrgency {
-    /// Pods wait for what an endpoint has answered.
+    /// Pods wait for a verdict of an endpoint that is not stored yet.
     Verdicts,
-    /// A condition differs: a person may have to act.
+    /// A condition differs, and a user may have to act.
     Conditions,
-    /// Only counts, names and reasons differ, which are for reading.
+    /// Only counts, names and reasons differ, which are information for users.
     Counts,
 }
 
-/// The fields as a merge patch, if they differ from what is stored, and how soon they are to be written.
+/// The status fields as a merge patch, with the urgency of the write; `None` if they are equal to what is stored.
 pub fn rule_status_patch(
     state: &IndexState,
     entry: &RuleEntry,
@@ -82,7 +83,8 @@ pub fn rule_status_patch(
     let states = rule_endpoints::call_rule_states(memories, stored_states);
     let tells_more = rule_endpoints::has_unstored_states(&states, stored_states);
     let rules = &entry.snapshot.rules;
-    // A limit that nothing keeps, or a limit of no Pods, would read as a budget that is used up.
+    // The limit is left out if it is not enforced or if no Pod is expected. Otherwise the limit would look like a
+    // budget that is used up.
     let limited = rules.availability_limits().next().is_some()
         && gauges.expected > 0
         && facts.place == NamespaceState::default()
@@ -173,13 +175,14 @@ pub fn rule_status_patch(
     Some((patch, haste))
 }
 
-/// Owners that ask for more Pods than are selected, and whose template makes Pods that are not; each as `Kind name`.
+/// Owners that want more Pods than the rule object selects, and whose template makes Pods that it does not select. Each
+/// is written as `Kind name`.
 fn partly_selected_owners(home: &NamespaceIndex, entry: &RuleEntry) -> Vec<String> {
     let rules = &entry.snapshot.rules;
     let owners = entry.tally.owners();
     let owners = owners.filter_map(|uid| Some((uid, home.workload(uid)?)));
     let partly = owners.filter(|(uid, owner)| {
-        // Something may label the Pods after the owner has made them.
+        // Something may add the labels to the Pods after the owner has created them.
         let selected = || {
             home.pods_owned_by(uid)
                 .filter(|pod| rules.selects(pod))
@@ -193,7 +196,7 @@ fn partly_selected_owners(home: &NamespaceIndex, entry: &RuleEntry) -> Vec<Strin
         .collect()
 }
 
-/// A condition. It keeps the time of its last transition while its status stays.
+/// A condition in its stored form. `lastTransitionTime` stays the same while the status of the condition does.
 fn condition_value(
     stored: &Value,
     type_: &str,
@@ -213,7 +216,7 @@ fn condition_value(
     })
 }
 
-/// What an absent field counts as. All numbers but those that may be absent are always there.
+/// The value that stands for an absent field. Optional fields count as null, and lists as empty.
 fn default_value(like: &Value) -> Value {
     match like {
         Value::Array(_) => json!([]),
@@ -221,18 +224,18 @@ fn default_value(like: &Value) -> Value {
     }
 }
 
-/// What is known of the Pods that wait for a rule object besides its gauges.
+/// Facts about the Pods that wait for a rule object, besides its gauges.
 #[derive(Clone, Debug, Default)]
 pub struct WaitingPods {
-    /// The Pod whose turn is next.
+    /// The Pod that is first in the wait queue.
     pub head: Option<Uid>,
-    /// Pods that hold a claim: a full budget does not refuse them.
+    /// Pods that hold a claim. A full budget does not refuse these Pods.
     pub claimed: BTreeSet<Uid>,
-    /// What they wait for, where more of them wait than are listed.
+    /// The counted reasons, if more Pods wait than `details` lists.
     pub counted: Option<Arc<WaitReasonCounts>>,
 }
 
-/// Owners that do not say how many Pods they want.
+/// Owners whose number of replicas is not known.
 fn silent_owners(entry: &RuleEntry, facts: &StatusInputs) -> UnknownReplicasOwners {
     UnknownReplicasOwners {
         unreadable: facts.unreadable.clone(),
@@ -240,12 +243,12 @@ fn silent_owners(entry: &RuleEntry, facts: &StatusInputs) -> UnknownReplicasOwne
     }
 }
 
-/// A Pod in a stage, as the counts know it.
+/// A Pod that waits in a stage, as the tally counts it.
 #[derive(Clone, Debug)]
 pub struct Waiter {
     uid: Uid,
     stage: Stage,
-    /// Whether the Pod whose turn is next comes before it.
+    /// Whether the Pod that is first in the wait queue waits longer than this Pod.
     is_behind: bool,
 }
 
@@ -272,19 +275,19 @@ fn post_check_waiters(entry: &RuleEntry) -> impl Iterator<Item = Waiter> {
     })
 }
 
-/// Whether more Pods are in a stage than are listed.
+/// Whether more Pods wait than `details` lists.
 pub fn exceeds_details(entry: &RuleEntry) -> bool {
     entry.tally.pre_check_waiting().len() + entry.tally.post_check_waiting().len() > MAX_DETAILS
 }
 
-/// All Pods in a stage.
+/// All Pods that wait in PreCheck or PostCheck.
 pub fn all_waiters(entry: &RuleEntry, head: Option<&Uid>) -> Vec<Waiter> {
     pre_check_waiters(entry, head)
         .chain(post_check_waiters(entry))
         .collect()
 }
 
-/// Counts what some Pods wait for.
+/// Adds the reasons why these Pods wait to `reasons`.
 pub fn count_reasons(
     (state, entry): (&IndexState, &RuleEntry),
     gauges: BudgetGauges,
@@ -307,15 +310,15 @@ pub fn count_reasons(
     }
 }
 
-/// A Pod that waits in a stage.
+/// A Pod that waits in a stage, with the facts that explain its wait.
 struct PodWait<'a> {
     pod: &'a Pod,
     stage: Stage,
-    /// The Pod that has its turn before this one.
+    /// The name of the Pod that is first in the wait queue, if it comes before this Pod.
     behind: Option<&'a str>,
-    /// Whether the Pod is not available and may come back by itself.
+    /// Whether the Pod is down for a moment and may become available again by itself.
     down_for_a_moment: bool,
-    /// Whether no budget holds the Pod, because it goes with its CollaSet.
+    /// Whether no budget holds the Pod, because the Pod is deleted with its CollaSet.
     goes_with_its_set: bool,
 }
 
@@ -325,7 +328,7 @@ struct StatusView<'a> {
     entry: &'a RuleEntry,
     gauges: BudgetGauges,
     memories: Option<&'a CallStates>,
-    /// Whether every disruption is denied because an owner does not say how many Pods it wants.
+    /// Whether admission denies every disruption, because the number of replicas of an owner is not known.
     denies_all: bool,
     queue: &'a WaitingPods,
 }
@@ -350,7 +353,7 @@ impl<'a> StatusView<'a> {
     }
 }
 
-/// Why Pods wait, sorted by name; and, if they are not all listed, what they wait for, counted.
+/// The details of waiting Pods, sorted by name. If `details` can't list all Pods, also the counted reasons.
 fn wait_details(look: &StatusView<'_>) -> (Vec<Value>, Vec<Value>) {
     let (entry, queue) = (look.entry, look.queue);
     let before = pre_check_waiters(entry, queue.head.as_ref()).take(MAX_DETAILS);
@@ -364,7 +367,7 @@ fn wait_details(look: &StatusView<'_>) -> (Vec<Value>, Vec<Value>) {
     let listed = size_limits::take_fitting(listed, MAX_DETAILS_BYTES);
     let reasons = match &queue.counted {
         Some(counted) => counted.to_status_values(),
-        // Counted at the next look.
+        // The next run counts them, or all Pods are listed.
         None if exceeds_details(entry) || listed.len() == all.len() => Vec::new(),
         None => {
             let mut reasons = WaitReasonCounts::default();
@@ -391,7 +394,7 @@ fn pod_detail(look: &StatusView<'_>, wait: &PodWait<'_>) -> Value {
     detail
 }
 
-/// The rules that let a Pod pass, and what keeps the Pod waiting now.
+/// The rules that let a Pod pass, and the reasons why the Pod waits now.
 fn pod_refusals<'a>(look: &StatusView<'a>, wait: &PodWait<'a>) -> (Vec<&'a str>, Vec<WaitRefusal>) {
     let PodWait { pod, stage, .. } = *wait;
     let waiting = stage_candidates(stage, pod);
@@ -406,19 +409,19 @@ fn pod_refusals<'a>(look: &StatusView<'a>, wait: &PodWait<'a>) -> (Vec<&'a str>,
     (passed, refusals)
 }
 
-/// Why a Pod waits: an entry of `rejectInfo`.
+/// A reason why a Pod waits: an entry of `rejectInfo`.
 #[derive(Clone, Debug, Default)]
 pub struct WaitRefusal {
-    /// Empty for what no single rule says.
+    /// Name of the rule; empty if the reason does not come from one rule.
     pub rule: String,
-    /// The one operation that it is about; empty where the Pod as a whole waits for it.
+    /// The operation that the reason concerns; empty if the reason concerns the whole Pod.
     pub operation: String,
-    /// In a sentence.
+    /// The reason, as a sentence.
     pub reason: String,
 }
 
 impl WaitRefusal {
-    /// What a rule says of a Pod.
+    /// A reason that a rule gives for a Pod.
     pub fn new(rule: &str, reason: &str) -> WaitRefusal {
         WaitRefusal {
             rule: rule.to_owned(),
@@ -427,7 +430,7 @@ impl WaitRefusal {
         }
     }
 
-    /// As it is stored; empty fields are not.
+    /// The stored form, without empty fields.
     fn to_status_value(&self) -> Value {
         let mut written = json!({ "reason": self.reason });
         let fields = [("ruleName", &self.rule), ("operation", &self.operation)];
@@ -438,14 +441,14 @@ impl WaitRefusal {
     }
 }
 
-/// Operations that wait for nothing but the label with their type.
+/// The refusals of operations that lack the label with their type.
 fn missing_type_refusals(pod: &Pod) -> Vec<WaitRefusal> {
     let ids = ids_without_type(pod).into_iter();
     ids.map(|id| WaitRefusal::new("", &messages::missing_operation_type(&id)))
         .collect()
 }
 
-/// The rules that let the Pod pass, and what those say that refuse it now.
+/// The rules that let the Pod pass, and the refusals of the others.
 fn rule_refusals<'a>(
     look: &StatusView<'a>,
     wait: &PodWait<'a>,
@@ -480,7 +483,7 @@ fn rule_refusals<'a>(
     (passed, all)
 }
 
-/// What a rule says. An endpoint answers each operation of a Pod on its own.
+/// The refusals of one rule. An endpoint answers for each operation of a Pod separately.
 fn refusals_by_operation(
     look: &StatusView<'_>,
     rejection: &Rejection,
@@ -505,7 +508,7 @@ fn refusals_by_operation(
     }
 }
 
-/// Why an availability rule has no room for the Pod now; `None` if it has.
+/// Why the budget of an availability rule has no headroom for the Pod; `None` if it has headroom.
 fn budget_refusal(
     look: &StatusView<'_>,
     wait: &PodWait<'_>,
@@ -520,10 +523,10 @@ fn budget_refusal(
         }
         true if holds_a_claim() => gauges.available < desired,
         true => gauges.available <= desired,
-        // The loss itself has taken the place; an operation would make the loss last.
+        // The unavailable Pod itself uses up the budget. If an operation began now, the outage would last longer.
         false => wait.down_for_a_moment && gauges.available < desired,
     };
-    // The wording is Kuperator's (contract 5.3).
+    // Kuperator uses the same text (contract 5.3).
     refuses.then(|| {
         format!(
             "blocked by max unavailable policy: [max unavailable]={}/{}, [current unavailable]={}/{}",
@@ -535,7 +538,7 @@ fn budget_refusal(
     })
 }
 
-/// The turn of a Pod that no rule refuses now.
+/// The refusal of a Pod that no rule refuses, but that is not first in the wait queue.
 fn turn_refusals(rules: &RuleSet, wait: &PodWait<'_>) -> Vec<WaitRefusal> {
     let held = match rules.availability_rules(wait.pod) {
         AvailabilityRules::Held(held) => held,
@@ -565,7 +568,8 @@ mod tests {
         })
     }
 
-    /// What is written over `stored` with these gauges, if these owners can't be read and the ledger is stored so.
+    /// The patch for a rule object with the status `stored`, if these owners are unreadable and the ledger is stored in
+    /// this way.
     fn look(
         stored: Value,
         gauges: BudgetGauges,
@@ -588,7 +592,7 @@ mod tests {
         rule_status_patch(&state, entry, gauges, None, &facts, &turns, now)
     }
 
-    /// The patch alone, where one of three Pods may go.
+    /// The patch alone, if one of three Pods may go.
     fn patch(stored: Value, unreadable: &[&str], storing: LedgerStorage) -> Option<Value> {
         let gauges = BudgetGauges {
             expected: 3,
@@ -620,7 +624,7 @@ mod tests {
             (&known["status"], &known["reason"]),
             (&json!("False"), &json!("OwnerUnreadable"))
         );
-        // The reads end in another order at each look.
+        // In each run the reads may end in another order.
         let again = written(
             first.clone(),
             &["Rollout a can't be read: y", "Rollout b can't be read: x"],
@@ -640,7 +644,7 @@ mod tests {
             look(stored, gauges, unreadable, LedgerStorage::default()).unwrap()
         };
         let (first, soon) = haste(json!({}), 3, &[]);
-        assert_eq!(soon, StatusUrgency::Conditions); // nothing was written yet
+        assert_eq!(soon, StatusUrgency::Conditions); // nothing is stored yet
         let (_, counts) = haste(first.clone(), 4, &[]);
         assert_eq!(counts, StatusUrgency::Counts);
         let (_, again) = haste(first, 4, &["Rollout a can't be read: x"]);
@@ -663,7 +667,7 @@ mod tests {
         assert!(message.contains("formatVersion is 9"), "{message}");
     }
 
-    /// The condition `LedgerUsable` over `stored`, and how many may go: first as it is written over an empty status.
+    /// The condition `LedgerUsable` and `disruptionsAllowed`, as they are written when `stored` is the status.
     fn usable(stored: Value, storing: LedgerStorage) -> Option<(Value, Value)> {
         let patch = patch(stored, &[], storing)?;
         let all = patch["conditions"].as_array().unwrap();
@@ -682,7 +686,7 @@ mod tests {
         assert!(message.contains("operating crds"), "{message}");
         let stored = json!({ "conditions": [dropped] });
         let conditions: Vec<_> = serde_json::from_value(stored["conditions"].clone()).unwrap();
-        // Another leader knows it by the condition until it has tried.
+        // A new leader knows it from the condition until its first write.
         assert_eq!(
             LedgerStorage::from_last_write(None, &conditions),
             LedgerStorage::Dropped
@@ -712,7 +716,7 @@ mod tests {
         assert_eq!(none, Value::Null);
     }
 
-    /// A managed Pod that waits in PreCheck; available unless it has no type.
+    /// A managed Pod that waits in PreCheck. The Pod is available unless its operation has no type.
     fn waiting(name: &str, since: &str, typed: bool) -> Pod {
         let mut labels = json!({
             (keys::CONTROL): keys::CONTROL_VALUE, (keys::SERVICE_AVAILABLE): "1",
@@ -728,12 +732,12 @@ mod tests {
         .unwrap()
     }
 
-    /// Reasons by Pod, while `available` of ten Pods are available and two may be missing.
+    /// Reasons by Pod, if `available` of ten Pods are available and two may be unavailable.
     fn reasons(available: u32, head: Option<&str>) -> Vec<(String, String)> {
         reasons_beside(&[], available, head)
     }
 
-    /// As [`reasons`], while these Pods hold claims.
+    /// As [`reasons`], if these Pods hold claims.
     fn reasons_beside(
         claimed: &[&str],
         available: u32,
@@ -953,7 +957,7 @@ mod tests {
         assert_eq!(counted[1]["pods"], 1);
     }
 
-    /// `selectedPods` and `targets` as they are written over `stored`, while these Pods are there.
+    /// `selectedPods` and `targets` as they are written when `stored` is the status and these Pods exist.
     fn targets(stored: Value, pods: impl Iterator<Item = String>) -> Option<(Value, Value)> {
         let index = Index::default();
         index.apply_rule(serde_json::from_value(rule(stored)).unwrap());

@@ -1,4 +1,5 @@
-//! What the status of a rule object tells besides counts: whether its namespace is enforced, and which Pods it selects.
+//! Collects the facts for the status of a rule object that are not counts: whether its namespace is enforced, and which
+//! Pods it selects.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,42 +16,44 @@ use crate::domain::rules::conditions::{self, LedgerStorage, NamespaceState, Sele
 use crate::domain::rules::enforcement::NamespaceEnforcement;
 use crate::ledger::store::Uid;
 
-/// The watch of namespaces may trail the watch of rules, and the namespace controller restores a lost mark at once: a
-/// mark is said to be missing only after it has been missing for this long.
+/// A missing namespace enforcement label is reported only after it has been missing for this time. The watch of
+/// namespaces may be behind the watch of rules, and the namespace controller restores a lost label at once.
 const LABEL_GRACE: Duration = Duration::from_secs(2);
 
-/// When to look again for Pods that are not managed, after each look that found no managed Pod: they are not watched.
-/// After the last one the leader looks only when something else changes, so that an idle cluster stays silent.
+/// Pauses between the live lists that search for Pods which are not managed, while a rule object selects no managed
+/// Pod. Such Pods are not watched. After the last pause, a list follows only if something else changes, so that an idle
+/// cluster causes no requests.
 const LISTING_INTERVALS: [Duration; 3] = [
     Duration::from_secs(10),
     Duration::from_secs(60),
     Duration::from_secs(300),
 ];
 
-/// No single look takes longer.
+/// Timeout of one list.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What earlier looks have found, by UID of the rule object.
+/// The results of earlier runs, by UID of the rule object.
 #[derive(Debug, Default)]
 pub struct StatusInputCache(Mutex<HashMap<Uid, CachedInputs>>);
 
 #[derive(Debug)]
 struct CachedInputs {
     generation: i64,
-    /// When the last look was, and how many there were in a row.
+    /// When the last list was made, and how many were made in a row.
     last: Option<(Instant, usize)>,
     found: SelectorMatches,
-    /// Since when the namespace has lacked its mark.
+    /// Since when the namespace has lacked its enforcement label.
     lacking: Option<Instant>,
 }
 
 impl StatusInputCache {
-    /// The object is gone.
+    /// Forgets a rule object that is gone.
     pub fn forget_rule(&self, uid: &Uid) {
         self.0.lock().remove(uid);
     }
 
-    /// The facts except [`Facts::unreadable`], [`Facts::mended`] and [`Facts::storing`], and when to ask for them again; `None` if the object is gone.
+    /// The facts except [`StatusInputs::unreadable`], [`StatusInputs::mended`] and [`StatusInputs::storing`], and the
+    /// time after which to collect them again. `None` if the rule object is gone.
     pub async fn gather_status_inputs(
         &self,
         context: &Context,
@@ -140,7 +143,7 @@ impl StatusInputCache {
     }
 }
 
-/// Whether a look is due now.
+/// Whether a list is due now.
 fn is_listing_due(last: Option<(Instant, usize)>, now: Instant) -> bool {
     let Some((at, times)) = last else {
         return true;
@@ -151,20 +154,20 @@ fn is_listing_due(last: Option<(Instant, usize)>, now: Instant) -> bool {
     gap.is_none_or(|gap| now.duration_since(at) >= *gap)
 }
 
-/// How long until the next look that is made even if nothing changes.
+/// How long until the next list that is made even if nothing changes.
 fn next_listing_in(last: Option<(Instant, usize)>, now: Instant) -> Option<Duration> {
     let (at, times) = last?;
     let gap = LISTING_INTERVALS.get(times.checked_sub(1)?)?;
     Some(gap.saturating_sub(now.saturating_duration_since(at)))
 }
 
-/// Whether the object selects managed Pods, or a workload that will make some.
+/// Whether the rule object selects managed Pods, or the Pods of a workload that will create managed Pods.
 fn selects_managed(state: &IndexState, entry: &RuleEntry) -> bool {
     let rules = &entry.snapshot.rules;
     state.with_view(rules, |view| view.expected() > 0) || selection::has_cached_pods(state, rules)
 }
 
-/// Whether the API server sends what happens in a namespace.
+/// Whether the API server sends the requests of a namespace to the webhooks.
 fn namespace_place(context: &Context, state: &IndexState, name: &str) -> NamespaceState {
     let namespace = state.namespace(name);
     let labels = namespace.and_then(|n| n.labels.as_ref());
@@ -177,7 +180,7 @@ fn namespace_place(context: &Context, state: &IndexState, name: &str) -> Namespa
             (NamespaceEnforcement::from_labels(labels) < needed).then_some(needed)
         });
     let unregistered = namespace.zip(labels).and_then(|(n, labels)| {
-        // A lost mark is told of by itself.
+        // A missing label is reported separately.
         let needed = NamespaceEnforcement::for_rules(n.rules.values().map(|e| &*e.snapshot.rules));
         let mut labels = labels.clone();
         let mark = needed

@@ -1,8 +1,8 @@
-//! Whether the API server stores the ledgers as they are written. An old or foreign CustomResourceDefinition drops them, and
-//! every claim is denied then.
+//! Finds out whether the API server stores the ledgers as they are written. An old or foreign CustomResourceDefinition
+//! drops them, and then every claim is denied.
 //!
-//! The replica that is asked for a claim sees that, and it may not be the leader, which writes the conditions; and a write of which
-//! nothing is kept changes nothing, so that no event tells. The leader therefore tries by a dry run where it sees no ledger.
+//! Only the replica that writes a claim sees the drop, but only the leader writes conditions. A write whose content is
+//! dropped changes nothing, so no event reports it. Therefore the leader sends a dry run if it sees no ledger.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::apirequest;
 use crate::domain::rules::conditions::LedgerStorage as Finding;
 use crate::ledger::store::{RuleKey, Uid};
 
-/// A rule object that has no ledger yet is tried again after this long if something about it changes.
+/// If a rule object has no ledger yet, a change of it causes another probe after this time.
 const CHANGED_RETRY: Duration = Duration::from_secs(60);
-/// One whose ledger is dropped, or that could not be tried, is tried again after this long.
+/// If a ledger is dropped, or the probe failed, the next probe follows after this time.
 const DROPPED_RETRY: Duration = Duration::from_secs(10);
-/// Between the tries for any two rule objects.
+/// Time between the probes of any two rule objects.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// When each rule object is to be tried.
+/// When each rule object is probed.
 #[derive(Debug, Default)]
 pub struct StorageProbe(Mutex<ProbeSchedule>);
 
@@ -31,19 +31,19 @@ pub struct StorageProbe(Mutex<ProbeSchedule>);
 struct ProbeSchedule {
     /// By UID of the rule object.
     due: HashMap<Uid, ProbeTime>,
-    /// The first moment that is free for any of them.
+    /// The earliest time at which another rule object may be probed.
     free: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ProbeTime {
     at: Instant,
-    /// Whether the rule object is to be looked at when the moment has come, whatever happens until then.
+    /// Whether the rule object must be reconciled at this time even if nothing changes.
     waits: bool,
 }
 
 impl ProbeSchedule {
-    /// Takes the next free moment that is not before `from`.
+    /// Reserves the next free time that is not before `from`.
     fn reserve_probe(&mut self, rule: &Uid, from: Instant) -> Instant {
         let at = self.free.map_or(from, |free| free.max(from));
         self.free = Some(at + PROBE_INTERVAL);
@@ -51,8 +51,8 @@ impl ProbeSchedule {
         at
     }
 
-    /// How long until the rule object may be tried; zero if now. `None` if that is only to be looked at when something changes.
-    /// Of a ledger that is dropped no change may tell when it is kept again.
+    /// How long until the rule object may be probed; zero if it may be probed now. `None` if the next probe waits for a
+    /// change. A dropped ledger does not wait for a change, because no event may tell that it is stored again.
     fn time_until_probe(&mut self, rule: &Uid, is_dropped: bool, now: Instant) -> Option<Duration> {
         let (at, waits) = match self.due.get(rule) {
             Some(due) if due.waits || !is_dropped => (due.at, due.waits),
@@ -64,12 +64,13 @@ impl ProbeSchedule {
 }
 
 impl StorageProbe {
-    /// The object is gone.
+    /// Forgets a rule object that is gone.
     pub fn forget_rule(&self, rule: &Uid) {
         self.0.lock().due.remove(rule);
     }
 
-    /// Tries to write the ledger of a rule object where it seems not to be kept. Returns when to look again.
+    /// Writes the ledger of a rule object by a dry run, if the ledger seems not to be stored. Returns the time until
+    /// the next probe.
     pub async fn probe_ledger_storage(&self, context: &Context, key: &RuleKey) -> Option<Duration> {
         let store = context.ledgers.store();
         let snapshot = context.ledgers.latest_snapshot(key)?;
@@ -78,7 +79,7 @@ impl StorageProbe {
         if snapshot.fault.is_some() || !is_limited {
             return None;
         }
-        // Nobody has decided by such a ledger yet, or it was dropped.
+        // No decision has written the ledger yet, or the ledger was dropped.
         let is_absent = snapshot.claims.watermark == 0 || snapshot.held < snapshot.version;
         if !is_dropped && !is_absent {
             self.forget_rule(&key.uid);
@@ -117,8 +118,8 @@ impl StorageProbe {
     }
 }
 
-/// What is known of the ledger of a rule object: by the last write or try of this process, else by the condition that another
-/// leader has left.
+/// Whether the ledger of a rule object is stored: by the last write or probe of this process, otherwise by the
+/// condition that another leader has written.
 pub fn storage_finding(context: &Context, key: &RuleKey) -> Finding {
     let keeps = context.ledgers.store().is_ledger_kept(key);
     let state = context.index.read_state();

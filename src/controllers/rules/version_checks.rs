@@ -1,5 +1,5 @@
-//! Ledgers that name a version which no Pod has reached yet: forged ones, and those of another cluster. Nobody could ever
-//! catch up with such a version, nor see a Pod that is newer.
+//! Repairs ledgers with a resourceVersion that no Pod has reached yet, such as forged ledgers and those of another
+//! cluster. No cache could ever reach such a version or see a newer Pod.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,37 +12,38 @@ use super::super::Context;
 use super::super::api_calls::API_CALL_TIMEOUT;
 use crate::ledger::store::{LedgerStore, RuleKey, Uid};
 
-/// The cache may trail a ledger for this long before the API server is asked: less than a review waits before it asks, so
-/// that the leader knows of every ledger that is set right.
+/// How long the cache may be behind a ledger before the API server is asked. A review waits longer before it asks, so
+/// the leader knows of every ledger that is repaired.
 const FIRST_CHECK_DELAY: Duration = Duration::from_millis(200);
-/// It is asked again after this long.
+/// The API server is asked again after this time.
 const RECHECK_DELAY: Duration = Duration::from_secs(1);
 
-/// What is known of the ledgers, by UID of the rule object.
+/// The checks of the ledgers, by UID of the rule object.
 #[derive(Debug, Default)]
 pub struct VersionChecks(Mutex<HashMap<Uid, VersionCheck>>);
 
 #[derive(Debug, Default)]
 struct VersionCheck {
-    /// When to ask the API server, if the ledger names a version that the cache has not reached.
+    /// When to ask the API server, if the ledger has a version that the cache has not reached.
     due: Option<Instant>,
-    /// How the ledger was set right.
+    /// How the ledger was repaired.
     mended: Option<String>,
 }
 
 impl VersionChecks {
-    /// The object is gone.
+    /// Forgets a rule object that is gone.
     pub fn forget_rule(&self, rule: &Uid) {
         self.0.lock().remove(rule);
     }
 
-    /// How the ledger of the rule object was set right, if this process has done so: a clause.
+    /// How the ledger of the rule object was repaired, as a clause of a sentence; `None` if this process has not
+    /// repaired it.
     pub fn ledger_repair(&self, rule: &Uid) -> Option<String> {
         self.0.lock().get(rule)?.mended.clone()
     }
 
-    /// Looks at the versions that the ledger names, and has it set right if one of them lies above what etcd has. Returns
-    /// when to look again, if the cache has yet to reach them.
+    /// Checks the versions in the ledger, and repairs the ledger if a version is larger than the present position in
+    /// etcd. Returns the time until the next check, if the cache has not reached the versions.
     pub async fn check_ledger_versions(
         &self,
         context: &Context,
@@ -50,7 +51,7 @@ impl VersionChecks {
     ) -> Option<Duration> {
         let snapshot = context.ledgers.latest_snapshot(key)?;
         if snapshot.fault.is_some() {
-            return None; // nobody may write it
+            return None; // no process may write such a ledger
         }
         let newest = snapshot.claims.newest_version();
         let position = context.index.read_state().position;
@@ -58,7 +59,8 @@ impl VersionChecks {
         if !left.is_zero() {
             return Some(left);
         }
-        // After the ledger was read: whatever it rests on has happened by then.
+        // The position is read after the ledger, so that it is at least as large as every version that a valid ledger
+        // has.
         let store = context.ledgers.store();
         let present = tokio::time::timeout(
             API_CALL_TIMEOUT,
@@ -76,7 +78,7 @@ impl VersionChecks {
         Some(RECHECK_DELAY)
     }
 
-    /// How long until the API server is to be asked where `newest` is; `None` if the cache has reached it.
+    /// How long until the API server is asked about `newest`; `None` if the cache has reached this version.
     fn time_until_check(
         &self,
         rule: &Uid,

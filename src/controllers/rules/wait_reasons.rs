@@ -1,4 +1,4 @@
-//! What Pods wait for, counted: the status lists only some of them.
+//! Counts of the reasons why Pods wait, because the status lists only some of these Pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,21 @@ use crate::api::size_limits::{self, MAX_REASONS_BYTES};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 
-/// Reasons that are written at most. The others are summed up.
+/// Maximum number of reasons in the status. The others are summed up.
 const MAX_REASONS: usize = 20;
-/// Different reasons that are told apart at most.
+/// Maximum number of different reasons that are counted separately.
 const MAX_DISTINCT_REASONS: usize = 1_000;
-/// Longest reason, in characters.
+/// Maximum length of a reason, in characters.
 const MAX_REASON_CHARS: usize = 256;
-/// What stands for the name of the Pod in a reason, so that the same reason of many Pods is one.
+/// Replaces the name of the Pod in a reason, so that the same reason of many Pods is counted as one.
 const ANY_POD: &str = "*";
-/// What stands for all reasons that are not written.
+/// Stands for all reasons that are not written.
 const OTHER_REASONS: &str = "other reasons";
 
-/// Pods by what they wait for. A Pod that waits for several things counts at each.
+/// The number of Pods by reason. A Pod with several reasons counts for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitReasonCounts {
-    /// By stage, ID of the rule (empty for what no single rule says) and reason.
+    /// By stage, ID of the rule (empty if the reason does not come from one rule) and reason.
     counts: BTreeMap<(Stage, String, String), u32>,
     others: u32,
 }
@@ -48,7 +48,7 @@ impl WaitReasonCounts {
         }
     }
 
-    /// As they are stored, the most frequent first.
+    /// The stored form, the most frequent reason first.
     pub fn to_status_values(&self) -> Vec<Value> {
         let mut all: Vec<_> = self.counts.iter().collect();
         all.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
@@ -72,7 +72,7 @@ impl WaitReasonCounts {
     }
 }
 
-/// A reason in which [`ANY_POD`] stands wherever the name of the Pod stood as a word.
+/// The reason, with [`ANY_POD`] in place of the name of the Pod wherever the name is a whole word.
 fn mask_pod_name(reason: &str, name: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     let mut text = String::new();

@@ -1,7 +1,7 @@
-//! Whose turn it is among the Pods that wait for a budget.
+//! Decides which Pods that wait for a budget are next.
 //!
-//! A turn says who should ask for a claim next, and no more: the ledger decides at admission. A turn that has changed in
-//! the meantime delays a Pod for a moment, or costs a request that is refused.
+//! The wait queue only says which Pod should ask for a claim next; the ledger decides at admission. If the order has
+//! changed in the meantime, a Pod waits a little longer, or one request is denied.
 
 mod round;
 mod rounds;
@@ -22,11 +22,12 @@ use crate::domain::pod::Pod;
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::Uid;
 
-/// A Pod that still waits this long after it was given a claim is asked for again: the answer to the claim was lost, or
-/// the Pod was changed under the request. Nothing but the moment of asking rests on the clock of whoever wrote the claim.
+/// If a Pod still waits this long after it got a claim, the claim is requested again: the answer was lost, or the Pod
+/// was changed during the request. Only the time of this request depends on the clock of the replica that wrote the
+/// claim.
 pub const CLAIM_LOST_AFTER: SignedDuration = SignedDuration::from_secs(2);
 
-/// The turns of all namespaces.
+/// The wait queues of all namespaces.
 pub struct WaitQueue {
     context: Arc<Context>,
     queues: Arc<Queues>,
@@ -35,7 +36,8 @@ pub struct WaitQueue {
 }
 
 impl WaitQueue {
-    /// Nothing judged yet. Who has to wait for a round is handed back to `queues`; all ends at `stop`.
+    /// Creates an empty wait queue. Requesters that must wait for a round are put back into `queues`. All rounds end at
+    /// `stop`.
     pub fn new(
         context: &Arc<Context>,
         queues: &Arc<Queues>,
@@ -49,7 +51,7 @@ impl WaitQueue {
         })
     }
 
-    /// Something has changed in a namespace.
+    /// Records that something has changed in a namespace.
     pub fn mark_changed(&self, namespace: &str) {
         match self.context.index.read_state().namespace(namespace) {
             Some(_) => self.rounds.mark_changed(namespace),
@@ -57,13 +59,13 @@ impl WaitQueue {
         }
     }
 
-    /// Anything may have changed.
+    /// Records that anything may have changed.
     pub fn mark_all_changed(&self) {
         self.rounds.mark_all_changed();
     }
 
-    /// The turns in a namespace as they are known. If they may have changed since, the asker comes back to its queue after
-    /// the next round. Nobody waits here, so that a tenant cannot keep the workers from the namespaces of others.
+    /// Returns the latest round of a namespace. If the round may be stale, the requester is enqueued after the next
+    /// round. This function never waits, so that no tenant can block the workers for the namespaces of others.
     pub fn latest_round(self: &Arc<Self>, namespace: &str, asker: Requester) -> RoundLookup {
         let (known, starts) = self.rounds.look_up_round(namespace, asker);
         if starts {
@@ -76,7 +78,7 @@ impl WaitQueue {
         known
     }
 
-    /// The next round in a namespace.
+    /// Runs the next round of a namespace.
     async fn run_round(&self, namespace: &str) {
         let context = &self.context;
         let measure = |state: &IndexState, entry: &RuleEntry| measure_budget(context, state, entry);
@@ -90,9 +92,10 @@ impl WaitQueue {
             .await;
     }
 
-    /// Whether it is the Pod's turn by every rule that covers it; if not, and that may have changed, the Pod comes back to
-    /// the queue of the lifecycle. A Pod that is down for longer than a moment takes nothing more from a budget and needs no
-    /// turn, nor does one that goes with its CollaSet.
+    /// Whether the Pod is next by every rule that covers it. If not, and if the order may have changed, the Pod is
+    /// enqueued for the lifecycle controller again. Three kinds of Pods are always next, because no budget holds them:
+    /// Pods that have been down for longer than a moment, Pods that are deleted with their CollaSet, and Pods that no
+    /// rule covers.
     pub fn is_next(self: &Arc<Self>, pod: &Pod) -> bool {
         let is_free = {
             let state = self.context.index.read_state();
@@ -120,8 +123,8 @@ fn measure_budget(context: &Context, state: &IndexState, entry: &RuleEntry) -> R
     )
 }
 
-/// Pods with a claim that they have had for a while. A closing claim admits nothing: its Pod waits until the claim is gone,
-/// and then for its turn.
+/// Pods that have had a claim for [`CLAIM_LOST_AFTER`]. A closing claim is left out, because it admits nothing: its Pod
+/// waits until the claim is gone, and then until it is next.
 fn pods_with_lost_claim(context: &Context, entry: &RuleEntry) -> BTreeSet<Uid> {
     let claims = context
         .ledgers
@@ -134,8 +137,9 @@ fn pods_with_lost_claim(context: &Context, entry: &RuleEntry) -> BTreeSet<Uid> {
     old.map(|((pod, _), _)| pod.clone()).collect()
 }
 
-/// Whether a claim was given a while ago, as far as two clocks can tell. A claim of the future is one whose clock, or ours, has
-/// jumped: to ask too early for its Pod costs a request, to ask too late costs the Pod its turn.
+/// Whether a claim is older than [`CLAIM_LOST_AFTER`], as far as two clocks can tell. If the claim is in the future,
+/// one of the clocks was changed, and the claim counts as old: a request that is too early costs little, and a late
+/// request makes the Pod wait.
 fn is_old_claim(since: Timestamp, now: Timestamp) -> bool {
     now.duration_since(since).abs() >= CLAIM_LOST_AFTER
 }

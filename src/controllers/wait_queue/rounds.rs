@@ -1,5 +1,5 @@
-//! The newest round of each namespace, judged anew when something has changed, and not too often. Whoever asks in between
-//! is parked, and comes back once, when the next round has ended.
+//! Keeps the latest round of each namespace. A round is judged again when something has changed, but not too often.
+//! Requesters in between are parked, and are enqueued once when the next round has ended.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,17 +11,18 @@ use tokio::time::{Instant, sleep_until};
 use super::round::Round;
 use crate::ledger::store::Uid;
 
-/// After a round its namespace rests this many times as long as the round has worked. The rounds of a namespace take less
-/// than a tenth of one processor, however many rules and Pods a tenant makes.
+/// After a round, the namespace pauses for this many times as long as the round took. Therefore the rounds of a
+/// namespace take less than a tenth of one processor, however many rules and Pods a tenant creates.
 const REST_FACTOR: u32 = 10;
 
-/// A round is judged anew after this time even if nothing changes: claims grow old, and moments end.
+/// A round is judged again after this time even if nothing changes, because claims become old and a Pod is no longer
+/// down for a moment.
 const ROUND_TTL: Duration = Duration::from_millis(500);
 
-/// A namespace rests this long after a round that has panicked.
+/// Pause of a namespace after a round that panicked.
 const REST_AFTER_PANIC: Duration = Duration::from_secs(1);
 
-/// Who asks for a turn, and comes back after the round.
+/// Who asks for a round, and is enqueued after the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Requester {
     /// A Pod, by UID.
@@ -30,14 +31,15 @@ pub enum Requester {
     Rule(String),
 }
 
-/// What is known of the turns in a namespace.
+/// The known round of a namespace.
 #[derive(Clone, Debug)]
 pub enum RoundLookup {
-    /// The turns as they are.
+    /// The round is up to date.
     Fresh(Arc<Round>),
-    /// Something may have changed since. The asker comes back after the next round.
+    /// Something may have changed since the round. Unless the round already lets the requester go, the requester is
+    /// enqueued after the next round.
     Stale(Arc<Round>),
-    /// Nothing yet. The asker comes back after the round that begins.
+    /// No usable round exists. The requester is enqueued after the round that begins.
     Pending,
 }
 
@@ -45,45 +47,46 @@ pub enum RoundLookup {
 #[derive(Debug, Default)]
 pub struct Rounds(Mutex<HashMap<String, NamespaceRounds>>);
 
-/// One namespace.
+/// The rounds of one namespace.
 #[derive(Debug, Default)]
 struct NamespaceRounds {
     round: Arc<Round>,
-    /// Until when the round tells the present state if nothing changes; `None` if there was no round.
+    /// The time until which the round is up to date if nothing changes; `None` if there was no round.
     good_until: Option<Instant>,
-    /// Until when no other round begins.
+    /// The time before which no other round begins.
     rests_until: Option<Instant>,
     /// Whether something has changed since the round began.
     is_stale: bool,
-    /// Whether the next round is under way, or waits for the end of the rest.
+    /// Whether the next round is running, or waits for the end of the pause.
     is_running: bool,
-    /// Whether the round may be used while the next one is under way: it was not left alone in between.
+    /// Whether the last round may be used while the next one is running: it was recent when that one was requested.
     is_usable: bool,
     parked: HashSet<Requester>,
 }
 
 impl Rounds {
-    /// Something has changed in a namespace.
+    /// Records that something has changed in a namespace.
     pub fn mark_changed(&self, namespace: &str) {
         if let Some(home) = self.0.lock().get_mut(namespace) {
             home.is_stale = true;
         }
     }
 
-    /// Anything may have changed.
+    /// Records that anything may have changed.
     pub fn mark_all_changed(&self) {
         for home in self.0.lock().values_mut() {
             home.is_stale = true;
         }
     }
 
-    /// A namespace is gone.
+    /// Forgets a namespace that is gone.
     pub fn forget_namespace(&self, namespace: &str) {
         self.0.lock().remove(namespace);
     }
 
-    /// The turns in a namespace, and whether the caller is to [run](Rounds::run) the next round, not in a worker's time.
-    /// Parks the asker unless there is nothing to wait for. A Pod whose turn it was a moment ago may go at once.
+    /// Returns the round of a namespace, and whether the caller must [run](Rounds::run_next_round) the next round in a
+    /// task of its own. Parks the requester unless there is nothing to wait for. A Pod that was next a moment ago may
+    /// go at once.
     pub fn look_up_round(&self, namespace: &str, asker: Requester) -> (RoundLookup, bool) {
         let now = Instant::now();
         let mut homes = self.0.lock();
@@ -109,7 +112,7 @@ impl Rounds {
         (known, !std::mem::replace(&mut home.is_running, true))
     }
 
-    /// Waits until the namespace has rested, judges one round, and hands back who was parked until its end.
+    /// Waits for the end of the pause, judges one round, and puts back the requesters that were parked until its end.
     pub async fn run_next_round(
         &self,
         namespace: &str,
@@ -142,12 +145,12 @@ impl Rounds {
     }
 }
 
-/// A round that is under way. One that panics, or is cut off, ends too.
+/// A running round. If the round panics or is cancelled, the drop of this value ends it too.
 struct RunningRound<'a, H: Fn(Requester)> {
     rounds: &'a Rounds,
     namespace: &'a str,
     hand_back: H,
-    /// How long the namespace rests afterwards.
+    /// The pause of the namespace after the round.
     rest: Duration,
 }
 
@@ -176,7 +179,7 @@ mod tests {
 
     const PODS: usize = 50;
 
-    /// Pods of one namespace that ask for their turn as the lifecycle controller does.
+    /// Pods of one namespace that ask for rounds as the lifecycle controller does.
     #[derive(Default)]
     struct World {
         rounds: Rounds,
@@ -189,7 +192,8 @@ mod tests {
     }
 
     impl World {
-        /// Asks. A round that begins takes this long; one of zero length has ended after the next pause.
+        /// Requests a round. A round that begins takes the time `takes`; a round of zero length has ended after the
+        /// next pause.
         fn look(self: &Arc<Self>, asker: Requester, takes: Duration) -> RoundLookup {
             let (known, starts) = self.rounds.look_up_round("n", asker);
             if starts {
@@ -239,7 +243,7 @@ mod tests {
         }
         pause(2_000).await;
         assert_eq!((world.judged(), world.handed.lock().len()), (1, PODS));
-        assert!(matches!(world.look(pod(0), takes), RoundLookup::Pending)); // too old
+        assert!(matches!(world.look(pod(0), takes), RoundLookup::Pending)); // the round is too old
         pause(100).await;
         assert_eq!((world.judged(), world.handed.lock().len()), (2, PODS + 1));
     }
@@ -256,7 +260,7 @@ mod tests {
                 }
                 pause(100 * seconds).await;
             }
-            // 110 times the length of a round.
+            // 110 times the length of a round have passed.
             assert_eq!(world.judged(), 10, "{seconds} s");
             let handed = world.handed.lock().len();
             assert_eq!(handed, 10 * PODS, "each Pod comes back once a round");

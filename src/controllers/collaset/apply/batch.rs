@@ -1,4 +1,4 @@
-//! Writes of one kind. What was refused lately is left out, each for a time of its own.
+//! Sends writes of one kind. Writes that were refused lately are left out, each until its own backoff ends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::super::requests::{Halt, send_all_requests, worse_result};
 use super::PlanExecution;
 use crate::domain::collaset::status::FailedStep;
 
-/// A write: what it is remembered by, what is being done, and the request.
+/// A write to be sent.
 pub struct WriteRequest<F> {
-    /// By which a refusal is remembered.
+    /// The key under which a refusal is recorded.
     pub key: RefusalKey,
-    /// Which step a failure belongs to.
+    /// The step that a failure belongs to.
     pub step: FailedStep,
     /// The request.
     pub request: F,
@@ -23,14 +23,14 @@ pub struct WriteRequest<F> {
 
 /// A write that may be sent now.
 struct ReadyWrite<F> {
-    /// When it was last refused; `None` sorts first.
+    /// When the write was last refused; `None` sorts first.
     refused_at: Option<Instant>,
-    /// Its place in the plan.
+    /// The position of the write in the plan.
     place: usize,
     write: WriteRequest<F>,
 }
 
-/// What is to be told of the writes of one kind, by their places in the plan, and when to look again.
+/// The failures of the writes of one kind, by their positions in the plan, and when to reconcile again.
 #[derive(Default)]
 struct BatchReport {
     failures: BTreeMap<usize, Halt>,
@@ -43,9 +43,10 @@ impl BatchReport {
     }
 }
 
-/// Sends writes of one kind, see [`all`]. A write that is left alone counts as failed, with the words of its refusal. Writes that
-/// were never refused come first, then those that were refused longest ago: each has its turn, however many others are refused
-/// each time. What is told goes by the order of the plan, so that the words last as long as the refusal.
+/// Sends writes of one kind, see [`send_all_requests`]. A write in backoff counts as failed, with the message of its
+/// refusal. Writes that were never refused come first, then those that were refused longest ago. Therefore each write
+/// is tried, however many others are refused each time. The reported failure depends on the order of the plan, so that
+/// the message stays the same as long as the refusal lasts.
 pub async fn send_batch<F>(
     work: &PlanExecution<'_>,
     kind: BatchKind,
@@ -135,7 +136,7 @@ where
     result
 }
 
-/// Sends one write, unless it is left alone.
+/// Sends one write, unless it is in backoff.
 pub async fn send_write<F>(work: &PlanExecution<'_>, write: WriteRequest<F>) -> Result<(), Halt>
 where
     F: Future<Output = Result<(), Halt>>,
@@ -150,7 +151,7 @@ where
     done
 }
 
-/// Sends a write, if this process still leads; if it is refused, also how long to leave it alone.
+/// Sends a write if this process still leads. If the write is refused, also returns its backoff.
 async fn attempt_write<F>(
     work: &PlanExecution<'_>,
     write: WriteRequest<F>,
@@ -160,7 +161,7 @@ where
 {
     let done = match work.context.tenure.is_leading() {
         true => write.request.await,
-        false => Err(Halt::Moved), // whoever leads by now decides from newer caches
+        false => Err(Halt::Moved), // the present leader decides from newer caches
     };
     let memory = work.memory;
     let pause = match &done {
@@ -176,7 +177,7 @@ where
     (done, pause)
 }
 
-/// Why something is left alone; the work goes on when that is over.
+/// The message of the refusal while the backoff of a key lasts. Requeues the set for the end of the backoff.
 fn backoff_reason(work: &PlanExecution<'_>, key: &RefusalKey) -> Option<String> {
     let refused = work
         .memory

@@ -1,5 +1,5 @@
-//! Changes in place and deletions that are tried by a dry run before a Pod goes off traffic for them, and what the controller learns from
-//! those that are refused.
+//! Dry runs of in-place changes and deletions before a Pod goes off traffic for them, and what the controller remembers
+//! of the refused ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +20,19 @@ use crate::domain::collaset::{ABORT, RETRY, SetOperation};
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::pod::Pod;
 
-/// What is refused late is so by its revision, whatever else changes in the spec, as an autoscaler changes `replicas`.
+/// The generation under which late refusals are recorded. They depend on the revision only, and stay if something else
+/// in the spec changes, such as `replicas` by an autoscaler.
 const ANY_SPEC: i64 = 0;
-/// Failures of a write in a row before the next one is taken for a refusal.
+/// Number of failures in a row after which the next failure of the write counts as a refusal.
 const FAILURES_BEFORE_REFUSAL: u32 = 4;
 
-/// An older plan than this does not know who is down by now: a Pod whose dry run took its time goes off traffic with the next one.
+/// If the plan is older than this when a dry run passes, the Pod goes off traffic with the next plan. The old plan does
+/// not know which Pods became unavailable since.
 const MAX_DRY_RUN_AGE: Duration = Duration::from_secs(1);
-/// For so long a dry run that has passed is good.
+/// How long a passed dry run is valid.
 const DRY_RUN_TTL: Duration = Duration::from_secs(30);
 
-/// When the change of a Pod that was refused late is tried again; said with the refusal. The command is one that changes nothing else.
+/// Describes when the refused change is tried again. The command in the text is one that changes nothing else.
 fn describe_retry(work: &PlanExecution<'_>) -> String {
     let status = work.set.status.as_ref();
     let rollout = status.and_then(|status| status.rollout.as_ref());
@@ -44,14 +46,14 @@ fn describe_retry(work: &PlanExecution<'_>) -> String {
     )
 }
 
-/// By which a change that is refused although its dry run passed is remembered: for all Pods, until one of them is changed, and for this.
+/// The keys of a late refusal of a change: one for all Pods, until one of them is changed, and one for this Pod.
 fn late_change_keys(pod: &Pod, revision: &str) -> [RefusalKey; 2] {
     let uid = pod.metadata.uid.clone();
     let of = RefusalKey::LateRefusalOf(revision.to_owned(), uid);
     [RefusalKey::LateRefusal(revision.to_owned()), of]
 }
 
-/// The same of a deletion.
+/// The keys of a late refusal of a deletion, as in [`late_change_keys`].
 fn late_deletion_keys(pod: &Pod) -> [RefusalKey; 2] {
     [
         RefusalKey::LateDeletions,
@@ -59,7 +61,7 @@ fn late_deletion_keys(pod: &Pod) -> [RefusalKey; 2] {
     ]
 }
 
-/// Fails while one of these keys is left alone.
+/// Fails while the backoff of one of these keys lasts.
 fn check_late_refusals(
     work: &PlanExecution<'_>,
     late: &[RefusalKey; 2],
@@ -80,7 +82,7 @@ fn check_late_refusals(
     }
 }
 
-/// Notes a refusal that came after a dry run had passed.
+/// Records a refusal that came after a dry run had passed.
 fn record_late_refusal(work: &PlanExecution<'_>, late: [RefusalKey; 2], why: &str) {
     let now = Instant::now();
     for key in late {
@@ -91,7 +93,8 @@ fn record_late_refusal(work: &PlanExecution<'_>, late: [RefusalKey; 2], why: &st
     }
 }
 
-/// Leaves a key alone again, for the reason that its last refusal gave: one Pod at a time finds out whether that is over.
+/// Starts the backoff of a key again, with the reason of its last refusal. Therefore only one Pod at a time tries
+/// whether the reason still exists.
 fn back_off_others(work: &PlanExecution<'_>, key: RefusalKey, last: Option<(u32, String)>) {
     if let Some((_, why)) = last {
         work.memory
@@ -99,17 +102,17 @@ fn back_off_others(work: &PlanExecution<'_>, key: RefusalKey, last: Option<(u32,
     }
 }
 
-/// What a trial tells of the update that it tries.
+/// The result of the dry run of an update.
 pub enum DryRunOutcome {
-    /// It may begin.
+    /// The update may begin.
     Passed,
-    /// It may begin with the next plan.
+    /// The update may begin with the next plan.
     Later,
-    /// The Pod has to get to its revision by another way.
+    /// The Pod can't be changed in place and has to get to its revision in another way.
     AnotherWay,
 }
 
-/// Whether the update that a patch begins is to be tried first.
+/// Whether the update that a patch begins needs a dry run first.
 pub fn needs_dry_run(work: &PlanExecution<'_>, patch: &PodPatch) -> bool {
     let uid = &patch.pod.metadata.uid;
     if patch.only_tried {
@@ -126,7 +129,7 @@ pub fn needs_dry_run(work: &PlanExecution<'_>, patch: &PodPatch) -> bool {
         || patch.deletes && work.memory.needs_deletion_dry_run()
 }
 
-/// The revision that the update is to lead to which a patch begins; empty where it deletes the Pod.
+/// The revision that the update leads to; empty if the update deletes the Pod.
 fn target_revision(patch: &PodPatch) -> &str {
     patch
         .dry_run_change
@@ -134,7 +137,7 @@ fn target_revision(patch: &PodPatch) -> &str {
         .map_or("", |ahead| &ahead.revision)
 }
 
-/// Tries what the update that a patch begins is for.
+/// Sends the dry run of the update that a patch begins.
 pub async fn dry_run_update(
     work: &PlanExecution<'_>,
     patch: &PodPatch,
@@ -158,7 +161,7 @@ pub async fn dry_run_update(
     Ok(DryRunOutcome::Passed)
 }
 
-/// Asks the API server whether it would let a Pod be deleted.
+/// Sends the dry run of the deletion of a Pod.
 async fn dry_run_deletion(work: &PlanExecution<'_>, pod: &Pod) -> Result<(), RequestError> {
     check_late_refusals(work, &late_deletion_keys(pod))?;
     let request = async {
@@ -179,7 +182,7 @@ async fn dry_run_deletion(work: &PlanExecution<'_>, pod: &Pod) -> Result<(), Req
         }
         Err(trouble) => {
             if lasting_refusal(work, &trouble, &RefusalKey::PodChange(uid.clone())).is_some() {
-                work.memory.record_refused_deletion(uid); // it takes no place from others
+                work.memory.record_refused_deletion(uid); // so that the next plan gives the place to another Pod
                 work.requeue_after(MIN_RECONCILE_INTERVAL);
             }
             Err(trouble)
@@ -187,8 +190,8 @@ async fn dry_run_deletion(work: &PlanExecution<'_>, pod: &Pod) -> Result<(), Req
     }
 }
 
-/// Notes whether a Pod can be deleted. One that is off traffic for its deletion comes back if not, and no other goes off before a dry run
-/// has passed.
+/// Records the result of a deletion. If the deletion is refused, a Pod that is off traffic for it comes back, and no
+/// other Pod goes off traffic before a dry run has passed.
 pub fn record_deletion_result(
     work: &PlanExecution<'_>,
     pod: &Pod,
@@ -206,7 +209,7 @@ pub fn record_deletion_result(
         Err(trouble) => {
             if let Some(why) = lasting_refusal(work, trouble, &RefusalKey::PodWrite(uid.clone())) {
                 work.memory.record_refused_deletion(uid);
-                // Of others no dry run has passed.
+                // Only a deletion for an update had a dry run before.
                 if SetOperation::Update.is_in_progress(pod) {
                     record_late_refusal(work, late, why);
                 }
@@ -216,7 +219,8 @@ pub fn record_deletion_result(
     }
 }
 
-/// Why a write is not done for now: somebody refuses it, or it has failed several times in a row, as with a webhook that is down.
+/// The reason if a write is refused for now: the API server refuses it, or the write has failed several times in a row,
+/// for example because a webhook is down.
 fn lasting_refusal<'a>(
     work: &PlanExecution<'_>,
     trouble: &'a RequestError,
@@ -233,7 +237,7 @@ fn lasting_refusal<'a>(
     }
 }
 
-/// Asks the API server whether it would take the change that an update is for; false where the Pod has to get to the revision by
+/// Sends the dry run of the change that an update is for. Returns false if the Pod has to get to the revision in
 /// another way.
 async fn dry_run_change(
     work: &PlanExecution<'_>,
@@ -271,7 +275,7 @@ async fn dry_run_change(
     let [of_revision, _] = late;
     let before = work.memory.last_refusal(&of_revision);
     let tried = dry_run_pod_change(work, pod, None, body).await;
-    // One that tells nothing is no refusal: the Pod waits for its rules, and its change is judged then.
+    // An inconclusive dry run is no refusal: the Pod waits for its rules, and admission judges the change then.
     record_dry_run_result(work, pod, &ahead.revision, &tried.as_ref());
     if tried.is_ok() {
         back_off_others(work, of_revision, before);
@@ -279,7 +283,8 @@ async fn dry_run_change(
     tried.map(|_| true)
 }
 
-/// Tries a patch; false where that does not tell: the rules let the change pass, or not, once the Pod is operated on, and it is judged then.
+/// Sends the dry run of a patch. Returns false if the dry run is inconclusive: rules judge the change only when the Pod
+/// is operated on.
 async fn dry_run_pod_change(
     work: &PlanExecution<'_>,
     pod: &Pod,
@@ -292,7 +297,8 @@ async fn dry_run_pod_change(
     request_with_deadline(&describe_pod_change(name), request).await
 }
 
-/// Notes whether an update could be begun whose dry run has passed. A Pod that can't be written keeps no place from others.
+/// Records whether an update could begin after its dry run had passed. If the Pod can't be written, another Pod may be
+/// updated in its place.
 pub fn record_begin_result<T>(work: &PlanExecution<'_>, pod: &Pod, done: &Result<T, RequestError>) {
     let key = RefusalKey::PodWrite(pod.metadata.uid.clone());
     match done {
@@ -310,15 +316,16 @@ pub fn record_begin_result<T>(work: &PlanExecution<'_>, pod: &Pod, done: &Result
     }
 }
 
-/// Notes that a Pod can't be resized where it is: the next plan has it made again.
+/// Records that a Pod can't be resized in place. The next plan recreates the Pod.
 pub fn give_up_resize(work: &PlanExecution<'_>, pod: &Pod, revision: &str, why: &str) {
     work.memory
         .record_refused_resize(&pod.metadata.uid, revision, why);
     work.requeue_after(MIN_RECONCILE_INTERVAL);
 }
 
-/// As [`judge`], of a change that was no dry run. One that is refused, or fails several times in a row, takes its revision's other Pods into
-/// doubt, and is left alone for longer each time, as a dry run may pass where the change does not.
+/// As [`record_dry_run_result`], for a change that was no dry run. If the change is refused, or fails several times in
+/// a row, the other Pods need a dry run again for this revision. The backoff grows with each such refusal, because the
+/// dry run may pass where the change does not.
 pub fn record_change_result<T>(
     work: &PlanExecution<'_>,
     pod: &Pod,
@@ -346,9 +353,9 @@ pub fn record_change_result<T>(
     }
 }
 
-/// Notes whether a change of a Pod to a revision is refused, or fails several times in a row: the next plan leaves the Pod on traffic, or
-/// calls it back, and it takes no place from other Pods. So it is with a resize that a quota or a policy denies: a new Pod would ask for
-/// no less.
+/// Records whether the change of a Pod to a revision is refused, or fails several times in a row. If so, the next plan
+/// leaves the Pod on traffic, or returns it to traffic, and other Pods may be updated in its place. A resize that a
+/// quota or a policy denies is treated in the same way, because a new Pod would need the same resources.
 fn record_dry_run_result<T>(
     work: &PlanExecution<'_>,
     pod: &Pod,

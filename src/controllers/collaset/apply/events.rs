@@ -1,4 +1,4 @@
-//! Events about the CollaSet: those of the plan, and what failed.
+//! Records Events about the CollaSet: those of the plan, and one for the failure.
 
 use parking_lot::Mutex;
 
@@ -9,10 +9,10 @@ use crate::api::keys;
 use crate::domain::collaset::plan::SetEvent;
 use crate::domain::messages;
 
-/// Pods or claims that an Event names at most.
+/// Maximum number of Pods or PVCs that an Event names.
 const MAX_NAMED_OBJECTS: usize = 20;
 
-/// Tells of the plan's events, of what was written, and of the failure.
+/// Records the Events of the plan, the Events of what was written, and the Event of the failure.
 pub fn announce_plan(work: &PlanExecution<'_>, events: &[SetEvent], result: &Result<(), Halt>) {
     record_events(work, events);
     announce_written(work);
@@ -21,7 +21,8 @@ pub fn announce_plan(work: &PlanExecution<'_>, events: &[SetEvent], result: &Res
     }
 }
 
-/// Tells of what was written: nobody else knows, whoever leads by now.
+/// Records the Events of what was written. This process records them even if it no longer leads, because the new leader
+/// does not know of these writes.
 pub fn announce_written(work: &PlanExecution<'_>) {
     record_events(work, &work.patch_events.lock());
     let about = owner::set_object_reference(work.set);
@@ -35,7 +36,8 @@ pub fn announce_written(work: &PlanExecution<'_>) {
         let recorder = &work.context.events;
         recorder.record_distinct_event(&about, false, "SuccessfulCreate", &message);
     }
-    // From what was written and not from the plan: a claim that is mounted, or whose deletion is refused, stays.
+    // The Events depend on what was written, not on the plan: a PVC stays if a Pod mounts it or if its deletion is
+    // refused.
     announce_pvcs(work, &work.deleted_claims, "ClaimDeleted", |names| {
         format!("deleted claims that no Pod of the CollaSet needs any more: {names}")
     });
@@ -51,7 +53,7 @@ pub fn announce_written(work: &PlanExecution<'_>) {
     });
 }
 
-/// Tells of claims, in words that are made of their names.
+/// Records an Event about PVCs; `words` makes the message from their names.
 fn announce_pvcs(
     work: &PlanExecution<'_>,
     of: &Mutex<Vec<String>>,
@@ -69,7 +71,7 @@ fn announce_pvcs(
     recorder.record_distinct_event(&about, false, reason, &message);
 }
 
-/// Tells of these.
+/// Records these Events.
 pub fn record_events(work: &PlanExecution<'_>, events: &[SetEvent]) {
     let about = owner::set_object_reference(work.set);
     for event in events {
@@ -78,7 +80,7 @@ pub fn record_events(work: &PlanExecution<'_>, events: &[SetEvent]) {
     }
 }
 
-/// Tells of a failure, if it is one.
+/// Records an Event of a failure, if `result` is one.
 pub fn announce_failure(work: &PlanExecution<'_>, reason: &str, result: &Result<(), Halt>) {
     if let Err(Halt::Failed(_, message)) = result {
         let about = owner::set_object_reference(work.set);

@@ -1,5 +1,6 @@
-//! A claim that a new Pod is to mount gets a new version first. A deletion that was sent before, by a leader that has died or stood still
-//! or by a call whose answer was lost, may be carried out at any time, and names the version that it was planned from: it fails then.
+//! Gives a PVC a new resourceVersion before a new Pod mounts the PVC. A deletion that was sent earlier may still be on
+//! its way: from a leader that has died or was suspended, or from a call whose answer was lost. That deletion has the
+//! resourceVersion of its plan as precondition, so it fails after the new write.
 
 use kube::core::params::Patch;
 use serde_json::json;
@@ -9,8 +10,9 @@ use super::PlanExecution;
 use crate::api::keys;
 use crate::cluster::objects::{PvcObject, object_requests};
 
-/// Gives a new version to those of these claims that the set has, each once until this process sends a deletion of its own. One that is kept is let go, which
-/// must not come late either.
+/// Gives a new resourceVersion to each of these PVCs that belongs to the set. Each PVC is written once, until this
+/// process sends a deletion of the PVC. A kept PVC is written too: a write that releases it must not arrive late
+/// either.
 pub async fn fence_pvcs(
     work: &PlanExecution<'_>,
     claims: impl Iterator<Item = &str>,
@@ -36,10 +38,10 @@ pub async fn fence_pvcs(
         let now = store.get(namespace, name);
         let now = now.filter(|now| now.uid == claim.uid && !now.terminating);
         let Some(now) = now else {
-            return Err(RequestError::Moved); // the deletion has come first
+            return Err(RequestError::Moved); // the deletion was carried out first
         };
         if now.resource_version == claim.resource_version {
-            return Err(RequestError::not_as_written(&what)); // who takes the annotation out keeps the version
+            return Err(RequestError::not_as_written(&what)); // a webhook removed the annotation
         }
         work.memory.fence_pvc(&claim.uid);
     }

@@ -1,4 +1,4 @@
-//! The finalizer that keeps a CollaSet until what belongs to it is reclaimed (contract 2.3).
+//! Adds and removes the finalizer that keeps a CollaSet until its objects are reclaimed (contract 2.3).
 
 use kube::core::params::Patch;
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::api::keys;
 use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::status::FailedStep;
 
-/// Adds it.
+/// Adds the finalizer. A failure is reported by an Event.
 pub async fn add_finalizer(work: &PlanExecution<'_>) -> Result<(), Halt> {
     let mut all = other_finalizers(work);
     all.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
@@ -23,7 +23,8 @@ pub async fn add_finalizer(work: &PlanExecution<'_>) -> Result<(), Halt> {
     done
 }
 
-/// That the set has it, as far as the cache knows the answer: otherwise it would be added again and again.
+/// Checks that the set has the finalizer, by the cached answer of the API server. Without this check, a webhook that
+/// removes the finalizer would cause the write again and again.
 fn check_finalizer_written(work: &PlanExecution<'_>) -> Result<(), Halt> {
     let now = work.objects().sets.get(work.namespace(), work.name());
     let is_there = now.is_none_or(|now| {
@@ -37,7 +38,7 @@ fn check_finalizer_written(work: &PlanExecution<'_>) -> Result<(), Halt> {
     }
 }
 
-/// Takes it off; the set is gone then, unless others hold it.
+/// Removes the finalizer. The set is gone then, unless it has other finalizers.
 pub async fn remove_finalizer(work: &PlanExecution<'_>) -> Result<(), Halt> {
     let others = other_finalizers(work);
     let done = patch_finalizers(work, &others).await;
@@ -45,7 +46,7 @@ pub async fn remove_finalizer(work: &PlanExecution<'_>) -> Result<(), Halt> {
     match &done {
         Ok(()) => work.memory.clear_refusal(&RefusalKey::Finalizer),
         Err(Halt::Failed(_, why)) => {
-            let now = Instant::now(); // the next status tells of it
+            let now = Instant::now(); // the next status reports it
             work.memory
                 .record_refusal(RefusalKey::Finalizer, why, now, work.generation());
         }
@@ -65,7 +66,8 @@ fn other_finalizers(work: &PlanExecution<'_>) -> Vec<String> {
         .collect()
 }
 
-/// A merge patch takes the list as a whole, hence on condition of the version looked at.
+/// Writes the finalizers. A merge patch replaces the whole list, and therefore has the resourceVersion of the plan as
+/// precondition.
 async fn patch_finalizers(work: &PlanExecution<'_>, finalizers: &[String]) -> Result<(), Halt> {
     let metadata = &work.set.metadata;
     let patch = Patch::Merge(json!({ "metadata": {

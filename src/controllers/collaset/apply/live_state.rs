@@ -1,5 +1,6 @@
-//! What is read live before a plan is carried out. The caches hold managed Pods only, and may trail a little; what a mistake
-//! would cost is data. Nothing is read for a plan that neither makes, deletes nor hands out a claim, nor makes a Pod anew.
+//! Live reads before a plan is carried out. The caches contain managed Pods only and may be slightly stale, and a
+//! mistake would destroy data. Live reads are needed for a plan that creates, deletes or mounts a PVC, recreates a Pod,
+//! adopts an object, or creates the pool.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,32 +27,33 @@ use crate::domain::collaset::plan::{OwnershipChange, PodChange, PvcChange, SetPl
 use crate::domain::collaset::status::FailedStep;
 use crate::domain::pod::Pod;
 
-/// Pods of a page.
+/// Number of objects in a page of a list.
 const PAGE_SIZE: u32 = 500;
-/// For so long what was seen lets a claim be deleted.
+/// How long a live read permits the deletion of a PVC.
 const MAX_LIVE_AGE: Duration = Duration::from_secs(10);
 
-/// What the API server said.
+/// The result of the live reads.
 #[derive(Debug)]
 pub struct LiveState {
-    /// When it was over.
+    /// When the reads ended.
     at: Instant,
     seen: PodScope,
-    /// Name of a Pod that mounts a claim, by the name of the claim, and whether that Pod may still write.
+    /// By the name of a PVC: the name of a Pod that mounts the PVC, and whether this Pod may still write.
     mounts: HashMap<String, (String, bool)>,
-    /// Pods of the set that are not managed any more, by the instance ID that they carry.
+    /// Pods of the set that are no longer managed, by their instance ID.
     unmanaged: HashMap<String, Pod>,
-    /// The same by the claims that they mount: the ID may have been edited too.
+    /// Pods of the set that are no longer managed, by the PVCs that they mount. Somebody may have edited the instance
+    /// ID too.
     unmanaged_on: HashMap<String, Pod>,
-    /// Claims of the set that are not managed any more.
+    /// PVCs of the set that are no longer managed.
     unmanaged_claims: Vec<Pvc>,
 }
 
-/// Which Pods of the namespace were looked at.
+/// Which Pods of the namespace were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PodScope {
     None,
-    /// Those with an instance ID that are not managed.
+    /// Pods that have an instance ID and are not managed.
     Unmanaged,
     All,
 }
@@ -70,22 +72,23 @@ impl Default for LiveState {
 }
 
 impl LiveState {
-    /// Whether a claim may be deleted by it: a process that stood still looks again.
+    /// Whether these reads permit the deletion of a PVC. If the process was suspended, the reads are too old.
     pub fn is_fresh(&self) -> bool {
         self.seen == PodScope::All && self.at.elapsed() < MAX_LIVE_AGE
     }
 
-    /// Whether a Pod may be created by it: what was left alone when it began may not be any more.
+    /// Whether the reads cover what the creation of this Pod needs. A backoff may have ended since the reads began, so
+    /// they may have left this Pod out.
     pub fn is_enough_for(&self, body: &Value) -> bool {
         self.seen >= required_pod_scope(body)
     }
 
-    /// The name of a Pod that mounts a claim.
+    /// The name of a Pod that mounts a PVC.
     pub fn pod_mounting_pvc(&self, claim: &str) -> Option<&str> {
         self.mounts.get(claim).map(|(pod, _)| &**pod)
     }
 
-    /// The first claim of these that a Pod may still write to, with the name of that Pod.
+    /// The first of these PVCs to which a Pod may still write, with the name of the Pod.
     pub fn find_writable_pvc<'a>(
         &self,
         claims: impl Iterator<Item = &'a str>,
@@ -97,7 +100,8 @@ impl LiveState {
         written.next()
     }
 
-    /// The Pod of an instance ID, or one that mounts one of its claims, that somebody took the control label from.
+    /// A Pod of the set whose control label somebody removed: the Pod with this instance ID, or one that mounts one of
+    /// these PVCs.
     pub fn unmanaged_pod<'a>(
         &self,
         id: i64,
@@ -107,7 +111,7 @@ impl LiveState {
         known.or_else(|| claims.find_map(|claim| self.unmanaged_on.get(claim)))
     }
 
-    /// The claim of an instance ID and a template that somebody took the control label from.
+    /// The PVC of an instance ID and a volume claim template whose control label somebody removed.
     pub fn unmanaged_pvc(&self, id: i64, template: &str) -> Option<&Pvc> {
         let id = id.to_string();
         self.unmanaged_claims.iter().find(|claim| {
@@ -142,15 +146,15 @@ impl LiveState {
     }
 }
 
-/// Names of the claims that a Pod to be created mounts.
+/// Names of the PVCs that a Pod to be created mounts.
 pub fn mounted_pvc_names(body: &Value) -> impl Iterator<Item = &str> {
     let volumes = body["spec"]["volumes"].as_array().into_iter().flatten();
     volumes.filter_map(|volume| volume["persistentVolumeClaim"]["claimName"].as_str())
 }
 
-/// Which Pods are to be looked at before a Pod is created.
+/// Which Pods must be read before this Pod is created.
 fn required_pod_scope(body: &Value) -> PodScope {
-    // The instance ID had a Pod before.
+    // Whether the instance ID had a Pod before.
     let is_again = body["metadata"]["labels"][keys::COMPLETING].is_string();
     match mounted_pvc_names(body).next() {
         Some(_) => PodScope::All,
@@ -159,7 +163,7 @@ fn required_pod_scope(body: &Value) -> PodScope {
     }
 }
 
-/// Reads what the plan needs to be sure of. What can't be read is left alone for a while, as what can't be written.
+/// Reads what the plan must be sure of. If a read fails, it has a backoff, as a write has.
 pub async fn read_for_plan(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<LiveState, Halt> {
     let look = Mutex::new(LiveState::default());
     let write = WriteRequest {
@@ -175,7 +179,7 @@ pub async fn read_for_plan(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<L
     Ok(look.into_inner())
 }
 
-/// Takes out of a plan what is not to be done without a look.
+/// Removes the changes from a plan that need a live read.
 pub fn drop_unverified_changes(plan: &mut SetPlan) {
     plan.pvcs.clear();
     let is_change = |change: &PodChange| match change {
@@ -191,7 +195,7 @@ async fn read_live_state(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<Liv
         ensure_not_deleting(work).await?;
     }
     let mut look = LiveState::default();
-    // What is left alone is not looked at either: of a large namespace that takes time.
+    // Nothing is read for a write that is in backoff: a read of a large namespace takes time.
     let now = Instant::now();
     let is_left = |key: &RefusalKey| {
         work.memory
@@ -259,8 +263,9 @@ fn adopts_objects(plan: &SetPlan) -> bool {
     pods || plan.pvcs.iter().any(adopts)
 }
 
-/// Nothing is adopted for a set that is being deleted: with `--cascade=orphan` the garbage collector takes the references off,
-/// and would delete what carries one again once the set is gone.
+/// Fails if the set is being deleted, because such a set must not adopt anything. With `--cascade=orphan`, the garbage
+/// collector removes the owner references, and it would delete an object that has a new reference after the set is
+/// gone.
 async fn ensure_not_deleting(work: &PlanExecution<'_>) -> Result<(), Halt> {
     let (client, objects) = (work.client(), work.objects());
     let request = object_requests::get_object::<CollaSetObject>(
@@ -276,8 +281,8 @@ async fn ensure_not_deleting(work: &PlanExecution<'_>) -> Result<(), Halt> {
     if alive { Ok(()) } else { Err(Halt::Moved) }
 }
 
-/// A set that has no pool yet may be one that was made again: its orphans may not be in the cache of Pods yet, and would find
-/// others in their places.
+/// Fails if orphaned Pods exist that the Pod cache does not contain yet. A set without a pool may be a set that was
+/// deleted and created again, and its orphans would find other Pods in their places.
 async fn ensure_orphans_cached(work: &PlanExecution<'_>) -> Result<(), Halt> {
     let selector = work.set.spec.selector.as_ref();
     let Some(selector) = selector.and_then(|s| Selector::compile(s).ok()) else {
@@ -296,7 +301,7 @@ async fn ensure_orphans_cached(work: &PlanExecution<'_>) -> Result<(), Halt> {
                 .iter()
                 .any(|seen| seen.metadata.uid == pod.metadata.uid)
         {
-            // The next plan waits until the cache has it.
+            // The next plan waits until the cache contains the Pod.
             work.memory.record_pod_write(pod.metadata.resource_version);
             unseen = true;
         }
@@ -313,7 +318,7 @@ struct ListPage<T> {
     items: Vec<T>,
 }
 
-/// Reads the Pods of the namespace with these labels.
+/// Reads the Pods of the namespace that match this label selector.
 pub async fn for_each_pod(
     work: &PlanExecution<'_>,
     labels: String,
@@ -327,8 +332,8 @@ struct PvcObject {
     metadata: ObjectMeta,
 }
 
-/// Reads the claims in the namespace with these labels that the set has, managed or not, and whether it owns each: the garbage collector would
-/// delete those with it.
+/// Reads the PVCs of the set that match this label selector, managed or not. `keep` receives each PVC, and whether the
+/// set is an owner of it: the garbage collector deletes such a PVC with the set.
 pub async fn for_each_pvc(
     work: &PlanExecution<'_>,
     labels: String,
@@ -359,7 +364,7 @@ fn pvc_from_metadata(metadata: ObjectMeta) -> Pvc {
     }
 }
 
-/// Reads the objects of a core resource in the namespace with these labels page by page.
+/// Reads the objects of a core resource in the namespace that match this label selector, page by page.
 async fn for_each_listed<T: DeserializeOwned>(
     work: &PlanExecution<'_>,
     resource: &str,

@@ -1,5 +1,5 @@
-//! Carries a plan out, stage by stage in the order of its fields. What the API server refuses is left out, with what depends
-//! on it and nothing else; the status tells of it.
+//! Carries out a plan, stage by stage in the order of its fields. If the API server refuses a write, this module skips
+//! the write and those that depend on it, and nothing else. The status reports the refusal.
 
 mod batch;
 mod dry_runs;
@@ -33,26 +33,26 @@ use crate::domain::collaset::plan::{SetEvent, SetPlan};
 use crate::domain::collaset::pool_write_failure::without_pool_writes;
 use crate::domain::pod::Pod;
 
-/// What the stages work with.
+/// What the stages of one plan share.
 pub struct PlanExecution<'a> {
     context: &'a Context,
     set: &'a Arc<CollaSet>,
     /// The pool that the plan was made from.
     pool: Option<&'a Arc<InstancePool>>,
-    /// The orphans that it was made with.
+    /// The orphaned Pods that the plan was made with.
     orphans: &'a [Arc<Pod>],
     memory: &'a ReconcileState,
-    /// Whether the plan goes without the revision of the template, which is refused.
+    /// Whether the plan does without the revision of the template, because the revision was refused.
     without_revision: bool,
     /// Names of the Pods that have been created.
     created: Mutex<Vec<String>>,
-    /// What is told of the patches of Pods that have been written.
+    /// The Events of the Pod changes that have been written.
     patch_events: Mutex<Vec<SetEvent>>,
-    /// Names of the claims that have been deleted.
+    /// Names of the PVCs that have been deleted.
     deleted_claims: Mutex<Vec<String>>,
-    /// Names of the claims that are kept since.
+    /// Names of the PVCs that have become kept.
     retained_pvcs: Mutex<Vec<String>>,
-    /// Names of the claims that were kept and have been let go.
+    /// Names of the PVCs that were kept and have been released.
     released_pvcs: Mutex<Vec<String>>,
     again: Mutex<Option<Duration>>,
     /// When the plan was made.
@@ -60,7 +60,7 @@ pub struct PlanExecution<'a> {
 }
 
 impl<'a> PlanExecution<'a> {
-    /// Work on what was observed.
+    /// Prepares the execution of a plan for `observed`.
     pub fn new(
         context: &'a Context,
         observed: &'a ObservedSet,
@@ -107,19 +107,20 @@ impl<'a> PlanExecution<'a> {
         self.set.metadata.generation.unwrap_or(0)
     }
 
-    /// Whether the plan is older than this.
+    /// Whether the plan is older than `age`.
     fn is_older_than(&self, age: Duration) -> bool {
         self.at.elapsed() > age
     }
 
-    /// How long a claim is to be left alone that a Pod mounts which the caches do not know. A set that is being deleted lets go of it.
+    /// The remaining time in which a PVC must not be deleted, because it is mounted by a Pod that no cache contains. A
+    /// set that is being deleted does not wait: it releases the PVC.
     fn mounted_pvc_backoff(&self, claim: &Pvc, now: Instant) -> Option<Duration> {
         let is_there = self.set.metadata.deletion_timestamp.is_none();
         let left = self.memory.hold_remaining(&claim.uid, now);
         left.filter(|_| is_there)
     }
 
-    /// Asks for another look if this write was done: no event brings it back, as the caches know already.
+    /// Requeues the set if the write succeeded. The caches already contain the result, so no event enqueues the set.
     fn requeue_if_written<E>(&self, done: Result<(), E>) -> Result<(), E> {
         if done.is_ok() {
             self.requeue_after(MIN_RECONCILE_INTERVAL);
@@ -127,25 +128,27 @@ impl<'a> PlanExecution<'a> {
         done
     }
 
-    /// Asks for another look after this time at the latest.
+    /// Requeues the set after this time at the latest.
     fn requeue_after(&self, pause: Duration) {
         let mut again = self.again.lock();
         *again = Some(again.map_or(pause, |known| known.min(pause)));
     }
 }
 
-/// What came of a plan.
+/// The outcome of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyOutcome {
-    /// All was written but for what was refused; when to look again although nothing changes.
+    /// All writes were done except refused ones. Contains the time after which to reconcile again even if nothing
+    /// changes.
     All(Option<Duration>),
-    /// Something has changed meanwhile.
+    /// An object has changed since the plan was made, the name of a revision is taken by other data, or this process no
+    /// longer leads.
     Moved,
-    /// Nothing could be done.
+    /// A plan that adds or removes the finalizer failed.
     Failed,
 }
 
-/// Carries a plan out.
+/// Executes a plan.
 pub async fn apply_plan(work: &PlanExecution<'_>, mut plan: SetPlan) -> ApplyOutcome {
     if let Some(nanos) = plan.requeue_after_nanos {
         work.requeue_after(Duration::from_nanos(nanos));
@@ -158,7 +161,7 @@ pub async fn apply_plan(work: &PlanExecution<'_>, mut plan: SetPlan) -> ApplyOut
     }
     let revisions = revisions::write_revisions(work, take(&mut plan.revisions)).await;
     if revisions::is_template_revision_refused(work) {
-        // Nothing of this plan stands without its revision; the next one does without.
+        // The plan is invalid without its revision. The next plan is made without the revision.
         work.requeue_after(MIN_RECONCILE_INTERVAL);
         return ApplyOutcome::All(*work.again.lock());
     }
@@ -169,7 +172,7 @@ pub async fn apply_plan(work: &PlanExecution<'_>, mut plan: SetPlan) -> ApplyOut
     finish_plan(work, plan, result).await
 }
 
-/// What comes last: the status and what is told.
+/// Ends a plan: writes the status and records the Events.
 async fn finish_plan(
     work: &PlanExecution<'_>,
     plan: SetPlan,
@@ -180,7 +183,8 @@ async fn finish_plan(
         return ApplyOutcome::Moved;
     }
     if plan.forget_command {
-        // Before the status: it is removed on condition of the version that was looked at.
+        // Before the status is written: the removal has the resourceVersion of the plan as precondition, and a write of
+        // the status changes that version.
         result = worse_result(result, rollout_command::clear_rollout_command(work).await);
     }
     let status = status::write_set_status(

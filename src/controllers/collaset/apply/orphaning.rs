@@ -1,5 +1,5 @@
-//! Pods and claims that a set leaves behind, and that the caches do not show: those without the control label, and those that were
-//! adopted a moment ago.
+//! Releases Pods and PVCs that a deleted set leaves behind and that the caches do not contain: those without the
+//! control label, and those that were adopted a moment ago.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::domain::collaset::strategy::ResolvedStrategy;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
-/// What the garbage collector would delete with the set.
+/// The Pods and PVCs that the garbage collector would delete with the set.
 type LiveDependents = (Vec<Arc<Pod>>, Vec<Arc<Pvc>>);
 
-/// Looks for them before the finalizer goes, since the garbage collector would delete what it has overlooked. Where there are any, the
-/// plan releases them, and the finalizer stays for the next one.
+/// Searches for such objects before the finalizer is removed, because the garbage collector would delete them
+/// afterwards. If there are any, the plan releases them, and the finalizer stays until the next plan.
 pub async fn release_uncached_dependents(
     work: &PlanExecution<'_>,
     plan: &mut SetPlan,
@@ -67,7 +67,7 @@ pub async fn release_uncached_dependents(
     Ok(())
 }
 
-/// All Pods and claims of a set that leaves them.
+/// All Pods and PVCs of a set that orphans its Pods.
 async fn list_all_dependents(work: &PlanExecution<'_>) -> Result<LiveDependents, Halt> {
     let mut pods = Vec::new();
     live_state::for_each_pod(work, String::new(), |pod| {
@@ -80,7 +80,8 @@ async fn list_all_dependents(work: &PlanExecution<'_>) -> Result<LiveDependents,
     Ok((pods, list_pvcs(work).await?))
 }
 
-/// Of a set that takes its Pods along: the claims that it retains or keeps, and those that somebody's Pod mounts.
+/// The PVCs that stay when a set deletes its Pods: those that the set retains or keeps, and those that a foreign Pod
+/// mounts.
 async fn list_retained_pvcs(work: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc>>, Halt> {
     let mut claims = list_pvcs(work).await?;
     if claims.is_empty() || ResolvedStrategy::from_spec(&work.set.spec).retain_deleted {

@@ -1,4 +1,4 @@
-//! Pods: created, patched, deleted.
+//! Creates, patches and deletes Pods.
 
 use std::time::Duration;
 
@@ -23,13 +23,14 @@ use crate::domain::collaset::status::FailedStep;
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::pod::{Owner, Pod};
 
-/// Lifecycle ID and type of a scale-in.
+/// Lifecycle ID of all operations of CollaSets, and the operation type of a scale-in.
 const SCALE_IN_OPERATION: (&str, &str) = ("collaset", "scale-in");
 
-/// A plan of this age takes no Pod off traffic: others may be down by now. Other writes came first, or the process stood still.
+/// A plan that is older than this takes no Pod off traffic, because other Pods may be unavailable by now. A plan
+/// becomes old if other writes take long or the process is suspended.
 const MAX_PLAN_AGE: Duration = Duration::from_secs(5);
 
-/// Writes them. What fails for Pods that are there does not keep others from being created.
+/// Writes the changes of Pods. A failure that concerns existing Pods does not prevent the creation of others.
 pub async fn write_pods(
     work: &PlanExecution<'_>,
     changes: Vec<PodChange>,
@@ -117,7 +118,8 @@ async fn apply_pod_change(
     }
 }
 
-/// Leaves a Pod alone that admission holds, and comes back to it.
+/// Runs a request. If admission denies the request, the Pod is not written until its backoff ends, and the set is
+/// requeued.
 async fn back_off_if_held(
     work: &PlanExecution<'_>,
     pod: &Pod,
@@ -171,7 +173,8 @@ async fn create_pod(
         Ok(pod) => {
             work.memory.record_pod_write(pod.metadata.resource_version);
             if !is_own_pod(work.set, id, &pod) || !pod.is_managed() {
-                // Its name is kept: another would be made each time, as no cache shows one without the control label.
+                // The name of the Pod is kept. Otherwise another Pod would be created each time, because no cache shows
+                // a Pod without the control label.
                 work.memory.mark_altered(&slot, pod.metadata.uid);
                 return Err(RequestError::not_as_created(&format!("Pod {name}")).into_halt(step));
             }
@@ -187,7 +190,7 @@ async fn create_pod(
     }
 }
 
-/// What the creation of a Pod is for: the new half of a pair adds none to the set.
+/// The step that the creation of a Pod belongs to. The new Pod of a replace pair adds none to the set.
 fn creation_step(body: &Value) -> FailedStep {
     match body["metadata"]["labels"][keys::REPLACE_PAIR_ORIGIN_NAME] {
         Value::String(_) => FailedStep::Update,
@@ -195,8 +198,8 @@ fn creation_step(body: &Value) -> FailedStep {
     }
 }
 
-/// Gives a Pod back the label that somebody took from it. Without that label the caches do not show the Pod, and another would
-/// be made beside it.
+/// Gives a Pod its control label back, which somebody removed. Without the label the caches do not show the Pod, and
+/// the controller would create another Pod beside it.
 async fn restore_pod_label(work: &PlanExecution<'_>, pod: &Pod) -> Result<(), Halt> {
     let mut metadata = pod_preconditions(pod, pod.metadata.resource_version);
     metadata["labels"] = json!({ keys::CONTROL: keys::CONTROL_VALUE });
@@ -211,7 +214,8 @@ async fn restore_pod_label(work: &PlanExecution<'_>, pod: &Pod) -> Result<(), Ha
     }
 }
 
-/// There is a Pod of that name: the work of an earlier attempt whose answer was lost, or another's.
+/// Handles a Pod that already has the name. An earlier attempt whose answer was lost may have created the Pod, or it is
+/// foreign.
 async fn resolve_name_conflict(
     work: &PlanExecution<'_>,
     id: i64,
@@ -224,11 +228,11 @@ async fn resolve_name_conflict(
         .await
         .map_err(|trouble| trouble.into_halt(FailedStep::ScaleOut))?;
     let Some(there) = there else {
-        return Err(Halt::Moved); // gone again
+        return Err(Halt::Moved); // the Pod has gone since
     };
     let is_chosen = body["metadata"]["generateName"].is_string();
     if is_own_pod(work.set, id, &there) && !there.is_managed() {
-        // Nothing would tell of its end.
+        // The Pod is not in the caches, so no event will report its end.
         if !there.is_terminating() {
             restore_pod_label(work, &there).await?;
             work.memory.forget_name(slot);
@@ -236,7 +240,7 @@ async fn resolve_name_conflict(
         }
         work.memory.forget_name(slot);
         if is_chosen {
-            return Err(Halt::Moved); // the next one has another name
+            return Err(Halt::Moved); // the next Pod has another name
         }
         let message = format!(
             "instance ID {id}: waiting for Pod {name} to end, which lacks the label {}",
@@ -251,7 +255,7 @@ async fn resolve_name_conflict(
         return Ok(());
     }
     let is_spoilt = work.memory.altered_uid(slot).as_deref() == Some(&*there.metadata.uid);
-    // It may have become a Pod of another instance, or of somebody else, by now.
+    // By now the Pod may belong to another instance or another owner.
     let is_others = |owner: &Owner| owner.uid != work.uid();
     let is_others = there.controller().is_some_and(is_others)
         || there
@@ -336,8 +340,8 @@ async fn patch_pod(work: &PlanExecution<'_>, change: &PodPatch) -> Result<(), Re
     Ok(())
 }
 
-/// That a Pod holds what was written of whose it is and what is to become of it: otherwise that would be written again and again. Labels
-/// of a lifecycle are not looked at, since admission goes on from them in the same request.
+/// Checks that the Pod contains the written owner and labels. If not, the controller would write them again and again.
+/// The check leaves out the lifecycle labels, because admission changes them in the same request.
 fn check_pod_written(
     work: &PlanExecution<'_>,
     change: &PodPatch,
@@ -364,7 +368,7 @@ fn check_pod_written(
     }
 }
 
-/// Whether a change takes a Pod off traffic: who else is down has to be known for that.
+/// Whether a change takes a Pod off traffic. Such a change needs to know which other Pods are unavailable.
 fn takes_off_traffic(change: &PodPatch) -> bool {
     let operating = change
         .labels
@@ -373,15 +377,15 @@ fn takes_off_traffic(change: &PodPatch) -> bool {
     operating.is_some_and(Option::is_some)
 }
 
-/// Whether a change begins or ends an operation and is none of the object itself. As a write of the status it takes the readiness
-/// condition along, which admission sets in the same request.
+/// Whether a change begins or ends an operation and changes neither the spec nor the owner. Such a change is sent as a
+/// write of the status, so that admission can set the readiness condition in the same request.
 fn moves_traffic(change: &PodPatch) -> bool {
     let operating = Family::Operating.key(SCALE_IN_OPERATION.0);
     let moves = change.labels.0.contains_key(&operating);
     moves && change.spec.is_none() && change.ownership == OwnershipChange::Keep
 }
 
-/// Sends one patch; the version that came of it.
+/// Sends a patch. Returns the new resourceVersion.
 async fn patch_for_version(
     work: &PlanExecution<'_>,
     pod: &Pod,
@@ -392,7 +396,7 @@ async fn patch_for_version(
     Ok(written.metadata.resource_version)
 }
 
-/// Sends one patch; the Pod that came of it.
+/// Sends a patch. Returns the new Pod.
 async fn patch_for_pod(
     work: &PlanExecution<'_>,
     pod: &Pod,
@@ -412,12 +416,12 @@ fn pod_preconditions(pod: &Pod, version: u64) -> Value {
     json!({ "uid": pod.metadata.uid, "resourceVersion": version.to_string() })
 }
 
-/// The strategic merge patch of a resize to this content of `spec`.
+/// The strategic merge patch for the resize of a Pod; `spec` is the new content of the field.
 pub(super) fn resize_patch(pod: &Pod, version: u64, spec: &Value) -> Value {
     json!({ "metadata": pod_preconditions(pod, version), "spec": spec })
 }
 
-/// The strategic merge patch of everything but the resize; `None` if there is nothing else.
+/// The strategic merge patch of all changes except the resize; `None` if there are none.
 pub(super) fn pod_patch_body(set: &CollaSet, change: &PodPatch, version: u64) -> Option<Value> {
     let mut metadata = pod_preconditions(&change.pod, version);
     let bare = metadata.clone();
@@ -440,7 +444,7 @@ pub(super) fn pod_patch_body(set: &CollaSet, change: &PodPatch, version: u64) ->
     Some(body)
 }
 
-/// Gives the body the name that it is created under: its own, or one chosen for the slot after its `generateName`.
+/// Sets the name in the body: the name that the body has, or a name that is chosen for the slot after `generateName`.
 pub fn assign_name(work: &PlanExecution<'_>, slot: &NameSlot, body: &mut Value) -> String {
     if let Some(name) = body["metadata"]["name"].as_str() {
         work.memory.record_given_name(slot, name);
@@ -458,7 +462,8 @@ fn operation_type_key() -> String {
     Family::OperationType.key(SCALE_IN_OPERATION.0)
 }
 
-/// What is being done to a Pod: it enters or leaves; or by the type of its operation, `given` by the change, or on the Pod.
+/// The step that a change of a Pod belongs to. An adoption or a release decides first, then the operation type in the
+/// change (`given`), then the operation type on the Pod.
 fn pod_step(pod: &Pod, given: Option<&Option<String>>, ownership: OwnershipChange) -> FailedStep {
     match ownership {
         OwnershipChange::Adopt => return FailedStep::Include,
@@ -472,7 +477,8 @@ fn pod_step(pod: &Pod, given: Option<&Option<String>>, ownership: OwnershipChang
     }
 }
 
-/// What is being done by the deletion of a Pod. One that ran to its end is cleaned away, and no update waits for that.
+/// The step that the deletion of a Pod belongs to. The deletion of a finished Pod is a cleanup, and no update waits for
+/// it.
 fn deletion_step(pod: &Pod) -> FailedStep {
     match pod.is_finished() {
         true => FailedStep::ScaleIn,

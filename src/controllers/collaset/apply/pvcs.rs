@@ -1,4 +1,4 @@
-//! PersistentVolumeClaims (contract 6.8).
+//! Writes PersistentVolumeClaims (contract 6.8).
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use crate::domain::collaset::pvcs;
 use crate::domain::collaset::status::FailedStep;
 use crate::domain::lifecycle::LabelPatch;
 
-/// A claim that somebody's Pod mounts is looked at again after this time.
+/// If a foreign Pod mounts a PVC, its deletion is tried again after this time.
 const MOUNTED_RETRY: Duration = Duration::from_secs(10);
 
-/// Writes them.
+/// Writes the changes of PVCs.
 pub async fn write_pvcs(
     work: &PlanExecution<'_>,
     changes: Vec<PvcChange>,
@@ -68,7 +68,7 @@ fn pvc_write_request<'a>(
     WriteRequest { key, step, request }
 }
 
-/// What a change of a claim is a part of.
+/// The step that a change of a PVC belongs to.
 fn pvc_step(work: &PlanExecution<'_>, change: &PvcChange) -> FailedStep {
     let is_there = work.set.metadata.deletion_timestamp.is_none();
     let scaling = work.set.spec.scale_strategy.as_ref();
@@ -132,7 +132,7 @@ async fn apply_pvc_change(
                 return Err(Halt::Moved);
             }
             work.memory.unfence_pvc(&claim.uid);
-            // It may have left the set by now.
+            // The PVC may have left the set by now.
             let version = Some(&*claim.resource_version);
             let request = object_requests::delete_object::<PvcObject>(
                 work.client(),
@@ -151,8 +151,8 @@ async fn apply_pvc_change(
     done.map_err(|trouble| trouble.into_halt(FailedStep::Claims))
 }
 
-/// Leaves a claim alone that a Pod mounts which the caches do not know. A set that is being deleted lets go of it: otherwise
-/// the garbage collector would delete it.
+/// Handles a PVC to be deleted that a Pod mounts which no cache contains. The PVC stays for now. A set that is being
+/// deleted releases the PVC; otherwise the garbage collector would delete it.
 async fn spare_mounted_pvc(work: &PlanExecution<'_>, claim: &Pvc) -> Result<(), Halt> {
     if work.set.metadata.deletion_timestamp.is_none() {
         work.memory
@@ -206,7 +206,7 @@ async fn patch_pvc_metadata(
     }
 }
 
-/// Notes of a claim that it is kept from now on, or let go: nobody else knows.
+/// Records that a PVC becomes kept or is released, for the Events. No other object shows this change.
 fn record_pvc_retention(work: &PlanExecution<'_>, claim: &Pvc, labels: &LabelPatch) {
     let is_kept = claim.is_kept_for(Some(work.uid()));
     match labels.0.get(keys::KEPT_FOR) {
@@ -218,8 +218,8 @@ fn record_pvc_retention(work: &PlanExecution<'_>, claim: &Pvc, labels: &LabelPat
     }
 }
 
-/// Gives a claim back the label that somebody took from it. Without that label the caches do not show the claim, and the next Pod of its
-/// instance would begin with an empty one.
+/// Gives a PVC its control label back, which somebody removed. Without the label the caches do not show the PVC, and
+/// the next Pod of its instance would start with an empty one.
 async fn restore_pvc_label(work: &PlanExecution<'_>, claim: &Pvc) -> Result<(), Halt> {
     let control = Some(keys::CONTROL_VALUE.to_owned());
     let labels = LabelPatch([(keys::CONTROL.to_owned(), control)].into());
@@ -245,7 +245,7 @@ async fn create_pvc(
             return Ok(());
         }
         Ok(uid) => {
-            work.memory.mark_altered(slot, uid); // its name is kept: another would be made each time
+            work.memory.mark_altered(slot, uid); // the name is kept; otherwise another PVC would be made each time
             return Err(halt(RequestError::not_as_created(&what)));
         }
         Err(RequestError::Exists) => {}
@@ -265,11 +265,11 @@ async fn create_pvc(
     if work.memory.altered_uid(slot).is_some() {
         return Err(halt(RequestError::not_as_created(&what)));
     }
-    work.memory.forget_name(slot); // the name is another's
+    work.memory.forget_name(slot); // another object has the name
     Err(Halt::Moved)
 }
 
-/// Whether the cache has the claim of this body, with its owner and the labels that tell what it is for.
+/// Whether the cache contains the PVC of this body, with its owner and the labels that identify it.
 fn is_pvc_as_written(work: &PlanExecution<'_>, name: &str, body: &Value) -> bool {
     let labels = &body["metadata"]["labels"];
     let claim = work.objects().claims.get(work.namespace(), name);
@@ -280,7 +280,7 @@ fn is_pvc_as_written(work: &PlanExecution<'_>, name: &str, body: &Value) -> bool
     })
 }
 
-/// What is said of a claim that a Pod mounts and that is there, and not managed as one of its instance.
+/// Describes a PVC that a Pod mounts and that exists, but is not managed as a PVC of its instance.
 fn describe_foreign_pvc(
     work: &PlanExecution<'_>,
     there: Option<&Pvc>,

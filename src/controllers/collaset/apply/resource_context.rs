@@ -1,5 +1,5 @@
-//! The pool of instance IDs (contract 6.2), by compare-and-swap on the version that the plan was made from: pools may be
-//! shared.
+//! Writes the pool of instance IDs (contract 6.2). The write is a compare-and-swap on the resourceVersion that the plan
+//! was made from, because several sets may share a pool.
 
 use kube::core::params::Patch;
 use serde_json::json;
@@ -14,7 +14,7 @@ use crate::cluster::objects::{ResourceContextObject, object_requests};
 use crate::domain::collaset::observed::pool_name;
 use crate::domain::collaset::status::FailedStep;
 
-/// Makes the pool hold these entries; without any it is deleted.
+/// Replaces the entries of the pool. A pool without entries is deleted.
 pub async fn write_resource_context(
     work: &PlanExecution<'_>,
     wanted: Option<Vec<ContextDetail>>,

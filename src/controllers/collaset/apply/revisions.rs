@@ -1,4 +1,4 @@
-//! ControllerRevisions (contract 6.1).
+//! Writes ControllerRevisions (contract 6.1).
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::{OwnershipChange, RevisionChange};
 use crate::domain::collaset::status::FailedStep;
 
-/// Writes them.
+/// Writes the changes of revisions. The revision of the template comes first.
 pub async fn write_revisions(
     work: &PlanExecution<'_>,
     changes: Vec<RevisionChange>,
@@ -47,14 +47,14 @@ pub async fn write_revisions(
     )
 }
 
-/// Whether the revision of the template can't be written for now. It is tried again when its pause is over.
+/// Whether the revision of the template can't be written now. The write is repeated when its backoff ends.
 pub fn is_template_revision_refused(work: &PlanExecution<'_>) -> bool {
     let refused =
         work.memory
             .active_refusal(&RefusalKey::Revision, Instant::now(), work.generation());
     match &refused {
         Some((left, _)) => work.requeue_after(*left),
-        None if work.without_revision => work.requeue_after(MIN_RECONCILE_INTERVAL), // the pause was over before the plan was
+        None if work.without_revision => work.requeue_after(MIN_RECONCILE_INTERVAL), // the backoff has ended already
         None => {}
     }
     refused.is_some() && !work.without_revision
@@ -163,8 +163,8 @@ async fn create_revision(work: &PlanExecution<'_>, revision: &Revision) -> Resul
     }
 }
 
-/// The work of an earlier attempt is fine, and gets back what somebody has taken out of it; other data, or another's, asks for another
-/// name.
+/// Handles a revision whose name exists. If an earlier attempt created the revision, this function restores what
+/// somebody removed from it. If the revision has other data or another owner, [`Halt::Collision`] causes another name.
 async fn check_existing_revision(
     work: &PlanExecution<'_>,
     wanted: &Revision,
@@ -189,7 +189,7 @@ async fn check_existing_revision(
     mended.map_err(|trouble| trouble.into_halt(FailedStep::Revisions))
 }
 
-/// Whether a revision has the data, the labels and the owner that it was to be made with.
+/// Whether a revision has the data, the labels and the owner that it was to be created with.
 fn is_revision_as_written(work: &PlanExecution<'_>, wanted: &Revision, now: &Revision) -> bool {
     let mut labels = wanted.labels.iter();
     now.controller.as_deref() == Some(work.uid())
@@ -203,7 +203,8 @@ async fn patch_revision(
     mut body: Value,
     owners: Option<Value>,
 ) -> Result<(), RequestError> {
-    // A strategic merge writes the keys of the data in their order, and the API server refuses what changes the data so.
+    // Only a patch of owner references is a strategic merge patch. A strategic merge reorders the keys of `data`, and
+    // the API server refuses each change of `data`.
     let is_strategic = owners.is_some();
     let mut metadata = json!({ "uid": revision.uid, "resourceVersion": revision.resource_version });
     if let Some(owners) = owners {
@@ -225,7 +226,8 @@ async fn patch_revision(
     request_with_deadline(&describe_revision(revision), request).await
 }
 
-/// That a revision holds what was written, as far as the cache knows the answer: otherwise it would be written again and again.
+/// Checks by the cached answer of the API server that a revision contains what was written. Otherwise the revision
+/// would be written again and again.
 fn check_revision_written(
     work: &PlanExecution<'_>,
     revision: &Revision,
@@ -241,7 +243,7 @@ fn check_revision_written(
     }
 }
 
-/// Metadata that name the stable revision.
+/// Metadata with the name of the stable revision.
 fn stable_revision_metadata(name: &str) -> Value {
     json!({ "annotations": { keys::STABLE_REVISION: name } })
 }

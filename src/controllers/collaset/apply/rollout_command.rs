@@ -1,4 +1,4 @@
-//! The annotation by which users command a rollout: removed once it has been carried out.
+//! Removes the annotation by which users command a rollout, once the command has been carried out.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::api::keys;
 use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::status::FailedStep;
 
-/// Removes it, and tells of it if that is refused. The set is none the worse then: the status has noted the command, which is not
-/// carried out again.
+/// Removes the annotation. A refusal is reported by an Event and is not an error: the status has recorded the command,
+/// so it is not carried out again.
 pub async fn clear_rollout_command(work: &PlanExecution<'_>) -> Result<(), Halt> {
     let step = FailedStep::Update;
     let write = WriteRequest {
@@ -30,15 +30,15 @@ pub async fn clear_rollout_command(work: &PlanExecution<'_>) -> Result<(), Halt>
             Ok(())
         }
         Ok(()) => {
-            work.memory.clear_late_refusals(); // whoever commands a rollout looks at it, and may have mended what was refused
-            work.requeue_after(MIN_RECONCILE_INTERVAL); // no event brings it back: the caches know already
+            work.memory.clear_late_refusals(); // the user who commands a rollout may have fixed the cause
+            work.requeue_after(MIN_RECONCILE_INTERVAL); // no event enqueues the set: the caches contain the result
             removed
         }
         Err(_) => removed,
     }
 }
 
-/// On condition of the version that the plan was made from: a command that has come since stays.
+/// Removes the annotation on condition of the resourceVersion of the plan. A command that was given since then stays.
 async fn remove_command_annotation(work: &PlanExecution<'_>, step: FailedStep) -> Result<(), Halt> {
     let metadata = &work.set.metadata;
     let annotations = metadata.annotations.as_ref();

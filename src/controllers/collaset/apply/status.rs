@@ -1,4 +1,5 @@
-//! The status: written only when it differs, at most once a second, and always with what failed.
+//! Writes the status of the CollaSet: only if it differs, at most once a second, and always with the failure of the
+//! plan.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -15,7 +16,8 @@ use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::plan::{SetEvent, Shortfall};
 use crate::domain::collaset::status::{FailedStep, news, note_failed_step};
 
-/// Writes the planned status, or later if it is too early. `left` is what the set lacks, and `told` what is told once it is stored.
+/// Writes the planned status. If it is too early, the set is requeued for the write. `left` is what the set lacks.
+/// `told` are Events that are recorded once the status is stored.
 pub async fn write_set_status(
     work: &PlanExecution<'_>,
     (planned, left): (Option<CollaSetStatus>, &Shortfall),
@@ -43,7 +45,7 @@ pub async fn write_set_status(
     }
     let mut metadata = json!({ "uid": work.uid() });
     if status.get("rollout").is_some() {
-        // A write that arrives late must not take back what a user has commanded since.
+        // If the write arrives late, it must not undo a command that a user has given since.
         let now = work.objects().sets.get(work.namespace(), work.name());
         let now = now.filter(|now| now.metadata.uid == work.set.metadata.uid);
         metadata["resourceVersion"] =
@@ -67,7 +69,7 @@ pub async fn write_set_status(
                 work.memory
                     .record_refusal(key, &why, now, work.generation()),
             );
-            // What it says may be all well, and be so no more.
+            // The stored status may still say that all is well.
             events::announce_failure(
                 work,
                 "StatusNotWritten",
@@ -78,12 +80,13 @@ pub async fn write_set_status(
         Err(trouble) => return Err(trouble),
     }
     if wanted.rollout != current.rollout || wanted.current_revision != current.current_revision {
-        work.requeue_after(MIN_RECONCILE_INTERVAL); // a plan goes by these, and the cache knows them already
+        work.requeue_after(MIN_RECONCILE_INTERVAL); // the next plan needs them, and the cache contains them
     }
     if is_spec_edited(work) {
-        work.requeue_after(MIN_RECONCILE_INTERVAL); // the answer has brought the edit into the cache, so that no event tells of it
+        work.requeue_after(MIN_RECONCILE_INTERVAL); // the answer put the edit into the cache: no event follows
     }
-    // Once it is stored, and with what failed: else it might be told again in other words.
+    // The Events follow the write of the status, which includes the failure. Otherwise they could be repeated with
+    // other words.
     let set = work.set;
     if set.metadata.deletion_timestamp.is_none() {
         events::record_events(work, told);
@@ -92,7 +95,7 @@ pub async fn write_set_status(
     Ok(())
 }
 
-/// Whether the cache has another set by now than the plan was made for, apart from its status.
+/// Whether the set has changed since the plan was made, apart from its status.
 fn is_spec_edited(work: &PlanExecution<'_>) -> bool {
     let bare = |metadata: &ObjectMeta| ObjectMeta {
         resource_version: None,
@@ -103,7 +106,8 @@ fn is_spec_edited(work: &PlanExecution<'_>) -> bool {
     now.is_some_and(|now| bare(&now.metadata) != bare(&work.set.metadata))
 }
 
-/// What is planned, with what came of it. What the plan says is read off the objects, and true whatever was refused.
+/// The planned status, with the failure of the plan. The planned counts are read from the objects, and stay true if a
+/// write was refused.
 fn desired_status(
     current: &CollaSetStatus,
     (planned, left): (Option<CollaSetStatus>, &Shortfall),
@@ -112,7 +116,7 @@ fn desired_status(
 ) -> CollaSetStatus {
     let mut status = planned.unwrap_or_else(|| current.clone());
     if matches!(result, Err(Halt::Moved | Halt::Collision)) && current.current_revision.is_empty() {
-        // The cache trails, so that the stable revision may be another one.
+        // The cache is stale, so the stable revision may be another one.
         status.current_revision.clear();
     }
     match result {
@@ -129,11 +133,11 @@ fn desired_status(
     status
 }
 
-/// The merge patch that turns one status into the other; `None` if they are the same. A first status is written whole, with its
-/// zeros.
+/// The merge patch that turns one status into the other; `None` if they are equal. A first status is written in full,
+/// including zeros.
 fn set_status_patch(current: Option<&CollaSetStatus>, wanted: &CollaSetStatus) -> Option<Value> {
     if current.is_none() && *wanted == CollaSetStatus::default() {
-        return None; // nothing is planned of it
+        return None; // nothing is planned for this set
     }
     let Ok(Value::Object(wanted)) = serde_json::to_value(wanted) else {
         return None;
@@ -144,7 +148,8 @@ fn set_status_patch(current: Option<&CollaSetStatus>, wanted: &CollaSetStatus) -
         None => Map::new(),
     };
     let mut patch = merge_patch(&current, &wanted);
-    // A write that arrives late must not pass its step on to the rollout of another revision.
+    // The patch names the revision: if the write arrives late, the step must not apply to the rollout of another
+    // revision.
     if let Some(Value::Object(rollout)) = patch.get_mut("rollout") {
         let revision = wanted.get("rollout").map(|rollout| &rollout["revision"]);
         rollout.extend(revision.map(|revision| ("revision".to_owned(), revision.clone())));

@@ -34,7 +34,7 @@ const SET: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/collasets/web
 const POOL: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/resourcecontexts/web";
 const PODS: &str = "/api/v1/namespaces/n/pods";
 
-/// A CollaSet, an API server that holds it, and what the controller knows.
+/// A CollaSet, an API server that stores it, and the state of the controller.
 struct Bed {
     api: FakeApi,
     context: Arc<Context>,
@@ -95,7 +95,7 @@ impl Bed {
         .await
     }
 
-    /// A Pod that the API server holds.
+    /// A Pod that the API server stores.
     fn pod(&self, name: &str) -> Arc<Pod> {
         let path = format!("{PODS}/{name}");
         self.api.put(
@@ -106,7 +106,7 @@ impl Bed {
         Arc::new(serde_json::from_value(object).unwrap())
     }
 
-    /// The objects of the API server whose path has this part.
+    /// The objects of the API server whose path contains `part`.
     fn stored(&self, part: &str) -> Vec<Value> {
         let state = self.api.0.lock();
         let stored = state.objects.iter().filter(|(path, _)| path.contains(part));
@@ -141,7 +141,7 @@ fn claim_of(id: i64) -> Value {
     } })
 }
 
-/// A plan that creates the claim of an instance ID.
+/// A plan that creates the PVC of an instance ID.
 fn creates_claim(id: i64) -> SetPlan {
     SetPlan {
         pvcs: vec![PvcChange::Create {
@@ -164,7 +164,7 @@ fn creates(ids: std::ops::Range<i64>) -> SetPlan {
     }
 }
 
-/// A deletion that is told of by an Event.
+/// A deletion that is reported by an Event.
 fn deletion(pod: Arc<Pod>) -> PodChange {
     let told = SetEvent {
         warning: false,
@@ -215,7 +215,7 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
         ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
     );
     let mut requests = bed.api.requests();
-    requests[5..8].sort(); // at once: the resize and the deletion, then the patch
+    requests[5..8].sort(); // concurrent: the resize and the deletion, then the patch
     assert_eq!(
         requests,
         [
@@ -239,7 +239,7 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
     let objects = &bed.context.objects;
     assert_eq!(objects.revisions.controlled_by("n", "set").len(), 1);
     assert_eq!(objects.claims.names_where("n", |_| true).len(), 1);
-    // What the Pod cache has to reach is the last write of a Pod.
+    // The Pod cache must reach the last write of a Pod.
     assert_eq!(
         bed.memory.required_pod_version(),
         bed.api.0.lock().version - 1
@@ -261,7 +261,7 @@ async fn a_create_whose_answer_was_lost_is_not_done_twice() {
     assert_eq!(names.len(), 2);
     assert_eq!(names[0]["metadata"]["name"], names[1]["metadata"]["name"]);
     assert_eq!(names[0]["metadata"]["generateName"], "web-");
-    // The next Pod of this ID is another.
+    // The next Pod of this ID gets another name.
     assert_eq!(bed.apply(creates(0..1)).await, ApplyOutcome::All(None));
     assert_ne!(
         bed.api.bodies(post)[2]["metadata"]["name"],
@@ -352,7 +352,7 @@ async fn refused_write_backs_off_without_blocking_others() {
     assert_eq!(asked(&bed), 2);
 }
 
-/// What is told of a plan with this change of Pod web-a, of which this request is refused.
+/// Applies a plan with this change of Pod web-a, while the API server refuses this request.
 async fn told_of(request: &'static str, status: Value, change: fn(Arc<Pod>) -> PodChange) -> Bed {
     let bed = Bed::new();
     let path = format!("{PODS}/web-a");
@@ -426,7 +426,8 @@ async fn refused_revision_ends_plan_and_is_known_to_next() {
     assert!(why.contains("exceeded quota"), "{why}");
 }
 
-/// When to look again after a plan that goes without its revision, whose pause ends so long after the plan was made.
+/// The time after which a plan without its revision is repeated, if the backoff of the revision ends `left` after the
+/// plan was made.
 async fn again_without_revision(left: Duration) -> Option<Duration> {
     let bed = Bed::new();
     let pause =
@@ -449,7 +450,7 @@ async fn revision_is_retried_if_backoff_ends_during_plan() {
     assert_eq!(again, Some(MIN_RECONCILE_INTERVAL));
 }
 
-/// A refusal of a resize, as the API server gives it for a reason of the Pod or of its node, or of the amount.
+/// A refusal of a resize by the API server, because of the Pod, its node, or the amount.
 fn refused_resize(code: u16, message: &'static str) -> Option<Refusal> {
     Some(Refusal {
         of: "PATCH /api/v1/namespaces/n/pods/web-a/resize",
@@ -516,7 +517,7 @@ async fn refused_resize_is_known_to_next_plan() {
     }
 }
 
-/// A plan that begins the update of a Pod, and one that makes its change.
+/// A plan that begins the update of a Pod, and a plan that makes its change.
 fn update(pod: &Arc<Pod>) -> [SetPlan; 2] {
     let mut begin = PodPatch {
         pod: Arc::clone(pod),
@@ -555,7 +556,7 @@ async fn late_refused_pod_backs_off_while_others_change() {
     };
     let patch = format!("PATCH {PODS}/web-a");
     let begins = || begun_and_tried(&bed, "web-a").0;
-    // Its dry run passes each time and its change is refused, while the other's is not.
+    // For this Pod the dry run passes each time and the change is refused. For the other Pod nothing is refused.
     let mut tries = 0;
     for _ in 0..60 {
         let before = begins();
@@ -578,7 +579,7 @@ async fn late_refused_pod_backs_off_while_others_change() {
     assert!(bed.api.bodies(&patch).len() > tried, "a command ends that");
 }
 
-/// A plan that begins an update which deletes the Pod, and one that deletes it.
+/// A plan that begins an update which deletes the Pod, and a plan that deletes the Pod.
 fn recreation(pod: &Arc<Pod>) -> [SetPlan; 2] {
     let mut begin = PodPatch {
         pod: Arc::clone(pod),
@@ -676,7 +677,7 @@ async fn repeated_dry_run_failure_frees_update_slot() {
     }
 }
 
-/// Begins the updates of all these Pods in one plan; how many have begun then.
+/// Begins the updates of all these Pods in one plan. Returns how many have begun.
 async fn begun(bed: &Bed, pods: &[Arc<Pod>], plans: fn(&Arc<Pod>) -> [SetPlan; 2]) -> usize {
     let begin = SetPlan {
         pods: pods
@@ -735,7 +736,8 @@ async fn refused_deletion_of_a_scale_in_holds_up_no_trial() {
     assert_eq!(begun(&bed, &[other], recreation).await, 1);
 }
 
-/// A Pod whose change was refused, and another dry run of it that is answered by 429 with these words; whether its change counts as refused.
+/// Takes a Pod whose change was refused, and answers its next dry run with 429 and this message. Returns whether the
+/// change still counts as refused.
 async fn refused_after_429(message: &'static str) -> bool {
     let bed = Bed::new();
     let pod = bed.pod("web-0");
@@ -812,7 +814,7 @@ async fn pool_write_requires_planned_resource_version() {
     );
     bed.learn::<ResourceContextObject>(POOL);
     let observed = bed.observed();
-    // Another set that shares it has written meanwhile.
+    // Another set that shares the pool has written in the meantime.
     let other = bed.api.0.lock().objects[POOL].clone();
     bed.api.put(POOL, other);
     bed.learn::<ResourceContextObject>(POOL);
@@ -1016,14 +1018,14 @@ async fn pod_with_slow_dry_run_waits_for_newer_plan() {
     );
     let patch = format!("PATCH {PODS}/web-0");
     assert_eq!(bed.api.bodies(&patch).len(), 1, "the dry run alone");
-    bed.memory.distrust_revision("web-2"); // by another Pod
+    bed.memory.distrust_revision("web-2"); // a change of another Pod was refused
     bed.apply(begin()).await;
     let bodies = bed.api.bodies(&patch);
     assert_eq!(bodies.len(), 2, "no other dry run: it would take as long");
     assert_eq!(bodies[1]["metadata"]["labels"]["x"], "1");
 }
 
-/// How often the update of a Pod has begun, and how often it was tried.
+/// How often the update of a Pod has begun, and how many dry runs were sent.
 fn begun_and_tried(bed: &Bed, name: &str) -> (usize, usize) {
     let bodies = bed.api.bodies(&format!("PATCH {PODS}/{name}"));
     let is_dry = |body: &&Value| body["metadata"]["labels"]["x"].is_null();
@@ -1090,7 +1092,7 @@ async fn old_plan_takes_no_pod_off_traffic() {
     assert_eq!(bed.api.requests(), Vec::<String>::new());
 }
 
-/// A set with a selector, so that its orphans can be told.
+/// Gives the set a selector, so that its orphans can be found.
 fn selecting(bed: &Bed, metadata: Value) {
     let mut set = json!({
         "metadata": { "namespace": "n", "name": "web", "uid": "set" },
@@ -1178,7 +1180,7 @@ async fn mounted_pvc_gets_version_unknown_to_earlier_deletions() {
     bed.apply(plan()).await;
     assert_eq!(writes(), [patch.clone(), post.clone()]);
     assert!(bed.api.bodies(&patch)[0]["metadata"]["uid"] == "c");
-    // The next Pod needs it no more, unless a deletion has been sent.
+    // The next Pod does not need the write again, unless a deletion has been sent.
     bed.api
         .0
         .lock()
@@ -1192,7 +1194,7 @@ async fn mounted_pvc_gets_version_unknown_to_earlier_deletions() {
         .lock()
         .objects
         .retain(|path, _| !path.contains("/pods/"));
-    // The clock stands still, so that the annotation stays the same, as where a webhook puts back what was there.
+    // The clock does not move, so the annotation stays the same, as if a webhook restored the old value.
     bed.apply(plan()).await;
     assert_eq!(writes().len(), 4, "the version is the one that was there");
     let told = bed.condition("Scale")["message"].to_string();
@@ -1407,7 +1409,7 @@ async fn missing_control_label_is_restored_instead_of_second_pod() {
     assert_eq!(bed.api.bodies(&format!("POST {PODS}")).len(), 1);
 }
 
-/// When to look again at the latest.
+/// The time until the next run at the latest.
 fn pause_after(done: ApplyOutcome) -> Duration {
     match done {
         ApplyOutcome::All(Some(pause)) => pause,
@@ -1415,7 +1417,7 @@ fn pause_after(done: ApplyOutcome) -> Duration {
     }
 }
 
-/// Applies a plan again and again, each time when it asks for it.
+/// Applies a plan several times, each time when the outcome asks for it.
 async fn apply_often(bed: &Bed, times: usize, plan: impl Fn() -> SetPlan) {
     for _ in 0..times {
         let done = bed.apply(plan()).await;
@@ -1518,7 +1520,7 @@ async fn pvc_changed_by_webhook_is_not_recreated() {
         assert_eq!(bed.stored("/persistentvolumeclaims/").len(), 1, "{taken}");
         let message = bed.condition("Scale")["message"].to_string();
         assert!(message.contains("it is not as it was written"), "{message}");
-        // The webhook is mended, and the claim deleted as the message says.
+        // The webhook is fixed, and the PVC is deleted as the message says.
         bed.api.0.lock().mutation = None;
         let of_claims = |path: &str| path.contains("/persistentvolumeclaims/");
         bed.api.0.lock().objects.retain(|path, _| !of_claims(path));
@@ -1732,7 +1734,7 @@ async fn pod_stripped_of_labels_by_webhook_is_not_recreated() {
         let message = bed.condition("Scale")["message"].to_string();
         let told = "it is not as it was written";
         assert!(message.contains(told), "{message}");
-        // The webhook is mended, and the Pod deleted as the message says.
+        // The webhook is fixed, and the Pod is deleted as the message says.
         bed.api.0.lock().mutation = None;
         bed.api
             .0
@@ -1897,7 +1899,7 @@ fn named_create(id: i64) -> PodChange {
     PodChange::Create { id, body }
 }
 
-/// How many of the Pods of these instance IDs there are.
+/// How many Pods of these instance IDs exist.
 fn made(bed: &Bed, ids: std::ops::Range<i64>) -> usize {
     let objects = &bed.api.0.lock().objects;
     ids.filter(|id| objects.contains_key(&format!("{PODS}/web-{id:03}")))
@@ -2071,7 +2073,7 @@ async fn patch_events_are_sent_after_write() {
     assert_eq!(told(&bed), ["under instance ID 2"]);
 }
 
-/// What is refused is not looked at before it is tried again.
+/// Nothing is read for a refused write before the write is tried again.
 #[tokio::test(start_paused = true)]
 async fn refused_creation_does_not_block_updates_with_slow_reads() {
     let bed = Bed::new();
@@ -2141,7 +2143,7 @@ async fn dry_run_only_update_begins_with_next_plan() {
     }
 }
 
-/// API Priority and Fairness answers 429 when it wants fewer requests.
+/// API Priority and Fairness answers 429 if there are too many requests.
 #[tokio::test]
 async fn creations_answered_429_stop_early_and_are_told() {
     let bed = Bed::new();

@@ -178,7 +178,7 @@ struct CaBundle {
 }
 
 impl CaBundle {
-    /// Skips what is no certificate, as `CertPool.AppendCertsFromPEM` does in Go.
+    /// Reads the certificates of a PEM file and skips everything else, as `CertPool.AppendCertsFromPEM` does in Go.
     fn from_pem(pem: &[u8]) -> Self {
         let mut authorities = RootCertStore::empty();
         let mut certificates = Vec::new();
@@ -203,7 +203,7 @@ impl CaBundle {
         }
     }
 
-    /// The error says why this bundle does not verify `served`.
+    /// Verifies `served` by this bundle. The error says why the bundle does not verify it.
     fn verify(&self, served: &PresentedCertificate<'_>) -> Result<(), &'static str> {
         if self.certificates.is_empty() {
             return Err(UNREADABLE);
@@ -217,13 +217,13 @@ impl CaBundle {
     }
 }
 
-/// Whether Go's `CheckSignatureFrom` lets the certificate issue others. Without this check, whoever holds the key of a
-/// pinned certificate could issue certificates for the host of the endpoint.
+/// Whether Go's `CheckSignatureFrom` lets the certificate issue other certificates. Without this check, a person who
+/// holds the key of a pinned certificate could issue certificates for the host of the endpoint.
 fn may_issue(certificate: &X509Certificate<'_>) -> bool {
     certificate.is_ca() || certificate.version() != X509Version::V3
 }
 
-/// What the endpoint sent, and what it is compared with.
+/// The certificates that the endpoint sent, and the host and time for which they are verified.
 struct PresentedCertificate<'a> {
     end_entity: &'a CertificateDer<'a>,
     intermediates: &'a [CertificateDer<'a>],
@@ -245,8 +245,8 @@ impl PresentedCertificate<'_> {
         verify_server_name(&certificate, self.server_name)
     }
 
-    /// What Go checks for a chain that consists of a root certificate alone. Parsing refuses unknown critical
-    /// extensions.
+    /// Makes the checks that Go makes for a chain that consists of a root certificate alone. Parsing refuses unknown
+    /// critical extensions.
     fn is_good_pinned(&self) -> Result<(), Error> {
         let certificate = ParsedCertificate::try_from(self.end_entity)?;
         let (_, details) = parse_x509_certificate(self.end_entity)
@@ -267,7 +267,7 @@ impl PresentedCertificate<'_> {
         }
     }
 
-    /// The text for people about `error`; `unknown_issuer` if the issuer is not trusted.
+    /// The text for users about `error`; `unknown_issuer` if the issuer is not trusted.
     fn describe_error(&self, error: &Error, unknown_issuer: &'static str) -> &'static str {
         use CertificateError as E;
         let Error::InvalidCertificate(error) = error else {

@@ -37,7 +37,7 @@ fn params(host: &str) -> CertificateParams {
     params
 }
 
-/// As `openssl req -x509` makes certificates: CA:TRUE besides the host.
+/// The parameters of certificates that `openssl req -x509` makes: CA:TRUE and the host.
 fn ca_params(host: &str) -> CertificateParams {
     let mut params = params(host);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

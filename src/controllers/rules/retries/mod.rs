@@ -1,16 +1,16 @@
 //! Wakes controllers whose deletions were denied.
 //!
-//! ReplicaSet, StatefulSet, DaemonSet and Job controllers retry a denied DELETE with exponential backoff of up to 1,000 s
-//! (client-go's default rate limiter), and nothing tells them when a budget has room again. But each of them looks at its
-//! object at once when one of its Pods changes. Therefore the leader changes an annotation of one Pod when the budget has
-//! room and the owner still has Pods to delete.
+//! ReplicaSet, StatefulSet, DaemonSet and Job controllers retry a denied DELETE with exponential backoff of up to 1,000
+//! s (the default rate limiter of client-go), and nothing tells them when a budget has headroom again. But each of them
+//! reconciles an object at once when one of its Pods changes. Therefore the leader changes an annotation of one Pod
+//! when the budget has headroom and the owner still has Pods to delete.
 //!
-//! A wake is in vain, and adds to the controller's back-off, while the API server refuses writes of a ledger. From the
-//! second wake on, the leader therefore asks by a dry run whether the ledgers can be written. It asks before the first wake
-//! too if the last write of the status, which holds the ledger, failed.
+//! While the API server refuses writes of a ledger, a wake has no effect and increases the backoff of the controller.
+//! Therefore the leader checks by a dry run whether the ledgers can be written, from the second wake on. It checks
+//! before the first wake too if the last write of the status failed, because the status contains the ledger.
 //!
-//! While the budget has no room, a Deployment may wait for its old ReplicaSet, see [`rollouts::Overhang`]. Then the leader
-//! sets the number of the ReplicaSet back.
+//! While the budget has no headroom, a Deployment may wait for its old ReplicaSet, see [`rollouts::StuckScaleDown`].
+//! Then the leader sets `spec.replicas` of the ReplicaSet back to the number of its Pods.
 
 mod owner_backoff;
 pub(super) mod owner_state;
@@ -44,36 +44,38 @@ use crate::domain::rules::conditions;
 use crate::domain::rules::enforcement::NamespaceEnforcement;
 use crate::ledger::store::{RuleKey, Uid};
 
-/// Times that an owner is woken in vain. A StatefulSet with a partition, for example, keeps old Pods on purpose.
+/// Maximum number of wakes of an owner without an effect. A StatefulSet with a partition, for example, keeps old Pods
+/// on purpose.
 const MAX_WAKES: u32 = 8;
-/// Times that the number of a ReplicaSet is set back in vain. The Deployment controller may set it anew each time.
+/// Maximum number of scale-backs of a ReplicaSet without an effect. The Deployment controller may change
+/// `spec.replicas` again each time.
 const MAX_SCALE_BACKS: u32 = 4;
 
-/// Reason of the Event on a Deployment that cannot go on.
+/// Reason of the Event on a Deployment that can't continue.
 const ROLLOUT_HELD: &str = "RolloutHeld";
 
 /// An owner: namespace and UID.
 type OwnerKey = (String, Uid);
 
-/// Remembers when each owner was woken. Kept by the leader only; a new leader starts anew.
+/// Remembers when each owner was woken. The leader keeps these times in memory; a new leader starts again.
 #[derive(Default)]
 pub struct Retries {
     owners: Mutex<HashMap<OwnerKey, OwnerBackoff>>,
     set_backs: Mutex<HashMap<OwnerKey, OwnerBackoff>>,
     released: ReleasedOwners,
-    /// Rule objects of which an owner can't be read: admission denies all disruptions.
+    /// Rule objects with an owner that can't be read. Admission denies all their disruptions.
     denying: Mutex<HashSet<RuleName>>,
-    /// Rule objects whose status, which holds the ledger, could not be written the last time. True if it was the ledger: then
-    /// wakes were held back.
+    /// Rule objects whose last write of the status failed; the status contains the ledger. The value is true if the
+    /// ledger could not be written and wakes were held back.
     unwritable: Mutex<HashMap<RuleName, bool>>,
 }
 
-/// What a look at one rule object finds to do.
+/// The actions that are due for one rule object.
 #[derive(Default)]
 struct DueActions {
     wake: Vec<OwnerWake>,
     set_back: Vec<ScaleBack>,
-    /// When to look again.
+    /// When to check the rule object again.
     again: Option<Duration>,
 }
 
@@ -89,8 +91,9 @@ fn shorter_pause(again: Option<Duration>, pause: Duration) -> Option<Duration> {
 }
 
 impl Retries {
-    /// The start of a lead. Rules may have been deleted or changed while nobody led: wakes the owners that no rule covers
-    /// in the namespaces that hold rules, or have held some lately. Ends when they have been woken, or at `stop`.
+    /// Does the work at the start of a term. Rules may have been deleted or changed while no process was leader. This
+    /// function wakes the owners that no rule covers, in the namespaces that have rules or had rules lately. It ends
+    /// when these owners have been woken, or at `stop`.
     pub async fn begin_term(&self, context: &Context, stop: &CancellationToken) {
         tokio::select! { () = stop.cancelled() => return, () = context.index.wait_listed() => {} }
         let marked: Vec<String> = {
@@ -121,29 +124,29 @@ impl Retries {
         }
     }
 
-    /// A rule object of the namespace is gone or was edited: the owners that no rule covers any more are to be woken, by
-    /// [`Retries::wake_released`].
+    /// Handles a rule object of the namespace that was deleted or edited: the owners that no rule covers any more will
+    /// be woken by [`Retries::wake_released`].
     pub fn add_released_owners(&self, context: &Context, namespace: &str) {
         self.released.add_uncovered_owners(context, namespace);
     }
 
-    /// Wakes released owners that are due. Returns when to call again, if there is a reason to.
+    /// Wakes the released owners that are due. Returns when to call this function again, if necessary.
     pub async fn wake_released(&self, context: &Context, namespace: &str) -> Option<Duration> {
         self.released.wake_due_owners(context, namespace).await
     }
 
-    /// A rule object is gone.
+    /// Forgets a rule object that is gone.
     pub fn forget_rule(&self, name: &RuleName) {
         self.denying.lock().remove(name);
         self.unwritable.lock().remove(name);
     }
 
-    /// Whether the status of a rule object could not be written the last time.
+    /// Whether the last write of the status of a rule object failed.
     pub fn is_unwritable(&self, name: &RuleName) -> bool {
         self.unwritable.lock().contains_key(name)
     }
 
-    /// The status of a rule object was written, or could not be.
+    /// Records whether a write of the status of a rule object succeeded.
     pub fn record_status_write(&self, name: &RuleName, written: bool) {
         let mut unwritable = self.unwritable.lock();
         match (written, unwritable.get(name)) {
@@ -153,7 +156,7 @@ impl Retries {
             (true, Some(false)) => {
                 unwritable.remove(name);
             }
-            // The ledger can be written too, most likely. The wakes that follow at once ask.
+            // The ledger can most likely be written too. The wakes that follow check it.
             (true, Some(true)) => {
                 drop(unwritable);
                 self.restart_backoffs(&name.0);
@@ -162,15 +165,16 @@ impl Retries {
         }
     }
 
-    /// Gives the owners of a namespace all their tries again, because wakes were held back. Returns when to look at them.
+    /// Gives the owners of a namespace all their tries again, because wakes were held back. Returns the time until the
+    /// first try.
     fn restart_backoffs(&self, namespace: &str) -> Option<Duration> {
         let (now, mut owners) = (Instant::now(), self.owners.lock());
         let owners = owners.iter_mut().filter(|((of, _), _)| of == namespace);
         owners.map(|(_, pace)| pace.restart_backoff(now)).min()
     }
 
-    /// Wakes the owners below one rule object that have Pods to delete while the budget has room. `denying` says whether
-    /// an owner of its Pods can't be read. Returns when to look again, if there is a reason to.
+    /// Wakes the owners of a rule object that have Pods to delete while the budget has headroom. `denying` says whether
+    /// an owner of its Pods can't be read. Returns when to call this function again, if necessary.
     pub async fn wake_owners(
         &self,
         context: &Context,
@@ -193,8 +197,9 @@ impl Retries {
         due.again
     }
 
-    /// Wakes the owners that are due. An owner that was woken in vain is left alone while a ledger that holds its Pods can't
-    /// be written: each deletion would be denied.
+    /// Wakes the owners that are due. If a ledger that holds the Pods of an owner can't be written, the owner is not
+    /// woken, because each deletion would be denied. Before the first wake, only the ledgers whose last status write
+    /// failed are checked.
     async fn send_due_wakes(&self, context: &Context, due: &mut DueActions) {
         let mut asked = HashMap::new();
         for wake in std::mem::take(&mut due.wake) {
@@ -223,7 +228,7 @@ impl Retries {
         }
     }
 
-    /// Asks the API server whether the ledger of a rule object can be written and is kept.
+    /// Checks by a dry run whether the API server stores the ledger of a rule object.
     async fn check_ledger_writable(
         &self,
         context: &Context,
@@ -232,7 +237,7 @@ impl Retries {
         due: &mut DueActions,
     ) -> bool {
         let Some(snapshot) = context.ledgers.latest_snapshot(key) else {
-            return false; // the rule is gone: a look at its end wakes the owners
+            return false; // the run for the deleted rule wakes the owners
         };
         let asked = context
             .ledgers
@@ -274,12 +279,12 @@ impl Retries {
                 continue;
             };
             let Some(free) = free.get(uid) else {
-                continue; // it began in this very moment: the change brings the rule back here
+                continue; // the owner was added just now: its event enqueues the rule
             };
             let seen = OwnerState::from_owner(home, uid, workload, *free);
             let pod = owner_state::pod_to_annotate(home, uid).filter(|_| seen.free > 0);
             let Some(pod) = pod else {
-                owners.remove(&key); // room that appears later is news
+                owners.remove(&key); // so that headroom that appears later starts a new backoff
                 let sets = sets.get_or_init(|| ReplicaSets::from_namespace(home));
                 let place = (&*state, home, entry);
                 self.handle_no_headroom(context, place, sets, (uid, workload), &mut due);
@@ -300,8 +305,8 @@ impl Retries {
         due
     }
 
-    /// How many Pods of each owner below a rule object may go by all rules, for the owners that have Pods to delete. The
-    /// index is read in small parts: a change in between brings the rule back here.
+    /// How many Pods of each owner may go by all rules, for the owners of a rule object that have Pods to delete. The
+    /// index is locked for short times only: a change in between enqueues the rule object again.
     async fn count_free_by_owner(&self, context: &Context, name: &RuleName) -> HashMap<Uid, usize> {
         let (held, rules) = {
             let state = context.index.read_state();
@@ -317,7 +322,7 @@ impl Retries {
             };
             let held: Vec<Uid> = entry.tally.owners().filter(deletes_more).cloned().collect();
             let is_free = held.is_empty() || is_namespace_excluded(context, &name.0, home);
-            // A rule that selects a Pod of an owner has the owner in its counts.
+            // If a rule selects a Pod of an owner, its tally contains the owner.
             let rules = home
                 .rules
                 .iter()
@@ -339,8 +344,8 @@ impl Retries {
         free
     }
 
-    /// Those of these rules of a namespace that let no available Pod go. Each is measured on its own: that takes as long as
-    /// its claims are many.
+    /// The rules among `rules` that let no available Pod go. The index is locked for one rule at a time, because the
+    /// time depends on the number of its claims.
     async fn rules_without_headroom(
         &self,
         context: &Context,
@@ -365,7 +370,7 @@ impl Retries {
         closed
     }
 
-    /// An owner has Pods to delete, and the rules let none of them go.
+    /// Handles an owner that has Pods to delete while the rules let none of them go.
     fn handle_no_headroom(
         &self,
         context: &Context,
@@ -414,7 +419,7 @@ fn is_namespace_excluded(context: &Context, namespace: &str, home: &NamespaceInd
     conditions::exclusion_reason(namespace, home.labels.as_ref(), own).is_some()
 }
 
-/// A Deployment that cannot go on by itself, and why.
+/// The Deployment that can't continue by itself, and the reason.
 fn stalled_deployment(
     context: &Context,
     (state, home, entry): (&IndexState, &NamespaceIndex, &RuleEntry),
@@ -432,7 +437,7 @@ fn stalled_deployment(
     ))
 }
 
-/// What an Event about the Deployment of a ReplicaSet refers to.
+/// The reference of an Event to the Deployment of a ReplicaSet.
 fn deployment_reference(
     rules: &RuleSet,
     replica_set: &Workload,

@@ -1,4 +1,4 @@
-//! When an owner is woken, and when it is left alone.
+//! Decides when an owner is woken.
 
 use std::time::Duration;
 
@@ -6,24 +6,25 @@ use tokio::time::Instant;
 
 use super::owner_state::OwnerState;
 
-/// A controller that acts by itself does so within this time after the budget has room.
+/// A controller that acts by itself does so within this time after the budget gets headroom.
 const INITIAL_DELAY: Duration = Duration::from_millis(300);
 
 /// The longest pause between two attempts.
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
-/// How often something was written for one owner since the owner last changed.
+/// The attempts for one owner since the owner last changed.
 ///
-/// Only a write that took place is a try. An attempt that fails, because the API server refuses the write or does not
-/// answer, is repeated after pauses that double up to [`LONGEST`], without end.
+/// Only a write that succeeded counts as a try. An attempt that fails, because the API server refuses the write or does
+/// not answer, is repeated without end. The pauses double up to [`MAX_DELAY`].
 #[derive(Debug)]
 pub struct OwnerBackoff {
     seen: OwnerState,
     most: u32,
     begun: Instant,
-    /// Writes that took place.
+    /// Writes that succeeded.
     tries: u32,
-    /// Attempts since the last write that took place. The latest attempt counts until [`Pace::wrote`] is called.
+    /// Attempts since the last write that succeeded. The latest attempt counts until
+    /// [`OwnerBackoff::record_owner_write`] is called.
     failures: u32,
     due: Instant,
 }
@@ -31,16 +32,16 @@ pub struct OwnerBackoff {
 /// What to do for an owner now.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BackoffDecision {
-    /// Write, call [`Pace::wrote`] if the write took place, and look again after this long.
+    /// Write now. Call [`OwnerBackoff::record_owner_write`] if the write succeeds, and decide again after this time.
     Wake(Duration),
-    /// Look again after this long.
+    /// Decide again after this time.
     Wait(Duration),
-    /// Nothing until the owner changes.
+    /// Do nothing until the owner changes.
     Rest,
 }
 
 impl OwnerBackoff {
-    /// An owner that is to be woken from `now` on, at most `most` times while it stays as `seen`.
+    /// An owner that is woken from `now` on, at most `most` times while its state stays `seen`.
     pub fn new(seen: OwnerState, now: Instant, most: u32) -> OwnerBackoff {
         OwnerBackoff {
             seen,
@@ -52,7 +53,7 @@ impl OwnerBackoff {
         }
     }
 
-    /// The owner at `now`. An owner that has changed gets all its tries again.
+    /// Decides for the owner at `now`. If its state has changed, the owner gets all its tries again.
     pub fn decide_for_state(&mut self, seen: OwnerState, now: Instant) -> BackoffDecision {
         if self.seen != seen {
             *self = OwnerBackoff::new(seen, now, self.most);
@@ -60,7 +61,7 @@ impl OwnerBackoff {
         self.decide_attempt(now)
     }
 
-    /// As [`Pace::turn`] for an owner that gets no further tries when it changes.
+    /// As [`OwnerBackoff::decide_for_state`], for an owner that gets no further tries when it changes.
     pub fn decide_attempt(&mut self, now: Instant) -> BackoffDecision {
         if self.tries >= self.most {
             return BackoffDecision::Rest;
@@ -72,40 +73,41 @@ impl OwnerBackoff {
         BackoffDecision::Wake(self.schedule_next(now))
     }
 
-    /// The write of the last turn took place at `now`. Returns when to look again.
+    /// Records that the last attempt succeeded at `now`. Returns the time until the next decision.
     pub fn record_owner_write(&mut self, now: Instant) -> Duration {
         self.tries += 1;
         self.failures = 0;
         self.schedule_next(now)
     }
 
-    /// Gives the owner all its tries again and keeps the pauses as they are: no try could have had an effect.
+    /// Gives the owner all its tries again and keeps the pauses, because no try could have an effect.
     pub fn reset_tries(&mut self) {
         self.tries = 0;
     }
 
-    /// Starts from the beginning at `now`: what made all tries vain is over. Returns when to look again.
+    /// Starts from the beginning at `now`, because the reason why the tries had no effect is gone. Returns the time
+    /// until the next decision.
     pub fn restart_backoff(&mut self, now: Instant) -> Duration {
         *self = OwnerBackoff::new(self.seen, now, self.most);
         INITIAL_DELAY
     }
 
-    /// Whether the attempt of the last turn is the first one since the owner changed.
+    /// Whether the last attempt is the first one since the owner changed.
     pub fn is_first_attempt(&self) -> bool {
         self.tries == 0 && self.failures <= 1
     }
 
-    /// Whether an attempt before the one of the last turn failed, and none has succeeded since.
+    /// Whether an attempt before the last one failed, and none has succeeded since.
     pub fn is_failing(&self) -> bool {
         self.failures > 1
     }
 
-    /// How long ago the pace began.
+    /// How long ago this backoff began.
     pub fn age(&self, now: Instant) -> Duration {
         now - self.begun
     }
 
-    /// Lets some time pass before the next attempt.
+    /// Schedules the next attempt. Returns the pause until then.
     fn schedule_next(&mut self, now: Instant) -> Duration {
         let attempts = self.tries.saturating_add(self.failures);
         let pause = INITIAL_DELAY.saturating_mul(2u32.saturating_pow(attempts));
@@ -128,7 +130,7 @@ mod tests {
         rules: 1,
     };
 
-    /// How often an owner that does not change is woken in 1,000 s.
+    /// How many times an owner that does not change is woken in 1,000 s.
     fn woken(pace: &mut OwnerBackoff, seen: OwnerState, now: &mut Instant) -> u32 {
         let mut woken = 0;
         for _ in 0..1_000 {
@@ -202,7 +204,7 @@ mod tests {
         assert_eq!(turns[..2], pauses);
         assert_eq!(turns[2], BackoffDecision::Rest);
     }
-    /// Fails every attempt for so many seconds. Returns the pauses.
+    /// Lets every attempt fail for this many seconds. Returns the pauses.
     fn refused(pace: &mut OwnerBackoff, now: &mut Instant, seconds: u64) -> Vec<Duration> {
         let mut pauses = Vec::new();
         for _ in 0..seconds {

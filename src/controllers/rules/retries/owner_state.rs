@@ -1,4 +1,4 @@
-//! An owner with Pods to delete, and which of its Pods the rules of its namespace let go.
+//! The state of an owner with Pods to delete, and how many of its Pods the rules of its namespace let go.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
 use crate::ledger::store::Uid;
 
-/// Selectors that are matched before others get their turn.
+/// After this many selector matches, other tasks may run.
 const MATCHES_PER_YIELD: usize = 1_000;
 
-/// What an owner looked like. Any difference says that its controller did something, or has something new to do.
+/// The state of an owner. A difference means that its controller did something, or has something new to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerState {
     /// resourceVersion of the owner.
     pub version: u64,
-    /// Its living Pods.
+    /// The number of its living Pods.
     pub alive: usize,
-    /// Those of them that every rule has room for. Which Pod the controller is to delete is not known.
+    /// The number of its living Pods that every rule lets go. It is not known which Pod the controller will delete.
     pub free: usize,
-    /// Stands for the rule objects that cover the owner, with their generations.
+    /// A fingerprint of the rule objects that cover the owner, with their generations.
     pub rules: u64,
 }
 
 impl OwnerState {
-    /// The owner now. `free` of its Pods were counted by [`free`].
+    /// The present state of the owner. `free` is the result of [`count_free_pods`] for its Pods.
     pub fn from_owner(
         home: &NamespaceIndex,
         uid: &Uid,
@@ -45,8 +45,8 @@ impl OwnerState {
     }
 }
 
-/// How many of these Pods no rule selects that has no room. `closed` are those rules, of the Pods' namespace. Takes as long as
-/// Pods × rules: no lock is to be held meanwhile.
+/// How many of these Pods are selected by none of the rules in `closed`, the rules of their namespace without headroom.
+/// This function takes time in proportion to Pods × rules; do not hold a lock during the call.
 pub async fn count_free_pods(pods: &[Arc<Pod>], closed: &[Arc<RuleSet>]) -> usize {
     let (mut free, mut matched) = (0, 0);
     for pod in pods {
@@ -61,7 +61,7 @@ pub async fn count_free_pods(pods: &[Arc<Pod>], closed: &[Arc<RuleSet>]) -> usiz
     free
 }
 
-/// The rule objects that have the owner in their counts.
+/// The rule objects whose tally contains the owner.
 pub fn covering_rules<'a>(
     home: &'a NamespaceIndex,
     uid: &'a Uid,
@@ -70,7 +70,7 @@ pub fn covering_rules<'a>(
     rules.filter(|entry| entry.tally.has_owner(uid))
 }
 
-/// A number that differs when a rule object comes, goes or is edited.
+/// A number that changes if a rule object is created, deleted or edited.
 pub fn rules_fingerprint<'a>(rules: impl Iterator<Item = &'a RuleSet>) -> u64 {
     let mut hasher = DefaultHasher::new();
     for rules in rules {
@@ -79,14 +79,14 @@ pub fn rules_fingerprint<'a>(rules: impl Iterator<Item = &'a RuleSet>) -> u64 {
     hasher.finish()
 }
 
-/// The living Pod that is changed to wake the owner's controller. Any will do.
+/// The living Pod whose annotation is changed to wake the owner's controller. Any living Pod would do.
 pub fn pod_to_annotate<'a>(home: &'a NamespaceIndex, uid: &str) -> Option<&'a Arc<Pod>> {
     home.living_pods_of(uid)
         .min_by(|a, b| a.metadata.name.cmp(&b.metadata.name))
 }
 
-/// Whether the owner's controller is to delete Pods: it has more than it wants, or its rollout is not finished. CollaSets
-/// are our own and wait in the queue of the rule.
+/// Whether the owner's controller has to delete Pods: the owner has more Pods than it wants, or its rollout is not
+/// finished. CollaSets are left out, because this server's own controller uses the wait queue of the rule.
 pub fn has_pods_to_delete(home: &NamespaceIndex, uid: &str, workload: &Workload) -> bool {
     workload.kind != WatchedKind::CollaSet && (home.surplus_pods(uid) > 0 || workload.rolling)
 }
@@ -140,7 +140,7 @@ mod tests {
         index.apply_rule(serde_json::from_value(rule).unwrap());
     }
 
-    /// A StatefulSet of three Pods in a rollout. One rule covers all Pods, another only `web-0`.
+    /// A StatefulSet with three Pods in a rollout. One rule covers all Pods, another one only `web-0`.
     fn index() -> Index {
         let index = Index::default();
         put_rule(&index, "all", json!({ "app": "web" }), 1);

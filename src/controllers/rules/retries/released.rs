@@ -1,5 +1,5 @@
-//! Owners that no rule object holds any more: a rule was deleted, or its selector was changed. No look at a rule object
-//! finds them, so that they are remembered here until they have been woken.
+//! Wakes owners that no rule object covers any more, because a rule was deleted or its selector was changed. The run
+//! for a rule object does not find these owners. Therefore this module remembers them until they have been woken.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use super::{OwnerKey, shorter_pause};
 use crate::controllers::Context;
 use crate::ledger::store::Uid;
 
-/// Owners that are remembered at a time in one namespace.
+/// Maximum number of owners that one call of [`ReleasedOwners::add_uncovered_owners`] adds.
 const MAX_RELEASED_OWNERS: usize = 100;
-/// Times that each is woken: another replica may deny the first deletion because its cache trails.
+/// How many times each owner is woken. Another replica may deny the first deletion, because its cache is stale.
 const RELEASED_OWNER_TRIES: u32 = 2;
-/// An owner is forgotten after this long: its controller has tried again by itself, at the latest after the 1,000 s that
-/// its back-off lasts at most.
+/// An owner is forgotten after this time. By then its controller has retried by itself, because its backoff is at most
+/// 1,000 s.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(20);
 
-/// Released owners.
+/// The owners that were released and are to be woken.
 #[derive(Default)]
 pub struct ReleasedOwners(Mutex<HashMap<OwnerKey, OwnerBackoff>>);
 
@@ -47,7 +47,8 @@ impl ReleasedOwners {
         }
     }
 
-    /// Wakes the owners of a namespace that are due. Returns when to call again; `None` when nothing is left to do.
+    /// Wakes the owners of a namespace that are due. Returns when to call this function again; `None` if nothing is
+    /// left to do.
     pub async fn wake_due_owners(&self, context: &Context, namespace: &str) -> Option<Duration> {
         let (mut due, mut again) = (Vec::new(), None::<Duration>);
         {

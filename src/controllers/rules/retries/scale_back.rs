@@ -1,4 +1,4 @@
-//! The number of an old ReplicaSet that is set back to its Pods.
+//! Sets the replicas of an old ReplicaSet back to the number of its Pods.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::info;
@@ -14,10 +14,10 @@ use crate::domain::messages;
 use crate::domain::rules::RuleSet;
 use crate::ledger::store::Uid;
 
-/// Reason of the Event on a Deployment whose old ReplicaSet got its number back.
+/// Reason of the Event on a Deployment whose old ReplicaSet was scaled back.
 const SCALED_BACK_REASON: &str = "ReplicaSetScaledBack";
 
-/// A ReplicaSet whose `spec.replicas` is to become the number of its living Pods.
+/// A ReplicaSet whose `spec.replicas` will be set to the number of its living Pods.
 pub struct ScaleBack {
     /// The ReplicaSet.
     pub key: OwnerKey,
@@ -27,12 +27,12 @@ pub struct ScaleBack {
     /// The Deployment.
     about: ObjectReference,
     message: String,
-    /// Whether the attempt before failed.
+    /// Whether the last attempt failed.
     failing: bool,
 }
 
 impl ScaleBack {
-    /// A ReplicaSet, with its UID, whose turn it is by `pace`.
+    /// Prepares the scale-back of a ReplicaSet (UID and object) that is due by `pace`.
     pub fn from_stuck_rollout(
         rules: &RuleSet,
         (uid, set): (&Uid, &Workload),
@@ -58,7 +58,7 @@ impl ScaleBack {
         })
     }
 
-    /// Sets the number and tells of it by an Event. Returns whether the number was written.
+    /// Writes `spec.replicas` and records an Event. Returns whether the write succeeded.
     pub async fn send_scale_back(&self, context: &Context) -> bool {
         let (namespace, uid) = &self.key;
         let (version, living) = (self.version, self.living);

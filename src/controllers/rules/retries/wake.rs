@@ -1,4 +1,4 @@
-//! One wake of an owner's controller.
+//! Wakes the controller of one owner.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use crate::ledger::store::{RuleKey, Uid};
 pub struct OwnerWake {
     /// The owner.
     pub key: OwnerKey,
-    /// The Pod that is changed.
+    /// The Pod whose annotation is changed.
     pod: Arc<Pod>,
-    /// Rule objects in whose ledgers a deletion is written down.
+    /// Rule objects whose ledgers store the deletion of a Pod of the owner.
     pub rules: Vec<RuleKey>,
-    /// Whether nothing was tried before.
+    /// Whether this is the first attempt.
     pub first: bool,
-    /// Whether the attempt before failed.
+    /// Whether the last attempt failed.
     failing: bool,
 }
 
 impl OwnerWake {
-    /// The owner whose turn it is by `pace`; `rules` may deny the deletion.
+    /// Prepares the wake of an owner that is due by `pace`. `rules` are the rule objects that may deny the deletion.
     pub fn new_wake(
         key: &OwnerKey,
         pod: &Arc<Pod>,
@@ -44,7 +44,8 @@ impl OwnerWake {
         }
     }
 
-    /// Changes an annotation of the Pod, so that its controller looks at its object. Returns whether it was written.
+    /// Changes an annotation of the Pod, so that the controller reconciles its object. Returns whether the write
+    /// succeeded.
     pub async fn send_wake(&self, context: &Context) -> bool {
         let patch = pod_requests::patch_metadata(
             &context.client,
@@ -62,7 +63,7 @@ impl OwnerWake {
     }
 }
 
-/// The rule objects in whose ledgers a deletion of a Pod of the owner is written.
+/// The rule objects whose ledgers store the deletion of a Pod of the owner.
 pub fn ledgers_covering_owner(
     context: &Context,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! A server that may not write the status of rules.
+//! The rule controller, if the API server refuses to write the status of rules.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::convert::Infallible;
@@ -11,7 +11,7 @@ use kube::client::Body;
 use super::super::super::ControllerStats;
 use super::super::*;
 
-/// A context with one rule, over an API server that refuses all writes, and counts those of a status that are no dry run.
+/// A context with one rule, whose API server refuses all writes and counts the writes of a status that are no dry run.
 fn refused() -> (Arc<Context>, Arc<AtomicUsize>) {
     let writes = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&writes);
@@ -51,7 +51,7 @@ async fn status_that_is_refused_is_written_with_growing_pauses() {
             ReconcileOutcome::After(pause) | ReconcileOutcome::Early(pause) => pause,
             ReconcileOutcome::Retry => Duration::from_millis(40),
         };
-        tokio::time::sleep(pause.min(Duration::from_millis(500))).await; // things change all the time
+        tokio::time::sleep(pause.min(Duration::from_millis(500))).await; // changes enqueue the rule all the time
     }
     let writes = writes.load(Ordering::Relaxed);
     assert!((5..=12).contains(&writes), "{writes} writes in a minute");

@@ -1,4 +1,4 @@
-//! One judgement of all turns in a namespace.
+//! One evaluation of the Pods that wait in a namespace.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -15,34 +15,34 @@ use crate::domain::rules::stage::{
 use crate::domain::rules::webhook::EndpointVerdicts;
 use crate::ledger::store::Uid;
 
-/// What one judgement has found.
+/// The result of one evaluation.
 #[derive(Debug, Default)]
 pub struct Round {
     turns: HashSet<Uid>,
     heads: HashMap<Uid, Uid>,
-    /// What it took: about so many looks at a Pod, a rule or a claim.
+    /// The number of steps that the round took. A step is about one visit of a Pod, a rule or a claim.
     pub steps: usize,
-    /// Most steps without a pause in between.
+    /// The largest number of steps between two pauses.
     pub at_once: usize,
-    /// How long it has worked, without its pauses.
+    /// How long the round took, without its pauses.
     pub spent: Duration,
 }
 
 /// The budget of one rule object.
 #[derive(Debug, Default)]
 pub struct RoundBudget {
-    /// How many more Pods it lets go; `None` if it limits none.
+    /// How many more Pods the rule object lets go; `None` if it limits none.
     headroom: Option<u32>,
-    /// Whether fewer Pods are available without a claim than the object wants.
+    /// Whether fewer Pods are available without a claim than the rule object demands.
     is_overdrawn: bool,
-    /// Pods that have had a claim for a while, and may wait although they have it.
+    /// Pods that have had a claim for a while, and may still wait because the answer was lost.
     lost: BTreeSet<Uid>,
-    /// How many Pods have got a place of `room` in this round.
+    /// How many Pods have got a part of `headroom` in this round.
     given: u32,
 }
 
 impl RoundBudget {
-    /// A budget of which no place is given yet.
+    /// A budget whose headroom is unused.
     pub fn new(headroom: Option<u32>, is_overdrawn: bool, lost: BTreeSet<Uid>) -> RoundBudget {
         RoundBudget {
             headroom,
@@ -52,7 +52,7 @@ impl RoundBudget {
         }
     }
 
-    /// Gives a place to a Pod, if there is one left.
+    /// Takes headroom for one Pod, if any is left.
     fn take_headroom(&mut self) -> bool {
         let has_room = self.headroom.is_none_or(|room| self.given < room);
         self.given += u32::from(has_room);
@@ -61,17 +61,18 @@ impl RoundBudget {
 }
 
 impl Round {
-    /// Whether it is the turn of this waiting Pod by every rule that covers it.
+    /// Whether this waiting Pod is next by every rule that covers it.
     pub fn is_next(&self, pod: &str) -> bool {
         self.turns.contains(pod)
     }
 
-    /// The longest waiting Pod that could go by the rule object of this UID. A Pod that is down for a moment takes no turn.
+    /// The longest waiting Pod that the rule object with this UID could let go. Pods that are down for a moment are
+    /// left out.
     pub fn first_in_line(&self, rule: &str) -> Option<&Uid> {
         self.heads.get(rule)
     }
 
-    /// A round that has found nothing.
+    /// A round without a result.
     #[cfg(test)]
     pub fn with_time_spent(spent: Duration) -> Round {
         Round {
@@ -80,9 +81,9 @@ impl Round {
         }
     }
 
-    /// Judges the Pods that wait in a namespace. `measure` is called once for each rule object that a waiting Pod has, and
-    /// each Pod is looked at once, so that the work grows with Pods × rules and no faster. The index is read in small
-    /// parts: a change in between makes the round stale, and the next one sees it.
+    /// Evaluates the Pods that wait in a namespace. `measure` is called once for each rule object for which a Pod
+    /// waits, and each Pod is visited once, so the work is proportional to Pods × rules. The index is locked for short
+    /// times only: a change in between makes the round stale, and the next round sees it.
     pub async fn judge_namespace(
         index: &Index,
         namespace: &str,
@@ -106,12 +107,13 @@ impl Round {
         round
     }
 
-    /// Judges one Pod behind all that wait longer.
+    /// Evaluates one Pod behind all Pods that wait longer.
     ///
-    /// A Pod that could not go anyway, because a rule keeps it waiting or has no room at all, does not hold up those behind
-    /// it. A Pod that already has a claim needs no room: it would keep the place from all others until the claim lapses.
-    /// Nor does a Pod that is down for a moment: its place in the budget is taken by the loss itself. But the budget must
-    /// not be overdrawn already: the operation would make the loss last. A Pod that goes with its CollaSet needs no budget.
+    /// If a Pod can't go, because a rule rejects it or a budget has no headroom at all, the Pods behind it do not wait
+    /// for it. A Pod that already holds a claim does not need headroom; otherwise nobody could use its place until the
+    /// claim lapses. A Pod that is down for a moment needs no headroom either, because the outage itself uses up the
+    /// budget. But then the budget must not be overdrawn: an operation would make the outage last longer. A Pod that is
+    /// deleted with its CollaSet needs no budget.
     fn judge_pod(
         &mut self,
         index: &Index,
@@ -121,7 +123,7 @@ impl Round {
         budgets: &mut HashMap<Uid, RoundBudget>,
     ) {
         let keys: Vec<&Uid> = look.covering.iter().map(|(rules, _)| &rules.uid).collect();
-        // A rule object that came during the round has no budget in it: the next round judges its Pods.
+        // A rule object that was created during the round has no budget in it. The next round evaluates its Pods.
         let every = |budgets: &HashMap<Uid, RoundBudget>, is: fn(&RoundBudget) -> bool| {
             keys.iter().all(|key| budgets.get(*key).is_some_and(is))
         };
@@ -150,15 +152,15 @@ impl Round {
             let has_place = could_go && budget.take_headroom();
             is_next &= has_place || budget.lost.contains(&uid);
         }
-        // A Pod that is down takes nothing from a budget.
+        // A Pod that is down uses up no budget.
         if is_next || (could_go && !look.pod.is_available()) {
             self.turns.insert(uid);
         }
     }
 }
 
-/// The Pods that wait, in the order of [`Tally::waiting`](crate::cluster::tally::Tally::waiting), and the budgets of the
-/// rule objects that they wait for.
+/// The Pods that wait, in the order of [`pre_check_waiting`](crate::cluster::tally::Tally::pre_check_waiting), and the
+/// budgets of the rule objects that they wait for.
 async fn collect_waiting_pods(
     index: &Index,
     namespace: &str,
@@ -171,7 +173,7 @@ async fn collect_waiting_pods(
         let home = state.namespace(namespace).into_iter();
         home.flat_map(|home| home.rules.keys().cloned()).collect()
     };
-    // A Pod that waits anew during the round is judged once, at its last place.
+    // A Pod that begins to wait again during the round is evaluated once, at its last position.
     let mut waiting: HashMap<Uid, u64> = HashMap::new();
     for rule in rules {
         let mut last = None;
@@ -208,8 +210,8 @@ async fn collect_waiting_pods(
     waiting.into_iter().map(|(_, uid)| uid).collect()
 }
 
-/// A waiting Pod and the rule objects that cover it, as they were at one moment. The lock of the index is not needed to judge
-/// them: that may take as long as objects × rules × operations.
+/// A waiting Pod and the rule objects that cover it, at one moment. Their evaluation may take as long as objects ×
+/// rules × operations, and needs no lock of the index.
 struct WaitingPodSnapshot {
     pod: Arc<Pod>,
     covering: Vec<(Arc<RuleSet>, Arc<EndpointVerdicts>)>,
@@ -238,7 +240,7 @@ impl WaitingPodSnapshot {
         })
     }
 
-    /// Whether no rule keeps all operations on the Pod waiting, as [`State::any_passes`].
+    /// Whether an operation on the Pod is rejected by no rule, as in [`IndexState::has_passing_operation`].
     async fn passes_rules(&self, pace: &mut Yielder) -> bool {
         let mut left = stage_candidates(Stage::PreCheck, &self.pod);
         pace.steps += left.len();

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::keys;
 
-/// Pods of [`crowd`].
+/// Number of Pods of [`crowd`].
 pub const PODS: usize = 60;
-/// Rule objects of [`crowd`], each of which covers all Pods.
+/// Number of rule objects of [`crowd`]. Each of them covers all Pods.
 pub const RULES: usize = 150;
 
 /// A Pod that has waited since `since`.
@@ -61,7 +61,7 @@ fn room(room: Option<u32>) -> RoundBudget {
     RoundBudget::new(room, false, BTreeSet::new())
 }
 
-/// The Pods of whom it is the turn, sorted.
+/// The Pods that are next, sorted.
 fn next(round: &Round) -> Vec<&str> {
     let mut all: Vec<_> = round.turns.iter().map(|uid| &**uid).collect();
     all.sort_unstable();
@@ -189,7 +189,7 @@ async fn pod_with_many_operations_is_judged_in_small_parts() {
     let asking = |i: usize| {
         let mut rule = rule(&format!("rule-{i}"), &["q"]);
         let config = json!({ "clientConfig": { "url": "https://a" } });
-        // The last operation has passed: all rules of all objects are looked at for it, and for some others.
+        // The last operation has passed: all rules of all objects are evaluated for it, and some for other operations.
         let rules =
             (0..10).map(|n| json!({ "name": format!("ask-{n}"), "webhook": config.clone() }));
         rule["spec"]["rules"] = rules.collect();
