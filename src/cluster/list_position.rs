@@ -17,13 +17,12 @@ use kube::{Client, Error};
 
 use super::request_path::ResourcePath;
 
-/// A name that no object of a watched kind can have: names begin with a letter or a digit.
+/// A name that no object of a watched kind can have, because names begin with a letter or a digit.
 const IMPOSSIBLE_NAME: &str = "-";
 
 /// Reads the position of the objects `at`.
 ///
-/// # Errors
-/// What the API server answered, or that it did not; and a version that is no number.
+/// # Errors If the API server refuses or does not answer, or if the version of the list is not a number.
 pub async fn read_list_position(
     client: &Client,
     at: &ResourcePath,
@@ -43,7 +42,7 @@ pub enum PositionError {
     /// The request failed.
     #[error(transparent)]
     Failed(#[from] Error),
-    /// The list has this version.
+    /// The list has this version, which is not a number.
     #[error("a list has version {0:?}, which is no number")]
     Version(String),
 }
