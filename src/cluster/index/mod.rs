@@ -310,8 +310,7 @@ impl NamespaceIndex {
             .collect()
     }
 
-    /// Whether this replica knows the size of an owner, or that the owner is gone: a watch has delivered it, or all
-    /// references to it were followed.
+    /// Whether anything is known about an owner: a watch has delivered it, or all references to it were followed.
     pub fn is_owner_known(&self, uid: &str) -> bool {
         self.workloads.owner_size(uid) != OwnerSize::Unread
     }
