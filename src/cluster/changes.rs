@@ -13,17 +13,17 @@ const CHANNEL_CAPACITY: usize = 16_384;
 /// The object that has changed. Listeners read its present state from the caches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// A Pod: namespace and UID.
+    /// A Pod changed: namespace and UID.
     Pod(String, Uid),
-    /// A rule object: namespace and name.
+    /// A rule object changed: namespace and name.
     Rule(String, String),
-    /// A namespace.
+    /// A namespace changed: its name.
     Namespace(String),
-    /// The number of Pods that a workload of the namespace should have.
+    /// A workload of this namespace changed the number of Pods for which it asks.
     Workload(String),
-    /// A CollaSet, or an object that it controls: namespace and name.
+    /// A CollaSet changed, or an object that it controls: namespace and name of the CollaSet.
     CollaSet(String, String),
-    /// A webhook configuration of the server.
+    /// A webhook configuration of the server changed.
     Registration,
 }
 

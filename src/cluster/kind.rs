@@ -138,7 +138,8 @@ impl WatchedKind {
 
     /// The API path of one object.
     ///
-    /// # Errors If `namespace` or `name` cannot be a segment of a path.
+    /// # Errors
+    /// If `namespace` or `name` cannot be a segment of a path.
     pub fn object_path(self, namespace: &str, name: &str) -> Result<String, kube::Error> {
         let (version, plural) = self.path().rsplit_once('/').unwrap_or_default();
         request_path::build_object_path(version, Some(namespace), plural, name, None)

@@ -22,7 +22,8 @@ const IMPOSSIBLE_NAME: &str = "-";
 
 /// Reads the position of the objects `at`.
 ///
-/// # Errors If the API server refuses or does not answer, or if the version of the list is not a number.
+/// # Errors
+/// If the API server refuses or does not answer, or if the version of the list is not a number.
 pub async fn read_list_position(
     client: &Client,
     at: &ResourcePath,

@@ -14,7 +14,8 @@ const PAGE_LIMIT: u32 = 10;
 
 /// Lists all objects of a kind and returns the results of `keep`.
 ///
-/// # Errors The error of the API server for a page.
+/// # Errors
+/// The error of the API server for a page.
 pub async fn list_all_objects<K, R>(
     api: &Api<K>,
     keep: fn(K) -> Option<R>,
@@ -34,7 +35,8 @@ where
 
 /// As [`list_all_objects`], but reads only the metadata of the objects.
 ///
-/// # Errors The error of the API server for a page.
+/// # Errors
+/// The error of the API server for a page.
 pub async fn list_all_metadata<K, R>(
     api: &Api<K>,
     keep: fn(PartialObjectMeta<K>) -> Option<R>,

@@ -27,7 +27,8 @@ impl ResourcePath {
     /// Creates the path of a resource in a namespace. `api` is `/api/v1` or `/apis/GROUP/VERSION`, and `plural` is the
     /// resource. Neither may come from an object.
     ///
-    /// # Errors If `namespace` is not a DNS label.
+    /// # Errors
+    /// If `namespace` is not a DNS label.
     pub fn from_parts(api: &str, namespace: &str, plural: &str) -> Result<ResourcePath, Error> {
         let namespace = checked_namespace(namespace)?;
         let path = format!("{api}/namespaces/{namespace}/{plural}");
@@ -54,35 +55,40 @@ impl ResourcePath {
 
     /// Reads an object.
     ///
-    /// # Errors If `name` is not a valid name.
+    /// # Errors
+    /// If `name` is not a valid name.
     pub fn get(&self, name: &str) -> Result<ApiRequest, Error> {
         map_request_error(self.0.get(&encode_segment(name)?, &GetParams::default()))
     }
 
     /// Lists objects.
     ///
-    /// # Errors If the parameters contradict each other.
+    /// # Errors
+    /// If the parameters contradict each other.
     pub fn list(&self, params: &ListParams) -> Result<ApiRequest, Error> {
         map_request_error(self.0.list(params))
     }
 
     /// Lists the metadata of objects.
     ///
-    /// # Errors If the parameters contradict each other.
+    /// # Errors
+    /// If the parameters contradict each other.
     pub fn list_metadata(&self, params: &ListParams) -> Result<ApiRequest, Error> {
         map_request_error(self.0.list_metadata(params))
     }
 
     /// Creates an object from its JSON.
     ///
-    /// # Errors If the parameters are not valid.
+    /// # Errors
+    /// If the parameters are not valid.
     pub fn create(&self, params: &PostParams, body: Vec<u8>) -> Result<ApiRequest, Error> {
         map_request_error(self.0.create(params, body))
     }
 
     /// Creates a subresource of an object, such as an eviction, from its JSON.
     ///
-    /// # Errors If a name is not valid, or the parameters are not valid.
+    /// # Errors
+    /// If a name is not valid, or the parameters are not valid.
     pub fn create_subresource(
         &self,
         name: &str,
@@ -96,7 +102,8 @@ impl ResourcePath {
 
     /// Patches an object, or one of its subresources.
     ///
-    /// # Errors If `name` is not a valid name, or the patch cannot be written as JSON.
+    /// # Errors
+    /// If `name` is not a valid name, or the patch cannot be written as JSON.
     pub fn patch<P: Serialize + Debug>(
         &self,
         name: &str,
@@ -108,7 +115,8 @@ impl ResourcePath {
 
     /// As [`ResourcePath::patch`], as a dry run.
     ///
-    /// # Errors If `name` is not a valid name, or the patch cannot be written as JSON.
+    /// # Errors
+    /// If `name` is not a valid name, or the patch cannot be written as JSON.
     pub fn dry_run_patch<P: Serialize + Debug>(
         &self,
         name: &str,
@@ -137,7 +145,8 @@ impl ResourcePath {
 
     /// Deletes an object.
     ///
-    /// # Errors If `name` is not a valid name.
+    /// # Errors
+    /// If `name` is not a valid name.
     pub fn delete(&self, name: &str, params: &DeleteParams) -> Result<ApiRequest, Error> {
         map_request_error(self.0.delete(&encode_segment(name)?, params))
     }
@@ -146,7 +155,8 @@ impl ResourcePath {
 /// Typed access to the objects of a kind in a namespace. Names that are passed to it must come from the API server or
 /// from [`checked_name`], because kube does not encode them.
 ///
-/// # Errors If `namespace` is not a DNS label.
+/// # Errors
+/// If `namespace` is not a DNS label.
 pub fn namespaced_api<K>(client: &Client, namespace: &str) -> Result<Api<K>, Error>
 where
     K: Resource<Scope = NamespaceResourceScope>,
@@ -161,7 +171,8 @@ where
 /// The path of one object of any kind, or of one of its subresources. `api` is `/api/v1` or `/apis/GROUP/VERSION`.
 /// `namespace` is `None` for a cluster-scoped kind.
 ///
-/// # Errors If `namespace` is not a DNS label, or if another part cannot be a segment of a path.
+/// # Errors
+/// If `namespace` is not a DNS label, or if another part cannot be a segment of a path.
 pub fn build_object_path(
     api: &str,
     namespace: Option<&str>,
@@ -189,7 +200,8 @@ pub fn build_object_path(
 /// Access to the objects of a kind that was found by discovery. Names that are passed to it must fulfil
 /// [`is_path_safe`].
 ///
-/// # Errors If the kind is namespaced and `namespace` is not a DNS label.
+/// # Errors
+/// If the kind is namespaced and `namespace` is not a DNS label.
 pub fn dynamic_api(
     client: &Client,
     namespace: &str,
@@ -212,7 +224,8 @@ pub fn is_path_safe(text: &str) -> bool {
 
 /// Returns the namespace if it can be put into a path.
 ///
-/// # Errors If it is not a DNS label. The API server requires this of every namespace.
+/// # Errors
+/// If it is not a DNS label. The API server requires this of every namespace.
 pub fn checked_namespace(namespace: &str) -> Result<&str, Error> {
     match labels::dns_label_problem(namespace) {
         None => Ok(namespace),
@@ -222,8 +235,8 @@ pub fn checked_namespace(namespace: &str) -> Result<&str, Error> {
 
 /// Returns the name if it can be put into a path unchanged.
 ///
-/// # Errors If it is not a DNS subdomain name. The API server requires this of the names of Pods, Services and our own
-/// kinds.
+/// # Errors
+/// If it is not a DNS subdomain name. The API server requires this of the names of Pods, Services and our own kinds.
 pub fn checked_name(name: &str) -> Result<&str, Error> {
     match labels::dns_name_problem(name) {
         None => Ok(name),

@@ -247,7 +247,8 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// The caller must write the ledger by compare-and-swap before it admits the disruption. This also applies if the
     /// Pod holds the claim already: an existing claim may have been released since, so it must be written again.
     ///
-    /// # Errors The reason why the ledger gives no claim. The ledger is unchanged.
+    /// # Errors
+    /// The reason why the ledger gives no claim. The ledger is unchanged.
     pub fn admit_claim(
         &mut self,
         view: &(impl BudgetView<K> + ?Sized),

@@ -19,7 +19,7 @@ use crate::ledger::store::Uid;
 
 /// When each Pod last became unavailable, or changed between Ready and not Ready while it was unavailable. It has no
 /// entry for a Pod that is available, terminating, finished or gone, that an operation keeps off traffic, or that has
-/// never run.
+/// never been Ready.
 #[derive(Debug, Default)]
 pub(super) struct ShortOutages(HashMap<Uid, Instant>);
 

@@ -23,7 +23,8 @@ impl CachePositions {
 
 /// Reads the present positions from etcd.
 ///
-/// # Errors If a position cannot be read.
+/// # Errors
+/// If a position cannot be read.
 pub async fn read_positions(
     client: &Client,
     pulses: &WatchRegistry,

@@ -40,7 +40,8 @@ impl ScaleDiscovery {
     /// The resource of a kind. `None` if the API server does not serve this kind. `api_version` must be valid path
     /// segments.
     ///
-    /// # Errors The error of the API server, or why it could not be asked.
+    /// # Errors
+    /// The error of the API server, or why it could not be asked.
     pub async fn find_resource(
         &self,
         client: &Client,
@@ -53,7 +54,8 @@ impl ScaleDiscovery {
 
     /// As [`ScaleDiscovery::find_resource`], for use after a response that contradicts the cached result.
     ///
-    /// # Errors The error of the API server, or why it could not be asked.
+    /// # Errors
+    /// The error of the API server, or why it could not be asked.
     pub async fn find_resource_anew(
         &self,
         client: &Client,

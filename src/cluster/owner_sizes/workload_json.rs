@@ -381,7 +381,7 @@ mod tests {
     fn daemon_set_counts_by_its_last_status() {
         let set = |seen: Value| json!({ "metadata": { "generation": 3 }, "status": { "observedGeneration": seen, "desiredNumberScheduled": 5 } });
         assert_eq!(replicas(WatchedKind::DaemonSet, set(json!(3))), Some(5));
-        // An edit that is not observed yet does not make the living Pods count.
+        // A change that the DaemonSet controller has not observed yet does not make the living Pods count.
         assert_eq!(replicas(WatchedKind::DaemonSet, set(json!(2))), Some(5));
         assert_eq!(replicas(WatchedKind::DaemonSet, set(json!(0))), None);
         assert_eq!(replicas(WatchedKind::DaemonSet, set(json!(null))), None);

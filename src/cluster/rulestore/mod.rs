@@ -117,7 +117,8 @@ impl RuleStore {
     /// Asks the API server by a dry run whether it would accept the claims and keep them. Returns false if its response
     /// does not hold them.
     ///
-    /// # Errors The error of the API server for the write, or that it does not answer.
+    /// # Errors
+    /// The error of the API server for the write, or that it does not answer.
     pub async fn dry_run_claims(&self, key: &RuleKey, claims: &Claims) -> Result<bool, Error> {
         let next = Claims {
             attempts: claims.attempts.saturating_add(1), // an admission policy may allow a write that changes nothing

@@ -58,7 +58,8 @@ pub trait WatchSink<T>: Send + Sync + 'static {
     /// Parses an object and keeps only the fields that are needed later, because a list holds the parsed form of all
     /// its objects.
     ///
-    /// # Errors If the object does not have the expected form. Then [`WatchSink::parse_unreadable`] is called.
+    /// # Errors
+    /// If the object does not have the expected form. Then [`WatchSink::parse_unreadable`] is called.
     fn parse(&self, raw: &str) -> serde_json::Result<T>;
     /// Replaces the whole state by a list at `version`. Objects that are not in the list are gone.
     fn replace(&self, objects: Vec<T>, version: u64);

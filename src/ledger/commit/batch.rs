@@ -213,7 +213,8 @@ impl<S: LedgerStore> Ledgers<S> {
 
     /// Checks by a read in this namespace that the Pods in etcd are not older than what the cache has seen.
     ///
-    /// # Errors [`DenyReason::Unreachable`] if they are older, or cannot be read.
+    /// # Errors
+    /// [`DenyReason::Unreachable`] if they are older, or cannot be read.
     pub async fn verify_history(&self, namespace: &str) -> Result<(), DenyReason> {
         let known = self.store.position();
         let present = timeout_at(

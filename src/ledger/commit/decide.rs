@@ -29,7 +29,8 @@ fn expected_pods(view: &dyn BudgetView<Uid>) -> ExpectedPods {
 /// Adds a claim for the disruption to `claims`. If several rules hold the Pod, the strictest rule decides. `rest` is
 /// the time for which the request still rests: until then it may not take the last place of the budget.
 ///
-/// # Errors The rule that denies, and why. `claims` is unchanged.
+/// # Errors
+/// The rule that denies, and why. `claims` is unchanged.
 pub fn decide_claim(
     view: &dyn BudgetView<Uid>,
     rules: &RuleSet,

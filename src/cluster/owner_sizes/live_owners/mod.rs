@@ -122,7 +122,8 @@ impl LiveOwners {
     /// Reads the doubtful owners of a rule object, unless their last reading is younger than `age`. Afterwards the
     /// index knows how many Pods the rule object expects. If no owner is doubtful, nothing is read.
     ///
-    /// # Errors The first owner that could not be read.
+    /// # Errors
+    /// The first owner that could not be read.
     pub async fn refresh_owners(
         &self,
         client: &Client,
