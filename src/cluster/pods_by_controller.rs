@@ -74,7 +74,7 @@ impl PodsByController {
         self.0.entry(uid).or_default().common.intern_pod_parts(pod);
     }
 
-    /// Applies that a Pod was added, changed or removed. Returns the names of the CollaSets that control the Pod before
+    /// Records that a Pod was added, changed or removed. Returns the names of the CollaSets that control the Pod before
     /// and after.
     pub fn replace(
         &mut self,

@@ -307,7 +307,7 @@ impl<S: LedgerStore> Ledgers<S> {
     }
 }
 
-/// Starts the rest of each request that was denied because its claim is closing.
+/// Makes each request rest that was denied because its claim is closing.
 fn start_cooldowns(
     lane: &Mutex<CommitQueue>,
     batch: &[Command],

@@ -21,8 +21,8 @@ pub const COOLDOWN: Duration = Duration::from_secs(120);
 pub struct Cooldowns(HashMap<(Uid, Operation), Instant>);
 
 impl Cooldowns {
-    /// Starts the rest of a request that was denied because its claim is closing. A Pod whose lifecycle waits to begin
-    /// does not rest: it keeps its place in the wait queue, so the Pods behind it would wait too.
+    /// Makes a request rest that was denied because its claim is closing. A Pod whose lifecycle waits to begin does not
+    /// rest. Such a Pod keeps its place in the wait queue, so the Pods behind it would have to wait, too.
     pub fn start_cooldown(&mut self, pod: &Uid, operation: Operation, now: Instant) {
         self.0.retain(|_, end| *end > now);
         if operation != Operation::Begin {

@@ -178,7 +178,7 @@ impl<S: LedgerStore> Ledgers<S> {
 
     fn drop_unused_queues(&self) {
         let mut gone: Vec<RuleKey> = self.queues.lock().keys().cloned().collect();
-        // The lock must not be held here: another task may read the cache while it waits for this lock.
+        // The lock must not be held here: another task may hold the lock of the cache and wait for this lock.
         gone.retain(|key| self.store.cached_snapshot(key).is_none());
         let mut lanes = self.queues.lock();
         for key in gone {

@@ -45,7 +45,8 @@ pub struct Workload {
     /// How many living Pods its controller has seen, managed or not. Kept for a ReplicaSet and a ReplicationController.
     /// The number may be out of date.
     pub pods_seen: u32,
-    /// The revision of its Deployment ([`keys::DEPLOYMENT_REVISION`]). 0 for other kinds, and if it is unknown.
+    /// The revision of its Deployment ([`DEPLOYMENT_REVISION`](crate::api::keys::DEPLOYMENT_REVISION)). 0 for other
+    /// kinds, and if it is unknown.
     pub revision: u64,
 }
 
