@@ -1,4 +1,4 @@
-//! Everything that the watches of this replica feed.
+//! The caches that the watches of this replica fill.
 
 use std::sync::Arc;
 
@@ -11,27 +11,27 @@ use super::watch_health::WatchRegistry;
 use super::webhook_registration::WebhookRegistration;
 use crate::domain::rules::SkipAnnotation;
 
-/// The caches of one replica. Cloning shares them.
+/// The caches of one replica. A clone shares them.
 #[derive(Clone, Debug)]
 pub struct Caches {
-    /// What decisions rest on: Pods, rules, namespaces and the owners of Pods.
+    /// The objects that decisions rest on: Pods, rules, namespaces and the owners of Pods.
     pub index: Arc<Index>,
-    /// What the controller of CollaSets reads besides Pods.
+    /// The objects that the controller of CollaSets reads besides Pods.
     pub objects: Arc<ObjectCaches>,
-    /// What an eviction is refused for beside the rules.
+    /// PodDisruptionBudgets, for which the API server may refuse an eviction that all rules allow.
     pub disruption_budgets: Arc<DisruptionBudgets>,
     /// The stored webhook configurations of the server.
     pub registration: Arc<WebhookRegistration>,
-    /// The objects that cannot be read.
+    /// The objects that this replica cannot read.
     pub unreadable: Arc<UnreadableObjects>,
-    /// When each watch last heard of the API server.
+    /// When each watch last received anything from the API server.
     pub pulses: Arc<WatchRegistry>,
-    /// Tells the controllers what has changed.
+    /// Notifies the controllers of changes.
     pub changes: Changes,
 }
 
 impl Caches {
-    /// Empty caches; `skips` says whether Pods can skip rules by an annotation.
+    /// Creates empty caches. `skips` says whether Pods can skip rules by an annotation.
     pub fn new(skips: SkipAnnotation) -> Caches {
         let index = Arc::new(Index::new(skips));
         Caches {

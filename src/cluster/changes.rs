@@ -1,4 +1,4 @@
-//! Tells who listens that something in the caches has changed.
+//! Notifies listeners of changes in the caches.
 
 use std::sync::Arc;
 
@@ -6,28 +6,28 @@ use tokio::sync::broadcast;
 
 use crate::ledger::store::Uid;
 
-/// Changes that a slow listener may be behind. A listener that is further behind misses some, and has to look at everything
-/// again.
+/// How many changes a slow listener may be behind. A listener that is further behind misses changes, and must look at
+/// all objects again.
 const CHANNEL_CAPACITY: usize = 16_384;
 
-/// What has changed. The caches say what it is now.
+/// The object that has changed. Listeners read its present state from the caches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// A Pod: namespace and UID.
+    /// A Pod changed: namespace and UID.
     Pod(String, Uid),
-    /// A rule object: namespace and name.
+    /// A rule object changed: namespace and name.
     Rule(String, String),
-    /// A namespace.
+    /// A namespace changed: its name.
     Namespace(String),
-    /// The number of Pods that a workload of the namespace should have.
+    /// A workload of this namespace changed the number of Pods for which it asks.
     Workload(String),
-    /// A CollaSet, or an object that it controls: namespace and name.
+    /// A CollaSet changed, or an object that it controls: namespace and name of the CollaSet.
     CollaSet(String, String),
-    /// A webhook configuration of the server.
+    /// A webhook configuration of the server changed.
     Registration,
 }
 
-/// The channel of changes. Cloning shares it.
+/// The channel of changes. A clone shares it.
 #[derive(Clone, Debug)]
 pub struct Changes(Arc<broadcast::Sender<Change>>);
 
@@ -38,12 +38,12 @@ impl Default for Changes {
 }
 
 impl Changes {
-    /// Tells every listener.
+    /// Notifies every listener.
     pub fn notify(&self, change: Change) {
         let _ = self.0.send(change); // nobody may be listening
     }
 
-    /// The changes from now on.
+    /// Returns a receiver of the changes from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Change> {
         self.0.subscribe()
     }

@@ -1,15 +1,16 @@
 //! The time by the API server's clock.
 //!
-//! Replicas compare times that others have written: the API server in `creationTimestamp`, another replica in the record of a
-//! restart. A clock that is an hour off would believe a restart that is still to come, or keep a Pod off traffic for an hour.
-//! So all of them go by one clock. Every answer of the API server tells its time, in the header `Date`.
+//! Replicas compare times that others have written: the API server writes `creationTimestamp`, and another replica
+//! writes the time of a restart. A replica whose clock is one hour wrong would believe a restart too early, or would
+//! keep a Pod off traffic for one hour. Therefore all replicas use the API server's clock. Every response of the API
+//! server has the time in its `Date` header.
 //!
-//! API servers may differ among themselves. Then the time must not jump back and forth with each answer: the first answer
-//! counts at once, and another time only when nothing else has been told for a while. And what must not be believed too early
-//! goes by the one that is behind the others: see [`earliest`].
+//! The clocks of several API servers may differ. To keep the time from jumping with each response, the first response
+//! counts at once, and a different time counts only after no response has agreed with the present one for some time. A
+//! time that must not be reached too early is compared with the clock that is furthest behind: see [`earliest_now`].
 //!
-//! This machine's own clock is read once. From then on its monotonic clock counts, so that nobody who sets the clock, by
-//! hand or over the network, makes an hour pass in a moment.
+//! The clock of this machine is read only once. Afterwards its monotonic clock counts, so that a change of the clock,
+//! by hand or by NTP, does not change the time here.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -19,18 +20,18 @@ use http::header::DATE;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
-/// `Date` has seconds, and an answer takes its time: so many seconds of difference are none.
+/// Differences of up to this many seconds are ignored: `Date` has whole seconds, and a response takes some time.
 const TOLERANCE_SECONDS: i64 = 3;
 
-/// Another time is used after so many answers in a row that tell it, over so long.
+/// A different time is used after this many responses in a row that agree on it, over at least [`MIN_AGREEING_PERIOD`].
 const MIN_AGREEING_ANSWERS: u32 = 5;
 const MIN_AGREEING_PERIOD: Duration = Duration::from_secs(10);
 
-/// No second warning sooner.
+/// The least time between two warnings.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// An API server's clock that was behind counts in [`earliest`] for at least this long, and for at most twice as long while
-/// others answer.
+/// How long an API server's clock that was behind counts in [`earliest_now`]: at least this long, and at most twice as
+/// long while other API servers answer.
 const MIN_OFFSET_MEMORY: Duration = Duration::from_secs(600);
 
 static CLOCK_OFFSETS: Mutex<ClockOffsets> = Mutex::new(ClockOffsets {
@@ -44,28 +45,28 @@ static CLOCK_OFFSETS: Mutex<ClockOffsets> = Mutex::new(ClockOffsets {
     },
 });
 
-/// When this process first asked for the time, by both clocks of the machine.
+/// When this process first asked for the time, by the monotonic clock and the wall clock of the machine.
 static PROCESS_START: LazyLock<(Instant, Timestamp)> =
     LazyLock::new(|| (Instant::now(), Timestamp::now()));
 
-/// What the answers of the API servers have told.
+/// The clock offsets that responses of the API servers have shown.
 #[derive(Debug, Default)]
 struct ClockOffsets {
-    /// By how many seconds the API server's clock is ahead of this machine's as [`here`] tells it; `None` before the first
-    /// answer.
+    /// How many seconds the API server's clock is ahead of this machine's clock, see [`local_now`]. `None` before the
+    /// first response.
     ahead: Option<i64>,
-    /// What all answers since the last that agreed with `ahead` have told instead.
+    /// A different offset, if all responses since the last one that agreed with `ahead` have shown it.
     other: Option<OffsetCandidate>,
     warned: Option<Instant>,
     behind: LowestOffset,
 }
 
-/// The least that answers have told of late, in two spans of time of [`REMEMBERED`].
+/// The lowest offset of recent responses, kept for two periods of [`MIN_OFFSET_MEMORY`].
 #[derive(Debug, Default)]
 struct LowestOffset {
     current: Option<i64>,
     before: Option<i64>,
-    /// When the current span began.
+    /// When the current period began.
     since: Option<Instant>,
 }
 
@@ -90,20 +91,21 @@ struct OffsetCandidate {
     since: Instant,
 }
 
-/// The time now by the API server's clock, as its answers told.
+/// The present time by the API server's clock, as its responses have shown.
 pub fn now() -> Timestamp {
     apply_offset(local_now(), CLOCK_OFFSETS.lock().ahead.unwrap_or(0))
 }
 
-/// The time now by the clock that is furthest behind, of the API servers that have answered in the last ten minutes: never
-/// later than [`now`]. What is to be believed when a while is over goes by this, so that no API server whose clock is ahead
-/// ends the while early. An API server that this process has not heard may be further behind.
+/// The present time by the clock that is furthest behind, of the API servers that have answered in the last ten
+/// minutes. It is never later than [`now`]. Use it to check that a period is over, so that an API server whose clock is
+/// ahead does not end the period early. The clock of an API server that has not answered this process may be further
+/// behind.
 pub fn earliest_now() -> Timestamp {
     let ahead = CLOCK_OFFSETS.lock().earliest_offset();
     apply_offset(local_now(), ahead)
 }
 
-/// The time now by this machine, as its clock stood when this process first asked.
+/// The present time by this machine's monotonic clock, counted from its wall clock at the first call.
 fn local_now() -> Timestamp {
     monotonic_now(*PROCESS_START, Instant::now())
 }
@@ -114,7 +116,7 @@ fn monotonic_now((begin, time): (Instant, Timestamp), at: Instant) -> Timestamp 
     now.unwrap_or(time)
 }
 
-/// Learns from the headers of an answer.
+/// Learns the API server's time from the headers of a response.
 pub fn observe_date_header(headers: &HeaderMap) {
     let date = headers.get(DATE).and_then(|date| date.to_str().ok());
     let date = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
@@ -134,7 +136,7 @@ pub fn observe_date_header(headers: &HeaderMap) {
 }
 
 impl ClockOffsets {
-    /// An answer told that its clock is ahead by so much. Whether to warn.
+    /// Records that a response showed this offset in seconds. Returns whether to log a warning.
     fn record_offset(&mut self, ahead: i64, at: Instant) -> bool {
         self.behind.record_lowest(ahead, at);
         let before = self.ahead.unwrap_or(0);
@@ -170,7 +172,8 @@ impl ClockOffsets {
         warns
     }
 
-    /// By how many seconds the clock that is furthest behind is ahead of this machine's; never more than what is used.
+    /// How many seconds the clock that is furthest behind is ahead of this machine's clock; never more than the offset
+    /// in use.
     fn earliest_offset(&self) -> i64 {
         let used = self.ahead.unwrap_or(0);
         self.behind
@@ -213,7 +216,7 @@ mod tests {
         assert_eq!(apply_offset(here, offset_seconds(real, here)), here);
     }
 
-    /// What is used after each of these answers, told second by second, and how often it was warned.
+    /// The offset in use after each of these responses, one per second, and the number of warnings.
     fn record_answers(answers: impl IntoIterator<Item = i64>) -> (Vec<i64>, usize) {
         let (mut told, mut warnings) = (ClockOffsets::default(), 0);
         let start = Instant::now();
@@ -226,12 +229,12 @@ mod tests {
 
     #[test]
     fn api_servers_that_differ_do_not_move_the_time() {
-        // Three answers of one, then seven of the other.
+        // Three responses of one API server, then seven of the other.
         let answers = (0..180).map(|second| if second % 10 < 3 { 0 } else { 40 });
         let (used, warnings) = record_answers(answers);
         assert!(used.iter().all(|used| *used == 0), "{used:?}");
         assert_eq!(warnings, 3, "one a minute");
-        // Nor do two that differ from the first and from each other.
+        // Two API servers that differ from the first and from each other do not move the time either.
         let (used, _) = record_answers((0..60).map(|second| {
             if second == 0 {
                 0
@@ -255,7 +258,7 @@ mod tests {
     fn earliest_time_is_that_of_the_clock_that_is_behind() {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
-        // The first answer counts as the time, and the second API server is the one that is behind; then the other way round.
+        // The first response sets the time. The clock of the second API server is behind or ahead.
         for (first, second, least) in [(0, -40, -40), (40, 0, 0), (-40, 0, -40), (0, 40, 0)] {
             let mut told = ClockOffsets::default();
             assert_eq!(told.earliest_offset(), 0);
@@ -280,7 +283,7 @@ mod tests {
             }
         }
         assert_eq!((told.ahead, told.earliest_offset()), (Some(3_600), 3_600));
-        // One that jumps back counts at once.
+        // A clock that jumps back counts at once.
         told.record_offset(0, start + Duration::from_secs(last + 1));
         assert_eq!((told.ahead, told.earliest_offset()), (Some(3_600), 0));
     }
@@ -303,7 +306,7 @@ mod tests {
             told.record_offset(40, start);
         }
         assert_eq!(told.ahead, Some(0));
-        // One answer after that is no agreement either, if it is alone.
+        // Single responses, one a minute, do not count as agreement either.
         let mut told = ClockOffsets::default();
         told.record_offset(0, start);
         for minute in 1..MIN_AGREEING_ANSWERS {

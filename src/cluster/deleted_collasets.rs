@@ -1,7 +1,7 @@
-//! CollaSets that are deleted and take their Pods along, read from the API server.
+//! Reads from the API server whether a CollaSet is being deleted together with its Pods.
 //!
-//! What the caches know is not enough to let a Pod go beyond a budget. Whoever has begun the deletion of a set may still
-//! decide that its Pods stay (`--cascade=orphan`), and after a restore of etcd the set may be there again.
+//! The caches are not enough to let a Pod go beyond a budget. Whoever began the deletion of a CollaSet may still decide
+//! that its Pods stay (`--cascade=orphan`), and after a restore of etcd the CollaSet may exist again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use crate::api::collaset::CollaSet;
 use crate::domain::collaset::deletes_its_pods;
 use crate::domain::pod::Owner;
 
-/// No read takes longer.
+/// The time limit of each read.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
-/// A set that was read is not read again for this long: its Pods are asked about one after another.
+/// A CollaSet that was read is not read again for this long, because its Pods are checked one after another.
 const CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// What was found by reads of the last moment: the namespace and the reference that led to a deleted set, and when.
+/// Recent results: the namespace and the owner reference of each CollaSet that is being deleted, and when it was read.
 #[derive(Debug, Default)]
 pub struct DeletedCollaSets(Mutex<HashMap<(String, Owner), Instant>>);
 
 impl DeletedCollaSets {
-    /// Whether an owner of a Pod in `namespace` is a CollaSet that is deleted and takes its Pods along. False if that can't be
-    /// read until `deadline`.
+    /// Whether an owner of a Pod in `namespace` is a CollaSet that is being deleted together with its Pods. False if
+    /// this cannot be read until `deadline`.
     pub async fn is_deleted_owner(
         &self,
         client: &Client,
@@ -56,7 +56,7 @@ impl DeletedCollaSets {
     }
 }
 
-/// The metadata of the CollaSet that a reference names.
+/// The metadata of the CollaSet that an owner reference names. `None` if it does not exist.
 async fn read_collaset_metadata(
     client: &Client,
     namespace: &str,
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// An API server that has one set `web`, and how many requests it has got.
+    /// An API server with one CollaSet `web`, and the number of requests that it has received.
     fn server(metadata: Value) -> (Client, Arc<AtomicUsize>) {
         let calls = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&calls);

@@ -1,5 +1,5 @@
-//! PodDisruptionBudgets, cached for one question: is the API server sure to refuse an eviction? Admission then denies it
-//! without a claim. Nothing of the guarantee rests on this cache.
+//! Caches PodDisruptionBudgets for one question: will the API server certainly refuse an eviction? If so, admission
+//! denies the eviction without a claim. The guarantee does not depend on this cache.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,32 +12,32 @@ use super::request_path;
 use crate::domain::disruptionbudget::{DisruptionBudget, EvictionRefusal, eviction_refusal};
 use crate::domain::pod::Pod;
 
-/// The cache.
+/// The cache of PodDisruptionBudgets.
 #[derive(Debug, Default)]
 pub struct DisruptionBudgets(RwLock<State>);
 
 #[derive(Debug, Default)]
 struct State {
     is_listed: bool,
-    /// By namespace and name.
+    /// The PodDisruptionBudgets by namespace and name.
     namespaces: HashMap<String, BTreeMap<String, DisruptionBudget>>,
 }
 
 impl DisruptionBudgets {
-    /// Why the API server will refuse the eviction of a Pod, as far as this replica knows. `None` until the budgets have
-    /// been listed.
+    /// Why the API server will refuse the eviction of a Pod, as far as this replica knows. `None` if no refusal is
+    /// known, and until the PodDisruptionBudgets have been listed.
     pub fn find_refusal(&self, pod: &Pod) -> Option<EvictionRefusal> {
         let state = self.0.read();
         let home = state.namespaces.get(&pod.metadata.namespace)?;
         eviction_refusal(home.values(), pod).filter(|_| state.is_listed)
     }
 
-    /// Whether no budget is known.
+    /// Whether no PodDisruptionBudget is known.
     pub fn is_empty(&self) -> bool {
         self.0.read().namespaces.is_empty()
     }
 
-    /// The budgets as they were listed; others are gone.
+    /// Replaces all PodDisruptionBudgets by those of a list.
     pub fn replace(&self, budgets: Vec<DisruptionBudget>) {
         let mut state = self.0.write();
         state.namespaces.clear();
@@ -47,12 +47,12 @@ impl DisruptionBudgets {
         state.is_listed = true;
     }
 
-    /// A budget was added or changed.
+    /// Adds or changes a PodDisruptionBudget.
     pub fn apply(&self, budget: DisruptionBudget) {
         self.0.write().put_budget(budget);
     }
 
-    /// A budget was deleted.
+    /// Removes a PodDisruptionBudget.
     pub fn delete(&self, budget: &DisruptionBudget) {
         let mut state = self.0.write();
         let Some(home) = state.namespaces.get_mut(&budget.namespace) else {
@@ -72,7 +72,7 @@ impl State {
     }
 }
 
-/// As [`DisruptionBudgets::refusal`], by a live list of the budgets in the Pod's namespace.
+/// As [`DisruptionBudgets::find_refusal`], by a live list of the PodDisruptionBudgets in the Pod's namespace.
 pub async fn read_live_refusal(
     client: &Client,
     pod: &Pod,

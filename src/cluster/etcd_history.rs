@@ -1,15 +1,16 @@
-//! Whether the API server still tells the history that this replica has seen.
+//! Remembers whether the API server still has the history that this replica has seen.
 //!
-//! resourceVersions only grow, unless somebody restores etcd from a backup. All that this replica knows then lies in a future
-//! that has not happened: its caches, the claims that it wrote itself, and the position up to which it has seen Pods. None of
-//! it may be decided by any more, and nothing of it can be taken back piece by piece: the process ends and starts anew.
+//! resourceVersions only grow, unless somebody restores etcd from a backup. After a restore, this replica knows events
+//! that have not happened: in its caches, in the claims that it wrote, and in the position up to which it has seen
+//! Pods. No decision may rest on them, and they cannot be corrected one by one. Therefore the process ends and starts
+//! anew.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use tracing::error;
 
-/// The history as this replica knows it. Cloning shares it.
+/// Whether etcd's history was lost. A clone shares the state.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdHistory(Arc<Inner>);
 
@@ -19,7 +20,8 @@ struct Inner {
 }
 
 impl EtcdHistory {
-    /// A consistent read of `what` found it at `found`, although this replica has seen it at `known`, which is later.
+    /// Records that a consistent read found `what` at `found`, although this replica has seen it at `known`, which is
+    /// later. Only the first call has an effect.
     pub fn mark_lost(&self, what: &str, known: u64, found: u64) {
         self.0.lost.send_if_modified(|lost| {
             let is_first = lost.is_none();
@@ -35,12 +37,12 @@ impl EtcdHistory {
         });
     }
 
-    /// Why nothing that this replica knows counts any more; `None` while it does.
+    /// Why this replica's knowledge is no longer valid. `None` while it is valid.
     pub fn lost_reason(&self) -> Option<Arc<str>> {
         self.0.lost.borrow().clone()
     }
 
-    /// Returns why when [`Timeline::lost`] begins to say so.
+    /// Returns the reason as soon as [`EtcdHistory::lost_reason`] has one.
     pub async fn wait_history_lost(&self) -> Arc<str> {
         let mut lost = self.0.lost.subscribe();
         let found = lost.wait_for(Option::is_some).await;

@@ -1,6 +1,9 @@
-//! Events (core/v1) about objects, for people. The same reason about the same object is one Event that counts, written
-//! at most once a minute; what is told in between is written when the minute is over. Where each text matters, another text is another Event, up to a number for each object and reason: many
-//! texts of one reason, such as Pods that are created, leave room for those of others. Nothing waits for an Event, and nothing depends on one.
+//! Records Events (core/v1) about objects, for people.
+//!
+//! One reason about one object is one Event with a count. The Event is written at most once a minute; what is recorded
+//! in between is written when the minute is over. For reasons whose texts differ in meaning, each text is an Event of
+//! its own, up to a number for each object and reason. So a reason with many texts, such as the creation of Pods,
+//! leaves room for the texts of other reasons. No code waits for an Event or depends on one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,24 +24,25 @@ use crate::apirequest;
 use crate::domain::pod::Pod;
 use crate::tasks::Supervisor;
 
-/// An Event that was last told of longer ago is not counted on: another is made.
+/// After this long without a new occurrence, an Event is not counted further. The next occurrence creates a new Event.
 const AGGREGATION_WINDOW: SignedDuration = SignedDuration::from_mins(10);
-/// An Event is written again at most this often.
+/// The least time between two writes of the same Event.
 const MIN_WRITE_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
-/// Events that are counted on; beyond that the oldest are forgotten.
+/// How many Events are counted. If there are more, the oldest ones are forgotten.
 const MAX_TRACKED_EVENTS: usize = 1_000;
-/// Texts of one reason about one object that are Events of their own within a [`PERIOD`]; further ones count by their reason.
+/// How many texts of one reason about one object become Events of their own within [`MIN_WRITE_INTERVAL`]. Further
+/// texts are counted by their reason.
 const MAX_TEXTS_PER_REASON: usize = 20;
-/// Writes that wait; beyond that they are dropped.
+/// How many writes may wait. Further writes are dropped.
 const WRITE_QUEUE_CAPACITY: usize = 1_000;
-/// No single write takes longer.
+/// The time limit of each write.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a write that failed for a moment waits until it is tried again, and how often it is tried before it is dropped.
+/// The pause before a failed write is tried again, and the number of tries before it is dropped.
 const RETRY_POLICY: (Duration, usize) = (Duration::from_secs(2), 4);
-/// Bytes of a message that the API server takes.
+/// The most bytes of a message that the API server accepts.
 const MAX_MESSAGE_BYTES: usize = 1_024;
 
-/// Events that are written late at a time, between others.
+/// How many delayed Events are written in one turn, so that other writes do not wait long.
 const MAX_LATE_WRITES: usize = 20;
 
 /// Records Events.
@@ -48,7 +52,7 @@ pub struct EventRecorder {
     now: fn() -> Timestamp,
 }
 
-/// What has been told, and a bell for what is to be written later.
+/// The recorded Events, and a notification for Events that are written later.
 #[derive(Default)]
 struct AggregatorState {
     all: Mutex<Aggregator>,
@@ -56,14 +60,14 @@ struct AggregatorState {
 }
 
 impl EventRecorder {
-    /// A recorder with its own task, which ends with it. To be called on a runtime.
+    /// Creates a recorder whose task ends with the recorder. Call it on a Tokio runtime.
     pub fn new(client: Client, now: fn() -> Timestamp) -> Arc<Self> {
         let (recorder, work) = EventRecorder::new_with_worker(client, now);
         tokio::spawn(work);
         recorder
     }
 
-    /// A recorder whose task is supervised. To be called on a runtime.
+    /// Creates a recorder whose task is supervised. Call it on a Tokio runtime.
     pub fn new_supervised(
         client: Client,
         now: fn() -> Timestamp,
@@ -74,7 +78,8 @@ impl EventRecorder {
         supervisor.spawn_supervised("the writer of Events", async move {
             let work = async {
                 work.await;
-                // Nobody is left who tells: whatever ended them is the fault, and not this.
+                // All recorders were dropped. Their tasks have ended for another reason, so this task must not be
+                // reported as the fault.
                 std::future::pending::<()>().await;
             };
             stop.run_until_cancelled(work).await;
@@ -90,7 +95,7 @@ impl EventRecorder {
         let seen = Arc::<AggregatorState>::default();
         let seeing = Arc::clone(&seen);
         let work = async move {
-            // Those that failed for a moment: no other waits for them.
+            // Writes that failed and are tried again. Other writes do not wait for them.
             let mut failed = VecDeque::<(Instant, EventRequest)>::new();
             loop {
                 let due = seeing.all.lock().next_due();
@@ -125,7 +130,7 @@ impl EventRecorder {
         (recorder, work)
     }
 
-    /// Tells of something about an object.
+    /// Records an Event about an object.
     pub fn record_event(
         &self,
         about: &ObjectReference,
@@ -137,7 +142,7 @@ impl EventRecorder {
         self.enqueue_event(what, |all, uid, now| all.count_event(uid, reason, now));
     }
 
-    /// Tells of something about an object whose texts each tell of something else, as those about a rollout do.
+    /// Records an Event about an object for a reason whose texts differ in meaning, as those about a rollout do.
     pub fn record_distinct_event(
         &self,
         about: &ObjectReference,
@@ -176,13 +181,13 @@ impl EventRecorder {
     }
 }
 
-/// How long it is until a time; a moment where it has passed.
+/// How long it is until `due`, at least one second.
 fn delay_until(due: Timestamp, now: Timestamp) -> Duration {
     let left = Duration::try_from(due.duration_since(now)).unwrap_or_default();
     left.max(Duration::from_secs(1))
 }
 
-/// What is told of an object.
+/// The content of an Event about an object.
 #[derive(Debug)]
 struct EventContent {
     about: ObjectReference,
@@ -238,7 +243,7 @@ impl EventContent {
     }
 }
 
-/// What an Event about a Pod refers to.
+/// The object reference of an Event about a Pod.
 pub fn pod_reference(pod: &Pod) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -250,17 +255,17 @@ pub fn pod_reference(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// What to write.
+/// The count and the times of an Event to write.
 #[derive(Debug, PartialEq)]
 struct EventSeries {
-    /// Makes the name unique.
+    /// A random number that makes the name unique.
     number: u64,
     count: u32,
     first: Timestamp,
     last: Timestamp,
 }
 
-/// UID of an object, and what makes an Event about it one.
+/// The UID of the object, and the text that identifies the Event: the reason, or the reason and the message.
 type EventKey = (String, String);
 
 #[derive(Debug, Default)]
@@ -275,12 +280,12 @@ struct TrackedEvent {
     first: Timestamp,
     last: Timestamp,
     written: Timestamp,
-    /// What was told since it was written.
+    /// The last content that was recorded since the last write and is not written yet.
     late: Option<EventContent>,
 }
 
 impl Aggregator {
-    /// Counts; what to write, or the key under which it is kept for later.
+    /// Counts an occurrence. Returns the series to write, or the key under which the content is kept for a later write.
     fn count_event(
         &mut self,
         uid: &str,
@@ -314,14 +319,14 @@ impl Aggregator {
         Ok(seen.to_series())
     }
 
-    /// Keeps what was told too early.
+    /// Keeps the content of an Event that may not be written yet.
     fn store_late_event(&mut self, key: &EventKey, what: EventContent) {
         if let Some(seen) = self.seen.get_mut(key) {
             seen.late = Some(what);
         }
     }
 
-    /// When the next is to be written that was told too early; `None` where none is left.
+    /// When the next delayed Event can be written. `None` if there is none.
     fn next_due(&self) -> Option<Timestamp> {
         let late = self.seen.values().filter(|seen| seen.late.is_some());
         late.map(|seen| {
@@ -332,7 +337,7 @@ impl Aggregator {
         .min()
     }
 
-    /// What was told too early and can be written now, the first of several; counted as written.
+    /// Takes delayed Events that can be written now, up to [`MAX_LATE_WRITES`], and counts them as written.
     fn take_overdue(&mut self, now: Timestamp) -> Vec<(EventContent, EventSeries)> {
         let seen = self.seen.values_mut();
         let due = seen.filter(|seen| now.duration_since(seen.written) >= MIN_WRITE_INTERVAL);
@@ -344,7 +349,8 @@ impl Aggregator {
         late.take(MAX_LATE_WRITES).collect()
     }
 
-    /// As [`Aggregator::tell`], for a text by itself while there are few of its object and reason.
+    /// As [`Aggregator::count_event`], but the text counts as an Event of its own while the object has few texts of
+    /// this reason.
     fn count_distinct_event(
         &mut self,
         uid: &str,
@@ -390,19 +396,19 @@ impl TrackedEvent {
     }
 }
 
-/// One request.
+/// A request to write one Event.
 struct EventRequest {
     namespace: String,
     name: String,
-    /// Whether the Event should be there already.
+    /// Whether the Event should exist already.
     again: bool,
-    /// How often it was tried.
+    /// How often the request was tried.
     tries: usize,
     body: Value,
 }
 
 impl EventRequest {
-    /// False where it may be sent another time.
+    /// Sends the request. Returns false if it should be tried again later.
     async fn try_send_event(&mut self, client: &Client) -> bool {
         self.tries += 1;
         let sent = tokio::time::timeout(CALL_TIMEOUT, self.send_event(client)).await;
@@ -435,7 +441,8 @@ impl EventRequest {
     }
 }
 
-/// Whether the API server would say the same again. It takes no Event for a moment where it is overloaded, fails, or can't be reached.
+/// Whether the API server would give the same answer again. Errors by overload, failures of the API server and lost
+/// connections are temporary.
 fn is_permanent_error(error: &Error) -> bool {
     match error {
         Error::Api(status) => status.code != 429 && status.code < 500,

@@ -1,11 +1,11 @@
-//! Who this program is to the API server.
+//! The user name of this program at the API server.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::OnceCell;
 
-/// The user name of this program, asked for once. Every authenticated user may ask (`system:basic-user`).
+/// The user name of this program, read once. Every authenticated user may read its own name (`system:basic-user`).
 #[derive(Debug, Default)]
 pub struct Identity(OnceCell<String>);
 
@@ -13,7 +13,7 @@ impl Identity {
     /// The name, such as `system:serviceaccount:kusionstack-system:operating`.
     ///
     /// # Errors
-    /// When the API server does not answer, or refuses.
+    /// The error of the API server, if it does not answer or refuses.
     pub async fn user_name(&self, client: &Client) -> kube::Result<&str> {
         let ask = async || {
             let api: Api<SelfSubjectReview> = Api::all(client.clone());

@@ -3,7 +3,7 @@
 use super::request_path;
 use crate::domain::pod::Owner;
 
-/// A kind that is watched.
+/// A kind that this replica watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WatchedKind {
     /// `v1`; only managed Pods are watched.
@@ -37,7 +37,7 @@ pub enum WatchedKind {
 }
 
 impl WatchedKind {
-    /// The kinds that own Pods, directly or by ReplicaSets. Owners of other kinds are read live.
+    /// The kinds that own Pods, directly or through ReplicaSets. Owners of other kinds are read live.
     pub const OWNER_KINDS: [WatchedKind; 7] = [
         WatchedKind::ReplicaSet,
         WatchedKind::StatefulSet,
@@ -56,7 +56,7 @@ impl WatchedKind {
         WatchedKind::ResourceContext,
     ];
 
-    /// The kinds that decisions rest on: nothing is admitted before all of them have been listed.
+    /// The kinds that decisions rest on. Nothing is admitted before all of them have been listed.
     pub fn decision_kinds() -> impl Iterator<Item = WatchedKind> {
         let own = [
             WatchedKind::Pod,
@@ -66,7 +66,7 @@ impl WatchedKind {
         own.into_iter().chain(WatchedKind::OWNER_KINDS)
     }
 
-    /// The kind of an owner, if it is watched. The version does not matter: all versions of a group have the same
+    /// The kind of an owner, if it is watched. The API version is ignored: all versions of a group have the same
     /// objects.
     pub fn from_owner(owner: &Owner) -> Option<WatchedKind> {
         let group = owner.group();
@@ -75,9 +75,9 @@ impl WatchedKind {
             .find(|kind| kind.name() == owner.kind && kind.group() == group)
     }
 
-    /// Whether an owner of the kind may have a Pod of this name. A StatefulSet has the Pods `NAME-ORDINAL` alone, the ordinal
-    /// in decimal, and a Deployment has none but those of its ReplicaSets: their controllers neither keep nor replace other
-    /// Pods that refer to them.
+    /// Whether an owner of this kind may have a Pod of this name. A StatefulSet has only Pods `NAME-ORDINAL` with a
+    /// decimal ordinal, and a Deployment has only the Pods of its ReplicaSets. Their controllers neither keep nor
+    /// replace other Pods that refer to them.
     pub fn may_own(owner: &Owner, pod: &str) -> bool {
         match WatchedKind::from_owner(owner) {
             Some(WatchedKind::StatefulSet) => {}
@@ -94,7 +94,7 @@ impl WatchedKind {
         })
     }
 
-    /// `kind` of its objects.
+    /// The `kind` of the objects.
     pub const fn name(self) -> &'static str {
         match self {
             WatchedKind::Pod => "Pod",
@@ -114,7 +114,7 @@ impl WatchedKind {
         }
     }
 
-    /// API path of all its objects in all namespaces.
+    /// The API path of all objects of this kind in all namespaces.
     pub const fn path(self) -> &'static str {
         match self {
             WatchedKind::Pod => "/api/v1/pods",
@@ -136,21 +136,21 @@ impl WatchedKind {
         }
     }
 
-    /// API path of one object.
+    /// The API path of one object.
     ///
     /// # Errors
-    /// When `namespace` or `name` can be no segment of a path.
+    /// If `namespace` or `name` cannot be a segment of a path.
     pub fn object_path(self, namespace: &str, name: &str) -> Result<String, kube::Error> {
         let (version, plural) = self.path().rsplit_once('/').unwrap_or_default();
         request_path::build_object_path(version, Some(namespace), plural, name, None)
     }
 
-    /// The plural in the path of its objects.
+    /// The plural name in the path of the objects.
     pub fn plural(self) -> &'static str {
         self.path().rsplit_once('/').unwrap_or_default().1
     }
 
-    /// `apiVersion` of its objects.
+    /// The `apiVersion` of the objects.
     pub fn api_version(self) -> String {
         let (version, _) = self.path().rsplit_once('/').unwrap_or_default();
         let version = version.trim_start_matches("/apis/");

@@ -1,4 +1,4 @@
-//! Until when this process may take itself for the leader.
+//! Remembers until when this process may act as the leader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The lead of this process, by its own clock. A process that stood still finds out here, before it has done anything, that another may
-/// lead by now: that clock goes on meanwhile.
+/// The leadership of this process, by its own monotonic clock. This clock also runs while the process is paused. So a
+/// process that was paused sees here, before it acts, that another replica may be the leader now.
 #[derive(Clone, Debug, Default)]
 pub struct Leadership(Arc<Mutex<LeadershipState>>);
 
@@ -20,23 +20,24 @@ enum LeadershipState {
 }
 
 impl Leadership {
-    /// That of a process that leads without an election.
+    /// The leadership of a process that leads without an election.
     #[must_use]
     pub fn permanent() -> Leadership {
         Leadership(Arc::new(Mutex::new(LeadershipState::Always)))
     }
 
-    /// The lease was renewed by a request that began `at` this moment; it holds for so long.
+    /// Records that a request that began `at` this moment renewed the Lease. The leadership is valid for `holds` from
+    /// then.
     pub(crate) fn extend_leadership(&self, at: Instant, holds: Duration) {
         *self.0.lock() = LeadershipState::At(at + holds);
     }
 
-    /// This process leads no more.
+    /// Ends the leadership of this process.
     pub(super) fn end_leadership(&self) {
         *self.0.lock() = LeadershipState::Over;
     }
 
-    /// Whether nobody else can lead at this moment.
+    /// Whether this process leads, and no other process can lead at this moment.
     #[must_use]
     pub fn is_leading(&self) -> bool {
         match *self.0.lock() {

@@ -1,6 +1,9 @@
-//! Leader election by a Lease: at most one replica runs the controllers. A process that stood still takes itself for the leader for a
-//! moment: the ledger and every write to a Pod are conditional. What else the controller of CollaSets writes, volumes above all, depends on
-//! more than the object itself, so it asks [`Tenure`] before each write.
+//! Leader election by a Lease: at most one replica runs the controllers.
+//!
+//! A process that was paused may act as the leader for a moment after another replica has become the leader. This does
+//! no harm to the ledger and to Pods, because their writes are conditional. Other writes of the controller of
+//! CollaSets, above all those of volumes, depend on more than the written object. Therefore that controller asks
+//! [`Leadership`] before each such write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,41 +23,41 @@ use super::events::EventRecorder;
 use super::leadership::Leadership;
 use crate::apirequest;
 
-/// Name of the Lease: Kuperator's, so that the two never lead at the same time.
+/// Name of the Lease. It is Kuperator's name, so that Kuperator and Operating never lead at the same time.
 pub const LEASE_NAME: &str = "kusionstack-controller-manager";
-/// A lease that was not renewed for this long may be taken.
+/// A Lease that was not renewed for this long may be taken.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// A leader that could not renew for this long stops its controllers.
+/// A leader that could not renew the Lease for this long stops its controllers.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// For so long after a stop the work that has begun may go on before the lease is given back.
+/// How long work that has begun may continue after a stop, before the Lease is released.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause between attempts.
+/// The pause between attempts.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
-/// Of so many failures in a row one is said: about each ten minutes.
+/// One of this many failures in a row is logged: about one every ten minutes.
 const LOG_EVERY: u32 = 300;
 
-/// One candidate.
+/// One candidate of the election.
 pub struct LeaderElector {
     leases: Api<Lease>,
     identity: String,
     leading: watch::Sender<bool>,
     tenure: Leadership,
     events: Arc<EventRecorder>,
-    /// The Lease as it was read last.
+    /// The object reference of the Lease, with the UID that was read last.
     lease: ObjectReference,
     observed: ObservedRenewal,
-    /// Who held the lease when it expired and this candidate took it.
+    /// The former holder, if this candidate took the Lease after it had expired.
     succeeds: Option<String>,
 }
 
-/// The holder's renewal that was seen last, and when, by this process's own clock. What time the holder's clock tells does not
-/// matter: clocks may be hours apart.
+/// The last renewal of the holder that was seen, and when it was seen by this process's own clock. The time of the
+/// holder's clock does not matter: clocks may differ by hours.
 #[derive(Debug, Default)]
 struct ObservedRenewal(Option<(Option<Timestamp>, Option<String>, Instant)>);
 
 impl LeaderElector {
-    /// A candidate for the Lease in `namespace`; `identity` must be unique among the replicas. Tells on `leading`, on
-    /// `tenure`, and by Events about the Lease.
+    /// Creates a candidate for the Lease in `namespace`. `identity` must be unique among the replicas. The candidate
+    /// reports its state on `leading`, on `tenure`, and by Events about the Lease.
     pub fn new(
         client: Client,
         namespace: &str,
@@ -74,8 +77,8 @@ impl LeaderElector {
         }
     }
 
-    /// Tries to lead until stopped; then gives the lease back once what it leads has `ended`. If that takes too long, the lease is
-    /// left to expire.
+    /// Tries to lead until `stop`. Then releases the Lease when the work of the leader has `ended`. If this takes too
+    /// long, the Lease is left to expire.
     pub async fn run(mut self, stop: CancellationToken, ended: impl Future<Output = ()>) {
         let mut renewed = Instant::now();
         let mut failing = 0u32;
@@ -126,11 +129,11 @@ impl LeaderElector {
                 warn!("the controllers are at work still; the lease expires by itself");
                 return;
             }
-            let _ = timeout(RETRY_PERIOD, self.release_lease()).await; // best effort: it expires by itself
+            let _ = timeout(RETRY_PERIOD, self.release_lease()).await; // best effort: otherwise the Lease expires
         }
     }
 
-    /// Says whether this candidate leads; `lost` is why it does not.
+    /// Publishes whether this candidate leads. `lost` is the reason if it does not.
     fn set_leading(&self, leads: bool, lost: &str) {
         if !leads {
             self.tenure.end_leadership();
@@ -161,7 +164,7 @@ impl LeaderElector {
         }
     }
 
-    /// One round: whether this candidate leads after it.
+    /// Tries once to take or renew the Lease. Returns whether this candidate leads afterwards.
     async fn try_acquire_or_renew(&mut self) -> Result<bool, Error> {
         let Some(lease) = self.leases.get_opt(LEASE_NAME).await? else {
             let lease = self.with_own_holder(Lease::default(), 0);
@@ -237,7 +240,7 @@ impl LeaderElector {
 }
 
 impl ObservedRenewal {
-    /// Whether the holder's renewal has stood still for longer than its duration, by this process's own clock.
+    /// Whether the holder has not renewed for longer than the duration of the Lease, by this process's own clock.
     fn is_expired(&mut self, spec: &LeaseSpec) -> bool {
         let seen = (
             spec.renew_time.as_ref().map(|t| t.0),
@@ -258,7 +261,7 @@ impl ObservedRenewal {
     }
 }
 
-/// What an Event about the Lease refers to.
+/// The object reference of an Event about the Lease.
 fn lease_reference(namespace: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("coordination.k8s.io/v1".to_owned()),
@@ -269,7 +272,7 @@ fn lease_reference(namespace: &str) -> ObjectReference {
     }
 }
 
-/// Losing a race for the lease is no error.
+/// A conflict means that another candidate was faster, which is no error.
 fn acquired_unless_conflict(result: Result<Lease, Error>) -> Result<bool, Error> {
     match result {
         Ok(_) => Ok(true),

@@ -1,5 +1,5 @@
-//! Every replica writes claims back that it remembers and that a rule object has lost: see [`Ledgers::restore`]. Without this a
-//! replica that has started meanwhile, and remembers nothing, would go on without them.
+//! Writes back claims that this replica remembers and a rule object has lost, see [`Ledgers::restore_claims`]. Every
+//! replica does this. Otherwise a replica that started later, and remembers nothing, would decide without these claims.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::rulestore::RuleStore;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::RuleKey;
 
-/// Looks at each rule object that changes. Ends with the index.
+/// Checks each rule object that changes. Returns when the index is dropped.
 pub async fn restore_lost_claims(index: Arc<Index>, ledgers: Arc<Ledgers<RuleStore>>) {
     let mut changes = index.changes().subscribe();
     loop {
@@ -29,7 +29,7 @@ pub async fn restore_lost_claims(index: Arc<Index>, ledgers: Arc<Ledgers<RuleSto
     }
 }
 
-/// Of this rule object, or of all, those that lack claims.
+/// The rule objects that lack claims, of the rule object `one` or of all.
 fn rules_lacking_claims(index: &Index, one: Option<(&str, &str)>) -> Vec<RuleKey> {
     let state = index.read_state();
     let all: Vec<_> = match one {

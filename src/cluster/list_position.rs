@@ -1,13 +1,15 @@
-//! The position of a kind of objects in etcd: the resourceVersion that every write before this moment is at or below.
+//! The position of a kind of objects in etcd: a resourceVersion that is at least as large as those of all earlier
+//! writes.
 //!
-//! A list without a resourceVersion is a consistent read. Where the API server answers it from etcd, its version is etcd's
-//! revision at that moment. Where it answers from its watch cache (by default since Kubernetes 1.31), it reads etcd's revision
-//! first and waits until the cache has come that far, so that the version of the list is that revision or a later one. While it
-//! waits it asks etcd for the progress of its watch, which our own watches are served from.
+//! A list without a resourceVersion is a consistent read. If the API server answers it from etcd, the version of the
+//! list is etcd's revision at that moment. If the API server answers it from its watch cache (by default since
+//! Kubernetes 1.31), it first reads etcd's revision and waits until the cache has reached it. Then the version of the
+//! list is this revision or a later one. While the API server waits, it requests a progress notification for its own
+//! watch, which also feeds our watches.
 //!
-//! The list asks for one name that no object has. With `limit=1` instead, an API server may read past its cache, which then
-//! hears nothing of etcd's progress; or it answers from the cache, which knows no pages, with all objects. One name in one
-//! namespace is one key for both.
+//! The list selects one name that no object has. With `limit=1` instead, an API server may bypass its cache, and then
+//! the cache does not learn etcd's progress. Or the API server answers from the cache, which has no pages, with all
+//! objects. In both, one name in one namespace is one key.
 
 use kube::core::params::ListParams;
 use kube::core::{ObjectList, PartialObjectMeta};
@@ -15,13 +17,13 @@ use kube::{Client, Error};
 
 use super::request_path::ResourcePath;
 
-/// A name that no object of a watched kind can have: names begin with a letter or a digit.
+/// A name that no object of a watched kind can have, because names begin with a letter or a digit.
 const IMPOSSIBLE_NAME: &str = "-";
 
 /// Reads the position of the objects `at`.
 ///
 /// # Errors
-/// What the API server answered, or that it did not; and a version that is no number.
+/// If the API server refuses or does not answer, or if the version of the list is not a number.
 pub async fn read_list_position(
     client: &Client,
     at: &ResourcePath,
@@ -41,7 +43,7 @@ pub enum PositionError {
     /// The request failed.
     #[error(transparent)]
     Failed(#[from] Error),
-    /// The list has this version.
+    /// The list has this version, which is not a number.
     #[error("a list has version {0:?}, which is no number")]
     Version(String),
 }

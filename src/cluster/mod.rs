@@ -1,4 +1,4 @@
-//! What this replica knows of the cluster, and how it writes to it.
+//! The state of the cluster that this replica knows, and its writes to the cluster.
 
 pub mod caches;
 pub mod changes;

@@ -1,10 +1,11 @@
-//! What proves that an object does not exist.
+//! Decides which responses prove that an object does not exist.
 
 use kube::core::Status;
 
-/// Whether an answer of the API server says that this object does not exist: a failure for the reason `NotFound` whose
-/// details name it. A 404 alone may come from a proxy, or from a path that is not served any more. `resource` is the plural;
-/// a subresource may follow it in the answer, as in `deployments/scale`.
+/// Whether a response of the API server proves that this object does not exist: it is a failure with the reason
+/// `NotFound` whose details name the object. A code 404 alone proves nothing, because it may come from a proxy, or from
+/// a path that is no longer served. `resource` is the plural name. In the response, a subresource may follow it, as in
+/// `deployments/scale`.
 pub fn proves_not_found(status: &Status, group: &str, resource: &str, name: &str) -> bool {
     let Some(details) = &status.details else {
         return false;

@@ -1,5 +1,5 @@
-//! Lists that are read a page at a time: of an object that is not kept, no more than a page is in memory. The API server answers all
-//! pages as of the first.
+//! Reads lists one page at a time, so that at most one page of the objects that are not kept is in memory. The API
+//! server answers all pages from the state of the first one.
 
 use std::fmt::Debug;
 
@@ -9,13 +9,13 @@ use kube::core::PartialObjectMeta;
 use kube::core::params::ListParams;
 use serde::de::DeserializeOwned;
 
-/// Objects of a page. Each may be as large as etcd stores it.
+/// How many objects a page has. Each object may be as large as etcd allows.
 const PAGE_LIMIT: u32 = 10;
 
-/// What `keep` leaves of all objects of a kind.
+/// Lists all objects of a kind and returns the results of `keep`.
 ///
 /// # Errors
-/// What the API server answered to a page.
+/// The error of the API server for a page.
 pub async fn list_all_objects<K, R>(
     api: &Api<K>,
     keep: fn(K) -> Option<R>,
@@ -33,10 +33,10 @@ where
     Ok(kept)
 }
 
-/// As [`objects`], of their metadata alone.
+/// As [`list_all_objects`], but reads only the metadata of the objects.
 ///
 /// # Errors
-/// What the API server answered to a page.
+/// The error of the API server for a page.
 pub async fn list_all_metadata<K, R>(
     api: &Api<K>,
     keep: fn(PartialObjectMeta<K>) -> Option<R>,
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::cluster::request_path;
 
-    /// An API server with two pages, and the queries that it gets.
+    /// An API server with two pages, and the queries that it has received.
     fn server() -> (Api<ConfigMap>, Arc<Mutex<Vec<String>>>) {
         let queries = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&queries);

@@ -1,4 +1,4 @@
-//! Reads and writes of single Pods, in the slim form and by minimal patches.
+//! Reads and writes single Pods, as slim Pods and by minimal patches.
 
 use jiff::Timestamp;
 use kube::core::Status;
@@ -17,13 +17,13 @@ fn pods_path(namespace: &str) -> Result<ResourcePath, Error> {
     ResourcePath::from_parts("/api/v1", namespace, "pods")
 }
 
-/// Reads a Pod from etcd; `None` when the API server says that there is none of that name. A 404 that does not name the Pod may
-/// come from something before the API server and is an error: what looks gone needs no claim.
+/// Reads a Pod from etcd. `None` if the API server says that no Pod has this name. A 404 that does not name the Pod is
+/// an error, because it may come from a proxy, and a disruption of a Pod that is gone needs no claim.
 pub async fn get_pod(client: &Client, namespace: &str, name: &str) -> Result<Option<Pod>, Error> {
     request_pod(client, namespace, name).await
 }
 
-/// As [`get`], with all that the Pod has.
+/// As [`get_pod`], with all fields of the Pod.
 pub async fn get_raw_pod(
     client: &Client,
     namespace: &str,
@@ -54,7 +54,8 @@ pub async fn create_pod(client: &Client, namespace: &str, body: &Value) -> Resul
     client.request(request).await
 }
 
-/// Sends a strategic merge patch of a Pod, or of one of its subresources. Preconditions are the caller's, in `metadata`.
+/// Sends a strategic merge patch of a Pod, or of one of its subresources. The caller puts preconditions into `metadata`
+/// of the patch.
 pub async fn patch_pod(
     client: &Client,
     (namespace, name): (&str, &str),
@@ -65,9 +66,9 @@ pub async fn patch_pod(
     client.request(request).await
 }
 
-/// Whether everything that judges such a patch lets it pass, by a dry run; false where nobody can tell: a webhook knows no dry runs, as
-/// one that was registered before Kubernetes 1.22 may not, or this program's own has denied it, which judges a Pod otherwise once
-/// that is operated on.
+/// Whether a dry run of this patch passes all admission. False if the dry run is inconclusive: a webhook does not
+/// support dry runs, as some that were registered before Kubernetes 1.22, or a webhook of this program denied it. This
+/// program may decide differently about the Pod once the operation has begun.
 pub async fn dry_run_patch_pod(
     client: &Client,
     (namespace, name): (&str, &str),
@@ -83,19 +84,20 @@ pub async fn dry_run_patch_pod(
     }
 }
 
-/// Whether a denial says nothing of a request that is no dry run, see [`may_patch`].
+/// Whether a denial of a dry run says nothing about the real request, see [`dry_run_patch_pod`].
 pub fn is_inconclusive(status: &Status) -> bool {
     is_dry_run_unsupported(status) || is_own_denial(status)
 }
 
-/// Whether a webhook of this program has denied a request.
+/// Whether a webhook of this program denied the request.
 pub fn is_own_denial(status: &Status) -> bool {
     let told = status.message.strip_prefix("admission webhook \"");
     let name = told.and_then(|told| told.split('"').next());
     name.is_some_and(|name| name.ends_with(".apps.kusionstack.io"))
 }
 
-/// Whether a dry run was refused for being one (`NewDryRunUnsupportedErr` of kube-apiserver).
+/// Whether the API server refused a dry run because a webhook does not support it (`NewDryRunUnsupportedErr` of
+/// kube-apiserver).
 fn is_dry_run_unsupported(status: &Status) -> bool {
     status.code == 400 && status.message.ends_with("does not support dry run")
 }
@@ -106,12 +108,12 @@ pub fn wake_annotation(now: Timestamp) -> Value {
     json!({ "annotations": { (keys::CONTROLLER_WOKEN): now } })
 }
 
-/// Merge-patches labels and annotations (`None` removes), if the Pod is still the very version that was looked at.
+/// Merge-patches labels and annotations (`null` removes one), if the Pod still has the resourceVersion of `pod`.
 pub async fn patch_metadata(client: &Client, pod: &Pod, metadata: Value) -> Result<Pod, Error> {
     patch_metadata_at(client, pod, None, metadata).await
 }
 
-/// As [`patch_metadata`], through `pods/status`: admission may then change the status in the same write.
+/// As [`patch_metadata`], through `pods/status`, so that admission can change the status in the same write.
 pub async fn patch_metadata_by_status(
     client: &Client,
     pod: &Pod,
@@ -140,8 +142,9 @@ async fn patch_metadata_at(
     client.request(request).await
 }
 
-/// Writes the condition `pod.kusionstack.io/service-ready` through `pods/status` (contract 2.4), if the Pod is still the
-/// very version that was looked at: a late True must not put a Pod back on traffic that is being operated on.
+/// Writes the condition `pod.kusionstack.io/service-ready` through `pods/status` (contract 2.4), if the Pod still has
+/// the resourceVersion of `pod`. Without this precondition, a late `True` could put a Pod back on traffic during an
+/// operation.
 pub async fn patch_service_ready(
     client: &Client,
     pod: &Pod,
@@ -162,9 +165,10 @@ pub async fn patch_service_ready(
     client.request(request).await
 }
 
-/// Deletes a Pod, if it is still the very version that was looked at: whoever stood still for a while must not delete one that serves
-/// again. `wishes` are those of whoever asked for it first. Gone already is fine. Returns the resourceVersion that the
-/// watch will have shown the effect at; 0 if the answer does not tell.
+/// Deletes a Pod, if it still has the resourceVersion of `pod`. Without this precondition, a process that was paused
+/// could delete a Pod that serves again. `wishes` are the options of the original deletion request. A Pod that is
+/// already gone is no error. Returns the resourceVersion at which the watch shows the deletion; 0 if the response does
+/// not have it.
 pub async fn delete_pod(
     client: &Client,
     pod: &Pod,
@@ -183,7 +187,7 @@ pub async fn delete_pod(
     }
 }
 
-/// Whether everything that judges a deletion by this program lets this one pass, by a dry run.
+/// Checks by a dry run whether all admission lets this program delete the Pod.
 pub async fn dry_run_delete_pod(
     client: &Client,
     pod: &Pod,
@@ -195,7 +199,7 @@ pub async fn dry_run_delete_pod(
     Ok(())
 }
 
-/// As [`may_delete`], for an eviction. A PodDisruptionBudget has no say in it: what it refuses passes.
+/// As [`dry_run_delete_pod`], for an eviction. A refusal by a PodDisruptionBudget counts as success.
 pub async fn dry_run_evict_pod(client: &Client, pod: &Pod) -> Result<(), Error> {
     match client.request::<Value>(eviction_request(pod)?).await {
         Ok(_) => Ok(()),
@@ -204,9 +208,10 @@ pub async fn dry_run_evict_pod(client: &Client, pod: &Pod) -> Result<(), Error> 
     }
 }
 
-/// Whether an eviction is refused by PodDisruptionBudgets: 429 with a cause of its own by one that is used up, or that the API
-/// server has yet to count, 500 by several (`EvictionREST` of kube-apiserver). A webhook that denies with 429 has its name in
-/// front, and a server that is overloaded has asked nobody.
+/// Whether PodDisruptionBudgets refuse an eviction (`EvictionREST` of kube-apiserver). The code is 429 with a cause of
+/// its own if one PodDisruptionBudget is used up or not counted yet, and 500 if there are several. A denial with 429 by
+/// a webhook begins with the name of the webhook. An overloaded API server also answers with 429, but without this
+/// cause.
 fn is_budget_refusal(status: &Status) -> bool {
     let causes = status.details.iter().flat_map(|d| &d.causes);
     let by_one = causes.into_iter().any(|c| c.reason == "DisruptionBudget");
@@ -215,7 +220,7 @@ fn is_budget_refusal(status: &Status) -> bool {
     (status.code == 429 && by_one && !by_webhook) || status.message.starts_with(by_several)
 }
 
-/// The dry run of an eviction.
+/// The request for the dry run of an eviction.
 fn eviction_request(pod: &Pod) -> Result<http::Request<Vec<u8>>, Error> {
     let meta = &pod.metadata;
     let body = json!({
@@ -260,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    /// What a read of the Pod `web-1` gives when the API server answers 404 with these details.
+    /// The result of reading the Pod `web-1` if the API server answers 404 with these details.
     async fn request_test_pod(details: Value) -> Result<Option<Pod>, Error> {
         let answer = json!({
             "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "details": details,

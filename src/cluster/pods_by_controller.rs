@@ -1,4 +1,5 @@
-//! The Pods of a namespace by the UID of their controller, and what the Pods of one controller have in common.
+//! Indexes the Pods of a namespace by the UID of their controller, and lets the Pods of one controller share equal
+//! parts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use crate::domain::pod::{Container, Owner, Pod, ReadinessGate};
 use crate::domain::shared::Interner;
 use crate::ledger::store::Uid;
 
-/// The index of one namespace.
+/// The Pods of one namespace, by the UID of their controller.
 #[derive(Debug, Default)]
 pub(super) struct PodsByController(HashMap<Uid, ControllerPods>);
 
@@ -18,7 +19,7 @@ struct ControllerPods {
     common: SharedParts,
 }
 
-/// What Pods of one template have in common: more than half of what is kept of them.
+/// The parts that Pods of one template have in common. They are more than half of a slim Pod.
 #[derive(Debug, Default)]
 struct SharedParts {
     owners: Interner<Vec<Owner>>,
@@ -37,8 +38,8 @@ impl SharedParts {
     }
 }
 
-/// Lets Pods share what they have in common while they are listed. A list is sorted by name, so that most Pods of a
-/// controller come one after the other.
+/// Lets Pods share equal parts while they are listed. A list is sorted by name, so most Pods of a controller follow
+/// each other.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     controller: String,
@@ -46,7 +47,7 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Lets a Pod share with those before it.
+    /// Lets a Pod share equal parts with the Pods before it.
     pub fn intern_pod_parts(&mut self, pod: &mut Pod) {
         let controller = pod.controller().map_or("", |owner| owner.uid.as_str());
         if self.controller != controller {
@@ -58,13 +59,13 @@ impl Neighbours {
 }
 
 impl PodsByController {
-    /// The Pods of a controller; those without one for the empty UID.
+    /// The Pods of a controller. The empty UID gives the Pods without a controller.
     pub fn pods(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
         let controlled = self.0.get(controller);
         controlled.into_iter().flat_map(|c| c.pods.values())
     }
 
-    /// Lets a Pod share what it has in common with others of its controller.
+    /// Lets a Pod share equal parts with the other Pods of its controller.
     pub fn intern_pod_parts(&mut self, pod: &mut Pod) {
         let Some(owner) = pod.controller() else {
             return;
@@ -73,7 +74,8 @@ impl PodsByController {
         self.0.entry(uid).or_default().common.intern_pod_parts(pod);
     }
 
-    /// A Pod came, changed or went. Returns the names of the CollaSets that this concerns, those before and after.
+    /// Records that a Pod was added, changed or removed. Returns the names of the CollaSets that control the Pod before
+    /// and after.
     pub fn replace(
         &mut self,
         uid: &Uid,
@@ -102,7 +104,7 @@ impl PodsByController {
     }
 }
 
-/// UID of the controller; empty without one.
+/// The UID of the controller. Empty if the Pod has none.
 fn controller(pod: &Pod) -> &str {
     pod.controller().map_or("", |owner| owner.uid.as_str())
 }

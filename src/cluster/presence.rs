@@ -1,8 +1,9 @@
-//! Whether an object of any kind exists, read from the API server.
+//! Reads from the API server whether an object of any kind exists.
 //!
-//! The server may not read every kind. Where it may not read the object itself but its `scale` subresource, the answer of
-//! that tells as much. Everything else is [`Presence::Unknown`], a 404 too that does not name the object: the version of the
-//! kind may be served no more, and the object live on under another.
+//! The server does not have the right to read every kind. If it may not read the object but its `scale` subresource,
+//! the response for `scale` is used instead. All other results are [`Presence::Unknown`]. This includes a 404 that does
+//! not name the object: this version of the kind may no longer be served, while the object still exists in another
+//! version.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,39 +21,39 @@ use crate::apirequest;
 use crate::domain::collaset::orphans_its_pods;
 use crate::domain::pod::Owner;
 
-/// No look-up takes longer.
+/// The time limit of each lookup.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
-/// What the API server serves is read again after this long.
+/// After this long, the served kinds are read again.
 const DISCOVERY_TTL: Duration = Duration::from_secs(60);
-/// What the API server serves is read again after this long for a kind that was not in it, and after a failure. A tenant
-/// may name kinds that do not exist in every request.
+/// After this long, the served kinds are read again if the kind was not among them, and after a failure. The pause is
+/// needed because each request of a tenant may name kinds that do not exist.
 const DOUBTED_DISCOVERY_TTL: Duration = Duration::from_secs(5);
 
-/// What a read said of an object.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It exists and its deletion has not begun.
+    /// The object exists and its deletion has not begun.
     Here,
-    /// Its deletion has begun, and what it owns stays.
+    /// The deletion of the object has begun, and its dependents stay.
     Leaving,
-    /// It does not exist, has another UID, or its deletion has begun.
+    /// The object does not exist, has another UID, or is being deleted together with its dependents.
     Gone,
-    /// It could not be read; the text says why.
+    /// The object could not be read. The text is the cause.
     Unknown(String),
 }
 
-/// What the API server serves, or why that could not be read.
+/// The served kinds, or why they could not be read.
 type DiscoveryResult = Result<Arc<Discovery>, String>;
 
-/// Looks objects up by their kind. What the API server serves is read once for many look-ups: each costs one call, or two
-/// where only the `scale` may be read.
+/// Looks objects up by their kind. The served kinds are read once for many lookups. A lookup costs one call, or two
+/// calls if only `scale` may be read.
 pub struct ObjectLookup {
     client: Client,
     served: Mutex<Option<(Instant, DiscoveryResult)>>,
 }
 
 impl ObjectLookup {
-    /// A look-up that has read nothing yet.
+    /// Creates a lookup that has not read anything yet.
     pub fn new(client: Client) -> ObjectLookup {
         ObjectLookup {
             client,
@@ -60,8 +61,8 @@ impl ObjectLookup {
         }
     }
 
-    /// Whether the owner that a reference of an object in `namespace` names exists. An owner of a cluster-scoped kind is
-    /// looked up without the namespace. An owner of a kind that the API server does not serve is [`Presence::Unknown`].
+    /// Looks up the owner that an owner reference in `namespace` names. An owner of a cluster-scoped kind is looked up
+    /// without the namespace. An owner of a kind that the API server does not serve is [`Presence::Unknown`].
     pub async fn look_up_owner(&self, namespace: &str, owner: &Owner) -> Presence {
         let (group, version) = match owner.api_version.split_once('/') {
             Some((group, version)) => (group, version),
@@ -70,7 +71,7 @@ impl ObjectLookup {
         if !(group.is_empty() || is_path_safe(group))
             || ![version, &owner.name].into_iter().all(is_path_safe)
         {
-            return Presence::Gone; // the API server stores no object of such a name
+            return Presence::Gone; // the API server stores no object with such a name
         }
         let kind = GroupVersionKind::gvk(group, version, &owner.kind);
         let (resource, capabilities) = match self.resolve_kind(&kind).await {
@@ -94,8 +95,8 @@ impl ObjectLookup {
         with_read_timeout(read).await
     }
 
-    /// Whether an object that an owner reference names may exist: not if nothing of its group is served. Where only the version
-    /// or the kind is not, the object may live on under another.
+    /// Whether the object that an owner reference names may exist. False only if its group is not served at all. If
+    /// only the version or the kind is not served, the object may exist in another version.
     pub async fn may_owner_exist(&self, owner: &Owner) -> bool {
         match owner.api_version.split_once('/') {
             Some((group, _)) => match self.served_kinds(DOUBTED_DISCOVERY_TTL).await {
@@ -106,7 +107,7 @@ impl ObjectLookup {
         }
     }
 
-    /// The resource of a kind; `None` if the API server serves none.
+    /// The API resource of a kind. `None` if the API server does not serve the kind.
     async fn resolve_kind(
         &self,
         kind: &GroupVersionKind,
@@ -121,10 +122,10 @@ impl ObjectLookup {
         }
     }
 
-    /// Whether an object of this kind exists in a namespace, in any of the groups that serve such a kind.
+    /// Looks up an object of this kind in a namespace, in all groups that serve a kind of this name.
     pub async fn find_object(&self, kind: &str, namespace: &str, name: &str) -> Presence {
         if ![namespace, name].into_iter().all(is_path_safe) {
-            return Presence::Gone; // the API server stores no object of such a name
+            return Presence::Gone; // the API server stores no object with such a name
         }
         let served = match self.served_kinds(DISCOVERY_TTL).await {
             Ok(served) => served,
@@ -152,7 +153,7 @@ impl ObjectLookup {
         Presence::Gone
     }
 
-    /// What the API server serves, as it was read at most `age` ago. A failure is repeated for [`DOUBTED`].
+    /// The served kinds, read at most `age` ago. A failure is returned again for [`DOUBTED_DISCOVERY_TTL`].
     async fn served_kinds(&self, age: Duration) -> DiscoveryResult {
         let mut known = self.served.lock().await;
         if let Some((at, served)) = known.as_ref()
@@ -172,7 +173,7 @@ impl ObjectLookup {
         served
     }
 
-    /// Metadata of the object, as far as they can be read; `None` if there is none.
+    /// Reads the metadata of the object, from `scale` if only that may be read. `None` if the object does not exist.
     async fn read_metadata(
         &self,
         namespace: &str,
@@ -197,13 +198,13 @@ impl ObjectLookup {
         }
         match api.get_scale(name).await {
             Ok(scale) => Ok(Some(scale.metadata)),
-            // A kind that has lost its `scale` answers so for every object.
+            // A kind whose `scale` was removed gives this response for every object.
             Err(e) if is_absent(&e) && self.still_has_scale(resource).await => Ok(None),
             Err(_) => Err(denied),
         }
     }
 
-    /// Whether the kind has a `scale` by what was read at most [`DOUBTED`] ago.
+    /// Whether the kind has a `scale` subresource, by what was read at most [`DOUBTED_DISCOVERY_TTL`] ago.
     async fn still_has_scale(&self, resource: &ApiResource) -> bool {
         let ApiResource {
             group,

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::request_path::ResourcePath;
 
-/// Sets `spec.replicas` by the subresource `scale`, if the ReplicaSet still is the object of this UID at the
-/// resourceVersion `version`; else the error has code 409.
+/// Sets `spec.replicas` through the subresource `scale`, if the ReplicaSet still has this UID and the resourceVersion
+/// `version`. Otherwise the error has code 409.
 pub async fn patch_replicas(
     client: &Client,
     (namespace, name): (&str, &str),

@@ -1,9 +1,9 @@
-//! Paths of requests to the API server. Every hand-written request takes its path from here, so that a namespace or a
-//! name that somebody else chose cannot lead to another resource.
+//! Builds the paths of requests to the API server. Every hand-written request takes its path from here, so that a
+//! namespace or a name from a user cannot lead to another resource.
 //!
 //! Percent-encoding alone is not enough: the API server splits the path after decoding it (`RequestInfoFactory` reads
-//! `URL.Path`), so `%2F` separates segments there as `/` does. What Kubernetes allows in no name
-//! (`IsValidPathSegmentName`) is therefore refused, and the rest is encoded.
+//! `URL.Path`), so `%2F` separates segments in the same way as `/`. Therefore this module refuses characters that
+//! Kubernetes allows in no name (`IsValidPathSegmentName`), and encodes the others.
 
 use std::borrow::Cow;
 use std::fmt::{Debug, Write};
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::api::labels;
 
-/// A request as kube's client sends it.
+/// A request in the form that kube's client sends.
 pub type ApiRequest = http::Request<Vec<u8>>;
 
 /// The objects of one resource in one namespace.
@@ -24,18 +24,19 @@ pub type ApiRequest = http::Request<Vec<u8>>;
 pub struct ResourcePath(Request);
 
 impl ResourcePath {
-    /// `api` is `/api/v1` or `/apis/GROUP/VERSION`, and `plural` the resource; neither is ever taken from an object.
+    /// Creates the path of a resource in a namespace. `api` is `/api/v1` or `/apis/GROUP/VERSION`, and `plural` is the
+    /// resource. Neither may come from an object.
     ///
     /// # Errors
-    /// When `namespace` is no DNS label.
+    /// If `namespace` is not a DNS label.
     pub fn from_parts(api: &str, namespace: &str, plural: &str) -> Result<ResourcePath, Error> {
         let namespace = checked_namespace(namespace)?;
         let path = format!("{api}/namespaces/{namespace}/{plural}");
         Ok(ResourcePath(Request::new(path)))
     }
 
-    /// The objects at the path of a watch, which is never taken from an object. Of a kind of namespaced objects, those in
-    /// the namespace `default`.
+    /// The objects at the path of a watch, which may not come from an object. For a namespaced kind: the objects in the
+    /// namespace `default`.
     pub fn from_watch_path(path: &str) -> ResourcePath {
         let is_clusters =
             |plural: &str| plural == "namespaces" || plural.ends_with("webhookconfigurations");
@@ -55,7 +56,7 @@ impl ResourcePath {
     /// Reads an object.
     ///
     /// # Errors
-    /// When `name` can be no name.
+    /// If `name` is not a valid name.
     pub fn get(&self, name: &str) -> Result<ApiRequest, Error> {
         map_request_error(self.0.get(&encode_segment(name)?, &GetParams::default()))
     }
@@ -63,7 +64,7 @@ impl ResourcePath {
     /// Lists objects.
     ///
     /// # Errors
-    /// When the parameters contradict each other.
+    /// If the parameters contradict each other.
     pub fn list(&self, params: &ListParams) -> Result<ApiRequest, Error> {
         map_request_error(self.0.list(params))
     }
@@ -71,7 +72,7 @@ impl ResourcePath {
     /// Lists the metadata of objects.
     ///
     /// # Errors
-    /// When the parameters contradict each other.
+    /// If the parameters contradict each other.
     pub fn list_metadata(&self, params: &ListParams) -> Result<ApiRequest, Error> {
         map_request_error(self.0.list_metadata(params))
     }
@@ -79,7 +80,7 @@ impl ResourcePath {
     /// Creates an object from its JSON.
     ///
     /// # Errors
-    /// When the parameters are not valid.
+    /// If the parameters are not valid.
     pub fn create(&self, params: &PostParams, body: Vec<u8>) -> Result<ApiRequest, Error> {
         map_request_error(self.0.create(params, body))
     }
@@ -87,7 +88,7 @@ impl ResourcePath {
     /// Creates a subresource of an object, such as an eviction, from its JSON.
     ///
     /// # Errors
-    /// When a name can be none, or the parameters are not valid.
+    /// If a name is not valid, or the parameters are not valid.
     pub fn create_subresource(
         &self,
         name: &str,
@@ -102,7 +103,7 @@ impl ResourcePath {
     /// Patches an object, or one of its subresources.
     ///
     /// # Errors
-    /// When `name` can be no name, or the patch cannot be written as JSON.
+    /// If `name` is not a valid name, or the patch cannot be written as JSON.
     pub fn patch<P: Serialize + Debug>(
         &self,
         name: &str,
@@ -112,10 +113,10 @@ impl ResourcePath {
         self.patch_with(&PatchParams::default(), name, subresource, patch)
     }
 
-    /// As [`Objects::patch`], and nothing is stored.
+    /// As [`ResourcePath::patch`], as a dry run.
     ///
     /// # Errors
-    /// When `name` can be no name, or the patch cannot be written as JSON.
+    /// If `name` is not a valid name, or the patch cannot be written as JSON.
     pub fn dry_run_patch<P: Serialize + Debug>(
         &self,
         name: &str,
@@ -145,17 +146,17 @@ impl ResourcePath {
     /// Deletes an object.
     ///
     /// # Errors
-    /// When `name` can be no name.
+    /// If `name` is not a valid name.
     pub fn delete(&self, name: &str, params: &DeleteParams) -> Result<ApiRequest, Error> {
         map_request_error(self.0.delete(&encode_segment(name)?, params))
     }
 }
 
-/// Typed access to the objects of a kind in a namespace. Names that are given to it must come from the API server, or
-/// be [`checked_name`]s: kube does not encode them.
+/// Typed access to the objects of a kind in a namespace. Names that are passed to it must come from the API server or
+/// from [`checked_name`], because kube does not encode them.
 ///
 /// # Errors
-/// When `namespace` is no DNS label.
+/// If `namespace` is not a DNS label.
 pub fn namespaced_api<K>(client: &Client, namespace: &str) -> Result<Api<K>, Error>
 where
     K: Resource<Scope = NamespaceResourceScope>,
@@ -167,11 +168,11 @@ where
     ))
 }
 
-/// The path of one object of any kind, or of one of its subresources. `api` is `/api/v1` or `/apis/GROUP/VERSION`;
+/// The path of one object of any kind, or of one of its subresources. `api` is `/api/v1` or `/apis/GROUP/VERSION`.
 /// `namespace` is `None` for a cluster-scoped kind.
 ///
 /// # Errors
-/// When `namespace` is no DNS label, or another part can be no segment of a path.
+/// If `namespace` is not a DNS label, or if another part cannot be a segment of a path.
 pub fn build_object_path(
     api: &str,
     namespace: Option<&str>,
@@ -196,10 +197,11 @@ pub fn build_object_path(
     Ok(path)
 }
 
-/// Access to the objects of a kind that only discovery knows. Names that are given to it must be [`is_plain`].
+/// Access to the objects of a kind that was found by discovery. Names that are passed to it must fulfil
+/// [`is_path_safe`].
 ///
 /// # Errors
-/// When the kind is namespaced and `namespace` is no DNS label.
+/// If the kind is namespaced and `namespace` is not a DNS label.
 pub fn dynamic_api(
     client: &Client,
     namespace: &str,
@@ -213,16 +215,17 @@ pub fn dynamic_api(
     })
 }
 
-/// Whether a text can stand in a path as it is, without changing what the path means. Names of some kinds have colons.
+/// Whether a text can be put into a path unchanged without changing the meaning of the path. Colons are allowed,
+/// because names of some kinds have them.
 pub fn is_path_safe(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
     !matches!(text, "" | "." | "..") && text.chars().all(plain)
 }
 
-/// A namespace that may stand in a path.
+/// Returns the namespace if it can be put into a path.
 ///
 /// # Errors
-/// When it is no DNS label, which the API server asks of every namespace.
+/// If it is not a DNS label. The API server requires this of every namespace.
 pub fn checked_namespace(namespace: &str) -> Result<&str, Error> {
     match labels::dns_label_problem(namespace) {
         None => Ok(namespace),
@@ -230,10 +233,10 @@ pub fn checked_namespace(namespace: &str) -> Result<&str, Error> {
     }
 }
 
-/// A name that may stand in a path as it is.
+/// Returns the name if it can be put into a path unchanged.
 ///
 /// # Errors
-/// When it is no DNS subdomain name, which the API server asks of the names of Pods, Services and our own kinds.
+/// If it is not a DNS subdomain name. The API server requires this of the names of Pods, Services and our own kinds.
 pub fn checked_name(name: &str) -> Result<&str, Error> {
     match labels::dns_name_problem(name) {
         None => Ok(name),

@@ -1,4 +1,5 @@
-//! Which Pods a rule object selects, managed or not: by the cache, and by one read where the cache holds none of them.
+//! Decides which Pods a rule object selects, managed or not: by the cache, and by one live read if the cache has none
+//! of them.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::domain::rules::conditions::SelectorMatches;
 use crate::domain::rules::rollouts::RolloutHeldCause;
 use crate::domain::rules::{AvailabilityRules, RuleSet};
 
-/// Whether the cache holds a managed Pod that the rules select.
+/// Whether the cache has a managed Pod that the rules select.
 pub fn has_cached_pods(state: &IndexState, rules: &RuleSet) -> bool {
     state.namespace(&rules.namespace).is_some_and(|namespace| {
         let mut pods = namespace.pods.values();
@@ -25,8 +26,9 @@ pub fn has_cached_pods(state: &IndexState, rules: &RuleSet) -> bool {
     })
 }
 
-/// Whether the filters of the rules leave out all managed Pods that the selector matches, so that no deletion is held. While
-/// there are no such Pods, those count that the owners make from their templates. False if there are none of these either.
+/// Whether the filters of the rules leave out all managed Pods that the selector matches, so that no deletion is held.
+/// If there are no such Pods, the Pods that the owners create from their templates count instead. False if there are
+/// neither.
 pub fn is_all_filtered_out(state: &IndexState, rules: &RuleSet) -> bool {
     if !rules.has_only_filtered_limits() {
         return false;
@@ -48,15 +50,15 @@ pub fn is_all_filtered_out(state: &IndexState, rules: &RuleSet) -> bool {
     labels.peek().is_some() && !labels.any(|labels| rules.may_limit_labels(labels))
 }
 
-/// Whether the rules select the Pods that an owner makes from its template. Templates that make no managed Pods are not
-/// kept.
+/// Whether the rules select the Pods that an owner creates from its template. The labels of a template without managed
+/// Pods are not kept.
 pub fn is_selected(rules: &RuleSet, owner: &Workload) -> bool {
     let labels = owner.template_labels.as_ref();
     owner.template_labels_dropped || labels.is_some_and(|labels| rules.covers_labels(labels))
 }
 
-/// Whether the owner is a Deployment of strategy `Recreate` that the rules keep from deleting all of its Pods at once:
-/// more than may be unavailable (`limit`).
+/// Whether the owner is a Deployment with the strategy `Recreate`, and the rules do not let it delete all of its Pods
+/// at once, because it has more Pods than may be unavailable (`limit`).
 pub fn is_recreate_blocked(rules: &RuleSet, owner: &Workload, limit: u32) -> bool {
     owner.recreates
         && owner.replicas.is_some_and(|n| n > limit)
@@ -65,9 +67,9 @@ pub fn is_recreate_blocked(rules: &RuleSet, owner: &Workload, limit: u32) -> boo
         })
 }
 
-/// The owner whose rollout deletes the Pods of `controller`, and why it can't end once the budget is used up; `None` if it
-/// can. For a ReplicaSet that is its Deployment. A StatefulSet or DaemonSet rolls out by itself. `limit` is how many Pods may
-/// be unavailable.
+/// The owner whose rollout deletes the Pods of `controller`, and why this rollout cannot end after the budget is used
+/// up. `None` if the rollout can end. For a ReplicaSet the owner is its Deployment. A StatefulSet or a DaemonSet is its
+/// own owner here. `limit` is how many Pods may be unavailable.
 pub fn blocked_rollout<'a>(
     home: &'a NamespaceIndex,
     rules: &RuleSet,
@@ -99,7 +101,7 @@ pub fn blocked_rollout<'a>(
     recreates.then_some((deployment, RolloutHeldCause::Recreates))
 }
 
-/// A Pod as the owner makes it, as far as selectors look at it; `None` if its template makes no managed Pods.
+/// A Pod with the labels that the owner's template gives it. `None` if the template creates no managed Pods.
 fn pod_from_template(owner: &Workload) -> Option<Pod> {
     let mut pod = Pod::default();
     pod.metadata.labels = owner.template_labels.clone()?;
@@ -107,8 +109,8 @@ fn pod_from_template(owner: &Workload) -> Option<Pod> {
     Some(pod)
 }
 
-/// Lists one Pod of the selector, metadata alone: the watch brings managed Pods only. `None` when the selector can't be
-/// read, or when the API server refuses or does not answer within `limit`.
+/// Lists the metadata of one Pod that the selector matches, because the watch delivers only managed Pods. `None` if the
+/// selector cannot be read, or if the API server refuses or does not answer within `limit`.
 pub async fn query_matches(
     client: &Client,
     rules: &RuleSet,
@@ -163,7 +165,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Whether the rollout of a set of three is held whose template has these labels.
+    /// Whether the rules block the rollout of a workload with three replicas and these template labels.
     fn is_held(kind: WatchedKind, labels: &serde_json::Value, rolling: bool) -> bool {
         let object = json!({
             "metadata": { "namespace": "n", "name": "db", "uid": "db", "resourceVersion": "1", "generation": 2 },

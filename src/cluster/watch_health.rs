@@ -1,4 +1,4 @@
-//! When each watch was last heard of, for metrics and the watchdog, and how far it has come.
+//! Records when each watch last received anything, for metrics and the watchdog, and which position it has reached.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,19 +8,19 @@ use tokio::sync::watch;
 
 use super::watch::{CatchUpSignal, UnreadableObjects, WatchSink};
 
-/// A watch that trails for this long is asked to catch up.
+/// After this long without reaching a position, a watch is asked to catch up.
 const CATCH_UP_AFTER: Duration = Duration::from_millis(400);
 
-/// The pulses of all watches.
+/// The health of all watches.
 #[derive(Debug, Default)]
 pub struct WatchRegistry(Mutex<Vec<Arc<WatchHealth>>>);
 
-/// The pulse of one watch.
+/// The health of one watch.
 #[derive(Debug)]
 pub struct WatchHealth {
     path: &'static str,
     resource: &'static str,
-    /// The version up to which all has been delivered.
+    /// The resourceVersion up to which all events have been delivered.
     position: watch::Sender<u64>,
     catch_up: CatchUpSignal,
     times: Mutex<ActivityTimes>,
@@ -32,14 +32,14 @@ struct ActivityTimes {
     moved: Instant,
 }
 
-/// How one watch is.
+/// How long ago one watch was last active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchAge {
-    /// What is watched, as the API server calls it in paths: `pods`.
+    /// The watched resource, by its plural name in API paths, such as `pods`.
     pub resource: &'static str,
-    /// How long ago the API server last sent a list, an event or a bookmark; since the start if it never did.
+    /// How long ago the API server last sent a list, an event or a bookmark. If it never did: the time since the start.
     pub heard: Duration,
-    /// How long ago the task of the watch last did anything, a failed attempt included.
+    /// How long ago the task of the watch last did anything, including a failed attempt.
     pub moved: Duration,
 }
 
@@ -65,13 +65,13 @@ impl WatchRegistry {
         pulse
     }
 
-    /// The pulse of the watch of an API path, if there is one.
+    /// The health of the watch of an API path, if there is such a watch.
     pub(super) fn find_by_path(&self, path: &str) -> Option<Arc<WatchHealth>> {
         let pulses = self.0.lock();
         pulses.iter().find(|pulse| pulse.path == path).cloned()
     }
 
-    /// How all watches are at `now`.
+    /// How long ago each watch was last active, at `now`.
     pub fn watch_ages(&self, now: Instant) -> Vec<WatchAge> {
         let age = |pulse: &Arc<WatchHealth>| {
             let times = *pulse.times.lock();
@@ -86,12 +86,12 @@ impl WatchRegistry {
 }
 
 impl WatchHealth {
-    /// What is watched, as in [`Age::resource`].
+    /// The watched resource, as in [`WatchAge::resource`].
     pub(super) fn resource(&self) -> &'static str {
         self.resource
     }
 
-    /// Returns when all up to this version has been delivered.
+    /// Returns when all events up to this version have been delivered.
     pub(super) async fn wait_delivered(&self, version: u64) {
         let mut position = self.position.subscribe();
         loop {
@@ -124,7 +124,8 @@ impl WatchHealth {
     }
 }
 
-/// A sink whose pulse is felt. The pulse follows the delivery, so that one that never returns is noticed.
+/// A sink that records the health of its watch. It records after the delivery, so that a delivery that never returns is
+/// noticed.
 pub(super) struct MonitoredSink<S> {
     pub sink: Arc<S>,
     pub pulse: Arc<WatchHealth>,
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Whether the watch was heard of, and whether it moved, by this.
+    /// Whether `act` counts as heard, and whether it counts as activity.
     fn observed_activity(act: impl Fn(&MonitoredSink<NoopSink>)) -> (bool, bool) {
         let pulses = WatchRegistry::default();
         let pulse = pulses.register_watch("/api/v1/pods", CatchUpSignal::default());

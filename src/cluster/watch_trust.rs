@@ -1,31 +1,32 @@
-//! Whether this replica still follows what is decided by: the Pods and the rules.
+//! Decides whether the watches that decisions rest on, those of Pods and rules, are fresh enough.
 //!
-//! A connection can die without a sign: a firewall drops its packets, or an API server stands still. A watch over it is as
-//! silent as one of objects that nobody changes. So both watches end every [`SECONDS`], with a bookmark before. What was known
-//! longer than [`TRUSTED`] ago is not enough, whatever the connection looks like from here: what comes over one that stood still
-//! may be as old.
+//! A connection can die without a sign: a firewall drops its packets, or an API server hangs. The watch is then as
+//! silent as a watch of objects that nobody changes. Therefore both watches end every [`WATCH_TIMEOUT_SECONDS`], after
+//! a bookmark. A watch whose last news is older than [`TRUST_DURATION`] is not trusted, even if its connection seems to
+//! work: after a hang, the events that it delivers may be as old.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long a watch of what is decided by lives, in seconds. The API server sends a bookmark one to three seconds before its end.
+/// How long, in seconds, a watch that decisions rest on lives. The API server sends a bookmark one to three seconds
+/// before its end.
 pub const WATCH_TIMEOUT_SECONDS: u32 = 5;
-/// How long a watch is trusted after the last moment of which all is known.
+/// How long a watch is trusted after the last moment up to which all events are known.
 pub const TRUST_DURATION: Duration = Duration::from_secs(10);
 
 /// The two watches that decisions rest on.
 #[derive(Debug, Default)]
 pub struct DecisionWatches {
-    /// That of Pods.
+    /// The watch of Pods.
     pub pods: WatchTrust,
-    /// That of rules.
+    /// The watch of rules.
     pub rules: WatchTrust,
 }
 
 impl DecisionWatches {
-    /// Trusts both for a year: what was read from files does not change.
+    /// Trusts both watches for one year, for objects that were read from files and do not change.
     pub fn trust_for_a_year(&self) {
         const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
         for followed in [&self.pods, &self.rules] {
@@ -34,29 +35,29 @@ impl DecisionWatches {
     }
 }
 
-/// Until when a watch is trusted; `None` while it is lost.
+/// Until when a watch is trusted. `None` while it is disconnected.
 #[derive(Debug, Default)]
 pub struct WatchTrust(watch::Sender<Option<Instant>>);
 
 impl WatchTrust {
-    /// All is known that had happened `at` this moment.
+    /// Records that all events until `at` are known.
     pub fn extend_trust(&self, at: Instant) {
         let until = at + TRUST_DURATION;
         self.0
             .send_modify(|known| *known = Some(known.map_or(until, |known| known.max(until))));
     }
 
-    /// It has broken off.
+    /// Records that the watch was disconnected.
     pub fn end_trust(&self) {
         self.0.send_replace(None);
     }
 
-    /// Whether all that has happened is known, but for the last [`TRUSTED`].
+    /// Whether all events are known, except those of the last [`TRUST_DURATION`].
     pub fn is_trusted_now(&self) -> bool {
         is_not_expired(*self.0.borrow())
     }
 
-    /// Returns when [`Followed::is_alive`] holds.
+    /// Returns when [`WatchTrust::is_trusted_now`] is true.
     pub fn wait_trusted(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut until = self.0.subscribe();
         async move {
@@ -65,7 +66,7 @@ impl WatchTrust {
                 .await
                 .is_err()
             {
-                std::future::pending::<()>().await; // nobody follows any more
+                std::future::pending::<()>().await; // the watch was dropped and is never trusted again
             }
         }
     }
@@ -110,7 +111,8 @@ mod tests {
 
     #[test]
     fn bookmark_comes_before_trust_ends() {
-        // What is known is as old as the bookmark may be early, and the next one may be late.
+        // The known state is up to three seconds older than the end of a watch, because the bookmark comes earlier. The
+        // next bookmark may be late.
         assert!(Duration::from_secs(u64::from(WATCH_TIMEOUT_SECONDS) + 3) < TRUST_DURATION);
     }
 }

@@ -1,5 +1,5 @@
-//! The server's own webhook configurations as they are stored, cached for the status of rules: what the API server does
-//! not send, nobody holds. Nothing of the guarantee rests on this cache.
+//! Caches the stored webhook configurations of this server for the status of rules: requests that the API server does
+//! not send to the server are not held. The guarantee does not depend on this cache.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,37 +10,37 @@ use crate::api::keys;
 use crate::domain::rules::enforcement::NamespaceEnforcement;
 use crate::domain::rules::registration::{RequiredConfiguration, WebhookConfiguration};
 
-/// The cache. Empty until [`Registration::expect`] names what should be there.
+/// The cache. It is empty until [`WebhookRegistration::expect_configuration`] names the required configurations.
 #[derive(Debug, Default)]
 pub struct WebhookRegistration {
     all: RwLock<Vec<(RequiredConfiguration, StoredConfiguration)>>,
-    /// Whether the log was told last that something is lacking.
+    /// Whether the last reported state was that something is missing.
     lacking: AtomicBool,
 }
 
-/// What the log is told.
+/// A change of the registration that is logged.
 #[derive(Debug, PartialEq)]
 pub enum RegistrationChange {
-    /// The registration has become lacking: the clause of [`Needed::gap`].
+    /// Something is missing now: the text of [`RequiredConfiguration::configuration_gap`].
     Lacking(String),
-    /// It is whole again.
+    /// The registration is complete again.
     Whole,
 }
 
-/// What is stored under a name.
+/// The stored configuration of a name.
 #[derive(Debug, PartialEq)]
 pub enum StoredConfiguration {
-    /// Not yet listed, or the server may not read it.
+    /// It has not been listed yet, or the server has no right to read it.
     Unknown,
-    /// Nothing.
+    /// It does not exist.
     Absent,
-    /// This.
+    /// It exists.
     There(WebhookConfiguration),
 }
 
 impl WebhookRegistration {
-    /// What the API server does not send of a namespace with these labels: a clause. `None` if all is sent, and if the
-    /// stored configurations are not known.
+    /// Describes requests for a namespace with these labels that the API server does not send to this server, as a
+    /// clause. `None` if it sends all of them, and if the stored configurations are not known.
     pub fn describe_gap(&self, labels: &BTreeMap<String, String>) -> Option<String> {
         let all = self.all.read();
         all.iter().find_map(|(needed, stored)| match stored {
@@ -50,12 +50,12 @@ impl WebhookRegistration {
         })
     }
 
-    /// Whether namespaces with rules are sent in full, as far as is known.
+    /// Whether the API server sends all requests for namespaces with rules, as far as this is known.
     pub fn is_complete(&self) -> bool {
         self.find_gap().is_none()
     }
 
-    /// What is not sent of namespaces with rules.
+    /// Describes requests for namespaces with rules that the API server does not send.
     fn find_gap(&self) -> Option<String> {
         let marks = [NamespaceEnforcement::Ruled, NamespaceEnforcement::Strict].into_iter();
         let mut marks = marks.filter_map(|mark| {
@@ -70,14 +70,14 @@ impl WebhookRegistration {
         marks.find_map(|labels| self.describe_gap(&labels))
     }
 
-    /// Adds a configuration of which nothing is known yet; returns its place.
+    /// Adds a required configuration whose stored state is not known yet. Returns its index.
     pub fn expect_configuration(&self, needed: RequiredConfiguration) -> usize {
         let mut all = self.all.write();
         all.push((needed, StoredConfiguration::Unknown));
         all.len() - 1
     }
 
-    /// Returns whether that is news.
+    /// Sets the stored state of the configuration at an index. Returns whether it has changed.
     pub fn set_stored(&self, place: usize, now: StoredConfiguration) -> bool {
         let mut all = self.all.write();
         let Some((_, stored)) = all.get_mut(place).filter(|(_, stored)| *stored != now) else {
@@ -87,7 +87,8 @@ impl WebhookRegistration {
         true
     }
 
-    /// What a change is to the log, each time once: whether namespaces with rules are sent in full.
+    /// The change since the last call, if there is one, for the log: whether the API server sends all requests for
+    /// namespaces with rules.
     pub fn take_change(&self) -> Option<RegistrationChange> {
         match self.find_gap() {
             Some(gap) => {

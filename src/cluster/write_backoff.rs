@@ -1,4 +1,4 @@
-//! Writes that fail again and again: each is tried after a pause that grows, and the log is told now and then.
+//! Delays writes that fail repeatedly: the pause before each retry grows, and failures are logged at intervals.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 const MIN_DELAY: Duration = Duration::from_millis(100);
 /// Longest pause after failures.
 const MAX_DELAY: Duration = Duration::from_secs(15);
-/// The log is told again after this long.
+/// A repeated failure is logged again after this long.
 const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
-/// What failed the last time, by what it is about.
+/// The last failure of each key.
 #[derive(Debug)]
 pub struct WriteBackoff<K>(Mutex<HashMap<K, BackoffEntry>>);
 
@@ -32,20 +32,20 @@ impl<K> Default for WriteBackoff<K> {
 }
 
 impl<K: Eq + Hash + Clone> WriteBackoff<K> {
-    /// How long nothing is to be tried; `None` if now.
+    /// How long to wait before the next try. `None` if it can be made now.
     pub fn remaining_delay(&self, key: &K, now: Instant) -> Option<Duration> {
         let left = self.0.lock().get(key)?.until.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
     }
 
-    /// Whether another failure is worth a line in the log: the first one is, and one after a long time.
+    /// Whether another failure should be logged: the first one, and one after a long time.
     pub fn should_log_failure(&self, key: &K, now: Instant) -> bool {
         let failures = self.0.lock();
         let failure = failures.get(key);
         failure.is_none_or(|failure| now - failure.told >= LOG_INTERVAL)
     }
 
-    /// A try has failed. Returns whether that [`is_news`](Self::is_news), once.
+    /// Records a failed try. Returns whether to log it, see [`Self::should_log_failure`].
     pub fn record_failure(&self, key: &K, now: Instant) -> bool {
         let is_news = self.should_log_failure(key, now);
         let mut failures = self.0.lock();
@@ -61,12 +61,12 @@ impl<K: Eq + Hash + Clone> WriteBackoff<K> {
         is_news
     }
 
-    /// A try has succeeded, or there is nothing to try any more.
+    /// Forgets the failures of a key, because a try has succeeded or there is nothing left to try.
     pub fn forget_key(&self, key: &K) {
         self.0.lock().remove(key);
     }
 
-    /// Forgets all but these.
+    /// Forgets all keys for which `keep` returns false.
     pub fn retain(&self, keep: impl Fn(&K) -> bool) {
         self.0.lock().retain(|key, _| keep(key));
     }

@@ -1,42 +1,44 @@
-//! When a claim may be released: only on evidence newer than itself.
+//! Decides when a claim may be released: only on evidence that is newer than the claim.
 
 use std::time::Duration;
 
 use super::protocol::Operation;
 use crate::domain::inplace::RestartProgress;
 
-/// A claim without effect lapses this long after the API server's request timeout: time for the reply, and for clocks that
-/// tick unevenly.
+/// A claim without effect lapses this long after the API server's request timeout. The margin covers the time of the
+/// reply, and clocks that run at different speeds.
 pub const LAPSE_MARGIN: Duration = Duration::from_secs(15);
 
-/// A Pod as a cache that has caught up with the ledger sees it.
+/// The state of a claimed Pod, as seen by a cache that has caught up with the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClaimedPodState {
-    /// The Pod, by UID, is not there any more. A watch of managed Pods can't tell this from one that has left the
-    /// management and may come back: that is enough for what [`is_conditional`], for the rest ask the API server.
+    /// The Pod with this UID is gone. A watch of managed Pods cannot tell a deleted Pod from one that is no longer
+    /// managed and may be managed again. This event is enough for operations that [`is_conditional`] accepts; for other
+    /// operations, ask the API server.
     Gone {
-        /// resourceVersion of the event that said so.
+        /// resourceVersion of the event by which the Pod was gone.
         version: u64,
     },
-    /// The Pod is there.
+    /// The Pod exists.
     Seen {
-        /// Its resourceVersion.
+        /// resourceVersion of the Pod.
         version: u64,
-        /// Deletion has begun, or the Pod has run to its end: it never serves again.
+        /// Whether the Pod never serves again, because its deletion has begun or it has finished.
         terminating: bool,
-        /// It serves.
+        /// Whether the Pod is available.
         available: bool,
-        /// Whether the Pod carries what the claim was given for: the spec of an in-place change, the deadline, or the
+        /// Whether the Pod has what the claim admitted: the spec of an in-place change, the deadline, or the
         /// controller. False for other operations.
         applied: bool,
-        /// For an in-place change, how far the kubelet is with it.
+        /// For an in-place change: how far the kubelet is with it.
         restart: RestartProgress,
     },
 }
 
-/// Whether the effect of an operation is conditional on the resourceVersion that was judged, so that it can't come once
-/// the Pod has moved on. An eviction deletes whatever it finds; the restart for an in-place change, the end by a deadline
-/// and the deletion by the garbage collector follow their write.
+/// Whether the operation takes effect only if the Pod still has the resourceVersion that was judged. Then the effect
+/// cannot come after the Pod has changed. An eviction deletes the Pod whatever its version. The restart for an in-place
+/// change, the end by a deadline and the deletion by the Kubernetes garbage collector come after the write that was
+/// judged.
 pub const fn is_conditional(operation: Operation) -> bool {
     match operation {
         Operation::Delete | Operation::Begin | Operation::Leave => true,
@@ -48,18 +50,22 @@ pub const fn is_conditional(operation: Operation) -> bool {
     }
 }
 
-/// Whether a claim for `operation`, judged at resourceVersion `at`, can be released, and the resourceVersion of the Pod
-/// event that the release is based on: the watermark to raise.
+/// Whether a claim for `operation`, judged at resourceVersion `at`, can be released. If it can, returns the
+/// resourceVersion of the Pod event that the release is based on. The release raises the watermark to this version.
 ///
-/// - A Pod that is gone, or newer and terminating, never comes back: its own state counts from here on.
-/// - Delete, Begin and Leave are conditional on `at` in the storage transaction. A newer Pod shows the effect (its own
-///   state counts now) or shows that the transaction must fail and ask again.
-/// - An eviction deletes unconditionally behind its admission: nothing but deletion is evidence. A moved
-///   resourceVersion proves nothing (the eviction handler itself writes DisruptionTarget), nor does a flap to NotReady.
-/// - An in-place change takes effect when the kubelet gets to it: the Pod must be proven to run the new containers, or to
-///   have nothing to restart, and be available; or be newer without the change.
-/// - A deadline or another controller ends the Pod some time after its write: only a newer Pod without it is evidence.
-/// - Of an operation that this version does not know, nothing but the end of the Pod is evidence.
+/// - A Pod that is gone, or newer and terminating, never comes back. From then on, the budget counts the state of the
+///   Pod itself.
+/// - Delete, Begin and Leave are conditional on `at` in the storage transaction. A newer Pod shows the effect, or shows
+///   that the transaction must fail and call admission again.
+/// - An eviction deletes unconditionally after its admission, so only the deletion is evidence. A newer resourceVersion
+///   proves nothing (the eviction handler itself writes DisruptionTarget), and neither does a short time of being
+///   NotReady.
+/// - An in-place change takes effect when the kubelet handles it. The claim is released if the Pod is available, and is
+///   proven to run the new containers or to have nothing to restart. It is also released if a newer Pod does not have
+///   the change.
+/// - A deadline or another controller ends the Pod some time after the write. Only a newer Pod without the deadline or
+///   the controller is evidence.
+/// - For an operation that this version does not know, only the end of the Pod is evidence.
 pub fn release_evidence(operation: Operation, at: u64, sighting: ClaimedPodState) -> Option<u64> {
     match sighting {
         ClaimedPodState::Gone { version } => Some(version),
@@ -85,12 +91,13 @@ pub fn release_evidence(operation: Operation, at: u64, sighting: ClaimedPodState
     }
 }
 
-/// Whether a live read, made after the API server has surely given up the request, shows that a claim never had its
-/// effect. If it did have it, or the Pod is gone, the ordinary evidence follows and this says no.
+/// Whether a live read shows that a claim never had its effect. The read must be made after the API server has given up
+/// the request. If the claim had its effect, or if the Pod is gone, this function returns false: then
+/// [`release_evidence`] releases the claim.
 ///
-/// A restart that can't be proven is believed by then: the kubelet ends the containers as soon as it has seen the change. A Pod that runs
-/// what the claim is for may not have been written at all: its request was refused behind the admission, and the change back is
-/// what it was.
+/// At this time, a restart that cannot be proven counts as done, because the kubelet stops the containers as soon as it
+/// has seen the change. A Pod that has what the claim admitted may never have been written: its request was refused
+/// after the admission, and the change back led to the same spec.
 pub fn is_claim_lapsed(operation: Operation, live: ClaimedPodState) -> bool {
     match live {
         ClaimedPodState::Gone { .. } => false,
@@ -105,7 +112,8 @@ pub fn is_claim_lapsed(operation: Operation, live: ClaimedPodState) -> bool {
         } => match operation {
             Operation::Evict | Operation::Delete => true,
             Operation::Begin | Operation::Leave => available,
-            // A deadline can only be lowered, and the garbage collector takes its time: what is written has its effect.
+            // A deadline can only be lowered, and the garbage collector may be slow: a stored change will still take
+            // effect.
             Operation::Deadline | Operation::Reown => !applied,
             Operation::Unknown => false,
             Operation::InPlace => {
@@ -258,7 +266,7 @@ mod tests {
             Operation::InPlace,
             applied(RestartProgress::Awaited, true)
         ));
-        // A Pod that is not available counts by itself, and may be resized in an operation.
+        // A Pod that is not available counts as such without a claim, and may be resized during an operation.
         assert!(is_claim_lapsed(
             Operation::InPlace,
             applied(RestartProgress::Unproven, false)

@@ -1,9 +1,10 @@
-//! Claims: how an availability rule stays exact with any number of replicas deciding at once.
+//! The ledger keeps an availability rule exact, with any number of replicas that decide at once.
 //!
-//! A claim bridges the time between an admission and the moment its effect is seen in the Pod itself. It lives in the
-//! status of the rule, is written by compare-and-swap, and is released only on evidence newer than itself. The
-//! protocol is pure ([`protocol`], [`evidence`]) and exhaustively checked by the model in `tests/model`; [`commit`]
-//! runs it against a store, one write for all admissions that wait at the same time.
+//! A claim covers the time from the admission of a disruption until the Pod itself shows the effect. Claims are stored
+//! in the status of the rule. A replica writes a claim by compare-and-swap, and the leader releases it only on evidence
+//! that is newer than the claim. The protocol ([`protocol`], [`evidence`]) is pure, and the model in `tests/model`
+//! checks it exhaustively. [`commit`] runs the protocol against a store, with one write for all admissions that wait at
+//! the same time.
 
 mod claim_recovery;
 pub mod commit;

@@ -1,36 +1,36 @@
 //! The ledger of one rule object and its transitions: admit, close and release.
 //!
-//! Generic over the Pod key `K` (a UID) and the descriptive detail `D` of a claim, so that the model checker drives
-//! these very functions with small types.
+//! The ledger is generic over the Pod key `K` (a UID) and the detail `D` of a claim, so that the model checker can run
+//! these same functions with small types.
 
 use std::collections::BTreeMap;
 
-/// What a claim was taken for. A Pod can hold one claim per operation, each released on evidence of its own; it is
-/// counted once.
+/// The operation that a claim was taken for. A Pod can hold one claim per operation, and each claim is released on its
+/// own evidence. The budget counts the Pod once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operation {
-    /// DELETE of the Pod, alone or as part of a deletecollection.
+    /// A DELETE of the Pod, alone or as part of a deletecollection.
     Delete,
-    /// `pods/eviction`; the delete behind it passes no admission.
+    /// A request to `pods/eviction`. The deletion behind the eviction passes no admission.
     Evict,
-    /// An UPDATE that takes the Pod offline: the lifecycle begins, or `service-available` is removed by hand.
+    /// An UPDATE that takes the Pod off traffic: an operation begins, or a user removes the label `service-available`.
     Begin,
     /// A change of the running Pod that restarts a container.
     InPlace,
-    /// A label edit by which the Pod leaves the rule or the management.
+    /// A change of labels by which the Pod is no longer selected by the rule, or no longer managed.
     Leave,
-    /// An UPDATE that sets or lowers `spec.activeDeadlineSeconds`: the kubelet ends the Pod when that time is over.
+    /// An UPDATE that sets or lowers `spec.activeDeadlineSeconds`. The kubelet ends the Pod when this time is over.
     Deadline,
-    /// An UPDATE that gives the Pod another controller: the garbage collector deletes the Pod if that controller does not
-    /// exist.
+    /// An UPDATE that gives the Pod another controller. The Kubernetes garbage collector deletes the Pod if this
+    /// controller does not exist.
     Reown,
-    /// An operation of a newer version of this program, read from the status. The claim counts, and is released only when
-    /// the Pod is gone or terminating.
+    /// An operation of a newer version of this program, read from the status. The budget counts the claim. The leader
+    /// releases it only when the Pod is gone or terminating.
     Unknown,
 }
 
 impl Operation {
-    /// All operations.
+    /// All operations, in the order of the variants.
     pub const ALL: [Operation; 8] = [
         Operation::Delete,
         Operation::Evict,
@@ -42,7 +42,7 @@ impl Operation {
         Operation::Unknown,
     ];
 
-    /// The word used in status and messages.
+    /// The word for this operation in the status and in messages.
     pub const fn as_str(self) -> &'static str {
         match self {
             Operation::Delete => "Delete",
@@ -56,7 +56,7 @@ impl Operation {
         }
     }
 
-    /// The operation of a word in status.
+    /// The operation for a word in the status. [`Operation::Unknown`] if this version does not know the word.
     pub fn parse(word: &str) -> Operation {
         let mut all = Operation::ALL.into_iter();
         all.find(|o| o.as_str() == word)
@@ -64,32 +64,34 @@ impl Operation {
     }
 }
 
-/// Permission for one disruption that is on its way.
+/// The permission for one disruption that is under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Claim<D> {
-    /// The Pod's resourceVersion that was judged. Never goes back: a late attempt on an old version keeps the newer one.
+    /// The resourceVersion of the Pod that was judged. It never decreases: an attempt that was judged on an older
+    /// version keeps the newer one.
     pub at: u64,
-    /// Which of the ledger's admissions wrote this claim last: every admission is a write and a new deadline, and
-    /// whoever releases or withdraws names the very one it means.
+    /// The number of the admission that wrote this claim last. Every admission writes the claim and starts a new
+    /// deadline. A release or a withdrawal names the attempt that it is for.
     pub attempt: u64,
-    /// The attempt that gave this claim. A claim that was released and given again has another number.
+    /// The number of the admission that created this claim. A claim that was released and created again has another
+    /// number.
     pub opened: u64,
-    /// The claim admits nothing more and waits for its end. It stays so until the claim is gone.
+    /// The claim admits nothing more and waits for its end. This flag stays set until the claim is gone.
     pub closing: bool,
-    /// What people and the evidence need to know besides.
+    /// Further data for people and for the evidence.
     pub detail: D,
 }
 
 /// The claims of one rule object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ledger<K: Ord, D> {
-    /// By Pod and operation.
+    /// The claims by Pod and operation.
     pub claims: BTreeMap<(K, Operation), Claim<D>>,
-    /// Whoever decides or releases has seen every Pod event up to this resourceVersion. 0: nobody has decided yet, see
-    /// [`Ledger::start_at`].
+    /// A replica must have seen every Pod event up to this resourceVersion before it decides or releases. 0: nobody has
+    /// decided yet, see [`Ledger::start_watermark_at`].
     pub watermark: u64,
-    /// Admissions so far. Kept when claims go: a number that is used again would let a late release or withdrawal of an
-    /// earlier claim take away a later one.
+    /// The number of admissions so far. It stays when claims go: if a number were used again, a late release or
+    /// withdrawal of an earlier claim could remove a later claim.
     pub attempts: u64,
 }
 
@@ -103,11 +105,11 @@ impl<K: Ord, D> Default for Ledger<K, D> {
     }
 }
 
-/// What a claim was given for, beyond its operation.
+/// The purpose of a claim, beyond its operation.
 pub trait Purpose {
-    /// Whether a claim with this purpose may take the place of one with the `earlier` purpose, on the same Pod and for
-    /// this same operation. Not so for a second in-place change while the first is under way: the restart for the first
-    /// would pass for that of the second, which is still to come.
+    /// Whether a claim with this purpose may replace one with the purpose `earlier`, on the same Pod and for the same
+    /// operation. A second in-place change may not replace the first while the first is under way: the restart for the
+    /// first would count as the restart for the second.
     fn may_replace(&self, earlier: &Self, operation: Operation) -> bool;
 }
 
@@ -117,77 +119,77 @@ impl Purpose for () {
     }
 }
 
-/// What a cache knows of the Pods of one rule, at one position.
+/// What a cache knows about the Pods of one rule, at one position.
 pub trait BudgetView<K> {
     /// The largest resourceVersion that the Pod watch has delivered.
     fn position(&self) -> u64;
     /// How many Pods there should be.
     fn expected(&self) -> u32;
-    /// What a percentage is of; at most [`View::expected`].
+    /// The number of Pods to which percentages apply; at most [`BudgetView::expected`].
     fn percentage_base(&self) -> u32 {
         self.expected()
     }
-    /// How many selected Pods are available, whatever the claims.
+    /// How many selected Pods are available. Claims do not change this number.
     fn available(&self) -> u32;
-    /// Whether this Pod is among [`View::available`].
+    /// Whether [`BudgetView::available`] counts this Pod.
     fn is_available(&self, pod: &K) -> bool;
 }
 
 /// A disruption that asks for a claim.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest<K, D> {
-    /// The Pod.
+    /// The UID of the Pod.
     pub pod: K,
-    /// What is to be done to it.
+    /// The kind of the disruption.
     pub operation: Operation,
-    /// The resourceVersion of the Pod in the request (for an eviction: of the live read).
+    /// The resourceVersion of the Pod in the request. For an eviction: the resourceVersion of the live read.
     pub at: u64,
-    /// Kept in the claim.
+    /// The detail that the claim keeps.
     pub detail: D,
 }
 
-/// Why a claim was not given.
+/// Why the ledger gives no claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimRefusal {
-    /// The view is older than the last release; it must reach this position first.
+    /// The view is older than the last release. The view must reach this position first.
     Behind {
         /// The watermark of the ledger.
         watermark: u64,
     },
-    /// The Pod holds a claim for another purpose, whose effect must be seen first.
+    /// The Pod holds a claim for another purpose. The effect of that claim must be seen first.
     UnderWay,
-    /// The Pod's claim for this operation is closing: its earlier attempts had no effect, and it ends before a new one is
-    /// given.
+    /// The Pod's claim for this operation is closing: its earlier attempts had no effect. The claim must end before the
+    /// ledger gives a new one.
     Closing,
     /// The budget is used up.
     Full {
-        /// How many Pods would be left available, this one not counted.
+        /// How many Pods would be left available, without the Pod of the request.
         left: u32,
-        /// How many must be left.
+        /// How many Pods must be left available.
         desired: u32,
         /// How many Pods there should be.
         expected: u32,
     },
 }
 
-/// A claim as given.
+/// A claim that the ledger has given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimGrant {
-    /// The attempt that the claim now carries.
+    /// The attempt number that the claim now has.
     pub attempt: u64,
-    /// Whether the claim is new, and so may be taken back by whoever got it.
+    /// Whether this attempt created the claim, and therefore may withdraw it.
     pub fresh: bool,
 }
 
 impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
-    /// Whether the Pod holds a claim.
+    /// Whether the Pod holds a claim for any operation.
     pub fn has_claim(&self, pod: &K) -> bool {
         Operation::ALL
             .into_iter()
             .any(|o| self.claims.contains_key(&(pod.clone(), o)))
     }
 
-    /// Pods with a claim, each once.
+    /// The Pods with a claim, each once.
     pub fn claimed_pods(&self) -> impl Iterator<Item = &K> {
         let mut last = None;
         self.claims
@@ -206,18 +208,19 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
             .saturating_sub(u32::try_from(claimed).unwrap_or(u32::MAX))
     }
 
-    /// Begins a ledger on which nobody has decided yet, at the position that the Pods have now; does nothing to another.
+    /// Starts the watermark of a ledger by which nobody has decided yet, at the present position of the Pods. Does
+    /// nothing if the ledger has a watermark.
     ///
-    /// A rule may be new while a cache still shows Pods that were deleted before it, perhaps under an earlier rule of its
-    /// name, whose claims went with it.
+    /// A cache may still show Pods that were deleted before the rule was created. An earlier rule of the same name may
+    /// have admitted these deletions, and its claims are gone with it.
     pub fn start_watermark_at(&mut self, position: u64) {
         if self.watermark == 0 {
             self.watermark = position;
         }
     }
 
-    /// The newest version of a Pod that the ledger names, apart from claims of operations that this build does not know:
-    /// those are kept as they are.
+    /// The largest resourceVersion of a Pod in the ledger. Claims of operations that this build does not know are left
+    /// out, because they are kept as they are.
     pub fn newest_version(&self) -> u64 {
         let known = self
             .claims
@@ -227,9 +230,9 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         claims.chain([self.watermark]).max().unwrap_or(0)
     }
 
-    /// Takes versions that lie above `present` for `present`. `present` is the position of the Pods in etcd, read after this
-    /// ledger was: what lies above it was never a version of a Pod, and nobody could ever catch up with it. Nothing is lost
-    /// by it: whoever has seen all up to `present` has seen all that any release and any claim can rest on.
+    /// Lowers each version above `present` to `present`. `present` is the position of the Pods in etcd, and must be
+    /// read after this ledger was read. No Pod has had a version above `present`, so no cache could ever reach it. The
+    /// guarantee stays intact: all releases and claims rest on events up to `present`.
     pub fn lower_versions_to(&mut self, present: u64) {
         self.watermark = self.watermark.min(present);
         for ((_, operation), claim) in &mut self.claims {
@@ -239,9 +242,13 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         }
     }
 
-    /// Gives a claim if afterwards at least `desired` Pods are left available, or says why not. The caller must write
-    /// the ledger by compare-and-swap before the disruption is admitted; a claim that was there already proves
-    /// nothing and is written again.
+    /// Adds a claim if at least `desired` Pods are left available afterwards.
+    ///
+    /// The caller must write the ledger by compare-and-swap before it admits the disruption. This also applies if the
+    /// Pod holds the claim already: an existing claim may have been released since, so it must be written again.
+    ///
+    /// # Errors
+    /// The reason why the ledger gives no claim. The ledger is unchanged.
     pub fn admit_claim(
         &mut self,
         view: &(impl BudgetView<K> + ?Sized),
@@ -283,17 +290,17 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         })
     }
 
-    /// Marks the claim that the attempt `opened` gave: from here on it admits nothing, so it ends once the requests that
-    /// it has admitted have ended. Without this, a request that is sent again and again would keep its place for ever.
-    /// False, and nothing changed, if that claim is gone or closing already.
+    /// Closes the claim that the attempt `opened` created. A closing claim admits nothing, so it ends after the
+    /// requests that it has admitted. Without this, a request that is sent again and again would keep its place for
+    /// ever. Returns false, and changes nothing, if that claim is gone or already closing.
     pub fn close_claim(&mut self, pod: &K, operation: Operation, opened: u64) -> bool {
         let claim = self.claims.get_mut(&(pod.clone(), operation));
         let open = claim.filter(|claim| claim.opened == opened && !claim.closing);
         open.map(|claim| claim.closing = true).is_some()
     }
 
-    /// Says of a Pod that is *not* available whether it may go although a rule holds such Pods: `desired` others are
-    /// available. It takes nothing from the budget, so there is nothing to claim.
+    /// Decides whether a Pod that is *not* available may go although a rule has `unhealthyPodPolicy: IfHealthyBudget`.
+    /// The Pod may go if `desired` other Pods are available. It takes nothing from the budget, so it needs no claim.
     pub fn admit_unavailable(
         &self,
         view: &(impl BudgetView<K> + ?Sized),
@@ -308,7 +315,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         self.check_budget(view, desired, pod)
     }
 
-    /// Whether at least `desired` Pods are available without a claim, `pod` not counted.
+    /// Checks that at least `desired` Pods are available and hold no claim. `pod` itself is not counted.
     fn check_budget(
         &self,
         view: &(impl BudgetView<K> + ?Sized),
@@ -327,9 +334,9 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         })
     }
 
-    /// Takes a claim away on evidence that is based on a Pod event at `based_on` (0: on none). False, and nothing
-    /// changed, if the view that gave the evidence has not caught up with the last release, or the claim was written
-    /// again since (`attempt` differs).
+    /// Removes a claim. `based_on` is the resourceVersion of the Pod event that is the evidence (0: no event), and
+    /// `position` is the position of the view that gave the evidence. Returns false, and changes nothing, if the view
+    /// is behind the watermark, or if the claim has been written again since (`attempt` differs).
     pub fn release_claim(
         &mut self,
         position: u64,
@@ -347,8 +354,9 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         true
     }
 
-    /// Takes back a claim whose disruption was refused after all, before anything happened. Only the attempt that made
-    /// it may do so: a claim that somebody refreshed since is theirs too.
+    /// Withdraws a claim whose disruption was refused before anything happened. Only the attempt that created the claim
+    /// may withdraw it: if another request has renewed the claim since, the claim is also for that request. Returns
+    /// whether the claim was removed.
     pub fn withdraw_claim(&mut self, pod: &K, operation: Operation, grant: ClaimGrant) -> bool {
         let key = (pod.clone(), operation);
         let mine = grant.fresh
@@ -423,9 +431,9 @@ mod tests {
             })
         };
         assert_eq!(ledger.admit_unavailable(&view, 3, &"down"), full(2, 3));
-        // A cache that still counts the Pod does not count it for itself.
+        // A Pod that the cache still counts as available is not counted in its own decision.
         assert_eq!(ledger.admit_unavailable(&view, 2, &"a"), full(1, 2));
-        // What is on its way counts as gone.
+        // A Pod with a claim counts as gone.
         ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
         assert_eq!(ledger.admit_unavailable(&view, 2, &"down"), full(1, 2));
         assert_eq!(ledger.admit_unavailable(&view, 1, &"down"), Ok(()));
@@ -530,7 +538,7 @@ mod tests {
             Err(ClaimRefusal::Closing)
         );
         assert_eq!(ledger, before);
-        // Another operation on the Pod has a claim of its own.
+        // Another operation on the Pod has its own claim.
         let evict = ClaimRequest {
             operation: Operation::Evict,
             ..delete("a", 1)

@@ -1,4 +1,5 @@
-//! What the ledger needs from the cluster: snapshots of rule objects, compare-and-swap, and a view of the Pods.
+//! The interface that the ledger needs from the cluster: snapshots of rule objects, compare-and-swap, and a view of the
+//! Pods.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,57 +13,59 @@ use crate::domain::announced_disruption::AnnouncedDisruption;
 use crate::domain::inplace::ContainerBefore;
 use crate::domain::rules::RuleSet;
 
-/// A Pod's UID.
+/// The UID of a Pod or a rule object.
 pub type Uid = Arc<str>;
 
-/// Names a rule object. Ordered by UID: the order in which several rules are claimed.
+/// The identity of a rule object. Keys are ordered by UID first: claims on several rules are taken in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleKey {
-    /// UID.
+    /// UID of the rule object.
     pub uid: Uid,
-    /// Namespace.
+    /// Namespace of the rule object.
     pub namespace: String,
-    /// Name.
+    /// Name of the rule object.
     pub name: String,
 }
 
-/// What a claim says besides what the protocol reads.
+/// The part of a claim that the protocol does not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimDetail {
     /// Name of the Pod.
     pub pod_name: String,
-    /// When the claim was given first, by the clock of the replica that gave it. For people only.
+    /// When the claim was first given, by the clock of the replica that gave it. For people only.
     pub since: Timestamp,
-    /// When the API server has surely given the request up, by the same clock. For people only: the deadline itself is
-    /// measured by the leader on its own monotonic clock.
+    /// When the API server has given up the request at the latest, by the same clock. For people only: the leader
+    /// measures the deadline on its own monotonic clock.
     pub until: Timestamp,
-    /// For an in-place change: digest of the admitted spec. For a deadline: its seconds. For another controller: its UID, or
-    /// those of all that the Pod was given in turn, with spaces between.
+    /// For an in-place change: the digest of the admitted spec. For a deadline: its seconds. For another controller:
+    /// its UID, or the UIDs of all controllers that the Pod was given in turn, separated by spaces.
     pub target: Option<String>,
-    /// For an in-place change: the containers that it restarts.
+    /// For an in-place change: the containers that the change restarts.
     pub containers: Vec<ContainerBefore>,
-    /// What a newer build has stored with the claim, if it has.
+    /// What a newer build has stored with the claim, if anything.
     pub carried: Option<Arc<CarriedFields>>,
 }
 
-/// What this build reads in a claim and does not know. It is written back as it was read.
+/// Stored fields of a claim that this build does not know. They are written back as they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CarriedFields {
-    /// Of [`Operation::Unknown`]: the claims of all such operations on the Pod.
+    /// For [`Operation::Unknown`]: the claims of all such operations on the Pod.
     pub claims: Vec<api::Claim>,
-    /// Fields of the claim.
+    /// Unknown fields of the claim.
     pub fields: UnknownFields,
-    /// Fields of its containers, by name of the container.
+    /// Unknown fields of the claim's containers, by name of the container.
     pub containers: BTreeMap<String, UnknownFields>,
 }
 
 impl ClaimDetail {
-    /// This detail for a claim that may be written again: it is held since the first time, containers that the earlier
-    /// change restarts are still awaited, and of two deadlines the later one is the target: the Pod ends by either.
+    /// Merges the detail of an earlier claim for the same operation into this one. The claim keeps the time when it was
+    /// first given, and still awaits the containers that the earlier change restarts. Of two deadlines, the later one
+    /// is the target, because the Pod ends by either.
     ///
-    /// `gives_way` says that the kubelet has not begun with the earlier change, a resize, or is done with it while a lifecycle keeps the
-    /// Pod off traffic. Another resize may then take its place, such as the change back. Whichever of the two the kubelet makes, the
-    /// resources in force tell the end. So they do where there is no claim for the change before, as of a rule that was made since.
+    /// `gives_way` says that another resize may replace the earlier one, for example the change back. This is so if the
+    /// kubelet has not begun with the earlier resize, or has finished it while a lifecycle keeps the Pod off traffic.
+    /// The kubelet may make either resize. Therefore only the resources in force prove the end of the new claim. The
+    /// same holds if the earlier resize has no claim, for example because the rule was created later.
     pub fn merge_earlier_detail(
         mut self,
         earlier: Option<&ClaimDetail>,
@@ -87,7 +90,7 @@ impl ClaimDetail {
         }
         let former = earlier.map_or(&[][..], |earlier| &earlier.containers);
         let resizes = |containers: &[ContainerBefore]| containers.iter().all(|c| c.image.is_none());
-        // The same change, which may not have been written yet, takes no place of itself.
+        // The same change sent again does not replace itself: the first request may not have been stored yet.
         let is_another = earlier.is_none_or(|earlier| earlier.target != self.target);
         let stacks = gives_way && is_another && resizes(&self.containers) && resizes(former);
         let stays = former.iter().any(|c| c.by_resources);
@@ -98,7 +101,7 @@ impl ClaimDetail {
     }
 }
 
-/// All UIDs of both, each once: either request may be the one that is stored.
+/// All UIDs of both claims, each once: the API server may store either request.
 fn join_owner_uids(earlier: Option<&str>, new: Option<String>) -> Option<String> {
     let known = |uid: &str| earlier.is_some_and(|all| all.split(' ').any(|one| one == uid));
     let new = new.filter(|uid| !known(uid));
@@ -106,13 +109,13 @@ fn join_owner_uids(earlier: Option<&str>, new: Option<String>) -> Option<String>
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-/// The deadline of more seconds.
+/// The deadline with more seconds.
 fn later_deadline(one: Option<&String>, other: Option<String>) -> Option<String> {
     let seconds = |text: &String| text.parse::<u64>().unwrap_or(u64::MAX);
     one.into_iter().cloned().chain(other).max_by_key(seconds)
 }
 
-/// So many controllers one claim tells of.
+/// How many controllers one claim can name.
 const MAX_CLAIM_OWNERS: usize = 8;
 
 impl Purpose for ClaimDetail {
@@ -122,7 +125,7 @@ impl Purpose for ClaimDetail {
                 .containers
                 .iter()
                 .all(|c| c.by_resources && c.image.is_none());
-        // The change back to the former controller must not have to wait for the end of the Pod.
+        // The change back to the former controller must not wait until the Pod ends.
         let reowns = operation == Operation::Reown
             && (earlier.target.as_ref())
                 .is_none_or(|all| all.split(' ').count() < MAX_CLAIM_OWNERS);
@@ -136,63 +139,65 @@ pub type Claims = Ledger<Uid, ClaimDetail>;
 /// A rule object at one resourceVersion.
 #[derive(Clone, Debug)]
 pub struct RuleSnapshot {
-    /// resourceVersion of the rule object: what a write is conditional on.
+    /// resourceVersion of the rule object. A write succeeds only if the object still has this version.
     pub version: u64,
-    /// The spec, compiled.
+    /// The compiled spec.
     pub rules: Arc<RuleSet>,
-    /// The claims.
+    /// The claims that count, including those of `forgotten`.
     pub claims: Arc<Claims>,
-    /// resourceVersion at which the object held these claims, or was found without any that count. Where that is before
-    /// [`Snapshot::version`], the ledger has vanished since, and what it admitted may still be under way. 0: nobody has seen
-    /// a ledger.
+    /// resourceVersion at which the object held these claims, or was found without any valid claim. If it is smaller
+    /// than [`RuleSnapshot::version`], the ledger has vanished since, and the disruptions that it admitted may still be
+    /// under way. 0: nobody has seen a ledger.
     pub held: u64,
-    /// The claims of a former ledger that the stored one does not know: somebody began it without them. `claims` are both.
+    /// The claims of a former ledger that the stored ledger does not have, because another writer began a new ledger
+    /// without them. `claims` contains both.
     pub forgotten: Option<Arc<Claims>>,
-    /// Why nothing can be decided by the claims as they are stored, with the remedy. Nothing is written to such a ledger.
+    /// Why no decision is possible by the stored claims, with the remedy. Such a ledger is never written.
     pub fault: Option<Arc<str>>,
 }
 
-/// Why a write did not happen, or is not known to have happened.
+/// Why a write did not happen, or may not have happened.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Somebody else wrote first.
+    /// Another writer changed the object first.
     #[error("the rule was changed by somebody else")]
     Conflict,
-    /// The rule object is gone: a consistent list does not have it.
+    /// The rule object is gone: a consistent list does not contain it.
     #[error("the rule is gone")]
     Gone,
-    /// The rule was deleted, and another one was made under its name. This replica has yet to see that.
+    /// The rule was deleted, and another rule was created under its name. This replica has not seen the new rule yet.
     #[error("the rule was replaced by another one of its name")]
     Replaced,
-    /// The API server did not answer, or refused.
+    /// The API server did not answer, or refused the request.
     #[error("{0}")]
     Unreachable(String),
-    /// The API server answered that it has written the claims, and the object that it returned does not hold them: why that
-    /// may be, and the remedy.
+    /// The API server reported success, but the object that it returned does not hold the claims. The text has the
+    /// likely cause and the remedy.
     #[error("{0}")]
     NotStored(String),
 }
 
-/// Access to rule objects and Pods.
+/// Access to rule objects and Pods, for decisions by the ledger.
 pub trait LedgerStore: Send + Sync + 'static {
-    /// The rule object as the cache has it.
+    /// The rule object from the cache.
     fn cached_snapshot(&self, key: &RuleKey) -> Option<RuleSnapshot>;
-    /// Whether the cache has another rule object under the name of this one.
+    /// Whether the cache has another rule object under the name of `key`.
     fn is_replaced(&self, key: &RuleKey) -> bool;
-    /// The rule object as etcd has it; `None` when nothing has its name, which a list has proven, or it is being deleted.
+    /// The rule object from etcd. `None` if the object is being deleted, or if a list has proven that no object has its
+    /// name.
     fn live_snapshot(
         &self,
         key: &RuleKey,
     ) -> impl Future<Output = Result<Option<RuleSnapshot>, WriteError>> + Send;
-    /// Writes the claims if the object is still at `base.version`; returns the object as written, which holds exactly these
-    /// claims.
+    /// Writes the claims if the object still has the version `base.version`. Returns the written object, which holds
+    /// exactly these claims.
     fn compare_and_swap(
         &self,
         key: &RuleKey,
         base: &RuleSnapshot,
         claims: &Claims,
     ) -> impl Future<Output = Result<RuleSnapshot, WriteError>> + Send;
-    /// Whether the API server would let these claims be written, and keep them: asked by a dry run, which writes nothing.
+    /// Checks by a dry run, which writes nothing, whether the API server would accept these claims and keep them.
     fn dry_run_swap(
         &self,
         key: &RuleKey,
@@ -204,27 +209,29 @@ pub trait LedgerStore: Send + Sync + 'static {
     fn is_following(&self) -> bool;
     /// Returns when the Pod watch is connected.
     fn wait_followed(&self) -> impl Future<Output = ()> + Send;
-    /// Why the cache is of no use any more, if so: see [`Store::set_back`].
+    /// Why the cache can no longer be used, if [`LedgerStore::mark_history_lost`] was called.
     fn history_lost(&self) -> Option<Arc<str>>;
-    /// The cache has seen the Pods at `known`, and etcd is at `found`, which is before that: it was restored from a backup.
-    /// From here on [`Store::lost`] says so.
+    /// Records that etcd was restored from a backup: the cache has seen the Pods at `known`, but etcd is at `found`,
+    /// which is older. From then on [`LedgerStore::history_lost`] returns the reason.
     fn mark_history_lost(&self, known: u64, found: u64);
-    /// Looks at the Pods that `rules` selects, at one position of the cache.
+    /// Calls `look` with a view of the Pods that `rules` selects, all at one position of the cache.
     fn with_view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R;
-    /// The position of the Pods in etcd at this moment, by a consistent read.
+    /// The present position of the Pods in etcd, by a consistent read.
     fn read_present_position(
         &self,
         namespace: &str,
     ) -> impl Future<Output = Result<u64, WriteError>> + Send;
     /// Returns when the Pod cache has reached this position.
     fn wait_position(&self, position: u64) -> impl Future<Output = ()> + Send;
-    /// Names of up to `most` Pods that `rules` selects and that are unavailable, longest first, and since when.
+    /// Names of up to `most` unavailable Pods that `rules` selects, each with the time since when it is unavailable,
+    /// longest first.
     fn unavailable_pods(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)>;
-    /// Pods that `rules` selects and that serve, but do not count as available, by their names.
+    /// Names of Pods that `rules` selects and that serve, but do not count as available, each with the reason.
     fn announced_disruptions(&self, rules: &RuleSet) -> Vec<(String, AnnouncedDisruption)>;
-    /// Name of a Pod that `rules` selects and that counts as not available because the cache has its metadata alone.
+    /// Name of a Pod that `rules` selects and that does not count as available, because the cache has only its
+    /// metadata.
     fn unreadable_pod(&self, rules: &RuleSet) -> Option<String>;
-    /// Of a Pod that is available: whether the kubelet has deferred its last resize. `None` if the Pod is not available or
+    /// For an available Pod: whether the kubelet has deferred its last resize. `None` if the Pod is not available or
     /// not known.
     fn serves_deferred(&self, rules: &RuleSet, pod: &Uid) -> Option<bool>;
 }

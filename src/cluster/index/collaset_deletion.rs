@@ -1,20 +1,21 @@
-//! Pods that go with their CollaSet, as far as the caches know.
+//! Decides by the caches which Pods are deleted together with their CollaSet.
 
 use super::IndexState;
 use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
 impl IndexState {
-    /// Whether a Pod's controller is a CollaSet that this replica does not know to be there: it is deleted, or not seen yet.
-    /// Admission asks the API server which ([`crate::cluster::deletedsets`]).
+    /// Whether the controller of a Pod is a CollaSet that is not in the cache: the CollaSet is deleted, or this replica
+    /// has not seen it yet. Admission reads from the API server which of the two is true
+    /// ([`crate::cluster::deleted_collasets`]).
     pub fn is_collaset_absent(&self, pod: &Pod) -> bool {
         let owner = pod.controller().filter(|owner| owner.is_collaset());
         let home = self.namespace(&pod.metadata.namespace);
         owner.is_some_and(|owner| home.is_none_or(|home| !home.has_workload(&owner.uid)))
     }
 
-    /// Whether a Pod is deleted through the lifecycle, and very likely because its CollaSet is: no budget holds it then. Who
-    /// asks admission by this is refused if it is not so.
+    /// Whether a Pod is deleted through the lifecycle, and very likely because its CollaSet is deleted. Then no budget
+    /// holds the Pod. If this guess is wrong, admission denies the request.
     pub fn is_deleted_with_collaset(&self, pod: &Pod) -> bool {
         grace_delete::is_deletion_in_flight(pod) && self.is_collaset_absent(pod)
     }

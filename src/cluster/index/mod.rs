@@ -1,4 +1,4 @@
-//! What this replica knows of the cluster: one index fed by one watch per kind, shared by admission and controllers.
+//! The cluster as this replica knows it: one index that one watch per kind fills, shared by admission and controllers.
 
 mod collaset_deletion;
 mod namespaces;
@@ -35,12 +35,12 @@ use short_outages::ShortOutages;
 
 pub use namespaces::NamespaceFacts;
 
-/// The index.
+/// The index of Pods, rules, namespaces and owners.
 #[derive(Debug)]
 pub struct Index {
-    /// Whether the API server still tells the history that this index holds.
+    /// Whether the API server still has the history that this index rests on.
     pub timeline: EtcdHistory,
-    /// Whether what is decided by is still followed.
+    /// Whether the watches that decisions rest on are fresh.
     pub following: Arc<DecisionWatches>,
     state: RwLock<IndexState>,
     position: watch::Sender<u64>,
@@ -54,18 +54,18 @@ pub struct Index {
 pub struct ListedKinds(KindSet);
 
 impl ListedKinds {
-    /// Whether all kinds are listed that decisions rest on.
+    /// Whether all kinds that decisions rest on have been listed.
     pub fn has_decision_kinds(self) -> bool {
         WatchedKind::decision_kinds().all(|kind| self.0.contains(kind))
     }
 
-    /// Names of the kinds that [`Listed::all`] still waits for.
+    /// Names of the kinds that [`ListedKinds::has_decision_kinds`] still waits for.
     pub fn missing_kinds(self) -> Vec<&'static str> {
         let missing = WatchedKind::decision_kinds().filter(|kind| !self.0.contains(*kind));
         missing.map(WatchedKind::name).collect()
     }
 
-    /// Whether all kinds are listed that the controller of CollaSets reads.
+    /// Whether all kinds that the controller of CollaSets reads have been listed.
     pub fn has_collaset_kinds(self) -> bool {
         let mut kinds = [WatchedKind::Pod]
             .into_iter()
@@ -77,30 +77,31 @@ impl ListedKinds {
 /// The state behind the lock.
 #[derive(Debug, Default)]
 pub struct IndexState {
-    /// Largest resourceVersion that the Pod watch has delivered.
+    /// The largest resourceVersion that the Pod watch has delivered.
     pub position: u64,
-    /// Largest resourceVersion of a Pod event (or list), bookmarks not counted: every other cache meets it too.
+    /// The largest resourceVersion of a Pod event or list, without bookmarks. Every other cache reaches it, too.
     pub last_event: u64,
     following: Arc<DecisionWatches>,
     namespaces: HashMap<String, NamespaceIndex>,
 }
 
-/// One namespace.
+/// The objects of one namespace.
 #[derive(Debug, Default)]
 pub struct NamespaceIndex {
-    /// Its deletion timestamp. A namespace that was made again under the name has none, but its watch may be late.
+    /// The deletion timestamp of the namespace. A new namespace of the same name has none, but the watch may deliver
+    /// the new namespace late.
     pub terminating_since: Option<Timestamp>,
-    /// Its UID; empty until the namespace has been seen.
+    /// The UID of the namespace. Empty until the namespace has been seen.
     pub uid: String,
-    /// Its resourceVersion; 0 until the namespace has been seen.
+    /// The resourceVersion of the namespace. 0 until the namespace has been seen.
     pub version: u64,
-    /// Its labels; `None` until the namespace has been seen.
+    /// The labels of the namespace. `None` until the namespace has been seen.
     pub labels: Option<BTreeMap<String, String>>,
     /// Managed Pods by UID.
     pub pods: HashMap<Uid, Arc<Pod>>,
     /// Rule objects by name.
     pub rules: BTreeMap<String, RuleEntry>,
-    /// Names of rule objects that are being deleted and that a finalizer keeps. None of them is enforced.
+    /// Names of rule objects that are being deleted and that still have a finalizer. They are not enforced.
     pub ending_rules: BTreeSet<String>,
     owners: PodsByController,
     workloads: Workloads,
@@ -110,18 +111,18 @@ pub struct NamespaceIndex {
 /// A rule object with its counts.
 #[derive(Debug)]
 pub struct RuleEntry {
-    /// The object.
+    /// The rule object.
     pub object: Arc<PodTransitionRule>,
-    /// Compiled, with its claims.
+    /// The compiled rules, with their claims.
     pub snapshot: RuleSnapshot,
-    /// What the endpoints of its webhook rules have let pass.
+    /// The operations that the endpoints of its webhook rules have let pass.
     pub verdicts: Arc<EndpointVerdicts>,
-    /// Counts of the Pods that it selects.
+    /// The counts of the Pods that the rule selects.
     pub tally: Tally,
 }
 
 impl RuleEntry {
-    /// Names the object.
+    /// The identity of the rule object.
     pub fn rule_key(&self) -> RuleKey {
         let rules = &self.snapshot.rules;
         RuleKey {
@@ -152,7 +153,7 @@ impl Default for Index {
 }
 
 impl Index {
-    /// An empty index; `skips` says whether Pods can skip the rules in it.
+    /// Creates an empty index. `skips` says whether Pods can skip the rules in it.
     pub fn new(skips: SkipAnnotation) -> Index {
         Index {
             skips,
@@ -165,22 +166,22 @@ impl Index {
         self.skips
     }
 
-    /// Reads the state. Hold the guard briefly, never across an await.
+    /// Locks the state for reading. Hold the guard only briefly, and never across an `await`.
     pub fn read_state(&self) -> RwLockReadGuard<'_, IndexState> {
         self.state.read()
     }
 
-    /// Whether the state is not locked for longer than `wait`. For the watchdog: it blocks.
+    /// Whether the state is not locked for longer than `wait`. This function blocks; the watchdog calls it.
     pub fn is_unlocked_within(&self, wait: Duration) -> bool {
         self.state.try_read_for(wait).is_some()
     }
 
-    /// Where the index says what has changed.
+    /// The channel on which the index announces changes.
     pub fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// Which kinds have been listed.
+    /// The kinds that have been listed.
     pub fn listed_kinds(&self) -> ListedKinds {
         *self.listed.borrow()
     }
@@ -197,7 +198,7 @@ impl Index {
         let _ = reached.wait_for(|p| *p >= position).await; // the sender lives as long as self
     }
 
-    /// The rule objects that cover a Pod, by its own labels.
+    /// The rule objects that cover a Pod, by the labels of `pod`.
     pub fn rules_covering_pod(&self, pod: &Pod) -> Vec<RuleKey> {
         self.read_state()
             .rules_covering(pod)
@@ -219,12 +220,12 @@ impl Index {
         self.changes.notify(change);
     }
 
-    /// Notes that a kind has been listed.
+    /// Records that a kind has been listed.
     pub fn mark_listed(&self, kind: WatchedKind) {
         self.listed.send_modify(|listed| listed.0.insert(kind));
     }
 
-    /// Notes that every kind has been listed.
+    /// Records that every kind has been listed.
     #[cfg(test)]
     pub fn mark_all_listed(&self) {
         let kinds = WatchedKind::decision_kinds().chain(WatchedKind::COLLASET_KINDS);
@@ -233,7 +234,7 @@ impl Index {
 }
 
 impl IndexState {
-    /// A namespace, if anything is known of it.
+    /// A namespace, if the index has anything of it.
     pub fn namespace(&self, name: &str) -> Option<&NamespaceIndex> {
         self.namespaces.get(name)
     }
@@ -243,54 +244,55 @@ impl IndexState {
         self.namespaces.iter()
     }
 
-    /// A Pod.
+    /// A Pod by its UID.
     pub fn pod(&self, namespace: &str, uid: &str) -> Option<&Arc<Pod>> {
         self.namespace(namespace)?.pods.get(uid)
     }
 
-    /// A rule object.
+    /// A rule object by its name.
     pub fn rule(&self, namespace: &str, name: &str) -> Option<&RuleEntry> {
         self.namespace(namespace)?.rules.get(name)
     }
 }
 
 impl NamespaceIndex {
-    /// The Pods that a controller owns; those without one for the empty UID.
+    /// The Pods that a controller owns. The empty UID gives the Pods without a controller.
     pub fn pods_owned_by(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
         self.owners.pods(controller)
     }
 
-    /// The Pods of a controller that are neither finished nor going.
+    /// The Pods of a controller that are neither finished nor terminating.
     pub fn living_pods_of(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
         let owned = self.pods_owned_by(controller);
         owned.filter(|pod| !pod.is_terminating() && !pod.is_finished())
     }
 
-    /// Whether an owner of a watched kind is there.
+    /// Whether the index has this owner of a watched kind.
     pub fn has_workload(&self, uid: &str) -> bool {
         self.workloads.get(uid).is_some()
     }
 
-    /// Whether an owner of a watched kind that a Pod names is there, or, for a ReplicaSet that is gone, its Deployment: the
-    /// Deployment makes the ReplicaSet anew and still wants its Pods.
+    /// Whether the index has an owner of a watched kind that a Pod refers to. If the owner is a ReplicaSet that is
+    /// gone, its Deployment counts instead: the Deployment creates the ReplicaSet again and still wants its Pods.
     pub fn has_living_owner(&self, owner: &Owner, pod: &Pod) -> bool {
         self.workloads.has_living_owner(owner, pod)
     }
 
-    /// Whether the owner that a reference names is there: kind, name and UID, as the garbage collector asks for it.
+    /// Whether the owner that a reference names exists with this kind, name and UID. The Kubernetes garbage collector
+    /// checks the same.
     pub fn has_owner(&self, owner: &Owner) -> bool {
         self.workloads
             .get(&owner.uid)
             .is_some_and(|workload| workload.is_referenced_by(owner))
     }
 
-    /// The reference by which the owner of this UID was found; `None` if it was not found yet.
+    /// The reference by which the owner with this UID was found. `None` if it has not been found yet.
     pub fn resolved_owner(&self, uid: &str) -> Option<Arc<Owner>> {
         self.workloads.resolving_reference(uid)
     }
 
-    /// Every distinct reference to an owner of this UID that managed Pods and ReplicaSets hold, the most frequent first.
-    /// The API server checks neither kind nor name of a reference, so that all but one may be forged.
+    /// Every distinct reference to an owner with this UID in managed Pods and ReplicaSets, the most frequent first. The
+    /// API server checks neither the kind nor the name in a reference, so all but one may be forged.
     pub fn owner_references(&self, uid: &str) -> Vec<Arc<Owner>> {
         let of_pods = self.pods_owned_by(uid).filter_map(|pod| pod.controller());
         let of_sets = self
@@ -308,29 +310,30 @@ impl NamespaceIndex {
             .collect()
     }
 
-    /// Whether something is known of an owner: a watch has shown it, or all references to it were followed.
+    /// Whether anything is known about an owner: a watch has delivered it, or all references to it were followed.
     pub fn is_owner_known(&self, uid: &str) -> bool {
         self.workloads.owner_size(uid) != OwnerSize::Unread
     }
 
-    /// The owners of watched kinds, by UID. Each carries its own number, also where its controller's number counts.
+    /// The owners of watched kinds, by UID. Each has its own number of replicas, even if the number of its controller
+    /// counts.
     pub fn workloads(&self) -> impl Iterator<Item = (&Uid, &Workload)> {
         self.workloads.iter()
     }
 
-    /// An owner of a watched kind.
+    /// An owner of a watched kind, by its UID.
     pub fn workload(&self, uid: &str) -> Option<&Workload> {
         self.workloads.get(uid)
     }
 
-    /// How many living managed Pods an owner has beyond its own number: Pods that its controller is to delete. 0 for an
-    /// owner that is not watched.
+    /// How many living managed Pods an owner has beyond its number of replicas. Its controller will delete these Pods.
+    /// 0 for an owner that is not watched.
     pub fn surplus_pods(&self, uid: &str) -> u32 {
         self.pods_beyond_replicas(uid, |_| 0)
     }
 
-    /// As [`Self::surplus`], also by the Pods that the owner's controller has seen last, managed or not. After a deletion
-    /// this is too many for a moment.
+    /// As [`Self::surplus_pods`], but also counts the Pods that the owner's controller has seen last, managed or not.
+    /// For a short time after a deletion, this number is too high.
     pub fn max_surplus_pods(&self, uid: &str) -> u32 {
         self.pods_beyond_replicas(uid, |workload| workload.pods_seen)
     }
@@ -344,16 +347,16 @@ impl NamespaceIndex {
         living.max(seen(workload)).saturating_sub(wanted)
     }
 
-    /// Whether this Pod was there when the deletion of the namespace began. A Pod that was made later belongs to another
-    /// namespace of the same name: nothing can be created in one that is terminating. Timestamps are whole seconds, and a
-    /// Pod of the same second may be of either namespace.
+    /// Whether this Pod existed when the deletion of the namespace began. A Pod that was created later belongs to
+    /// another namespace of the same name, because nothing can be created in a terminating namespace. Timestamps are
+    /// whole seconds, so a Pod of the same second may belong to either namespace and does not count.
     pub fn is_deleted_with_namespace(&self, pod: &Pod) -> bool {
         pod.created_at()
             .zip(self.terminating_since)
             .is_some_and(|(created, since)| created < since)
     }
 
-    /// Whether nothing is left of it.
+    /// Whether the namespace and all its objects are gone.
     fn is_unused(&self) -> bool {
         self.labels.is_none()
             && self.pods.is_empty()

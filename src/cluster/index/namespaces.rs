@@ -1,7 +1,8 @@
-//! Namespaces in the index: their labels, and whether they are going.
+//! Keeps namespaces in the index: their labels, and whether they are terminating.
 //!
-//! Pods, rules and owners are never dropped with their namespace: their own watches deliver their end. A namespace may be
-//! made again under its name, and its new Pods may arrive before the word that the earlier one is gone.
+//! The index does not drop Pods, rules and owners together with their namespace, because their own watches deliver the
+//! deletions. A new namespace of the same name may be created, and its Pods may arrive before the deletion of the
+//! former namespace.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +11,7 @@ use jiff::Timestamp;
 use super::{Change, Index, NamespaceIndex, WatchedKind};
 use crate::domain::rules::enforcement::ObservedNamespace;
 
-/// A namespace, as far as the index keeps it.
+/// The facts of a namespace that the index keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceFacts {
     /// Name.
@@ -21,27 +22,28 @@ pub struct NamespaceFacts {
     pub version: u64,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Its deletion timestamp.
+    /// The deletion timestamp. `None` if the namespace is not terminating.
     pub terminating_since: Option<Timestamp>,
 }
 
 impl NamespaceFacts {
-    /// What [`NamespaceFacts::terminating_since`] is for a `metadata.deletionTimestamp`, RFC 3339. A text that is no
-    /// timestamp reads as the beginning of time: the deletion has begun, and no Pod is older.
+    /// Parses a `metadata.deletionTimestamp` (RFC 3339) for [`NamespaceFacts::terminating_since`]. A text that is not a
+    /// timestamp gives the earliest time: the deletion has begun, and no Pod is older.
     pub fn parse_deletion_time(deletion_timestamp: Option<&str>) -> Option<Timestamp> {
         deletion_timestamp.map(|text| text.parse().unwrap_or(Timestamp::MIN))
     }
 }
 
 impl NamespaceIndex {
-    /// The version that the watch delivered last, with its mark. `None` until the namespace has been seen.
+    /// The version that the watch delivered last, with its namespace enforcement label. `None` until the namespace has
+    /// been seen.
     pub fn observed_label(&self) -> Option<ObservedNamespace> {
         ObservedNamespace::new(&self.uid, self.version, self.labels.as_ref()?)
     }
 }
 
 impl Index {
-    /// The namespaces; others are gone.
+    /// Replaces all namespaces by those of a list.
     pub fn replace_namespaces(&self, all: Vec<NamespaceFacts>) {
         let state = self.state.read();
         let listed: HashSet<&str> = all.iter().map(|n| n.name.as_str()).collect();
@@ -60,7 +62,7 @@ impl Index {
         self.mark_listed(WatchedKind::Namespace);
     }
 
-    /// A namespace was added or changed.
+    /// Adds or changes a namespace.
     pub fn apply_namespace(&self, facts: NamespaceFacts) {
         let mut state = self.state.write();
         let home = state.namespaces.entry(facts.name.clone()).or_default();
@@ -71,7 +73,7 @@ impl Index {
         self.notify(Change::Namespace(facts.name));
     }
 
-    /// The namespace of this UID was deleted. Nothing changes if another one is known by that name.
+    /// Removes the namespace with this UID. Changes nothing if the index has another namespace of this name.
     pub fn delete_namespace(&self, name: &str, uid: &str) {
         let mut state = self.state.write();
         let Some(home) = state.namespaces.get_mut(name) else {

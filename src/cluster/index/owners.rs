@@ -1,4 +1,4 @@
-//! Owners of Pods in the index: how many Pods each is to have.
+//! Keeps the owners of Pods in the index, with the number of Pods that each should have.
 
 use super::{Change, Index, IndexState, NamespaceIndex, RuleEntry};
 use crate::cluster::kind::WatchedKind;
@@ -6,7 +6,7 @@ use crate::cluster::owner_sizes::{LiveReading, ReadingBasis, Workload};
 use crate::ledger::store::{RuleKey, Uid};
 
 impl Index {
-    /// The owners of one kind, listed at `version`. Those in `gone` are not listed any more.
+    /// Replaces the owners of one kind by a list at `version`. The owners in `gone` are no longer listed.
     pub fn replace_workloads(
         &self,
         kind: WatchedKind,
@@ -15,7 +15,7 @@ impl Index {
         version: u64,
     ) {
         for (namespace, uid) in gone {
-            // What was read live after the list says more than the list.
+            // A live read after the list is newer than the list.
             let newer = |w: &Workload| w.version > version;
             let state = self.read_state();
             let home = state.namespace(&namespace);
@@ -31,7 +31,8 @@ impl Index {
         self.mark_listed(kind);
     }
 
-    /// An owner of a watched kind came, changed or (`None`) went. An older version than the known one changes nothing.
+    /// Adds, changes or (`None`) removes an owner of a watched kind. A version that is older than the known one changes
+    /// nothing.
     pub fn set_workload(&self, namespace: &str, uid: Uid, workload: Option<Workload>) {
         let Some(workload) = workload else {
             self.set_live_reading(
@@ -53,8 +54,8 @@ impl Index {
         }
     }
 
-    /// An owner was read live, or is known to be gone. Changes nothing and returns false if the reading rests on
-    /// references and another reference has come meanwhile.
+    /// Stores that an owner was read live, or is known to be gone. If the reading rests on references and a new
+    /// reference has arrived meanwhile, changes nothing and returns false.
     pub fn set_live_reading(
         &self,
         namespace: &str,
@@ -104,7 +105,8 @@ impl Index {
         self.notify(Change::Workload(name.to_owned()));
     }
 
-    /// Owners to be read live before a rule object decides, see [`crate::cluster::tally::Tally::doubts`].
+    /// The owners that must be read live before a rule object decides, see
+    /// [`crate::cluster::tally::Tally::doubtful_owners`].
     pub fn doubtful_owners(&self, rule: &RuleKey) -> Vec<Uid> {
         let state = self.read_state();
         let entry = state.rule(&rule.namespace, &rule.name);
@@ -113,12 +115,12 @@ impl Index {
 }
 
 impl IndexState {
-    /// Drops all namespaces of which nothing is left.
+    /// Drops all namespaces that are unused.
     pub(super) fn drop_unused_namespaces(&mut self) {
         self.namespaces.retain(|_, home| !home.is_unused());
     }
 
-    /// As [`State::forget_all`], of one.
+    /// As [`IndexState::drop_unused_namespaces`], for one namespace.
     pub(super) fn drop_unused_namespace(&mut self, name: &str) {
         if self
             .namespaces

@@ -1,4 +1,4 @@
-//! Pods in the index, and the position of their watch.
+//! Keeps Pods in the index, and the position of their watch.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::domain::pod::Pod;
 use crate::ledger::store::Uid;
 
 impl Index {
-    /// The Pods at `version`; others are gone.
+    /// Replaces all Pods by those of a list at `version`.
     pub fn replace_pods(&self, pods: Vec<Pod>, version: u64) {
         let mut state = self.state.write();
         let listed: HashSet<&str> = pods.iter().map(|p| p.metadata.uid.as_str()).collect();
@@ -31,7 +31,7 @@ impl Index {
         self.mark_listed(WatchedKind::Pod);
     }
 
-    /// A managed Pod was added or changed.
+    /// Adds or changes a managed Pod.
     pub fn apply_pod(&self, pod: Pod) {
         let (namespace, uid) = (pod.metadata.namespace.clone(), pod.metadata.uid.clone());
         let version = pod.metadata.resource_version;
@@ -40,14 +40,14 @@ impl Index {
         self.advance_position(&mut state, version, true);
     }
 
-    /// A Pod was deleted, or is no longer managed.
+    /// Removes a Pod that was deleted or is no longer managed.
     pub fn delete_pod(&self, pod: &Pod) {
         let mut state = self.state.write();
         self.put_pod(&mut state, &pod.metadata.namespace, &pod.metadata.uid, None);
         self.advance_position(&mut state, pod.metadata.resource_version, true);
     }
 
-    /// Every Pod event up to `version` has been delivered.
+    /// Records that every Pod event up to `version` has been delivered.
     pub fn bookmark_pods(&self, version: u64) {
         self.advance_position(&mut self.state.write(), version, false);
     }

@@ -1,4 +1,4 @@
-//! The Pods of one rule object at one position, as the ledger looks at them.
+//! Gives the ledger a view of the Pods of one rule object, at one position.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::ledger::protocol::BudgetView;
 use crate::ledger::store::Uid;
 
 impl IndexState {
-    /// Looks at the Pods that `rules` selects. Uses the running counts when the index has compiled the same spec, and
-    /// counts anew when the caller has read a newer one.
+    /// Calls `look` with a view of the Pods that `rules` selects. If the index has compiled the same spec, the view
+    /// uses the running counts. If the caller has read a newer spec, the Pods are counted anew.
     pub fn with_view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R {
         let empty = NamespaceIndex::default();
         let home = self.namespace(&rules.namespace).unwrap_or(&empty);
@@ -44,7 +44,7 @@ impl IndexState {
 }
 
 impl IndexState {
-    /// How many Pods there should be by rules that may not be stored yet; counted anew.
+    /// How many Pods there should be, by rules that may not be stored yet. Counts anew.
     pub fn count_expected(&self, rules: &RuleSet) -> ExpectedPods {
         let tally = self.count_rule_set(rules);
         ExpectedPods {
@@ -53,7 +53,7 @@ impl IndexState {
         }
     }
 
-    /// What the owners of the Pods do not say, by rules that may not be stored yet; counted anew.
+    /// The owners of the Pods whose number of replicas is not known, by rules that may not be stored yet. Counts anew.
     pub fn find_unknown_replicas_owners(&self, rules: &RuleSet) -> UnknownReplicasOwners {
         self.count_rule_set(rules).unknown_replicas_owners()
     }

@@ -1,4 +1,4 @@
-//! Rule objects in the index.
+//! Keeps rule objects in the index.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::domain::rules::webhook::EndpointVerdicts;
 use crate::ledger::store::RuleSnapshot;
 
 impl Index {
-    /// The rule objects; others are gone.
+    /// Replaces all rule objects by those of a list.
     pub fn replace_rules(&self, objects: Vec<PodTransitionRule>) {
         let mut state = self.state.write();
         let listed: HashSet<String> = objects
@@ -35,12 +35,12 @@ impl Index {
         self.mark_listed(WatchedKind::PodTransitionRule);
     }
 
-    /// A rule object was added or changed.
+    /// Adds or changes a rule object.
     pub fn apply_rule(&self, object: PodTransitionRule) {
         self.put_rule(&mut self.state.write(), object);
     }
 
-    /// A rule object was deleted.
+    /// Removes a rule object.
     pub fn delete_rule(&self, object: &PodTransitionRule) {
         let mut state = self.state.write();
         let (namespace, name) = object_names(object);
@@ -56,7 +56,7 @@ impl Index {
         let (namespace, name) = object_names(&object);
         let home = state.namespaces.entry(namespace.clone()).or_default();
         if object.metadata.deletion_timestamp.is_some() {
-            home.rules.remove(&name); // no longer enforced; the controller takes Kuperator's finalizer off
+            home.rules.remove(&name); // no longer enforced; the controller removes Kuperator's finalizer
             home.ending_rules.insert(name.clone());
         } else {
             home.ending_rules.remove(&name);

@@ -1,11 +1,11 @@
-//! Which Pods have stopped serving a moment ago, as this replica has seen it.
+//! Remembers which Pods are down for a moment, as this replica has seen it.
 //!
-//! A Pod that is down for a moment will serve again by itself. Whoever takes it into an operation while it is down makes
-//! the loss last. Therefore such a Pod does not count as free: what is done to it needs room in the budget. The same holds
-//! for a Pod that is Ready again and only lacks the label `service-available`, which the leader is about to write.
+//! A Pod that is down for a moment will serve again by itself. An operation on such a Pod would make the outage longer.
+//! Therefore a disruption of such a Pod is not exempt, and needs headroom in the budget. The same holds for a Pod that
+//! is Ready again and only lacks the label `service-available`, because the leader will write the label soon.
 //!
-//! The time is this replica's own, on a monotonic clock. The `lastTransitionTime` of the Ready condition was written by
-//! the clock of another machine, and is not compared with it.
+//! The time is measured by this replica's own monotonic clock. The `lastTransitionTime` of the condition Ready is not
+//! used, because the clock of another machine has written it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,16 +17,18 @@ use crate::domain::lifecycle::is_held_offline;
 use crate::domain::pod::{BRIEFLY_DOWN, Pod};
 use crate::ledger::store::Uid;
 
-/// When each Pod stopped serving, or changed between Ready and not Ready after that. Holds nothing of Pods that serve, that
-/// are ending or gone, that an operation keeps off traffic, or that have never been Ready.
+/// When each Pod last became unavailable, or changed between Ready and not Ready while it was unavailable. It has no
+/// entry for a Pod that is available, terminating, finished or gone, that an operation keeps off traffic, or that has
+/// never been Ready.
 #[derive(Debug, Default)]
 pub(super) struct ShortOutages(HashMap<Uid, Instant>);
 
 impl ShortOutages {
-    /// Takes note of a change. `old` is `None` for a Pod that this replica has not known, `new` for one that is gone.
+    /// Records a change of a Pod. `old` is `None` for a Pod that this replica did not know, and `new` is `None` for a
+    /// Pod that is gone.
     ///
-    /// Of a Pod that was not known nobody can tell when it stopped serving: it counts as lost now, also after a restart of
-    /// this replica, unless it has never run.
+    /// The time when an unknown Pod became unavailable cannot be known. Such a Pod counts as down from now on, unless
+    /// it has never run. After a restart of this replica, this holds for every unavailable Pod.
     pub fn observe_pod_change(&mut self, uid: &Uid, old: Option<&Pod>, new: Option<&Pod>) {
         let Some(new) = new.filter(|pod| !pod.is_available() && may_recover(pod)) else {
             self.0.remove(uid);
@@ -39,18 +41,18 @@ impl ShortOutages {
 }
 
 impl IndexState {
-    /// Whether a Pod is not available, and this replica has seen it serve or change between Ready and not Ready less than
-    /// [`MOMENT`] ago. False for a Pod that cannot run as it is ([`Pod::is_broken`]), that is ending, or that an operation
-    /// keeps off traffic.
+    /// Whether a Pod is not available, and this replica has seen it serve, or change between Ready and not Ready, less
+    /// than [`BRIEFLY_DOWN`] ago. False for a Pod that cannot run as it is ([`Pod::is_broken`]), that is terminating or
+    /// finished, or that an operation keeps off traffic.
     ///
-    /// `pod` may be newer than the cache: a change that the cache has not seen is new.
+    /// `pod` may be newer than the cache. A change that the cache has not seen counts as new.
     pub fn is_briefly_down(&self, pod: &Pod) -> bool {
         self.remaining_brief_outage(pod).is_some()
     }
 
-    /// For how much longer [`State::is_down_for_a_moment`] holds if nothing changes; `None` if it does not hold now.
+    /// How much longer [`IndexState::is_briefly_down`] stays true if nothing changes. `None` if it is false now.
     ///
-    /// While no watch tells how Pods change, one that has run may have served a moment ago, whatever is known of it.
+    /// While the watch of Pods is not trusted, a Pod that has run may have served a moment ago, whatever the cache has.
     pub fn remaining_brief_outage(&self, pod: &Pod) -> Option<Duration> {
         if pod.is_available() || pod.is_broken() || !may_recover(pod) {
             return None;
@@ -79,7 +81,7 @@ fn may_recover(pod: &Pod) -> bool {
     !pod.is_terminating() && !pod.is_finished() && !is_held_offline(pod)
 }
 
-/// Whether the containers of a Pod have run: only then it can have been Ready.
+/// Whether the containers of a Pod have run. Before that, the Pod cannot have been Ready.
 fn has_started(pod: &Pod) -> bool {
     !matches!(pod.status.phase.as_str(), "" | "Pending")
 }
@@ -109,7 +111,7 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    /// Not Ready, and the leader has taken the label off.
+    /// A Pod from which the leader has removed the label `service-available`.
     fn unlabelled(ready: bool) -> Pod {
         let labels = json!({ (keys::SERVICE_AVAILABLE): null });
         pod(ready, json!({ "metadata": { "labels": labels } }))
@@ -151,7 +153,7 @@ mod tests {
         );
         tokio::time::advance(BRIEFLY_DOWN / 2).await;
         assert!(!index.read_state().is_briefly_down(&down));
-        // It is Ready for an instant: the time begins anew.
+        // The Pod is Ready for an instant, so the time starts anew.
         index.apply_pod(unlabelled(true));
         index.apply_pod(unlabelled(false));
         assert!(index.read_state().is_briefly_down(&down));

@@ -155,7 +155,7 @@ fn pods_of_unseen_replica_set_belong_to_deployment() {
     for name in ["a", "b", "c", "d"] {
         index.apply_pod(with_hash(name, "7f9"));
     }
-    // Not read yet: the living Pods count.
+    // The owner has not been read yet, so the living Pods count.
     assert_eq!(expected(&index), 4);
     let references = index
         .read_state()
@@ -171,7 +171,7 @@ fn pods_of_unseen_replica_set_belong_to_deployment() {
         state.namespace("n").unwrap().has_living_owner(owner, pod)
     };
     assert!(is_cared_for(&with_hash("a", "7f9")));
-    // The Deployment goes too: its Pods count for themselves, and may go.
+    // The Deployment is deleted, too. Its Pods count for themselves, and may go.
     index.set_workload("n", Uid::from("web"), None);
     assert_eq!(expected(&index), 4);
     assert!(!is_cared_for(&with_hash("a", "7f9")));

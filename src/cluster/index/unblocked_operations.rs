@@ -1,4 +1,4 @@
-//! Which operations the rules of a stage let pass, apart from the budgets.
+//! Decides which operations the rules of a stage let pass, apart from the budgets.
 
 use super::{IndexState, RuleEntry};
 use crate::domain::lifecycle::Stage;
@@ -18,8 +18,8 @@ impl IndexState {
             .filter(|entry| entry.snapshot.rules.selects(pod))
     }
 
-    /// The operations that no rule of the stage keeps waiting on the Pod whatever the budgets. Each rule object is looked for
-    /// once, however many operations wait.
+    /// The operations on the Pod that no rule of the stage rejects, whatever the budgets. The rule objects are looked
+    /// up once for all operations.
     pub fn passing_operations(
         &self,
         stage: Stage,
@@ -43,7 +43,7 @@ impl IndexState {
         waiting
     }
 
-    /// Whether no rule of the stage keeps all operations on the Pod waiting. False if none waits.
+    /// Whether the rules of the stage let at least one waiting operation on the Pod pass. False if no operation waits.
     pub fn has_passing_operation(&self, stage: Stage, pod: &Pod) -> bool {
         !self
             .passing_operations(stage, pod, stage_candidates(stage, pod))

@@ -1,4 +1,4 @@
-//! How far the caches of what belongs to CollaSets have come.
+//! Tells when the caches of CollaSets and their objects have reached a position.
 
 use std::sync::Arc;
 
@@ -9,21 +9,22 @@ use crate::cluster::list_position::{self, PositionError};
 use crate::cluster::request_path;
 use crate::cluster::watch_health::{WatchHealth, WatchRegistry};
 
-/// A position of each cache of what belongs to CollaSets.
+/// A position for each cache of CollaSets and their objects.
 pub struct CachePositions(Vec<(Arc<WatchHealth>, u64)>);
 
 impl CachePositions {
-    /// Returns when the caches have come there. A watch whose connection is dead looks as one of objects that nobody changes.
+    /// Returns when the caches have reached their positions. This is needed because a watch with a dead connection
+    /// looks like a watch of objects that nobody changes.
     pub async fn wait_reached(&self) {
         let all = self.0.iter().map(|(pulse, at)| pulse.wait_delivered(*at));
         futures::future::join_all(all).await;
     }
 }
 
-/// Where etcd is by now.
+/// Reads the present positions from etcd.
 ///
 /// # Errors
-/// When that can't be read.
+/// If a position cannot be read.
 pub async fn read_positions(
     client: &Client,
     pulses: &WatchRegistry,
@@ -36,7 +37,7 @@ pub async fn read_positions(
     ];
     let one = |path| async move {
         let Some(pulse) = pulses.find_by_path(path) else {
-            return Ok::<_, PositionError>(None); // it is not watched
+            return Ok::<_, PositionError>(None); // this kind is not watched
         };
         let at = list_position::read_list_position(
             client,

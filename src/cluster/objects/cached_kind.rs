@@ -1,4 +1,4 @@
-//! How the kinds look on the wire, and what is kept of them.
+//! The JSON forms of the cached kinds, and the fields that the caches keep.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
@@ -16,26 +16,26 @@ use crate::cluster::owner_sizes::workload_json::WorkloadObject;
 use crate::domain::collaset::observed::{InstancePool, Pvc, Revision};
 use crate::domain::pod::{Metadata, Owner};
 
-/// A kind that is cached.
+/// A cached kind.
 pub trait CachedKind: DeserializeOwned + Send + 'static {
-    /// What is kept of an object.
+    /// The fields of an object that the cache keeps.
     type Cached: Send + Sync + 'static;
-    /// Selects what is watched.
+    /// The label selector of the watch.
     const LABEL_SELECTOR: Option<&'static str>;
-    /// The kind.
+    /// The watched kind.
     const KIND: WatchedKind;
 
-    /// Its cache.
+    /// The cache of this kind.
     fn object_cache(objects: &ObjectCaches) -> &ObjectCache<Self::Cached>;
 
-    /// Metadata.
+    /// The metadata of the object.
     fn metadata(&self) -> &Metadata;
 
-    /// What is kept; `None` if the object is of no concern.
+    /// The fields that the cache keeps. `None` if the cache does not keep this object.
     fn into_cached(self) -> Option<Self::Cached>;
 
-    /// Names of the CollaSets that a change of the object concerns: the controller, or, without one, all of the
-    /// namespace.
+    /// Names of the CollaSets that a change of the object affects: its controller, or all CollaSets of the namespace if
+    /// it has no controller.
     fn affected_collasets(metadata: &Metadata, objects: &ObjectCaches) -> Vec<String> {
         match controller(metadata) {
             Some(owner) if owner.is_collaset() => vec![owner.name.clone()],
@@ -44,7 +44,7 @@ pub trait CachedKind: DeserializeOwned + Send + 'static {
         }
     }
 
-    /// Which version of which object it is.
+    /// The identity and the version of the object.
     fn object_key(&self) -> ObjectKey {
         let metadata = self.metadata();
         ObjectKey {
@@ -61,7 +61,7 @@ fn controller(metadata: &Metadata) -> Option<&Owner> {
     metadata.owner_references.iter().find(|o| o.controller)
 }
 
-/// Whether a CollaSet controls the object, or nobody.
+/// Whether a CollaSet controls the object, or the object has no controller.
 fn is_controlled_by_collaset(metadata: &Metadata) -> bool {
     controller(metadata).is_none_or(Owner::is_collaset)
 }
@@ -70,7 +70,8 @@ fn controller_uid(metadata: &Metadata) -> Option<String> {
     controller(metadata).map(|owner| owner.uid.clone())
 }
 
-/// A CollaSet, and separately what a budget reads of it: the budgets must not depend on the rest being well formed.
+/// A CollaSet. The fields that a budget reads are parsed separately, because a budget must not depend on the other
+/// fields being valid.
 #[derive(Debug)]
 pub struct CollaSetObject {
     pub(crate) budget: WorkloadObject,
@@ -116,7 +117,7 @@ impl CachedKind for CollaSetObject {
 
     fn into_cached(self) -> Option<CollaSet> {
         let mut set = self.set?;
-        set.metadata.managed_fields = None; // often larger than the rest
+        set.metadata.managed_fields = None; // often larger than all other fields
         Some(set)
     }
 
@@ -131,7 +132,8 @@ impl CachedKind for CollaSetObject {
 pub struct RevisionObject {
     metadata: Metadata,
     revision: i64,
-    /// Null if the revision is of no concern: those of StatefulSets and DaemonSets are often many times those of CollaSets.
+    /// Null if the cache does not keep the revision. The revisions of StatefulSets and DaemonSets are often many more
+    /// than those of CollaSets.
     data: Value,
 }
 
@@ -212,7 +214,7 @@ impl CachedKind for PvcObject {
         &self.metadata
     }
 
-    /// None without the label by which they are watched, also where an answer brings one.
+    /// `None` without the label that the watch selects, even if a response of the API server contains such an object.
     fn into_cached(self) -> Option<Pvc> {
         let control = self.metadata.labels.get(keys::CONTROL);
         let is_watched = control.is_some_and(|value| value == keys::CONTROL_VALUE);
@@ -258,7 +260,8 @@ impl CachedKind for ResourceContextObject {
         })
     }
 
-    /// The sets that use it. One that nobody uses concerns the set of its name, which is gone: it may be left over.
+    /// Names of the CollaSets that use the ResourceContext. If none uses it, the name of the ResourceContext is
+    /// returned: a CollaSet of this name may have been deleted and have left it behind.
     fn affected_collasets(metadata: &Metadata, objects: &ObjectCaches) -> Vec<String> {
         let users = objects.collasets_using_context(&metadata.namespace, &metadata.name);
         match users.is_empty() {

@@ -1,5 +1,6 @@
-//! What the controllers of workloads look at besides Pods: CollaSets whole, and the ControllerRevisions,
-//! PersistentVolumeClaims and ResourceContexts behind them. One watch per kind. Admission needs none of it.
+//! Caches the objects that the controllers of workloads read besides Pods: whole CollaSets, and their
+//! ControllerRevisions, PersistentVolumeClaims and ResourceContexts. Each kind has one watch. Admission does not use
+//! these caches.
 
 pub mod cache_positions;
 mod cached_kind;
@@ -14,21 +15,21 @@ pub use cached_kind::{
 };
 use object_cache::ObjectCache;
 
-/// The caches.
+/// The caches of CollaSets and their objects.
 #[derive(Debug, Default)]
 pub struct ObjectCaches {
     /// CollaSets.
     pub sets: ObjectCache<CollaSet>,
-    /// ControllerRevisions that a CollaSet controls, or nobody.
+    /// ControllerRevisions that a CollaSet controls or that have no controller.
     pub revisions: ObjectCache<Revision>,
-    /// PersistentVolumeClaims with `kusionstack.io/control=true` that a CollaSet controls, or nobody.
+    /// PersistentVolumeClaims with `kusionstack.io/control=true` that a CollaSet controls or that have no controller.
     pub claims: ObjectCache<Pvc>,
     /// ResourceContexts.
     pub pools: ObjectCache<InstancePool>,
 }
 
 impl ObjectCaches {
-    /// Names of the CollaSets of a namespace that ask for a Pod by its name (`podToInclude`).
+    /// Names of the CollaSets of a namespace that include a Pod by its name (`podToInclude`).
     pub fn collasets_including(&self, namespace: &str, pod: &str) -> Vec<String> {
         self.sets.names_where(namespace, |set| {
             let scale = set.spec.scale_strategy.as_ref();

@@ -1,15 +1,16 @@
-//! A cache of one kind that both its watch and this replica's own writes feed, so that a controller never plans from
-//! what is older than its own last write. The newest resourceVersion wins, and what is gone stays gone.
+//! A cache of one kind. Both its watch and this replica's own writes fill it, so that a controller never plans from a
+//! state that is older than its own last write. The newest resourceVersion wins, and a deleted object does not come
+//! back.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-/// Namespace and name.
+/// The namespace and the name of an object.
 pub type NamespacedName = (String, String);
 
-/// Which version of which object.
+/// The identity and the version of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectKey {
     /// Namespace.
@@ -20,7 +21,7 @@ pub struct ObjectKey {
     pub uid: String,
     /// resourceVersion, ordered over all objects of the cluster.
     pub version: u64,
-    /// UID of the controller; empty without one.
+    /// UID of the controller. Empty if the object has none.
     pub controller: String,
 }
 
@@ -32,17 +33,18 @@ pub struct ObjectCache<T> {
 
 #[derive(Debug)]
 struct CacheState<T> {
-    /// Largest resourceVersion that the watch has delivered.
+    /// The largest resourceVersion that the watch has delivered.
     position: u64,
     namespaces: HashMap<String, NamespaceCache<T>>,
-    /// Objects that this replica has deleted and the watch has not yet seen going: UID and the version known last.
+    /// Objects that this replica has deleted and whose deletion the watch has not delivered yet: the UID, and the last
+    /// known version.
     deleted: HashMap<String, u64>,
 }
 
 #[derive(Debug)]
 struct NamespaceCache<T> {
     names: HashMap<String, (ObjectKey, Arc<T>)>,
-    /// Names by UID of the controller.
+    /// Names by the UID of the controller.
     controlled: HashMap<String, BTreeSet<String>>,
 }
 
@@ -59,14 +61,14 @@ impl<T> Default for ObjectCache<T> {
 }
 
 impl<T> ObjectCache<T> {
-    /// An object.
+    /// An object by its name.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<T>> {
         let state = self.state.read();
         let (_, object) = state.namespaces.get(namespace)?.names.get(name)?;
         Some(Arc::clone(object))
     }
 
-    /// The objects with this controller, by name; those without one for the empty UID.
+    /// The objects with this controller. The empty UID gives the objects without a controller.
     pub fn controlled_by(&self, namespace: &str, uid: &str) -> Vec<Arc<T>> {
         let state = self.state.read();
         let Some(home) = state.namespaces.get(namespace) else {
@@ -78,7 +80,7 @@ impl<T> ObjectCache<T> {
             .collect()
     }
 
-    /// Names of the objects of a namespace that `keep` is true for.
+    /// Names of the objects of a namespace for which `keep` returns true.
     pub fn names_where(&self, namespace: &str, keep: impl Fn(&T) -> bool) -> Vec<String> {
         let state = self.state.read();
         let home = state.namespaces.get(namespace);
@@ -89,7 +91,7 @@ impl<T> ObjectCache<T> {
             .collect()
     }
 
-    /// All there are.
+    /// The names of all objects.
     pub fn all_names(&self) -> Vec<NamespacedName> {
         let state = self.state.read();
         let homes = state.namespaces.iter();
@@ -102,7 +104,7 @@ impl<T> ObjectCache<T> {
             .collect()
     }
 
-    /// Looks at each object.
+    /// Calls `look` with each object.
     pub fn for_each_object(&self, mut look: impl FnMut(&T)) {
         let state = self.state.read();
         let homes = state.namespaces.values();
@@ -110,8 +112,8 @@ impl<T> ObjectCache<T> {
         all.for_each(|(_, object)| look(object));
     }
 
-    /// What the API server answered to a write or a read of this replica; `None` for what this cache does not keep.
-    /// The watch knows better once it is past that version.
+    /// Stores the response to a write or a read of this replica. `None` stands for an object that this cache does not
+    /// keep. If the watch has already passed this version, the cache stays unchanged.
     pub fn apply_own_write(&self, key: ObjectKey, object: Option<T>) {
         let mut state = self.state.write();
         if key.version > state.position {
@@ -119,7 +121,7 @@ impl<T> ObjectCache<T> {
         }
     }
 
-    /// This replica has deleted an object, or met its absence: no late event brings it back.
+    /// Removes an object that this replica has deleted or found missing. Late events do not bring it back.
     pub fn apply_own_delete(&self, namespace: &str, name: &str, uid: &str) {
         let mut state = self.state.write();
         if let Some(version) = state.remove_object(namespace, name, uid) {
@@ -127,14 +129,16 @@ impl<T> ObjectCache<T> {
         }
     }
 
-    /// The watch: an object was added or changed; `None` for what this cache does not keep. False if it was known.
+    /// Stores an object that the watch has delivered. `None` stands for an object that this cache does not keep.
+    /// Returns whether the cache changed.
     pub fn apply(&self, key: ObjectKey, object: Option<T>) -> bool {
         let mut state = self.state.write();
         state.position = state.position.max(key.version);
         state.put_object(key, object)
     }
 
-    /// The watch: an object is gone. False if that was known.
+    /// Removes an object whose deletion the watch has delivered. Returns false if the watch or a list had removed it
+    /// before.
     pub fn delete(&self, key: &ObjectKey) -> bool {
         let mut state = self.state.write();
         state.position = state.position.max(key.version);
@@ -143,8 +147,8 @@ impl<T> ObjectCache<T> {
         known.is_some() || ours
     }
 
-    /// The watch: the objects at `version`; others are gone, but for later writes of this replica. Returns what has
-    /// gone.
+    /// Replaces all objects by those of a list at `version`. Later writes of this replica stay. Returns the objects
+    /// that are gone.
     pub fn replace(&self, objects: Vec<(ObjectKey, Option<T>)>, version: u64) -> Vec<ObjectKey> {
         let mut state = self.state.write();
         let listed: BTreeSet<String> = objects.iter().map(|(key, _)| key.uid.clone()).collect();
@@ -168,7 +172,7 @@ impl<T> ObjectCache<T> {
         gone
     }
 
-    /// The watch: every event up to `version` has been delivered.
+    /// Records that the watch has delivered every event up to `version`.
     pub fn bookmark(&self, version: u64) {
         let mut state = self.state.write();
         state.position = state.position.max(version);
@@ -176,7 +180,7 @@ impl<T> ObjectCache<T> {
 }
 
 impl<T> CacheState<T> {
-    /// True if this is news.
+    /// Returns whether the cache changed.
     fn put_object(&mut self, key: ObjectKey, object: Option<T>) -> bool {
         if self.deleted.contains_key(&key.uid) {
             return false;
@@ -200,7 +204,7 @@ impl<T> CacheState<T> {
         true
     }
 
-    /// Removes an object if it is of this UID; the version it had.
+    /// Removes an object if it has this UID. Returns the version that it had.
     fn remove_object(&mut self, namespace: &str, name: &str, uid: &str) -> Option<u64> {
         let home = self.namespaces.get_mut(namespace)?;
         home.names.get(name).filter(|(key, _)| key.uid == uid)?;

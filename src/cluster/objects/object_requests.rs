@@ -1,4 +1,4 @@
-//! Writes of the cached kinds. What the API server answers goes into the cache before the call returns.
+//! Writes objects of the cached kinds. The response of the API server is in the cache before each call returns.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{CachedKind, ObjectCaches};
 use crate::cluster::request_path;
 
-/// Creates an object; its UID.
+/// Creates an object. Returns its UID.
 pub async fn create_object<W: CachedKind>(
     client: &Client,
     objects: &ObjectCaches,
@@ -37,7 +37,7 @@ pub async fn patch_object<W: CachedKind>(
     Ok(())
 }
 
-/// Reads an object from etcd; `None` when there is none of that name that the cache would keep.
+/// Reads an object from etcd. `None` if no object has this name, or if the cache does not keep the object.
 pub async fn get_object<W: CachedKind>(
     client: &Client,
     objects: &ObjectCaches,
@@ -52,7 +52,8 @@ pub async fn get_object<W: CachedKind>(
     Ok(W::object_cache(objects).get(namespace, name))
 }
 
-/// Deletes an object, if it is still this one, and this version of it if one is given. Gone already is fine.
+/// Deletes an object if it still has this UID, and this resourceVersion if one is given. An object that is already gone
+/// is no error.
 pub async fn delete_object<W: CachedKind>(
     client: &Client,
     objects: &ObjectCaches,
@@ -72,7 +73,8 @@ pub async fn delete_object<W: CachedKind>(
         Err(Error::Api(status)) if status.code == 404 => Value::Null,
         Err(e) => return Err(e),
     };
-    // Finalizers keep it a while; otherwise the answer is a Status, or the object as it was last.
+    // If the object has finalizers, it stays for now. Otherwise the response is a Status or the last state of the
+    // object.
     let waits = answer["metadata"]["deletionTimestamp"].is_string()
         && answer["metadata"]["finalizers"]
             .as_array()
@@ -84,12 +86,13 @@ pub async fn delete_object<W: CachedKind>(
     Ok(())
 }
 
-/// JSON as Go writes it (`encoding/json`, with `escapeHTML`). The API server keeps the bytes of a ControllerRevision's data as they come, and
-/// refuses every patch of the object if those that it writes itself are others.
+/// Escapes JSON in the same way as Go (`encoding/json` with `escapeHTML`). The API server stores the data of a
+/// ControllerRevision as the bytes that it receives. It refuses every later patch of the object if its own encoding of
+/// the data differs from these bytes.
 fn escape_html_like_go(json: &str) -> Vec<u8> {
     let mut body = json.to_owned();
     for c in ['<', '>', '&', '\u{2028}', '\u{2029}'] {
-        body = body.replace(c, &format!("\\u{:04x}", u32::from(c))); // they are in strings only
+        body = body.replace(c, &format!("\\u{:04x}", u32::from(c))); // JSON has these characters in strings only
     }
     body.into_bytes()
 }
@@ -99,7 +102,7 @@ fn cache_response<W: CachedKind>(objects: &ObjectCaches, object: W) {
     W::object_cache(objects).apply_own_write(key, object.into_cached());
 }
 
-/// The objects of a namespace.
+/// The path of the objects in a namespace.
 fn namespace_path<W: CachedKind>(namespace: &str) -> Result<request_path::ResourcePath, Error> {
     let (api, plural) = W::KIND.path().rsplit_once('/').unwrap_or_default();
     request_path::ResourcePath::from_parts(api, namespace, plural)

@@ -1,4 +1,4 @@
-//! How many Pods the owners of Pods are to have: watched for the kinds that are known, read live for all others.
+//! How many Pods each owner of Pods asks for. The known kinds are watched, and all other kinds are read live.
 
 mod live_owners;
 mod read_failure;

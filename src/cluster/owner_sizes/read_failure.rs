@@ -1,23 +1,23 @@
-//! Why an owner can't be read, as short as a person needs it, and what helps. The texts do not change from try to try,
-//! so that a condition that repeats them is not written again.
+//! Explains why an owner cannot be read, and what to do. The texts do not change from try to try, so that a condition
+//! with such a text is not written again.
 
 use kube::Error;
 
-/// What helps against a failed read.
+/// What to do after a failed read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// The API server, or the server behind a group, may answer later.
+    /// The API server, or the server of an API group, may answer later.
     Retry,
     /// The role of the server lacks the right to read the owner.
     Role,
     /// Pods refer to owners that do not exist.
     References,
-    /// The API server refuses the read, and would again.
+    /// The API server refuses the read, and would refuse it again.
     Refusal,
 }
 
 impl Remedy {
-    /// What to do, as an imperative.
+    /// The remedy as an imperative sentence without a full stop.
     pub const fn remedy_text(self) -> &'static str {
         match self {
             Remedy::Retry => {
@@ -38,32 +38,32 @@ impl Remedy {
 /// A read that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadFailure {
-    /// The cause in a clause.
+    /// The cause as a clause.
     pub cause: String,
-    /// What helps.
+    /// What to do.
     pub remedy: Remedy,
 }
 
 impl ReadFailure {
-    /// A failure that waiting may end.
+    /// A failure that may end by waiting.
     pub fn transient_failure(cause: impl Into<String>) -> ReadFailure {
         let (cause, remedy) = (cause.into(), Remedy::Retry);
         ReadFailure { cause, remedy }
     }
 
-    /// No answer in time.
+    /// The failure if the API server did not answer in time.
     pub fn timed_out() -> ReadFailure {
         ReadFailure::transient_failure("the API server gave no answer in time")
     }
 
-    /// A request that can't be made.
+    /// The failure if the request cannot be built.
     pub fn invalid_request(error: &impl ToString) -> ReadFailure {
         let (cause, remedy) = (error.to_string(), Remedy::Refusal);
         ReadFailure { cause, remedy }
     }
 
-    /// A GET of `path` that failed. What the API server says besides the code is left out: a dial error carries ports and
-    /// addresses, and a proxy answers with a page.
+    /// The failure of a GET of `path`. Only the code of the response is used: an error of a connection contains ports
+    /// and addresses, and the response of a proxy is a whole page.
     pub fn from_error(error: &Error, path: &str) -> ReadFailure {
         let (cause, remedy) = match error {
             Error::Api(status) => {

@@ -1,4 +1,4 @@
-//! Which resource a kind is, and whether it has a `scale` subresource.
+//! Finds the resource of a kind, and whether it has a `scale` subresource.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,36 +11,37 @@ use serde::Deserialize;
 use super::read_failure::ReadFailure;
 use super::single_flight::SingleFlightCache;
 
-/// How long it is believed that a kind has a `scale`. If it has none any more, reading it answers 404.
+/// How long a `scale` subresource that was found counts as present. If it is removed, reading it gives a 404.
 const SCALE_TTL: Duration = Duration::from_secs(60);
-/// How long it is believed that a kind has no `scale`, or that there is no such kind: a CustomResourceDefinition may be
-/// made or get a `scale` at any time. Failures are asked for again after this time too.
+/// How long a missing `scale` subresource or a missing kind counts as missing, because a CustomResourceDefinition may
+/// be created or get a `scale` at any time. A failed read is also repeated after this time.
 const NO_SCALE_TTL: Duration = Duration::from_secs(1);
 
-/// A resource.
+/// A resource of the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resource {
-    /// The plural in its path.
+    /// The plural in the path of the resource.
     pub plural: String,
-    /// Whether its objects are in namespaces.
+    /// Whether the resource is namespaced.
     pub namespaced: bool,
-    /// Whether it has the subresource `scale`.
+    /// Whether the resource has the subresource `scale`.
     pub scale: bool,
 }
 
 type ResourcesByKind = HashMap<String, Resource>;
 
-/// Discovery of groups, cached.
+/// Cached discovery of the resources of API groups.
 #[derive(Debug, Default)]
 pub(super) struct ScaleDiscovery(
     SingleFlightCache<String, Result<Arc<ResourcesByKind>, ReadFailure>>,
 );
 
 impl ScaleDiscovery {
-    /// The resource of a kind; `None` if the API server serves no such kind. `api_version` must be valid path segments.
+    /// The resource of a kind. `None` if the API server does not serve this kind. `api_version` must be valid path
+    /// segments.
     ///
     /// # Errors
-    /// What the API server answered, or why it could not be asked.
+    /// The error of the API server, or why it could not be asked.
     pub async fn find_resource(
         &self,
         client: &Client,
@@ -51,10 +52,10 @@ impl ScaleDiscovery {
             .await
     }
 
-    /// As [`Discovery::resource`], after an answer that makes doubtful what was found before.
+    /// As [`ScaleDiscovery::find_resource`], for use after a response that contradicts the cached result.
     ///
     /// # Errors
-    /// What the API server answered, or why it could not be asked.
+    /// The error of the API server, or why it could not be asked.
     pub async fn find_resource_anew(
         &self,
         client: &Client,
@@ -85,7 +86,7 @@ impl ScaleDiscovery {
     }
 }
 
-/// Path of a group and version: `/api/v1` or `/apis/GROUP/VERSION`.
+/// The path of a group and version: `/api/v1` or `/apis/GROUP/VERSION`.
 pub(super) fn group_version_path(api_version: &str) -> String {
     match api_version.contains('/') {
         true => format!("/apis/{api_version}"),

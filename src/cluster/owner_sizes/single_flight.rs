@@ -1,4 +1,4 @@
-//! Reads that all who ask at the same time share.
+//! Shares one read among all callers that ask at the same time.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Answers that are kept before old ones are dropped.
+/// How many answers are kept before old ones are dropped.
 const MAX_ENTRIES: usize = 1024;
-/// No answer is of use for longer.
+/// An answer that is older than this may be dropped.
 const ENTRY_TTL: Duration = Duration::from_secs(300);
 
 type Slot<V> = tokio::sync::Mutex<Option<(Instant, V)>>;
 
-/// The last answer for each key. Of those who ask for a key at the same time one reads, and the others wait for that
-/// answer. If the reader gives up, the next one reads.
+/// The last answer for each key. If several callers ask for a key at the same time, one of them reads, and the others
+/// wait for its answer. If this caller gives up, the next one reads.
 #[derive(Debug)]
 pub(super) struct SingleFlightCache<K, V>(Mutex<HashMap<K, Arc<Slot<V>>>>);
 
@@ -27,7 +27,7 @@ impl<K, V> Default for SingleFlightCache<K, V> {
 }
 
 impl<K: Clone + Eq + Hash, V: Clone> SingleFlightCache<K, V> {
-    /// The last answer if its read began less than `age(answer)` ago, else that of a new read.
+    /// Returns the last answer if its read began less than `age(answer)` ago. Otherwise reads again.
     pub async fn get_or_read<F: Future<Output = V>>(
         &self,
         key: &K,

@@ -1,4 +1,4 @@
-//! How namespaces and owners look on the wire, and how many Pods an owner asks for by its spec and status.
+//! Parses namespaces and owners of Pods from JSON, and computes how many Pods an owner asks for by its spec and status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::domain::footprint::{MAX_LABEL_BYTES, fitting_labels};
 use crate::domain::pod::Owner;
 use crate::ledger::store::Uid;
 
-/// `spec.managedBy` of a Job whose Pods the Job controller makes; the field's default.
+/// The default of `spec.managedBy` of a Job: the Job controller creates its Pods.
 const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
-/// As much of a Namespace or an owner as a budget needs.
+/// The fields of a Namespace or an owner that a budget needs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct WorkloadObject {
@@ -41,11 +41,11 @@ pub(crate) struct WorkloadMeta {
     annotations: Option<Annotations>,
 }
 
-/// The only annotation that is kept. The others may be large.
+/// The only annotation that is kept, because the others may be large.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Annotations {
-    /// [`keys::DEPLOYMENT_REVISION`].
+    /// The annotation [`keys::DEPLOYMENT_REVISION`].
     #[serde(rename = "deployment.kubernetes.io/revision")]
     revision: Option<String>,
 }
@@ -60,22 +60,22 @@ fn number<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
 struct Spec {
     replicas: Option<i64>,
     template: Option<Template>,
-    /// A `LabelSelector` for most kinds, a map for a ReplicationController.
+    /// A `LabelSelector` for most kinds, and a map for a ReplicationController.
     selector: serde_json::Value,
-    /// Of a Job.
+    /// Set for a Job.
     parallelism: Option<i64>,
-    /// Of a Job.
+    /// Set for a Job.
     completions: Option<i64>,
-    /// Of a Job.
+    /// Set for a Job.
     suspend: Option<bool>,
-    /// Of a Job.
+    /// Set for a Job.
     #[serde(rename = "managedBy")]
     managed_by: Option<String>,
-    /// Of a Deployment.
+    /// Set for a Deployment.
     strategy: Option<Strategy>,
-    /// Of a Deployment.
+    /// Set for a Deployment.
     paused: Option<bool>,
-    /// Of a StatefulSet or DaemonSet.
+    /// Set for a StatefulSet or a DaemonSet.
     #[serde(rename = "updateStrategy")]
     update_strategy: Option<Strategy>,
 }
@@ -99,7 +99,7 @@ impl Strategy {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct RollingUpdate {
-    /// Of a StatefulSet.
+    /// Set for a StatefulSet.
     partition: Option<i64>,
 }
 
@@ -113,21 +113,21 @@ struct Template {
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     observed_generation: Option<i64>,
-    /// Of a DaemonSet.
+    /// Set for a DaemonSet.
     desired_number_scheduled: Option<i64>,
-    /// Of a DaemonSet.
+    /// Set for a DaemonSet.
     updated_number_scheduled: Option<i64>,
-    /// Of a Deployment, a ReplicaSet or a ReplicationController.
+    /// Set for a Deployment, a ReplicaSet or a ReplicationController.
     replicas: Option<i64>,
-    /// Of a Deployment.
+    /// Set for a Deployment.
     updated_replicas: Option<i64>,
-    /// Of a StatefulSet.
+    /// Set for a StatefulSet.
     current_revision: Option<String>,
-    /// Of a StatefulSet.
+    /// Set for a StatefulSet.
     update_revision: Option<String>,
-    /// Of a Job.
+    /// Set for a Job.
     succeeded: Option<i64>,
-    /// Of a Job with indexed completions.
+    /// Set for a Job with indexed completions.
     failed_indexes: Option<String>,
     conditions: Option<Vec<Condition>>,
 }
@@ -140,8 +140,8 @@ struct Condition {
     status: String,
 }
 
-/// An owner as the index keeps it, from its JSON: namespace, UID, content. `None` for one whose deletion has begun, or
-/// that can't be read.
+/// Parses an owner from JSON: namespace, UID, and the content that the index keeps. `None` if the deletion of the owner
+/// has begun, or if the JSON cannot be read.
 pub fn parse_workload(
     kind: WatchedKind,
     object: serde_json::Value,
@@ -151,8 +151,8 @@ pub fn parse_workload(
     Some((namespace, uid, workload?))
 }
 
-/// Namespace and UID, and the content: `None` for an owner whose deletion has begun. Its Pods count for themselves from
-/// then on.
+/// Namespace and UID of an owner, and its content. The content is `None` if the deletion of the owner has begun: from
+/// then on its Pods count for themselves.
 pub(in crate::cluster) fn workload_from_object(
     kind: WatchedKind,
     object: WorkloadObject,
@@ -174,7 +174,8 @@ pub(in crate::cluster) fn workload_from_object(
             Some(to_count(spec.replicas)),
             status.update_revision.is_some() && status.update_revision != status.current_revision,
         ),
-        // The API server writes the default into ReplicaSets and their like; a CollaSet without replicas counts as 0.
+        // The API server writes the default into ReplicaSets and similar kinds. A CollaSet without replicas counts as
+        // 0.
         _ => (Some(to_count(spec.replicas)), false),
     };
     let recreates = kind == WatchedKind::Deployment
@@ -230,8 +231,9 @@ pub(in crate::cluster) fn workload_from_object(
     )
 }
 
-/// Whether objects of an owner's kind may have ReplicaSets: a Deployment, or a kind that is not watched. No other
-/// controller manages them, and a reference to one would lend its number to Pods that it does not know.
+/// Whether an object of the owner's kind may have ReplicaSets: a Deployment, or a kind that is not watched. Controllers
+/// of other kinds do not manage ReplicaSets. A reference to such an object would count its number for Pods that it does
+/// not know.
 fn has_replica_sets(owner: &Owner) -> bool {
     WatchedKind::from_owner(owner).is_none_or(|kind| kind == WatchedKind::Deployment)
 }
@@ -245,9 +247,9 @@ fn to_count(n: Option<i64>) -> u32 {
     u32::try_from(n.unwrap_or(0).max(0)).unwrap_or(u32::MAX)
 }
 
-/// The selector of a Deployment, compiled. One that takes more bytes than are kept counts as matching everything: then the
-/// name of a ReplicaSet alone tells which Deployment made it, so that nobody makes a Deployment lose its ReplicaSets by its
-/// size.
+/// The compiled selector of a Deployment. A selector with more bytes than are kept counts as matching everything. Then
+/// only the name of a ReplicaSet tells which Deployment created it, so a large selector cannot separate a Deployment
+/// from its ReplicaSets.
 fn compile_selector(selector: serde_json::Value) -> Option<Selector> {
     if selector.to_string().len() > MAX_LABEL_BYTES {
         return Some(Selector::default());
@@ -262,7 +264,7 @@ fn template_labels(
     let metadata = template.and_then(|t| t.metadata);
     let mut labels = metadata.and_then(|m| m.labels).unwrap_or_default();
     if kind == WatchedKind::CollaSet {
-        // CollaSet adds the label itself (contract 6.3).
+        // The controller of CollaSets adds the label itself (contract 6.3).
         labels.insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
     }
     let managed = labels.get(keys::CONTROL);
@@ -271,8 +273,9 @@ fn template_labels(
         .then_some(labels)
 }
 
-/// A DaemonSet's status says how many nodes are to run its Pod. A number that speaks of an earlier spec still counts: if
-/// the living Pods counted instead, any edit of the DaemonSet would let each deletion shrink the set.
+/// The size and the rollout of a DaemonSet. Its status says how many nodes should run its Pod. A number for an earlier
+/// spec still counts. If the living Pods counted instead, each deletion after a change of the DaemonSet would reduce
+/// the expected number.
 fn daemon_set_size(metadata: &WorkloadMeta, status: &Status) -> (Option<u32>, bool) {
     let seen = status.observed_generation.unwrap_or(0);
     let desired = to_count(status.desired_number_scheduled);
@@ -281,12 +284,13 @@ fn daemon_set_size(metadata: &WorkloadMeta, status: &Status) -> (Option<u32>, bo
     ((seen > 0).then_some(desired), rolling)
 }
 
-/// How many Pods of a Job run at a time: at most `parallelism`, and no more than completions are missing. A Job that is
-/// about to end wants no Pods: its controller deletes them first and sets Complete or Failed after. Indexes that have failed
-/// are never started again.
+/// How many Pods of a Job run at a time: at most `parallelism`, and no more than the missing completions. A Job that is
+/// about to end wants no Pods: its controller deletes them first and then sets Complete or Failed. Failed indexes are
+/// never started again.
 ///
-/// `None` where the Job controller neither makes nor deletes Pods: the Job has ended, another controller manages it, or it
-/// has no `completions` and one Pod has succeeded (the others run to their end, and are not made again).
+/// `None` if the Job controller neither creates nor deletes Pods: the Job has ended, another controller manages it, or
+/// it has no `completions` and one Pod has succeeded. In the last case, the other Pods run to their end and are not
+/// replaced.
 fn job_size(spec: &Spec, status: &Status) -> Option<u32> {
     let is_true = |types: [&str; 2]| {
         let mut conditions = status.conditions.iter().flatten();
@@ -312,7 +316,7 @@ fn job_size(spec: &Spec, status: &Status) -> Option<u32> {
     }
 }
 
-/// How many indexes a text such as `1,3-5` names, the form of a Job's `status.failedIndexes`.
+/// The number of indexes in a text such as `1,3-5`, the format of a Job's `status.failedIndexes`.
 fn count_indexes(text: &str) -> u32 {
     let parts = text.split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -377,7 +381,7 @@ mod tests {
     fn daemon_set_counts_by_its_last_status() {
         let set = |seen: Value| json!({ "metadata": { "generation": 3 }, "status": { "observedGeneration": seen, "desiredNumberScheduled": 5 } });
         assert_eq!(replicas(WatchedKind::DaemonSet, set(json!(3))), Some(5));
-        // An edit that is not observed yet does not make the living Pods count.
+        // A change that the DaemonSet controller has not observed yet does not make the living Pods count.
         assert_eq!(replicas(WatchedKind::DaemonSet, set(json!(2))), Some(5));
         assert_eq!(replicas(WatchedKind::DaemonSet, set(json!(0))), None);
         assert_eq!(replicas(WatchedKind::DaemonSet, set(json!(null))), None);

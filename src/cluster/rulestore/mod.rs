@@ -1,4 +1,4 @@
-//! The ledger's store: claims in the status of the PodTransitionRule.
+//! Stores the ledger in the status of the PodTransitionRule.
 
 mod ledger_format;
 
@@ -30,36 +30,37 @@ use crate::domain::rules::{RuleSet, SkipAnnotation};
 use crate::ledger::protocol::BudgetView;
 use crate::ledger::store::{Claims, LedgerStore, RuleKey, RuleSnapshot, Uid, WriteError};
 
-/// A cache that trails what a ledger rests on for this long is asked to catch up: that may be a list, whose version no Pod
-/// event carries.
+/// If the Pod cache is behind a position for this long, its watch is asked to catch up. The position may be the version
+/// of a list, which no Pod event carries.
 const CATCH_UP_AFTER: Duration = Duration::from_millis(400);
 
-/// Why a rule object is not found though nothing proves that it is gone. Neither a kind nor its status is served any more
-/// after its CustomResourceDefinition was changed.
+/// Why a rule object is not found, if nothing proves that it is gone: after a change of the CustomResourceDefinition,
+/// the API server may no longer serve the kind or its status.
 const NOT_SERVED: &str = "the API server does not serve PodTransitionRules with their status: put the \
                           CustomResourceDefinition back with `operating crds | kubectl apply -f -`";
 
-/// Why an answer does not hold the claims of the request.
+/// Why the response of the API server does not hold the claims of the request.
 const NOT_STORED: &str = "the API server did not store status.ledger as it was written, because the CustomResourceDefinition \
                           in the cluster, or another webhook, drops fields of it: put the CustomResourceDefinition back with \
                           `operating crds | kubectl apply -f -`";
 
-/// Claims in the API server.
+/// The store of the claims in the API server.
 pub struct RuleStore {
     client: Client,
     index: Arc<Index>,
     catch_up: CatchUpSignal,
-    /// Whether the API server has kept what this replica wrote last, or tried to write, where that is worth knowing.
+    /// Whether the API server kept the ledger that this replica wrote last, or tried to write by a dry run. Only rules
+    /// for which this is worth knowing have an entry.
     kept: Mutex<HashMap<RuleKey, bool>>,
-    /// Writes that failed the last time.
+    /// Rules whose last write failed.
     failures: WriteBackoff<RuleKey>,
 }
 
-/// Pods of a rule object that are not available and that are looked at for the text of a denial.
+/// How many unavailable Pods of a rule object are examined for the text of a denial.
 const MAX_UNAVAILABLE_LISTED: usize = 1_000;
 
 impl RuleStore {
-    /// A store over the index; `catch_up` belongs to the Pod watch.
+    /// Creates a store over the index. `catch_up` belongs to the Pod watch.
     pub fn new(client: Client, index: Arc<Index>, catch_up: CatchUpSignal) -> Arc<Self> {
         Arc::new(RuleStore {
             client,
@@ -70,27 +71,27 @@ impl RuleStore {
         })
     }
 
-    /// The index.
+    /// The index of this store.
     pub fn index(&self) -> &Arc<Index> {
         &self.index
     }
 
-    /// Whether the API server kept the ledger of a rule object when this replica last wrote it or asked by a dry run. `None`
-    /// if this replica has not asked, and has had no reason to doubt it.
+    /// Whether the API server kept the ledger of a rule object at the last write or dry run of this replica. `None` if
+    /// this replica has made no dry run, and no write has given a reason for doubt.
     pub fn is_ledger_kept(&self, key: &RuleKey) -> Option<bool> {
         self.kept.lock().get(key).copied()
     }
 
-    /// How long nothing is to be written to a ledger that could wait, because writes have failed.
+    /// How much longer a write that is not urgent should wait because earlier writes of this ledger have failed.
     pub fn retry_delay(&self, key: &RuleKey) -> Option<Duration> {
         self.failures.remaining_delay(key, Instant::now())
     }
 
-    /// A write has failed.
+    /// Records that a write has failed.
     fn record_write_failure(&self, key: &RuleKey, error: &WriteError) {
         let why = match error {
             WriteError::Unreachable(why) => why,
-            WriteError::NotStored(_) => "", // the log is told where that is found
+            WriteError::NotStored(_) => "", // the code that finds this also logs it
             WriteError::Conflict | WriteError::Gone | WriteError::Replaced => return,
         };
         self.failures
@@ -100,7 +101,7 @@ impl RuleStore {
         }
     }
 
-    /// How many rule objects there are whose ledger the API server did not keep when this replica wrote it last.
+    /// How many existing rule objects have a ledger that the API server did not keep at the last write of this replica.
     pub fn count_unkept_ledgers(&self) -> usize {
         let unkept: Vec<_> = {
             let kept = self.kept.lock();
@@ -113,14 +114,14 @@ impl RuleStore {
         present.count()
     }
 
-    /// Asks the API server by a dry run whether it would let the claims be written, and keep them: false if its answer does
-    /// not hold them.
+    /// Asks the API server by a dry run whether it would accept the claims and keep them. Returns false if its response
+    /// does not hold them.
     ///
     /// # Errors
-    /// What the API server answers to the write, or that it does not answer.
+    /// The error of the API server for the write, or that it does not answer.
     pub async fn dry_run_claims(&self, key: &RuleKey, claims: &Claims) -> Result<bool, Error> {
         let next = Claims {
-            attempts: claims.attempts.saturating_add(1), // a policy may let a write pass that changes nothing
+            attempts: claims.attempts.saturating_add(1), // an admission policy may allow a write that changes nothing
             ..claims.clone()
         };
         let dry = PatchParams {
@@ -131,8 +132,8 @@ impl RuleStore {
         Ok(self.is_kept(key, &written, &next, true))
     }
 
-    /// Whether the object that the API server answered with holds the claims of the request. That it does is remembered for
-    /// those who `asked`, and where it did not before.
+    /// Whether the object in the response of the API server holds the claims of the request. A positive result is
+    /// stored only if the caller `asked`, or if the former result was negative.
     fn is_kept(
         &self,
         key: &RuleKey,
@@ -160,13 +161,13 @@ impl RuleStore {
             (None | Some(true), true) | (Some(false), false) => return is_kept,
         }
         self.forget_deleted_rules();
-        // No event may tell: what is not kept changes nothing.
+        // No event may announce this, because a write that is not kept changes nothing.
         let (namespace, name) = (key.namespace.clone(), key.name.clone());
         self.index.changes().notify(Change::Rule(namespace, name));
         is_kept
     }
 
-    /// Forgets rule objects that are gone, now and then.
+    /// Forgets rule objects that are gone. Most calls do nothing.
     fn forget_deleted_rules(&self) {
         let known: Vec<RuleKey> = {
             let kept = self.kept.lock();
@@ -183,7 +184,7 @@ impl RuleStore {
         }
     }
 
-    /// Writes the claims, on condition of a resourceVersion if there is one.
+    /// Writes the claims. If `version` is given, the write succeeds only if the object has this resourceVersion.
     async fn send_ledger(
         &self,
         key: &RuleKey,
@@ -203,8 +204,8 @@ impl RuleStore {
         rules.patch_status(&key.name, params, &patch).await
     }
 
-    /// What a failed call about a rule object says. The API server answers 404 also for what it does not serve, so that a list
-    /// alone proves that the object is gone.
+    /// The meaning of a failed call about a rule object. The API server also answers 404 for a resource that it does
+    /// not serve, so only a list proves that the object is gone.
     async fn classify_error(&self, key: &RuleKey, error: Error) -> WriteError {
         match &error {
             Error::Api(status) if status.code == 404 => {}
@@ -225,10 +226,10 @@ impl RuleStore {
         WriteError::Unreachable(why)
     }
 
-    /// UID of the rule object of this name, by a consistent list.
+    /// The UID of the rule object with this name, by a consistent list.
     async fn list_rule_uid(&self, key: &RuleKey) -> Result<Option<String>, Error> {
         let by_name = ListParams::default().fields(&format!("metadata.name={}", key.name));
-        let list = self.rules_api(key)?.list_metadata(&by_name).await?; // without a resourceVersion: as etcd has it
+        let list = self.rules_api(key)?.list_metadata(&by_name).await?; // without a resourceVersion: a consistent read
         let mut named = list.items.into_iter();
         let found = named.find(|rule| rule.metadata.name.as_ref() == Some(&key.name));
         Ok(found.map(|rule| rule.metadata.uid.unwrap_or_default()))
@@ -310,7 +311,8 @@ impl LedgerStore for RuleStore {
         match self.dry_run_claims(key, claims).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(WriteError::NotStored(NOT_STORED.to_owned())),
-            // So it answers where another webhook knows no dry-run, which says nothing of a write.
+            // The API server gives this answer if another webhook does not support dry runs. It says nothing about a
+            // real write.
             Err(Error::Api(status)) if status.code == 400 => Ok(()),
             Err(e) => Err(self.classify_error(key, e).await),
         }
@@ -409,8 +411,8 @@ impl LedgerStore for RuleStore {
 }
 
 impl RuleSnapshot {
-    /// The object as the ledger sees it; what `known` has compiled from the same generation is used again, and so are its
-    /// claims if the ledger has vanished.
+    /// The object as the ledger reads it. The compiled rules of `known` are reused if they have the same generation.
+    /// The claims of `known` are reused if the ledger has vanished.
     pub fn from_rule_object(
         object: &PodTransitionRule,
         known: Option<&RuleSnapshot>,
@@ -418,8 +420,8 @@ impl RuleSnapshot {
     ) -> RuleSnapshot {
         let meta = &object.metadata;
         let ledger = object.status.as_ref().and_then(|s| s.ledger.as_ref());
-        // What could not be read is looked at anew: after a change of the CRD the API server may serve the same generation in
-        // another form.
+        // A spec that could not be read is compiled again: after a change of the CustomResourceDefinition, the API
+        // server may serve the same generation in another form.
         let same = |s: &&RuleSnapshot| {
             s.rules.selector.is_ok()
                 && Some(&*s.rules.uid) == meta.uid.as_deref()
@@ -428,7 +430,7 @@ impl RuleSnapshot {
         };
         let version = meta.resource_version.as_deref();
         let version = version.and_then(|v| v.parse().ok()).unwrap_or(0);
-        // An unusable ledger is emptied to begin anew. Any other one has vanished.
+        // If the ledger was unusable, somebody has emptied it to start anew. Otherwise it has vanished.
         let is_emptied = known.is_some_and(|known| known.fault.is_some());
         let snapshot = RuleSnapshot {
             version,
@@ -458,7 +460,7 @@ impl RuleSnapshot {
     }
 }
 
-/// What a failure says without a look at the object.
+/// The meaning of a failed call, without reading the object.
 fn to_write_error(e: Error) -> WriteError {
     match e {
         Error::Api(status) if status.code == 409 => WriteError::Conflict,

@@ -19,10 +19,10 @@ fn refused_write_says_the_message_of_the_status_alone() {
     assert_eq!(said, message);
 }
 
-/// What was asked of the API server: method, path and query.
+/// The requests to the API server: method, and path with query.
 type Asked = Arc<Mutex<Vec<(Method, String)>>>;
 
-/// A store over an API server that answers by this function of method and body.
+/// A store over an API server whose responses `answer` computes from method and body.
 fn store(
     answer: impl Fn(&Method, Value) -> Value + Send + Sync + 'static,
 ) -> (Arc<RuleStore>, Asked) {
@@ -126,14 +126,16 @@ async fn position_is_read_consistently_and_by_one_name() {
     let asked = asked.lock();
     let (path, query) = asked[0].1.split_once('?').unwrap();
     assert!(path.ends_with("/api/v1/namespaces/n/pods"), "{path}");
-    // With a resourceVersion the API server may answer from before; a limit may keep it from asking etcd for progress.
+    // With a resourceVersion, the API server may answer from an older state. With a limit, it may not ask etcd for
+    // progress.
     for no in ["resourceVersion", "limit", "continue"] {
         assert!(!query.contains(no), "{query}");
     }
     assert!(query.contains("fieldSelector=metadata.name%3D"), "{query}");
 }
 
-/// The claims that the cache knows after each of these statuses, one after the other; each with the UID of the rule object.
+/// Whether the cache has the claim after each of these statuses, applied in this order. Each status has the UID of the
+/// rule object.
 fn claimed(statuses: &[(&str, Value)]) -> Vec<Option<bool>> {
     let (store, _) = store(|_, _| Value::Null);
     let after = |(uid, status): &(&str, Value)| {

@@ -1,4 +1,4 @@
-//! Which chosen Pods may begin their lifecycle.
+//! Decides which of the chosen Pods may begin their lifecycle.
 
 use std::collections::HashSet;
 
@@ -10,13 +10,13 @@ use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 use crate::ledger::store::Uid;
 
-/// UIDs of Pods whose lifecycle the leader has begun. Its cache may not show the begin yet.
+/// UIDs of Pods whose lifecycle the leader has begun. The leader's cache may not show this yet.
 #[derive(Debug, Default)]
 pub struct BegunPods(Mutex<HashSet<Uid>>);
 
 impl BegunPods {
-    /// Whether a Pod that its owner has chosen may begin its lifecycle: fewer others have begun than are too many. If so, the Pod
-    /// counts as begun from now on.
+    /// Whether a Pod that its owner has chosen may begin its lifecycle: fewer other Pods have begun than the owner has
+    /// too many. If the Pod may begin, it counts as begun from now on.
     pub fn try_begin(&self, home: &NamespaceIndex, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
         let mut begun = self.0.lock();
         let others = home
@@ -37,7 +37,7 @@ impl BegunPods {
         may
     }
 
-    /// Forgets a Pod unless it is yet to begin, as the cache has it.
+    /// Forgets a Pod, unless the cache shows that it has not begun yet.
     pub fn sync_pod(&self, pod: &Pod) {
         if !is_yet_to_begin(pod) {
             self.forget_pod(&pod.metadata.uid);
@@ -54,8 +54,8 @@ fn is_yet_to_begin(pod: &Pod) -> bool {
     grace_delete::is_deletion_requested(pod) && !grace_delete::is_deletion_in_flight(pod)
 }
 
-/// How many of the chosen Pods may begin. Where Pods of the owner that are not managed make it too many, they go one by one: how many
-/// there are is known by its status alone, which may count Pods that are terminating by now.
+/// How many of the chosen Pods may begin. If only Pods that are not managed make a surplus, one Pod may begin at a
+/// time: their number is known only from the owner's status, which may still count terminating Pods.
 fn max_begun_pods(home: &NamespaceIndex, owner: &str) -> usize {
     let terminating = home.pods_owned_by(owner).filter(|pod| pod.is_terminating());
     match home.surplus_pods(owner) {

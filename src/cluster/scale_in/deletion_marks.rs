@@ -1,4 +1,4 @@
-//! What the marks of a single Pod tell of its deletion.
+//! Reads from the labels and annotations of a single Pod how far its deletion is.
 
 use std::time::Duration;
 
@@ -6,39 +6,42 @@ use crate::api::keys::Family;
 use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
-/// Once the rules have held a Pod for so long, the owner may choose another Pod in its place.
+/// After the rules have held a Pod for this long, the owner may choose another Pod instead.
 const MAX_HOLD: Duration = Duration::from_secs(300);
 
-/// An owner that still wants a Pod to go asks for it again whenever one of its Pods changes. If the owner has not asked for so long,
-/// it may have chosen another Pod.
+/// An owner that still wants to delete a Pod asks again whenever one of its Pods changes. If the owner has not asked
+/// for this long, it may have chosen another Pod.
 pub(super) const LAPSE_AFTER: Duration = Duration::from_secs(10);
 
 /// The clocks of two servers differ by less than this.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(300);
 
-/// Whether a Pod is to go whatever its owner chooses: somebody else has asked for its deletion.
+/// Whether a user or another controller has asked for the deletion of a Pod, so that the Pod goes whatever its owner
+/// chooses.
 pub(super) fn is_requested_by_others(pod: &Pod) -> bool {
     grace_delete::is_deletion_requested(pod) && grace_delete::scale_in_replica_set(pod).is_none()
 }
 
-/// Whether a Pod that its owner has chosen may lapse: nobody has asked for it lately, or its rules hold it whoever asks.
+/// Whether the choice of a Pod may lapse: its owner has not asked for the deletion lately, or the rules have held the
+/// Pod for too long.
 pub(super) fn may_lapse(pod: &Pod, now_nanos: u64) -> bool {
     is_forgotten_by_owner(pod, now_nanos) || is_held_too_long(pod, now_nanos)
 }
 
-/// Whether nobody has asked for the deletion of a Pod for [`LAPSE`].
+/// Whether nobody has asked for the deletion of a Pod for [`LAPSE_AFTER`].
 pub(super) fn is_forgotten_by_owner(pod: &Pod, now_nanos: u64) -> bool {
     let asked = grace_delete::deletion_requested_at(pod).unwrap_or(0);
     has_passed(asked, LAPSE_AFTER, now_nanos)
 }
 
-/// Whether the deletion of a Pod waits for its rules for longer than [`HELD`].
+/// Whether the deletion of a Pod has waited for its rules for longer than [`MAX_HOLD`].
 pub(super) fn is_held_too_long(pod: &Pod, now_nanos: u64) -> bool {
     let since = waits_since(pod).and_then(|at| at.parse().ok());
     since.is_some_and(|since| has_passed(since, MAX_HOLD, now_nanos))
 }
 
-/// Whether a Pod that its owner alone has chosen is off traffic, or goes off, and the owner has forgotten it.
+/// Whether only the owner has chosen a Pod, the Pod is off traffic or goes off, and the owner no longer asks for the
+/// deletion.
 pub(super) fn is_abandoned(pod: &Pod, now_nanos: u64) -> bool {
     grace_delete::scale_in_replica_set(pod).is_some()
         && !is_deletion_waiting(pod)
@@ -54,7 +57,8 @@ fn waits_since(pod: &Pod) -> Option<&str> {
     pod.label(&Family::PreCheck.key(grace_delete::DELETION_ID))
 }
 
-/// Whether `span` has passed. No server writes a time further ahead than [`AHEAD`]; such a time counts as past.
+/// Whether `span` has passed since `since`. A time in the future counts as passed if it is more than [`MAX_CLOCK_SKEW`]
+/// ahead, because no server writes such a time.
 pub(super) fn has_passed(since: u64, span: Duration, now_nanos: u64) -> bool {
     let span = if since > now_nanos {
         MAX_CLOCK_SKEW

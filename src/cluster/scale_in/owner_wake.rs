@@ -1,5 +1,5 @@
-//! When the leader wakes an owner that backs off. After a refusal an owner asks again at growing intervals of up to 1000 s, or at
-//! once when one of its Pods changes.
+//! Decides when the leader wakes an owner that backs off. After a denial, an owner asks again with a backoff of up to
+//! 1000 s, or at once when one of its Pods changes.
 
 use jiff::Timestamp;
 
@@ -9,10 +9,10 @@ use crate::cluster::index::NamespaceIndex;
 use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
-/// Whether the leader is to wake an owner for a Pod that it chose: the owner has forgotten the Pod, or the rules have held the Pod for
-/// long, and the owner may now choose another Pod, or delete this one.
+/// Whether the leader should wake an owner for a Pod that it chose. This is so if the owner no longer asks for the Pod,
+/// or the rules have held the Pod for a long time, and the owner may now choose another Pod or delete this one.
 pub fn should_wake_owner(home: &NamespaceIndex, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
-    // What the Pod itself tells comes first: the rest looks at all Pods of the owner.
+    // Conditions on this Pod come first, because the other conditions read all Pods of the owner.
     let is_alive = !pod.is_terminating() && !pod.is_finished();
     is_alive
         && is_wake_due(pod, now_nanos)
@@ -23,8 +23,8 @@ pub fn should_wake_owner(home: &NamespaceIndex, owner: &str, pod: &Pod, now_nano
         && home.max_surplus_pods(owner) > 0
 }
 
-/// Whether the pause since the last wake is over. Each pause is as long as the time from the choice to the wake before it, so that pauses
-/// double.
+/// Whether the pause since the last wake is over. Each pause is as long as the time from the choice to the last wake,
+/// so the pauses double.
 fn is_wake_due(pod: &Pod, now_nanos: u64) -> bool {
     let chosen = pod.label(keys::TO_DELETE).and_then(|at| at.parse().ok());
     let chosen: u64 = chosen.unwrap_or(0);
@@ -32,7 +32,7 @@ fn is_wake_due(pod: &Pod, now_nanos: u64) -> bool {
     pause.is_none_or(|(woken, pause)| now_nanos.saturating_sub(woken) > pause)
 }
 
-/// Whether an owner has not asked for a forgotten Pod although the leader woke it, and has another Pod that is down.
+/// Whether an owner has not asked for a Pod although the leader woke the owner, and has another Pod that is down.
 pub(super) fn is_given_up(home: &NamespaceIndex, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
     let asked = grace_delete::deletion_requested_at(pod).unwrap_or(0);
     let heard = last_woken_nanos(pod)
@@ -42,7 +42,8 @@ pub(super) fn is_given_up(home: &NamespaceIndex, owner: &str, pod: &Pod, now_nan
         && has_down_rival(home, owner)
 }
 
-/// Whether an owner has a Pod that is down and that nobody has asked to go. The owner prefers such a Pod to all Pods that serve.
+/// Whether an owner has a Pod that is down and whose deletion nobody has requested. The owner prefers such a Pod to all
+/// Pods that serve.
 fn has_down_rival(home: &NamespaceIndex, owner: &str) -> bool {
     home.living_pods_of(owner).any(|other| {
         !(grace_delete::is_deletion_requested(other)
@@ -51,7 +52,7 @@ fn has_down_rival(home: &NamespaceIndex, owner: &str) -> bool {
     })
 }
 
-/// When the leader last woke the owner by this Pod, in nanoseconds since 1970.
+/// When the leader last woke the owner through this Pod, in nanoseconds since 1970.
 fn last_woken_nanos(pod: &Pod) -> Option<u64> {
     let at: Timestamp = pod.annotation(keys::CONTROLLER_WOKEN)?.parse().ok()?;
     u64::try_from(at.as_nanosecond()).ok()

@@ -12,10 +12,10 @@ use crate::cluster::kind::WatchedKind;
 use crate::cluster::owner_sizes::{self};
 
 const SECOND: u64 = 1_000_000_000;
-/// Now, in seconds.
+/// The present time in seconds since 1970.
 const NOW: u64 = 1000;
 
-/// A Pod of the ReplicaSet, asked about `asked` seconds ago by its ReplicaSet.
+/// A Pod whose ReplicaSet requested its deletion `asked` seconds ago.
 fn chosen(name: &str, serves: bool, asked: u64) -> Pod {
     let at = ((NOW - asked) * SECOND).to_string();
     let mut labels = json!({ (keys::CONTROL): "true", (keys::TO_DELETE): at });
@@ -35,7 +35,7 @@ fn chosen(name: &str, serves: bool, asked: u64) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
-/// A Pod that serves, and that nobody has asked to go.
+/// A Pod that serves and whose deletion nobody has requested.
 fn serving(name: &str) -> Pod {
     let mut pod = chosen(name, true, 0);
     pod.metadata.labels.remove(keys::TO_DELETE);
@@ -48,7 +48,7 @@ fn with_labels(mut pod: Pod, labels: &[(String, String)]) -> Pod {
     pod
 }
 
-/// The Pod in its lifecycle, waiting for its rules for so many seconds.
+/// The Pod in its lifecycle, waiting for its rules for this number of seconds.
 fn waiting(pod: Pod, seconds: u64) -> Pod {
     let since = ((NOW - seconds) * SECOND).to_string();
     let begun = [
@@ -65,7 +65,7 @@ fn waiting(pod: Pod, seconds: u64) -> Pod {
     with_labels(pod, &begun)
 }
 
-/// The Pod in its lifecycle, let go by its rules.
+/// The Pod in its lifecycle, after its rules allowed the operation.
 fn off_traffic(pod: Pod) -> Pod {
     let mut pod = waiting(pod, 0);
     pod.metadata
@@ -74,13 +74,13 @@ fn off_traffic(pod: Pod) -> Pod {
     pod
 }
 
-/// The Pod, whose deletion somebody else has asked for, too.
+/// The Pod, after its deletion was also requested by others.
 fn asked_by_others(mut pod: Pod) -> Pod {
     pod.metadata.annotations.remove(keys::SCALED_IN_BY);
     pod
 }
 
-/// A ReplicaSet that wants `wanted` Pods, has these, and says that there are `alive`.
+/// An index with these Pods and their ReplicaSet, which wants `wanted` Pods and reports `alive` Pods in its status.
 fn index(wanted: usize, alive: usize, pods: &[Pod]) -> Index {
     let index = Index::default();
     for pod in pods {
@@ -95,7 +95,7 @@ fn index(wanted: usize, alive: usize, pods: &[Pod]) -> Index {
     index
 }
 
-/// Names of the Pods that lapse if the ReplicaSet has `surplus` Pods too many.
+/// Names of the Pods whose choice lapses if the ReplicaSet has `surplus` Pods too many.
 fn lapsed(surplus: usize, pods: &[Pod]) -> Vec<String> {
     let index = index(pods.len() - surplus, 0, pods);
     let state = index.read_state();
@@ -209,7 +209,7 @@ fn down_pods_are_chosen_before_others_within_bounds() {
 #[test]
 fn long_held_pod_may_lapse_to_another_pod() {
     for (held, may_lapse) in [(299, false), (301, true)] {
-        // Asked about all the time.
+        // The owner asks for this Pod all the time.
         let held = waiting(chosen("held", true, 1), held);
         let pods = [held.clone(), serving("b")];
         assert_eq!(may_choose(1, &pods, &pods[1]), may_lapse);
@@ -264,14 +264,14 @@ fn marks_beyond_surplus_do_not_begin_lifecycles() {
     assert!(begins(3, &late), "so many can't all be terminating");
 }
 
-/// A Pod that is down, and that nobody has asked to go.
+/// A Pod that is down and whose deletion nobody has requested.
 fn down(name: &str) -> Pod {
     let mut pod = serving(name);
     pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
     pod
 }
 
-/// The Pod, by which its owner was woken so many seconds ago.
+/// The Pod, by which its owner was woken `ago` seconds ago.
 fn woken(mut pod: Pod, ago: u64) -> Pod {
     let at = Timestamp::UNIX_EPOCH + Duration::from_secs(NOW - ago);
     let annotations = &mut pod.metadata.annotations;
@@ -279,12 +279,12 @@ fn woken(mut pod: Pod, ago: u64) -> Pod {
     pod
 }
 
-/// A Pod in Preparing, asked about so many seconds ago.
+/// A Pod in Preparing, for which the owner asked this number of seconds ago.
 fn preparing(asked: u64) -> Pod {
     off_traffic(chosen("off", false, asked))
 }
 
-/// The Pod, which may be deleted.
+/// The Pod in Operate, so that it may be deleted.
 fn in_operate(pod: Pod) -> Pod {
     with_labels(
         pod,
@@ -322,7 +322,7 @@ fn pauses_between_wakes_double_whatever_is_asked() {
     for (ago, due) in [(30, false), (31, true)] {
         let mut pod = woken(preparing(30 + ago), ago);
         assert_eq!(wakes(1, &pod, down("other")), due, "{ago}");
-        // The owner has asked for the same Pod when it was woken.
+        // The owner asked for the same Pod again when it was woken.
         let asked = ((NOW - ago + 1) * SECOND).to_string();
         let annotations = &mut pod.metadata.annotations;
         annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), asked);

@@ -1,5 +1,5 @@
-//! The counts behind one rule object, kept incrementally: a decision reads them and costs the same at 10 Pods and at
-//! 10,000.
+//! Keeps the counts of one rule object incrementally. A decision only reads them, so it costs the same with 10 Pods and
+//! with 10,000 Pods.
 
 mod owner_counts;
 mod selected_pods;
@@ -23,11 +23,11 @@ use crate::domain::rules::RuleSet;
 use crate::domain::rules::conditions::UnknownReplicasOwners;
 use crate::ledger::store::Uid;
 
-/// Counts of the Pods that one rule object selects.
+/// The counts of the Pods that one rule object selects.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     available: u32,
-    /// Living Pods without a controller, or whose name no Pod of that controller has.
+    /// Living Pods without a controller, or with a name that their controller does not give to its Pods.
     bare: u32,
     owned: OwnerCounts,
     selected: SelectedPods,
@@ -37,7 +37,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts from scratch.
+    /// Counts all Pods and owners from scratch.
     pub fn count_all<'a>(
         rules: &RuleSet,
         pods: impl Iterator<Item = &'a Arc<Pod>>,
@@ -53,14 +53,14 @@ impl Tally {
         tally
     }
 
-    /// How many Pods there should be: as many as their owners ask for, and the selected Pods without an owner.
+    /// How many Pods there should be: the number for which the owners ask, and the selected Pods without an owner.
     pub fn expected(&self) -> u32 {
         let owned = self.owned.expected_total();
         clamp_to_u32(owned.owned + owned.orphaned + u64::from(self.bare))
     }
 
-    /// What a percentage is of: the Pods that owners ask for, or all expected ones if no owner asks for any. Pods without
-    /// an owner must not enlarge the percentage of others.
+    /// The number of Pods to which percentages apply: the Pods for which owners ask, or all expected Pods if no owner
+    /// asks for any. Pods without an owner must not raise the percentage of other Pods.
     pub fn percentage_base(&self) -> u32 {
         match self.owned.expected_total().owned {
             0 => self.expected(),
@@ -68,28 +68,28 @@ impl Tally {
         }
     }
 
-    /// Direct owners of the selected Pods, and owners whose templates make such Pods.
+    /// The direct owners of the selected Pods, and the owners whose templates create such Pods.
     pub fn owners(&self) -> impl Iterator<Item = &Uid> {
         self.owned.direct_owners()
     }
 
-    /// Whether [`Tally::owners`] has this owner.
+    /// Whether [`Tally::owners`] contains this owner.
     pub fn has_owner(&self, uid: &Uid) -> bool {
         self.owned.has_owner(uid)
     }
 
-    /// Owners that do not say how many Pods they are to have; their living Pods count.
+    /// Owners without a number of Pods. Their living Pods count.
     pub fn unknown_owners(&self) -> impl Iterator<Item = &Arc<Owner>> {
         self.owned.owners_without_scale()
     }
 
-    /// Owners of a kind with `scale` that do not set the number of replicas. Every disruption of their Pods is denied until
-    /// somebody sets it.
+    /// Owners of a kind with `scale` whose number of replicas is not set. Every disruption of their Pods is denied
+    /// until a user sets the number.
     pub fn unset_owners(&self) -> impl Iterator<Item = &Arc<Owner>> {
         self.owned.owners_without_replicas()
     }
 
-    /// What the owners do not say, by the caches; owners that can't be read are not among it.
+    /// The owners whose number of replicas is not known, by the caches. Owners that cannot be read are not included.
     pub fn unknown_replicas_owners(&self) -> UnknownReplicasOwners {
         let named = |owner: &Arc<Owner>| format!("{} {}", owner.kind, owner.name);
         UnknownReplicasOwners {
@@ -100,33 +100,34 @@ impl Tally {
         }
     }
 
-    /// Owners that must be read live before a decision: those of kinds that are not watched, those that the caches do
-    /// not know yet, and those with more living Pods than the caches expect.
+    /// The owners that must be read live before a decision: owners of kinds that are not watched, owners that the
+    /// caches do not know yet, and owners with more living Pods than the caches expect.
     pub fn doubtful_owners(&self) -> impl Iterator<Item = &Uid> {
         self.owned.doubtful_owners()
     }
 
-    /// How many Pods are selected, in any phase.
+    /// How many Pods the rule selects, in any phase.
     pub fn selected_count(&self) -> usize {
         self.selected.len()
     }
 
-    /// Names of the selected Pods in any phase, sorted.
+    /// The names of the selected Pods in any phase, sorted.
     pub fn pod_names(&self) -> impl Iterator<Item = &str> {
         self.selected.sorted_names()
     }
 
-    /// Selected Pods that are available, see [`is_counted`].
+    /// How many selected Pods are available, see [`counts_as_available`].
     pub fn available(&self) -> u32 {
         self.available
     }
 
-    /// Selected Pods waiting in PreCheck, the longest first.
+    /// The selected Pods that wait in PreCheck, the longest waiting one first.
     pub fn pre_check_waiting(&self) -> impl ExactSizeIterator<Item = &Uid> {
         self.waiting.iter().map(|(_, uid)| uid)
     }
 
-    /// The Pods of [`Tally::waiting`] that come after one of them (`None`: all), with the time since when each waits.
+    /// The Pods of [`Tally::pre_check_waiting`] that come after `last` (`None`: all), each with the time since when it
+    /// waits.
     pub fn pre_check_waiting_after(
         &self,
         last: Option<&(u64, Uid)>,
@@ -135,27 +136,27 @@ impl Tally {
         self.waiting.range((from, Bound::Unbounded))
     }
 
-    /// Selected Pods waiting in PostCheck.
+    /// The selected Pods that wait in PostCheck.
     pub fn post_check_waiting(&self) -> impl ExactSizeIterator<Item = &Uid> {
         self.post_waiting.iter()
     }
 
-    /// Selected Pods that do not count as available and are still there, the longest first. Those that serve still have no time.
+    /// The selected living Pods that do not count as available, the longest first. Pods that still serve have no time.
     pub fn unavailable_pods(&self) -> impl Iterator<Item = &(Option<Timestamp>, Uid)> {
         self.unavailable.iter()
     }
 
-    /// Counts a Pod in.
+    /// Adds a Pod to the counts.
     pub fn add_pod(&mut self, rules: &RuleSet, pod: &Arc<Pod>, workloads: &Workloads) {
         self.change_pod(rules, pod, workloads, true);
     }
 
-    /// Counts a Pod out again; it must be the very state that was counted in.
+    /// Removes a Pod from the counts. `pod` must be the same state that was added.
     pub fn remove_pod(&mut self, rules: &RuleSet, pod: &Arc<Pod>, workloads: &Workloads) {
         self.change_pod(rules, pod, workloads, false);
     }
 
-    /// An owner came, changed, was read or went; `workloads` know that already.
+    /// Updates the counts after an owner was added, changed, read or removed. `workloads` must already have the change.
     pub fn update_owner(&mut self, rules: &RuleSet, uid: &Uid, workloads: &Workloads) {
         let making = workloads
             .get(uid)
@@ -169,7 +170,7 @@ impl Tally {
             self.owned
                 .change_direct_owner(uid, workloads, |direct| direct.template = template);
         }
-        self.owned.assess_root(uid, workloads); // where it is the controller of ReplicaSets
+        self.owned.assess_root(uid, workloads); // the owner may also be the controller of ReplicaSets
     }
 
     fn change_pod(&mut self, rules: &RuleSet, pod: &Arc<Pod>, workloads: &Workloads, add: bool) {
@@ -220,7 +221,8 @@ fn set_membership<T: Ord>(of: &mut BTreeSet<T>, item: T, add: bool) {
     }
 }
 
-/// Since when the Pod carries a label of this family (PreCheck, PostCheck), in nanoseconds; `None` if it doesn't.
+/// Since when the Pod has a label of this family (PreCheck or PostCheck), in nanoseconds. `None` if it has no such
+/// label.
 pub fn waiting_since(pod: &Pod, family: Family) -> Option<u64> {
     pod.metadata
         .labels
@@ -230,7 +232,8 @@ pub fn waiting_since(pod: &Pod, family: Family) -> Option<u64> {
         .min()
 }
 
-/// Since when the Pod is unavailable, as far as its condition tells; creation if it was never Ready. `None` if it serves still.
+/// Since when the Pod is unavailable: the last transition of its condition Ready, or its creation if it has no such
+/// condition. `None` if the Pod still serves.
 fn unavailable_since(pod: &Pod) -> Option<Timestamp> {
     if pod.is_available() {
         return None;

@@ -1,4 +1,4 @@
-//! How many Pods of one rule their owners ask for.
+//! Counts for how many Pods of one rule the owners ask.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,39 +7,39 @@ use crate::cluster::owner_sizes::{OwnerSize, Workloads};
 use crate::domain::pod::Owner;
 use crate::ledger::store::Uid;
 
-/// The owners of the Pods that one rule selects, grouped by the owner whose number counts (the root). A change costs a
-/// look at the owners of one root.
+/// The owners of the Pods that one rule selects, grouped by the owner whose number counts (the root). A change
+/// recomputes only the owners of one root.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnerCounts {
     direct: HashMap<Uid, DirectOwner>,
     roots: HashMap<Uid, RootCount>,
     total: ExpectedSum,
-    /// Owners to be read live before a decision, by root; never empty lists.
+    /// The owners that must be read live before a decision, by root. The lists are never empty.
     doubts: BTreeMap<Uid, Vec<Uid>>,
 }
 
-/// An owner that Pods name as their controller, or whose template makes selected Pods.
+/// An owner that Pods name as their controller, or whose template creates selected Pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DirectOwner {
-    /// Its Pods, by the reference that they hold. All references have its UID, but the API server checks neither kind nor
-    /// name: one may be forged.
+    /// The Pods of the owner, by their owner reference. All references have the UID of the owner. The API server checks
+    /// neither kind nor name, so a reference may be forged.
     pods: BTreeMap<Arc<Owner>, PodCounts>,
-    /// Whether Pods made from its template are selected.
+    /// Whether the rule selects Pods that are created from the owner's template.
     pub template: bool,
     root: Option<Uid>,
 }
 
-/// Selected Pods.
+/// The numbers of selected Pods.
 #[derive(Clone, Copy, Debug, Default)]
 struct PodCounts {
-    /// Those that are neither terminating nor finished.
+    /// Pods that are neither terminating nor finished.
     alive: u32,
-    /// Terminating ones included, finished ones not.
+    /// Pods that are not finished, including terminating ones.
     present: u32,
 }
 
 impl DirectOwner {
-    /// Counts a Pod with this reference in, or out again.
+    /// Adds a Pod with this owner reference to the counts, or removes it.
     pub fn count_pod(&mut self, owner: &Owner, alive: bool, add: bool) {
         let step = |n: &mut u32| *n = if add { *n + 1 } else { n.saturating_sub(1) };
         if !self.pods.contains_key(owner) {
@@ -58,7 +58,8 @@ impl DirectOwner {
         }
     }
 
-    /// Living Pods whose reference leads to the owner, and living Pods whose reference has its UID and leads elsewhere.
+    /// The number of living Pods whose reference leads to the owner, and the number of living Pods whose reference has
+    /// its UID but leads elsewhere.
     fn living_pods(&self, uid: &str, workloads: &Workloads) -> (u32, u32) {
         let mut alive = (0, 0);
         for (owner, pods) in &self.pods {
@@ -83,17 +84,17 @@ struct RootCount {
     unset: Option<Arc<Owner>>,
 }
 
-/// Expected Pods.
+/// The number of expected Pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ExpectedSum {
-    /// Asked for by owners.
+    /// Pods for which owners ask.
     pub owned: u64,
-    /// Pods of owners that are gone, that do not say a number, or that make no Pods any more, and Pods whose reference does
-    /// not lead to the owner: each counts for itself.
+    /// Pods that count for themselves: the owner is gone, has no number of Pods or creates no more Pods, or the Pod's
+    /// reference does not lead to the owner.
     pub orphaned: u64,
 }
 
-/// What one root comes to.
+/// The result for one root.
 #[derive(Debug, Default)]
 struct RootAssessment {
     sum: ExpectedSum,
@@ -103,37 +104,37 @@ struct RootAssessment {
 }
 
 impl OwnerCounts {
-    /// Expected Pods of all owners.
+    /// The expected Pods of all owners.
     pub fn expected_total(&self) -> ExpectedSum {
         self.total
     }
 
-    /// Direct owners.
+    /// The UIDs of all direct owners.
     pub fn direct_owners(&self) -> impl Iterator<Item = &Uid> {
         self.direct.keys()
     }
 
-    /// Owners that do not say how many Pods they are to have.
+    /// Owners without a number of Pods.
     pub fn owners_without_scale(&self) -> impl Iterator<Item = &Arc<Owner>> {
         self.roots.values().filter_map(|r| r.no_scale.as_ref())
     }
 
-    /// Owners that could say how many Pods they are to have, and do not.
+    /// Owners that have a field for the number of Pods, and the field is not set.
     pub fn owners_without_replicas(&self) -> impl Iterator<Item = &Arc<Owner>> {
         self.roots.values().filter_map(|r| r.unset.as_ref())
     }
 
-    /// Owners to be read live before a decision.
+    /// Owners that must be read live before a decision.
     pub fn doubtful_owners(&self) -> impl Iterator<Item = &Uid> {
         self.doubts.values().flatten()
     }
 
-    /// Whether the owner has selected Pods or makes them.
+    /// Whether the owner has selected Pods or creates them.
     pub fn has_owner(&self, uid: &Uid) -> bool {
         self.direct.contains_key(uid)
     }
 
-    /// Changes what is counted of a direct owner.
+    /// Changes the counts of a direct owner.
     pub fn change_direct_owner(
         &mut self,
         uid: &Uid,
@@ -165,7 +166,7 @@ impl OwnerCounts {
         }
     }
 
-    /// Computes a root anew.
+    /// Recomputes a root.
     pub fn assess_root(&mut self, uid: &Uid, workloads: &Workloads) {
         let Some(root) = self.roots.get_mut(uid) else {
             return;
@@ -187,7 +188,7 @@ impl OwnerCounts {
     }
 }
 
-/// What the owners below one root come to; each has selected Pods or makes them.
+/// The result for the owners below one root. Each of them has selected Pods or creates them.
 fn assess_owners<'a>(
     root: &Uid,
     members: impl Iterator<Item = (&'a Uid, &'a DirectOwner)> + Clone,
@@ -235,7 +236,7 @@ fn assess_owners<'a>(
     found
 }
 
-/// The root's number is not known or does not count: the direct owners count, each for itself.
+/// Counts each direct owner for itself, because the number of the root is not known or does not count.
 fn assess_each_owner<'a>(
     root: &Uid,
     members: impl Iterator<Item = (&'a Uid, &'a DirectOwner)>,

@@ -1,4 +1,4 @@
-//! The Pods that one rule object selects, by name.
+//! Keeps the Pods that one rule object selects, by name.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::domain::pod::Pod;
 
-/// Selected Pods in the order of their names. A change of one Pod costs a search, not a look at all of them.
+/// The selected Pods in the order of their names. A change of one Pod costs one search instead of a pass over all Pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SelectedPods(BTreeSet<ByName>);
 
-/// The Pod as the index holds it, so that its name is not copied for every rule object. Two Pods may have one name while a
-/// watch trails: the UID tells them apart.
+/// A Pod that is shared with the index, so that its name is not copied for every rule object. If a watch is behind, two
+/// Pods may have the same name; the UID distinguishes them.
 #[derive(Clone, Debug)]
 struct ByName(Arc<Pod>);
 
@@ -43,7 +43,7 @@ impl Ord for ByName {
 }
 
 impl SelectedPods {
-    /// Takes a Pod in, or out again.
+    /// Adds or removes a Pod.
     pub fn update_pod(&mut self, pod: &Arc<Pod>, add: bool) {
         let pod = ByName(Arc::clone(pod));
         if add {

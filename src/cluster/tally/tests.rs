@@ -22,7 +22,7 @@ fn rules() -> RuleSet {
     RuleSet::compile(&object)
 }
 
-/// A Pod in one of many states, by small numbers.
+/// A Pod whose state is encoded in the bits of `state`.
 fn pod(n: u8, owner: Option<u8>, state: u8) -> Arc<Pod> {
     let flag = |bit: u8| state & (1 << bit) != 0;
     let mut labels = json!({ "app": if flag(0) { "web" } else { "other" } });
@@ -60,7 +60,7 @@ fn pod(n: u8, owner: Option<u8>, state: u8) -> Arc<Pod> {
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
-/// A ReplicaSet of Pods labelled `app=web`. [`put`] names it.
+/// A ReplicaSet of Pods with the label `app=web`. [`put`] sets its name.
 fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload {
     let labels = [
         ("app".to_owned(), "web".to_owned()),
@@ -103,12 +103,12 @@ fn rollout() -> Owner {
     owner("argoproj.io/v1alpha1", "Rollout", "root")
 }
 
-/// `n` serving Pods from number `first` on.
+/// `n` serving Pods with numbers from `first`.
 fn serving(first: u8, n: u8, owner: Option<u8>) -> Vec<Arc<Pod>> {
     (first..first + n).map(|i| pod(i, owner, SERVING)).collect()
 }
 
-/// Owners by UID.
+/// Workloads with these owners, by UID.
 fn known(all: impl IntoIterator<Item = (&'static str, Workload)>) -> Workloads {
     let mut workloads = Workloads::default();
     for (uid, workload) in all {
@@ -117,13 +117,14 @@ fn known(all: impl IntoIterator<Item = (&'static str, Workload)>) -> Workloads {
     workloads
 }
 
-/// An owner with its UID for a name, as the Pods of [`pod`] name it.
+/// Stores an owner whose name is its UID, as in the references of [`pod`].
 fn put(workloads: &mut Workloads, uid: &str, workload: Workload) {
     let name = uid.to_owned();
     workloads.put_workload(&Uid::from(uid), Workload { name, ..workload });
 }
 
-/// What was read of an owner by this reference; of one that has no `scale` or is gone, by no other.
+/// Stores a reading of an owner by this reference. For an owner without `scale` or without replicas, or that is gone,
+/// this is the only reference.
 fn read(workloads: &mut Workloads, owner: &Owner, reading: LiveReading) {
     let by = Arc::new(owner.clone());
     let basis = match reading {
@@ -149,7 +150,7 @@ fn doubts(tally: &Tally) -> Vec<&str> {
 }
 
 const SERVING: u8 = 0b100_0111;
-/// Serving, under the UID of its owner and another name.
+/// A serving Pod whose reference has the UID of its owner, but another name.
 const FORGED: u8 = SERVING | 1 << 7;
 
 #[test]
@@ -240,7 +241,7 @@ fn replica_sets_count_for_themselves_without_their_deployment() {
         ("owner-1", workload(4, true, Some(&root))),
     ]);
     let pods = serving(0, 1, Some(0));
-    // Not seen yet: to be read.
+    // The Deployment has not been seen yet, so it must be read.
     let tally = count(&pods, &workloads);
     assert_eq!((tally.expected(), doubts(&tally)), (7, vec!["root"]));
     read(&mut workloads, &root, LiveReading::Gone);
@@ -258,7 +259,7 @@ fn controller_of_another_kind_counts_by_its_scale() {
     read(&mut workloads, &root, LiveReading::Count(10));
     let pods = serving(0, 1, Some(0));
     let tally = count(&pods, &workloads);
-    // Nothing tells of its changes.
+    // No watch delivers changes of the Rollout.
     assert_eq!((tally.expected(), doubts(&tally)), (10, vec!["root"]));
     assert_eq!(tally.unknown_owners().count(), 0);
     read(&mut workloads, &root, LiveReading::NoScale);
@@ -276,7 +277,7 @@ fn owner_without_replicas_does_not_raise_percentage_base() {
     let pods = [serving(0, 10, Some(0)), serving(10, 40, Some(1))].concat();
     let tally = count(&pods, &workloads);
     assert_eq!((tally.percentage_base(), tally.expected()), (10, 50));
-    // Alone they are what the percentage is of.
+    // If there is no other owner, percentages apply to these Pods.
     let mut workloads = Workloads::default();
     read(&mut workloads, &config, LiveReading::NoScale);
     let tally = count(&serving(0, 40, Some(1)), &workloads);
@@ -332,7 +333,7 @@ fn pod_with_a_forged_owner_name_counts_for_itself() {
     let tally = count(&pods, &workloads);
     assert_eq!((tally.expected(), tally.percentage_base()), (5, 3));
     assert_eq!(doubts(&tally), [""; 0]);
-    // The same for an owner that is read live.
+    // The same holds for an owner that is read live.
     workloads = Workloads::default();
     read(
         &mut workloads,
@@ -419,8 +420,8 @@ fn figures(tally: &Tally) -> impl PartialEq + std::fmt::Debug {
 }
 
 proptest! {
-    /// Whatever comes in whatever order, the running counts are those of a count from scratch. Owners 0 and 1 may be
-    /// ReplicaSets of one controller, which comes, moves, is read and goes as well.
+    /// After any changes in any order, the running counts equal a count from scratch. Owners 0 and 1 may be ReplicaSets
+    /// of one controller, which is also added, changed, read and removed.
     #[test]
     fn running_counts_agree_with_a_count_from_scratch(
         steps in prop::collection::vec((0u8..6, 0u8..3, any::<u8>(), any::<bool>()), 0..60)

@@ -1,7 +1,8 @@
-//! Lists in pages of bounded size: of a page nothing but what the cache keeps outlives the next page.
+//! Lists objects in pages of bounded size. When the next page is read, only the fields that the cache keeps are left of
+//! the former page.
 //!
-//! A list of whole objects can be several times the memory of a replica: 5,000 Deployments with their old ReplicaSets are
-//! about 440 MB. A page of 500 objects can be that large, too, where tenants store objects of the greatest size.
+//! A list of whole objects can need several times the memory of a replica: 5,000 Deployments with their old ReplicaSets
+//! are about 440 MB. One page of 500 objects can be as large if tenants store objects of the maximum size.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use tokio::time::timeout;
 
 use super::{PageMeta, Source, WatchSink, parse};
 
-/// Objects of a page at most.
+/// The largest number of objects in a page.
 const MAX_PAGE_OBJECTS: u32 = 500;
-/// Bytes of a page that the next request aims at.
+/// The number of bytes that a page should have.
 const TARGET_PAGE_BYTES: usize = 2 << 20;
-/// Bytes of a page that are read; a longer one is given up and asked for again with fewer objects. A page of one object
-/// may have any length: the API server bounds it.
+/// The most bytes of a page that are read. A longer page is dropped and requested again with fewer objects. A page with
+/// a single object may have any length, because the API server limits the size of an object.
 const MAX_PAGE_BYTES: usize = 4 << 20;
-/// The API server answers a page within this time.
+/// The time limit for each page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize)]
@@ -33,7 +34,7 @@ struct Page<'a> {
     items: Option<Vec<&'a RawValue>>,
 }
 
-/// All objects of a source, and the version of the list.
+/// Lists all objects of a source. Returns the objects and the version of the list.
 pub(super) async fn list_pages<T, S: WatchSink<T>>(
     client: &Client,
     source: &Source,
@@ -75,7 +76,7 @@ pub(super) async fn list_pages<T, S: WatchSink<T>>(
     }
 }
 
-/// The whole answer; `None` if it has more than `most` bytes.
+/// Reads the whole response. `None` if it has more than `most` bytes.
 async fn read_body(
     stream: impl AsyncBufRead,
     most: Option<usize>,
@@ -96,7 +97,7 @@ async fn read_body(
     }
 }
 
-/// How many objects to ask for next, if the next ones are as large as those of the last page.
+/// How many objects to request next, if they have the same size as those of the last page.
 fn fitting_page_size(objects: usize, bytes: usize) -> u32 {
     let each = (bytes / objects.max(1)).max(1);
     let fitting = u32::try_from(TARGET_PAGE_BYTES / each).unwrap_or(MAX_PAGE_OBJECTS);
@@ -141,7 +142,7 @@ mod tests {
         found.map_or(0, |(_, value)| value.parse().unwrap())
     }
 
-    /// Lists objects of these sizes; the names as they came, and the limits that were asked for.
+    /// Lists objects of these sizes. Returns the names in the order of the response, and the limits of the requests.
     async fn list_in_pages(sizes: Vec<usize>) -> (Vec<String>, Vec<usize>) {
         let limits = Arc::new(Mutex::new(Vec::new()));
         let asked = Arc::clone(&limits);

@@ -1,8 +1,8 @@
-//! One list-and-watch per kind, feeding an index.
+//! Lists and watches one kind, and fills an index.
 //!
-//! Own code instead of a reflector because the ledger needs what those hide: the position, i.e. the largest
-//! resourceVersion delivered, deletions and bookmarks included. Lists are paged; a malformed object is logged and counted,
-//! its sink says what to take it for, and it never ends the watch.
+//! This is own code instead of a reflector, because the ledger needs the position, which reflectors hide: the largest
+//! resourceVersion that was delivered, including deletions and bookmarks. Lists are paged. A malformed object is logged
+//! and counted, and its sink decides how to treat it. It never ends the watch.
 
 mod list;
 mod source;
@@ -31,69 +31,72 @@ use list::list_pages;
 pub use source::{LONG_WATCH_SECONDS, Source};
 pub use unreadable_set::UnreadableObjects;
 
-/// A watch that delivers nothing for this long (bookmarks come each minute) is dead. Of one that lives less long, one that delivers
-/// nothing in all its life. A list follows, which is not taken for a sign of life: the next watch has to deliver something.
+/// A watch that delivers nothing for this long is dead, because bookmarks arrive each minute. A watch with a shorter
+/// life is dead if it delivers nothing in its whole life. A list follows. The list does not count as a sign of life:
+/// the next watch must deliver something.
 const MAX_SILENCE: Duration = Duration::from_secs(90);
-/// How long the next watch may take to begin where one has ended in time. Its sink does not count as lost meanwhile.
+/// How long the start of the next watch may take after a watch has ended in time. Until then its sink does not count as
+/// lost.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
-/// A watch of so many seconds brings a bookmark soon: see [`BOOKMARK`].
+/// The life, in seconds, of a watch that should bring a bookmark soon, see [`BOOKMARK_INTERVAL`].
 const SHORT_WATCH_SECONDS: u32 = 3;
-/// The bookmark before the end of a watch is not sent earlier than this before it: the API server counts the two seconds in steps
-/// of one (`watcherBookmarkTimeBuckets`), so that it may come one before.
+/// The bookmark before the end of a watch is sent at most this long before the end. The API server sends it two seconds
+/// before the end, but counts in steps of one second (`watcherBookmarkTimeBuckets`), so it may be one second earlier.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(3);
-/// How long after its begin a watch that lives a few seconds is accompanied by a read of the position. The API server has to have
-/// answered before it sends the bookmark.
+/// How long after the start of a watch that lives for a few seconds the position is read. The API server must have
+/// answered this read before it sends the bookmark.
 const CATCH_UP_INTERVAL: Duration = Duration::from_secs(1);
-/// A watch ends in time if it ends at most so much before it should.
+/// A watch ends in time if it ends at most this long before its planned end.
 const EARLY_END_MARGIN: Duration = Duration::from_secs(1);
-/// Longest pause between attempts to list.
+/// The longest pause between attempts to list.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// Of so many failures in a row one is said: about each ten minutes.
+/// One of this many failures in a row is logged as a warning: about one every ten minutes.
 const LOG_EVERY: u32 = 80;
 
-/// What receives the objects of a watch. Calls come from one task, in the order of resourceVersions.
+/// Receives the objects of a watch. All calls come from one task, in the order of the resourceVersions.
 pub trait WatchSink<T>: Send + Sync + 'static {
-    /// Reads an object, and keeps of it only what is needed later: a list holds what was read of all its objects.
+    /// Parses an object and keeps only the fields that are needed later, because a list holds the parsed form of all
+    /// its objects.
     ///
     /// # Errors
-    /// When the object is not as expected; [`Sink::unreadable`] is asked then.
+    /// If the object does not have the expected form. Then [`WatchSink::parse_unreadable`] is called.
     fn parse(&self, raw: &str) -> serde_json::Result<T>;
-    /// The whole state at `version`; whatever is not in it is gone.
+    /// Replaces the whole state by a list at `version`. Objects that are not in the list are gone.
     fn replace(&self, objects: Vec<T>, version: u64);
     /// An object was added or changed.
     fn apply(&self, object: T);
-    /// An object was deleted, or left the watch's selector.
+    /// An object was deleted, or no longer matches the selector of the watch.
     fn delete(&self, object: T);
     /// Every event up to `version` has been delivered.
     fn bookmark(&self, version: u64);
-    /// An object can't be read. What to take it for instead, from the JSON as it is. `None` leaves what was known of it; the
-    /// next list is then one without it.
+    /// Returns a replacement for an object that cannot be read, from its raw JSON. `None` keeps the known state of the
+    /// object until the next list, which does not contain the object then.
     fn parse_unreadable(&self, raw: &str) -> Option<T>;
-    /// Why an object that was read is not understood in a part; a clause.
+    /// Why a part of an object that was read is not understood, as a clause.
     fn find_fault(&self, _object: &T) -> Option<String> {
         None
     }
-    /// Where the objects are noted that cannot be read, if anywhere.
+    /// Where objects that cannot be read are recorded, if anywhere.
     fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
         None
     }
-    /// The API server does not serve the kind (404). It is asked again later. Returns whether the sink takes that for news:
-    /// by default it proves nothing, what is known stays, and the watch counts as one that hears nothing.
+    /// The API server does not serve the kind (404). The watch asks again later. Returns whether the sink counts this
+    /// answer as news. By default it proves nothing: the known state stays, and the watch counts as hearing nothing.
     fn on_kind_absent(&self) -> bool {
         false
     }
-    /// A list or a watch has ended, well or badly; another one follows.
+    /// A list or a watch has ended, with or without an error. Another one follows.
     fn on_attempt_ended(&self) {}
-    /// The API server has sent something; all up to `version` has been delivered. That a watch has begun is nothing yet: something
-    /// between may answer for a server that it has lost.
+    /// The API server has sent something, and every event up to `version` has been delivered. The start of a watch does
+    /// not count: a proxy may answer for an API server that it has lost.
     fn on_heard(&self, _version: u64) {}
-    /// All has been delivered that had happened `at` this moment.
+    /// Every event that had happened by `at` has been delivered.
     fn on_known_at(&self, _at: Instant) {}
-    /// The watch has broken off, or the next one is late.
+    /// The watch has broken off, or the next watch is late.
     fn on_lost(&self) {}
 }
 
-/// Asks a running watch to catch up, because it seems to trail.
+/// Asks a running watch to catch up, because it seems to be behind.
 #[derive(Clone, Debug, Default)]
 pub struct CatchUpSignal(Arc<CatchUpRequest>);
 
@@ -104,21 +107,21 @@ struct CatchUpRequest {
 }
 
 impl CatchUpSignal {
-    /// Has the watch come to this position as soon as possible.
+    /// Asks the watch to reach this position as soon as possible.
     pub fn request_catch_up(&self, position: u64) {
         self.0.position.fetch_max(position, Ordering::Relaxed);
         self.0.asked.notify_one();
     }
 
-    /// Returns the position that somebody asks for.
+    /// Waits for a request and returns its position.
     async fn wait_requested(&self) -> u64 {
         self.0.asked.notified().await;
         self.0.position.swap(0, Ordering::Relaxed)
     }
 }
 
-/// Runs until cancelled; every failure is retried with a growing, jittered pause. Does nothing more when the history was
-/// set back: what the sink holds is then of no use.
+/// Runs until cancelled. Every failure is retried with a growing, jittered pause. If etcd was restored to an earlier
+/// state, this function does nothing more, because the state in the sink is no longer valid.
 pub async fn run_watch<T, S>(
     client: Client,
     source: Source,
@@ -148,18 +151,18 @@ pub async fn run_watch<T, S>(
                     sink.replace(objects, version);
                     if !silent {
                         sink.on_heard(version);
-                        sink.on_known_at(asked); // however long the answer took
+                        sink.on_known_at(asked); // however long the response took
                     }
                     let end =
                         follow_watch::<T, S>(&client, &source, &*sink, &catch_up, version).await;
                     (known, silent) = (end.version, end.silent);
                     if end.fruitful {
-                        failures = 0; // or each list would follow upon the other
+                        failures = 0; // otherwise lists would follow each other without a pause
                     }
                     sink.on_lost();
                 }
                 Err(e) => {
-                    // Each watch says it, so the first failure and a few of the others are enough.
+                    // All watches fail at the same time, so the first failure and a few later ones are enough.
                     match failing % LOG_EVERY {
                         0 => warn!(path = source.path, error = error_text(&e), "list failed"),
                         _ => debug!(path = source.path, error = error_text(&e), "list failed"),
@@ -198,7 +201,7 @@ struct PageMeta {
     r#continue: Option<String>,
 }
 
-/// Reads an object, and notes whether it can be read; its ID if it cannot.
+/// Parses an object and records whether it can be read. If it cannot, the ID of the object is returned, too.
 fn parse<T, S: WatchSink<T>>(
     source: &Source,
     sink: &S,
@@ -218,7 +221,7 @@ fn parse<T, S: WatchSink<T>>(
         return (object, None);
     };
     let id = unreadable_set::object_id(raw.get());
-    // Said once for each object.
+    // Logged only once for each object.
     if sink
         .unreadable_objects()
         .is_none_or(|unread| unread.add(source, &id))
@@ -245,14 +248,14 @@ struct Versioned {
     metadata: PageMeta,
 }
 
-/// The position of the kind in etcd at this moment; `None` if it can't be read.
+/// The present position of the kind in etcd. `None` if it cannot be read.
 async fn read_list_version(client: &Client, source: &Source) -> Option<u64> {
     let at = ResourcePath::from_watch_path(source.path);
     let read = list_position::read_list_position(client, &at, source.fields.as_deref());
     timeout(Duration::from_secs(30), read).await.ok()?.ok()
 }
 
-/// Waits for what comes before the next watch, for as long as it takes. The sink counts as lost after a moment.
+/// Waits for a step between two watches, for as long as it takes. After [`HANDOVER_TIMEOUT`], the sink counts as lost.
 async fn run_until_lost<T, R>(sink: &impl WatchSink<T>, work: impl Future<Output = R>) -> R {
     tokio::pin!(work);
     match timeout(HANDOVER_TIMEOUT, &mut work).await {
@@ -264,17 +267,17 @@ async fn run_until_lost<T, R>(sink: &impl WatchSink<T>, work: impl Future<Output
     }
 }
 
-/// How it ended that a watch was followed.
+/// How following the watch has ended.
 struct WatchEnd {
-    /// The version up to which it was followed.
+    /// The version up to which events were delivered.
     version: u64,
-    /// Whether the last watch delivered nothing when it should have, or did not begin.
+    /// Whether the last watch did not start, or delivered nothing although it should have.
     silent: bool,
-    /// Whether anything was delivered, or the list was asked for.
+    /// Whether anything was delivered, or the list was requested.
     fruitful: bool,
 }
 
-/// Follows the watch from `version` until it has to be listed again.
+/// Follows the watch from `version` until a new list is necessary.
 async fn follow_watch<T, S>(
     client: &Client,
     source: &Source,
@@ -287,7 +290,7 @@ where
     S: WatchSink<T>,
 {
     let mut seconds = source.seconds;
-    let mut tried = 0; // the position that a short watch was to reach
+    let mut tried = 0; // the position that a short watch should reach
     let mut fruitful = false;
     let end = |version, silent, fruitful| WatchEnd {
         version,
@@ -295,7 +298,7 @@ where
         fruitful,
     };
     loop {
-        tokio::time::sleep(Duration::from_millis(rand::random_range(0..50))).await; // a server that hangs up at once
+        tokio::time::sleep(Duration::from_millis(rand::random_range(0..50))).await; // the server may close at once
         let params = WatchParams {
             bookmarks: true,
             timeout: Some(seconds),
@@ -364,15 +367,16 @@ where
                     (tried, seconds) = (position, SHORT_WATCH_SECONDS);
                     break true;
                 }
-                // The API server sends a bookmark only if it has learnt since the last how far etcd is: of a kind that nobody
-                // changes or reads, it would not.
+                // The API server sends a bookmark only if it has learnt a newer position of etcd since the last one.
+                // Without this read, it would learn none for a kind that nobody changes or reads.
                 (known, asked, present) = &mut asking, if !has_asked => {
                     match present {
                         Some(present) if present < known => return end(version, false, fruitful),
-                        // Nothing was written anywhere since, so there is nothing to send: soon there is.
+                        // Nothing was written anywhere since then, so the API server has nothing to send. It will have
+                        // soon.
                         Some(present) if present <= version => {
                             sink.on_heard(version);
-                            sink.on_known_at(asked); // all that there is has been delivered
+                            sink.on_known_at(asked); // every existing event has been delivered
                             asking = Box::pin(ask(Instant::now() + silence / 12, version));
                         }
                         answer => (has_asked, is_told) = (true, answer.is_some()),
@@ -383,7 +387,8 @@ where
             };
             let line = match line {
                 Ok(Some(Ok(line))) => line,
-                // The server ended this watch; continue from `version`. One that ends early may have ended with its server.
+                // The API server ended this watch. The next one continues from `version`. If a watch ends early, the
+                // API server itself may have ended.
                 Ok(None) => break requested.elapsed() + EARLY_END_MARGIN >= life,
                 Ok(Some(Err(e))) => {
                     debug!(path = source.path, error = %e, "watch broke off");
@@ -400,13 +405,14 @@ where
             version = delivered.version;
             (is_mute, fruitful) = (false, true);
             sink.on_heard(version);
-            // A line may have been on its way for long, and the next one with it: only a bookmark says that there was none.
+            // A line may be old, and the next lines may be late, too. Only a bookmark proves that there were no other
+            // events.
             if delivered.is_bookmark {
                 let (now, earliest) = (
                     Instant::now(),
                     requested + life.saturating_sub(BOOKMARK_INTERVAL),
                 );
-                // One that comes before is not the one before the end.
+                // An earlier bookmark is not the one before the end of the watch.
                 sink.on_known_at(if now < earliest { requested } else { earliest });
             }
             due = Instant::now() + silence;
@@ -417,14 +423,14 @@ where
         if !is_in_time {
             sink.on_lost();
             if source.seconds < LONG_WATCH_SECONDS {
-                seconds = SHORT_WATCH_SECONDS; // to hear of it soon
+                seconds = SHORT_WATCH_SECONDS; // to receive a bookmark soon
             }
         }
         if is_in_time && is_told && source.seconds < LONG_WATCH_SECONDS {
-            continue; // it was asked a moment ago
+            continue; // the position was read a moment ago
         }
-        // A watch from a version that is yet to come is silent until it has come. If the history was set back, the list says
-        // so.
+        // A watch that starts at a version in the future is silent until that version is reached. If etcd was restored
+        // to an earlier state, the list detects it.
         let present = run_until_lost(sink, read_list_version(client, source)).await;
         if present.is_none_or(|v| v < version) {
             return end(version, false, fruitful);
@@ -432,17 +438,17 @@ where
     }
 }
 
-/// A line of a watch that was handed to the sink.
+/// A line of a watch that was passed to the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveredEvent {
-    /// The version that it carries.
+    /// The resourceVersion in the line.
     pub version: u64,
-    /// Whether it says that everything up to this version has been sent.
+    /// Whether the line is a bookmark: everything up to this version has been sent.
     pub is_bookmark: bool,
 }
 
-/// Hands one line of a watch to the sink. `None` if all must be listed again: for an error
-/// event, for a deletion that can't be read, and for a version before `known`, up to which all has been delivered.
+/// Passes one line of a watch to the sink. `None` if a new list is necessary: for an error event, for a deletion that
+/// cannot be read, and for a version before `known`, up to which everything has been delivered.
 pub(crate) fn deliver_event<T, S: WatchSink<T>>(
     source: &Source,
     sink: &S,
@@ -477,7 +483,7 @@ pub(crate) fn deliver_event<T, S: WatchSink<T>>(
             }
             match object {
                 Some(object) => sink.delete(object),
-                None => return None, // which one is gone, the list will say
+                None => return None, // the list will show which object is gone
             }
         }
         _ => match parse(source, sink, &event.object).0 {

@@ -1,17 +1,18 @@
-//! What a watch asks the API server for.
+//! The parameters of a watch.
 
-/// The API server ends a watch after this long if nothing else is said; the next one continues where it stopped.
+/// The default life of a watch, in seconds: the API server ends it after this long. The next watch continues where it
+/// stopped.
 pub const LONG_WATCH_SECONDS: u32 = 290;
-/// What to watch.
+/// The objects to watch.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// API path, e.g. `/api/v1/pods`.
+    /// API path, such as `/api/v1/pods`.
     pub path: &'static str,
     /// Label selector, if any.
     pub labels: Option<&'static str>,
     /// Field selector, if any.
     pub fields: Option<String>,
-    /// How long one watch lives, in seconds: usually [`LONG`].
+    /// The life of one watch in seconds: usually [`LONG_WATCH_SECONDS`].
     pub seconds: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What the sink is told of connections that end, fall silent, or are slow to begin.
+//! Tests what the sink learns about connections that end, fall silent, or start slowly.
 #![allow(clippy::unwrap_used)]
 
 use std::convert::Infallible;
@@ -22,44 +22,47 @@ fn never(impossible: Infallible) -> std::io::Error {
     match impossible {}
 }
 
-/// What one watch does.
+/// The behaviour of one watch. All numbers are seconds, except for `Slow`.
 #[derive(Clone, Copy)]
 enum Watch {
-    /// Sends a bookmark after so many seconds, and ends after so many.
+    /// Sends a bookmark after the first time, and ends after the second.
     Ends(u64, u64),
     /// Sends a bookmark at once, and then nothing.
     FallsSilent,
-    /// Ends in time, with a bookmark before, and begins its answer and sends each event so many milliseconds late.
+    /// Ends in time, with a bookmark before. Starts its response and sends each event this number of milliseconds late.
     Slow(u64),
-    /// Begins, and sends nothing.
+    /// Starts, and sends nothing.
     Mute,
-    /// Sends an event at once that happened long ago, and then nothing.
+    /// Sends an old event at once, and then nothing.
     Trails,
-    /// Was asked for so many seconds ago when it begins, and sends a bookmark at once, and then nothing.
+    /// Starts this long after the request, sends a bookmark at once, and then nothing.
     Late(u64),
-    /// Begins, sends nothing, and breaks off after so many seconds.
+    /// Starts, sends nothing, and breaks off after this time.
     Breaks(u64),
-    /// Is refused.
+    /// The API server refuses the watch.
     Refused,
-    /// Does not even begin.
+    /// Does not even start.
     Hangs,
-    /// Is one of a kind that nobody changes: the API server sends a bookmark each minute and two seconds before the end, but only
-    /// if it has learnt since the beginning how far etcd is, which it asks for when somebody reads consistently.
+    /// Watches a kind that nobody changes. The API server sends a bookmark each minute and two seconds before the end,
+    /// but only if it has learnt a newer position of etcd since the start. It asks etcd for its position at each
+    /// consistent read.
     Quiet,
 }
 
-/// An API server whose watches behave so, one after the other, the last of them for ever; and what it was asked.
+/// An API server whose watches have these behaviours one after the other. The last behaviour is repeated for ever. The
+/// server records the requests.
 #[derive(Clone)]
 struct Server {
     watches: Arc<Vec<Watch>>,
-    /// `list`, or the resourceVersion that a watch goes on from.
+    /// `list`, or the resourceVersion from which a watch continues.
     asked: Arc<Mutex<Vec<String>>>,
     /// The last version that a watch has sent.
     sent: Arc<AtomicU64>,
-    /// Of a quiet kind: when it began, and how far the API server knows etcd to be, which moves on each second.
+    /// For a quiet kind: when the server started, and which position of etcd the API server knows. etcd advances by one
+    /// each second.
     begun: Instant,
     progress: Arc<AtomicU64>,
-    /// How late it answers lists of all objects.
+    /// How late the server answers lists of all objects.
     late: Duration,
 }
 
@@ -178,7 +181,7 @@ impl Server {
         Response::new(StreamBody::new(lines).boxed_unsync())
     }
 
-    /// A watch of a quiet kind from this version, of so many seconds.
+    /// A watch of a quiet kind from this version, with this life in seconds.
     fn quiet(&self, from: u64, life: u64) -> Answer {
         let (progress, begin) = (Arc::clone(&self.progress), Instant::now());
         let lines = stream::unfold(from, move |sent| {
@@ -210,7 +213,7 @@ impl Server {
     }
 }
 
-/// Names and values of a query that needs no unescaping.
+/// The names and values of a query that needs no unescaping.
 fn form_urlencoded(query: &str) -> Vec<(String, String)> {
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
@@ -238,12 +241,12 @@ impl WatchSink<u8> for Rules {
     }
 }
 
-/// Whether the watch was alive in each of so many seconds, in the middle of it; and what the server was asked.
+/// Whether the watch was alive in the middle of each second, and the requests to the server.
 async fn followed(watches: &[Watch], seconds: usize) -> (Vec<bool>, Vec<String>) {
     followed_by(watches, WATCH_TIMEOUT_SECONDS, Duration::ZERO, seconds).await
 }
 
-/// The same of watches that live for `life` seconds, where lists are answered so late.
+/// As [`followed`], for watches that live for `life` seconds and lists that are answered late.
 async fn followed_by(
     watches: &[Watch],
     life: u32,
@@ -297,7 +300,7 @@ async fn watch_of_a_kind_that_nobody_changes_is_followed_throughout() {
     let (alive, asked) = followed(&[Watch::Quiet], 120).await;
     assert_eq!(alive, [true; 120], "{asked:?}");
     assert_eq!(asked.iter().filter(|what| *what == "list").count(), 1);
-    // One that lives long is never given up.
+    // A watch with a long life is never given up.
     let (_, asked) = followed_by(&[Watch::Quiet], LONG_WATCH_SECONDS, Duration::ZERO, 1_000).await;
     assert_eq!(
         asked.iter().filter(|what| *what == "list").count(),
@@ -345,7 +348,7 @@ async fn watch_whose_answer_begins_late_is_followed_throughout() {
     }
 }
 
-/// What a connection delivers that stood still may be old, and what has happened since be yet to come.
+/// A connection that hung may deliver old events, while newer events are still missing.
 #[tokio::test(start_paused = true)]
 async fn event_is_no_sign_that_all_is_known() {
     let (alive, asked) = followed(&[Watch::Mute, Watch::Trails], 60).await;

@@ -1,4 +1,4 @@
-//! Objects of the watches that cannot be read now.
+//! Remembers objects of the watches that cannot be read at present.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,21 +7,21 @@ use serde::Deserialize;
 
 use super::source::Source;
 
-/// A watch: API path and field selector.
+/// A watch, by its API path and field selector.
 type WatchId = (&'static str, Option<String>);
 
-/// Which objects of each watch cannot be read, or are too large to be cached, in the version that was seen last.
+/// The objects of each watch whose last version cannot be read, or is too large to be cached.
 #[derive(Debug, Default)]
 pub struct UnreadableObjects(Mutex<HashMap<WatchId, HashSet<String>>>);
 
 impl UnreadableObjects {
-    /// How many objects there are.
+    /// How many such objects there are.
     pub fn count(&self) -> usize {
         self.0.lock().values().map(HashSet::len).sum()
     }
 
-    /// Adds an object. Returns whether it is new here: a tenant may write such an object again and again, and each event must
-    /// not be a line of the log.
+    /// Adds an object. Returns whether it is new. The caller logs only new objects, because a tenant may write such an
+    /// object again and again.
     pub fn add(&self, source: &Source, object: &str) -> bool {
         let mut all = self.0.lock();
         all.entry(watch_id(source))
@@ -29,10 +29,10 @@ impl UnreadableObjects {
             .insert(object.to_owned())
     }
 
-    /// Takes out an object that can be read again, or is gone.
+    /// Removes an object that can be read again or is gone.
     pub(super) fn remove(&self, source: &Source, raw: &str) {
         let mut all = self.0.lock();
-        // Mostly there is nothing, and the object need not be parsed again.
+        // The set is empty in most cases. Then the object is not parsed again.
         let some = all
             .get_mut(&watch_id(source))
             .filter(|some| !some.is_empty());
@@ -41,7 +41,7 @@ impl UnreadableObjects {
         }
     }
 
-    /// Keeps the objects of a watch that a list had.
+    /// Removes the objects of a watch that are not in `listed`.
     pub(super) fn retain_listed(&self, source: &Source, listed: &HashSet<String>) {
         if let Some(known) = self.0.lock().get_mut(&watch_id(source)) {
             known.retain(|object| listed.contains(object));
@@ -53,7 +53,7 @@ fn watch_id(source: &Source) -> WatchId {
     (source.path, source.fields.clone())
 }
 
-/// The UID of an object; empty where not even that can be read.
+/// The UID of an object. Empty if even the UID cannot be read.
 pub(super) fn object_id(raw: &str) -> String {
     #[derive(Deserialize)]
     struct Object {

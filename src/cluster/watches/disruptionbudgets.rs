@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets, from their watch into their cache.
+//! Puts PodDisruptionBudgets from their watch into their cache.
 
 use serde::Deserialize;
 
@@ -26,7 +26,7 @@ impl WatchSink<DisruptionBudget> for DisruptionBudgetSink {
     fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
         Some(&self.0.unreadable)
     }
-    /// The budget as it was may refuse for ever; without it the API server is asked.
+    /// Keeping the known budget could refuse evictions for ever. Without it, the API server decides.
     fn parse_unreadable(&self, raw: &str) -> Option<DisruptionBudget> {
         #[derive(Deserialize)]
         struct Named {

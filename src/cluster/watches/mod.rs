@@ -1,4 +1,5 @@
-//! The watches of this replica: the kinds that are watched, and what each watch feeds. Only this module starts watches.
+//! Starts the watches of this replica, and connects each watch with the cache that it fills. Only this module starts
+//! watches.
 
 mod disruptionbudgets;
 mod namespaces;
@@ -36,8 +37,9 @@ use owners::OwnerUpdate;
 pub(crate) use pods::PodSink;
 pub(crate) use rules::RuleSink;
 
-/// Starts every watch but those of the webhook configurations ([`registration::start`]). Returns the handle that lists the
-/// Pods again. Without `collasets`, kinds that only the controller of CollaSets reads are not watched.
+/// Starts every watch except those of the webhook configurations ([`registration::start_registration_watches`]).
+/// Returns the signal that asks the Pod watch to catch up. Without `collasets`, the kinds that only the controller of
+/// CollaSets reads are not watched.
 pub fn start_watches(
     client: &Client,
     caches: &Caches,
@@ -82,7 +84,7 @@ pub fn start_watches(
     catch_up
 }
 
-/// What every watch is started with.
+/// The arguments with which every watch is started.
 struct WatchStarter<'a> {
     client: &'a Client,
     caches: &'a Caches,
@@ -115,7 +117,7 @@ impl WatchStarter<'_> {
         self.add_watch_with::<Pod, _>(source, PodSink::new(self.caches), catch_up);
     }
 
-    /// The watch of CollaSets feeds both the index, which counts their Pods, and the cache of their controller.
+    /// The watch of CollaSets fills both the index, which counts their Pods, and the cache of their controller.
     fn add_collaset_watches(&self) {
         let sets = CollaSetSink {
             budget: OwnerSink::new(self.caches, WatchedKind::CollaSet),
@@ -133,7 +135,7 @@ impl WatchStarter<'_> {
     }
 }
 
-/// Starts one watch; `caches` keeps its pulse.
+/// Starts one watch, and registers its health in `caches`.
 fn spawn_watch<T, S>(
     client: &Client,
     caches: &Caches,

@@ -1,4 +1,4 @@
-//! Namespaces, from their watch into the index.
+//! Puts namespaces from their watch into the index.
 
 use crate::cluster::caches::Caches;
 use crate::cluster::index::NamespaceFacts;

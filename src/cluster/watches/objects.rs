@@ -1,4 +1,5 @@
-//! What belongs to CollaSets, from the watch of its kind into its cache. Notifies the CollaSets that a change concerns.
+//! Puts CollaSets and their objects from the watch of their kind into its cache, and notifies the CollaSets that a
+//! change affects.
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
@@ -10,14 +11,14 @@ use crate::cluster::objects::{CachedKind, CollaSetObject};
 use crate::cluster::watch::{UnreadableObjects, WatchSink};
 use crate::domain::pod::Metadata;
 
-/// The sink of one kind.
+/// The sink of one cached kind.
 pub struct CacheSink<W> {
     caches: Caches,
     kind: PhantomData<fn(W)>,
 }
 
 impl<W: CachedKind> CacheSink<W> {
-    /// A sink that feeds the cache of this kind in the index.
+    /// Creates a sink that fills the cache of this kind.
     pub fn new(caches: &Caches) -> Self {
         CacheSink {
             caches: caches.clone(),
@@ -55,7 +56,7 @@ impl<W: CachedKind> WatchSink<W> for CacheSink<W> {
             .map(|o| (o.object_key(), o.into_cached()))
             .collect();
         for key in W::object_cache(&self.caches.objects).replace(kept, version) {
-            // Of what has gone unseen the controller's name is not known: as if there were none.
+            // The controller of an object that was deleted before we saw it is unknown; treat it as absent.
             told.extend(self.affected_collaset_keys(&Metadata {
                 namespace: key.namespace,
                 name: key.name,
@@ -91,7 +92,7 @@ impl<W: CachedKind> WatchSink<W> for CacheSink<W> {
     }
 }
 
-/// The sink of CollaSets: the budgets and the cache.
+/// The sink of CollaSets. It fills the budgets and the cache.
 pub struct CollaSetSink {
     pub budget: OwnerSink,
     pub cache: CacheSink<CollaSetObject>,

@@ -1,4 +1,4 @@
-//! Owners of Pods, from the watch of their kind into the index.
+//! Puts owners of Pods from the watch of their kind into the index.
 
 use std::collections::HashSet;
 
@@ -11,14 +11,14 @@ use crate::cluster::owner_sizes::workload_json::{self, WorkloadObject};
 use crate::cluster::watch::{UnreadableObjects, WatchSink};
 use crate::ledger::store::Uid;
 
-/// Namespace and UID of an owner, and what is kept of it; `None` if its deletion has begun.
+/// The namespace and UID of an owner, and its content. `None` if its deletion has begun.
 pub(super) type OwnerUpdate = ((String, Uid), Option<Workload>);
 
 /// The sink of one kind of owners.
 pub(crate) struct OwnerSink {
     caches: Caches,
     kind: WatchedKind,
-    /// What was listed or seen, to tell what is gone after a list.
+    /// The owners that were listed or seen. The difference to the next list shows which owners are gone.
     known: Mutex<HashSet<(String, Uid)>>,
 }
 
@@ -31,7 +31,7 @@ impl OwnerSink {
         }
     }
 
-    /// What is kept of an object.
+    /// Parses the content of an owner.
     pub fn read_owner(&self, object: WorkloadObject) -> OwnerUpdate {
         workload_json::workload_from_object(self.kind, object)
     }
@@ -75,7 +75,7 @@ impl WatchSink<OwnerUpdate> for OwnerSink {
         self.caches.index.set_workload(&key.0, key.1, None);
     }
     fn bookmark(&self, _version: u64) {}
-    /// An API server may serve without a built-in group: then nothing of the kind owns Pods.
+    /// An API server may run without a built-in API group. Then no object of this kind owns Pods.
     fn on_kind_absent(&self) -> bool {
         self.caches
             .index

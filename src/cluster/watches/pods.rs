@@ -1,4 +1,4 @@
-//! Managed Pods, from their watch into the index.
+//! Puts managed Pods from their watch into the index.
 
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -18,7 +18,7 @@ pub(crate) struct PodSink {
 }
 
 impl PodSink {
-    /// Feeds the index.
+    /// Creates a sink that fills the index.
     pub(crate) fn new(caches: &Caches) -> Self {
         PodSink {
             caches: caches.clone(),
@@ -64,9 +64,9 @@ impl WatchSink<Pod> for PodSink {
     fn on_lost(&self) {
         self.caches.index.following.pods.end_trust();
     }
-    /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
-    /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
-    /// place that it uses up. The same holds for a Pod that is too large to be cached.
+    /// Keeps only the metadata of the Pod, so that the Pod counts as expected but not as available. The known state
+    /// must not stay, because the Pod may be off traffic since. The Pod must not be removed either: a Pod that counts
+    /// for itself would then free the place that it uses. The same holds for a Pod that is too large to be cached.
     fn parse_unreadable(&self, raw: &str) -> Option<Pod> {
         #[derive(Deserialize)]
         struct Bare {

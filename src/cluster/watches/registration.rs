@@ -1,4 +1,4 @@
-//! The server's own webhook configurations, from a watch of each name into their cache.
+//! Puts the server's own webhook configurations into their cache, from one watch for each name.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::domain::rules::registration::{
 };
 use crate::tasks::Supervisor;
 
-/// Who is told of every configuration that is stored.
+/// A callback that receives every stored configuration.
 pub type ConfigurationObserver = Arc<dyn Fn(&WebhookConfiguration) + Send + Sync>;
 
-/// Watches the configurations, each by its name: the server may read no others.
+/// Watches each configuration by its name, because the server may read no others.
 pub fn start_registration_watches(
     client: &Client,
     caches: &Caches,
@@ -48,7 +48,7 @@ pub fn start_registration_watches(
     }
 }
 
-/// The sink of the configuration of one name.
+/// The sink of one configuration.
 struct ConfigurationSink {
     caches: Caches,
     told: ConfigurationObserver,

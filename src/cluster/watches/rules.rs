@@ -1,4 +1,4 @@
-//! PodTransitionRules, from their watch into the index.
+//! Puts PodTransitionRules from their watch into the index.
 
 use tokio::time::Instant;
 
@@ -14,7 +14,8 @@ pub(crate) struct RuleSink(pub(crate) Caches);
 impl WatchSink<PodTransitionRule> for RuleSink {
     fn parse(&self, raw: &str) -> serde_json::Result<PodTransitionRule> {
         let mut rule: PodTransitionRule = serde_json::from_str(raw)?;
-        // Nothing reads these. They are often larger than the rest, and anybody who may edit the rule chooses how large.
+        // Nothing reads these fields. They are often larger than all other fields, and anybody who may edit the rule
+        // chooses their size.
         rule.metadata.managed_fields = None;
         if let Some(annotations) = &mut rule.metadata.annotations {
             annotations.retain(|key, value| {
@@ -52,7 +53,8 @@ impl WatchSink<PodTransitionRule> for RuleSink {
     fn on_lost(&self) {
         self.0.index.following.rules.end_trust();
     }
-    /// The rule with the parts that can be read. It holds all Pods that it may cover, or its ledger is unusable.
+    /// Parses the parts of the rule that can be read. The result holds all Pods that the rule may cover, or has an
+    /// unusable ledger.
     fn parse_unreadable(&self, raw: &str) -> Option<PodTransitionRule> {
         podtransitionrule::read_rule_by_parts(raw)
     }

@@ -1,4 +1,4 @@
-//! What each sink makes of what a watch delivers.
+//! Tests what each sink does with the events of a watch.
 #![allow(clippy::unwrap_used)]
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn deliver(caches: &Caches, kind: &str, object: &Value) -> Option<u64> {
     delivered.map(|delivered| delivered.version)
 }
 
-/// Position of the cache, and Pods of the rule: expected, available.
+/// The position of the cache, and the expected and the available Pods of the rule.
 fn figures(index: &Index) -> (u64, u32, u32) {
     let state = index.read_state();
     let entry = state.rule("n", "web").unwrap();
@@ -81,14 +81,14 @@ fn pod_above_the_bound_counts_once_whatever_its_events() {
     assert_eq!(caches.unreadable.count(), 0);
 }
 
-/// Hands an event to the sink of rules; whether it was taken.
+/// Passes an event to the sink of rules. Returns whether it was delivered.
 fn deliver_rule(caches: &Caches, kind: &str, object: &str) -> bool {
     let source = Source::from_path("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules");
     let line = format!(r#"{{ "type": "{kind}", "object": {object} }}"#);
     watch::deliver_event(&source, &RuleSink(caches.clone()), &line, 0).is_some()
 }
 
-/// Why the rule `web` of namespace `n` can't be read: its spec, and its ledger. `None` if there is no such rule.
+/// Why the spec and the ledger of the rule `web` in the namespace `n` cannot be read. `None` if there is no such rule.
 fn faults(index: &Index) -> Option<(Option<String>, Option<String>)> {
     let state = index.read_state();
     let snapshot = &state.rule("n", "web")?.snapshot;
@@ -144,7 +144,7 @@ fn unreadable_rule_still_holds_its_pods() {
         (Some((None, None)), 0)
     );
 
-    // The last state of a deleted object need not be readable.
+    // The last state of a deleted object may be unreadable.
     assert!(deliver_rule(
         &caches,
         "DELETED",

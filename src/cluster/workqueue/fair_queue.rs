@@ -1,5 +1,5 @@
-//! Keys that wait for a worker, by namespace. The namespaces take turns, and none holds so many workers that others find
-//! none.
+//! Keeps keys that wait for a worker, by namespace. The namespaces take turns, and no namespace holds so many workers
+//! that none is left for others.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,15 +7,16 @@ use super::QueueKey;
 
 /// The waiting keys of a queue, and how many workers each namespace holds.
 ///
-/// A namespace gets a worker only while it holds fewer than are free. (Switches bound the buffers of their ports in the same
-/// way.) A namespace alone gets half of the workers, the next one half of the rest, and so on: one that comes finds a worker
-/// unless as many namespaces as there are halvings are busy.
+/// A namespace gets another worker only while it holds fewer workers than are free. (Network switches limit the buffers
+/// of their ports in the same way.) A single namespace gets half of the workers, the next namespace half of the rest,
+/// and so on. A new namespace finds a free worker unless as many other namespaces are busy as the number of workers can
+/// be halved.
 #[derive(Debug)]
 pub struct FairQueue<K> {
     waiting: HashMap<String, VecDeque<K>>,
-    /// The namespaces of `waiting`, the next one first.
+    /// The namespaces of `waiting` in the order of their turns.
     order: VecDeque<String>,
-    /// How many workers each namespace holds; none of 0.
+    /// How many workers each namespace holds. A namespace without workers has no entry.
     held: HashMap<String, usize>,
     /// How many keys wait.
     len: usize,
@@ -35,12 +36,12 @@ impl<K> Default for FairQueue<K> {
 }
 
 impl<K: QueueKey> FairQueue<K> {
-    /// The queue has got so many workers, all free.
+    /// Sets the number of workers. All of them are free.
     pub fn set_workers(&mut self, workers: usize) {
         self.free = workers;
     }
 
-    /// A key waits from now on.
+    /// Adds a waiting key.
     pub fn push(&mut self, key: K) {
         let namespace = key.namespace();
         self.len += 1;
@@ -53,7 +54,8 @@ impl<K: QueueKey> FairQueue<K> {
         self.waiting.insert(namespace, VecDeque::from([key]));
     }
 
-    /// The next key of a namespace that may have another worker. The caller is its worker, until it gives the key back.
+    /// Takes the next key of a namespace that may have another worker. The caller is the worker of the key until it
+    /// calls [`FairQueue::release_worker`].
     pub fn take_next(&mut self) -> Option<K> {
         let held = |namespace: &String| self.held.get(namespace).copied().unwrap_or(0);
         let next = self.order.iter().position(|n| held(n) < self.free)?;
@@ -71,7 +73,7 @@ impl<K: QueueKey> FairQueue<K> {
         Some(key)
     }
 
-    /// The worker of a key is free again.
+    /// Marks the worker of a key as free again.
     pub fn release_worker(&mut self, key: &K) {
         let namespace = key.namespace();
         self.free += 1;

@@ -1,5 +1,5 @@
-//! A work queue: each key is worked on by one worker at a time, keys that come again while waiting are merged, and
-//! failures come back later with a growing, jittered pause. The namespaces of the keys share the workers.
+//! A work queue. Only one worker at a time works on a key, a waiting key that is added again is merged, and a failed
+//! key is retried after a growing, jittered pause. The namespaces of the keys share the workers.
 
 mod fair_queue;
 
@@ -20,36 +20,36 @@ use tracing::{debug, error};
 
 use self::fair_queue::FairQueue;
 
-/// What a reconciler says of a key.
+/// The result of a reconcile of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReconcileOutcome {
     /// Nothing more to do until something changes.
     Done,
-    /// Look again after this time.
+    /// Reconcile again after this time.
     After(Duration),
-    /// Nothing was looked at, as it is too early; look after this time.
+    /// Nothing was reconciled, because it is too early. Reconcile after this time.
     Early(Duration),
-    /// Failed; look again after a back-off.
+    /// The reconcile failed. Reconcile again with backoff.
     Retry,
 }
 
-/// What the workers of a queue did since the start.
+/// Counts the runs of a queue's workers since the start.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
-    /// Keys taken up.
+    /// Runs that have begun.
     pub begun: AtomicU64,
-    /// Ended by [`Outcome::Done`].
+    /// Runs that ended with [`ReconcileOutcome::Done`].
     pub done: AtomicU64,
-    /// Ended by [`Outcome::After`] or [`Outcome::Early`].
+    /// Runs that ended with [`ReconcileOutcome::After`] or [`ReconcileOutcome::Early`].
     pub later: AtomicU64,
-    /// Ended by [`Outcome::Retry`].
+    /// Runs that ended with [`ReconcileOutcome::Retry`].
     pub retry: AtomicU64,
-    /// Ended by a panic of the reconciler.
+    /// Runs that ended by a panic of the reconciler.
     pub panic: AtomicU64,
 }
 
 impl QueueCounters {
-    /// A number that grows with all that is done.
+    /// A number that grows with each begin and each end of a run.
     pub fn completed_runs(&self) -> u64 {
         let all = [
             &self.begun,
@@ -80,7 +80,7 @@ impl<T: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> QueueKey fo
     }
 }
 
-/// The queue. Bounded by the number of distinct keys.
+/// The queue. Its size is bounded by the number of distinct keys.
 pub struct WorkQueue<K> {
     state: Mutex<QueueState<K>>,
     wake: Notify,
@@ -89,13 +89,14 @@ pub struct WorkQueue<K> {
 
 struct QueueState<K> {
     ready: FairQueue<K>,
-    /// In `ready`, or to be put there when its worker is done.
+    /// Keys that are in `ready`, or that are added to it when their worker has finished.
     wanted: HashSet<K>,
     working: HashSet<K>,
     failures: HashMap<K, u32>,
-    /// When a key is to be added next: one time each, however often it was asked for, and the task that waits for it.
+    /// When each key is added next, and the task that waits for this time. A key has one such time, however often it
+    /// was requested.
     due: HashMap<K, (Instant, AbortOnDropHandle<()>)>,
-    /// Keys whose last look failed slowly. Nobody works on them before they are due.
+    /// Keys whose last run failed slowly. No worker takes them before they are due.
     resting: HashSet<K>,
 }
 
@@ -103,21 +104,21 @@ struct QueueState<K> {
 const MIN_BACKOFF: Duration = Duration::from_millis(20);
 /// Longest pause after failures.
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
-/// A look that failed after this long has kept a worker from other keys, most likely by a call that timed out. Its key
-/// rests about as long as the look took, even if the object changes in the meantime.
+/// A run that failed after this long has kept a worker from other keys, most likely by a call that timed out. Its key
+/// pauses for about as long as the run took, even if the object changes in the meantime.
 const SLOW_RUN: Duration = Duration::from_secs(1);
 
-/// The end of the work on a queue.
+/// The two tokens that stop a queue.
 #[derive(Clone, Debug, Default)]
 pub struct StopTokens {
-    /// No look begins any more.
+    /// No new run begins.
     pub begun: CancellationToken,
-    /// The looks that are under way are dropped.
+    /// The runs that are under way are dropped.
     pub dropped: CancellationToken,
 }
 
 impl From<CancellationToken> for StopTokens {
-    /// Both at once.
+    /// Uses one token for both.
     fn from(stop: CancellationToken) -> StopTokens {
         StopTokens {
             begun: stop.clone(),
@@ -127,7 +128,7 @@ impl From<CancellationToken> for StopTokens {
 }
 
 impl<K: QueueKey> WorkQueue<K> {
-    /// An empty queue, which counts in `turns`.
+    /// Creates an empty queue that counts its runs in `turns`.
     pub fn new(turns: &Arc<QueueCounters>) -> Arc<Self> {
         let state = QueueState {
             ready: FairQueue::default(),
@@ -144,7 +145,7 @@ impl<K: QueueKey> WorkQueue<K> {
         })
     }
 
-    /// Asks for a key to be worked on.
+    /// Adds a key. A key that is already waiting is not added again.
     pub fn add(&self, key: K) {
         let mut state = self.state.lock();
         if state.resting.contains(&key) {
@@ -157,7 +158,8 @@ impl<K: QueueKey> WorkQueue<K> {
         }
     }
 
-    /// Asks for a key to be worked on later. If that is to happen earlier already, the outcome of then says when next.
+    /// Adds a key after a pause. If the key is already due earlier, keep that time; the earlier run schedules the next
+    /// one.
     pub fn add_after(self: &Arc<Self>, key: K, pause: Duration) {
         let at = Instant::now() + pause;
         let mut state = self.state.lock();
@@ -168,7 +170,7 @@ impl<K: QueueKey> WorkQueue<K> {
         self.add_at(&mut state, key, at);
     }
 
-    /// Adds a key at this time, and at none that it was to be added at before.
+    /// Schedules a key for this time, in place of any former time.
     fn add_at(self: &Arc<Self>, state: &mut QueueState<K>, key: K, at: Instant) {
         let (queue, added) = (Arc::downgrade(self), key.clone());
         let waits = tokio::spawn(async move {
@@ -182,7 +184,7 @@ impl<K: QueueKey> WorkQueue<K> {
         state.due.insert(key, (at, AbortOnDropHandle::new(waits)));
     }
 
-    /// Whether a key is still to be added at this time, and no earlier one has taken its place. Says yes once.
+    /// Whether a key is still scheduled for this time. Returns true only once for each time.
     fn is_scheduled_by(&self, key: &K, at: Instant) -> bool {
         let mut state = self.state.lock();
         let due = state.due.get(key).is_some_and(|(due, _)| *due == at);
@@ -200,11 +202,11 @@ impl<K: QueueKey> WorkQueue<K> {
         self.state.lock().ready.len()
     }
 
-    /// Works on keys until cancelled, `workers` at a time. A panic of the reconciler counts as a failure of its key; any
-    /// other panic of a worker goes on to the caller.
+    /// Works on keys until stopped, `workers` at a time. A panic of the reconciler counts as a failure of its key. Any
+    /// other panic of a worker is passed on to the caller.
     ///
-    /// A namespace gets another worker only while it holds fewer workers than are free: however many keys it has, and
-    /// however long each takes, others find a worker.
+    /// A namespace gets another worker only while it holds fewer workers than are free. Therefore other namespaces find
+    /// a worker, however many keys this namespace has and however long each key takes.
     pub async fn run_workers<F, R>(self: Arc<Self>, workers: usize, stop: StopTokens, reconcile: R)
     where
         R: Fn(K) -> F + Send + Sync + 'static,
@@ -239,7 +241,7 @@ impl<K: QueueKey> WorkQueue<K> {
                         ReconcileOutcome::Retry
                     });
                     queue.finish_key(key, outcome, begun.elapsed());
-                    // A reconciler that never waits would keep a thread of the runtime from all other tasks.
+                    // A reconciler that never yields would keep a runtime thread from all other tasks.
                     tokio::task::yield_now().await;
                 }
             });
@@ -270,7 +272,7 @@ impl<K: QueueKey> WorkQueue<K> {
         }
     }
 
-    /// A worker has looked at a key, which took it so long.
+    /// Records that a worker has finished a key, and how long the run took.
     fn finish_key(self: &Arc<Self>, key: K, outcome: ReconcileOutcome, took: Duration) {
         let mut state = self.state.lock();
         state.working.remove(&key);
@@ -354,7 +356,7 @@ mod tests {
         assert_eq!(counts.map(|c| c.load(Ordering::Relaxed)), [2, 1, 0, 1]);
     }
 
-    /// A key whose hash panics once it is told to.
+    /// A key whose hash panics when its flag is set.
     #[derive(Clone, Debug)]
     struct Fragile(Arc<AtomicBool>);
 
@@ -443,7 +445,7 @@ mod tests {
                 Arc::clone(&queue).run_workers(16, stop.clone().into(), move |key| {
                     looks.lock().push(key.clone());
                     async move {
-                        // The API server answers nothing that the busy namespace asks.
+                        // The API server does not answer requests about the busy namespace.
                         let takes = if key.0 == "busy" { 15 } else { 0 };
                         tokio::time::sleep(Duration::from_secs(takes)).await;
                         ReconcileOutcome::Done
@@ -535,7 +537,7 @@ mod tests {
                     }
                 }),
             );
-        // Looks of 10 s, with a pause of at least 5 s after each.
+        // Each run takes 10 s, with a pause of at least 5 s after it.
         for _ in 0..600 {
             tokio::time::sleep(Duration::from_millis(100)).await;
             queue.add("n/a");

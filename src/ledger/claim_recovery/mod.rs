@@ -1,8 +1,8 @@
-//! Claims that outlast their ledger: a CustomResourceDefinition that drops `status.ledger` loses them, and a replica that starts
-//! then begins an empty ledger.
+//! Keeps claims when a ledger vanishes. A CustomResourceDefinition without `status.ledger` makes the API server drop
+//! the claims, and a replica that starts afterwards begins an empty ledger.
 //!
-//! The number of attempts tells such a ledger from one that has gone on: it never goes back, since whoever writes a ledger
-//! takes the number from the one before.
+//! The number of attempts tells such a new ledger from one that has been continued. In a continued ledger the number
+//! never decreases, because each writer starts from the number of the former ledger.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::protocol::{Claim, Operation};
 use super::store::{ClaimDetail, Claims, RuleSnapshot};
 
 impl RuleSnapshot {
-    /// This object with the claims that `known`, an earlier look at it, has: those of a ledger that has vanished, and those of
-    /// one that somebody began anew without knowing them.
+    /// Adds the claims that `known`, an earlier snapshot of the same object, has and this snapshot lacks: the claims of
+    /// a ledger that has vanished, or of one that another writer began anew without knowing them.
     pub fn merge_remembered_claims(mut self, known: &RuleSnapshot) -> RuleSnapshot {
         let is_same = known.rules.uid == self.rules.uid;
         if !is_same || known.fault.is_some() || self.fault.is_some() {
@@ -27,7 +27,7 @@ impl RuleSnapshot {
             return self;
         }
         let remembered = known.forgotten.as_ref().unwrap_or(&known.claims);
-        // Without any attempt nobody has decided by it: it was emptied by hand, because it could not be used.
+        // A ledger without attempts admitted nothing: somebody emptied it by hand, because it could not be used.
         let is_begun = self.claims.attempts > 0;
         if is_begun && known.version < self.version && self.claims.attempts < remembered.attempts {
             self.claims = Arc::new(merge_ledgers(&self.claims, remembered));
@@ -39,14 +39,15 @@ impl RuleSnapshot {
         self
     }
 
-    /// Whether the object lacks claims, or a watermark, that it has held before: they are to be written back.
+    /// Whether the stored object lacks claims, or a watermark, that it has held before. They must be written back.
     pub fn needs_write_back(&self) -> bool {
         self.fault.is_none()
             && (self.forgotten.is_some() || (0 < self.held && self.held < self.version))
     }
 }
 
-/// The claims of both. All of it is newer than either: the next write is taken for the truth by whoever remembers no more.
+/// The claims of both ledgers. The merged ledger gets a higher number of attempts than either: a replica that remembers
+/// no more than this takes the next write for the continuation of its own ledger.
 fn merge_ledgers(stored: &Claims, remembered: &Claims) -> Claims {
     let attempts = stored.attempts.max(remembered.attempts).saturating_add(1);
     let mut claims = remembered.claims.clone();
@@ -64,7 +65,8 @@ fn merge_ledgers(stored: &Claims, remembered: &Claims) -> Claims {
     }
 }
 
-/// One claim for the requests that either has admitted. Nobody knows its number, so that it ends by what comes later alone.
+/// One claim for the requests that either claim has admitted. Its attempt number is new, so no release or withdrawal of
+/// the two former claims applies to it. Only a later release ends it.
 fn merge_claims(
     earlier: &Claim<ClaimDetail>,
     claim: &Claim<ClaimDetail>,
@@ -72,7 +74,7 @@ fn merge_claims(
     attempt: u64,
 ) -> Claim<ClaimDetail> {
     if operation == Operation::Unknown {
-        return claim.clone(); // what a newer build has stored is written back as it was
+        return claim.clone(); // claims of a newer build are written back as they were read
     }
     let detail = claim.detail.clone();
     Claim {

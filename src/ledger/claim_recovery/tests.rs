@@ -25,7 +25,7 @@ fn claim(attempt: u64) -> Claim<ClaimDetail> {
     }
 }
 
-/// A ledger after so many attempts, with claims of these Pods by these attempts.
+/// A ledger after this number of attempts. Each Pod in `pods` has a claim with the given attempt number.
 fn ledger(attempts: u64, watermark: u64, pods: &[(&str, u64)]) -> Claims {
     let claims = pods.iter().map(|(pod, attempt)| {
         let key = (Uid::from(*pod), Operation::Delete);
@@ -38,7 +38,7 @@ fn ledger(attempts: u64, watermark: u64, pods: &[(&str, u64)]) -> Claims {
     }
 }
 
-/// The object of this version, which holds this ledger.
+/// A snapshot of the rule object at this version, with this ledger.
 fn at(version: u64, claims: Option<Claims>) -> RuleSnapshot {
     let object =
         json!({ "metadata": { "name": "web", "uid": "rule" }, "spec": { "selector": {} } });
@@ -53,7 +53,7 @@ fn at(version: u64, claims: Option<Claims>) -> RuleSnapshot {
     }
 }
 
-/// Pods of the claims, whether they are to be written back, and the number of attempts.
+/// The Pods with claims, whether the claims must be written back, and the number of attempts.
 fn seen(snapshot: &RuleSnapshot) -> (Vec<String>, bool, u64) {
     let pods = snapshot.claims.claimed_pods().map(ToString::to_string);
     (
@@ -72,14 +72,14 @@ fn claims_missing_in_new_ledger_count_until_written_back() {
     let remembered = at(5, Some(ledger(9, 4, &[("a", 8), ("b", 9)])));
     let dropped = at(6, None).merge_remembered_claims(&remembered);
     assert_eq!(seen(&dropped), (pods(&["a", "b"]), true, 9));
-    // Somebody has begun a ledger that does not know them.
+    // Another writer has begun a ledger without these claims.
     let begun = at(7, Some(ledger(1, 6, &[("c", 1)]))).merge_remembered_claims(&dropped);
     assert_eq!(seen(&begun), (pods(&["a", "b", "c"]), true, 10));
     assert_eq!(begun.claims.watermark, 6);
-    // What has gone on there is believed: c is released.
+    // Changes of the new ledger itself count: the claim of c was released there.
     let on = at(8, Some(ledger(2, 7, &[("d", 2)]))).merge_remembered_claims(&begun);
     assert_eq!(seen(&on), (pods(&["a", "b", "d"]), true, 10));
-    // Written back, and then released.
+    // The claims are written back, and released later.
     let back = at(9, Some(Claims::clone(&on.claims))).merge_remembered_claims(&on);
     assert_eq!(seen(&back), (pods(&["a", "b", "d"]), false, 10));
     let released = at(10, Some(ledger(10, 8, &[]))).merge_remembered_claims(&back);
@@ -95,7 +95,7 @@ fn released_claims_do_not_come_back() {
     let held = at(5, Some(ledger(9, 4, &[("a", 9)])));
     let released = at(6, Some(ledger(9, 5, &[]))).merge_remembered_claims(&held);
     assert_eq!(seen(&released), (pods(&[]), false, 9));
-    // A look that is older than what is known.
+    // A snapshot that is older than the known one.
     let late = at(4, Some(ledger(8, 3, &[("b", 8)]))).merge_remembered_claims(&released);
     assert_eq!(seen(&late), (pods(&["b"]), false, 8));
 }
@@ -113,7 +113,7 @@ fn ledger_that_was_emptied_because_of_a_fault_begins_anew() {
         seen(&emptied.clone().merge_remembered_claims(&broken)),
         (pods(&[]), false, 0)
     );
-    // Also where this replica has written before the fault.
+    // The same holds if this replica wrote the ledger before the fault.
     assert_eq!(
         seen(&emptied.merge_remembered_claims(&held)),
         (pods(&[]), false, 0)
@@ -130,7 +130,7 @@ fn claim_of_both_ledgers_stands_for_the_requests_of_both() {
     }
     let both = merge_ledgers(&ledger(1, 6, &[("a", 1)]), &remembered);
     let claim = &both.claims[&key];
-    // Neither a release nor a withdrawal of either claim ends it.
+    // A release or a withdrawal of one of the two claims does not end the merged claim.
     assert_eq!((claim.attempt, claim.opened, claim.at), (4, 1, 9));
     assert!(claim.closing);
 }

@@ -1,4 +1,4 @@
-//! What a rule object is asked, and what it answers.
+//! The requests to a rule object for a claim, and its answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,30 +10,31 @@ use crate::domain::rules::budget::BindingMinimum;
 use crate::ledger::protocol::{ClaimGrant, Operation};
 use crate::ledger::store::{ClaimDetail, RuleKey, Uid};
 
-/// A disruption of a Pod that one rule object is asked about.
+/// A disruption of a Pod, for which one rule object is asked for a claim.
 #[derive(Clone, Debug)]
 pub struct Disruption {
-    /// The Pod as the request has it.
+    /// The Pod as the request shows it.
     pub pod: Arc<Pod>,
-    /// What is to be done to it.
+    /// The kind of the disruption.
     pub operation: Operation,
-    /// Kept in the claim.
+    /// The detail that the claim keeps.
     pub detail: ClaimDetail,
-    /// Names of rule objects whose budget does not hold this one: whoever asks may bypass them. It is claimed all the same.
+    /// Names of rule objects whose budget does not hold this disruption, such as bypassed rules. The claim is written
+    /// nevertheless.
     pub bypassed_rules: BTreeSet<String>,
-    /// Generations of all rule objects, by name, at the moment when those that cover the Pod were looked up. What one of them says
-    /// that is gone, or has another one now, does not settle which objects hold the Pod: whoever has changed it may have made
-    /// another one before. Empty: whoever asks does not need to know.
+    /// The generation of every rule object, by name, at the time when the rules that cover the Pod were looked up. If
+    /// one of these objects is gone or has another generation now, its answer does not settle which objects hold the
+    /// Pod: whoever changed it may have created another rule before. Empty if the caller does not need this check.
     pub generations: BTreeMap<String, i64>,
 }
 
 impl Disruption {
-    /// Whether what these rules say settles which objects hold the Pod, see [`Disruption::generations`].
+    /// Whether the answer of these rules settles which objects hold the Pod, see [`Disruption::generations`].
     pub(super) fn is_generation_known(&self, rules: &RuleSet) -> bool {
         self.generations.is_empty() || self.generations.get(&rules.name) == Some(&rules.generation)
     }
 
-    /// Refuses the answer of an object that is gone, as [`Disruption::knows`] would.
+    /// Denies if the object is gone and the caller asked for the check of [`Disruption::is_generation_known`].
     pub(super) fn reject_gone_object(
         &self,
         key: &RuleKey,
@@ -48,47 +49,47 @@ impl Disruption {
     }
 }
 
-/// Evidence for a release, from a view at `position`.
+/// Evidence for the release of a claim.
 #[derive(Clone, Debug)]
 pub struct Evidence {
-    /// The Pod.
+    /// UID of the Pod.
     pub pod: Uid,
     /// The operation of the claim.
     pub operation: Operation,
-    /// The attempt that was looked at.
+    /// The attempt number of the claim when the evidence was found.
     pub attempt: u64,
-    /// The Pod event that it rests on (0: none).
+    /// resourceVersion of the Pod event that is the evidence. 0: no event.
     pub based_on: u64,
-    /// Position of the cache it was seen in.
+    /// Position of the cache in which the evidence was found.
     pub position: u64,
-    /// Whether nothing came of the claim.
+    /// Whether the claim had no effect.
     pub lapsed: bool,
 }
 
-/// The answer of one rule object.
+/// The answer of one rule object that does not deny.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimAnswer {
-    /// No availability rule of the object applies to the Pod: it holds nothing.
+    /// No availability rule of the object applies to the Pod.
     NotHeld,
-    /// The object is gone.
+    /// The rule object is gone.
     Gone,
     /// The claim is written.
     Granted(ClaimGrant),
 }
 
-/// Why a disruption is held.
+/// The denial of a disruption, with the rule and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
     /// Name of the rule object.
     pub object: String,
-    /// Name of the rule in it; empty when the reason is not a single rule's.
+    /// Name of the rule in the object. Empty if the reason does not belong to a single rule.
     pub rule: String,
-    /// The reason.
+    /// Why the disruption is denied.
     pub why: DenyReason,
 }
 
 impl Denied {
-    /// By a rule that is not known, or by none in particular.
+    /// A denial by an unknown rule, or by no particular rule.
     pub fn without_rule(why: DenyReason) -> Denied {
         Denied {
             object: "(unknown)".to_owned(),
@@ -97,12 +98,12 @@ impl Denied {
         }
     }
 
-    /// Because the API server could not be asked.
+    /// A denial because the API server could not be asked.
     pub fn unreachable(why: impl Into<String>) -> Denied {
         Denied::without_rule(DenyReason::Unreachable(why.into()))
     }
 
-    /// By the object as a whole.
+    /// A denial by the rule object as a whole.
     pub(super) fn for_rule_object(key: &RuleKey, why: DenyReason) -> Denied {
         Denied {
             object: key.name.clone(),
@@ -112,7 +113,7 @@ impl Denied {
     }
 }
 
-/// An available Pod with an in-place change that the kubelet has yet to restart it for.
+/// An available Pod with an in-place change for which the kubelet has not restarted it yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AwaitedRestart {
     /// Name of the Pod.
@@ -121,96 +122,97 @@ pub struct AwaitedRestart {
     pub deferred: bool,
 }
 
-/// What keeps the places of a budget taken although it is not an unavailable Pod.
+/// Causes, other than unavailable Pods, that keep places of a budget taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetBlockers {
     /// A Pod that keeps its place until its `activeDeadlineSeconds` is over, if there is one.
     pub deadline: Option<String>,
-    /// A Pod that is available and keeps its place until the kubelet restarts it, if there is one.
+    /// An available Pod that keeps its place until the kubelet restarts it, if there is one.
     pub restart: Option<AwaitedRestart>,
-    /// A Pod that counts as not available because the cache has its metadata alone, if there is one.
+    /// A Pod that does not count as available because the cache has only its metadata, if there is one.
     pub unreadable: Option<String>,
-    /// Why the budget stays used up, if the rollout of the owner can't end under the rule: a sentence with the remedy.
+    /// Why the rollout of the owner cannot end under the rule, so that the budget stays used up: a sentence with the
+    /// remedy.
     pub rollout: Option<String>,
 }
 
-/// Reasons to hold a disruption.
+/// The reasons to deny a disruption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DenyReason {
-    /// The budget is used up: `used` of `limit` Pods are unavailable or about to be, of `expected`.
+    /// The budget is used up: of `expected` Pods, `used` are unavailable or have a claim, and `limit` may be.
     Full {
-        /// Unavailable or claimed.
+        /// How many Pods are unavailable or have a claim.
         used: u32,
-        /// How many may be.
+        /// How many Pods may be unavailable.
         limit: u32,
         /// How many Pods there should be.
         expected: u32,
-        /// Set if `minAvailableValue` gives the limit.
+        /// Set if the limit follows from `minAvailableValue`.
         minimum: Option<BindingMinimum>,
-        /// Up to three Pods that use the budget up, the longest first, and since when.
+        /// Up to three Pods that use up the budget, the longest first, and since when.
         holders: Vec<(String, Option<jiff::Timestamp>)>,
-        /// What keeps places taken for long.
+        /// What keeps places taken for a long time.
         lasting: Box<BudgetBlockers>,
     },
-    /// The Pod is not available, and the rule lets such Pods go only while enough others are.
+    /// The Pod is not available, and the rule lets such Pods go only while enough other Pods are available.
     Unhealthy {
-        /// How many others are available.
+        /// How many other Pods are available.
         available: u32,
-        /// How many must be.
+        /// How many Pods must be available.
         desired: u32,
         /// How many Pods there should be.
         expected: u32,
     },
-    /// The object has been changed or deleted while the request waited for it: others may hold the Pod now.
+    /// The rule object was changed or deleted while the request waited for it. Other rule objects may hold the Pod now.
     Changed,
-    /// The rule can't be evaluated: the field and the remedy.
+    /// The rule cannot be evaluated: the field, and the remedy.
     Broken(String),
-    /// The ledger in the rule's status can't be read, or is of a newer format: why, and the remedy.
+    /// The ledger in the rule's status cannot be read, or has a newer format: why, and the remedy.
     Unusable(String),
     /// This replica's cache has not caught up with the last release.
     Behind,
-    /// An owner of Pods can't be read, so that it is not known how many Pods there should be: which one, why, and what
-    /// helps.
+    /// An owner of Pods cannot be read, so it is unknown how many Pods there should be: the owner, the cause, and the
+    /// remedy.
     UnknownOwner(String),
-    /// An owner of Pods does not say how many there should be, although it could. Waiting does not help.
+    /// An owner of Pods has a field for the number of its Pods, and the field is not set. Waiting does not help.
     Unset {
         /// Kind and name of the owner.
         owner: String,
-        /// Path of the field to be set, such as `spec.replicas`.
+        /// Path of the field to set, such as `spec.replicas`.
         field: String,
     },
-    /// The Pod is not stored as the request shows it.
+    /// The stored Pod is not known to be as the request shows it.
     Unconfirmed,
-    /// The API server can't be reached, or refuses.
+    /// The API server cannot be reached, or refuses the request.
     Unreachable(String),
-    /// Containers of the Pod have yet to restart for an earlier in-place change.
+    /// Containers of the Pod have not restarted yet for an earlier in-place change.
     UnderWay,
-    /// An earlier request for the same Pod and operation has the place and had no effect. The place is given back before
-    /// a new one is given.
+    /// The claim of an earlier request for the same Pod and operation had no effect and is closing. It must end before
+    /// a new claim is given.
     Closing {
-        /// When about, by the clock of the replica that admitted the last request.
+        /// When the claim ends, approximately, by the clock of the replica that admitted the last request.
         until: jiff::Timestamp,
     },
-    /// Earlier requests for the same Pod and operation held a place for long and had no effect. The one place that is left is
-    /// for others, for a while.
+    /// Earlier requests for the same Pod and operation held a claim for a long time without an effect. For a while, the
+    /// last place of the budget is left to other requests.
     Resting {
-        /// How long about.
+        /// How much longer the request rests, approximately.
         left: Duration,
     },
-    /// Too many writers, or too many waiting.
+    /// Too many writers of the rule object, or too many commands in the commit queue.
     Contended,
-    /// More rule objects with an availability rule cover the Pod than may.
+    /// More rule objects with an availability rule cover the Pod than are allowed.
     Overlapping {
-        /// How many there are.
+        /// How many rule objects cover the Pod.
         objects: usize,
-        /// How many may be.
+        /// How many are allowed.
         most: usize,
         /// Names of some of them.
         names: Vec<String>,
     },
-    /// The claims of the rule object take as many bytes as its status may have for them.
+    /// The claims of the rule object take up all bytes that its status may use for claims.
     Crowded {
-        /// How many there are.
+        /// How many claims there are.
         claims: usize,
     },
 }

@@ -1,4 +1,5 @@
-//! One batch: decided on a copy of the claims, written by one compare-and-swap, decided anew on a conflict.
+//! Commits one batch: decides its commands on a copy of the claims, writes the result by one compare-and-swap, and
+//! decides anew on a conflict.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,32 +18,32 @@ use crate::domain::rules::RuleSet;
 use crate::ledger::protocol::BudgetView;
 use crate::ledger::store::{Claims, LedgerStore, RuleKey, Uid, WriteError};
 
-/// Rounds of compare-and-swap before a batch gives up; each conflict reads the object anew.
+/// How often a batch tries to compare-and-swap before it gives up. After each conflict it reads the object live.
 const MAX_ROUNDS: u32 = 12;
-/// No single call to the API server takes longer.
+/// The time limit of each call to the API server.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So long a claim waits for the Pod watch to be connected again.
+/// How long a claim waits until the Pod watch is connected again.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A cache that trails the watermark for this long makes the watermark doubtful.
+/// If the cache is behind the watermark for this long, the watermark may be wrong and is checked.
 const WATERMARK_DOUBT_AFTER: Duration = Duration::from_millis(300);
 
-/// Why nothing of a batch was written, though something was to be.
+/// Why a batch was not written.
 enum BatchError {
-    /// The rule object is gone, and holds nobody.
+    /// The rule object is gone, so it denies nothing.
     Gone,
-    /// Everything is held.
+    /// All claims of the batch are denied.
     Held(DenyReason),
 }
 
-/// What became of one ask. It holds once the claims are written.
+/// The result of one command. It is valid only after the claims are written.
 enum CommandOutcome {
     /// A claim was given or refused.
     Answered(Result<ClaimAnswer, Denied>),
     /// A claim was released.
     Released,
-    /// Nothing to tell anybody.
+    /// There is no result to report.
     Done,
 }
 
@@ -51,7 +52,7 @@ fn unreachable_error(why: impl Into<String>) -> BatchError {
 }
 
 impl<S: LedgerStore> Ledgers<S> {
-    /// Commits a batch and answers its asks.
+    /// Commits a batch and answers its commands.
     pub(super) async fn commit_batch(
         &self,
         key: &RuleKey,
@@ -61,7 +62,7 @@ impl<S: LedgerStore> Ledgers<S> {
         match self.write_batch(key, lane, &mut batch).await {
             Ok(outcomes) => {
                 let unwanted = self.send_replies(batch, outcomes);
-                lane.lock().waiting.extend(unwanted); // the lane goes on as long as there are any
+                lane.lock().waiting.extend(unwanted); // the task of the queue runs until no command waits
             }
             Err(BatchError::Gone) => batch
                 .into_iter()
@@ -72,7 +73,8 @@ impl<S: LedgerStore> Ledgers<S> {
         }
     }
 
-    /// Waits for a moment until the store is followed. What is looked at next is no older than the watches are trusted for.
+    /// Waits a short time until the Pod watch is connected. Afterwards, the cache is no older than the watches are
+    /// trusted for.
     pub(super) async fn wait_following(&self, deadline: Instant) -> Result<(), DenyReason> {
         if self.store.is_following() {
             return Ok(());
@@ -82,8 +84,8 @@ impl<S: LedgerStore> Ledgers<S> {
         followed.map_err(|_| DenyReason::Behind)
     }
 
-    /// What became of all that is left of the batch, once the claims are written. Asks that nobody waits for any more are
-    /// dropped.
+    /// Decides and writes the batch, and returns the results of its commands. Commands for which nobody waits any more
+    /// are removed from `batch`.
     async fn write_batch(
         &self,
         key: &RuleKey,
@@ -116,7 +118,7 @@ impl<S: LedgerStore> Ledgers<S> {
             let is_doubted = batch.iter().any(Command::is_version_repair);
             let mut claims = self.wait_watermark(key, claims, is_doubted, limit).await?;
             if batch.iter().any(Command::is_claim) {
-                // What the cache has missed may have used up the budget.
+                // Events that the cache has missed may have used up the budget.
                 self.wait_following(now + CALL_TIMEOUT)
                     .await
                     .map_err(BatchError::Held)?;
@@ -141,7 +143,8 @@ impl<S: LedgerStore> Ledgers<S> {
                     self.counters.writes.fetch_add(1, Ordering::Relaxed);
                     let is_late = written.version > position;
                     lane.lock().written = Some(written);
-                    // A write is later than all that the cache has seen, or the cache has seen what was set back.
+                    // Normally a write has a later version than all events that the cache has seen. Otherwise etcd may
+                    // have been restored from a backup.
                     if !is_late {
                         self.verify_history(&key.namespace)
                             .await
@@ -174,9 +177,9 @@ impl<S: LedgerStore> Ledgers<S> {
         Err(BatchError::Held(DenyReason::Contended))
     }
 
-    /// Waits until the Pod cache has seen all that the claims rest on, and returns the claims. Versions that lie above the
-    /// present position of the Pods are taken for that: they are forged, or of another cluster, and nobody could catch up
-    /// with them. The ledger is then written even if nothing else has changed.
+    /// Waits until the Pod cache has seen all events that the claims rest on, and returns the claims. Versions above
+    /// the present position of the Pods are lowered to this position: they are forged or come from another cluster, and
+    /// no cache could ever reach them. The ledger is then written even if nothing else has changed.
     async fn wait_watermark(
         &self,
         key: &RuleKey,
@@ -189,7 +192,7 @@ impl<S: LedgerStore> Ledgers<S> {
         if caught_up.is_ok() && !is_doubted {
             return Ok(claims);
         }
-        // After the claims were read: whatever they rest on has happened by then.
+        // This read must come after the read of the claims: all events that the claims rest on have happened by then.
         let present = timeout_at(limit, self.store.read_present_position(&key.namespace)).await;
         let present = present.map_err(|_| unreachable_error("the list of Pods timed out"))?;
         let present = present.map_err(|e| unreachable_error(e.to_string()))?;
@@ -208,10 +211,10 @@ impl<S: LedgerStore> Ledgers<S> {
         Ok(claims)
     }
 
-    /// Makes sure that the Pods in etcd are not older than what the cache has seen of them, by a read in this namespace.
+    /// Checks by a read in this namespace that the Pods in etcd are not older than what the cache has seen.
     ///
     /// # Errors
-    /// [`Why::Unreachable`] if they are, or can't be read.
+    /// [`DenyReason::Unreachable`] if they are older, or cannot be read.
     pub async fn verify_history(&self, namespace: &str) -> Result<(), DenyReason> {
         let known = self.store.position();
         let present = timeout_at(
@@ -231,9 +234,9 @@ impl<S: LedgerStore> Ledgers<S> {
         }
     }
 
-    /// Where the ledger begins on which nobody has decided yet. It is read once for each version of the rule object: a
-    /// refusal writes nothing, so the next one finds the same version. A ledger that somebody has emptied has another
-    /// version, and begins anew.
+    /// The position at which the ledger starts if nobody has decided by it yet. The position is read once for each
+    /// version of the rule object: a denial writes nothing, so the next command finds the same version. A ledger that
+    /// somebody has emptied has another version, and starts anew.
     async fn start_ledger(
         &self,
         key: &RuleKey,
@@ -250,8 +253,9 @@ impl<S: LedgerStore> Ledgers<S> {
         Ok(present)
     }
 
-    /// Reads once where the ledgers begin on which nobody has decided yet, before the first of them is written: each write has a
-    /// later version, which the Pod cache would have to reach for the next ledger.
+    /// Reads the start position once for all ledgers by which nobody has decided yet, before the first of them is
+    /// written. Otherwise each write would get a later version, and the Pod cache would have to reach this version for
+    /// the next ledger.
     pub(super) async fn start_ledgers(&self, keys: &[RuleKey], deadline: Instant) {
         let mut fresh = Vec::new();
         for key in keys {
@@ -268,7 +272,7 @@ impl<S: LedgerStore> Ledgers<S> {
             return;
         };
         let limit = deadline.min(Instant::now() + CALL_TIMEOUT);
-        // Whoever decides reads it again if this fails.
+        // If this read fails, the decision reads the position again.
         if let Ok(Ok(present)) =
             timeout_at(limit, self.store.read_present_position(&key.namespace)).await
         {
@@ -278,7 +282,8 @@ impl<S: LedgerStore> Ledgers<S> {
         }
     }
 
-    /// Counts the outcomes, and answers. Returns what takes back claims that nobody waits for any more.
+    /// Counts the results and answers the commands. Returns commands that withdraw the claims for which nobody waits
+    /// any more.
     fn send_replies(&self, batch: Vec<Command>, outcomes: Vec<CommandOutcome>) -> Vec<Command> {
         let mut unwanted = Vec::new();
         for (ask, outcome) in batch.into_iter().zip(outcomes) {
@@ -302,7 +307,7 @@ impl<S: LedgerStore> Ledgers<S> {
     }
 }
 
-/// Whoever is refused because the claim is closing rests when the claim is gone.
+/// Makes each request rest that was denied because its claim is closing.
 fn start_cooldowns(
     lane: &Mutex<CommitQueue>,
     batch: &[Command],
@@ -359,7 +364,7 @@ fn apply_command(
                 CommandOutcome::Done
             }
         }
-        // Done before all others, and with the write.
+        // These commands have taken effect before the others, and by the write itself.
         Command::RepairVersions | Command::Restore => CommandOutcome::Done,
     }
 }
@@ -376,7 +381,7 @@ impl Command {
     }
 }
 
-/// Waits a random moment that grows with the round: replicas that collided do not collide again.
+/// Waits a random time that grows with the round, so that replicas that collided do not collide again.
 async fn back_off(round: u32) {
     let most = 4u64 << round.min(5);
     tokio::time::sleep(Duration::from_millis(rand::random_range(0..=most))).await;

@@ -1,5 +1,6 @@
-//! Requests that held a place until it was taken from them, and had no effect all the while. Sent again and again they would
-//! take it again whenever it is given back. So they rest: for a while they may take any place but the last one.
+//! Remembers requests whose claim was closing. Such a request held a place in the budget without any effect until its
+//! claim ended. If it is sent again and again, it would take the place again each time. Therefore the request rests:
+//! for a while it may take any place but the last one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,18 +10,19 @@ use tokio::time::Instant;
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::Uid;
 
-/// How long a request rests after it was last refused because its claim is closing. About as long as such a claim holds its
-/// place with the API server's default request timeout, so that others have half of the time.
+/// How long a request rests after it was last denied because its claim was closing. With the API server's default
+/// request timeout, a closing claim holds its place for about the same time, so other requests can use the place half
+/// of the time.
 pub const COOLDOWN: Duration = Duration::from_secs(120);
 
-/// The requests of one rule object that rest, as this replica has answered them. Resting only ever refuses, so it may be
-/// forgotten, and replicas need not agree on it.
+/// The resting requests of one rule object, as this replica has denied them. Resting only ever denies. Therefore a
+/// replica may forget it, and replicas need not agree on it.
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns(HashMap<(Uid, Operation), Instant>);
 
 impl Cooldowns {
-    /// The claim for this operation on the Pod is closing. A Pod whose lifecycle waits to begin does not rest: it keeps its
-    /// turn, and those behind it would wait with it.
+    /// Makes a request rest that was denied because its claim is closing. A Pod whose lifecycle waits to begin does not
+    /// rest. Such a Pod keeps its place in the wait queue, so the Pods behind it would have to wait, too.
     pub fn start_cooldown(&mut self, pod: &Uid, operation: Operation, now: Instant) {
         self.0.retain(|_, end| *end > now);
         if operation != Operation::Begin {
@@ -28,7 +30,7 @@ impl Cooldowns {
         }
     }
 
-    /// How long this request still rests, if it does.
+    /// How much longer this request rests. `None` if it does not rest.
     pub fn remaining_cooldown(
         &self,
         pod: &str,

@@ -1,4 +1,4 @@
-//! One disruption against one rule object, by a view of the Pods and a copy of the claims.
+//! Decides one disruption by one rule object, with a view of the Pods and a copy of the claims.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::ledger::evidence::LAPSE_MARGIN;
 use crate::ledger::protocol::{BudgetView, ClaimGrant, ClaimRefusal, ClaimRequest, Purpose};
 use crate::ledger::store::{ClaimDetail, Claims, Uid};
 
-/// What one claim takes in etcd besides its texts: names of fields, numbers, times, and what the API server keeps in
-/// `managedFields` of an entry in a list that is merged by keys.
+/// The bytes of one claim in etcd apart from its texts: field names, numbers, times, and the `managedFields` that the
+/// API server keeps for each entry of a list with merge keys.
 const CLAIM_BYTES: usize = 520;
-/// The same of one of its containers.
+/// The same for one container of a claim.
 const CONTAINER_BYTES: usize = 90;
 
 /// The expected Pods of a view.
@@ -26,8 +26,11 @@ fn expected_pods(view: &dyn BudgetView<Uid>) -> ExpectedPods {
     }
 }
 
-/// Adds a claim for the disruption to `claims`, or says why not. Of several rules that hold the Pod the strictest
-/// decides. With `rest`, the disruption may not take the last place for that long.
+/// Adds a claim for the disruption to `claims`. If several rules hold the Pod, the strictest rule decides. `rest` is
+/// the time for which the request still rests: until then it may not take the last place of the budget.
+///
+/// # Errors
+/// The rule that denies, and why. `claims` is unchanged.
 pub fn decide_claim(
     view: &dyn BudgetView<Uid>,
     rules: &RuleSet,
@@ -47,7 +50,7 @@ pub fn decide_claim(
     let is_bypassed = disruption.bypassed_rules.contains(&rules.name);
     let (rule, desired, minimum) = match rules.availability_rules(pod) {
         AvailabilityRules::NotHeld => return Ok(ClaimAnswer::NotHeld),
-        // Others have to see the Pod as going.
+        // The claim is written although the rule is broken, because other decisions must count the Pod as going.
         AvailabilityRules::Broken { rule, .. } if is_bypassed => (rule, 0, None),
         AvailabilityRules::Broken { rule, why } => {
             return Err(refuse(&rule, DenyReason::Broken(why)));
@@ -97,14 +100,15 @@ pub fn decide_claim(
         let claims = claims.claims.len();
         return Err(refuse(rule, DenyReason::Crowded { claims }));
     }
-    // No renewal, by which the claim would admit nothing more after a while.
+    // The claim is replaced instead of renewed: the leader closes a claim that has been renewed, and then it admits
+    // nothing more.
     let former = begins_anew.then(|| claims.claims.remove(&key)).flatten();
     let granted = claims.admit_claim(view, desired.saturating_add(spare), request);
     if let (Err(_), Some(former)) = (&granted, &former) {
         claims.claims.insert(key, former.clone());
     }
     let kept = |grant: ClaimGrant| ClaimGrant {
-        fresh: grant.fresh && former.is_none(), // the Pod keeps its place whatever another rule says
+        fresh: grant.fresh && former.is_none(), // the Pod keeps its earlier claim even if another rule denies
         ..grant
     };
     granted
@@ -135,7 +139,7 @@ pub fn decide_claim(
         })
 }
 
-/// What a claim takes in etcd at most, with a UID that stands in it twice.
+/// The most bytes that a claim takes in etcd. The UID appears in it twice.
 pub fn claim_bytes(uid: &str, detail: &ClaimDetail) -> usize {
     let containers = detail.containers.iter();
     let containers = containers.map(|c| CONTAINER_BYTES + c.name.len() + json_bytes(&c.run));
@@ -154,8 +158,8 @@ fn plain_json_bytes(stored: &impl serde::Serialize) -> usize {
     serde_json::to_vec(stored).map_or(0, |json| json.len())
 }
 
-/// Whether the object lets a Pod go that is not available: only its rules that hold such Pods are asked, and nothing is
-/// claimed. As with a PodDisruptionBudget, Pods that are yet to start may always go.
+/// Whether the object lets an unavailable Pod go. Only its rules that hold such Pods decide, and nothing is claimed. As
+/// with a PodDisruptionBudget, a Pod that has not started yet may always go.
 pub fn admit_unavailable(
     view: &dyn BudgetView<Uid>,
     rules: &RuleSet,
@@ -168,7 +172,7 @@ pub fn admit_unavailable(
     let held = match rules.availability_rules(pod) {
         AvailabilityRules::NotHeld => return Ok(()),
         AvailabilityRules::Held(held) => held,
-        // It may have an `unhealthyPodPolicy`.
+        // A broken rule may have an `unhealthyPodPolicy`.
         AvailabilityRules::Broken { rule, why } => {
             return Err(Denied {
                 object: rules.name.clone(),

@@ -1,4 +1,4 @@
-//! What becomes of the claim for an earlier change in place of the same Pod.
+//! Decides what happens to an existing claim for the same operation on the Pod, such as an earlier in-place change.
 
 use std::borrow::Cow;
 
@@ -8,20 +8,23 @@ use crate::domain::pod::Pod;
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::{ClaimDetail, Claims};
 
-/// The claim that there is for the same operation on the Pod.
+/// The existing claim for the same operation on the Pod, if there is one.
 #[derive(Default)]
 pub struct EarlierClaims<'a> {
-    /// What it was given for, without what the kubelet is known to have done; `None` if there is none.
+    /// The detail of the claim, without the containers whose change the kubelet has finished. `None` if there is no
+    /// claim.
     pub detail: Option<Cow<'a, ClaimDetail>>,
-    /// Whether another resize may take its place, see [`Detail::after`].
+    /// Whether another resize may replace this one, see [`ClaimDetail::merge_earlier_detail`].
     pub gives_way: bool,
-    /// Whether the next resize is to have a claim of its own. A claim that is renewed is closed after a while, and here it would end
-    /// only after the next resize: a lifecycle keeps the Pod off traffic until then, or the node has no room for this one.
+    /// Whether the next resize gets a new claim instead of a renewal. A renewed claim is closed after a while. Here it
+    /// could end only after the next resize, because until then a lifecycle keeps the Pod off traffic, or the node has
+    /// no room for the earlier resize.
     pub is_served: bool,
 }
 
 impl<'a> EarlierClaims<'a> {
-    /// That of the Pod as the request has it. `beyond`: the budget does not hold the disruption.
+    /// Looks up the claim for the Pod as the request shows it. `beyond` says that the budget does not hold the
+    /// disruption.
     pub fn from_claims(claims: &'a Claims, disruption: &Disruption, is_bypassed: bool) -> Self {
         let (pod, operation) = (&disruption.pod, disruption.operation);
         let uid = pod.metadata.uid.as_str().into();
@@ -31,7 +34,7 @@ impl<'a> EarlierClaims<'a> {
                 ..EarlierClaims::default()
             };
         };
-        // A claim of a later version is of a change that this Pod does not show.
+        // A claim at a later version is for a change that this version of the Pod does not show.
         let is_of_now =
             operation == Operation::InPlace && claim.at <= pod.metadata.resource_version;
         let is_off = is_of_now && is_bypassed && !pod.is_available();
@@ -48,19 +51,20 @@ impl<'a> EarlierClaims<'a> {
     }
 }
 
-/// Whether the change is one of resizes that the kubelet has deferred. They take the place that the claim takes, whether there is one or not.
+/// Whether the change is a resize, and the kubelet has deferred a resize of the Pod that restarts containers. The
+/// deferred resize takes a place in the budget with or without this claim.
 fn is_due(pod: &Pod, change: &ClaimDetail) -> bool {
     let is_resize = change.containers.iter().all(|c| c.image.is_none());
     is_resize && inplace::is_resize_deferred(pod) && inplace::may_restart_for_resize(pod)
 }
 
-/// Whether the kubelet is done with the change, or with all resizes.
+/// Whether the kubelet has finished the change, or all resizes of the Pod.
 fn is_done(pod: &Pod, change: &ClaimDetail) -> bool {
     inplace::is_resize_settled(pod)
         || inplace::restart_progress_of(pod, &change.containers) >= RestartProgress::Nothing
 }
 
-/// A change without the containers that run their new images by what the Pod shows.
+/// The change without the containers that, by the status of the Pod, already run their new image.
 fn without_done(pod: &Pod, change: &ClaimDetail) -> ClaimDetail {
     let mut left = change.clone();
     left.containers.retain(|container| {

@@ -1,4 +1,4 @@
-//! Who uses a budget up, for the message of a refusal.
+//! Names the Pods that use up a budget, for the message of a denial.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,9 @@ use crate::ledger::protocol::Operation;
 use crate::ledger::store::{LedgerStore, RuleKey};
 
 impl<S: LedgerStore> Ledgers<S> {
-    /// Fills in up to three Pods that use a budget up: those with claims and those unavailable, the longest first. Also one
-    /// that keeps its place until its deadline ends it, and an available one until it is restarted.
+    /// Fills in up to three Pods that use up the budget: Pods with a claim, and unavailable Pods, the longest first.
+    /// Also fills in a Pod that keeps its place until its deadline ends it, and an available Pod that keeps its place
+    /// until it is restarted.
     pub fn name_holders(&self, key: &RuleKey, denied: &mut Denied) {
         let DenyReason::Full {
             holders, lasting, ..

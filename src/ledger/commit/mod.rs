@@ -1,5 +1,5 @@
-//! Group commit: all admissions, withdrawals and releases of one rule object that wait at the same time in this
-//! replica share one compare-and-swap. Refusals write nothing.
+//! Group commit: all admissions, withdrawals and releases of one rule object that wait at the same time in this replica
+//! share one compare-and-swap. Denials write nothing.
 
 mod answer;
 mod batch;
@@ -29,41 +29,42 @@ use super::protocol::{ClaimGrant, Operation};
 use super::store::{Claims, LedgerStore, RuleKey, RuleSnapshot, Uid, WriteError};
 use crate::domain::pod::Pod;
 
-/// Figures for the metrics and the benchmark.
+/// Counters for the metrics and the benchmark.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Claims granted.
     pub granted: AtomicU64,
-    /// Claims refused.
+    /// Claims denied.
     pub refused: AtomicU64,
     /// Claims released on evidence.
     pub released: AtomicU64,
-    /// Claims released because nothing came of them.
+    /// Claims released because they had no effect.
     pub lapsed: AtomicU64,
     /// Compare-and-swap writes that succeeded.
     pub writes: AtomicU64,
     /// Compare-and-swap writes that met a conflict.
     pub conflicts: AtomicU64,
-    /// Times that a user who may bypass rules was admitted beyond budgets, past other rules, or without the lifecycle.
+    /// Bypasses: requests of a user with the verb `bypass` that were admitted beyond budgets, past other rules, or
+    /// without the lifecycle.
     pub bypassed: AtomicU64,
-    /// Disruptions admitted although a rule would hold them that the Pod's annotation skips.
+    /// Disruptions that were admitted because an annotation of the Pod skips a rule that would have denied them.
     pub skipped: AtomicU64,
-    /// Batches that panicked; all their asks were denied.
+    /// Batches that panicked. All their claims were denied.
     pub panics: AtomicU64,
-    /// Ledgers that named versions which no Pod has reached yet, and that were set right.
+    /// Ledgers whose versions were above the present position of the Pods and were lowered to this position.
     pub mended: AtomicU64,
 }
 
-/// The ledgers of all rule objects, as one replica works on them.
+/// The ledgers of all rule objects, with the commit queues of this replica.
 pub struct Ledgers<S> {
     store: Arc<S>,
     queues: Mutex<HashMap<RuleKey, Arc<Mutex<CommitQueue>>>>,
-    /// Figures since the start.
+    /// Counters since the start of the process.
     pub counters: Counters,
 }
 
 impl<S: LedgerStore> Ledgers<S> {
-    /// Ledgers over a store.
+    /// Creates ledgers over a store.
     pub fn new(store: Arc<S>) -> Arc<Self> {
         Arc::new(Ledgers {
             store,
@@ -72,14 +73,14 @@ impl<S: LedgerStore> Ledgers<S> {
         })
     }
 
-    /// The store.
+    /// The store that these ledgers read and write.
     pub fn store(&self) -> &Arc<S> {
         &self.store
     }
 
-    /// Asks all rule objects for a claim, all or nothing: first every one is asked without writing, then the claims are
-    /// taken in UID order; a later refusal withdraws the earlier ones. With `dry_run` nothing is written: the
-    /// verdict is that of the first pass, and of a write in dry-run.
+    /// Takes a claim from each of the rule objects, or none at all. First, each object decides without a write. Then
+    /// the claims are taken in the order of the UIDs. A later denial withdraws the earlier claims. With `dry_run`
+    /// nothing is written: the verdict is that of the first pass and of a dry-run write.
     pub async fn claim_rules(
         self: &Arc<Self>,
         mut rules: Vec<RuleKey>,
@@ -127,7 +128,7 @@ impl<S: LedgerStore> Ledgers<S> {
         Ok(grants)
     }
 
-    /// Whether a claim would be given now, by what this replica knows; nothing is written.
+    /// Decides whether a claim would be given now, by what this replica knows. Writes nothing.
     pub fn preview_claim(
         &self,
         key: &RuleKey,
@@ -147,8 +148,8 @@ impl<S: LedgerStore> Ledgers<S> {
         })
     }
 
-    /// Whether a claim could be written now: a dry run writes none, and would not notice that the server lacks a right, or that
-    /// the API server drops the ledger.
+    /// Checks by a dry-run write whether a claim could be written now. Without this check, a dry run would not notice
+    /// that the server lacks a right, or that the API server drops the ledger.
     async fn check_writable(&self, key: &RuleKey, deadline: Instant) -> Result<(), Denied> {
         let Some(latest) = self.latest_snapshot(key) else {
             return Ok(()); // the object is gone
@@ -165,8 +166,8 @@ impl<S: LedgerStore> Ledgers<S> {
         Err(Denied::for_rule_object(key, why))
     }
 
-    /// Whether all of these rule objects let a Pod go that is not available. Nothing is claimed or written: by going it takes
-    /// nothing from a budget.
+    /// Whether all of these rule objects let an unavailable Pod go. Nothing is claimed or written, because the Pod
+    /// takes nothing from a budget.
     pub async fn admit_unavailable(
         &self,
         rules: &[RuleKey],
@@ -184,7 +185,7 @@ impl<S: LedgerStore> Ledgers<S> {
             timeout_at(limit, self.store.wait_position(base.claims.watermark))
                 .await
                 .map_err(|_| Denied::for_rule_object(key, DenyReason::Behind))?;
-            // Pods that the cache takes for available may be down.
+            // Pods that the cache counts as available may be down.
             let followed = self.wait_following(limit).await;
             followed.map_err(|why| Denied::for_rule_object(key, why))?;
             self.store.with_view(&base.rules, |view| {
@@ -194,8 +195,8 @@ impl<S: LedgerStore> Ledgers<S> {
         Ok(())
     }
 
-    /// Takes back claims whose disruption is refused after all. Best effort and in the background: a claim that stays
-    /// is released by its deadline.
+    /// Withdraws claims whose disruption was denied by another rule or check. This happens in the background and may
+    /// fail: the leader releases a claim that stays after its deadline.
     pub fn withdraw_claims(
         self: &Arc<Self>,
         pod: &str,
@@ -214,12 +215,12 @@ impl<S: LedgerStore> Ledgers<S> {
         }
     }
 
-    /// Releases a claim in the background. Only the leader does so.
+    /// Releases a claim in the background. Only the leader calls this function.
     pub fn release_claim(self: &Arc<Self>, key: &RuleKey, evidence: Evidence) {
         self.enqueue_command(key, Command::Release { evidence });
     }
 
-    /// Marks a claim as closing, in the background. Only the leader does so.
+    /// Marks a claim as closing, in the background. Only the leader calls this function.
     pub fn close_claim(
         self: &Arc<Self>,
         key: &RuleKey,
@@ -237,7 +238,7 @@ impl<S: LedgerStore> Ledgers<S> {
         );
     }
 
-    /// Whether no lock is held for longer than `wait`. For the watchdog: it blocks.
+    /// Whether no lock is held for longer than `wait`. This function blocks; the watchdog calls it.
     pub fn is_unlocked_within(&self, wait: Duration) -> bool {
         let Some(lanes) = self.queues.try_lock_for(wait) else {
             return false;
@@ -247,14 +248,14 @@ impl<S: LedgerStore> Ledgers<S> {
         all.iter().all(|lane| lane.try_lock_for(wait).is_some())
     }
 
-    /// Has versions that lie above the present position of the Pods taken for that, in the background. Only the leader does
-    /// so, if nobody else has.
+    /// Lowers versions that are above the present position of the Pods to this position, in the background. Only the
+    /// leader calls this function, for a ledger that no other replica has repaired.
     pub fn repair_versions(self: &Arc<Self>, key: &RuleKey) {
         self.enqueue_command(key, Command::RepairVersions);
     }
 
-    /// Writes claims back, in the background, that this replica has seen stored and that the object does not hold any more
-    /// though nobody has released them.
+    /// Writes back claims, in the background, that this replica has seen stored and that the object no longer holds
+    /// although nobody has released them.
     pub fn restore_claims(self: &Arc<Self>, key: &RuleKey) {
         if self
             .latest_snapshot(key)
@@ -264,8 +265,9 @@ impl<S: LedgerStore> Ledgers<S> {
         }
     }
 
-    /// What a decision begins with: [`Ledgers::latest`], `None` when the rule object is gone. Another object under its name
-    /// may hold the Pod, and whoever asks does not know its rules: that is no answer. Nor is a ledger that can't be relied on.
+    /// The snapshot for a decision: [`Ledgers::latest_snapshot`], or `None` if the rule object is gone. It is an error
+    /// if another object has taken the name, because the new object may hold the Pod and the caller does not know its
+    /// rules. A ledger with a fault is an error, too.
     fn current_snapshot(&self, key: &RuleKey) -> Result<Option<RuleSnapshot>, DenyReason> {
         if let Some(why) = self.store.history_lost() {
             return Err(DenyReason::Unreachable(why.to_string()));
@@ -277,14 +279,15 @@ impl<S: LedgerStore> Ledgers<S> {
         }
     }
 
-    /// The newest state that this replica knows: the watch cache, or what it wrote itself since.
+    /// The newest state that this replica knows: the state in the watch cache, or a later one that this replica wrote
+    /// itself.
     pub fn latest_snapshot(&self, key: &RuleKey) -> Option<RuleSnapshot> {
         let cached = self.store.cached_snapshot(key)?;
         Some(self.newer_snapshot(key, &cached))
     }
 
-    /// `cached`, or what this replica wrote itself since. When the history was set back, nothing that was written in the
-    /// former one counts.
+    /// `cached`, or a later state that this replica wrote itself. If etcd was restored from a backup, nothing that was
+    /// written before counts.
     pub fn newer_snapshot(&self, key: &RuleKey, cached: &RuleSnapshot) -> RuleSnapshot {
         let written = self
             .queues
@@ -297,7 +300,7 @@ impl<S: LedgerStore> Ledgers<S> {
             {
                 written
             }
-            // What was written in another history counts no more.
+            // The cache is newer: only claims that have vanished from it are added.
             Some(written) if self.store.history_lost().is_none() => {
                 cached.clone().merge_remembered_claims(&written)
             }
@@ -306,7 +309,7 @@ impl<S: LedgerStore> Ledgers<S> {
     }
 }
 
-/// A snapshot by whose ledger can be decided.
+/// Returns the snapshot if its ledger has no fault.
 fn check_usable(snapshot: RuleSnapshot) -> Result<RuleSnapshot, DenyReason> {
     match &snapshot.fault {
         Some(fault) => Err(DenyReason::Unusable(fault.to_string())),

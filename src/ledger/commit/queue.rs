@@ -1,4 +1,4 @@
-//! One lane per rule object: what is asked while a batch is under way waits for the next one.
+//! The commit queue of one rule object. Commands that arrive while a batch is being written wait for the next batch.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -17,67 +17,68 @@ use super::cooldown::Cooldowns;
 use crate::ledger::protocol::{ClaimGrant, Operation};
 use crate::ledger::store::{LedgerStore, RuleKey, RuleSnapshot, Uid};
 
-/// Asks that may wait for one rule in one replica; more are refused as overload.
+/// How many commands may wait for one rule in one replica. Further commands are denied as overload.
 const MAX_QUEUED_COMMANDS: usize = 4096;
 
-/// What a rule object is asked for.
+/// An entry of a commit queue.
 pub enum Command {
-    /// A claim.
+    /// Takes a claim.
     Claim {
         disruption: Disruption,
         deadline: Instant,
         reply: oneshot::Sender<Result<ClaimAnswer, Denied>>,
     },
-    /// A claim goes whose disruption was refused after all.
+    /// Withdraws a claim whose disruption was denied afterwards.
     Withdraw {
         pod: Uid,
         operation: Operation,
         grant: ClaimGrant,
     },
-    /// A claim admits nothing more.
+    /// Closes a claim, so that it admits nothing more.
     Close {
         pod: Uid,
         operation: Operation,
         opened: u64,
     },
-    /// A claim goes on evidence.
+    /// Releases a claim on evidence.
     Release { evidence: Evidence },
-    /// The ledger may name versions that no Pod has reached yet.
+    /// Lowers versions in the ledger that are above the present position of the Pods.
     RepairVersions,
-    /// The object lacks claims that this replica remembers.
+    /// Writes back claims that this replica remembers and the object lacks.
     Restore,
 }
 
-/// An operation that begins and asks an idle lane waits this long for others: Pods that are woken together share a write.
+/// If the first command of an idle queue begins an operation, the queue waits this long for further commands, so that
+/// Pods that are woken together share a write.
 const BATCH_DELAY: Duration = Duration::from_millis(5);
 
-/// What may ride with a claim rides for this long. The leader says anew what may, at each of its looks.
+/// How long a deferred release may wait for a claim. The leader defers it anew each time that it reconciles the rule.
 const DEFERRED_RELEASE_TTL: Duration = Duration::from_secs(1);
 
-/// The asks of one rule object, and the one task that works on them.
+/// The waiting commands of one rule object, and the state of the single task that works on them.
 #[derive(Default)]
 pub struct CommitQueue {
     pub(super) waiting: Vec<Command>,
-    /// Releases that the next claim takes along, and since when.
+    /// Releases that are written together with the next claim, and since when they wait.
     deferred_releases: Option<(Instant, Vec<Evidence>)>,
     running: bool,
-    /// The object as this replica wrote it last: the watch may trail behind it.
+    /// The object as this replica wrote it last. The watch may be behind it.
     pub written: Option<RuleSnapshot>,
-    /// The version of the rule object at which nobody had decided by its ledger, and the position of the Pods when this
-    /// replica first decided by it.
+    /// The version of a rule object by whose ledger nobody had decided, and the position of the Pods that this replica
+    /// read for it.
     pub start: Option<(u64, u64)>,
-    /// Requests that may not take the last place for now.
+    /// Requests that may not take the last place of the budget for now.
     pub cooldowns: Cooldowns,
 }
 
 impl CommitQueue {
-    /// Whether the lane's task runs.
+    /// Whether the task of this queue runs.
     #[cfg(test)]
     pub fn is_running(&self) -> bool {
         self.running
     }
 
-    /// The asks of the next batch, with the releases that ride along with a claim.
+    /// Takes the commands of the next batch. If the batch has a claim, the deferred releases are added.
     fn take_batch(&mut self, now: Instant) -> Vec<Command> {
         let mut batch = std::mem::take(&mut self.waiting);
         if batch.iter().any(Command::is_claim)
@@ -90,7 +91,7 @@ impl CommitQueue {
         batch
     }
 
-    /// How long this disruption still rests, if it does.
+    /// How much longer this disruption rests. `None` if it does not rest.
     pub fn remaining_cooldown(&self, disruption: &Disruption, now: Instant) -> Option<Duration> {
         let pod = &disruption.pod.metadata.uid;
         self.cooldowns
@@ -99,7 +100,7 @@ impl CommitQueue {
 }
 
 impl<S: LedgerStore> Ledgers<S> {
-    /// Asks one rule object for a claim.
+    /// Sends a claim command to one rule object and waits for the answer until `deadline`.
     pub(super) async fn send_claim(
         self: &Arc<Self>,
         key: &RuleKey,
@@ -117,7 +118,7 @@ impl<S: LedgerStore> Ledgers<S> {
         );
         let why = match timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => return answer,
-            // A batch drops what has run into its deadline, and what it has when it panics.
+            // A batch drops commands whose deadline has passed. If it panics, it drops all its commands.
             Ok(Err(_)) if Instant::now() < deadline => "internal error, see the log of the server",
             Ok(Err(_)) | Err(_) => "no answer within the review's deadline",
         };
@@ -127,7 +128,7 @@ impl<S: LedgerStore> Ledgers<S> {
         ))
     }
 
-    /// Puts an ask into the lane of its rule object, and starts the lane's task if it is not running.
+    /// Adds a command to the commit queue of its rule object, and starts the task of the queue if it is not running.
     pub(super) fn enqueue_command(self: &Arc<Self>, key: &RuleKey, ask: Command) {
         let lane = self.commit_queue(key);
         let mut state = lane.lock();
@@ -151,11 +152,11 @@ impl<S: LedgerStore> Ledgers<S> {
         }
     }
 
-    /// Has the next claim that this replica writes for a rule take these releases along, in place of those of an earlier call.
-    /// A claim that stays takes nothing from the budget: nothing is lost if none is written.
+    /// Defers releases until this replica writes the next claim of the rule. They replace the releases of an earlier
+    /// call. If no claim is written, nothing is lost: these claims take nothing from the budget.
     pub fn defer_releases(&self, key: &RuleKey, releases: Vec<Evidence>) {
         let lane = match releases.is_empty() {
-            true => self.queues.lock().get(key).cloned(), // no lane is opened for nothing
+            true => self.queues.lock().get(key).cloned(), // do not create a queue for this
             false => Some(self.commit_queue(key)),
         };
         if let Some(lane) = lane {
@@ -164,8 +165,9 @@ impl<S: LedgerStore> Ledgers<S> {
         }
     }
 
-    /// The lane of a rule object. A lane stays while its rule does, for what this replica wrote and its watch has yet to
-    /// deliver; whoever opens another one clears away those of rules that are gone.
+    /// The commit queue of a rule object. A queue stays as long as its rule exists, because it knows what this replica
+    /// wrote and its watch has not delivered yet. The call that creates a new queue drops the queues of rules that are
+    /// gone.
     pub(super) fn commit_queue(&self, key: &RuleKey) -> Arc<Mutex<CommitQueue>> {
         let known = self.queues.lock().get(key).cloned();
         known.unwrap_or_else(|| {
@@ -176,11 +178,11 @@ impl<S: LedgerStore> Ledgers<S> {
 
     fn drop_unused_queues(&self) {
         let mut gone: Vec<RuleKey> = self.queues.lock().keys().cloned().collect();
-        // Without the lock: whoever looks at the cache may be waiting for it.
+        // The lock must not be held here: another task may hold the lock of the cache and wait for this lock.
         gone.retain(|key| self.store.cached_snapshot(key).is_none());
         let mut lanes = self.queues.lock();
         for key in gone {
-            // A lane that is in use, or about to be, is held by its user too.
+            // The task or caller that uses a queue holds a reference to it.
             if lanes
                 .get(&key)
                 .is_some_and(|lane| Arc::strong_count(lane) == 1)
@@ -200,7 +202,8 @@ impl<S: LedgerStore> Ledgers<S> {
                 }
                 state.take_batch(Instant::now())
             };
-            // The asks of a batch that panics are dropped, which denies them; the lane must go on for those behind.
+            // A panic drops the commands of the batch, which denies them. The queue must continue with the commands
+            // behind them.
             let work = AssertUnwindSafe(self.commit_batch(key, lane, batch)).catch_unwind();
             if work.await.is_err() {
                 self.counters.panics.fetch_add(1, Ordering::Relaxed);
@@ -211,23 +214,23 @@ impl<S: LedgerStore> Ledgers<S> {
 }
 
 impl Command {
-    /// Whether it is for a claim, and not about one.
+    /// Whether this command takes a claim.
     pub fn is_claim(&self) -> bool {
         matches!(self, Command::Claim { .. })
     }
 
-    /// Whether it is for an operation of the lifecycle that begins.
+    /// Whether this command takes a claim for an operation of the lifecycle that begins.
     fn is_begin(&self) -> bool {
         matches!(self, Command::Claim { disruption, .. } if disruption.operation == Operation::Begin)
     }
 
-    /// Whether it doubts the versions that the ledger names.
+    /// Whether this command asks to check the versions in the ledger.
     pub fn is_version_repair(&self) -> bool {
         matches!(self, Command::RepairVersions)
     }
 
-    /// Answers, if anybody waits. A claim that nobody waits for any more, because the review has run into its deadline and was
-    /// denied, is to be taken back by the ask that is returned.
+    /// Sends the answer to the caller. If a claim was given and nobody waits for it any more, because the review was
+    /// denied at its deadline, returns the command that withdraws the claim.
     pub fn reply_to_claim(self, answer: Result<ClaimAnswer, Denied>) -> Option<Command> {
         let Command::Claim {
             disruption, reply, ..

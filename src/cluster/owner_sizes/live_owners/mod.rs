@@ -1,4 +1,4 @@
-//! Live reads of owners: those that no watch tells of, and those whose watch seems to trail.
+//! Reads owners of Pods live: owners that are not watched, and owners whose watch may be behind.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -25,46 +25,50 @@ use crate::cluster::{not_found, request_path};
 use crate::domain::pod::Owner;
 use crate::ledger::store::{RuleKey, Uid};
 
-/// Reads under way at a time for one rule object.
+/// How many reads may be under way at a time for one rule object.
 const MAX_READS_PER_RULE: usize = 16;
-/// Reads under way at a time for all rule objects. Whoever may label Pods may name any number of owners.
+/// How many reads may be under way at a time for all rule objects. Anybody who may label Pods can name any number of
+/// owners.
 const MAX_CONCURRENT_READS: usize = 64;
-/// No read takes longer.
+/// The time limit of each read.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// A read may show an owner that is in doubt in turn: a ReplicaSet, then its controller.
+/// How many rounds of reads a refresh makes. A read may show another owner to read: first a ReplicaSet, then its
+/// controller.
 const MAX_ROUNDS: usize = 3;
 
-/// References that are followed to one owner. Whoever may create Pods may give them any number of references to one UID.
+/// How many references to one owner are followed. Anybody who may create Pods can give them any number of references to
+/// one UID.
 const MAX_REFERENCES: usize = 16;
 
-/// A reading that is this old is good enough for a decision.
+/// How old a reading may be for a decision.
 pub const MAX_READING_AGE: Duration = Duration::from_secs(1);
 
-/// Reads owners live, and puts what it reads into the index.
+/// Reads owners live, and stores the results in the index.
 #[derive(Debug)]
 pub struct LiveOwners {
     index: Arc<Index>,
-    /// By namespace and UID; an error is the answer too.
+    /// The results by namespace and UID, including errors.
     reads: SingleFlightCache<(String, Uid), Result<(), OwnerReadError>>,
     discovery: ScaleDiscovery,
     turns: Semaphore,
 }
 
-/// Why it is not known how many Pods an owner is to have. `owner` is kind and name.
+/// Why the number of Pods that an owner asks for is not known. `owner` is its kind and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnerReadError {
     /// The owner could not be read.
     Failed {
-        /// The owner.
+        /// Kind and name of the owner.
         owner: String,
-        /// What went wrong, in a clause that does not change from try to try.
+        /// The cause as a clause that does not change from try to try.
         error: String,
-        /// What helps.
+        /// What to do.
         remedy: Remedy,
     },
-    /// The owner was read, and a field that its `scale` needs is not set. Waiting does not help: somebody must set it.
+    /// The owner was read, and a field that its `scale` needs is not set. Waiting does not help: a user must set the
+    /// field.
     Unset {
-        /// The owner.
+        /// Kind and name of the owner.
         owner: String,
         /// Path of the field, such as `spec.replicas`.
         field: String,
@@ -82,7 +86,7 @@ impl fmt::Display for OwnerReadError {
     }
 }
 
-/// `autoscaling/v1` Scale; its metadata is that of the scaled object.
+/// `autoscaling/v1` Scale. Its metadata are those of the scaled object.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Scale {
@@ -100,12 +104,12 @@ struct ScaleMeta {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ScaleSpec {
-    /// Absent for 0.
+    /// Absent in JSON if the number is 0.
     replicas: i64,
 }
 
 impl LiveOwners {
-    /// Reads for this index.
+    /// Creates a reader for this index.
     pub fn new(index: &Arc<Index>) -> Arc<Self> {
         Arc::new(LiveOwners {
             index: Arc::clone(index),
@@ -115,8 +119,8 @@ impl LiveOwners {
         })
     }
 
-    /// Reads the owners that a rule object is in doubt about, unless a reading is younger than `age`. Afterwards the index
-    /// knows how many Pods the rule object expects. Reads nothing if there is no doubt.
+    /// Reads the doubtful owners of a rule object, unless their last reading is younger than `age`. Afterwards the
+    /// index knows how many Pods the rule object expects. If no owner is doubtful, nothing is read.
     ///
     /// # Errors
     /// The first owner that could not be read.
@@ -131,7 +135,8 @@ impl LiveOwners {
         failed.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// As [`LiveOwners::refresh`], and reads on after a failure: all owners that could not be read, in no order.
+    /// As [`LiveOwners::refresh_owners`], but continues after a failure. Returns all owners that could not be read, in
+    /// no order.
     pub async fn refresh_all_owners(
         &self,
         client: &Client,
@@ -143,7 +148,7 @@ impl LiveOwners {
             .await
     }
 
-    /// The failures; the first alone if that is enough.
+    /// Returns the failures. If `first_is_enough`, it stops at the first failure.
     async fn refresh_rounds(
         &self,
         client: &Client,
@@ -190,7 +195,7 @@ impl LiveOwners {
             };
             timeout_at(limit, read).await.unwrap_or_else(|_| late())
         };
-        // A failure is not asked for again at once, and is not kept for longer than it has to be.
+        // A failure is not retried at once, but it is also not kept longer than necessary.
         let age = |answer: &Result<(), OwnerReadError>| match answer {
             Ok(()) if self.is_owner_known(namespace, &uid) => age,
             Ok(()) => Duration::ZERO,
@@ -209,7 +214,7 @@ impl LiveOwners {
             .is_some_and(|n| n.is_owner_known(uid))
     }
 
-    /// The reference that leads to the owner, if it was found before; else all references to its UID.
+    /// The reference that leads to the owner, if the owner was found before. Otherwise all references to its UID.
     fn owner_references(
         &self,
         namespace: &str,
@@ -235,8 +240,8 @@ impl LiveOwners {
         }
     }
 
-    /// Reads an owner. The reference of a Pod may be forged: an object that was found before is read by the reference that
-    /// led to it, and an object that was not found is gone only if no reference leads to it.
+    /// Reads an owner. The reference of a Pod may be forged. Therefore an object that was found before is read by the
+    /// reference that led to it, and a missing object counts as gone only if no reference leads to it.
     async fn fetch_owner(
         &self,
         client: &Client,
@@ -305,7 +310,7 @@ impl LiveOwners {
         Err(self.to_read_error(namespace, uid, failure))
     }
 
-    /// Puts an answer into the index; see [`Index::set_reading`].
+    /// Stores an answer in the index, see [`Index::set_live_reading`].
     fn put_answer(
         &self,
         namespace: &str,
@@ -328,7 +333,7 @@ impl LiveOwners {
             .set_live_reading(namespace, uid.clone(), reading, basis)
     }
 
-    /// Reads what a reference leads to.
+    /// Reads the object that a reference leads to.
     async fn follow_reference(
         &self,
         client: &Client,
@@ -389,7 +394,7 @@ impl LiveOwners {
             match get_owner_object(client, &path, owner, &resource.plural).await? {
                 GetResult::Found(scale) => Some(scale),
                 GetResult::NoObject => {
-                    // A kind that has lost its `scale` answers so for every object.
+                    // A kind whose `scale` was removed gives this response for every object.
                     let again =
                         self.discovery
                             .find_resource_anew(client, &owner.api_version, &owner.kind);
@@ -409,22 +414,22 @@ impl LiveOwners {
     }
 }
 
-/// Where a reference leads.
+/// The result of following a reference.
 enum ReferenceTarget {
-    /// To the owner, of a watched kind.
+    /// The owner, of a watched kind.
     Watched(Workload),
-    /// To the owner; `spec.replicas` of its `scale`.
+    /// The number `spec.replicas` in the `scale` of the owner.
     Count(u32),
-    /// To an object that does not set this field, which its `scale` needs. Its UID is not known.
+    /// The object does not set this field, which its `scale` needs. The UID of the object is not known.
     Unset(String),
     /// The kind has no `scale`, or is not served at all.
     NoScale,
-    /// To no object of the UID, or to one whose deletion has begun.
+    /// No object has the UID, or the deletion of the object has begun.
     Gone,
 }
 
 impl ReferenceTarget {
-    /// Whether a decision can be made on it.
+    /// Checks that a decision is possible with this result.
     fn check_decidable(&self, owner: &Owner) -> Result<(), OwnerReadError> {
         match self {
             ReferenceTarget::Unset(field) => Err(OwnerReadError::Unset {
@@ -436,7 +441,7 @@ impl ReferenceTarget {
     }
 }
 
-/// The field that the API server misses, from its answer to a GET of `scale`: 500, "the spec replicas field
+/// The field that the API server misses, from its response to a GET of `scale`: 500, "the spec replicas field
 /// \".spec.replicas\" does not exist" (apiextensions-apiserver, `pkg/registry/customresource/etcd.go`).
 fn missing_field(message: &str) -> Option<String> {
     let (_, rest) = message.split_once("the spec replicas field ")?;
@@ -448,13 +453,13 @@ fn describe_owner(owner: &Owner) -> String {
     format!("{} {}", owner.kind, owner.name)
 }
 
-/// What the API server answers to a GET.
+/// The result of a GET.
 enum GetResult<T> {
     Found(T),
     NoObject,
-    /// 404 without a word of the object: the path is not known, or the answer is not the API server's.
+    /// A 404 that does not name the object: the path is unknown, or the response is not from the API server.
     NotServed,
-    /// An error: the object does not set this field, see [`unset_field`].
+    /// An error because the object does not set this field, see [`missing_field`].
     Unset(String),
 }
 
@@ -462,7 +467,7 @@ fn not_served_failure(path: &str) -> ReadFailure {
     ReadFailure::transient_failure(format!("the API server does not serve {path} now"))
 }
 
-/// Reads the object of an owner, or a subresource of it; `resource` is the plural of its kind.
+/// Reads the object of an owner, or a subresource of it. `resource` is the plural of its kind.
 async fn get_owner_object<T: DeserializeOwned>(
     client: &Client,
     path: &str,
@@ -493,7 +498,7 @@ async fn get_owner_object<T: DeserializeOwned>(
     }
 }
 
-/// Whether `group/version` of an owner reference can stand in a path. The API server does not check it.
+/// Whether the `group/version` of an owner reference can be put into a path. The API server does not check this.
 fn is_group_version(api_version: &str) -> bool {
     api_version.split('/').count() <= 2 && api_version.split('/').all(request_path::is_path_safe)
 }

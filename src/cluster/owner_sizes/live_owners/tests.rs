@@ -10,7 +10,7 @@ use tower::service_fn;
 use super::*;
 use crate::domain::pod::Pod;
 
-/// An API server that answers these GETs, 404 to others, and remembers what was asked.
+/// An API server that answers GETs of these paths, answers 404 to all others, and remembers the requests.
 #[derive(Clone, Default)]
 struct Fake {
     answers: Arc<Mutex<HashMap<String, (u16, Value)>>>,
@@ -46,7 +46,7 @@ impl Fake {
     }
 }
 
-/// What the API server says of an object that is not there.
+/// The response of the API server for an object that does not exist.
 fn missing(path: &str) -> Value {
     let mut parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
     if parts.last() == Some(&"scale") {
@@ -86,7 +86,7 @@ fn rig(pods: u32, owner: Value) -> Rig {
 }
 
 impl Rig {
-    /// A Pod with this controller comes.
+    /// Adds a Pod with this controller.
     fn pod(&self, name: &str, owner: &Value) {
         let mut owner = owner.clone();
         owner["controller"] = json!(true);
@@ -261,7 +261,7 @@ async fn scale_that_a_kind_loses_says_nothing_of_its_objects() {
     serve_rollouts(&rig.fake, true);
     rig.fake.answer(SCALE, 200, scale("u", 10));
     rig.refresh().await.unwrap();
-    // As a CustomResourceDefinition without `scale` answers: in the name of the object.
+    // A CustomResourceDefinition without `scale` gives this response, which names the object.
     serve_rollouts(&rig.fake, false);
     rig.fake.answer(SCALE, 404, missing(SCALE));
     tokio::time::sleep(MAX_READING_AGE).await;
@@ -321,7 +321,7 @@ async fn owner_with_more_pods_than_its_cached_number_is_read() {
     cached(3, "5");
     rig.refresh().await.unwrap();
     assert_eq!(rig.fake.asked(), [""; 0]);
-    // Its watch has brought the scale-in, and not what followed.
+    // The watch has delivered the scale-in, but no later event.
     cached(2, "6");
     let path = "/apis/apps/v1/namespaces/n/statefulsets/web";
     rig.fake.answer(path, 200, object(100, "9"));
@@ -371,7 +371,7 @@ async fn reference_with_a_forged_name_does_not_hide_the_owner() {
         rig.fake.answer(SCALE, 200, scale("u", 10));
         rig.refresh().await.unwrap();
         assert_eq!(rig.expected(), 1);
-        // The same moment: what was read by the forged reference says nothing about this one.
+        // Without any pause, the reading by the forged reference does not count for this reference.
         rig.pod("web-own", &rollout());
         rig.refresh().await.unwrap();
         assert_eq!((rig.expected(), rig.unknown()), (11, 0));
@@ -415,10 +415,10 @@ async fn too_many_owner_references_fail_unless_owner_is_found() {
     let error = rig.refresh().await.unwrap_err().to_string();
     assert!(error.contains("more than 16 different objects"), "{error}");
     assert_eq!(rig.fake.asked().len(), 1 + MAX_REFERENCES);
-    // Most Pods name the right one.
+    // Most Pods name the right object.
     rig.pod("web-1", &rollout());
     rig.pod("web-2", &rollout());
-    rig.refresh().await.unwrap_err(); // kept for a second
+    rig.refresh().await.unwrap_err(); // the failure is kept for one second
     let late = rig.owners.fetch_owner(&rig.client, "n", &"u".into()).await;
     assert_eq!((late, rig.expected()), (Ok(()), 30));
 }

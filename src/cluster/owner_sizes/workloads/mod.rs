@@ -1,4 +1,4 @@
-//! What is known of the owners of one namespace.
+//! Keeps what is known about the owners of Pods in one namespace.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,45 +10,48 @@ use crate::cluster::kind::WatchedKind;
 use crate::domain::pod::{Owner, Pod};
 use crate::ledger::store::Uid;
 
-/// An owner of a watched kind, as far as a budget needs it.
+/// The fields of an owner of a watched kind that a budget needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its kind.
+    /// The kind of the owner.
     pub kind: WatchedKind,
-    /// Its name.
+    /// The name of the owner.
     pub name: String,
-    /// `metadata.resourceVersion` of the object that this was read from.
+    /// The resourceVersion of the object from which this was read.
     pub version: u64,
-    /// How many Pods it is to run itself; a ReplicaSet's own number, whatever its Deployment's is. `None` if the object
-    /// does not say so yet, and for a Job that makes no more Pods: as many as are alive.
+    /// How many Pods the owner itself should run. For a ReplicaSet this is its own number, even if the number of its
+    /// Deployment counts. `None` if the object does not say this yet, and for a Job that creates no more Pods: then the
+    /// living Pods count.
     pub replicas: Option<u32>,
-    /// Its own controller, kept for a ReplicaSet only.
+    /// The controller of the owner itself, kept for a ReplicaSet only.
     pub controller: Option<Arc<Owner>>,
-    /// Which Pods are its own, kept for a Deployment only.
+    /// The selector of the owner's Pods, kept for a Deployment only.
     pub selector: Option<Selector>,
-    /// Labels that its Pods are created with; `None` unless they make managed Pods.
+    /// The labels with which the owner creates its Pods. `None` unless these Pods are managed.
     pub template_labels: Option<BTreeMap<String, String>>,
-    /// Whether there are more of these labels than are kept. Any rule may then select the Pods.
+    /// Whether there are more of these labels than are kept. Then any rule may select the Pods.
     pub template_labels_dropped: bool,
-    /// Whether the status shows Pods that are not of the newest revision. False for kinds without revisions.
+    /// Whether the status shows Pods that do not have the newest revision. False for kinds without revisions.
     pub rolling: bool,
-    /// Whether its strategy keeps Pods of older revisions: `OnDelete`, or a partition of a StatefulSet.
+    /// Whether its strategy keeps Pods of older revisions: `OnDelete`, or a `partition` of a StatefulSet.
     pub keeps_old: bool,
-    /// Whether it is a Deployment with strategy `Recreate`.
+    /// Whether the owner is a Deployment with the strategy `Recreate`.
     pub recreates: bool,
-    /// Whether it is a Deployment that is paused: it makes no ReplicaSet, and one that it has made counts by itself.
+    /// Whether the owner is a paused Deployment. It creates no ReplicaSet, and its existing ReplicaSets count by
+    /// themselves.
     pub paused: bool,
-    /// When it was created, kept for a Job only.
+    /// When the owner was created, kept for a Job only.
     pub created: Option<Timestamp>,
-    /// How many living Pods its controller has seen, managed or not; kept for a ReplicaSet and a ReplicationController. It
-    /// may be behind.
+    /// How many living Pods its controller has seen, managed or not. Kept for a ReplicaSet and a ReplicationController.
+    /// The number may be out of date.
     pub pods_seen: u32,
-    /// Which revision of its Deployment it is ([`keys::DEPLOYMENT_REVISION`]); 0 for other kinds, and where nothing tells.
+    /// The revision of its Deployment ([`DEPLOYMENT_REVISION`](crate::api::keys::DEPLOYMENT_REVISION)). 0 for other
+    /// kinds, and if it is unknown.
     pub revision: u64,
 }
 
 impl Workload {
-    /// The owner as a reference to it names it.
+    /// An owner reference to this object.
     pub fn as_owner(&self, uid: &str) -> Owner {
         Owner {
             api_version: self.kind.api_version(),
@@ -59,13 +62,13 @@ impl Workload {
         }
     }
 
-    /// Whether an owner reference means this object: by the garbage collector's way of looking it up, which asks for kind
-    /// and name and compares the UID.
+    /// Whether an owner reference means this object. This is decided as in the Kubernetes garbage collector, which
+    /// looks up kind and name; the caller compares the UID.
     pub fn is_referenced_by(&self, owner: &Owner) -> bool {
         WatchedKind::from_owner(owner) == Some(self.kind) && self.name == owner.name
     }
 
-    /// Whether anything differs that a budget rests on.
+    /// Whether a field that a budget depends on differs.
     fn differs_from(&self, other: &Workload) -> bool {
         *other
             != Workload {
@@ -76,27 +79,27 @@ impl Workload {
     }
 }
 
-/// What was read live of an owner.
+/// The result of a live read of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveReading {
-    /// `spec.replicas` of its `scale`.
+    /// The number `spec.replicas` in its `scale`.
     Count(u32),
-    /// The owner has a `scale`, but sets no number of replicas.
+    /// The owner has a `scale`, but its number of replicas is not set.
     Unset,
-    /// The owner's kind has no `scale`, or is not served at all.
+    /// The kind of the owner has no `scale`, or is not served at all.
     NoScale,
-    /// There is no such owner, or its deletion has begun.
+    /// The owner does not exist, or its deletion has begun.
     Gone,
 }
 
-/// What a [`Reading`] rests on.
+/// The basis of a [`LiveReading`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadingBasis {
-    /// The object of this UID: a watch or an earlier read has shown it. The reference leads to it; `None` if a watch told
-    /// of the deletion and had not shown the object before.
+    /// The object with this UID: a watch or an earlier read has shown it. The reference leads to the object. `None` if
+    /// a watch delivered the deletion of an object that it had not shown before.
     Object(Option<Arc<Owner>>),
-    /// References that Pods and ReplicaSets hold. None of them led to an object of this UID. The reference that explains
-    /// the reading is the first.
+    /// References in Pods and ReplicaSets. None of them led to an object with this UID. The first reference is the one
+    /// that explains the reading.
     References(Vec<Arc<Owner>>),
 }
 
@@ -116,43 +119,44 @@ struct LastRead {
     basis: ReadingBasis,
 }
 
-/// How many Pods an owner is to have.
+/// How many Pods an owner asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerSize {
-    /// So many.
+    /// This number of Pods.
     Count(u32),
-    /// As many as are alive, until the owner's status says more.
+    /// As many Pods as are alive, until the owner's status has a number.
     Alive,
-    /// The owner makes no Pods any more. Those that are alive count for themselves, as Pods without an owner do.
+    /// The owner creates no more Pods. Each living Pod counts for itself, like a Pod without an owner.
     Each,
-    /// The owner could say, by a field of its spec, and does not: no decision can be made until somebody sets the field.
+    /// The owner has a field for the number, and the field is not set. No decision is possible until a user sets the
+    /// field.
     Unset,
-    /// The owner does not say.
+    /// The owner has no number of Pods.
     NoScale,
-    /// The owner is gone or going.
+    /// The owner is gone, or its deletion has begun.
     Gone,
-    /// Nothing is known of the owner yet.
+    /// Nothing is known about the owner yet.
     Unread,
 }
 
-/// Readings and marks of deleted owners that are kept before the first sweep.
+/// How many readings are kept before the first sweep.
 const SWEEP_THRESHOLD: usize = 64;
 
-/// The owners of one namespace by UID.
+/// The owners of one namespace, by UID.
 #[derive(Debug, Default)]
 pub struct Workloads {
     watched: HashMap<Uid, Workload>,
-    /// Deployments in `watched` by name.
+    /// The Deployments in `watched`, by name.
     deployments: HashMap<String, Uid>,
-    /// Owners of other kinds, and those known to be gone.
+    /// Owners of other kinds, and owners that are known to be gone.
     read: HashMap<Uid, LastRead>,
-    /// Controllers of ReplicaSets that are gone. While such a Deployment is there, it still asks for the Pods.
+    /// The controllers of ReplicaSets that are gone. While such a Deployment exists, it still asks for the Pods.
     former: HashMap<Uid, Arc<Owner>>,
     sweep_at: usize,
 }
 
 impl Workloads {
-    /// An owner of a watched kind.
+    /// An owner of a watched kind, by its UID.
     pub fn get(&self, uid: &str) -> Option<&Workload> {
         self.watched.get(uid)
     }
@@ -167,7 +171,7 @@ impl Workloads {
         self.watched.is_empty()
     }
 
-    /// How many Pods an owner is to have.
+    /// How many Pods an owner asks for.
     pub fn owner_size(&self, uid: &str) -> OwnerSize {
         if let Some(workload) = self.watched.get(uid) {
             return match (workload.replicas, workload.kind) {
@@ -185,7 +189,7 @@ impl Workloads {
         }
     }
 
-    /// The reference by which the object of this UID was found; `None` if it was not found yet.
+    /// The reference by which the object with this UID was found. `None` if it has not been found yet.
     pub fn resolving_reference(&self, uid: &str) -> Option<Arc<Owner>> {
         if let Some(workload) = self.watched.get(uid) {
             return Some(Arc::new(workload.as_owner(uid)));
@@ -196,8 +200,8 @@ impl Workloads {
         }
     }
 
-    /// Whether a reference to this UID leads to the object of this UID. True as long as the object was not found: then
-    /// nothing tells a forged reference from the right one.
+    /// Whether a reference to this UID leads to the object with this UID. True while the object has not been found,
+    /// because a forged reference cannot be told from the right one then.
     pub fn is_reference_valid(&self, uid: &str, owner: &Owner) -> bool {
         if let Some(workload) = self.watched.get(uid) {
             return workload.is_referenced_by(owner);
@@ -208,13 +212,13 @@ impl Workloads {
         }
     }
 
-    /// The reference to an owner that does not say how many Pods it is to have, for people to read.
+    /// The reference to an owner that has no number of Pods, for messages.
     pub fn owner_without_replicas(&self, uid: &str) -> Option<&Arc<Owner>> {
         let last = self.read.get(uid)?;
         last.basis.references().first()
     }
 
-    /// Whether no watch tells of a change to what is known of the owner.
+    /// Whether the owner may change without an event of a watch.
     pub fn may_change_unseen(&self, uid: &str) -> bool {
         let unwatched = |last: &LastRead| {
             last.basis
@@ -225,7 +229,7 @@ impl Workloads {
         !self.watched.contains_key(uid) && self.read.get(uid).is_some_and(unwatched)
     }
 
-    /// Controllers of ReplicaSets that have this UID, once for each ReplicaSet.
+    /// The controllers of ReplicaSets that have this UID, once for each ReplicaSet.
     pub fn replica_set_controllers<'a>(
         &'a self,
         uid: &'a str,
@@ -235,9 +239,9 @@ impl Workloads {
         all.filter(move |owner| owner.uid == uid)
     }
 
-    /// A Pod or a ReplicaSet refers to an owner. Forgets a reading of the UID that did not follow this reference: the
-    /// references that it followed may be forged, and this one may lead to the object. Returns whether a reading was
-    /// forgotten.
+    /// Records that a Pod or a ReplicaSet refers to an owner. Forgets a reading of the UID that did not follow this
+    /// reference: the references that it followed may be forged, and this reference may lead to the object. Returns
+    /// whether a reading was forgotten.
     pub fn add_reference(&mut self, owner: &Owner) -> bool {
         let misses = |last: &LastRead| match &last.basis {
             ReadingBasis::Object(_) => false,
@@ -247,15 +251,15 @@ impl Workloads {
             && self.read.remove(owner.uid.as_str()).is_some()
     }
 
-    /// The owner whose number counts for the Pods of `uid`: a ReplicaSet's own controller, else the owner itself. Never
-    /// higher than that one step.
+    /// The owner whose number counts for the Pods of `uid`: the controller of a ReplicaSet, or else the owner itself.
+    /// Controllers of that controller are never followed.
     pub fn root_owner<'a>(&'a self, uid: &'a Uid) -> RootOwner<'a> {
         let controller = self.watched.get(uid).and_then(|w| w.controller.as_ref());
         let controller = controller.or_else(|| self.former.get(uid));
         controller.map_or(RootOwner::Itself(uid), RootOwner::Controller)
     }
 
-    /// Whether an owner of a watched kind that a Pod names is there, or the Deployment of a ReplicaSet that is gone.
+    /// Whether an owner of a watched kind that a Pod refers to exists, or the Deployment of a ReplicaSet that is gone.
     pub fn has_living_owner(&self, owner: &Owner, pod: &Pod) -> bool {
         if self.is_present(&owner.uid) {
             return true;
@@ -272,7 +276,8 @@ impl Workloads {
         self.watched.contains_key(uid)
     }
 
-    /// Whether this replica has seen the owner under this name, and its end. A reference alone proves nothing.
+    /// Whether this replica has seen the owner under this name, and has seen its deletion. A reference alone proves
+    /// nothing.
     fn was_seen_as(&self, owner: &Owner, name: &str) -> bool {
         let last = self.read.get(owner.uid.as_str());
         let ended = last.filter(|last| last.reading == LiveReading::Gone);
@@ -283,8 +288,9 @@ impl Workloads {
         })
     }
 
-    /// The controller whose number counts for a ReplicaSet: the one that it names, unless a Deployment that made it lives on.
-    /// Whoever may edit the ReplicaSet can name any controller, and the Deployment goes on to ask for the Pods.
+    /// The controller whose number counts for a ReplicaSet: the Deployment that created it, if this Deployment still
+    /// exists, or else the controller that the ReplicaSet names. Anybody who may edit the ReplicaSet can name any
+    /// controller, but the Deployment still asks for the Pods.
     fn replica_set_maker(&self, set: &Workload) -> Option<Arc<Owner>> {
         let named = set.controller.as_ref()?;
         let labels = set.template_labels.as_ref();
@@ -294,8 +300,9 @@ impl Workloads {
         made.map(Arc::new).or_else(|| set.controller.clone())
     }
 
-    /// Whether the controller that a ReplicaSet names may have made it rather than this Deployment, by its name: an earlier
-    /// Deployment of the same name, or an object of a kind that is not watched, unless that has no number to give.
+    /// Whether, by its name, the controller that a ReplicaSet names may have created it instead of this Deployment.
+    /// This may be an earlier Deployment of the same name, or an object of a kind that is not watched, unless that
+    /// object has no number of Pods.
     fn may_be_named_after(&self, named: &Owner, set: &Workload, made: &Owner) -> bool {
         if WatchedKind::from_owner(named).is_some() {
             return self.was_seen_as(named, &made.name);
@@ -306,10 +313,10 @@ impl Workloads {
             && !matches!(last, Some(LiveReading::NoScale | LiveReading::Gone))
     }
 
-    /// The Deployment that made the ReplicaSet that a Pod names, told by the Pod alone.
+    /// The Deployment that created the ReplicaSet that a Pod refers to, derived from the Pod alone.
     ///
-    /// For a ReplicaSet that was deleted before this replica started. A forged reference can only name a Deployment that is
-    /// there, which gains a Pod and asks for no more of them.
+    /// This is for a ReplicaSet that was deleted before this replica started. A forged reference can only name an
+    /// existing Deployment. This Deployment then has one more Pod, but its number of expected Pods stays the same.
     fn deployment_of_pod(&self, owner: &Owner, pod: &Pod) -> Option<Owner> {
         if WatchedKind::from_owner(owner) != Some(WatchedKind::ReplicaSet) {
             return None;
@@ -317,9 +324,9 @@ impl Workloads {
         self.deployment_of_replica_set(&owner.name, &pod.metadata.labels)
     }
 
-    /// The Deployment that made a ReplicaSet of this name: the ReplicaSet's name is `DEPLOYMENT-HASH`, and the Deployment's
-    /// selector matches the labels of its Pods. Their label `pod-template-hash` proves no more: whoever may edit a Pod can
-    /// change it.
+    /// The Deployment that created a ReplicaSet of this name: the name is `DEPLOYMENT-HASH`, and the selector of the
+    /// Deployment matches the labels of the ReplicaSet's Pods. The label `pod-template-hash` of the Pods would prove
+    /// nothing more, because anybody who may edit a Pod can change it.
     fn deployment_of_replica_set(
         &self,
         set: &str,
@@ -332,8 +339,8 @@ impl Workloads {
         selector.matches(labels).then(|| deployment.as_owner(uid))
     }
 
-    /// A ReplicaSet that is gone, and that no watch has shown, has this Pod. Remembers the Deployment behind it, if the Pod
-    /// tells. Returns whether that is news.
+    /// Remembers the Deployment behind a ReplicaSet that is gone and that no watch has shown, if the Pod shows this
+    /// Deployment. Returns whether this changes anything.
     pub fn remember_deployment(&mut self, pod: &Pod) -> bool {
         let Some(owner) = pod.controller() else {
             return false;
@@ -352,11 +359,11 @@ impl Workloads {
         true
     }
 
-    /// An owner of a watched kind was seen. An older version than the known one, and an owner that is known to be gone,
-    /// change nothing. Returns whether anything differs that a budget rests on.
+    /// Stores an owner of a watched kind. A version that is older than the known one changes nothing. Returns whether a
+    /// field that a budget depends on differs.
     pub fn put_workload(&mut self, uid: &Uid, mut workload: Workload) -> bool {
-        // A mark that the owner is gone may rest on a Pod's word for its name. If the owner is really gone and this event is
-        // late, the watch says so again; until then more Pods are expected than need be.
+        // The reading that the owner is gone may rest on the name in a Pod's reference. If the owner is really gone and
+        // this event is late, the watch delivers the deletion again. Until then, more Pods are expected than necessary.
         self.read.remove(uid);
         self.former.remove(uid);
         workload.controller = self.replica_set_maker(&workload);
@@ -375,7 +382,8 @@ impl Workloads {
         differs
     }
 
-    /// An owner was read live, or a watch told that it is gone. Returns whether that is news.
+    /// Stores that an owner was read live, or that a watch delivered its deletion. Returns whether this changes
+    /// anything.
     pub fn put_live_reading(
         &mut self,
         uid: &Uid,
@@ -408,7 +416,8 @@ impl Workloads {
         watched || before != Some(last)
     }
 
-    /// Forgets readings that no Pod and no ReplicaSet refers to any more. The cost is shared out among the readings.
+    /// Forgets readings to which no Pod and no ReplicaSet refers. Sweeps run only when the number of readings has
+    /// doubled, so their cost per reading stays constant.
     fn sweep_readings(&mut self, has_pods: impl Fn(&str) -> bool) {
         if self.read.len() < self.sweep_at.max(SWEEP_THRESHOLD) {
             return;
@@ -425,17 +434,17 @@ impl Workloads {
     }
 }
 
-/// Whose number counts.
+/// The owner whose number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootOwner<'a> {
-    /// The direct owner's.
+    /// The direct owner.
     Itself(&'a Uid),
-    /// That of the direct owner's controller.
+    /// The controller of the direct owner.
     Controller(&'a Arc<Owner>),
 }
 
 impl RootOwner<'_> {
-    /// UID of the owner whose number counts.
+    /// The UID of the owner whose number counts.
     pub fn uid(self) -> Uid {
         match self {
             RootOwner::Itself(uid) => uid.clone(),

@@ -82,12 +82,12 @@ fn pods_of_a_deleted_deployment_are_not_cared_for() {
     let gone = ReadingBasis::Object(None);
     known.put_live_reading(&"deployment".into(), LiveReading::Gone, gone, |_| true);
     assert!(!known.has_living_owner(&replica_set(), &pod));
-    // Another Deployment of that name is not the one that made the Pods.
+    // Another Deployment of this name did not create the Pods.
     known.put_workload(&"second".into(), deployment("web"));
     assert!(!known.has_living_owner(&replica_set(), &pod));
 }
 
-/// The ReplicaSet of [`pod`], by its own word under `controller`.
+/// The ReplicaSet of [`pod`], which names `controller` as its controller.
 fn made(controller: &Owner) -> Workload {
     Workload {
         controller: Some(Arc::new(controller.clone())),
@@ -115,7 +115,7 @@ fn owner(kind: &str, uid: &str) -> Owner {
     }
 }
 
-/// An object that could not have made the ReplicaSet, by its name.
+/// An object that, by its name, cannot have created the ReplicaSet.
 fn thing() -> Owner {
     Owner {
         name: "thing".to_owned(),
@@ -185,7 +185,8 @@ fn replica_set_goes_with_a_deployment_that_has_ended() {
         ReadingBasis::Object(None),
         |_| true,
     );
-    // Made again under the same name, while the garbage collector takes what the first has left.
+    // The Deployment is created again under the same name, while the Kubernetes garbage collector deletes the
+    // dependents of the first one.
     known.put_workload(&"second".into(), deployment("web"));
     known.put_workload(&set, made(&owner("Deployment", "first")));
     known.put_live_reading(&set, LiveReading::Gone, ReadingBasis::Object(None), |_| {
@@ -195,7 +196,7 @@ fn replica_set_goes_with_a_deployment_that_has_ended() {
     assert!(!known.remember_deployment(&pod("7f9", "web")));
 }
 
-/// Another Deployment, that of [`deployment`] with the name `other`.
+/// Another Deployment: as [`deployment`], with the name `other`.
 fn other() -> Owner {
     Owner {
         name: "other".to_owned(),
@@ -210,7 +211,7 @@ fn adopted_replica_set_stays_with_its_maker() {
     known.put_workload(&"other".into(), deployment("other"));
     known.put_workload(&set, made(&other()));
     assert_eq!(known.root_owner(&set).uid(), "deployment".into());
-    // The other one is deleted, and the garbage collector takes the ReplicaSet with it.
+    // The other Deployment is deleted, and the Kubernetes garbage collector deletes the ReplicaSet with it.
     known.put_live_reading(
         &"other".into(),
         LiveReading::Gone,
@@ -253,7 +254,7 @@ fn same_named_controller_of_other_kind_outranks_deployment() {
     known.put_live_reading(&"thing".into(), LiveReading::Count(10), found, |_| true);
     known.put_workload(&set, made(&thing));
     assert_eq!(known.root_owner(&set).uid(), "thing".into());
-    // One without a number asks for no Pods.
+    // An object without a number asks for no Pods.
     let without = ReadingBasis::References(vec![Arc::new(thing.clone())]);
     known.put_live_reading(&"thing".into(), LiveReading::NoScale, without, |_| true);
     known.put_workload(&set, made(&thing));

@@ -1,4 +1,4 @@
-//! The ledger in the form in which the status stores it. Builds of several versions share it: see ADR 16.
+//! Converts the ledger to and from its form in the status. Builds of several versions share this form, see ADR 16.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::domain::inplace::ContainerBefore;
 use crate::ledger::protocol::{Claim, Ledger, Operation};
 use crate::ledger::store::{CarriedFields, ClaimDetail, Claims, Uid};
 
-/// The format that this build writes, and the newest one that it reads. A change that a build of this format could not
-/// carry along unread, as it does with fields and operations, needs the next number.
+/// The format that this build writes, and the newest format that it reads. Builds of this format write unknown fields
+/// and operations back as they read them. A change that needs more than this needs the next number.
 const LEDGER_FORMAT: i64 = 1;
 
-/// More attempts than any rule will ever see. Beyond [`i64::MAX`] their numbers could not be told apart.
+/// More attempts than any rule will have. Numbers above [`i64::MAX`] could not be stored.
 const MAX_ATTEMPTS: i64 = i64::MAX / 2;
 
-/// What makes an unusable ledger usable. An empty one starts at the present position of the Pods.
+/// How to make an unusable ledger usable. An empty ledger starts at the present position of the Pods.
 const RESET_REMEDY: &str = "empty the ledger, while nothing is deleted or evicted, by setting status.ledger of the rule to null \
                      (kubectl patch --subresource=status --type=merge -p '{\"status\":{\"ledger\":null}}')";
 
-/// Why nothing can be decided by the ledger as it is stored, and what to do; `None` if it is as it should be.
+/// Why no decision is possible by the stored ledger, and what to do. `None` if the ledger is valid.
 pub fn find_fault(ledger: &api::Ledger) -> Option<String> {
     let format = ledger.format_version;
     if format > LEDGER_FORMAT {
@@ -49,8 +49,8 @@ pub fn find_fault(ledger: &api::Ledger) -> Option<String> {
     })
 }
 
-/// The claims of a ledger. Those of operations that this build does not know count as others do, and go when their Pod
-/// goes.
+/// The claims of a stored ledger. Claims of operations that this build does not know count like all others, and are
+/// released only with their Pod.
 pub fn claims_from_status(ledger: &api::Ledger) -> Claims {
     let numbers = ledger.claims.iter().map(|c| c.attempt);
     let attempts = numbers.chain([ledger.attempts]).max();
@@ -78,7 +78,7 @@ fn version_from_stored(stored: i64) -> u64 {
 fn claim_from_stored(stored: &api::Claim, operation: Operation) -> Claim<ClaimDetail> {
     let attempt = version_from_stored(stored.attempt);
     Claim {
-        // Of a version that can't be read no Pod is newer: the ledger takes it for the present one.
+        // No Pod is newer than an unreadable version. The ledger later lowers it to the present position of the Pods.
         at: stored.resource_version.parse().unwrap_or(u64::MAX),
         attempt,
         opened: stored.opened.map_or(attempt, version_from_stored),
@@ -98,7 +98,8 @@ fn claim_from_stored(stored: &api::Claim, operation: Operation) -> Claim<ClaimDe
     }
 }
 
-/// Two claims of one Pod for operations that this build does not know: it counts them as one.
+/// Merges two claims of one Pod for operations that this build does not know, because this build counts them as one
+/// claim.
 fn merge_unknown_claims(one: Claim<ClaimDetail>, other: Claim<ClaimDetail>) -> Claim<ClaimDetail> {
     let stored = |claim: &Claim<ClaimDetail>| {
         let carried = claim.detail.carried.as_ref();
@@ -148,7 +149,7 @@ fn container_from_stored(container: &api::ClaimedContainer) -> ContainerBefore {
     }
 }
 
-/// The ledger as it is to be stored.
+/// The ledger in its stored form.
 pub fn claims_to_status(claims: &Claims) -> api::Ledger {
     let mut all = Vec::new();
     for ((uid, operation), claim) in &claims.claims {

@@ -89,7 +89,8 @@ fn the_count_of_attempts_is_never_below_a_claim() {
     );
 }
 
-/// A ledger that a newer build of this format has written: a field in each place, and two operations on one Pod.
+/// A ledger that a newer build has written in this format: with an unknown field in each place, and with two unknown
+/// operations on one Pod.
 fn newer() -> Value {
     let claim = |operation: &str, version: &str| {
         json!({
@@ -197,7 +198,7 @@ fn unusable_ledger_reports_reason_and_remedy() {
             "{why}"
         );
     }
-    // A newer format may have any shape.
+    // A newer format may have any structure.
     let why = find_fault(&stored(
         &json!({ "formatVersion": 3, "claims": "elsewhere" }),
     ))

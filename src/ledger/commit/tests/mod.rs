@@ -1,4 +1,4 @@
-//! The group commit over a store in memory whose writes go wrong as a test wants it.
+//! Tests of the group commit over a store in memory. A test can make the writes of the store fail.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{HashMap, VecDeque};
@@ -31,35 +31,35 @@ use crate::ledger::store::{
 
 mod time_travel;
 
-/// What befalls a write.
+/// What happens to a write instead of success.
 enum Mishap {
     Panic,
     Conflict,
-    /// It is answered well, and the answer does not hold the claims.
+    /// The write reports success, but the returned object does not hold the claims.
     NotStored,
-    /// The server lacks a right.
+    /// The API server refuses the write, because the server lacks a right.
     Refused,
-    /// It stops half-way: says so, and waits to be told to go on.
+    /// The write stops half-way: it notifies `reached`, and waits for `on`.
     Halt {
         reached: Arc<Notify>,
         on: Arc<Notify>,
     },
 }
 
-/// Rules in memory; ten Pods, all of them available.
+/// A store of rules in memory, with ten Pods that are all available.
 #[derive(Default)]
 struct Memory {
     rules: Mutex<HashMap<RuleKey, RuleSnapshot>>,
     mishaps: Mutex<VecDeque<Mishap>>,
     /// Position of the Pods in etcd.
     present: Mutex<u64>,
-    /// How often that was read.
+    /// How often `present` was read.
     lists: AtomicU64,
-    /// Positions that the cache had to reach.
+    /// The positions for which callers waited.
     awaited: Mutex<Vec<u64>>,
     /// Position of the cache.
     position: Mutex<u64>,
-    /// Whether the Pod watch has broken off.
+    /// Whether the Pod watch is disconnected.
     is_cut_off: Mutex<bool>,
     lost: Mutex<Option<Arc<str>>>,
 }
@@ -199,7 +199,7 @@ impl LedgerStore for Memory {
 }
 
 impl Memory {
-    /// A rule that lets five of the ten Pods go.
+    /// Adds a rule that lets five of the ten Pods go.
     fn rule(&self, name: &str) -> RuleKey {
         self.rule_of(name, 5)
     }
@@ -230,7 +230,7 @@ impl Memory {
         key
     }
 
-    /// Deletes the rule and makes another one under its name.
+    /// Deletes the rule and creates another one under its name.
     fn replace(&self, key: &RuleKey) -> RuleKey {
         let mut rules = self.rules.lock();
         let old = rules.remove(key).unwrap();
@@ -246,7 +246,8 @@ impl Memory {
         self.mishaps.lock().extend(mishaps);
     }
 
-    /// Halts the next write; the second handle lets it go on.
+    /// Halts the next write. The first handle is notified when the write has stopped. Notifying the second handle lets
+    /// the write go on.
     fn halt(&self) -> (Arc<Notify>, Arc<Notify>) {
         let (reached, on) = <(Arc<Notify>, Arc<Notify>)>::default();
         self.will([Mishap::Halt {
@@ -273,7 +274,7 @@ fn delete(pod: &str) -> Disruption {
             containers: Vec::new(),
             carried: None,
         },
-        bypassed_rules: Default::default(),
+        is_bypassed: Default::default(),
         generations: Default::default(),
     }
 }
@@ -346,7 +347,7 @@ async fn claim_that_nobody_waits_for_any_more_is_taken_back() {
     assert!(claims.claims.is_empty(), "{claims:?}");
 }
 
-/// Writes of a ledger that is asked for two Pods, one millisecond apart.
+/// How often a ledger is written when two Pods ask for a claim, one millisecond apart.
 async fn writes_of_two(operation: Operation) -> u64 {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
@@ -389,7 +390,7 @@ async fn claim_that_is_not_stored_is_refused() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     ledgers.store().will([Mishap::NotStored]);
-    // A dry run writes nothing, and says the same.
+    // A dry run writes nothing, and returns the same denial.
     for dry_run in [true, false] {
         let soon = Instant::now() + Duration::from_secs(1);
         let keys = vec![key.clone()];
@@ -417,7 +418,8 @@ async fn dry_run_reports_missing_ledger_write_permission() {
     assert!(ask(&ledgers, &key, "a").await.is_ok());
 }
 
-/// A replica that has forgotten the claims began a ledger; this one has seen them.
+/// Simulates another replica that began a new ledger without the stored claims, while this replica has seen these
+/// claims.
 fn forgotten(ledgers: &Ledgers<Memory>, key: &RuleKey) {
     let held = ledgers.store().cached_snapshot(key).unwrap();
     let mut rules = ledgers.store().rules.lock();
@@ -440,9 +442,9 @@ async fn forgotten_claims_are_written_back_also_by_a_refusal() {
     }
     let writes = || ledgers.counters.writes.load(Ordering::Relaxed);
     assert_eq!(writes(), 5);
-    ledgers.restore_claims(&key); // there is nothing to be done
+    ledgers.restore_claims(&key); // nothing to restore
     forgotten(&ledgers, &key);
-    ledgers.queues.lock().clear(); // written long ago
+    ledgers.queues.lock().clear(); // as if the last write were long ago
     assert!(ledgers.latest_snapshot(&key).unwrap().needs_write_back());
     let full = ask(&ledgers, &key, "f").await.unwrap_err();
     assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
@@ -467,7 +469,8 @@ async fn forgotten_claims_are_written_back_without_an_ask() {
     assert_eq!(ledgers.counters.writes.load(Ordering::Relaxed), 3);
 }
 
-/// Something drops the ledger, as a foreign CustomResourceDefinition does: another write of the object takes it along.
+/// Simulates a foreign CustomResourceDefinition that drops the ledger: the ledger vanishes with the next write of the
+/// object.
 fn drop_ledger(store: &Memory, key: &RuleKey) {
     let mut rules = store.rules.lock();
     let stored = rules.get_mut(key).unwrap();
@@ -483,7 +486,7 @@ async fn claims_of_a_ledger_that_has_vanished_count() {
     drop_ledger(ledgers.store(), &key);
     let full = ask(&ledgers, &key, "b").await.unwrap_err();
     assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
-    // The next write brings them back.
+    // The next write stores the claims again.
     ask(&ledgers, &key, "a").await.unwrap();
     let stored = ledgers.store().cached_snapshot(&key).unwrap();
     assert!(stored.claims.has_claim(&"a".into()));
@@ -543,7 +546,7 @@ async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
         lapsed: true,
     };
     ledgers.release_claim(&key, evidence);
-    ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or behind it
+    ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or a later one
     let claims = ledgers.latest_snapshot(&key).unwrap().claims;
     assert!(!claims.has_claim(&"a".into()));
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -589,7 +592,7 @@ async fn deferred_releases_are_written_with_next_claim() {
     let attempt = granted(&ledgers, &key, "b").await;
     assert_eq!((writes(), holds("a"), holds("b")), (2, false, true));
 
-    // What was said long ago may be of another time.
+    // Deferred releases expire.
     ledgers.defer_releases(&key, vec![gone("b", attempt)]);
     tokio::time::sleep(Duration::from_secs(2)).await;
     granted(&ledgers, &key, "c").await;
@@ -635,7 +638,7 @@ async fn beyond_the_budget_the_claim_is_written_all_the_same() {
     );
 }
 
-/// Nine of these are up and one is down.
+/// A view of ten Pods, nine of them available.
 struct NineUp;
 
 impl BudgetView<Uid> for NineUp {
@@ -653,7 +656,7 @@ impl BudgetView<Uid> for NineUp {
     }
 }
 
-/// Ten of these, and all are up.
+/// A view of ten Pods, all of them available.
 struct AllUp;
 
 impl BudgetView<Uid> for AllUp {
@@ -672,8 +675,8 @@ impl BudgetView<Uid> for AllUp {
 }
 
 proptest! {
-    /// A Pod that is down goes if and only if every rule that holds such Pods finds enough of the others, whatever the
-    /// other rules say.
+    /// An unavailable Pod may go if and only if each rule that holds such Pods finds enough other Pods available. The
+    /// other rules do not matter.
     #[test]
     fn unavailable_pod_is_held_by_strict_rules_only(
         limits in proptest::collection::vec((0..=10u32, any::<bool>()), 0..5),
@@ -750,7 +753,7 @@ async fn rule_of_another_uid_holds_until_the_cache_has_it() {
     };
     let (answer, ()) = tokio::join!(ask(&ledgers, &key, "a"), replace);
     assert_eq!(answer.unwrap_err().why, DenyReason::Behind);
-    // The watch has brought the new rule, and this request was given the old one before.
+    // The watch has delivered the new rule, but this request still names the old one.
     let deadline = Instant::now() + Duration::from_secs(30);
     let dry = ledgers.preview_claim(&key, &delete("a"));
     assert_eq!(dry.unwrap_err().why, DenyReason::Behind);
@@ -769,7 +772,7 @@ async fn closing_claim_denies_with_end_time_without_write() {
         panic!("ten Pods, five may go")
     };
     ledgers.close_claim(&key, "a".into(), Operation::Delete, grant.attempt);
-    ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or behind it
+    ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or a later one
     let version = ledgers.latest_snapshot(&key).unwrap().version;
     let until = Timestamp::UNIX_EPOCH + LAPSE_MARGIN;
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
@@ -777,7 +780,7 @@ async fn closing_claim_denies_with_end_time_without_write() {
     assert_eq!(ledgers.latest_snapshot(&key).unwrap().version, version);
 }
 
-/// Takes the only place, is closed, asks again, and loses the claim.
+/// A request for the Pod `a` takes the only place, is denied because its claim is closing, and loses the claim.
 async fn doomed(operation: Operation) -> (Arc<Ledgers<Memory>>, RuleKey) {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule_of("web", 1);
@@ -819,7 +822,7 @@ async fn ineffective_request_cools_down_before_last_budget_slot() {
     let dry = ledgers.preview_claim(&key, &delete("a")).unwrap_err();
     assert!(matches!(dry.why, DenyReason::Resting { .. }), "{dry:?}");
     ask(&ledgers, &key, "b").await.unwrap();
-    // The rest is no reason where there is no place.
+    // Resting is not the reason if the budget has no place left.
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
     assert!(
         matches!(refused.why, DenyReason::Full { .. }),
@@ -914,7 +917,7 @@ async fn first_claim_waits_for_cache_and_stores_position() {
 async fn rule_that_refuses_all_reads_the_position_once() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
-    *ledgers.store().present.lock() = 200; // beyond the view: refused as behind
+    *ledgers.store().present.lock() = 200; // above the position of the view, so the claim is denied as behind
     for pod in ["a", "b"] {
         let answer = ask(&ledgers, &key, pod).await;
         let why = answer.map_err(|denied| denied.why);
@@ -932,7 +935,7 @@ async fn emptied_ledger_begins_at_the_position_of_that_moment() {
     let key = store.rule_of("web", 0);
     let full = ask(&ledgers, &key, "a").await.unwrap_err();
     assert!(matches!(full.why, DenyReason::Full { .. }), "{full:?}");
-    // Other replicas admit by this ledger until somebody empties it. This replica decides nothing meanwhile.
+    // Other replicas admit by this ledger until somebody empties it. This replica decides nothing in this time.
     *store.present.lock() = 90;
     store.rule_of("web", 5);
     store.rules.lock().get_mut(&key).unwrap().version = 9;
@@ -941,7 +944,7 @@ async fn emptied_ledger_begins_at_the_position_of_that_moment() {
     assert_eq!(store.lists.load(Ordering::Relaxed), 2);
 }
 
-/// Three of ten Pods are claimed, each with so many containers that a fourth has no room.
+/// Three of ten Pods have claims with so many containers that a fourth such claim does not fit.
 #[tokio::test]
 async fn full_ledger_denies_new_claims_and_renews_existing() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
@@ -978,8 +981,8 @@ async fn full_ledger_denies_new_claims_and_renews_existing() {
     ask(&ledgers, &key, "small").await.unwrap();
 }
 
-/// The resize of a Pod in an operation to so many bytes, whose container runs under this ID and is ready or not. The kubelet is done with the
-/// resize before.
+/// A resize, to `memory` bytes, of a Pod that an operation has taken off traffic. The container of the Pod runs under
+/// the ID `run`, and is ready or not. The kubelet has finished the former resize.
 fn resize(run: &str, ready: bool, memory: u64) -> Disruption {
     let resources = json!({ "requests": { "memory": "1" } });
     let pod = json!({
@@ -1007,7 +1010,7 @@ fn resize(run: &str, ready: bool, memory: u64) -> Disruption {
     resize
 }
 
-/// What a rule object over all Pods says to it.
+/// The decision of a rule object that selects all Pods.
 fn admit(claims: &mut Claims, disruption: &Disruption) -> Result<ClaimAnswer, Denied> {
     let object = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
@@ -1018,7 +1021,8 @@ fn admit(claims: &mut Claims, disruption: &Disruption) -> Result<ClaimAnswer, De
     decide::decide_claim(&AllUp, &rules, claims, disruption, None)
 }
 
-/// Asks for resizes to ever more bytes, each three times, and closes the claim each time, as happens one request timeout after it was renewed.
+/// Asks three times for each resize, and closes the claim each time. The leader closes a claim like this one request
+/// timeout after it was renewed.
 fn ask_and_close(claims: &mut Claims, resizes: impl Iterator<Item = Disruption>) {
     for next in resizes {
         for _ in 0..3 {
@@ -1048,7 +1052,7 @@ fn operating_pod_can_be_resized_again() {
     }
 }
 
-/// That of a container with a limit of its own, beside one that has the limit of the Pod.
+/// One container has a limit of its own, and the other container inherits the limit of the Pod.
 #[test]
 fn operating_pod_with_inherited_limit_can_be_resized_again() {
     let mut claims = Claims::default();
@@ -1069,7 +1073,7 @@ fn operating_pod_with_inherited_limit_can_be_resized_again() {
     ask_and_close(&mut claims, (3..6).map(next));
 }
 
-/// As [`resize`] by this time, of a Pod whose kubelet has deferred the resize before, to 2 bytes.
+/// As [`resize`] to `memory` bytes, but the kubelet has deferred the former resize, to 2 bytes.
 fn after_deferred(memory: u64, is_bypassed: bool) -> Disruption {
     let mut next = resize("run-1", true, memory);
     let mut pod = (*next.pod).clone();
@@ -1086,7 +1090,7 @@ fn after_deferred(memory: u64, is_bypassed: bool) -> Disruption {
     next
 }
 
-/// The Pod of a disruption, changed.
+/// The disruption with a changed Pod.
 fn with_pod(mut disruption: Disruption, change: impl FnOnce(&mut Pod)) -> Disruption {
     let mut pod = (*disruption.pod).clone();
     change(&mut pod);
@@ -1094,7 +1098,8 @@ fn with_pod(mut disruption: Disruption, change: impl FnOnce(&mut Pod)) -> Disrup
     disruption
 }
 
-/// What is sent for ever, and refused behind the admission, must not keep a place that the resize does not take.
+/// A change that is sent for ever, and is refused after the admission, must not keep a place that the deferred resize
+/// does not take.
 #[test]
 fn endlessly_repeated_change_beside_deferred_resize_ends() {
     let mut image = after_deferred(2, false);
@@ -1118,7 +1123,8 @@ fn endlessly_repeated_change_beside_deferred_resize_ends() {
     }
 }
 
-/// As of a rule that was made since: on Kubernetes 1.33 nothing else tells the two restarts apart.
+/// The earlier resize has no claim, for example because the rule was created later. On Kubernetes 1.33, only the
+/// resources in force tell the two restarts apart.
 #[test]
 fn restart_of_unclaimed_resize_does_not_release_next_resize() {
     let mut claims = Claims::default();
@@ -1139,7 +1145,7 @@ fn restart_of_unclaimed_resize_does_not_release_next_resize() {
     assert_eq!(restart, inplace::RestartProgress::Awaited);
 }
 
-/// Of a Pod on traffic or off it.
+/// The Pod is off traffic or on traffic.
 #[test]
 fn deferred_resize_can_be_reverted() {
     for is_bypassed in [true, false] {
@@ -1222,7 +1228,7 @@ async fn deleted_or_changed_rule_gives_no_final_answer() {
             .await;
         claimed.map_err(|denied| denied.why)
     };
-    // A Pod that the object does not hold, as it was when the rules were looked up, and after a change.
+    // A Pod that the object does not hold, looked up by the given generation.
     let free = |generation: i64| {
         let object = json!({ "metadata": { "namespace": "n", "name": "free", "uid": "free", "resourceVersion": "7" } });
         Disruption {
@@ -1235,7 +1241,7 @@ async fn deleted_or_changed_rule_gives_no_final_answer() {
         let changed = claim(free(generation - 1), dry_run).await;
         assert_eq!(changed, Err(DenyReason::Changed));
     }
-    // Nor does a place that a changed object gives, or one that was not there when the rules were looked up.
+    // A claim from an object that has changed, or that was missing at the lookup, is no final answer either.
     let unknown = Disruption {
         generations: [("other".to_owned(), 1)].into(),
         ..delete("a")

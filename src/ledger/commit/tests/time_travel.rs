@@ -1,9 +1,10 @@
-//! Ledgers that name versions which no Pod has reached, ledgers that can't be relied on, and an etcd that was set back.
+//! Tests with ledgers that name versions above every Pod, with ledgers that have a fault, and with an etcd that was
+//! restored.
 
 use super::*;
 use crate::ledger::protocol::{Claim, Ledger};
 
-/// A rule whose stored ledger is `claims`, with the Pods of etcd at 50.
+/// Adds a rule with the stored ledger `claims`. The position of the Pods in etcd is 50.
 fn with_ledger(claims: Claims) -> (Arc<Ledgers<Memory>>, RuleKey) {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
@@ -42,7 +43,7 @@ async fn forged_watermark_is_repaired_by_first_claim() {
     let stored = ledgers.store().cached_snapshot(&key).unwrap();
     assert_eq!(stored.claims.watermark, 50);
     assert_eq!(count(&ledgers.counters.mended), 1);
-    // From here on nothing is doubted.
+    // From then on the watermark is not in doubt.
     ask(&ledgers, &key, "b").await.unwrap();
     assert_eq!(count(&ledgers.store().lists), 1);
 }
@@ -73,7 +74,7 @@ async fn mending_lowers_versions_of_claims_and_keeps_the_claims() {
     };
     let (ledgers, rule) = with_ledger(forged);
     ledgers.repair_versions(&rule);
-    ask(&ledgers, &rule, "c").await.unwrap(); // in the same batch or behind it
+    ask(&ledgers, &rule, "c").await.unwrap(); // in the same batch or a later one
     let stored = ledgers.store().cached_snapshot(&rule).unwrap().claims;
     let at = |pod| stored.claims[&key(pod)].at;
     assert_eq!((at("a"), at("b"), stored.watermark), (50, 7, 9));
