@@ -274,7 +274,7 @@ fn delete(pod: &str) -> Disruption {
             containers: Vec::new(),
             carried: None,
         },
-        is_bypassed: Default::default(),
+        bypassed_rules: Default::default(),
         generations: Default::default(),
     }
 }
