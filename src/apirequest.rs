@@ -48,7 +48,7 @@ impl From<Error> for Failure {
 /// Awaits a request until `deadline`.
 ///
 /// # Errors
-/// [`Failure`], with the time that was left as its limit.
+/// [`Failure`]. [`Failure::NoAnswer`] has the time from the call of this function to the deadline.
 pub async fn by<T>(
     deadline: Instant,
     request: impl Future<Output = Result<T, Error>>,

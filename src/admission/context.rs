@@ -31,7 +31,7 @@ pub struct AdmissionSettings {
     pub request_timeout: Duration,
     /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,
-    /// Most PodTransitionRules in a namespace.
+    /// Maximum number of PodTransitionRules in a namespace.
     pub max_rules: u32,
     /// Whether CollaSets are reviewed (feature gate `CollaSets`).
     pub collasets: bool,
@@ -41,8 +41,8 @@ pub struct AdmissionSettings {
     pub endpoints: EndpointNetworks,
 }
 
-/// Most owners of a Pod that one review looks up. A tenant can write thousands of owner references into a Pod, and each
-/// look-up is a request to the API server.
+/// Maximum number of owners of a Pod that one review looks up. A tenant can write thousands of owner references into a
+/// Pod, and each look-up is a request to the API server.
 pub const MAX_OWNER_LOOKUPS: usize = 8;
 
 /// Default of [`AdmissionSettings::max_rules`].
@@ -65,13 +65,13 @@ pub struct Context {
     pub kinds: ObjectLookup,
     /// Live reads of the owners of Pods.
     pub owners: Arc<LiveOwners>,
-    /// Live reads of CollaSets that are deleted.
+    /// Live reads that tell whether a CollaSet is being deleted.
     pub deleted_sets: DeletedCollaSets,
-    /// The ledgers.
+    /// The ledgers of all rules, with the commit queues of this replica.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Records Events for users.
     pub events: Arc<EventRecorder>,
-    /// Settings.
+    /// The settings of admission.
     pub settings: AdmissionSettings,
     /// The present time. It is a parameter so that tests can set it.
     pub now: fn() -> Timestamp,

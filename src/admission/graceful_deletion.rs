@@ -17,7 +17,7 @@ use crate::domain::grace_delete::{self, DeletionRequest};
 use crate::domain::pod::Pod;
 use crate::ledger::protocol::Operation;
 
-/// Most attempts to write the label on a Pod that changes all the time.
+/// Maximum number of attempts to write the label on a Pod that changes all the time.
 const MAX_MARK_WRITES: u32 = 5;
 
 /// Whether a deletion has to take this Pod through its lifecycle first, and the lifecycle does not permit the deletion

@@ -13,7 +13,7 @@ use crate::tasks::Supervisor;
 
 /// The reason that a process with a fault gives in its denials.
 const REPLICA_ENDING: &str = "this replica is ending after an internal error";
-/// Reason of denials by [`Handler::fallback`].
+/// Reason by which denials of [`Handler::fallback`] are counted.
 const NOT_DECIDED: &str = "not-decided";
 
 /// All reasons by which denials are counted: the values of the audit annotation `held`, and further reasons for denials

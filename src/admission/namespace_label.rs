@@ -9,7 +9,8 @@ use crate::api::keys;
 use crate::cluster::request_path;
 use crate::domain::rules::enforcement::{self, NamespaceEnforcement, ObservedNamespace};
 
-/// Most patches for one rule. A mutating policy in the cluster may remove the label from every patched object.
+/// Maximum number of patches for one rule. A mutating policy in the cluster may remove the label from every patched
+/// object.
 const MAX_PATCHES: usize = 5;
 
 /// Returns when the namespace has at least this value of the namespace enforcement label, at a version that was written

@@ -13,12 +13,12 @@ use crate::domain::rules::{MAX_OBJECTS_PER_POD, RuleSet};
 use crate::ledger::commit::{Denied, DenyReason};
 use crate::ledger::store::RuleKey;
 
-/// Most rule objects that a message names.
+/// Maximum number of rule objects that a message names.
 const MAX_NAMED: usize = 3;
 /// Selectors that are matched before the task yields to other tasks.
 const MATCHES_PER_YIELD: usize = 1_000;
-/// Most selectors that are matched for one rule that is applied. Further Pods are not checked, and admission denies a
-/// disruption of such a Pod later.
+/// Maximum number of selectors that are matched for one rule that is applied. Further Pods are not checked, and
+/// admission denies a disruption of such a Pod later.
 const MAX_MATCHES: usize = 200_000;
 
 /// A Pod that more rule objects cover, or would cover, than allowed.

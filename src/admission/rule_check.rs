@@ -23,7 +23,7 @@ use crate::ledger::commit::{Denied, DenyReason, Disruption};
 use crate::ledger::protocol::{ClaimGrant, Operation};
 use crate::ledger::store::RuleKey;
 
-/// Most attempts of a request whose rules change while it waits for them.
+/// Maximum number of attempts of a request whose rules change while it waits for them.
 const MAX_ATTEMPTS: u32 = 3;
 /// Longest wait for the cache to receive changed rules.
 const CACHE_SYNC_TIMEOUT: Duration = Duration::from_secs(2);

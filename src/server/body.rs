@@ -26,7 +26,7 @@ pub(super) struct ReceivedBody<'m> {
 
 /// Limits of one body.
 pub(super) struct BodyBounds {
-    /// Most bytes of the body.
+    /// Maximum number of bytes of the body.
     pub(super) limit: usize,
     /// When the whole body must have arrived.
     pub(super) arrived: Instant,

@@ -52,7 +52,7 @@ enum Standing {
     Deciding(usize),
     /// The connection is proven and keeps its slot.
     Proven { _permit: OwnedSemaphorePermit },
-    /// The connection by which this process checks itself. It uses no slot.
+    /// The connection by which this process checks itself. It uses no slot and carries no review.
     Own,
 }
 

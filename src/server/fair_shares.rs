@@ -26,9 +26,9 @@ pub(super) struct FairShares {
 /// Counters of the shares that were taken away.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShedCounters {
-    /// Because there were too many units in all.
+    /// Shares that were lost because all sources together held too many units.
     pub(super) crowded: Counter,
-    /// Because one source had too many.
+    /// Shares that were lost because their source held too many units.
     pub(super) source: Counter,
 }
 

@@ -41,9 +41,9 @@ pub struct Health {
 /// The result of all checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadinessReport {
-    /// Whether all checks passed and the process is not ending.
+    /// Whether all checks passed and the process is not shutting down.
     pub ready: bool,
-    /// One line per check.
+    /// The text of the answer, with one line for each check.
     pub text: String,
 }
 

@@ -7,25 +7,25 @@ use std::time::Duration;
 /// `--drain-timeout`: see [`Limits::drain`].
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Most proven connections: connections over which a review got a verdict, or whose client has shown the
-    /// certificate of an API server. Beyond this number, an answer closes its connection. An API server opens one
+    /// Maximum number of proven connections: connections over which a review got a verdict, or whose client has shown
+    /// the certificate of an API server. Beyond this number, an answer closes its connection. An API server opens one
     /// connection for each concurrent call, serves at most 200 mutating requests at the same time by default, and keeps
     /// 25 idle connections.
     pub connections: usize,
-    /// Most unproven connections. Beyond this number, a new connection takes the slot of the oldest connection of the
-    /// address that has the most.
+    /// Maximum number of unproven connections. Beyond this number, a new connection takes the slot of the oldest
+    /// connection of the address that has the most.
     pub unproven: usize,
-    /// Most unproven connections of one address. A burst of an API server that has just started must fit.
+    /// Maximum number of unproven connections of one address. A burst of an API server that has just started must fit.
     pub unproven_per_address: usize,
-    /// Most reviews that are decided at the same time. Beyond this number, the fallback answers.
+    /// Maximum number of reviews that are decided at the same time. Beyond this number, the fallback answers.
     pub reviews: usize,
-    /// Most bytes of one body. It fits `object` and `oldObject` at the API server's limit of 3 MiB for a request, and
-    /// the rest of the review. The JSON of a review can be longer than the request of the user.
+    /// Maximum number of bytes of one body. It fits `object` and `oldObject` at the API server's limit of 3 MiB for a
+    /// request, and the rest of the review. The JSON of a review can be longer than the request of the user.
     pub body_bytes: usize,
-    /// Most bytes of all bodies that arrive over unproven connections. Beyond this number, the address that has the
-    /// most bytes loses its oldest body. Several bodies of the largest size must fit.
+    /// Maximum number of bytes of all bodies that arrive over unproven connections. Beyond this number, the address
+    /// that has the most bytes loses its oldest body. Several bodies of the largest size must fit.
     pub unproven_bytes: usize,
-    /// Most bytes of all bodies that arrive over proven connections.
+    /// Maximum number of bytes of all bodies that arrive over proven connections.
     pub proven_bytes: usize,
     /// Bytes of memory for reviews that need at most 1 MiB each. If the memory is in use, a review waits.
     pub small_review_bytes: usize,

@@ -20,7 +20,7 @@ use crate::telemetry::metrics::LoadMetrics;
 
 /// Unit of the memory of reviews, in bytes.
 const BLOCK_BYTES: usize = 1 << 10;
-/// Most bytes of a small review. A review that needs more is a large one.
+/// Maximum number of bytes of a small review. A review that needs more is a large one.
 const SMALL_REVIEW_BYTES: usize = 1 << 20;
 /// Copies of a body: the received body, and the objects that are cut out of it.
 const COPIES_PER_BODY: usize = 2;
@@ -43,7 +43,7 @@ pub(super) struct ArrivingBody {
     lost: CancellationToken,
 }
 
-/// A review that needs more memory than all reviews together may take.
+/// A review that needs more memory than all large reviews together may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryExcess {
     /// Bytes that the review needs.
@@ -135,8 +135,9 @@ pub(super) fn copy_bytes(length: usize) -> usize {
     length.saturating_mul(COPIES_PER_BODY)
 }
 
-/// Most bytes that a review of `body` needs until it is decided, at `per_value` bytes for each JSON value. The number
-/// of values is part of the bound, because `[0,0,0…]` takes many times the memory of a string of the same length.
+/// Maximum number of bytes that a review of `body` needs until it is decided, at `per_value` bytes for each JSON value.
+/// The number of values is part of the bound, because `[0,0,0…]` takes many times the memory of a string of the same
+/// length.
 pub(super) fn review_bytes(body: &[u8], per_value: usize) -> usize {
     let parsed = count_values(body).saturating_mul(per_value);
     parsed.saturating_add(copy_bytes(body.len()))

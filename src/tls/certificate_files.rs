@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CertificatePair, CertificateResolver};
 
-/// Most bytes of a chain or a key that are read. A mounted Secret has at most 1 MiB.
+/// Maximum number of bytes of a chain or a key that are read. A mounted Secret has at most 1 MiB.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Time limit of a read. A read from a network file system that takes longer counts as failed.
 const READ_DEADLINE: Duration = Duration::from_secs(10);

@@ -24,7 +24,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use super::certificate_pair::parse_certificates;
 use super::crypto_provider;
 
-/// Most bytes of the file that are read.
+/// Maximum number of bytes of the file that are read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The clients that may call.

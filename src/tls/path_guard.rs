@@ -21,7 +21,7 @@ const SEGMENTS_TTL: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 struct KnownSegments {
     segments: Vec<String>,
-    /// When they were read.
+    /// When this replica has read the segments.
     at: Instant,
 }
 

@@ -53,7 +53,8 @@ pub struct BypassCheck<'a> {
     pub context: &'a Context,
     /// The request. Its user needs the right.
     pub request: &'a Request,
-    /// The Pod whose annotation names the reason: the new Pod of a create or an update, the stored Pod of a deletion.
+    /// The Pod whose annotation names the reason: the new Pod of an update, the stored Pod of a deletion or an
+    /// eviction.
     pub carrier: &'a Pod,
     /// Whether nothing may be written.
     pub dry_run: bool,

@@ -21,7 +21,7 @@ const MAX_CONCURRENT: usize = 4;
 /// Longest refusal that is read, in bytes. The API server reports each wrong entry of a template twice, and the report
 /// can be a hundred times longer than the entry.
 const MAX_REFUSAL_BYTES: usize = 256 << 10;
-/// Most warnings that are passed on. The API server shows only a few of them to users.
+/// Maximum number of warnings that are passed on. The API server shows only a few of them to users.
 const MAX_WARNINGS: usize = 100;
 /// Time before the deadline that is reserved for writing the verdict.
 const ANSWER_MARGIN: Duration = Duration::from_millis(100);

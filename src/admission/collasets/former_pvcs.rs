@@ -10,7 +10,7 @@ use crate::domain::collaset::pvcs::{self, hash::TemplateHashes};
 use crate::domain::collaset::revision::data::pvc_template_name;
 use crate::domain::messages;
 
-/// Most PVCs that the warning names.
+/// Maximum number of PVCs that the warning names.
 const MAX_NAMED: usize = 5;
 
 /// The warning that a new CollaSet does not use the PVCs of an earlier CollaSet of this name, because they belong to

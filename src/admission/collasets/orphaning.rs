@@ -111,7 +111,7 @@ mod tests {
             annotated_patch(&gone(note.clone()), &gone(note.clone())).await,
             note
         );
-        // The annotation has the UID of another set, and the set is not being deleted with `orphan`.
+        // An annotation with the UID of another set, and a set that is not deleted, stay unchanged.
         let foreign = json!({ keys::LEAVES_ITS_PODS: "2" });
         assert_eq!(
             annotated_patch(&gone(foreign.clone()), &gone(foreign.clone())).await,

@@ -19,7 +19,8 @@ use crate::apirequest;
 use crate::cluster::request_path;
 pub use garbage_collection::PvcCollectionValidator;
 
-/// Most Pods with the instance ID that are read. Each of them belongs to another CollaSet of the namespace.
+/// Maximum number of Pods with the instance ID that are read. Each of them belongs to another CollaSet of the
+/// namespace.
 const MAX_PODS_LISTED: u32 = 500;
 
 /// Decides deletions of PVCs.

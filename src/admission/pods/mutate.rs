@@ -31,8 +31,8 @@ use crate::domain::rules::webhook::Candidate;
 use crate::domain::rules::{SkipAnnotation, unreadable_skips_message};
 use crate::ledger::protocol::Operation as Claimed;
 
-/// Most Pods of a wait queue that are checked for a Pod that waits longer. If rules keep all of these Pods waiting for
-/// other reasons than the budget, a Pod behind them may go first, and the ledger decides.
+/// Maximum number of Pods of a wait queue that are checked for a Pod that waits longer. If rules keep all of these Pods
+/// waiting for other reasons than the budget, a Pod behind them may go first, and the ledger decides.
 const MAX_QUEUED_PODS: usize = 50;
 
 /// Advances the lifecycle of Pods.
@@ -58,8 +58,8 @@ impl Handler for PodMutator {
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
-        // The controller advances the lifecycle later, so this write can pass without it. The exceptions are writes
-        // that would count as granted without a decision, and a write that itself takes an available Pod offline.
+        // The controller advances the lifecycle later, so most writes can pass without this webhook. The writes that
+        // are held below would have an effect that nobody has decided.
         let (Ok(old), Ok(new)) = (
             parse_pod(request, request.old_object.as_deref()),
             parse_pod(request, request.object.as_deref()),

@@ -3,7 +3,8 @@
 use crate::api::size_limits::truncate_text;
 use crate::domain::rules::stage::Rejection;
 
-/// Most rules that are named. The API server passes on 4,096 characters of warnings in total, and 256 of each warning.
+/// Maximum number of rules that are named. The API server passes on 4,096 characters of warnings in total, and 256 of
+/// each warning.
 const MAX_NAMED: usize = 16;
 /// Longest reason in characters. A denial contains the reason in full up to this length.
 const MAX_REASON_CHARS: usize = 1024;

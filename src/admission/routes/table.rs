@@ -223,9 +223,9 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[Condition::LeavesItsPods],
     },
-    // Takes a claim or denies the deletion. The webhook is validating, so that no later mutating webhook changes the
-    // request for which the claim was taken. The conditions let all deletions pass that no budget ever holds, even
-    // while the server is down. This includes the final delete of the kubelet.
+    // Takes a claim or denies the deletion. The webhook is validating, so it runs after all mutating webhooks, and none
+    // of them can refuse the request after the claim was taken. The conditions let all deletions pass that no budget
+    // ever holds, even while the server is down. This includes the final delete of the kubelet.
     Webhook {
         name: "pod-delete.apps.kusionstack.io",
         route: Route::ValidatePods,

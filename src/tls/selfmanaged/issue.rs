@@ -14,7 +14,7 @@ use super::renewal::{BACKDATE, next_names};
 use super::{CertificateNames, Material, RenewalPolicy, RenewalStep};
 use crate::tls::certificate_pair::parse_validity;
 
-/// Most former authorities that stay trusted.
+/// Maximum number of former authorities that stay trusted.
 const MAX_FORMER_AUTHORITIES: usize = 3;
 
 /// Why a certificate could not be issued.

@@ -17,7 +17,7 @@ use crate::tls::{CertificatePair, crypto_provider};
 /// Time before now at which the validity of a certificate begins, for clients whose clocks are behind.
 pub(super) const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
 
-/// Most names of a former leaf that are carried over.
+/// Maximum number of names of a former leaf that are carried over.
 const MAX_CARRIED_NAMES: usize = 16;
 
 /// Lifetimes of certificates and segments. A certificate is renewed when two thirds of its lifetime have passed.

@@ -25,8 +25,8 @@ use super::{
 use crate::tls::path_guard::PathGuard;
 use crate::tls::{CertificatePair, CertificateResolver};
 
-/// Most rounds of one [`SelfManaged::ensure_certificates`]. Each round ends with a write of this or another replica,
-/// and only a few writes are needed in total.
+/// Maximum number of rounds of one [`SelfManaged::ensure_certificates`]. Each round ends with a write of this or
+/// another replica, and only a few writes are needed in total.
 const MAX_ROUNDS: u32 = 10;
 /// Longest pause after a conflict. Pauses after failures are multiples of it.
 const MIN_PAUSE: Duration = Duration::from_millis(200);

@@ -184,8 +184,9 @@ async fn whatever_is_served_is_trusted_through_every_rotation() {
     assert_ne!(api.get(SECRET), first);
 }
 
-/// One replica replaces the authority at once, because the Secret lacks a name and a key that can sign. Another replica
-/// accepts the Secret as it is and publishes its bundle. The later replica must not overwrite the bundle of the other.
+/// One replica replaces the authority at once, because the leaf lacks a name and the Secret has no key that can sign.
+/// Another replica accepts the Secret as it is and publishes its bundle. The later replica must not overwrite the
+/// bundle of the other.
 #[tokio::test]
 async fn an_old_secret_never_overwrites_what_a_newer_one_published() {
     for _ in 0..100 {
