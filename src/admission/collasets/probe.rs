@@ -151,8 +151,8 @@ fn add_claim_volumes(spec: &mut Value, claims: &[Value]) {
 pub fn classify_refusal(status: &Status, at: &str) -> DryRunFinding {
     let message = truncate_value(&status.message, MAX_TEXT_CHARS);
     let doubtful = || DryRunFinding::Doubtful(message.clone().into_owned());
-    // Another webhook refused the probe. A webhook without support for dry run also ends here: the API server answers
-    // 400.
+    // Another webhook refused the probe. A webhook without support for dry run gives the same message, with the code
+    // 400 of the API server.
     if message.starts_with("admission webhook ") {
         return doubtful();
     }

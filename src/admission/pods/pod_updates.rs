@@ -91,9 +91,9 @@ pub fn may_disrupt_by_itself(context: &Context, old: &Pod, new: &Pod) -> bool {
 ///
 /// The change needs no claim if a lifecycle keeps the Pod off traffic before and after the write, and the restart is
 /// recorded on the Pod: the rules were asked when the lifecycle began, and the Pod does not come back before the
-/// restart. (A claim for an earlier resize that ends only by a restart must not end by the restart of this change, so
-/// this change waits for the restart of the resize.) The absence of the label `service-available` is not enough,
-/// because a short outage, or anybody by hand, can remove it.
+/// restart. (The claim for an earlier resize may end only by a restart, and the restart of this change would end that
+/// claim too early. So this change waits for the restart of the resize.) The absence of the label `service-available`
+/// is not enough, because a short outage, or anybody by hand, can remove it.
 ///
 /// A [lost](is_lost) Pod needs no claim either. If it can come back by itself, the restart must be recorded, too.
 fn in_place_restart(context: &Context, old: &Pod, new: &Pod) -> Option<InPlaceRestart> {

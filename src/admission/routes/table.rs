@@ -142,11 +142,11 @@ pub const WEBHOOKS: &[Webhook] = &[
         conditions: &[Condition::NotTerminating, Condition::LifecycleChanged],
     },
     // When the readiness condition changes, the lifecycle advances within the same request, and a Pod that is Ready
-    // again counts from then on. Pods without an operation are never sent. The controller makes up for a missed step,
-    // so a server that is down must not block a write. The controller also advances the lifecycle after status writes
-    // of kubelets, in which admission may change no label.
-    // A write that changes labels goes to the webhooks above. They may have changed the condition, so this webhook
-    // excludes such a write.
+    // again counts from then on. Idle Pods, which are neither in an operation nor about to become available, are never
+    // sent. The controller makes up for a missed step, so a server that is down must not block a write. The controller
+    // also advances the lifecycle after status writes of kubelets, in which admission may change no label. A write that
+    // changes labels goes to the webhooks above. They may have changed the condition, so this webhook excludes such a
+    // write.
     Webhook {
         name: "pod-status.apps.kusionstack.io",
         route: Route::MutatePods,
@@ -325,7 +325,8 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 10,
         conditions: &[Condition::SpecChanged],
     },
-    // Controllers write pools and handle invalid ones. This webhook checks changes by hand, and blocks no controller.
+    // Controllers write the pools, and cope with invalid pools. This webhook checks changes by hand, and blocks no
+    // controller.
     Webhook {
         name: "resourcecontext.validate.apps.kusionstack.io",
         route: Route::ValidateResourceContexts,
