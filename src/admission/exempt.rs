@@ -29,8 +29,8 @@ pub const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// Why the deletion, eviction or change of a Pod is exempt; `None` if a rule may hold it.
 ///
-/// This function does not exempt a Pod that is not available; the handlers decide about such a Pod. For a DELETE or an
-/// UPDATE, only rules matter that hold Pods which are not available. An eviction of such a Pod may need a claim.
+/// This function does not exempt a Pod that is not available. The handlers decide about such a Pod: its eviction, and
+/// its deletion shortly before it becomes available, may need a claim.
 pub async fn find_exemption(
     context: &Context,
     request: &Request,
