@@ -1,4 +1,4 @@
-//! Requests to the API server: each has a deadline, and its failure is classified in one place.
+//! Sends requests to the API server with a deadline, and classifies their failures in one place.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use kube::Error;
 use kube::core::Status;
 use tokio::time::{Instant, timeout_at};
 
-/// Why a request to the API server brought nothing.
+/// Why a request to the API server has no result.
 #[derive(Debug)]
 pub enum Failure {
     /// The API server answered with a failure.
     Answered(Box<Status>),
-    /// The API server gave no answer before the deadline, which was this far away.
+    /// The API server did not answer within this time.
     NoAnswer(Duration),
-    /// The request was not sent, or its answer was not understood.
+    /// The request could not be sent, or its answer could not be parsed.
     Broken(Error),
 }
 
 impl Failure {
-    /// The HTTP code of the answer; `None` without one.
+    /// The HTTP code of the answer; `None` if there was no answer.
     pub fn code(&self) -> Option<u16> {
         match self {
             Failure::Answered(status) => Some(status.code),
@@ -26,7 +26,7 @@ impl Failure {
         }
     }
 
-    /// The failure for a text or the log; see [`text`].
+    /// The failure as text for messages and the log; see [`text`].
     pub fn text(&self) -> String {
         match self {
             Failure::Answered(status) => status_text(status),
@@ -48,7 +48,7 @@ impl From<Error> for Failure {
 /// Awaits a request until `deadline`.
 ///
 /// # Errors
-/// Why there is no result.
+/// [`Failure`]. [`Failure::NoAnswer`] has the time from the call of this function to the deadline.
 pub async fn by<T>(
     deadline: Instant,
     request: impl Future<Output = Result<T, Error>>,
@@ -63,7 +63,7 @@ pub async fn by<T>(
 /// Awaits a request for at most `limit`.
 ///
 /// # Errors
-/// Why there is no result.
+/// [`Failure`], the same as for [`by`].
 pub async fn within<T>(
     limit: Duration,
     request: impl Future<Output = Result<T, Error>>,
@@ -74,8 +74,8 @@ pub async fn within<T>(
     })
 }
 
-/// The message of a failed call. For an answer of the API server this is the `message` of its `Status` alone: kube's own
-/// text for it repeats the message and adds a debug dump of the `Status`.
+/// The message of a failed request. For an answer of the API server, this is only the `message` of its `Status`: the
+/// text of `kube` repeats the message and adds a debug dump of the `Status`.
 pub fn text(error: &Error) -> String {
     match error {
         Error::Api(status) => status_text(status),

@@ -1,19 +1,19 @@
-//! Operating: Pod operations whose availability rules are held at admission.
+//! Operating: Pod operations whose availability rules are enforced at admission.
 //!
-//! A review goes in, a verdict comes out; behind it a ledger of claims in the rule's own status keeps the budget exact
-//! for any number of replicas. Reconcilers finish what takes time.
+//! The server receives a review and returns a verdict. A ledger of claims in the status of each rule keeps the budget
+//! exact for any number of replicas. Controllers do the work that takes longer than a review.
 //!
-//! The layers point one way, each using only those before it, and `tests/layers.rs` keeps it so:
+//! Each layer uses only the layers before it, and `tests/layers.rs` checks this:
 //!
-//! 1. [`api`]: the kinds of `apps.kusionstack.io`, and every label, annotation and finalizer once ([`api::keys`]).
-//! 2. [`domain`]: pure decisions, the lifecycle ([`domain::lifecycle`]) and the rules ([`domain::rules`]).
-//! 3. [`ledger`]: claims, the protocol that gives and releases them ([`ledger::protocol`], [`ledger::evidence`]).
-//! 4. [`cluster`]: what this replica knows of the cluster ([`cluster::index`]), and how it writes to it.
-//! 5. [`admission`] decides requests and [`controllers`] finish them; neither knows the other.
-//! 6. [`server`]: the listeners, knowing of admission only [`admission::review`].
-//! 7. [`cli`]: the command `operating`, which wires all of it together ([`cli::serve`]).
+//! 1. [`api`]: the kinds of `apps.kusionstack.io`, and all labels, annotations and finalizers ([`api::keys`]).
+//! 2. [`domain`]: pure decisions about the lifecycle ([`domain::lifecycle`]) and the rules ([`domain::rules`]).
+//! 3. [`ledger`]: claims, and the protocol that takes and releases them ([`ledger::protocol`], [`ledger::evidence`]).
+//! 4. [`cluster`]: what this replica knows of the cluster ([`cluster::index`]), and its writes to the cluster.
+//! 5. [`admission`] decides requests, and [`controllers`] complete them. Neither uses the other.
+//! 6. [`server`]: the listeners. They use only [`admission::review`] of admission.
+//! 7. [`cli`]: the command `operating`, which connects all layers ([`cli::serve`]).
 //!
-//! [`tls`] and [`telemetry`] stand beside them, for the server and the command; [`tasks`] supervises what runs for long.
+//! [`tls`] and [`telemetry`] are used by the server and the command. [`tasks`] supervises long-lived tasks.
 #![forbid(unsafe_code)]
 
 pub mod admission;

@@ -1,4 +1,4 @@
-//! What every handler works with.
+//! The state and the settings that all admission handlers share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,67 +26,68 @@ use crate::ledger::store::ClaimDetail;
 /// Settings of admission.
 #[derive(Clone, Debug)]
 pub struct AdmissionSettings {
-    /// The API server's `--request-timeout`: after this long a request that was admitted has surely had its effect or
-    /// never will.
+    /// The `--request-timeout` of the API server. When this time has passed, an admitted request has had its effect or
+    /// will never have it.
     pub request_timeout: Duration,
     /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,
-    /// Most PodTransitionRules in a namespace.
+    /// Maximum number of PodTransitionRules in a namespace.
     pub max_rules: u32,
     /// Whether CollaSets are reviewed (feature gate `CollaSets`).
     pub collasets: bool,
-    /// Bytes of the largest CollaSet that is accepted.
+    /// Size limit of a CollaSet, in bytes.
     pub collaset_bytes: usize,
-    /// Where the endpoints of webhook rules may be.
+    /// The networks in which endpoints of webhook rules may be.
     pub endpoints: EndpointNetworks,
 }
 
-/// Owners of a Pod that one review looks up at most: a tenant may write thousands of references into a Pod, each to be
-/// looked up at the API server.
+/// Maximum number of owners of a Pod that one review looks up. A tenant can write thousands of owner references into a
+/// Pod, and each look-up is a request to the API server.
 pub const MAX_OWNER_LOOKUPS: usize = 8;
 
-/// [`Settings::max_rules`] where nobody says otherwise.
+/// Default of [`AdmissionSettings::max_rules`].
 pub const MAX_RULES_PER_NAMESPACE: u32 = 200;
 
-/// What every handler works with.
+/// The state that all admission handlers share.
 pub struct Context {
-    /// Client for the live reads that admission makes: the Pod of an eviction, the rules of a namespace that should have
-    /// some and has none in the cache, owners of Pods that are in doubt.
+    /// Client for the live reads of admission: the Pod of an eviction, the rules of a namespace whose cache is empty or
+    /// not trusted, and owners of Pods that are in doubt.
     pub client: Client,
-    /// Who this program is.
+    /// The identity of this program in the cluster.
     pub identity: Identity,
-    /// What this replica knows.
+    /// The Pods, rules, owners and namespaces that this replica knows.
     pub index: Arc<Index>,
-    /// What belongs to CollaSets.
+    /// Caches of the objects that belong to CollaSets.
     pub objects: Arc<ObjectCaches>,
-    /// What an eviction is refused for beside the rules.
+    /// PodDisruptionBudgets, which can also refuse an eviction.
     pub disruption_budgets: Arc<DisruptionBudgets>,
-    /// Whether owners of Pods exist that are in no cache.
+    /// Looks up whether owners of Pods exist that no cache holds.
     pub kinds: ObjectLookup,
     /// Live reads of the owners of Pods.
     pub owners: Arc<LiveOwners>,
-    /// Live reads of CollaSets that are deleted.
+    /// Live reads that tell whether a CollaSet is being deleted.
     pub deleted_sets: DeletedCollaSets,
-    /// The ledgers.
+    /// The ledgers of all rules, with the commit queues of this replica.
     pub ledgers: Arc<Ledgers<RuleStore>>,
-    /// For what users should know beside the verdict.
+    /// Records Events for users.
     pub events: Arc<EventRecorder>,
-    /// Settings.
+    /// The settings of admission.
     pub settings: AdmissionSettings,
-    /// The clock, a parameter so that tests can set it.
+    /// The present time. It is a parameter so that tests can set it.
     pub now: fn() -> Timestamp,
-    /// The earliest time that it may be, see [`crate::cluster::clock::earliest`]. What is believed when a while is over goes by
-    /// this: to believe it too early would count a Pod as available that is yet to go.
+    /// The earliest time that the present moment can be, see [`crate::cluster::clock::earliest`]. Decisions that wait
+    /// for a delay to end use this clock: with a clock that is ahead they would count a Pod as available that is yet to
+    /// go.
     pub earliest: fn() -> Timestamp,
 }
 
 impl Context {
-    /// Nanoseconds since the epoch: the value of lifecycle labels.
+    /// The present time in nanoseconds since the epoch, which is the value of lifecycle labels.
     pub fn now_nanos(&self) -> u64 {
         u64::try_from((self.now)().as_nanosecond()).unwrap_or(0)
     }
 
-    /// When a restart is written or judged.
+    /// The time at which a restart is written or judged, by both clocks.
     pub fn restart_moment(&self) -> WriteTime {
         let nanos = |time: Timestamp| u64::try_from(time.as_nanosecond()).unwrap_or(0);
         WriteTime {
@@ -95,7 +96,7 @@ impl Context {
         }
     }
 
-    /// A disruption of a Pod, now.
+    /// A disruption of a Pod that is asked for now.
     pub fn new_disruption(&self, pod: &Arc<Pod>, operation: Operation) -> Disruption {
         let since = (self.now)();
         let until = since
@@ -121,7 +122,7 @@ impl Context {
 
 #[cfg(test)]
 impl Context {
-    /// For unit tests: a replica that has seen nothing yet, at the epoch.
+    /// For unit tests: a replica that has not seen any object yet, at the epoch.
     pub fn at_epoch(client: Client) -> Context {
         let index = Arc::new(Index::default());
         let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());

@@ -1,4 +1,5 @@
-//! What a person reads when an operation is held: the rule, used/limit, who uses the budget up, what to do.
+//! Writes the messages for operations that are denied: the rule, the used budget and its limit, the Pods that use the
+//! budget, and what to do.
 
 use jiff::Timestamp;
 
@@ -7,10 +8,10 @@ use crate::domain::messages;
 use crate::ledger::commit::{Denied, DenyReason};
 use crate::ledger::protocol::Operation;
 
-/// HTTP status and reason of everything that is held: `kubectl drain` and controllers try again on it.
+/// HTTP status and reason of every operation that rules deny. `kubectl drain` and controllers retry on this status.
 pub const TOO_MANY_REQUESTS: (u16, &str) = (429, "TooManyRequests");
 
-/// The verdict for a held operation.
+/// The verdict for an operation that rules deny.
 pub fn denied_to_verdict(pod: &str, denied: &Denied, now: Timestamp) -> Verdict {
     Verdict::deny(
         TOO_MANY_REQUESTS.0,
@@ -20,7 +21,7 @@ pub fn denied_to_verdict(pod: &str, denied: &Denied, now: Timestamp) -> Verdict 
     .with_audit("held", audit_reason(&denied.why))
 }
 
-/// One word for the audit annotation and the metrics.
+/// The deny reason as one word for the audit annotation `held` and the metrics.
 pub fn audit_reason(why: &DenyReason) -> &'static str {
     match why {
         DenyReason::Full { .. } => "budget-used-up",
@@ -40,7 +41,7 @@ pub fn audit_reason(why: &DenyReason) -> &'static str {
     }
 }
 
-/// The message.
+/// The message for a denial. `now` is the time to which ages in the message refer.
 pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
     let rule = messages::qualified_rule_name(&denied.object, &denied.rule);
     match &denied.why {
@@ -64,7 +65,7 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
             let until = restart.map(|r| messages::restart_frees_budget(&r.pod, r.deferred));
             let remedy = match (&lasting.rollout, until) {
                 (Some(rollout), _) => rollout.clone(),
-                // The only Pod that uses the budget is available.
+                // The only Pod that uses the budget is available and only waits for its restart.
                 (None, Some(until)) if holders.len() == 1 && *limit > 0 => {
                     format!(
                         "{until}; try again then, or {}",
@@ -157,7 +158,7 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
     }
 }
 
-/// Why a write that leaves the Pod running for now takes a place in the budget; `None` for other operations.
+/// Why a write that leaves the Pod running takes a place in the budget; `None` for other operations.
 pub fn explain_held_write(operation: Operation) -> Option<&'static str> {
     match operation {
         Operation::Leave => Some(

@@ -1,4 +1,4 @@
-//! Which requests no rule ever holds, each with the reason that goes into the audit annotation.
+//! Decides which requests are exempt from all rules. Each reason is also the value of the audit annotation `free`.
 
 use std::time::Duration;
 
@@ -16,20 +16,21 @@ use crate::cluster::kind::WatchedKind;
 use crate::cluster::presence::Presence;
 use crate::domain::pod::{Owner, Pod};
 
-/// The garbage collector's identity.
+/// User name of the Kubernetes garbage collector.
 pub const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
-/// The namespace controller's identity; it deletes only in namespaces that are terminating.
+/// User name of the namespace controller, which deletes objects only in namespaces that are terminating.
 pub const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
-/// The identity of the Job controller. It deletes a Pod of a Job when the Job has failed, is complete, is suspended or is to
-/// run fewer, never to replace it. That a Job has failed stands in its status only after these deletions.
+/// User name of the Job controller. It deletes a Pod of a Job when the Job has failed, is complete, is suspended or has
+/// a lower parallelism, and never to replace the Pod. The status of the Job shows a failure only after these deletions.
 const JOB_CONTROLLER: &str = "system:serviceaccount:kube-system:job-controller";
-/// The identity of all controllers where kube-controller-manager runs without `--use-service-account-credentials`.
+/// User name of all controllers if kube-controller-manager runs without `--use-service-account-credentials`.
 pub const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
-/// For the live read of a namespace.
+/// Time limit of the live read of a namespace.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
-/// Why the deletion, eviction or change of a Pod is never held; `None` when a rule may hold it.
+/// Why the deletion, eviction or change of a Pod is exempt; `None` if a rule may hold it.
 ///
-/// An unavailable Pod is *not* named here: for a DELETE or an UPDATE it is free as well, for an eviction it is not.
+/// This function does not exempt a Pod that is not available. The handlers decide about such a Pod: its eviction, and
+/// its deletion shortly before it becomes available, may need a claim.
 pub async fn find_exemption(
     context: &Context,
     request: &Request,
@@ -40,12 +41,12 @@ pub async fn find_exemption(
         return Some(reason);
     }
     let reason = exemption_by_cache(request, pod, &context.index)?;
-    // After a restore of etcd the namespace may go no more, and the owner be there again.
+    // After a restore of etcd, a namespace may no longer be terminating, and a deleted owner may exist again.
     let same = rule_check::ensure_etcd_history(context, &request.namespace, deadline).await;
     same.is_ok().then_some(reason)
 }
 
-/// Why a request is never held, by what it says alone.
+/// Why a request is exempt, by the content of the request alone.
 pub fn exemption_by_request(request: &Request, pod: &Pod) -> Option<&'static str> {
     if !pod.is_managed() {
         return Some("not-managed");
@@ -66,8 +67,9 @@ pub fn exemption_by_request(request: &Request, pod: &Pod) -> Option<&'static str
     is_emptied.then_some("namespace-terminating")
 }
 
-/// Why a request is never held, by what the caches know of the namespace and the owners of the Pod. That a namespace is
-/// excluded is not asked: the API server sends nothing from there, so a label that the cache still knows is gone.
+/// Why a request is exempt, by the namespace and the owners of the Pod in the caches. The exclusion label of the
+/// namespace is not checked: the API server sends no request from an excluded namespace, so a label that the cache
+/// still has was removed.
 fn exemption_by_cache(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str> {
     let state = index.read_state();
     let home = state.namespace(&request.namespace);
@@ -81,9 +83,9 @@ fn exemption_by_cache(request: &Request, pod: &Pod, index: &Index) -> Option<&'s
     }
 }
 
-/// Whether the Job that controls the Pod made it. A Job may adopt others that match its selector, but it makes none of
-/// restart policy `Always`, which is the one of all Pods that Deployments and their like make, and which nobody can change;
-/// and it makes none before it is there itself.
+/// Whether the Job that controls the Pod has created it, and not adopted it. A Job can adopt Pods that match its
+/// selector. But a Job never creates a Pod with restart policy `Always`, which Pods of Deployments and similar
+/// workloads have and which cannot be changed. And a Job creates no Pod before the Job itself exists.
 fn is_created_by_job(state: &IndexState, pod: &Pod) -> bool {
     if !matches!(pod.spec.restart_policy.as_str(), "Never" | "OnFailure") {
         return false;
@@ -98,8 +100,8 @@ fn is_created_by_job(state: &IndexState, pod: &Pod) -> bool {
         .is_some_and(|(job, pod)| job <= pod)
 }
 
-/// Whether the Pod's controller is gone or going, and no Deployment behind it wants the Pod. Of a kind that is not watched
-/// the garbage collector itself is believed: it deletes only what it has found to have no owner left.
+/// Whether the Pod's controller is deleted or being deleted, and no Deployment behind it wants the Pod. For a kind that
+/// is not watched, the Kubernetes garbage collector is trusted: it deletes only objects that have no owner left.
 fn is_owner_gone(state: &IndexState, pod: &Pod) -> bool {
     pod.controller().is_none_or(|owner| {
         WatchedKind::from_owner(owner).is_none()
@@ -109,10 +111,11 @@ fn is_owner_gone(state: &IndexState, pod: &Pod) -> bool {
     })
 }
 
-/// Why a DELETE by [`CONTROLLER_MANAGER`] is never held; `None` when a rule may hold it.
+/// Why a DELETE by [`CONTROLLER_MANAGER`] is exempt; `None` if a rule may hold it.
 ///
-/// The user name does not tell the garbage collector and the namespace controller from the controllers that scale and roll
-/// out. What they say is proven here: the namespace is terminating, or no owner of the Pod is left.
+/// This user name does not distinguish the garbage collector and the namespace controller from the controllers that
+/// scale and roll out. So this function verifies the facts: the namespace is terminating, or no owner of the Pod is
+/// left.
 pub async fn exemption_for_controller_manager(
     context: &Context,
     request: &Request,
@@ -121,8 +124,8 @@ pub async fn exemption_for_controller_manager(
     if request.user_info.username != CONTROLLER_MANAGER {
         return None;
     }
-    // A namespace that the cache has not seen, or has seen terminating: the Pod may be as new as the deletion, or the
-    // namespace may have been made again since.
+    // The cache has not seen the namespace, or has seen it terminating. The namespace may have been deleted or created
+    // again since, so a live read decides.
     let in_doubt = {
         let state = context.index.read_state();
         let namespace = state.namespace(&request.namespace);
@@ -136,10 +139,12 @@ pub async fn exemption_for_controller_manager(
         .then_some("owner-gone")
 }
 
-/// Whether a Pod goes with its CollaSet: the set that controls it is deleted, and not so that its Pods stay, by a read of the API
-/// server. Budgets hold no such Pod, as they hold none that the garbage collector takes. Other rules are asked as ever.
+/// Whether a Pod is deleted together with its CollaSet: a live read shows that the set which controls the Pod is being
+/// deleted, and its Pods with it. Budgets do not hold such a Pod, as they do not hold Pods that the garbage collector
+/// deletes. Other rules still apply.
 ///
-/// A reference alone frees nothing: it must lead to the very set, and who gives a Pod another controller needs a claim.
+/// An owner reference alone does not make a Pod exempt: it must have the UID of this set, and a write that gives a Pod
+/// another controller needs a claim.
 pub async fn is_deleted_with_collaset(context: &Context, pod: &Pod, deadline: Instant) -> bool {
     let Some(owner) = pod.controller() else {
         return false;
@@ -152,11 +157,11 @@ pub async fn is_deleted_with_collaset(context: &Context, pod: &Pod, deadline: In
         .await
 }
 
-/// Why a deletion by budgets is not held where [`goes_with_its_set`] says so.
+/// The exemption reason if [`is_deleted_with_collaset`] is true.
 pub const COLLASET_DELETED: &str = "set-deleted";
 
-/// Whether a namespace is terminating, by a live read; false if it cannot be read. A list, because the server may not
-/// `get` namespaces.
+/// Whether a namespace is terminating, by a live read; false if the read fails. The read is a list, because the server
+/// has no right to `get` namespaces.
 async fn is_namespace_terminating(context: &Context, name: &str) -> bool {
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let one = ListParams::default().fields(&format!("metadata.name={name}"));
@@ -167,8 +172,9 @@ async fn is_namespace_terminating(context: &Context, name: &str) -> bool {
     found.any(|n| n.metadata.deletion_timestamp.is_some())
 }
 
-/// Whether the Pod has owners and all of them are proven to be gone or going. An owner that cannot be read is gone only if
-/// the cache would know it. Of too many owners to look up, one counts as there: the deletion is held.
+/// Whether the Pod has owners, and all of them are proven to be deleted or being deleted. An owner that cannot be read
+/// counts as deleted only if its kind is watched. If there are too many owners to look up, the result is false and the
+/// deletion is held.
 async fn has_no_live_owner(context: &Context, pod: &Pod) -> bool {
     let namespace = &pod.metadata.namespace;
     let owners = &pod.metadata.owner_references;
@@ -221,14 +227,14 @@ mod tests {
         (code, body)
     }
 
-    /// A 404 of a path, and of no object.
+    /// A 404 for a path that names no object.
     fn not_found_without_name() -> (u16, Value) {
         let (code, mut body) = status(404);
         body["details"] = json!({});
         (code, body)
     }
 
-    /// The discovery of these groups.
+    /// The discovery document of these groups.
     fn groups(items: Value) -> (u16, Value) {
         let list = json!({
             "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items,
@@ -256,7 +262,7 @@ mod tests {
         (200, metadata(about))
     }
 
-    /// What of a DELETE by `user` is free, where the API server answers these paths, and no other.
+    /// The reason why a DELETE by `user` is exempt, if the API server answers only these paths.
     async fn exemption_of_delete(
         user: &str,
         owners: &[&str],
@@ -266,12 +272,12 @@ mod tests {
         exemption_for_controller_manager(&context, &review(user), &pod(owners)).await
     }
 
-    /// An API server that answers these paths, and 403 to others.
+    /// An API server that answers these paths, and 403 to all others.
     fn api_server(answers: &[(&'static str, (u16, Value))]) -> Client {
         counting(answers).0
     }
 
-    /// As [`api_server`], and how many requests it has got.
+    /// The same as [`api_server`], with the number of requests that it has received.
     fn counting(answers: &[(&'static str, (u16, Value))]) -> (Client, Arc<AtomicUsize>) {
         let calls = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&calls);
@@ -315,7 +321,7 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    /// `shop`, as a watch has shown it in the middle of its deletion.
+    /// The namespace `shop`, which the watch has shown as terminating.
     fn terminating() -> NamespaceFacts {
         NamespaceFacts {
             name: "shop".to_owned(),
@@ -389,7 +395,7 @@ mod tests {
         }
     }
 
-    /// One that is deleted with `--cascade=orphan`.
+    /// A CollaSet that is deleted with `--cascade=orphan`.
     fn orphaning_collaset() -> (u16, Value) {
         let (code, mut thing) = thing_metadata("a", true);
         thing["metadata"]["finalizers"] = json!(["orphan"]);

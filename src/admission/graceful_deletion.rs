@@ -1,5 +1,5 @@
-//! GraceDelete (contract 4.4): with the feature gate a deletion or an eviction starts the lifecycle of the Pod, is denied
-//! until that has taken it off traffic, and is admitted then.
+//! GraceDelete (contract 4.4). With the feature gate, a deletion or an eviction starts the lifecycle of the Pod. The
+//! request is denied until the lifecycle has taken the Pod off traffic, and is admitted then.
 
 use std::sync::Arc;
 
@@ -17,21 +17,23 @@ use crate::domain::grace_delete::{self, DeletionRequest};
 use crate::domain::pod::Pod;
 use crate::ledger::protocol::Operation;
 
-/// Writes of the mark before a Pod that changes all the time is given up.
+/// Maximum number of attempts to write the label on a Pod that changes all the time.
 const MAX_MARK_WRITES: u32 = 5;
 
-/// Whether a deletion has to go through the lifecycle of this Pod, and has not yet.
+/// Whether a deletion has to take this Pod through its lifecycle first, and the lifecycle does not permit the deletion
+/// yet.
 pub fn is_lifecycle_due(enabled: bool, pod: &Pod) -> bool {
     enabled && grace_delete::has_lifecycle(pod) && !grace_delete::permits_deletion(pod)
 }
 
-/// Whether the Pod goes through its lifecycle already because of a deletion or an eviction.
+/// Whether a deletion or an eviction has already started the lifecycle of the Pod.
 pub fn is_lifecycle_running(enabled: bool, pod: &Pod) -> bool {
     enabled && grace_delete::is_deletion_requested(pod)
 }
 
-/// The verdict on a Delete or an Evict for which [`is_due`] holds: a bypass admits it, anything else starts the lifecycle, by
-/// the label that the controller of deletions waits for. `wishes` are those of the request.
+/// The verdict on a deletion or an eviction for which [`is_lifecycle_due`] is true. A bypass admits the request. Every
+/// other request starts the lifecycle, by the label for which the controller of deletions waits. `wishes` are the
+/// options of the request.
 pub async fn decide_deletion(
     bypass: &BypassCheck<'_>,
     pod: &Arc<Pod>,
@@ -74,7 +76,7 @@ pub async fn decide_deletion(
     }
     let pod = match mark_for_deletion(bypass, pod, &asked).await {
         Ok(Some(pod)) => pod,
-        Ok(None) => return Verdict::allow().with_audit("free", "pod-not-found"), // the request itself answers 404
+        Ok(None) => return Verdict::allow().with_audit("free", "pod-not-found"), // the API server answers 404
         Err(why) => {
             let message = format!(
                 "the deletion of Pod {name} through its lifecycle could not be begun: {why}; try again in a moment"
@@ -102,15 +104,16 @@ pub async fn decide_deletion(
     .with_audit("held", "lifecycle-under-way")
 }
 
-/// Admits without the lifecycle what the user may have without it: who has the verb on every rule object that covers the Pod,
-/// or on all of the namespace where none does. A claim that can't be given is a denial. The error says why the user may not.
+/// Admits a request without the lifecycle, if the user has the verb `bypass` on every rule object that covers the Pod,
+/// or on all rule objects of the namespace if none covers it. If a claim is denied, the verdict is that denial. The
+/// error says why the user may not bypass.
 async fn bypass_lifecycle(
     bypass: &BypassCheck<'_>,
     pod: &Arc<Pod>,
     operation: Operation,
 ) -> Result<Verdict, Option<String>> {
     let context = bypass.context;
-    // The user needs the right on every rule object, also on one that the cache does not know yet.
+    // The user needs the right on every rule object, including objects that the cache does not have yet.
     let rules = match rule_check::covering_rules(context, pod, bypass.deadline).await {
         Ok(rules) => rules,
         Err(denied) => {
@@ -152,8 +155,8 @@ async fn bypass_lifecycle(
     Ok(approval.audit_bypass(verdict, bypass))
 }
 
-/// The ReplicaSet, or ReplicationController, that asks for the deletion of its Pod because it is to have fewer. Where all controllers
-/// share one identity, the number of Pods tells whether it is the owner that asks.
+/// The UID of the ReplicaSet or ReplicationController that asks for the deletion of its Pod in order to scale in. If
+/// all controllers share one user name, the number of Pods tells whether the owner asks.
 fn scaling_in_owner(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<String> {
     let owner = pod.controller()?;
     let own = match owner.kind.as_str() {
@@ -173,8 +176,9 @@ fn scaling_in_owner(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<String> {
     asks.then(|| owner.uid.clone())
 }
 
-/// The refusal of a Pod for whose deletion its owner asks, where as many others are to go already as the owner has too many. The owner
-/// tries again, perhaps with another Pod: each further Pod would go off traffic for nothing.
+/// Denies the deletion of a Pod for which its owner asks, if the lifecycle already takes as many other Pods as the
+/// owner has too many. The owner retries, perhaps with another Pod, and each further Pod would go off traffic for
+/// nothing.
 fn refuse_excess_scale_in(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict> {
     let owner = pod.controller()?;
     if grace_delete::is_deletion_requested(pod) {
@@ -191,8 +195,8 @@ fn refuse_excess_scale_in(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict
     Some(Verdict::deny(code, reason, message).with_audit("held", "others-are-chosen"))
 }
 
-/// Whether a request is the dry run by which this program asks what others say to a deletion or an eviction: nothing is held
-/// then.
+/// Whether a request is the dry run by which this program asks whether policies and other webhooks accept a deletion or
+/// an eviction. No rule holds such a dry run.
 pub async fn is_own_dry_run(context: &Context, request: &Request, deadline: Instant) -> bool {
     let is_eviction =
         request.operation == Asked::Create && request.sub_resource.as_deref() == Some("eviction");
@@ -203,8 +207,8 @@ pub async fn is_own_dry_run(context: &Context, request: &Request, deadline: Inst
     matches!(name, Ok(Ok(name)) if name == request.user_info.username)
 }
 
-/// The denial of a deletion that a policy or another webhook would not let pass when the lifecycle has come to it. Whoever
-/// looks at the user sees the server's there.
+/// Denies a deletion that a policy or another webhook would refuse after the lifecycle has taken the Pod off traffic.
+/// The dry run has the user name of the server, which such a policy or webhook may check.
 async fn dry_run_deletion(
     bypass: &BypassCheck<'_>,
     pod: &Pod,
@@ -214,7 +218,8 @@ async fn dry_run_deletion(
     let client = &bypass.context.client;
     let ask = async {
         pod_requests::dry_run_delete_pod(client, pod, wishes).await?;
-        // What judges an eviction sees no DELETE, and is not asked before this program has answered.
+        // Policies and webhooks for evictions are not called for a DELETE. They also see the eviction only after this
+        // program has answered, so ask them by a dry-run eviction.
         match operation {
             Operation::Evict => pod_requests::dry_run_evict_pod(client, pod).await,
             _ => Ok(()),
@@ -223,7 +228,7 @@ async fn dry_run_deletion(
     let name = &pod.metadata.name;
     match apirequest::by(bypass.deadline, ask).await {
         Ok(()) => None,
-        // The Pod of this UID is gone, as the request itself will find.
+        // The Pod with this UID is deleted. The request itself fails for the same reason.
         Err(Failure::Answered(status)) if matches!(status.code, 404 | 409) => None,
         Err(Failure::Answered(status)) if (400..500).contains(&status.code) => {
             let message = format!(
@@ -244,7 +249,8 @@ async fn dry_run_deletion(
     }
 }
 
-/// Marks the Pod as to be deleted, if it is not marked yet; the Pod as it is then, `None` if it is gone.
+/// Labels the Pod as to be deleted, if it is not labelled yet. Returns the Pod after the write; `None` if the Pod is
+/// deleted.
 async fn mark_for_deletion(
     bypass: &BypassCheck<'_>,
     pod: &Arc<Pod>,

@@ -1,5 +1,4 @@
-//! What stands before every handler of the server: denials are counted by reason, and a process with a fault decides nothing
-//! any more.
+//! Wraps every handler of the server: counts denials by reason, and denies all requests in a process that has a fault.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +11,13 @@ use super::review::{Handler, Request, Verdict};
 use crate::cluster::etcd_history::EtcdHistory;
 use crate::tasks::Supervisor;
 
-/// Why a process with a fault denies.
+/// The reason that a process with a fault gives in its denials.
 const REPLICA_ENDING: &str = "this replica is ending after an internal error";
-/// Reason of denials by [`Handler::fallback`].
+/// Reason by which denials of [`Handler::fallback`] are counted.
 const NOT_DECIDED: &str = "not-decided";
 
-/// Every reason by which a denial is counted: the words of the audit annotation `held`, and others for denials without it.
+/// All reasons by which denials are counted: the values of the audit annotation `held`, and further reasons for denials
+/// without this annotation.
 pub const DENIAL_REASONS: &[&str] = &[
     "budget-used-up",
     "budget-unhealthy",
@@ -50,12 +50,12 @@ pub const DENIAL_REASONS: &[&str] = &[
     "other",
 ];
 
-/// Denials since the start, by reason. Cloning shares the counts.
+/// Denials since the start of the process, by reason. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct DenialCounts(Arc<Mutex<BTreeMap<&'static str, u64>>>);
 
 impl DenialCounts {
-    /// The counts of all [`REASONS`].
+    /// The counts of all [`DENIAL_REASONS`].
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let counts = self.0.lock();
         let count = |reason: &&'static str| (*reason, counts.get(reason).copied().unwrap_or(0));
@@ -82,7 +82,7 @@ fn denial_reason(verdict: &Verdict) -> &'static str {
     known.copied().unwrap_or("other")
 }
 
-/// Puts the guard before handlers.
+/// Wraps each of these handlers.
 pub fn guard_handlers(
     handlers: Vec<(&'static str, Arc<dyn Handler>)>,
     supervisor: &Supervisor,
@@ -111,8 +111,8 @@ struct GuardedHandler {
 #[async_trait]
 impl Handler for GuardedHandler {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
-        // What has panicked may have left the counts of Pods torn, and what etcd was restored from is not what the caches hold:
-        // nothing may be admitted by them.
+        // After a panic, the counts of Pods may be inconsistent. After a restore of etcd, the caches hold another state
+        // than etcd. So the handler must not decide by them.
         if self.supervisor.fault().is_some() || self.timeline.lost_reason().is_some() {
             return self.fallback(request, REPLICA_ENDING);
         }

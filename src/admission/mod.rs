@@ -1,4 +1,5 @@
-//! Decisions on requests: review in, verdict out. One module per kind; patches work on the raw JSON.
+//! Decides requests: a handler receives a review and returns a verdict. There is one module per kind, and patches are
+//! computed from the raw JSON.
 
 mod bypass;
 pub mod collasets;

@@ -1,4 +1,4 @@
-//! Marks the namespace of a rule before the rule is stored.
+//! Writes the namespace enforcement label before a rule is stored.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
@@ -9,19 +9,22 @@ use crate::api::keys;
 use crate::cluster::request_path;
 use crate::domain::rules::enforcement::{self, NamespaceEnforcement, ObservedNamespace};
 
-/// Patches that are tried. A mutating policy of somebody else may take the label off whatever is patched.
+/// Maximum number of patches for one rule. A mutating policy in the cluster may remove the label from every patched
+/// object.
 const MAX_PATCHES: usize = 5;
 
-/// Returns when the namespace has at least this mark, at a version that was written during this call.
+/// Returns when the namespace has at least this value of the namespace enforcement label, at a version that was written
+/// during this call.
 ///
-/// A namespace that is marked already is written, too. The leader takes a mark off on condition of the resourceVersion
-/// that it has seen, and this write makes that condition fail (ADR 4).
+/// This function also writes a namespace that already has the label. The leader removes the label on condition of the
+/// resourceVersion that it has seen, and this write makes that condition fail (ADR 4).
 ///
-/// The cache only says whether the mark is likely to be there: what counts is the API server's answer. So there is one
-/// request, and two if the cache is behind.
+/// The cache only says whether the label is likely to be there, and the API server's answer decides. So this function
+/// sends one request, or two if the cache is behind.
 ///
 /// # Errors
-/// When the API server refuses a patch, for example because the namespace does not exist, or stores each without the label.
+/// The API server refuses a patch, for example because the namespace does not exist, or it stores every patch without
+/// the label.
 pub async fn ensure_namespace_label(
     context: &Context,
     name: &str,
@@ -63,7 +66,7 @@ pub async fn ensure_namespace_label(
     Err(kube::Error::Service(message.into()))
 }
 
-/// A value that no other call makes: a patch that changes nothing would leave the resourceVersion as it is.
+/// A unique value. A patch that changes nothing would not change the resourceVersion.
 fn unique_stamp() -> String {
     format!("{}-{:016x}", Timestamp::now(), rand::random::<u64>())
 }

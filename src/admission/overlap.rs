@@ -1,5 +1,5 @@
-//! How many rule objects with an availability rule may cover one Pod. Each of them is one more ledger in which a disruption
-//! of the Pod is written down, so that their number decides what a single request costs.
+//! Limits how many rule objects with an availability rule may cover one Pod. A disruption of the Pod writes the ledger
+//! of each of them, so their number determines the cost of one request.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use crate::domain::rules::{MAX_OBJECTS_PER_POD, RuleSet};
 use crate::ledger::commit::{Denied, DenyReason};
 use crate::ledger::store::RuleKey;
 
-/// Names of rule objects that a message tells.
+/// Maximum number of rule objects that a message names.
 const MAX_NAMED: usize = 3;
-/// Selectors that are matched before others get their turn.
+/// Selectors that are matched before the task yields to other tasks.
 const MATCHES_PER_YIELD: usize = 1_000;
-/// Selectors that are matched for one rule that is applied. What more Pods there are is not looked at: admission denies what
-/// the rules of such a Pod can't decide.
+/// Maximum number of selectors that are matched for one rule that is applied. Further Pods are not checked, and
+/// admission denies a disruption of such a Pod later.
 const MAX_MATCHES: usize = 200_000;
 
-/// A Pod that more rule objects cover, or would cover, than may.
+/// A Pod that more rule objects cover, or would cover, than allowed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Overlap {
-    /// Its name.
+    /// The name of the Pod.
     pub pod: String,
-    /// How many objects cover it, with the one that is applied.
+    /// How many rule objects cover the Pod, including the object that is applied.
     pub objects: usize,
     /// Whether the object that is applied did not cover the Pod before.
     pub is_new: bool,
 }
 
-/// Refuses a disruption of a Pod that too many of these rule objects cover, before any owner or ledger is asked. Those that
-/// are bypassed, by name in `beyond`, do not count.
+/// Denies a disruption of a Pod that too many of these rule objects cover, before any owner is read or ledger is
+/// written. Rule objects named in `beyond` are bypassed and do not count.
 pub fn check_overlap(
     index: &Index,
     rules: &[RuleKey],
@@ -60,7 +60,7 @@ pub fn check_overlap(
     }))
 }
 
-/// The names of those of these rule objects that have an availability rule.
+/// The names of the rule objects that have an availability rule.
 pub fn availability_rule_names<'a>(index: &Index, rules: &'a [RuleKey]) -> Vec<&'a str> {
     let state = index.read_state();
     let limits = |key: &&RuleKey| {
@@ -74,8 +74,8 @@ pub fn availability_rule_names<'a>(index: &Index, rules: &'a [RuleKey]) -> Vec<&
         .collect()
 }
 
-/// A Pod of the cache that `new`, which is applied in place of `old`, covers beside too many others; the first that is found,
-/// and one that `old` did not cover before others.
+/// A Pod of the cache that `new`, which replaces `old`, covers together with too many other rule objects. A Pod that
+/// `old` did not cover takes precedence over a Pod that `old` covered.
 pub async fn find_overlap(
     context: &Context,
     new: &RuleSet,
@@ -91,7 +91,7 @@ pub async fn find_overlap(
         let others = others.filter(|rules| rules.name != new.name && has_availability_rule(rules));
         let others: Vec<_> = others.cloned().collect();
         if others.len() < MAX_OBJECTS_PER_POD {
-            return None; // as everywhere but where rules are many
+            return None; // the usual case: the limit cannot be exceeded
         }
         (others, home.pods.values().cloned().collect())
     };
@@ -125,13 +125,13 @@ pub async fn find_overlap(
     known
 }
 
-/// Whether an object has a rule that is written down in its ledger.
+/// Whether a rule object has a rule for which its ledger is written.
 fn has_availability_rule(rules: &RuleSet) -> bool {
     rules.availability_limits().next().is_some()
 }
 
 impl Overlap {
-    /// What is said of it.
+    /// The message for the user.
     pub fn overlap_message(&self) -> String {
         format!(
             "spec.selector: {} PodTransitionRules with an availability rule would cover Pod {}, and at most \

@@ -1,7 +1,8 @@
-//! ValidatingAdmissionPolicies: what the API server judges by itself, so that it holds with a dead server too.
+//! ValidatingAdmissionPolicies, which the API server evaluates by itself and therefore also enforces while the server
+//! is down.
 //!
-//! An expression that fails to evaluate denies the request where the failure policy is `Fail`. None of these can: every
-//! field that may be absent is read as an optional.
+//! An expression that fails to evaluate denies the request if the failure policy is `Fail`. None of these expressions
+//! can fail, because they read every field that may be absent as an optional.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
@@ -14,17 +15,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 
 use crate::api::keys;
 
-/// Name of the policy, and of its binding, on the labels that decide whether a namespace is enforced.
+/// Name of the policy and its binding that protect the labels which decide whether a namespace is enforced.
 pub const NAMESPACE_LABELS: &str = "namespace-labels.operating.kusionstack.io";
-/// Name of the policy, and of its binding, on the status of rules, which holds the ledger.
+/// Name of the policy and its binding that protect the status of rules, which contains the ledger.
 pub const RULE_STATUS: &str = "rule-status.operating.kusionstack.io";
-/// Name of the policy, and of its binding, on the labels by which the server deletes a Pod.
+/// Name of the policy and its binding that protect the labels by which the server deletes a Pod.
 pub const PODS_TO_DELETE: &str = "pods-to-delete.operating.kusionstack.io";
-/// Name of the policy, and of its binding, that warns of Deployments which no rule lets roll out.
+/// Name of the policy and its binding that warn of Deployments which no rule lets roll out.
 pub const RECREATE_DEPLOYMENTS: &str = "recreate-deployments.operating.kusionstack.io";
-/// Name of the policy, and of its binding, that warns of rules in namespaces that are excluded from the webhooks.
+/// Name of the policy and its binding that warn of rules in namespaces that are excluded from the webhooks.
 pub const EXCLUDED_NAMESPACE_RULES: &str = "excluded-namespaces.operating.kusionstack.io";
-/// Every policy and binding, in the order in which they are applied.
+/// All policies and bindings, in the order in which they are applied.
 pub const POLICY_NAMES: [&str; 5] = [
     NAMESPACE_LABELS,
     RULE_STATUS,
@@ -33,8 +34,8 @@ pub const POLICY_NAMES: [&str; 5] = [
     EXCLUDED_NAMESPACE_RULES,
 ];
 
-/// The verb on `podtransitionrules`, for the whole cluster, that changing the labels of enforcement and the status of a rule
-/// needs.
+/// The RBAC verb on `podtransitionrules` in the whole cluster that a user needs to change the namespace enforcement
+/// label or the status of a rule.
 pub const ENFORCE_VERB: &str = "enforce";
 
 /// Every policy with its binding.
@@ -48,8 +49,8 @@ pub fn policies() -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBindi
     ]
 }
 
-/// `.namespace()` is left out of the check on purpose: with it a tenant's `*` on `*` in a namespace of their own would
-/// do.
+/// The check has no `.namespace()` on purpose. With it, a tenant who has all verbs on all resources of one namespace
+/// would pass the check.
 fn may_enforce_expression() -> String {
     format!(
         "authorizer.group('{}').resource('podtransitionrules').check('{ENFORCE_VERB}').allowed()",
@@ -57,7 +58,7 @@ fn may_enforce_expression() -> String {
     )
 }
 
-/// Refuses whoever does not have the verb.
+/// Denies users who do not have the verb.
 fn require_enforce_verb(message: String) -> Validation {
     Validation {
         expression: may_enforce_expression(),
@@ -67,13 +68,13 @@ fn require_enforce_verb(message: String) -> Validation {
     }
 }
 
-/// Who may patch a namespace could otherwise switch its rules off: without the mark, or with the exclusion, the API
-/// server sends nothing to the server.
+/// Without this policy, a user who may patch a namespace could switch off its rules: without the namespace enforcement
+/// label, or with the exclusion label, the API server does not call the webhooks.
 fn namespace_labels_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let [mark, exclude] = [keys::NAMESPACE_HAS_RULES, keys::NAMESPACE_EXCLUDED];
     let label = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}']");
     let changed = |key| format!("{} != {}", label("object", key), label("oldObject", key));
-    // A fresh namespace may be made with the mark: that only has the leader take it off.
+    // A new namespace may be created with the enforcement label. If it has no rules, the leader removes the label.
     let matched = format!(
         "request.operation == 'CREATE' ? {}.hasValue() : {} || {}",
         label("object", exclude),
@@ -106,8 +107,9 @@ fn namespace_labels_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionP
     )
 }
 
-/// The claims stand in the status: who may write it could take claims off, and more Pods would go than the rule allows, or
-/// invent some, and none would. A role over all resources of the group has it, as tenants are often given.
+/// The status contains the claims. A user who may write it could remove claims, so that more Pods go than the rule
+/// allows, or invent claims, so that no Pod goes. A role over all resources of the API group, which tenants often have,
+/// includes the status.
 fn rule_status_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let mut constraints =
         match_resource_rules(keys::GROUP, &["podtransitionrules/status"], "Namespaced");
@@ -132,12 +134,13 @@ fn rule_status_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicy
     )
 }
 
-/// The server deletes Pods with these labels by its own rights (contract 3.5, contract 6.6). Who may only patch Pods could otherwise
-/// delete them.
+/// The server deletes Pods with these labels by its own rights (contract 3.5, contract 6.6). Without this policy, a
+/// user who may only patch Pods could delete them.
 fn pods_to_delete_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let labels = [keys::TO_DELETE, keys::TO_REPLACE];
     let has = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}'].hasValue()");
-    // Another value too: a CollaSet takes its own word back, and no other. The annotation tells which that is.
+    // Another value of the label counts as set, too: a CollaSet removes only the value that it has written itself. The
+    // annotation records this value.
     let value =
         |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}'].orValue('')");
     let set = labels.map(|key| {
@@ -156,7 +159,8 @@ fn pods_to_delete_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPol
         word("object"),
         word("oldObject")
     );
-    // Options of the deletion, and whose wish it is: without a grace period the Pod is forgotten while it may still run.
+    // These annotations have the options of the deletion and the owner that asked for it. With a grace period of 0, the
+    // API server forgets the Pod while its containers may still run.
     let noted = [keys::DELETE_OPTIONS, keys::SCALED_IN_BY].map(|key| {
         let note = |object: &str| format!("{object}.metadata.?annotations[?'{key}'].orValue('')");
         let before = format!("oldObject == null ? '' : {}", note("oldObject"));
@@ -169,12 +173,12 @@ fn pods_to_delete_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPol
         .map(|term| format!("({term})"));
     let set: Vec<String> = set.collect();
     let mut both = match_resource_rules("", &["pods", "pods/status"], "Namespaced");
-    // The labels of a binding come onto the Pod.
+    // The API server copies the labels of a binding to the Pod.
     let of_bindings =
         match_resource_rules("", &["pods/binding", "bindings"], "Namespaced").resource_rules;
     let rules = both.resource_rules.get_or_insert_default();
     for rule in rules.iter_mut() {
-        // Who makes a Pod may have it deleted.
+        // Only updates: a user who creates a Pod may have it deleted.
         rule.operations = Some(vec!["UPDATE".to_owned()]);
     }
     rules.extend(of_bindings.into_iter().flatten().map(|mut rule| {
@@ -208,8 +212,8 @@ fn pods_to_delete_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPol
     )
 }
 
-/// A Deployment with `Recreate` deletes all Pods before it makes new ones. Under a rule it gets only as many deletions
-/// as the budget has, and without new Pods none of them is ever given back.
+/// A Deployment with `Recreate` deletes all Pods before it creates new ones. Under a rule, it may delete only as many
+/// Pods as the budget allows. Without new Pods, the budget never becomes free again.
 fn recreate_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let recreates = "object.spec.?strategy.?type.orValue('') == 'Recreate'";
     let managed = format!(
@@ -253,7 +257,8 @@ fn recreate_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBin
     )
 }
 
-/// The webhooks are not called for a rule in an excluded namespace either, so only the API server can warn of it.
+/// The API server does not call the webhooks for a rule in an excluded namespace either, so only a policy can warn of
+/// the rule.
 fn excluded_namespaces_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let names = keys::EXCLUDED_NAMESPACES
         .map(|name| format!("'{name}'"))
@@ -326,7 +331,7 @@ fn metadata(name: &str) -> ObjectMeta {
     }
 }
 
-/// CREATE and UPDATE of resources in `v1` of a group.
+/// Matches CREATE and UPDATE of resources in version `v1` of an API group.
 fn match_resource_rules(group: &str, resources: &[&str], scope: &str) -> MatchResources {
     let owned = |list: &[&str]| Some(list.iter().map(|s| (*s).to_owned()).collect());
     MatchResources {

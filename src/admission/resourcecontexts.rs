@@ -1,4 +1,4 @@
-//! ResourceContexts: validation of what is written by hand.
+//! Validates ResourceContexts that users write by hand.
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use crate::api::validation::resourcecontext::check_contexts;
 
 const KIND: &str = "ResourceContext";
 
-/// Validation.
+/// Validates ResourceContexts.
 pub struct ResourceContextValidator;
 
 #[async_trait]
@@ -36,6 +36,6 @@ impl Handler for ResourceContextValidator {
     }
 
     fn fallback(&self, _request: &Request, _why: &str) -> Verdict {
-        Verdict::allow() // controllers write pools and cope with odd ones
+        Verdict::allow() // controllers write pools, and handle invalid ones
     }
 }

@@ -1,4 +1,4 @@
-//! Answers that the handlers of our own kinds have in common.
+//! Answers that the handlers of several kinds share.
 
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::review::Verdict;
 use crate::api::validation::FieldErrors;
 
-/// Reads an object of the review; the denial where that fails.
+/// Parses an object of the review. The error is the denial.
 pub fn parse_object<T: DeserializeOwned>(raw: Option<&RawValue>, kind: &str) -> Result<T, Verdict> {
     let Some(raw) = raw else {
         let message = format!("the review carries no {kind}");
@@ -16,7 +16,7 @@ pub fn parse_object<T: DeserializeOwned>(raw: Option<&RawValue>, kind: &str) -> 
         .map_err(|e| Verdict::deny(422, "Invalid", format!("the {kind} can't be read: {e}")))
 }
 
-/// The denial that says all that is wrong.
+/// The denial of an invalid object, with all errors.
 pub fn deny_invalid(kind: &str, name: &str, errors: &FieldErrors) -> Verdict {
     Verdict::deny(
         422,
@@ -25,7 +25,7 @@ pub fn deny_invalid(kind: &str, name: &str, errors: &FieldErrors) -> Verdict {
     )
 }
 
-/// The denial of what could not be judged; `why` is a clause.
+/// The denial of a request that could not be checked. `why` is a clause.
 pub fn deny_unchecked(what: &str, why: &str) -> Verdict {
     let message = format!("{what} can't be checked: {why}; try again in a moment");
     Verdict::deny(503, "ServiceUnavailable", message)

@@ -1,4 +1,4 @@
-//! The question that every disruption comes down to: may this Pod go, by every rule that covers it?
+//! Decides whether a Pod may be disrupted, by all rules that cover it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,14 +23,15 @@ use crate::ledger::commit::{Denied, DenyReason, Disruption};
 use crate::ledger::protocol::{ClaimGrant, Operation};
 use crate::ledger::store::RuleKey;
 
-/// Rounds for a request that waits for rules which change meanwhile.
+/// Maximum number of attempts of a request whose rules change while it waits for them.
 const MAX_ATTEMPTS: u32 = 3;
-/// How long the cache may take to learn of changed rules.
+/// Longest wait for the cache to receive changed rules.
 const CACHE_SYNC_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two looks at it.
+/// Interval at which the wait looks at the cache.
 const CACHE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Claims for a disruption by every rule object that covers the Pod; the objects and grants, empty if none holds it.
+/// Takes a claim for a disruption from every rule object that covers the Pod. The result has the rule objects and their
+/// grants; it is empty if no rule holds the Pod.
 pub async fn claim_for_disruption(
     context: &Context,
     disruption: &Disruption,
@@ -40,11 +41,11 @@ pub async fn claim_for_disruption(
     for _ in 0..MAX_ATTEMPTS {
         let mut disruption = disruption.clone();
         let namespace = &disruption.pod.metadata.namespace;
-        // Before they are looked up: what changes in between is another generation.
+        // Read the generations before the rules: a rule that changes in between then has another generation.
         disruption.generations = rule_generations(context, namespace);
         let rules = covering_rules(context, &disruption.pod, deadline).await?;
         match claim_by_rules(context, rules, &disruption, dry_run, deadline).await {
-            // Who waited for a rule that is gone or holds the Pod no more has to ask those that hold it now.
+            // The rule was deleted, or no longer holds the Pod. Ask the rules that hold the Pod now.
             Err(denied) if denied.why == DenyReason::Changed => {
                 let namespace = &disruption.pod.metadata.namespace;
                 wait_for_rule_cache(context, namespace, deadline).await?;
@@ -67,10 +68,10 @@ pub fn rule_generations(context: &Context, namespace: &str) -> BTreeMap<String, 
         .collect()
 }
 
-/// Rule objects of a namespace by name: UID and generation of each.
+/// UID and generation of the rule objects of a namespace, by name.
 type RuleVersions = BTreeMap<String, (String, i64)>;
 
-/// Waits until the cache knows the rule objects of a namespace as the API server has them at this moment.
+/// Waits until the cache has the rule objects of a namespace that the API server has at this moment.
 async fn wait_for_rule_cache(
     context: &Context,
     namespace: &str,
@@ -87,7 +88,8 @@ async fn wait_for_rule_cache(
     known.map_err(|_| Denied::without_rule(DenyReason::Behind))
 }
 
-/// The rule objects as the API server has them. One whose deletion has begun holds nothing, and no cache has it.
+/// The rule objects of a live read. A rule object whose deletion has begun holds no Pod, and the cache does not contain
+/// it.
 async fn list_live_rules(
     context: &Context,
     namespace: &str,
@@ -108,7 +110,7 @@ async fn list_live_rules(
     Ok(read_rules(deadline, read).await?.into_iter().collect())
 }
 
-/// The rule objects as the cache has them.
+/// The rule objects in the cache.
 fn cached_rules(context: &Context, namespace: &str) -> RuleVersions {
     let state = context.index.read_state();
     let rules = state
@@ -121,8 +123,8 @@ fn cached_rules(context: &Context, namespace: &str) -> RuleVersions {
         .collect()
 }
 
-/// Whether a cache knows these rule objects. One that is newer than the list is known, too. One that was made anew under its name
-/// begins with generation 1 again: it is another object.
+/// Whether the cache has these rule objects, or newer versions of them. A rule object that was created again under the
+/// same name has another UID, and its generation starts at 1.
 fn is_cache_current(live: &RuleVersions, cached: &RuleVersions) -> bool {
     let news = live.iter().all(|(name, (uid, generation))| {
         let cached = cached.get(name);
@@ -131,7 +133,8 @@ fn is_cache_current(live: &RuleVersions, cached: &RuleVersions) -> bool {
     news && cached.len() <= live.len()
 }
 
-/// As [`claim`], by these rule objects alone. A claim is written only for a Pod that is stored as the request shows it.
+/// Takes claims as [`claim_for_disruption`] does, from these rule objects only. A claim is written only if the Pod is
+/// stored as the request shows it.
 pub async fn claim_by_rules(
     context: &Context,
     rules: Vec<RuleKey>,
@@ -154,7 +157,7 @@ pub async fn claim_by_rules(
         !beyond && has_budget(context, key, &disruption.pod)
     });
     refresh_owners(context, of_budgets, deadline).await?;
-    // The Pod of an eviction was read live a moment ago.
+    // The eviction handler has just read the Pod live.
     let is_shown = disruption.operation != Operation::Evict;
     if is_shown && !dry_run && !rules.is_empty() {
         match stored_pod::load_reviewed_pod(context, &disruption.pod, deadline).await? {
@@ -176,7 +179,8 @@ pub async fn claim_by_rules(
     })
 }
 
-/// Fills in that the Pod belongs to a rollout which the rule does not let end, where a deletion is refused.
+/// For a deletion that a full budget denies: adds to the denial that the Pod belongs to a rollout which the rule keeps
+/// from ending.
 fn add_rollout_cause(
     context: &Context,
     key: &RuleKey,
@@ -205,8 +209,9 @@ fn add_rollout_cause(
     });
 }
 
-/// The rule objects that hold a Pod and would not after a change of its labels: they no longer select it, or the filter
-/// of one of their rules no longer does. The lifecycle's own labels come and go with every step and dodge nothing.
+/// The rule objects that hold a Pod now and would not hold it after a change of its labels: the selector or the filter
+/// of a rule no longer selects the Pod. Labels of the lifecycle are ignored, because they change with each step and do
+/// not evade a rule.
 pub async fn rules_losing_pod(
     context: &Context,
     old: &Arc<Pod>,
@@ -226,8 +231,9 @@ pub async fn rules_losing_pod(
     Ok(rules)
 }
 
-/// Whether a Pod that is not available may be deleted or evicted: by the rules that hold such Pods, those named in
-/// `beyond` left out. One that an operation has taken off traffic may: its rules were asked then.
+/// Asks the rules that hold Pods which are not available whether such a Pod may be deleted or evicted. The rules named
+/// in `beyond` are not asked. A Pod that an operation has taken off traffic may go, because its rules were asked when
+/// the operation began.
 pub async fn admit_unavailable(
     context: &Context,
     pod: &Arc<Pod>,
@@ -243,7 +249,8 @@ pub async fn admit_unavailable(
         || !context.index.listed_kinds().has_decision_kinds()
         || !has_cached_rules(context, namespace)
     {
-        // Most rules let such a Pod go: asked, so that it is not held for want of a cache.
+        // Most rules let a Pod that is not available go. Read the rules live, so that an incomplete cache does not hold
+        // the Pod.
         let read = async {
             let rules: Api<PodTransitionRule> =
                 request_path::namespaced_api(&context.client, namespace)?;
@@ -266,7 +273,7 @@ pub async fn admit_unavailable(
         .await
 }
 
-/// The rule objects that cover a Pod and hold it even while it is not available, as far as this replica knows.
+/// The rule objects in the cache that cover a Pod and hold it even while it is not available.
 fn rules_holding_unavailable(index: &Index, pod: &Pod) -> Vec<RuleKey> {
     let rules = index.rules_covering_pod(pod);
     let state = index.read_state();
@@ -288,7 +295,8 @@ fn has_budget(context: &Context, key: &RuleKey, pod: &Pod) -> bool {
     })
 }
 
-/// Reads the owners live that these rule objects are in doubt about. What can't be read is not guessed.
+/// Reads the owners live whose replicas these rule objects do not know for sure. If an owner cannot be read, the
+/// request is denied.
 async fn refresh_owners(
     context: &Context,
     rules: impl Iterator<Item = &RuleKey>,
@@ -316,12 +324,12 @@ async fn refresh_owners(
     Ok(())
 }
 
-/// Whether labels differ that are not the lifecycle's own.
+/// Whether labels differ that do not belong to the lifecycle.
 pub fn are_user_labels_changed(old: &Pod, new: &Pod) -> bool {
     !user_labels(old).eq(user_labels(new))
 }
 
-/// The labels of a Pod that are not the lifecycle's.
+/// The labels of a Pod that do not belong to the lifecycle.
 fn user_labels(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     let labels = pod.metadata.labels.iter();
     labels.filter(|(key, _)| !is_lifecycle_label(key))
@@ -335,8 +343,8 @@ fn is_lifecycle_label(key: &str) -> bool {
         .is_some_and(|family| family.is_empty() || family.ends_with('.'))
 }
 
-/// The rule objects that cover a Pod. The webhooks that claim are called only in namespaces that hold rules; where the
-/// cache knows none at all, it may trail behind a rule just made, and is not believed.
+/// The rule objects that cover a Pod. The API server calls the webhooks that claim only in namespaces with rules. If
+/// the cache has no rule of the namespace, the cache may be behind, and this function reads the rules live.
 pub async fn covering_rules(
     context: &Context,
     pod: &Arc<Pod>,
@@ -354,11 +362,12 @@ pub async fn covering_rules(
             false => Err(Denied::without_rule(DenyReason::Behind)),
         };
     }
-    ensure_rules_current(context, namespace, deadline).await?; // one that was made meanwhile may hold the Pod
+    ensure_rules_current(context, namespace, deadline).await?; // a rule that was created meanwhile may hold the Pod
     Ok(context.index.rules_covering_pod(pod))
 }
 
-/// Makes sure that the cache knows the rule objects of a namespace: where their watch is not believed, they are asked for live.
+/// Makes sure that the cache has the current rule objects of a namespace. If their watch is not trusted, this function
+/// reads them live.
 pub async fn ensure_rules_current(
     context: &Context,
     namespace: &str,
@@ -370,7 +379,8 @@ pub async fn ensure_rules_current(
     }
 }
 
-/// Makes sure that etcd still has the history that the caches hold, while the watch of Pods is not there to tell.
+/// Makes sure that etcd still has the history that the caches hold, and was not restored to an earlier state. The watch
+/// of Pods normally notices a restore; while that watch is not trusted, this function asks the API server.
 pub async fn ensure_etcd_history(
     context: &Context,
     namespace: &str,
@@ -396,7 +406,7 @@ fn has_cached_rules(context: &Context, namespace: &str) -> bool {
     namespace.is_some_and(|n| !n.rules.is_empty())
 }
 
-/// Reads the rules live, or denies because that failed.
+/// Reads the rules live. A failed read denies the request.
 async fn read_rules<T>(
     deadline: Instant,
     read: impl Future<Output = kube::Result<T>>,

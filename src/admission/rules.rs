@@ -1,4 +1,5 @@
-//! PodTransitionRules: defaults, validation, and the mark on the namespace that makes the claiming webhooks see it.
+//! Reviews PodTransitionRules: sets defaults, validates, and writes the namespace enforcement label by which the API
+//! server selects the webhooks for deletions and evictions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,13 +28,13 @@ use crate::domain::rules::rollouts;
 
 const KIND: &str = "PodTransitionRule";
 
-/// Defaults, and labels the namespace before the rule is stored.
+/// Sets defaults, and labels the namespace before the rule is stored.
 pub struct RuleMutator(pub Arc<Context>);
 
-/// Validation, and warnings of rules that hold less than their author may think.
+/// Validates rules, and warns of rules that hold fewer Pods than their author may think.
 pub struct RuleValidator(pub Arc<Context>);
 
-/// For the read behind a warning. A warning that comes too late is left out.
+/// Time limit of the live read for a warning. If the read is late, the warning is left out.
 const WARNING_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[async_trait]
@@ -43,13 +44,14 @@ impl Handler for RuleMutator {
             Ok(object) => object,
             Err(denial) => return denial,
         };
-        // Here and not only in the validation behind: the CRD's schema is checked in between, and names no remedy.
+        // The API server checks the CRD's schema before the validating webhook, and its messages name no remedy. So
+        // this webhook reports all errors first.
         let verdict = validate_spec(&self.0, request);
         if !verdict.is_allowed() {
             return verdict;
         }
         if keys::EXCLUDED_NAMESPACES.contains(&request.namespace.as_str()) {
-            // The webhook configurations leave these out, so no API server asks.
+            // The webhook configurations exclude these namespaces, so no API server calls the webhooks for them.
             let message = format!("no rule in namespace {} is enforced", request.namespace);
             return Verdict::deny(403, "Forbidden", message);
         }
@@ -60,7 +62,7 @@ impl Handler for RuleMutator {
             };
         let old = stored_rule(request);
         let mark = NamespaceEnforcement::for_rules([&RuleSet::compile(&rule)]);
-        // A change can only ask for more than any rule does.
+        // An update needs a new label only if its rules need a stricter value than plain rules do.
         let asks_for_more =
             mark > NamespaceEnforcement::Ruled && !is_unchanged(old.as_ref(), &rule);
         if (request.operation == Operation::Create || asks_for_more)
@@ -99,7 +101,8 @@ impl Handler for RuleMutator {
     }
 }
 
-/// Sets the annotation that says which rules let Pods pass while their endpoint fails, where it differs.
+/// Sets or removes the annotation that names the rules which let Pods pass while their endpoint fails. Empty if it is
+/// up to date.
 fn ignored_failures_patch(
     old: Option<&PodTransitionRule>,
     new: &PodTransitionRule,
@@ -123,7 +126,8 @@ fn ignored_failures_patch(
 }
 
 impl RuleMutator {
-    /// Labels the namespace: from now on the API server sends its deletions and evictions here.
+    /// Labels the namespace. Once the API server sees the label, it sends deletions and evictions of the namespace to
+    /// the server.
     async fn label_namespace(
         &self,
         name: &str,
@@ -165,7 +169,7 @@ impl Handler for RuleValidator {
 }
 
 impl RuleValidator {
-    /// A Pod that more objects would cover than may, if the spec is new or changed.
+    /// A Pod that more rule objects would cover than allowed, if the spec is new or changed.
     async fn find_new_overlap(&self, request: &Request) -> Option<Overlap> {
         let object = responses::parse_object::<PodTransitionRule>(request.object.as_deref(), KIND);
         let (mut object, old) = (object.ok()?, stored_rule(request));
@@ -178,7 +182,7 @@ impl RuleValidator {
         overlap::find_overlap(&self.0, &RuleSet::compile(&object), old.as_ref()).await
     }
 
-    /// What to warn of, if the spec is new or changed.
+    /// The warnings, if the spec is new or changed.
     async fn rule_warnings(&self, request: &Request) -> Vec<String> {
         let Ok(mut object) =
             responses::parse_object::<PodTransitionRule>(request.object.as_deref(), KIND)
@@ -224,7 +228,7 @@ impl RuleValidator {
     }
 }
 
-/// What the rules hold up for ever at this moment, by the cache.
+/// Warnings about Pods and owners that the rules hold for ever at this moment, by the cache.
 fn permanent_hold_warnings(state: &IndexState, rules: &RuleSet) -> Vec<String> {
     let expected = state.count_expected(rules);
     let desired = rules
@@ -249,20 +253,20 @@ fn permanent_hold_warnings(state: &IndexState, rules: &RuleSet) -> Vec<String> {
         .collect()
 }
 
-/// The object before the change, if it can be read.
+/// The object before the change, if it can be parsed.
 fn stored_rule(request: &Request) -> Option<PodTransitionRule> {
     let old = request.old_object.as_deref()?;
     responses::parse_object(Some(old), KIND).ok()
 }
 
-/// Whether the review leaves the spec as it was, or the object is being deleted.
+/// Whether the request leaves the spec unchanged, or the object is being deleted.
 fn is_unchanged(old: Option<&PodTransitionRule>, object: &PodTransitionRule) -> bool {
     old.is_some_and(|old| old.spec == object.spec) || object.metadata.deletion_timestamp.is_some()
 }
 
-/// Judges a spec that is new or changed; whatever else is done to an object with an odd stored spec must stay possible. What
-/// was stored with a fault, by an earlier version perhaps, can be changed in other ways: a rule that holds a drain must be
-/// open to be relaxed.
+/// Validates a spec that is new or changed. Requests that do not change the spec must stay possible even if the stored
+/// spec is invalid. An error that the stored spec already has becomes a warning, because it must be possible to relax a
+/// rule that holds a drain.
 fn validate_spec(context: &Context, request: &Request) -> Verdict {
     use validation::podtransitionrule::check_rules;
     let object: PodTransitionRule = match responses::parse_object(request.object.as_deref(), KIND) {
@@ -292,9 +296,9 @@ fn validate_spec(context: &Context, request: &Request) -> Verdict {
         })
 }
 
-/// Refuses a new object where the namespace has as many as it may. What a finalizer keeps counts: it has its place in the
-/// cache of every API server, and is read wherever rules are read live. The cache is counted: objects that are made at the
-/// same time do not see each other.
+/// Denies a new object if the namespace has as many rule objects as allowed. An object that is being deleted and kept
+/// by a finalizer counts too, because every cache and every live read contains it. This function counts the objects in
+/// the cache, so objects that are created at the same time do not see each other.
 fn refuse_over_limit(context: &Context, request: &Request) -> Option<Verdict> {
     let most = context.settings.max_rules;
     let (live, ending) = {
@@ -355,7 +359,7 @@ mod tests {
         ]
     }
 
-    /// The annotation that a review leaves on the object.
+    /// The annotation that the object has after a review.
     async fn ignored(object: &Value, old: Option<Value>) -> Value {
         let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
         let request = review(operation, object.clone(), old);
@@ -479,7 +483,7 @@ mod tests {
         for verdict in created(context).await {
             assert!(verdict.is_allowed(), "{}", verdict.message());
         }
-        // A list tells of what went while the watch was away.
+        // A new list removes objects that were deleted while the watch was down.
         let context = with_rules(1);
         ending(&context, 0).unwrap();
         let last = ending(&context, 1).unwrap();
@@ -496,7 +500,7 @@ mod tests {
         );
     }
 
-    /// An object with an availability rule over Pods of `app`, under this number.
+    /// An object with the given number in its name and an availability rule for Pods of `app`.
     fn limiting(number: usize, app: &str, most: u32) -> Value {
         let name = format!("limit-{number:02}");
         json!({
@@ -508,7 +512,7 @@ mod tests {
         })
     }
 
-    /// So many objects over the Pod web-1.
+    /// A context with `count` rule objects that cover the Pod web-1.
     fn covering(count: usize) -> Context {
         let context = with_rules(0);
         let pod = json!({ "metadata": {
@@ -553,7 +557,7 @@ mod tests {
             "Pod web-1 is held: 17 PodTransitionRules with an availability rule cover it (limit-00, limit-01, limit-02 and \
              14 more), and at most 16 may; put the rules into spec.rules of fewer objects, or narrow their spec.selector"
         );
-        // Objects without a budget cost no ledger.
+        // Rule objects without a budget have no ledger to write, so they are not limited.
         let index = covering(16).index;
         let mut other = limiting(90, "web", 1);
         other["spec"]["rules"] = json!([{ "name": "a", "labelCheck": { "requires": {} } }]);
@@ -616,7 +620,7 @@ mod tests {
             assert_eq!(verdict.code(), 403);
             assert!(verdict.message().starts_with(text), "{}", verdict.message());
         }
-        // What is stored already can be relaxed.
+        // A stored rule can be relaxed.
         let verdict = apply(17, limiting(3, "web", 2), Some(limiting(3, "web", 1))).await;
         assert!(verdict.is_allowed(), "{}", verdict.message());
         let mut warnings = verdict.warnings().iter();

@@ -1,8 +1,8 @@
-//! The Pod of a review as it is stored.
+//! Loads the Pod of a review as it is stored.
 //!
-//! Not every review need come from an API server. A claim that is written for a Pod which does not exist, at a version that
-//! it does not have, or by rules that do not select it, would take a place of a budget for nothing. So what a review says of
-//! a Pod is borne out by the cache or by a read before anything is written for it.
+//! A client other than the API server may send a review. If the Pod in the review does not exist, does not have the
+//! stated version, or is not selected by the rules, a claim for it would use a place of the budget for nothing. So the
+//! server verifies the Pod of a review by the cache or a live read before it writes anything for the Pod.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use crate::cluster::pod_requests;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, DenyReason};
 
-/// The Pod of a DELETE or an UPDATE at the version that the review shows, as it is stored. `None` if no Pod is stored at this
-/// version any more. The transaction behind such a request is conditional on the version, so it must fail: there is nothing
-/// to hold, and the API server asks again with what it finds then.
+/// The stored Pod of a DELETE or an UPDATE, at the version that the review shows. `None` if the Pod is no longer stored
+/// at this version: the API server's transaction requires this version and must fail, so there is nothing to hold, and
+/// the API server sends a new review with the current version.
 ///
 /// # Errors
-/// [`Why::Unconfirmed`] if the Pod that is stored differs from the one shown, [`Why::Unreachable`] if it can't be read.
+/// [`DenyReason::Unconfirmed`] if the stored Pod differs from the Pod in the review or is older,
+/// [`DenyReason::Unreachable`] if the Pod cannot be read.
 pub async fn load_reviewed_pod(
     context: &Context,
     shown: &Arc<Pod>,
@@ -34,7 +35,7 @@ pub async fn load_reviewed_pod(
     if let Some(cached) = cached.filter(|cached| seen == version && is_whole(cached)) {
         return check_shown_pod(shown, cached).map(Some);
     }
-    // A cache that is ahead of the review proves nothing by itself: etcd may have been restored to an earlier state.
+    // A cache that is newer than the review is no proof: etcd may have been restored to an earlier state.
     let read = pod_requests::get_pod(&context.client, namespace, &shown.metadata.name);
     let live = apirequest::by(deadline, read).await;
     let live = live.map_err(|failure| Denied::unreachable(failure.text()))?;
@@ -54,7 +55,7 @@ pub async fn load_reviewed_pod(
     }
 }
 
-/// The stored Pod of the version that is shown, if the review shows it as it is.
+/// The stored Pod, if the review shows the same name and labels.
 fn check_shown_pod(shown: &Pod, stored: Arc<Pod>) -> Result<Arc<Pod>, Denied> {
     let (shown, found) = (&shown.metadata, &stored.metadata);
     match found.labels == shown.labels && found.name == shown.name {
@@ -87,7 +88,7 @@ mod tests {
         Arc::new(serde_json::from_value(json_of(uid, version, app)).unwrap())
     }
 
-    /// What comes of a Pod that a review shows, where the cache and etcd have these.
+    /// The result for the Pod that a review shows, with this Pod in the cache and this Pod in etcd.
     async fn load_outcome(
         shown: &Arc<Pod>,
         cached: Option<Arc<Pod>>,

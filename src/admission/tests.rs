@@ -1,5 +1,5 @@
-//! Reviews that nobody but an attacker sends: whatever they hold, no request of the server leaves the namespace and the
-//! resources that the handler is about.
+//! Reviews that only an attacker sends: whatever they contain, each request of the server stays in the namespace and
+//! the resources of the handler.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::review::Request;
 use super::{Context, handlers};
 
-/// Paths that the handlers ask for a good review of `shop/web`.
+/// Requests that the handlers send for a valid review of `shop/web`.
 const GOOD: [&str; 6] = [
     "POST /api/v1/namespaces/shop/pods",
     "GET /api/v1/namespaces/shop/pods",
@@ -27,10 +27,10 @@ const GOOD: [&str; 6] = [
     "GET /apis/apps.kusionstack.io/v1alpha1/namespaces/shop/podtransitionrules",
 ];
 
-/// The list of the one namespace that a good review is about.
+/// The list request for the one namespace of a valid review.
 const GOOD_LIST: &str = "GET /api/v1/namespaces?&fieldSelector=metadata.name%3Dshop";
 
-/// An API server that notes method and URI of every request, and knows nothing.
+/// An API server that records method and URI of every request, and has no objects.
 fn recorder() -> (Arc<Context>, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);
@@ -46,7 +46,7 @@ fn recorder() -> (Arc<Context>, Arc<Mutex<Vec<String>>>) {
     (Arc::new(Context::at_epoch(client)), asked)
 }
 
-/// A review that has every handler ask something.
+/// A review that makes its handler send requests.
 fn review(route: &str, namespace: &str, name: &str) -> Value {
     let (operation, kind) = match route {
         r if r.contains("eviction") => ("CREATE", "Eviction"),
@@ -132,7 +132,7 @@ async fn good_reviews_ask_what_is_listed() {
     }
 }
 
-/// The review that once created a Pod in another namespace.
+/// Such a review once created a Pod in another namespace.
 #[tokio::test]
 async fn hostile_reviews_are_refused_before_a_handler_sees_them() {
     for (route, _) in handlers(&recorder().0) {
@@ -146,7 +146,7 @@ async fn hostile_reviews_are_refused_before_a_handler_sees_them() {
     }
 }
 
-/// Even past the parser, the paths of requests hold.
+/// Handlers send no request to another path even if hostile names pass the parser.
 #[tokio::test]
 async fn hostile_names_past_the_parser_reach_no_other_path() {
     let (context, asked) = recorder();
@@ -175,7 +175,7 @@ fn is_good(asked: &str) -> bool {
     GOOD.contains(&path) || asked == GOOD_LIST
 }
 
-/// One encoded segment below the Pods of the namespace.
+/// Whether the path is one encoded segment below the Pods of the namespace.
 fn is_below_pods(asked: &str) -> bool {
     let name = asked.split_once(" /api/v1/namespaces/shop/pods/");
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._~%".contains(c);

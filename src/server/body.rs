@@ -1,4 +1,4 @@
-//! Reads a request body within bounds of size, time and memory.
+//! Reads the body of a request within limits of size, time and memory.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -11,45 +11,46 @@ use tokio::time::{Instant, timeout_at};
 use super::review_memory::{ArrivingBody, MemoryExcess, ReviewMemory, copy_bytes, review_bytes};
 use super::status::{close_connection, failure_response};
 
-/// How much of an oversized body is read and dropped, in multiples of the limit. A client that is still sending when
-/// the connection closes may never see the answer.
+/// How many bytes of an oversized body are read and discarded, in multiples of the limit. A client that is still
+/// sending when the connection closes may never see the answer.
 const DISCARD_FACTOR: usize = 4;
 
-/// A body, and the memory that its review may take until the verdict.
+/// A body, and a permit for the memory that its review may take until the verdict.
 pub(super) struct ReceivedBody<'m> {
     pub(super) bytes: Bytes,
     pub(super) memory: SemaphorePermit<'m>,
-    /// Why it can only be parsed in outline: `memory` is that of its copies.
+    /// Why the body may only be parsed in outline, if its review would take too much memory. `memory` then covers only
+    /// the copies of the body.
     pub(super) excess: Option<MemoryExcess>,
 }
 
-/// Bounds of one body.
+/// Limits of one body.
 pub(super) struct BodyBounds {
-    /// Bytes.
+    /// Maximum number of bytes of the body.
     pub(super) limit: usize,
-    /// Until when it must be there.
+    /// When the whole body must have arrived.
     pub(super) arrived: Instant,
-    /// Until when there must be memory for the review.
+    /// When memory for the review must be available.
     pub(super) deadline: Instant,
     /// Bytes that the review takes for each JSON value.
     pub(super) per_value: usize,
 }
 
-/// Why a body could not be had.
+/// Why a body could not be received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyError {
-    /// Longer than the limit.
+    /// The body is longer than the limit.
     Oversized,
-    /// Not there in time.
+    /// The body did not arrive in time.
     Slow,
-    /// Too much memory in use by other bodies.
+    /// Other bodies use too much memory.
     Busy,
-    /// The client went away or broke the protocol.
+    /// The client closed the connection or violated the protocol.
     Broken,
 }
 
 impl BodyError {
-    /// Name in metrics.
+    /// Value of the label in metrics.
     pub(super) fn metric_label(self) -> &'static str {
         match self {
             BodyError::Oversized => "oversized",
@@ -59,7 +60,7 @@ impl BodyError {
         }
     }
 
-    /// HTTP status.
+    /// HTTP status of the answer.
     pub(super) fn code(self) -> StatusCode {
         match self {
             BodyError::Oversized => StatusCode::PAYLOAD_TOO_LARGE,
@@ -69,7 +70,7 @@ impl BodyError {
         }
     }
 
-    /// The answer; `limit` in bytes.
+    /// The answer, which closes the connection. `limit` is in bytes.
     pub(super) fn to_response(self, limit: usize) -> Response {
         let (reason, message) = match self {
             BodyError::Oversized => (
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(outcome(chunks(&[]), &memory).await, Ok(0));
     }
 
-    /// A body of `size` bytes whose end never comes.
+    /// A body that has sent `size` bytes and never ends.
     fn endless(size: usize) -> Body {
         let first = stream::iter([Ok::<_, std::io::Error>(vec![b'x'; size])]);
         Body::from_stream(first.chain(stream::pending()))

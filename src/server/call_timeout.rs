@@ -1,19 +1,20 @@
-//! When the API server stops listening, from the query that it adds to every webhook call.
+//! Computes when the API server stops waiting for a verdict, from the query `timeout` that it adds to every webhook
+//! call.
 
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use tokio::time::Instant;
 
-/// `timeoutSeconds` of a webhook that sets none.
+/// Default of `timeoutSeconds` in webhook configurations.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The API server allows no more.
+/// Largest `timeoutSeconds` that the API server accepts.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
-/// The API server's clock began before ours, and the answer has a way to go.
+/// The API server started its timer before the call arrived here, and the answer needs time to reach it.
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 
-/// When a verdict must be ready for a call that arrived at `arrival` with the given query string. The timeout is a Go
-/// duration such as `10s`; without one, or with a wrong one, the default of webhooks counts.
+/// When the verdict must be ready for a call that arrived at `arrival` with the given query string. The timeout is a Go
+/// duration such as `10s`. If it is absent or invalid, the default of webhook configurations applies.
 pub(super) fn review_deadline(query: Option<&str>, arrival: Instant) -> Instant {
     let timeout = query
         .and_then(|query| {

@@ -1,12 +1,12 @@
-//! Who is at the other end of a connection.
+//! Says who calls on a connection.
 
-/// Put into the extensions of every request.
+/// The caller, as an extension of every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// No listener asks for more.
+    /// The listener does not check client certificates.
     Anyone,
-    /// Has shown a client certificate of somebody who may call.
+    /// The client has shown the certificate of a caller that is allowed.
     Known,
-    /// Has shown none, or one of somebody else.
+    /// The client has shown no certificate, or the certificate of another client.
     Unknown,
 }

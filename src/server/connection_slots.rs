@@ -1,9 +1,10 @@
-//! Who may hold a connection open, and for how long.
+//! Decides which connections may stay open, and for how long.
 //!
 //! A connection is *proven* once a review that came over it has got a verdict, or once its client has shown the
-//! certificate of an API server. Until then it waits on probation: it gets seconds, and one of a few places that it
-//! loses to newcomers. Proven connections have places of their own. While a review is being decided, its connection is
-//! bounded by the reviews that may be decided at once, and cannot lose its place.
+//! certificate of an API server. An unproven connection may be idle only for seconds. It has one of a limited number of
+//! slots, and can lose the slot to a newer connection. Proven connections have slots of their own. While a review of a
+//! connection is being decided, the connection cannot lose its slot; the number of such connections is bounded by the
+//! limit of concurrent reviews.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use super::self_check::OwnConnections;
 use super::source_network::SourceNetwork;
 use crate::telemetry::metrics::LoadMetrics;
 
-/// The places of a listener.
+/// The slots of a listener.
 pub(super) struct ConnectionSlots {
     own: OwnConnections,
     unproven: Arc<FairShares>,
@@ -29,13 +30,13 @@ pub(super) struct ConnectionSlots {
     open: OpenGauges,
 }
 
-/// Gauges of the connections by what they have shown.
+/// Gauges of the open connections, proven and unproven.
 struct OpenGauges {
     proven: Gauge,
     unproven: Gauge,
 }
 
-/// The place of one connection, given back when dropped.
+/// The slot of one connection, which is freed when dropped.
 pub(super) struct ConnectionSlot {
     places: Arc<ConnectionSlots>,
     source: SourceNetwork,
@@ -45,13 +46,13 @@ pub(super) struct ConnectionSlot {
 }
 
 enum Standing {
-    /// Has got no verdict yet, and none is on the way.
+    /// No verdict so far, and no review in progress.
     Waiting { _share: Share },
-    /// Has got no verdict yet, and this many are on the way.
+    /// No verdict so far, and this number of reviews in progress.
     Deciding(usize),
-    /// Keeps its place.
+    /// The connection is proven and keeps its slot.
     Proven { _permit: OwnedSemaphorePermit },
-    /// The connection by which this process checks itself; it is given no review.
+    /// The connection by which this process checks itself. It uses no slot and carries no review.
     Own,
 }
 
@@ -81,7 +82,7 @@ impl ConnectionSlots {
         })
     }
 
-    /// A place for a new connection from `peer`, at the cost of another one if need be.
+    /// Takes a slot for a new connection from `peer`. If all slots are taken, another connection loses its slot.
     pub(super) fn acquire_slot(self: &Arc<Self>, peer: SocketAddr) -> Arc<ConnectionSlot> {
         let place = ConnectionSlot {
             places: Arc::clone(self),
@@ -97,7 +98,7 @@ impl ConnectionSlots {
         Arc::new(place)
     }
 
-    /// Ends the oldest unproven connection of the source that has the most; `false` if there is none.
+    /// Closes the oldest unproven connection of the source that has the most connections; `false` if there is none.
     pub(super) fn shed_connection(&self) -> bool {
         self.unproven.shed_one()
     }
@@ -111,17 +112,17 @@ impl ConnectionSlot {
         *standing = Standing::Waiting { _share: share };
     }
 
-    /// Where the connection comes from.
+    /// The network from which the connection comes.
     pub(super) fn source(&self) -> SourceNetwork {
         self.source
     }
 
-    /// Ends when the place has been given to another connection.
+    /// Completes when another connection has taken the slot.
     pub(super) fn wait_until_shed(&self) -> WaitForCancellationFuture<'_> {
         self.shed.cancelled()
     }
 
-    /// How many unproven connections the listener has.
+    /// The number of unproven connections of the listener.
     pub(super) fn unproven_count(&self) -> usize {
         usize::try_from(self.places.open.unproven.get()).unwrap_or(0)
     }
@@ -130,7 +131,7 @@ impl ConnectionSlot {
         matches!(*self.standing.lock(), Standing::Proven { .. })
     }
 
-    /// Makes the connection proven; `false` if no place is left for it, so that it has to end.
+    /// Makes the connection proven; `false` if no slot for a proven connection is free, and the connection must end.
     pub(super) fn mark_proven(&self) -> bool {
         let mut standing = self.standing.lock();
         match *standing {
@@ -146,7 +147,7 @@ impl ConnectionSlot {
         true
     }
 
-    /// Keeps the place while a review of the connection is being decided.
+    /// Keeps the slot while a review of the connection is being decided.
     pub(super) fn begin_review(self: &Arc<Self>) -> Deciding {
         let mut standing = self.standing.lock();
         match &mut *standing {
@@ -167,11 +168,11 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Put into the extensions of an answer that ends its connection, because no place for another proven one is left.
+/// An extension of an answer that closes its connection, because no slot for another proven connection is free.
 #[derive(Clone, Copy)]
 pub(super) struct SlotsExhausted;
 
-/// A review is being decided until dropped.
+/// A guard that marks a review as being decided until dropped.
 pub(super) struct Deciding(Arc<ConnectionSlot>);
 
 impl Drop for Deciding {

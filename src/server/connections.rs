@@ -1,4 +1,4 @@
-//! Accepts connections, with TLS or without, and serves HTTP on them within [`Limits`].
+//! Accepts connections with or without TLS, and serves HTTP on them within [`Limits`].
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,40 +29,40 @@ use super::{Limits, Shutdown};
 use crate::telemetry::metrics::{ListenerLabel, ServerMetrics};
 use crate::tls::client_authorities::{ClientAuthorities, TlsClient};
 
-/// Pause after an accept that failed, for example for want of file descriptors.
+/// Pause after a failed accept, for example when no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a proven client may take to notice that its silent connection ends.
+/// Time that a proven client has to notice the end of its idle connection.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Failed accepts that are logged in a period.
+/// Failed accepts that are logged in one period.
 const MAX_LOGGED_FAILURES: u64 = 3;
-/// Requests at once on an HTTP/2 connection. API servers call webhooks over HTTP/1.1.
+/// Concurrent requests on an HTTP/2 connection. API servers call webhooks over HTTP/1.1.
 const MAX_STREAMS: u32 = 32;
 
-/// A bound socket and what is served on it.
+/// A bound socket, and the service on it.
 pub struct Listener {
-    /// `webhook` or `metrics`; label of metrics and logs.
+    /// `webhook` or `metrics`. Label of metrics and log lines.
     pub name: &'static str,
-    /// The socket.
+    /// The bound socket.
     pub socket: TcpListener,
-    /// TLS, or plain HTTP.
+    /// TLS configuration; `None` for plain HTTP.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Whose calls are served; all, if nobody has said.
+    /// The authorities whose clients are served; `None` if every client is served.
     pub clients: Option<Arc<ClientAuthorities>>,
     /// Answers requests.
     pub router: Router,
-    /// Bounds.
+    /// Limits of connections and requests.
     pub limits: Limits,
-    /// Metrics.
+    /// Metrics of the server.
     pub metrics: ServerMetrics,
-    /// When to end.
+    /// Says when to stop.
     pub shutdown: Shutdown,
-    /// Connections that this process makes to itself.
+    /// Connections that this process opens to itself.
     pub own: OwnConnections,
 }
 
 impl Listener {
-    /// Serves until [`Shutdown`] has run its course; returns when every connection has ended.
+    /// Serves until [`Shutdown`] is complete. Returns when every connection has ended.
     pub async fn serve(self) {
         let load = &self.metrics.load;
         let places = ConnectionSlots::new(self.name, &self.limits, load, self.own);
@@ -98,14 +98,14 @@ impl Listener {
                     if log.may_log() {
                         tracing::warn!(listener = self.name, %error, "accept failed");
                     }
-                    // The file descriptors may have run out.
+                    // The process may have no file descriptors left; closing a connection frees one.
                     places.shed_connection();
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
             while tasks.try_join_next().is_some() {}
         }
-        // Connections that the kernel has completed already would be reset by closing the socket.
+        // Closing the socket would reset connections that the kernel has already completed, so accept these first.
         tokio::task::yield_now().await;
         while let Some(Ok((stream, peer))) = self.socket.accept().now_or_never() {
             tasks.spawn(connections.clone().serve(stream, places.acquire_slot(peer)));
@@ -121,7 +121,7 @@ impl Listener {
     }
 }
 
-/// What all connections of a listener share.
+/// State that all connections of a listener share.
 struct Connections {
     name: &'static str,
     tls: Option<TlsAcceptor>,
@@ -135,7 +135,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Serves one connection to its end, or until its place is given to another one.
+    /// Serves one connection until it ends, or until another connection takes its slot.
     async fn serve(self: Arc<Self>, stream: TcpStream, place: Arc<ConnectionSlot>) {
         let _open = OpenConnectionGuard::new(&self.metrics, self.name);
         tokio::select! {
@@ -146,7 +146,7 @@ impl Connections {
     }
 
     async fn accept_tls(self: Arc<Self>, stream: TcpStream, place: &Arc<ConnectionSlot>) {
-        // Answers are one small write; without this they could wait for the client's acknowledgement.
+        // An answer is one small write. With Nagle's algorithm it could wait for the client's acknowledgement.
         let _ = stream.set_nodelay(true);
         let Some(acceptor) = self.tls.clone() else {
             return self.serve_http(stream, false, None, place).await;
@@ -167,7 +167,7 @@ impl Connections {
         }
     }
 
-    /// At debug only: whoever can reach the port can cause these.
+    /// Logs at debug level only, because anybody who can reach the port can cause failed handshakes.
     fn handshake_failed(&self, why: &str) {
         self.metrics.handshakes_failed.inc();
         tracing::debug!(listener = self.name, why, "TLS handshake failed");
@@ -202,14 +202,14 @@ impl Connections {
             ended = connection.as_mut() => return log_connection_end(ended),
             () = self.wait_until_idle(&activity, place) => {
                 self.silent.inc();
-                // A proven client learns of the end, so that it does not send another request.
+                // A proven client is told that the connection ends, so that it does not send another request.
                 connection.as_mut().graceful_shutdown();
                 let _ = timeout(GOODBYE_TIMEOUT, connection.as_mut()).await;
                 return;
             }
             () = self.shutdown.stopping() => {}
         }
-        // A connection just made has its first request on the way: ending it now would fail that request.
+        // The first request of a new connection may be on the way. Closing the connection now would fail it.
         tokio::select! {
             ended = connection.as_mut() => return log_connection_end(ended),
             _ = timeout(self.limits.last_request, activity.asked.cancelled()) => {}
@@ -218,7 +218,7 @@ impl Connections {
         log_connection_end(connection.await);
     }
 
-    /// Ends when the client has sent no request for longer than its standing allows.
+    /// Completes when the client has sent no request for longer than the connection may be idle.
     async fn wait_until_idle(&self, activity: &ConnectionActivity, place: &ConnectionSlot) {
         loop {
             let is_calm = place.is_proven() || place.unproven_count() <= self.limits.unproven_calm;
@@ -226,7 +226,7 @@ impl Connections {
                 true => self.limits.idle,
                 false => self.limits.unproven_idle,
             };
-            // Looked at again soon: a flood may begin.
+            // Check again soon, because a flood of connections may shorten the allowed time.
             let soon = Instant::now() + self.limits.unproven_idle;
             let until = match activity.idle_since() {
                 Some(since) if since + allowed <= Instant::now() => return,
@@ -237,7 +237,7 @@ impl Connections {
         }
     }
 
-    /// Fixed to the protocol that was negotiated: guessing it from the first bytes has no timeout.
+    /// Uses only the protocol that was negotiated. Detecting the protocol from the first bytes has no timeout.
     fn http_builder(&self, http2: bool) -> auto::Builder<TokioExecutor> {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
@@ -267,7 +267,8 @@ impl Connections {
         if full {
             self.full.inc();
         }
-        // The client moves on after this answer by itself, so that it has nothing in flight when the connection ends.
+        // With this header the client opens another connection by itself, so no request is in flight when this
+        // connection ends.
         if http1 && (full || self.shutdown.is_draining()) {
             response
                 .headers_mut()
@@ -277,7 +278,7 @@ impl Connections {
     }
 }
 
-/// Who calls on a connection; without a client, nobody has said whose calls are served.
+/// The caller on a connection. Without a client, the listener does not check who calls.
 fn identify_caller(client: Option<&TlsClient>) -> Caller {
     match client.map(TlsClient::may_call) {
         None => Caller::Anyone,
@@ -286,14 +287,14 @@ fn identify_caller(client: Option<&TlsClient>) -> Caller {
     }
 }
 
-/// What a connection is doing.
+/// The requests of a connection.
 struct ConnectionActivity {
-    /// A request has come.
+    /// Cancelled when the first request has arrived.
     asked: CancellationToken,
     state: Mutex<(usize, Instant)>,
 }
 
-/// A request of a connection is being answered until dropped.
+/// A guard that counts a request as being answered until dropped.
 struct ServingGuard(Arc<ConnectionActivity>);
 
 impl Default for ConnectionActivity {
@@ -312,7 +313,7 @@ impl ConnectionActivity {
         ServingGuard(self.clone())
     }
 
-    /// Since when no request is being answered.
+    /// Since when no request is being answered; `None` while one is being answered.
     fn idle_since(&self) -> Option<Instant> {
         let (requests, since) = *self.state.lock();
         (requests == 0).then_some(since)
@@ -326,14 +327,14 @@ impl Drop for ServingGuard {
     }
 }
 
-/// Broken connections are the client's doing.
+/// Logs at debug level only, because clients cause broken connections.
 fn log_connection_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
     }
 }
 
-/// Counts a connection as open until dropped.
+/// A guard that counts a connection as open until dropped.
 struct OpenConnectionGuard(prometheus_client::metrics::gauge::Gauge);
 
 impl OpenConnectionGuard {

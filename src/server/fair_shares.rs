@@ -1,8 +1,8 @@
-//! A bounded number of units, such as places or bytes, that strangers share without crowding each other out.
+//! Shares a bounded number of units, such as connections or bytes, fairly between unknown clients.
 //!
-//! A newcomer is never refused because others hold everything. The source that holds the most beside its largest share
-//! loses its oldest one instead, so a flood from one address takes units from itself alone. Where no source has more than
-//! one share, the oldest of all is lost: it has had the most time to be of use.
+//! A newcomer is never refused because other clients hold all units. Instead, the source that holds the most units
+//! beside its largest share loses its oldest share. So a flood from one address takes units only from itself. If no
+//! source has more than one share, the oldest share is lost, because its holder has had the most time to use it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::source_network::SourceNetwork;
 
-/// Units to share.
+/// A pool of units.
 #[derive(Debug)]
 pub(super) struct FairShares {
     capacity: usize,
@@ -23,12 +23,12 @@ pub(super) struct FairShares {
     state: Mutex<SharesState>,
 }
 
-/// Counts the shares that were taken away.
+/// Counters of the shares that were taken away.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShedCounters {
-    /// Because there were too many units in all.
+    /// Shares that were lost because all sources together held too many units.
     pub(super) crowded: Counter,
-    /// Because one source had too many.
+    /// Shares that were lost because their source held too many units.
     pub(super) source: Counter,
 }
 
@@ -38,11 +38,11 @@ struct SharesState {
     sources: HashMap<SourceNetwork, SourceShares>,
 }
 
-/// What one source holds; never empty.
+/// The shares of one source; never empty.
 #[derive(Debug, Default)]
 struct SourceShares {
     units: usize,
-    /// Oldest first.
+    /// The shares by age, the oldest first.
     entries: BTreeMap<u64, ShareEntry>,
 }
 
@@ -52,7 +52,7 @@ struct ShareEntry {
     lost: CancellationToken,
 }
 
-/// The units of one holder, given back when dropped.
+/// The units of one holder, which are given back when dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     shares: Arc<FairShares>,
@@ -62,7 +62,7 @@ pub(super) struct Share {
 }
 
 impl FairShares {
-    /// `capacity` units in all, at most `per_source` of them for one source.
+    /// A pool of `capacity` units. One source may hold at most `per_source` of them.
     pub(super) fn new(capacity: usize, per_source: usize, lost: ShedCounters) -> Arc<FairShares> {
         Arc::new(FairShares {
             capacity,
@@ -72,8 +72,8 @@ impl FairShares {
         })
     }
 
-    /// A share without units. `age` is unique, and smaller for who came earlier; `lost` is cancelled when the share is
-    /// taken away.
+    /// A share without units. `age` must be unique, and smaller for an earlier holder. `lost` is cancelled when the
+    /// share is taken away.
     pub(super) fn new_share(
         self: &Arc<Self>,
         source: SourceNetwork,
@@ -88,7 +88,7 @@ impl FairShares {
         }
     }
 
-    /// Takes one share away, by the rule for a newcomer; `false` if nobody holds any.
+    /// Takes one share away by the rule for newcomers; `false` if there are no shares.
     pub(super) fn shed_one(&self) -> bool {
         let mut state = self.state.lock();
         let shed = state
@@ -102,7 +102,8 @@ impl FairShares {
 }
 
 impl Share {
-    /// Takes `units` more, from others if need be. Whether the share is lost afterwards is told by its token.
+    /// Adds `units` to the share, and takes shares away if the pool is full. If this share itself is taken away, its
+    /// token is cancelled.
     pub(super) fn add_units(&self, units: usize) {
         let FairShares {
             capacity,
@@ -149,7 +150,7 @@ impl Drop for Share {
 }
 
 impl SharesState {
-    /// The source to take from.
+    /// The source that loses a share next.
     fn greediest_source(&self) -> Option<SourceNetwork> {
         let greed = |held: &SourceShares| {
             let largest = held.entries.values().map(|entry| entry.units).max();
@@ -161,7 +162,7 @@ impl SharesState {
         greediest.map(|(source, _)| *source)
     }
 
-    /// Takes the oldest share of `source` away.
+    /// Takes away the oldest share of `source`; `false` if it has none.
     fn shed_oldest(&mut self, source: SourceNetwork) -> bool {
         let oldest = self
             .sources
@@ -235,7 +236,7 @@ mod tests {
         let mut held = vec![take(&shares, 1, 1, 60)];
         held.extend((2..8).map(|age| take(&shares, 2, age, 15)));
         assert_eq!(lost(&held), [2, 3, 4, 5]);
-        // A lost share can't grow again.
+        // A lost share cannot grow again.
         held[1].add_units(50);
         assert_eq!(shares.state.lock().used, 90);
         held[0].add_units(20);

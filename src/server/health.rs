@@ -1,4 +1,4 @@
-//! `/livez`, `/readyz` and `/metrics`, for the plain-HTTP listener.
+//! Serves `/livez`, `/readyz` and `/metrics` on the plain-HTTP listener.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -18,18 +18,18 @@ use tokio::time::timeout;
 use super::Shutdown;
 use crate::telemetry::metrics::{CONTENT_TYPE, Exposition};
 
-/// A check that takes longer has failed.
+/// Time limit of one readiness check.
 const CHECK_DEADLINE: Duration = Duration::from_secs(2);
 
-/// A detail to show, or why the process is not ready.
+/// A detail to show, or the reason why the process is not ready.
 pub type CheckResult = Result<String, String>;
 
 type ReadinessCheck = Arc<dyn Fn() -> BoxFuture<'static, CheckResult> + Send + Sync>;
 
-/// Why the process should be started anew, if it should.
+/// Returns the reason why the process must be restarted, or `None`.
 type LivenessCheck = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// The checks behind `/livez` and `/readyz`. Cloning shares them.
+/// The checks behind `/livez` and `/readyz`. Clones share the checks.
 #[derive(Clone)]
 pub struct Health {
     liveness_checks: Arc<RwLock<Vec<LivenessCheck>>>,
@@ -38,17 +38,17 @@ pub struct Health {
     metrics: Exposition,
 }
 
-/// Outcome of all checks.
+/// The result of all checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadinessReport {
-    /// Whether all checks passed and the process is not ending.
+    /// Whether all checks passed and the process is not shutting down.
     pub ready: bool,
-    /// One line per check.
+    /// The text of the answer, with one line for each check.
     pub text: String,
 }
 
 impl Health {
-    /// Ready once every check added passes, until `shutdown` begins to drain.
+    /// A set without checks. It is ready until `shutdown` begins to drain.
     pub fn new(shutdown: Shutdown, metrics: Exposition) -> Health {
         Health {
             liveness_checks: Arc::default(),
@@ -58,7 +58,7 @@ impl Health {
         }
     }
 
-    /// Adds a readiness check, such as `caches synced`. It is asked on every probe and has two seconds.
+    /// Adds a readiness check, such as `caches synced`. It runs at every probe, for at most two seconds.
     pub fn add_readiness_check<F, R>(&self, name: &'static str, check: F)
     where
         F: Fn() -> R + Send + Sync + 'static,
@@ -69,18 +69,19 @@ impl Health {
             .push((name, Arc::new(move || check().boxed())));
     }
 
-    /// Adds a check of `/livez`, which must not block: why the process should be started anew, if it should.
+    /// Adds a check of `/livez`. It must not block, and returns the reason why the process must be restarted, or
+    /// `None`.
     pub fn add_liveness_check(&self, why: impl Fn() -> Option<String> + Send + Sync + 'static) {
         self.liveness_checks.write().push(Arc::new(why));
     }
 
-    /// Why the process should be started anew; empty while it is fine.
+    /// The reasons why the process must be restarted; empty if the process is healthy.
     pub fn liveness_failures(&self) -> Vec<String> {
         let lives = self.liveness_checks.read().clone();
         lives.iter().filter_map(|why| why()).collect()
     }
 
-    /// Runs all checks at once. Who is to be started anew is not ready.
+    /// Runs all checks concurrently. A process that must be restarted is not ready.
     pub async fn run_checks(&self) -> ReadinessReport {
         let checks = self.checks.read().clone();
         let outcomes = join_all(
@@ -118,7 +119,7 @@ impl Health {
         report
     }
 
-    /// The three paths.
+    /// A router for the three paths.
     pub fn router(&self) -> Router {
         Router::new()
             .route("/livez", get(livez))

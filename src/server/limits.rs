@@ -1,55 +1,59 @@
-//! What a client can make this process hold, and for how long.
+//! Limits what a client can make this process hold, and for how long.
 
 use std::time::Duration;
 
-/// Bounds of a listener. The defaults fit three API servers at their own default limits, and together leave half of a
-/// container's 512 MiB to the caches. The flags of `operating serve` have the same defaults, except for
+/// Limits of a listener. The defaults fit three API servers with their own default limits. Together they leave half of
+/// a container's 512 MiB to the caches. The flags of `operating serve` have the same defaults, except
 /// `--drain-timeout`: see [`Limits::drain`].
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Proven connections that are kept open: those over which a review got a verdict, or whose client has shown the
-    /// certificate of an API server. Beyond them an answer ends its connection. An API server opens one for each
-    /// concurrent call, serves at most 200 mutating requests at once by default, and keeps 25 idle ones.
+    /// Maximum number of proven connections: connections over which a review got a verdict, or whose client has shown
+    /// the certificate of an API server. Beyond this number, an answer closes its connection. An API server opens one
+    /// connection for each concurrent call, serves at most 200 mutating requests at the same time by default, and keeps
+    /// 25 idle connections.
     pub connections: usize,
-    /// Connections that have not been proven yet; beyond them a newcomer takes the place of the oldest of the address
-    /// that has the most.
+    /// Maximum number of unproven connections. Beyond this number, a new connection takes the slot of the oldest
+    /// connection of the address that has the most.
     pub unproven: usize,
-    /// The same for one address. A burst of an API server that has just started must fit.
+    /// Maximum number of unproven connections of one address. A burst of an API server that has just started must fit.
     pub unproven_per_address: usize,
-    /// Reviews being decided at once; beyond them the fallback answers.
+    /// Maximum number of reviews that are decided at the same time. Beyond this number, the fallback answers.
     pub reviews: usize,
-    /// Bytes of one body. `object` and `oldObject` at the API server's limit of 3 MiB for a request, and the envelope;
-    /// the JSON of a review can be longer than what the user has sent.
+    /// Maximum number of bytes of one body. It fits `object` and `oldObject` at the API server's limit of 3 MiB for a
+    /// request, and the rest of the review. The JSON of a review can be longer than the request of the user.
     pub body_bytes: usize,
-    /// Bytes of the bodies that are arriving over unproven connections; beyond them the address that has the most loses
-    /// its oldest one. Several of the largest bodies must fit.
+    /// Maximum number of bytes of all bodies that arrive over unproven connections. Beyond this number, the address
+    /// that has the most bytes loses its oldest body. Several bodies of the largest size must fit.
     pub unproven_bytes: usize,
-    /// The same over proven connections.
+    /// Maximum number of bytes of all bodies that arrive over proven connections.
     pub proven_bytes: usize,
-    /// Bytes of memory for reviews that need at most 1 MiB each; beyond them a review waits.
+    /// Bytes of memory for reviews that need at most 1 MiB each. If the memory is in use, a review waits.
     pub small_review_bytes: usize,
-    /// Bytes of memory for all other reviews; beyond them a review waits. One that needs more alone is refused.
+    /// Bytes of memory for all other reviews. If the memory is in use, a review waits. A review that needs more than
+    /// all of it is denied.
     pub large_review_bytes: usize,
-    /// For the TLS handshake.
+    /// Time limit of the TLS handshake.
     pub handshake: Duration,
-    /// Without a request on an unproven connection where there are more than [`Limits::unproven_calm`]: from the handshake to
-    /// the end of the first request head, and from an answer to the next one.
+    /// Longest idle time of an unproven connection if there are more than [`Limits::unproven_calm`] of them: from the
+    /// handshake to the end of the first request head, and from an answer to the next request head.
     pub unproven_idle: Duration,
-    /// So many unproven connections have the time of proven ones. An API server opens connections that it may not use at once;
-    /// one that is ended just when its first request comes fails that request.
+    /// Up to this number of unproven connections, each may be idle as long as a proven one. An API server opens
+    /// connections that it may not use at once, and closing a connection just when its first request arrives fails the
+    /// request.
     pub unproven_calm: usize,
-    /// Between two requests of a proven connection. Longer than the 90 s after which an API server gives up an idle
-    /// connection, so that it closes first and never sends into a closing one.
+    /// Longest idle time of a proven connection. It is longer than the 90 s after which an API server closes an idle
+    /// connection, so that the API server closes first and never sends a request into a closing connection.
     pub idle: Duration,
-    /// From the request head to the end of the body, unless the review's own deadline is sooner.
+    /// Time from the request head to the end of the body, unless the deadline of the review is earlier.
     pub body: Duration,
-    /// From the signal to end until no connection is accepted any more. Load balancers must notice the failing
-    /// readiness within it.
+    /// Time from the signal to terminate until no connection is accepted any more. Load balancers must notice the
+    /// failing readiness within it.
     pub lame_duck: Duration,
-    /// How long a connection accepted just before that may take to send its first request.
+    /// Time that a connection accepted just before the end of `lame_duck` has for its first request.
     pub last_request: Duration,
-    /// From the end of the lame duck until what is still open is cut off. Longer than the longest timeout of a webhook, 30 s, is no use.
-    /// The default here is 20 s. `operating serve` sets the value of `--drain-timeout`, which is 30 s by default.
+    /// Time from the end of `lame_duck` until open connections are cut. A value above 30 s, the longest timeout of a
+    /// webhook, is no use. The default here is 20 s. `operating serve` sets the value of `--drain-timeout`, which is 30
+    /// s by default.
     pub drain: Duration,
 }
 

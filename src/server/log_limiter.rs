@@ -1,4 +1,4 @@
-//! Bounds the log lines that strangers can cause.
+//! Limits the log lines that unknown clients can cause.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::{Instant, sleep_until};
 
-/// How long a count lasts.
+/// The period of a count.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Lets so many lines of one kind through in a period, and says how many more there were at its end. Cloning shares the
-/// count.
+/// Allows a number of log lines of one kind in a period, and logs at its end how many lines were left out. Clones share
+/// the count.
 #[derive(Clone, Debug)]
 pub(super) struct LogLimiter(Arc<LimiterState>);
 
 #[derive(Debug)]
 struct LimiterState {
-    /// What the lines are, as in "and 3 more calls that were refused".
+    /// The subject of the lines for the summary, as in "and 3 more calls that were refused".
     what: &'static str,
     most: u64,
     unlogged: Counter,
@@ -50,7 +50,7 @@ impl LogLimiter {
     pub(super) fn may_log(&self) -> bool {
         let mut count = self.0.count.lock();
         let now = Instant::now();
-        // A period in which lines were left out is ended by telling of them.
+        // The task that reports the left-out lines ends a period with such lines.
         if count.lines <= self.0.most && now >= count.since + PERIOD {
             *count = PeriodCount::from(now);
         }
@@ -71,7 +71,7 @@ impl LogLimiter {
         tracing::warn!("and {more} more {what} in the last {} s", PERIOD.as_secs());
     }
 
-    /// How many lines were left out; begins anew.
+    /// Returns how many lines were left out, and starts a new count.
     fn reset_count(&self) -> u64 {
         let count = std::mem::replace(&mut *self.0.count.lock(), PeriodCount::from(Instant::now()));
         count.lines.saturating_sub(self.0.most)
@@ -95,7 +95,7 @@ mod tests {
         let quiet = LogLimiter::new("calls", 3, unlogged.clone());
         assert_eq!(logged(&quiet, 10), 3);
         assert_eq!(unlogged.get(), 7);
-        // The task that tells of them has not run yet.
+        // The task that reports the left-out lines has not run yet.
         advance(PERIOD).await;
         assert_eq!(quiet.reset_count(), 7);
         assert_eq!(logged(&quiet, 2), 2);

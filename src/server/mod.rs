@@ -1,7 +1,7 @@
-//! The two listeners: webhook calls over TLS, and probes and metrics over plain HTTP.
+//! Serves the two listeners: webhook calls over TLS, and probes and metrics over plain HTTP.
 //!
-//! [`webhooks`] turns a call into a verdict, [`health`] tells the truth about readiness, [`connections`] serves either
-//! of them within [`Limits`], and [`Shutdown`] ends both without a failed review.
+//! [`webhooks`] turns a call into a verdict, and [`health`] reports readiness and liveness. [`connections`] serves both
+//! within [`Limits`], and [`Shutdown`] ends both without a failed review.
 
 pub use self::limits::Limits;
 pub use self::shutdown::Shutdown;

@@ -1,4 +1,4 @@
-//! The segment in front of the webhook paths.
+//! Checks and removes the segment before the webhook paths.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use super::status::{close_connection, failure_response};
 use crate::telemetry::metrics::{RefusedLabel, ServerMetrics};
 use crate::tls::path_guard::PathGuard;
 
-/// Lines of the log about such calls, for each ten seconds.
+/// Log lines about refused calls in ten seconds.
 const MAX_LOGGED_REFUSALS: u64 = 5;
 const PATH_REFUSED: &str = "calls need the path that the webhook configurations have";
 
-/// Takes the segment off before `webhooks` see the path; refuses calls that need one and have it not. A caller with a client
-/// certificate needs none.
+/// Removes the segment before `webhooks` see the path. Calls that need a segment and do not have it are refused. A
+/// caller with an allowed client certificate needs no segment.
 pub fn filter_paths(webhooks: Router, doors: Arc<PathGuard>, metrics: &ServerMetrics) -> Router {
     let refused = RefusedLabel { reason: "path" };
     let refused = metrics.refused.get_or_create_owned(&refused);

@@ -1,7 +1,8 @@
-//! Memory for the bodies of all calls together, and for what becomes of them.
+//! Limits the memory for the bodies of all calls and for their reviews.
 //!
-//! A body holds memory for what has arrived of it, not for what its head declares. Bodies on unproven connections draw
-//! from a pool of their own, and in each pool the source that holds the most gives way. A whole body then needs memory
+//! A body takes memory for the bytes that have arrived, not for the length in its head. Bodies on unproven connections
+//! use a pool of their own. If a pool is full, the source that holds the most memory loses a body. A complete body then
+//! needs memory for its parsed form until there is a verdict. Small reviews never wait for large ones.
 //! for what is parsed from it, until there is a verdict. Small reviews never wait for large ones.
 
 use std::fmt;
@@ -17,14 +18,14 @@ use super::connection_slots::ConnectionSlot;
 use super::fair_shares::{FairShares, Share, ShedCounters};
 use crate::telemetry::metrics::LoadMetrics;
 
-/// Memory of reviews is accounted in blocks of this size.
+/// Unit of the memory of reviews, in bytes.
 const BLOCK_BYTES: usize = 1 << 10;
-/// A review that needs more is a large one.
+/// Maximum number of bytes of a small review. A review that needs more is a large one.
 const SMALL_REVIEW_BYTES: usize = 1 << 20;
-/// Copies of a body: the body as it came, and the objects cut out of it.
+/// Copies of a body: the received body, and the objects that are cut out of it.
 const COPIES_PER_BODY: usize = 2;
 
-/// Memory of all calls.
+/// The memory of all calls.
 #[derive(Debug)]
 pub(super) struct ReviewMemory {
     unproven: Arc<FairShares>,
@@ -35,19 +36,19 @@ pub(super) struct ReviewMemory {
     most: usize,
 }
 
-/// A body while it arrives.
+/// A body that is arriving.
 #[derive(Debug)]
 pub(super) struct ArrivingBody {
     share: Share,
     lost: CancellationToken,
 }
 
-/// A review that needs more memory than there is for all reviews together.
+/// A review that needs more memory than all large reviews together may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryExcess {
-    /// Bytes that it needs.
+    /// Bytes that the review needs.
     pub(super) needed: usize,
-    /// Bytes that there are.
+    /// Bytes that all large reviews together may take.
     pub(super) most: usize,
 }
 
@@ -84,7 +85,7 @@ impl ReviewMemory {
         }
     }
 
-    /// Room for a body that comes over the connection of `place`.
+    /// Registers a body that arrives over the connection of `place`.
     pub(super) fn begin_body(&self, place: &ConnectionSlot) -> ArrivingBody {
         let pool = match place.is_proven() {
             true => &self.proven,
@@ -98,7 +99,7 @@ impl ReviewMemory {
         }
     }
 
-    /// Whether `needed` bytes are more than any review may take.
+    /// The excess, if `needed` bytes are more than any review may take.
     pub(super) fn check_excess(&self, needed: usize) -> Option<MemoryExcess> {
         let most = self.most;
         (needed > most).then_some(MemoryExcess { needed, most })
@@ -111,19 +112,19 @@ impl ReviewMemory {
             false => &self.large,
         };
         let blocks = u32::try_from(needed.min(self.most).div_ceil(BLOCK_BYTES)).ok()?;
-        // Fails for a closed semaphore only, and nobody closes it.
+        // Fails only for a closed semaphore, and these are never closed.
         pool.acquire_many(blocks).await.ok()
     }
 }
 
 impl ArrivingBody {
-    /// Accounts for `bytes` more; `false` if the body must be given up for them.
+    /// Takes memory for `bytes` more bytes; `false` if the body has lost its memory and must be given up.
     pub(super) fn reserve_bytes(&self, bytes: usize) -> bool {
         self.share.add_units(bytes);
         !self.lost.is_cancelled()
     }
 
-    /// Ends when the memory has been given to another body.
+    /// Completes when another body has taken the memory.
     pub(super) async fn wait_until_lost(&self) {
         self.lost.cancelled().await;
     }
@@ -134,14 +135,15 @@ pub(super) fn copy_bytes(length: usize) -> usize {
     length.saturating_mul(COPIES_PER_BODY)
 }
 
-/// Bytes that a review of `body` needs at most while it is decided, at `per_value` bytes for each JSON value. Counting
-/// values is what makes it a bound: `[0,0,0…]` takes many times the memory of a string of the same length.
+/// Maximum number of bytes that a review of `body` needs until it is decided, at `per_value` bytes for each JSON value.
+/// The number of values is part of the bound, because `[0,0,0…]` takes many times the memory of a string of the same
+/// length.
 pub(super) fn review_bytes(body: &[u8], per_value: usize) -> usize {
     let parsed = count_values(body).saturating_mul(per_value);
     parsed.saturating_add(copy_bytes(body.len()))
 }
 
-/// Number of JSON values, at least: one for each container and each comma outside of strings.
+/// An upper bound of the number of JSON values: one for each container and each comma outside of strings, and one more.
 fn count_values(body: &[u8]) -> usize {
     let (mut count, mut rest) = (1, body);
     while let Some(at) = rest.iter().position(|byte| {
@@ -153,13 +155,14 @@ fn count_values(body: &[u8]) -> usize {
     count
 }
 
-/// What comes after the quote that ends a string. Most bytes of a review are of strings, so they are not looked at one by one.
+/// The text after the quote that ends a string. It searches for quotes and backslashes only, because most bytes of a
+/// review belong to strings.
 fn skip_string(mut text: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', text) {
         if text[at] == b'"' {
             return &text[at + 1..];
         }
-        text = text.get(at + 2..).unwrap_or_default(); // what is escaped ends nothing
+        text = text.get(at + 2..).unwrap_or_default(); // an escaped character does not end the string
     }
     &[]
 }

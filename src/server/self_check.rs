@@ -1,4 +1,4 @@
-//! The readiness check that does what an API server does: dials the webhook listener and checks its certificate.
+//! A readiness check that connects to the webhook listener as an API server does, and checks its certificate.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,21 +22,21 @@ use tokio_rustls::TlsConnector;
 use super::health::CheckResult;
 use crate::tls::{CertificateResolver, ServedCertificate, crypto_provider};
 
-/// Below the deadline of a readiness check, so that it can say why it failed.
+/// Time limit of the check. It is shorter than the limit of a readiness check, so that the check can report its reason.
 const DIAL_DEADLINE: Duration = Duration::from_millis(1_500);
 
-/// The addresses from which this process dials itself: such a connection is not counted among those of strangers, so that
-/// no flood of them makes the process look dead. Cloning shares them.
+/// The local addresses of connections that this process opens to itself. These connections do not count as unproven, so
+/// that a flood of connections does not make the process look dead. Clones share the addresses.
 #[derive(Clone, Debug, Default)]
 pub struct OwnConnections(Arc<Mutex<HashSet<SocketAddr>>>);
 
 impl OwnConnections {
-    /// Whether a connection from `peer` is our own.
+    /// Whether this process has opened the connection from `peer`.
     pub(super) fn is_own_peer(&self, peer: SocketAddr) -> bool {
         self.0.lock().contains(&canonical(peer))
     }
 
-    /// Counts `local` as our own until the guard is dropped.
+    /// Registers `local` as an own address until the guard is dropped.
     pub(super) fn register_own(&self, local: SocketAddr) -> OwnConnectionGuard {
         let local = canonical(local);
         self.0.lock().insert(local);
@@ -47,12 +47,13 @@ impl OwnConnections {
     }
 }
 
-/// A listener on all addresses of both families sees IPv4 addresses as IPv6 ones.
+/// The form in which addresses are compared. A listener on all addresses of both families sees IPv4 addresses as IPv6
+/// addresses.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// See [`Own::admit`].
+/// The guard of [`OwnConnections::register_own`].
 pub(super) struct OwnConnectionGuard {
     own: OwnConnections,
     local: SocketAddr,
@@ -64,8 +65,9 @@ impl Drop for OwnConnectionGuard {
     }
 }
 
-/// Dials `listener` with TLS and checks that it serves what `resolver` holds, unexpired, and, where the certificate
-/// authority is ours, that the published one trusts it. `own` is that of the listener.
+/// Connects to `listener` with TLS. The listener must serve the certificate that `resolver` holds, and the certificate
+/// must be valid now. If this process publishes the certificate authority, the published authority must have signed it.
+/// `own` must be that of the listener.
 pub async fn check_served_certificate(
     listener: SocketAddr,
     resolver: Arc<CertificateResolver>,
@@ -78,7 +80,7 @@ pub async fn check_served_certificate(
     };
     let first = dial_listener(listener, served.clone(), &own).await;
     let outcome = match (&first, resolver.served()) {
-        // The certificate was exchanged in between.
+        // The certificate was replaced during the check.
         (Err(_), Some(now)) if !Arc::ptr_eq(&now, &served) => {
             dial_listener(listener, now, &own).await
         }
@@ -107,7 +109,7 @@ async fn dial_listener(
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
         };
-        // The port must be known before the listener sees the connection.
+        // The local address must be registered before the listener sees the connection.
         socket.bind(SocketAddr::new(address.ip(), 0))?;
         let _admitted = own.register_own(socket.local_addr()?);
         let stream = socket.connect(address).await?;
@@ -125,7 +127,7 @@ async fn dial_listener(
     }
 }
 
-/// A listener on all addresses is dialled on loopback.
+/// The address to connect to: the loopback address for a listener on all addresses.
 fn to_loopback(listener: SocketAddr) -> SocketAddr {
     let ip = match listener.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -148,8 +150,8 @@ fn client_config(served: Arc<ServedCertificate>) -> Result<ClientConfig, Error> 
         .with_no_client_auth())
 }
 
-/// Accepts one certificate: the one that should be served. Its names are not asked, because the listener is dialled
-/// by address.
+/// Accepts only the certificate that should be served. It does not check the names, because the check connects by IP
+/// address.
 #[derive(Debug)]
 struct ExpectedCertVerifier {
     served: Arc<ServedCertificate>,

@@ -1,13 +1,17 @@
-//! The order in which a server ends.
+//! The steps in which a server ends.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-/// Three steps, each implying those before it: *draining* (not ready, answers close their connection, new connections
-/// are still served), *stopping* (no new connection, open ones end after their request), *aborting* (the rest is cut).
-/// Cloning shares the state.
+/// The three steps of a shutdown. Each step includes those before it:
+///
+/// 1. *Draining*: the server is not ready, an answer closes its connection, and new connections are still served.
+/// 2. *Stopping*: the server accepts no new connection, and open connections end after their request.
+/// 3. *Aborting*: the server cuts all remaining connections.
+///
+/// Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
     draining: CancellationToken,
@@ -16,8 +20,8 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Takes all steps: draining now, stopping after `lame_duck`, aborting `drain` later. Ends early only by being
-    /// dropped, once the listeners have ended by themselves.
+    /// Takes all steps: draining now, stopping after `lame_duck`, aborting after a further `drain`. The caller drops
+    /// this future if the listeners end earlier.
     pub async fn run(&self, lame_duck: Duration, drain: Duration) {
         self.drain();
         sleep(lame_duck).await;
@@ -31,13 +35,13 @@ impl Shutdown {
         self.draining.cancel();
     }
 
-    /// Stops to accept.
+    /// Stops accepting connections.
     pub fn stop(&self) {
         self.drain();
         self.stopping.cancel();
     }
 
-    /// Cuts what is open.
+    /// Cuts open connections.
     pub fn abort(&self) {
         self.stop();
         self.aborting.cancel();
@@ -48,12 +52,12 @@ impl Shutdown {
         self.draining.is_cancelled()
     }
 
-    /// Waits until nothing is accepted any more.
+    /// Completes when no connection is accepted any more.
     pub fn stopping(&self) -> WaitForCancellationFuture<'_> {
         self.stopping.cancelled()
     }
 
-    /// Waits until open connections are cut.
+    /// Completes when open connections are cut.
     pub fn aborting(&self) -> WaitForCancellationFuture<'_> {
         self.aborting.cancelled()
     }

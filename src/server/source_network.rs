@@ -1,8 +1,9 @@
-//! Where a connection comes from, for bounds by address.
+//! The network from which a connection comes, for limits by address.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An IPv4 address, or the /64 network of an IPv6 address: whoever has one address of such a network has them all.
+/// An IPv4 address, or the /64 network of an IPv6 address. A client that has one address of such a network has all of
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SourceNetwork(IpAddr);
 

@@ -1,10 +1,10 @@
-//! Answers that are no verdict, as the `metav1.Status` that Kubernetes clients show.
+//! Answers that are not verdicts, as the `metav1.Status` that Kubernetes clients show.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
-/// A failure `code` with a message for people.
+/// A failure with this HTTP status, and a message for users.
 pub(super) fn failure_response(code: StatusCode, reason: &'static str, message: &str) -> Response {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {},
@@ -13,7 +13,7 @@ pub(super) fn failure_response(code: StatusCode, reason: &'static str, message: 
     json_response(code, status.to_string().into_bytes())
 }
 
-/// A JSON body.
+/// An answer with a JSON body.
 pub(super) fn json_response(code: StatusCode, body: Vec<u8>) -> Response {
     (
         code,
@@ -26,7 +26,7 @@ pub(super) fn json_response(code: StatusCode, body: Vec<u8>) -> Response {
         .into_response()
 }
 
-/// Makes an HTTP/1 connection end after this answer, because the rest of the request was not read.
+/// Closes an HTTP/1 connection after this answer, because the rest of the request was not read.
 pub(super) fn close_connection(mut response: Response) -> Response {
     response
         .headers_mut()

@@ -1,4 +1,4 @@
-//! Webhook calls: a body in, a verdict out, whatever happens in between.
+//! Answers webhook calls: reads the body, asks the handler, and always answers, even after an error.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
@@ -26,22 +26,22 @@ use crate::telemetry::metrics::{
     LoadMetrics, RefusedLabel, ReviewLabels, RouteLabel, ServerMetrics,
 };
 
-/// A webhook path and who decides its reviews.
+/// The webhook paths, and the handler of each.
 pub type WebhookRoutes = Vec<(&'static str, Arc<dyn Handler>)>;
 
-/// Why the fallback decides.
+/// The reason that a fallback verdict gives when too many reviews are in progress.
 const OVERLOADED: &str = "the admission server is overloaded";
 const DEADLINE_PASSED: &str = "the decision was not ready before the API server's deadline";
 const UNKNOWN_CLIENT: &str = "calls need a client certificate that --client-ca-file and --client-name of the server admit: \
      give the API server one by its AdmissionConfiguration";
 const REVIEW_PANICKED: &str = "the review ended in an internal error";
 
-/// Lines about calls that are no review, in ten seconds.
+/// Log lines about calls without a valid review, in ten seconds.
 const MAX_LOGGED_REFUSALS: u64 = 20;
-/// Lines about denials in ten seconds, where callers are not known to be API servers.
+/// Log lines about denials in ten seconds, if the callers are not proven to be API servers.
 const MAX_LOGGED_DENIALS: u64 = 2000;
 
-/// Where calls come from that no listener has brought.
+/// The peer of a call that did not come from a listener.
 const UNKNOWN_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 struct RouterState {
@@ -49,11 +49,11 @@ struct RouterState {
     metrics: ServerMetrics,
     slots: Semaphore,
     memory: ReviewMemory,
-    /// Of calls that are no review.
+    /// Limits the log lines about calls without a valid review.
     refusals: LogLimiter,
-    /// Of denials where callers are not known to be API servers.
+    /// Limits the log lines about denials, if the callers are not proven to be API servers.
     denials: LogLimiter,
-    /// Of calls that no listener has brought; in no metric.
+    /// Slots of calls that did not come from a listener. No metric counts them.
     elsewhere: Arc<ConnectionSlots>,
 }
 
@@ -63,7 +63,7 @@ struct WebhookRoute {
     shared: Arc<RouterState>,
 }
 
-/// The webhook paths. POST only; other methods get 405, other paths 404.
+/// A router for the webhook paths. Other methods than POST get 405, other paths 404.
 pub fn webhook_router(routes: WebhookRoutes, limits: &Limits, metrics: &ServerMetrics) -> Router {
     let shared = Arc::new(RouterState {
         limits: limits.clone(),
@@ -155,7 +155,7 @@ async fn handle_call(State(route): State<Arc<WebhookRoute>>, request: Request) -
         Ok(held) => held,
         Err(error) => return route.body_error_response(error),
     };
-    // Held until the verdict: so long there are copies of the body.
+    // The permit is held until the verdict, because copies of the body exist until then.
     let ReceivedBody {
         bytes,
         memory: _memory,
@@ -187,7 +187,7 @@ async fn handle_call(State(route): State<Arc<WebhookRoute>>, request: Request) -
     answer
 }
 
-/// Absent counts as JSON; parameters such as `charset=utf-8` are accepted.
+/// Whether the body is JSON. An absent content type counts as JSON. Parameters such as `charset=utf-8` are accepted.
 fn is_json(request: &Request) -> bool {
     let Some(value) = request.headers().get(header::CONTENT_TYPE) else {
         return true;
@@ -202,7 +202,7 @@ fn is_json(request: &Request) -> bool {
 }
 
 impl WebhookRoute {
-    /// A verdict by `deadline`, by the fallback if need be.
+    /// The verdict of the handler, or of its fallback if the handler has no verdict by `deadline`.
     async fn decide_review(&self, request: &review::Request, deadline: Instant) -> Verdict {
         let metrics = &self.shared.metrics;
         let label = RouteLabel { route: self.path };
@@ -211,7 +211,8 @@ impl WebhookRoute {
             return self.fallback(request, OVERLOADED);
         };
         let _counted = InFlightGuard::new(metrics);
-        // A panicking handler may leave its own state torn, which is its own locks' business; nothing here is.
+        // After a panic, the handler's own state may be inconsistent, and the handler must cope with that. The panic
+        // affects no state of this function.
         let review = AssertUnwindSafe(self.handler.review(request, deadline)).catch_unwind();
         match timeout_at(deadline, review).await {
             Ok(Ok(verdict)) => verdict,
@@ -231,7 +232,7 @@ impl WebhookRoute {
         self.catch_panic(why, || self.handler.fallback(request, why))
     }
 
-    /// The verdict on a review that takes more memory than any may.
+    /// The verdict on a review that needs more memory than any review may take.
     fn refuse_excessive(&self, request: &review::Request, why: &str) -> Verdict {
         self.catch_panic(why, || self.handler.deny_excessive(request, why))
     }
@@ -260,7 +261,7 @@ impl WebhookRoute {
         error.to_response(self.shared.limits.body_bytes)
     }
 
-    /// Counts the verdict, logs a denial, and puts it on the wire.
+    /// Counts the verdict, logs a denial, and builds the answer.
     fn verdict_response(
         &self,
         request: &review::Request,
@@ -294,7 +295,7 @@ impl WebhookRoute {
         self.write_review(&request.uid, verdict)
     }
 
-    /// Denies a call that is no review; without a uid to echo only the HTTP status can say so.
+    /// Denies a call without a valid review. Without a uid, the answer can only be an HTTP status.
     fn malformed_response(&self, malformed: review::Malformed) -> Response {
         self.count_review("malformed", 400);
         if self.shared.refusals.may_log() {
@@ -340,7 +341,7 @@ impl WebhookRoute {
     }
 }
 
-/// Counts a review as in flight until dropped, also when the caller hangs up.
+/// Counts a review as in flight until dropped. This includes reviews whose caller closes the connection.
 struct InFlightGuard<'m>(&'m ServerMetrics);
 
 impl<'m> InFlightGuard<'m> {

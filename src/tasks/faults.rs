@@ -1,23 +1,24 @@
-//! Faults on purpose. Only tests build with the cargo feature `faults`; no release has this code.
+//! Injects faults for tests. Only tests build with the cargo feature `faults`, and no release has this code.
 //!
-//! Each task makes a file with its name in the directory of the environment variable [`DIRECTORY`]. What is written into the
-//! file happens to the task: `panic`, `end`, or `block`, which holds the task's thread until the file says something else.
+//! Each task creates a file with its name in the directory of the environment variable [`DIRECTORY_VARIABLE`]. A test
+//! writes a fault into the file: `panic`, `end`, or `block`, which blocks the thread of the task until the content of
+//! the file changes.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Names the directory. Without it there are no faults.
+/// The environment variable that names the directory. If it is not set, there are no faults.
 pub const DIRECTORY_VARIABLE: &str = "OPERATING_FAULTS";
 
 const POLL_PERIOD: Duration = Duration::from_millis(50);
 
-/// Does the work of a task until a fault strikes.
+/// Does the work of a task until a fault ends it.
 pub(super) async fn run_with_faults(task: Cow<'static, str>, work: impl Future<Output = ()>) {
     tokio::select! { () = work => {}, () = wait_for_end(&task) => {} }
 }
 
-/// Returns when the task is to end.
+/// Completes when a fault ends the task.
 async fn wait_for_end(task: &str) {
     let Some(file) = fault_file(task) else {
         return std::future::pending().await;
@@ -27,7 +28,7 @@ async fn wait_for_end(task: &str) {
     }
 }
 
-/// The file of a task, which is made if it is not there.
+/// The file of a task. It is created if it does not exist.
 pub fn fault_file(task: &str) -> Option<PathBuf> {
     let directory = PathBuf::from(std::env::var_os(DIRECTORY_VARIABLE)?);
     let file = directory.join(task);
@@ -40,8 +41,8 @@ pub fn fault_file(task: &str) -> Option<PathBuf> {
     Some(file)
 }
 
-/// What the file says. Panics or blocks if that is what it says.
-#[allow(clippy::panic)] // that is what it is for
+/// Returns the content of the file. Panics or blocks if the file says so.
+#[allow(clippy::panic)] // panics on purpose
 pub fn apply_fault(file: &PathBuf) -> String {
     loop {
         let said = std::fs::read_to_string(file).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Long-lived tasks under supervision. A replica whose Pod watch is gone would decide on an old state for ever; it is better
-//! that such a replica ends, with the reason, and starts anew.
+//! Supervises long-lived tasks. A replica whose Pod watch has ended would decide by an old state for ever. So the
+//! process ends with the reason, and is restarted.
 
 #[cfg(feature = "faults")]
 pub mod faults;
@@ -17,19 +17,19 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-/// Starts the tasks that live as long as the process. Cloning shares the state.
+/// Starts the tasks that live as long as the process. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
     stop: CancellationToken,
     fault: Arc<watch::Sender<Option<Fault>>>,
 }
 
-/// Why the process can't go on.
+/// Why the process must end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Name of the task.
+    /// Name of the task, a noun with its article.
     pub task: Cow<'static, str>,
-    /// What happened to it: a clause that begins with a verb, such as `panicked`.
+    /// What happened to the task: a clause that begins with a verb, such as `panicked`.
     pub what: String,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 impl Supervisor {
-    /// Tasks that may end once `stop` is cancelled, and not before.
+    /// A supervisor whose tasks may end only after `stop` is cancelled.
     pub fn new(stop: CancellationToken) -> Supervisor {
         Supervisor {
             stop,
@@ -50,13 +50,13 @@ impl Supervisor {
         }
     }
 
-    /// When the tasks are to end.
+    /// The token that tells the tasks to end.
     pub fn stop(&self) -> &CancellationToken {
         &self.stop
     }
 
-    /// Starts a task that ends at [`Supervisor::stop`]. If it panics or ends earlier, that is a fault. `task` is a noun with
-    /// its article, for messages.
+    /// Starts a task that ends after [`Supervisor::stop`] is cancelled. A panic or an earlier end is a fault. `task` is
+    /// a noun with its article, for messages.
     pub fn spawn_supervised<F>(&self, task: impl Into<Cow<'static, str>>, work: F) -> JoinHandle<()>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -65,7 +65,7 @@ impl Supervisor {
         self.spawn_supervised_until(task, move || stop.is_cancelled(), work)
     }
 
-    /// As [`Supervisor::keep`], for a task that may end once `is_over` says so.
+    /// The same as [`Supervisor::spawn_supervised`], for a task that may end once `is_over` returns `true`.
     pub fn spawn_supervised_until<F>(
         &self,
         task: impl Into<Cow<'static, str>>,
@@ -79,7 +79,7 @@ impl Supervisor {
         #[cfg(feature = "faults")]
         let work = faults::run_with_faults(task.clone(), work);
         tokio::spawn(async move {
-            // Whatever state the panic has torn is not used any more: the process ends.
+            // A panic may leave an inconsistent state. Nothing uses the state any more, because the process ends.
             match AssertUnwindSafe(work).catch_unwind().await {
                 Ok(()) if is_over() => {}
                 Ok(()) => supervisor.report_fault(task, "ended although nothing has stopped it"),
@@ -88,7 +88,7 @@ impl Supervisor {
         })
     }
 
-    /// Reports a fault. Only the first one counts.
+    /// Reports a fault. Later faults are only logged.
     pub fn report_fault(&self, task: impl Into<Cow<'static, str>>, what: impl Into<String>) {
         let (task, what) = (task.into(), what.into());
         error!(%task, what, "the process can't go on");
@@ -99,12 +99,12 @@ impl Supervisor {
         });
     }
 
-    /// The fault, if there is one.
+    /// The first fault, if there is one.
     pub fn fault(&self) -> Option<Fault> {
         self.fault.borrow().clone()
     }
 
-    /// Returns when there is a fault.
+    /// Waits for the first fault.
     pub async fn wait_for_fault(&self) -> Fault {
         let mut fault = self.fault.subscribe();
         loop {
@@ -118,8 +118,8 @@ impl Supervisor {
     }
 }
 
-/// What happened to a task that panicked. The message is repeated only if it is a literal of the source: a formatted message may
-/// quote an object.
+/// What happened to a task that panicked. The message is included only if it is a literal of the source code, because a
+/// formatted message may quote an object.
 pub fn describe_panic(message: &(dyn Any + Send)) -> String {
     match message.downcast_ref::<&'static str>() {
         Some(message) => format!("panicked: {message}"),

@@ -1,4 +1,4 @@
-//! The own calls to the API server, counted by verb and code, and by what has failed.
+//! Counts this program's own calls to the API server by verb, code and kind of failure.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,15 +18,16 @@ use tower::{Layer, Service};
 
 use super::metrics::Exposition;
 
-/// Labels of [`Calls`].
+/// Labels of [`ApiCallMetrics`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct CallLabels {
-    /// As in RBAC: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`; other methods are `other`.
+    /// Verb as in RBAC: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`. Other methods are `other`.
     pub verb: &'static str,
-    /// HTTP status of the answer; 0 where there was none.
+    /// HTTP status of the answer; 0 if there was none.
     pub code: u16,
-    /// What is wrong between this process and the API server: `no-answer`, `unauthenticated`, `no-right`, `throttled` or
-    /// `server-error`. Empty for an answer that belongs to the work, such as a conflict, or a refusal by an admission policy.
+    /// The problem between this process and the API server: `no-answer`, `unauthenticated`, `no-right`, `throttled` or
+    /// `server-error`. Empty for an answer that is part of normal work, such as a conflict or a denial by an admission
+    /// policy.
     pub failure: &'static str,
 }
 
@@ -34,7 +35,7 @@ pub struct CallLabels {
 const VERBS: [&str; 8] = [
     "get", "list", "watch", "create", "update", "patch", "delete", "other",
 ];
-/// Codes and failures that alarms look at.
+/// Codes and failures for which alerts exist.
 const ALERT_FAILURES: [(u16, &str); 7] = [
     (0, "no-answer"),
     (401, "unauthenticated"),
@@ -45,8 +46,8 @@ const ALERT_FAILURES: [(u16, &str); 7] = [
     (504, "server-error"),
 ];
 
-/// The code itself if HTTP knows it, or else the first of its class: webhooks and API servers of others choose the code of what
-/// they refuse, and each code is a series.
+/// The code itself if HTTP defines it, or else the first code of its class. Webhooks and aggregated API servers choose
+/// the codes of their denials, and each code creates a time series.
 fn known_code(code: u16) -> u16 {
     let status = StatusCode::from_u16(code).ok();
     match status.and_then(|status| status.canonical_reason()) {
@@ -55,7 +56,7 @@ fn known_code(code: u16) -> u16 {
     }
 }
 
-/// Counts the calls of a client. Cloning shares the counters.
+/// Counts the calls of a client. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub struct ApiCallMetrics(Family<CallLabels, Counter>);
 
@@ -63,7 +64,7 @@ impl ApiCallMetrics {
     /// Creates the counters and adds them to `exposition`.
     pub fn register(exposition: &Exposition) -> ApiCallMetrics {
         let calls = ApiCallMetrics::default();
-        // `increase()` sees nothing of the event that makes a series.
+        // `increase()` misses the event that creates a time series, so create the series at 0.
         for verb in VERBS {
             for (code, failure) in ALERT_FAILURES {
                 let labels = CallLabels {
@@ -111,7 +112,7 @@ impl<S> Layer<S> for ApiCallMetrics {
     }
 }
 
-/// A client's service with its calls counted.
+/// The service of a client, with its calls counted.
 #[derive(Clone, Debug)]
 pub struct CountedService<S> {
     inner: S,
@@ -157,7 +158,7 @@ where
                 return Ok(answer.map(Either::Left));
             }
             let (head, body) = answer.into_parts();
-            // A body that breaks off is as good as none: the code says enough.
+            // A body that ends early counts as empty. The code alone is enough.
             let body = body
                 .collect()
                 .await
@@ -173,10 +174,11 @@ where
     }
 }
 
-/// A call whose caller gives it up later than this has had no answer. Earlier, the caller had no more use for it.
+/// A call that its caller drops after this time counts as a call without an answer. A caller that drops it earlier no
+/// longer needed it.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A call without an answer yet. Callers have deadlines of their own, and drop it then.
+/// A call that has no answer yet. Callers have deadlines of their own, and drop the call when a deadline passes.
 struct PendingCall {
     calls: ApiCallMetrics,
     verb: &'static str,
@@ -207,7 +209,7 @@ impl Drop for PendingCall {
     }
 }
 
-/// What an answer says of the API server, by its head alone. A rule refuses with 429, too, and names no time to wait.
+/// The failure that the head of an answer shows. Rules also deny with 429, but without a `Retry-After`.
 fn failure_label(code: u16, is_told_to_wait: bool) -> &'static str {
     match code {
         401 => "unauthenticated",
@@ -217,15 +219,15 @@ fn failure_label(code: u16, is_told_to_wait: bool) -> &'static str {
     }
 }
 
-/// Whether the metadata of one object is asked for. The server tries that on owners of kinds that it has no right to read,
-/// and goes on without: see docs/rights.md.
+/// Whether the request asks for the metadata of one object. The server tries to read owners of kinds for which it may
+/// have no right, and works without the answer: see docs/rights.md.
 fn is_metadata_request<A>(request: &Request<A>) -> bool {
     let accept = request.headers().get(ACCEPT);
     let accept = accept.and_then(|accept| accept.to_str().ok());
     accept.is_some_and(|accept| accept.contains("as=PartialObjectMetadata"))
 }
 
-/// What an answer of the API server says of a failure, as far as it counts here.
+/// The fields of a failed answer that tell its cause.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ErrorStatus {
@@ -234,7 +236,7 @@ struct ErrorStatus {
     details: Option<ErrorDetails>,
 }
 
-/// What the failed request was about.
+/// The object of the failed request.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ErrorDetails {
@@ -244,16 +246,18 @@ struct ErrorDetails {
 }
 
 impl ErrorStatus {
-    /// An answer that is no `Status` says nothing.
+    /// Parses an answer. An answer that is not a `Status` gives an empty value.
     fn from_body(body: &[u8]) -> ErrorStatus {
         serde_json::from_slice(body).unwrap_or_default()
     }
 
-    /// Whether a 403 comes from authorization and not from admission: `pods is forbidden: User "x" cannot list resource …`.
+    /// Whether a 403 comes from authorization and not from admission:
+    /// `pods is forbidden: User "x" cannot list resource …`.
     ///
-    /// Tenants write texts of admission, with their webhooks, policies and the names of their quotas. Such a text stands behind
-    /// words of the API server's own, `admission webhook "x" denied the request: ` or `pods "web" is forbidden: exceeded quota: `.
-    /// So the message counts from its beginning, which the details of the answer give.
+    /// Tenants can write the texts of admission denials by their webhooks, policies and names of quotas. Such a text
+    /// follows words of the API server, `admission webhook "x" denied the request: ` or
+    /// `pods "web" is forbidden: exceeded quota: `. Therefore this function compares the beginning of the message,
+    /// which it builds from the details of the answer.
     fn is_rbac_denial(&self) -> bool {
         if self.reason != "Forbidden" {
             return false;
@@ -267,7 +271,8 @@ impl ErrorStatus {
         refused.is_some_and(|said| said.contains("\" cannot "))
     }
 
-    /// Whether a 500 speaks of the object whose `scale` was asked for: its author has left a field out, and the rule says so.
+    /// Whether a 500 reports that an object whose `scale` was read lacks a field. The author of the object has left out
+    /// the field, and the rule reports it.
     fn is_missing_replicas_field(&self) -> bool {
         let said = self.message.strip_prefix("Internal error occurred: ");
         let said = said.unwrap_or(&self.message);
@@ -276,7 +281,8 @@ impl ErrorStatus {
 }
 
 impl ErrorDetails {
-    /// How the API server begins to say that a request about this is forbidden. Empty for a path that is no resource.
+    /// The beginning of the API server's message that a request for this object is forbidden. Empty for a path that is
+    /// not a resource.
     fn forbidden_prefix(&self) -> String {
         let ErrorDetails { name, group, kind } = self;
         let kind = match (kind.as_str(), group.as_str()) {
@@ -309,7 +315,8 @@ fn is_watch(uri: &http::Uri) -> bool {
     pairs.any(|pair| matches!(pair, "watch=true" | "watch=1"))
 }
 
-/// Whether the path names a kind of objects, and none of them: `/api/v1/pods`, `/apis/apps/v1/namespaces/shop/replicasets`.
+/// Whether the path names a kind of objects and no single object: `/api/v1/pods`,
+/// `/apis/apps/v1/namespaces/shop/replicasets`.
 fn is_list(path: &str) -> bool {
     let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
     let of_kind = match parts[..] {
@@ -394,7 +401,8 @@ mod tests {
     const UNSET: &str = r#"{"message":"Internal error occurred: the spec replicas field \".spec.replicas\" does not exist"}"#;
     const FAILED_IN_THE_WORDS_OF_A_SCALE: &str = r#"{"message":"Internal error occurred: failed calling webhook \"x\": the spec replicas field is down"}"#;
 
-    /// Makes a call that is answered by the path: a code, a `/`, and `wait` for the header. The line that is counted.
+    /// Makes a call whose path is the answer: a code, a `/`, and `wait` for the header `Retry-After`. Returns the
+    /// metric line that was counted.
     async fn counted(method: Method, accept: &str, answer: &str, body: &'static str) -> String {
         let exposition = Exposition::default();
         let calls = ApiCallMetrics::register(&exposition);

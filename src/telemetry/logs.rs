@@ -1,4 +1,4 @@
-//! Logs by `tracing`: one line per event on standard error, as text or JSON.
+//! Writes logs by `tracing`: one line per event on standard error, as text or JSON.
 
 use std::any::Any;
 use std::fmt;
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How a log line looks.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLineFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
     /// One JSON object per line.
@@ -39,12 +39,12 @@ impl fmt::Display for LogLineFormat {
     }
 }
 
-/// Sends logs of this process to standard error and reports panics as log lines.
+/// Sends the logs of this process to standard error, and reports panics as log lines.
 ///
 /// `filter` has the syntax of `RUST_LOG`, for example `info,operating::server=debug`.
 ///
 /// # Errors
-/// When `filter` does not parse, naming the part that does not, or when logging was set up before.
+/// If `filter` cannot be parsed, or if logging is already initialised. The error names the invalid part of the filter.
 pub fn init_logging(format: LogLineFormat, filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter).map_err(|error| {
         anyhow::anyhow!("log filter {filter:?}: {error}; write for example info,operating=debug")
@@ -77,15 +77,15 @@ where
     }
 }
 
-/// Panics of all threads and tasks since [`init`], those that were caught included.
+/// The number of panics of all threads and tasks since [`init_logging`], including panics that were caught.
 pub fn panic_count() -> u64 {
     PANIC_COUNT.load(Ordering::Relaxed)
 }
 
 static PANIC_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a panic, and logs where it happened. Its message is repeated only if it is a literal of the source: a formatted one may
-/// quote the object under review.
+/// Counts a panic, and logs its location. The message is logged only if it is a literal of the source code, because a
+/// formatted message may quote the object under review.
 fn report_panic(info: &PanicHookInfo<'_>) {
     PANIC_COUNT.fetch_add(1, Ordering::Relaxed);
     let location = info.location().map(ToString::to_string).unwrap_or_default();

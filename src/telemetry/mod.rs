@@ -1,4 +1,5 @@
-//! Logs and metrics. Label values come from code, never from objects: a cluster's names do not become time series.
+//! Logs, metrics and the watchdog. Values of metric labels come from code and never from objects, so names in the
+//! cluster do not create time series.
 
 pub mod api_calls;
 pub mod logs;

@@ -1,4 +1,4 @@
-//! The metrics of the process under the names that every Prometheus client uses, read from `/proc` at each scrape.
+//! Metrics of the process under the names that all Prometheus clients use. They are read from `/proc` at each scrape.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::metrics::Exposition;
 
-/// Adds the metrics of the process, and `operating_build_info`.
+/// Registers the metrics of the process, and `operating_build_info`.
 pub fn register_process_metrics(exposition: &Exposition) {
     exposition.register_common(|r| r.register_collector(Box::new(ProcessCollector)));
     exposition.register(|r| {
@@ -21,7 +21,7 @@ pub fn register_process_metrics(exposition: &Exposition) {
 #[derive(Debug)]
 struct ProcessCollector;
 
-/// What `/proc` says.
+/// The resource usage of the process, from `/proc`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct ProcessUsage {
     cpu_seconds: f64,
@@ -30,7 +30,7 @@ struct ProcessUsage {
     /// Seconds since 1970.
     start: f64,
     open_files: f64,
-    /// Most files that may be open.
+    /// The limit of open files.
     max_files: f64,
     threads: f64,
 }
@@ -38,7 +38,7 @@ struct ProcessUsage {
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let Some(usage) = ProcessUsage::from_proc() else {
-            return Ok(()); // there is no /proc, so nothing is known
+            return Ok(()); // without /proc nothing is known
         };
         let cpu = encoder.encode_descriptor(
             "process_cpu_seconds",
@@ -92,14 +92,14 @@ impl ProcessUsage {
         )?;
         let open = std::fs::read_dir("/proc/self/fd").ok()?.count();
         Some(ProcessUsage {
-            open_files: open as f64 - 1.0, // the directory itself
+            open_files: open as f64 - 1.0, // without the directory that is being read
             ..usage
         })
     }
 
-    /// From `/proc/self/stat`, `/proc/stat` and `/proc/self/limits`; proc(5) numbers the fields of the first from 1.
+    /// Parses `/proc/self/stat`, `/proc/stat` and `/proc/self/limits`. proc(5) numbers the fields of the first from 1.
     fn parse_proc(own: &str, system: &str, limits: &str) -> Option<ProcessUsage> {
-        let (_, after_name) = own.rsplit_once(')')?; // the name may hold anything
+        let (_, after_name) = own.rsplit_once(')')?; // the name may contain any character
         let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
         let field = |number: usize| -> Option<f64> { fields.get(number - 3)?.parse().ok() };
         let ticks = rustix::param::clock_ticks_per_second() as f64;

@@ -1,7 +1,7 @@
-//! A thread of its own that looks at what may stand still without an error: locks, watches, controllers, the runtime.
+//! Runs a thread that detects parts which stop without an error: locks, watches, controllers, the runtime.
 //!
-//! What it sees is told once in the log when it begins and once when it ends, by a metric, and by `/livez` where a restart
-//! helps.
+//! The watchdog logs once when a part stalls and once when it moves again. It reports each stalled part by a metric,
+//! and by `/livez` if a restart helps.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -12,25 +12,25 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// Pause between two rounds of looks.
+/// Pause between two rounds of probes.
 const PROBE_PERIOD: Duration = Duration::from_secs(5);
-/// Without a round for this long, the watchdog itself stands still.
+/// If no round has run for this time, the watchdog itself has stalled.
 const ASLEEP_AFTER: Duration = Duration::from_secs(120);
 
-/// A look: `Err` says what stands still.
+/// A probe function; `Err` says what has stalled.
 type ProbeCheck = Box<dyn FnMut(Instant) -> Result<(), String> + Send>;
 
-/// Something that may stand still.
+/// A part that may stall.
 pub struct WatchdogProbe {
-    /// One word, for log and metric.
+    /// One word, for the log and the metric.
     pub name: &'static str,
-    /// `/livez` fails when it has stood still for so long; never, where a restart would not help.
+    /// `/livez` fails when the part has stalled for this time; `None` if a restart would not help.
     pub restart_after: Option<Duration>,
-    /// Looks. It may block for some seconds, and must not hold what it looks at.
+    /// Probes the part. It may block for some seconds, and must not hold locks that it probes.
     pub check: ProbeCheck,
 }
 
-/// What the watchdog has seen. Cloning shares it.
+/// The results of the probes. Clones share the results.
 #[derive(Clone, Debug)]
 pub struct WatchdogStatus(Arc<Mutex<WatchdogState>>);
 
@@ -44,19 +44,19 @@ struct WatchdogState {
 struct ProbeState {
     name: &'static str,
     restart_after: Option<Duration>,
-    /// Since when it stands still, and what the last look said.
+    /// Since when the part has stalled, and the text of the last probe.
     stalled: Option<(Instant, String)>,
 }
 
 impl WatchdogStatus {
-    /// Names of all probes, and whether each stands still.
+    /// Names of all probes, and whether each part has stalled.
     pub fn stalled_probes(&self) -> Vec<(&'static str, bool)> {
         let seen = self.0.lock();
         let states = seen.probes.iter();
         states.map(|s| (s.name, s.stalled.is_some())).collect()
     }
 
-    /// Why the process should be started anew, if it should.
+    /// The reason why the process must be restarted, or `None`.
     pub fn liveness_failure(&self, now: Instant) -> Option<String> {
         let seen = self.0.lock();
         let asleep = now.saturating_duration_since(seen.last_round);
@@ -82,10 +82,10 @@ impl WatchdogStatus {
         })))
     }
 
-    /// Looks at everything once.
+    /// Runs every probe once.
     fn run_probes(&self, probes: &mut [WatchdogProbe], now: Instant) {
         for (place, probe) in probes.iter_mut().enumerate() {
-            let found = (probe.check)(now); // without the lock: it may block
+            let found = (probe.check)(now); // without the lock, because it may block
             if let Some(state) = self.0.lock().probes.get_mut(place) {
                 state.record_result(found, now);
             }
@@ -111,10 +111,11 @@ impl ProbeState {
     }
 }
 
-/// Starts the thread, which ends after `stop`. `died` is called if it panics, with the panic's message.
+/// Starts the thread, which ends after `stop` is cancelled. If it panics, it calls `died` with the message of the
+/// panic.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// If the system cannot start a thread.
 pub fn start_watchdog(
     mut probes: Vec<WatchdogProbe>,
     stop: CancellationToken,
@@ -145,7 +146,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A probe that finds what is put into the cell.
+    /// A probe that returns the content of the cell as its error.
     fn probe(restart_after: Option<Duration>) -> (Vec<WatchdogProbe>, Arc<Mutex<Option<String>>>) {
         let found = Arc::new(Mutex::new(None::<String>));
         let look = Arc::clone(&found);

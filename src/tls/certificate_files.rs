@@ -1,5 +1,6 @@
-//! Certificates from a directory, as the kubelet mounts a Secret: `tls.crt` and `tls.key` behind a `..data` link that
-//! is swapped as a whole. The content is polled, because a watch on a file misses the swap of the link above it.
+//! Serves certificates from a directory, in which the kubelet mounts a Secret: `tls.crt` and `tls.key` behind a link
+//! `..data` that the kubelet swaps as a whole. This module polls the content, because a watch on a file misses the swap
+//! of the link above it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CertificatePair, CertificateResolver};
 
-/// Longest chain or key that is read; a mounted Secret holds at most 1 MiB.
+/// Maximum number of bytes of a chain or a key that are read. A mounted Secret has at most 1 MiB.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// A read that takes longer, on a network file system, counts as failed.
+/// Time limit of a read. A read from a network file system that takes longer counts as failed.
 const READ_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Keeps a [`Resolver`] at what a directory holds.
+/// Keeps a [`CertificateResolver`] up to date with the files of a directory.
 #[derive(Debug)]
 pub struct CertificateFiles {
     directory: PathBuf,
@@ -37,7 +38,7 @@ impl std::fmt::Debug for PairFiles {
 }
 
 impl CertificateFiles {
-    /// Certificates in `directory` for `resolver`. Reads nothing yet.
+    /// Certificates in `directory` for `resolver`. This function reads nothing yet.
     pub fn new(
         directory: impl Into<PathBuf>,
         resolver: Arc<CertificateResolver>,
@@ -49,8 +50,8 @@ impl CertificateFiles {
         }
     }
 
-    /// Looks once. A pair that is new and whole is served; one that is broken is reported and the old one kept.
-    /// Returns whether a pair is in service.
+    /// Reads the files once. A new and valid pair is served. If the files are invalid, the problem is reported and the
+    /// old pair stays in service. Returns whether a pair is in service.
     pub async fn poll(&mut self) -> bool {
         let directory = self.directory.clone();
         let read = timeout(
@@ -79,7 +80,7 @@ impl CertificateFiles {
         }
     }
 
-    /// Polls every `period` until `stop`.
+    /// Polls every `period` until `stop` is cancelled.
     pub async fn run(mut self, period: Duration, stop: CancellationToken) {
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -98,8 +99,8 @@ impl CertificateFiles {
     }
 }
 
-/// Reads chain and key from one generation of the directory: the `..data` link is followed once for both, so that a
-/// swap in between cannot mix two pairs.
+/// Reads chain and key from one version of the directory. The link `..data` is resolved once for both files, so that a
+/// swap between the two reads cannot mix two pairs.
 fn read_pair_files(directory: &Path) -> Result<PairFiles, String> {
     let generation = directory
         .join("..data")

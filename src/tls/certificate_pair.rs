@@ -1,4 +1,4 @@
-//! A certificate chain with its private key, checked before it is ever served.
+//! A certificate chain with its private key, which are checked before they are served.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// Why a chain and a key cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PairError {
-    /// The chain holds no certificate.
+    /// The chain has no certificate.
     #[error("tls.crt: no PEM block CERTIFICATE")]
     NoCertificate,
     /// A block of the chain is not a certificate.
     #[error("tls.crt: certificate {0} of the chain does not parse")]
     BadCertificate(usize),
-    /// No usable private key.
+    /// There is no usable private key.
     #[error(
         "tls.key: no private key that can be used (PKCS#8, PKCS#1 or SEC1; RSA, ECDSA P-256/P-384 or Ed25519)"
     )]
     BadKey,
-    /// Key and certificate are of different pairs.
+    /// The key does not belong to the certificate.
     #[error("tls.key: is not the key of the first certificate in tls.crt")]
     Mismatch,
 }
 
-/// A chain (leaf first) and the leaf's private key, known to belong together.
+/// A chain (leaf first) and the private key of the leaf. The two are known to belong together.
 pub struct CertificatePair {
     certified: Arc<CertifiedKey>,
     not_before: Timestamp,
@@ -36,10 +36,10 @@ pub struct CertificatePair {
 }
 
 impl CertificatePair {
-    /// Parses a PEM chain, leaf first, and the leaf's PEM key.
+    /// Parses a PEM chain, leaf first, and the PEM key of the leaf.
     ///
     /// # Errors
-    /// [`PairError`] names the Secret key at fault.
+    /// [`PairError`] names the key of the Secret that is invalid.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<CertificatePair, PairError> {
         let chain = parse_certificates(chain)?;
         let leaf = chain.first().ok_or(PairError::NoCertificate)?;
@@ -61,7 +61,7 @@ impl CertificatePair {
         }
     }
 
-    /// What rustls serves.
+    /// The chain and the key for rustls.
     pub fn certified_key(&self) -> &Arc<CertifiedKey> {
         &self.certified
     }
@@ -71,7 +71,7 @@ impl CertificatePair {
         self.certified.cert.first().map_or(&[], AsRef::as_ref)
     }
 
-    /// Certificates after the leaf.
+    /// The certificates after the leaf.
     pub fn intermediates(&self) -> &[CertificateDer<'static>] {
         self.certified.cert.get(1..).unwrap_or_default()
     }
@@ -87,7 +87,7 @@ impl CertificatePair {
     }
 }
 
-/// Never shows the key.
+/// Does not show the key.
 impl fmt::Debug for CertificatePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pair")
@@ -98,7 +98,7 @@ impl fmt::Debug for CertificatePair {
     }
 }
 
-/// All certificates of a PEM text, each known to parse.
+/// All certificates of a PEM text. Each is known to parse.
 ///
 /// # Errors
 /// [`PairError::BadCertificate`] with the position, counted from 1.
@@ -113,7 +113,7 @@ pub(super) fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'stati
     Ok(found)
 }
 
-/// Validity of a DER certificate; `None` if it does not parse.
+/// Validity of a DER certificate, as start and end; `None` if the certificate does not parse.
 pub(super) fn parse_validity(der: &[u8]) -> Option<(Timestamp, Timestamp)> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let validity = certificate.validity();

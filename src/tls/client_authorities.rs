@@ -1,8 +1,8 @@
-//! Who calls: the client certificates of API servers, by a certificate authority of `--client-ca-file` and names of
-//! `--client-name`.
+//! Identifies API servers by their client certificates. A certificate authority of `--client-ca-file` must have signed
+//! the certificate, and the certificate must have a name of `--client-name`.
 //!
-//! A connection without a certificate is let through the handshake, so that the caller can be told what is missing; its
-//! calls are refused before their bodies are read.
+//! The handshake also accepts a connection without a certificate, so that the server can tell the caller what is
+//! missing. The server refuses calls on such a connection before it reads their bodies.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,13 +24,13 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use super::certificate_pair::parse_certificates;
 use super::crypto_provider;
 
-/// Longest file that is read.
+/// Maximum number of bytes of the file that are read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Whom to let in.
+/// The clients that may call.
 pub struct ClientAuthorities {
     file: PathBuf,
-    /// Common or DNS names, one of which a certificate must have.
+    /// Common or DNS names. A certificate must have one of them.
     names: Vec<String>,
     current: ArcSwap<TrustedRoots>,
 }
@@ -41,10 +41,10 @@ struct TrustedRoots {
 }
 
 impl ClientAuthorities {
-    /// Reads the authorities.
+    /// Reads the authorities from a file.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds no certificate authority.
+    /// If the file cannot be read, or has no certificate authority.
     pub fn from_file(file: PathBuf, names: Vec<String>) -> anyhow::Result<Arc<ClientAuthorities>> {
         let trust = load_roots(&file)?;
         Ok(Arc::new(ClientAuthorities {
@@ -54,7 +54,8 @@ impl ClientAuthorities {
         }))
     }
 
-    /// Reads the file again every `period` until `stop`; one that is broken changes nothing, and is told of.
+    /// Reads the file again every `period` until `stop` is cancelled. If the file is invalid, the former authorities
+    /// stay in use, and the problem is logged once.
     pub async fn reload_periodically(self: Arc<Self>, period: Duration, stop: CancellationToken) {
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -94,7 +95,8 @@ impl ClientAuthorities {
         }
     }
 
-    /// A resumed session brings the certificates of its first handshake, so they are verified again.
+    /// Whether the client may call. A resumed TLS session has the certificates of its first handshake, so this function
+    /// verifies them again.
     fn is_client_allowed(&self, trust: &TrustedRoots, shown: &[CertificateDer<'_>]) -> bool {
         let Some((leaf, intermediates)) = shown.split_first() else {
             return false;
@@ -108,11 +110,11 @@ impl ClientAuthorities {
     }
 }
 
-/// Who is at the other end of one connection. A connection may outlive the authority that its client was known by.
+/// The client of one connection. Its authority may be removed while the connection is open.
 pub struct TlsClient {
     clients: Arc<ClientAuthorities>,
     shown: Vec<CertificateDer<'static>>,
-    /// The authorities by which the certificates were verified last, and whether the client might call.
+    /// The authorities by which the certificates were verified last, and the result.
     checked: Mutex<Option<(Arc<TrustedRoots>, bool)>>,
 }
 
@@ -184,7 +186,8 @@ impl ClientCertVerifier for ClientAuthorities {
         false
     }
 
-    /// No hints: they would have to outlive an exchange of the authorities, and without any a client sends what it has.
+    /// No hints. Hints would have to live longer than the authorities, which a reload replaces. Without hints, a client
+    /// sends the certificate that it has.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -1,4 +1,5 @@
-//! Certificates: from files that somebody else renews ([`files`]) or made and renewed here ([`selfmanaged`]).
+//! Certificates of the server: from files that another program renews ([`certificate_files`]), or issued and renewed by
+//! the server itself ([`selfmanaged`]).
 
 use std::sync::Arc;
 
@@ -16,16 +17,16 @@ pub mod path_guard;
 mod resolver;
 pub mod selfmanaged;
 
-/// The cryptography of every TLS connection, named so that no process-wide default is needed.
+/// The cryptography of every TLS connection. Each configuration names it, so no process-wide default is needed.
 pub fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, the certificate by `resolver`. Where `clients` says whom to let in, certificates of
-/// clients are asked for, and one of a foreign authority ends the handshake.
+/// A TLS configuration with TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, and the certificate of `resolver`. With `clients`,
+/// the server asks for client certificates, and a certificate of another authority fails the handshake.
 ///
 /// # Errors
-/// When the provider supports neither version, which it does.
+/// If the provider supports neither TLS version. The provider of [`crypto_provider`] supports both.
 pub fn server_config(
     resolver: Arc<CertificateResolver>,
     clients: Option<Arc<ClientAuthorities>>,

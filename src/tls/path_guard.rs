@@ -1,4 +1,4 @@
-//! By which paths the webhooks may be called.
+//! Decides by which paths the webhooks may be called.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,45 +9,46 @@ use tokio::time::Instant;
 
 use super::selfmanaged::segments;
 
-/// How long plain paths are open after an API server may have known them: configurations can be put back at any time, and
-/// every API server must have seen the segment before calls without it are refused.
+/// How long plain paths are accepted after an API server may have used them. Configurations can be restored at any
+/// time, and every API server must have seen the segment before calls without it are refused.
 pub const PLAIN_PATH_GRACE: Duration = Duration::from_secs(600);
 
-/// How long what is known of the segments is believed. It is a hurdle only: a replica that can't read the Secret any more
-/// must not refuse an API server that calls by a newer one.
+/// How long the known segments are used without an update. A replica that can no longer read the Secret must not refuse
+/// an API server that uses a newer segment. This is safe, because a segment is only a hurdle and no proof.
 const SEGMENTS_TTL: Duration = Duration::from_secs(300);
 
 /// The segments of the Secret.
 #[derive(Debug)]
 struct KnownSegments {
     segments: Vec<String>,
-    /// When they were read.
+    /// When this replica has read the segments.
     at: Instant,
 }
 
-/// Whether calls need a segment in front of their paths, and which.
+/// Whether calls need a segment before their paths, and which segments are accepted.
 #[derive(Debug, Default)]
 pub struct PathGuard {
-    /// `None`: no call needs one.
+    /// `None` if no call needs a segment.
     known: ArcSwapOption<KnownSegments>,
-    /// Until when calls without a segment are let in.
+    /// Until when calls without a segment are accepted.
     plain: Mutex<Option<Instant>>,
 }
 
 impl PathGuard {
-    /// Calls need one of these segments, except soon after [`Doors::saw_plain`].
+    /// Requires one of these segments, except for a time after [`PathGuard::allow_plain_paths`].
     pub fn require_segments(&self, segments: Vec<String>) {
         let at = Instant::now();
         self.known
             .store(Some(Arc::new(KnownSegments { segments, at })));
     }
 
-    /// A configuration has paths without a segment, or there is none: whoever makes it may write such.
+    /// Accepts plain paths for a time. Call this if a configuration has paths without a segment, or does not exist: the
+    /// user who creates it may write such paths.
     pub fn allow_plain_paths(&self) {
         *self.plain.lock() = Some(Instant::now() + PLAIN_PATH_GRACE);
     }
 
-    /// The path behind the door; `None` if it is closed.
+    /// The path without its segment; `None` if the path is refused.
     pub fn strip_segment<'p>(&self, path: &'p str) -> Option<&'p str> {
         let (segment, plain) = segments::split_path(path);
         let known = self.known.load();
@@ -55,7 +56,7 @@ impl PathGuard {
             .as_ref()
             .filter(|known| known.at.elapsed() < SEGMENTS_TTL)
         else {
-            return Some(plain); // configurations may still have a segment from earlier
+            return Some(plain); // configurations may still have an earlier segment
         };
         let is_open = match segment {
             Some(segment) => known
@@ -71,7 +72,7 @@ impl PathGuard {
     }
 }
 
-/// Compares without telling by the time it takes how much is right.
+/// Compares in a time that does not show how many bytes are equal.
 fn is_equal_constant_time(one: &str, other: &str) -> bool {
     let differing = one
         .bytes()

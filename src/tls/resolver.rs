@@ -1,4 +1,4 @@
-//! The certificate that new connections get, exchanged without a pause.
+//! Provides the certificate for new connections, which can be replaced at any time.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use rustls_pki_types::CertificateDer;
 use super::CertificatePair;
 use crate::telemetry::metrics::ServerMetrics;
 
-/// What is being served, and what a client must trust to accept it.
+/// The certificate in service, and the authorities that a client must trust to accept it.
 #[derive(Clone, Debug)]
 pub struct ServedCertificate {
     /// Chain and key.
     pub pair: Arc<CertificatePair>,
-    /// Certificate authorities in the published `caBundle`; empty when somebody else publishes it.
+    /// Certificate authorities in the published `caBundle`; empty if another program publishes it.
     pub roots: Arc<[CertificateDer<'static>]>,
 }
 
-/// Serves the current pair. Without one, handshakes fail and the server is not ready.
+/// Serves the current pair. Without a pair, handshakes fail and the server is not ready.
 #[derive(Debug)]
 pub struct CertificateResolver {
     served: ArcSwapOption<ServedCertificate>,
@@ -28,7 +28,7 @@ pub struct CertificateResolver {
 }
 
 impl CertificateResolver {
-    /// A resolver with nothing to serve yet.
+    /// A resolver that has no certificate yet.
     pub fn new(metrics: ServerMetrics) -> Arc<CertificateResolver> {
         Arc::new(CertificateResolver {
             served: ArcSwapOption::empty(),
@@ -37,7 +37,7 @@ impl CertificateResolver {
         })
     }
 
-    /// Takes a pair into service for all handshakes from now on and clears the last problem.
+    /// Serves this pair in all handshakes from now on, and clears the last problem.
     pub fn serve_pair(&self, pair: CertificatePair, roots: Vec<CertificateDer<'static>>) {
         self.metrics
             .certificate_expiry
@@ -58,7 +58,7 @@ impl CertificateResolver {
         })));
     }
 
-    /// Notes that a newer pair could not be had; the current one stays. Logged once per problem.
+    /// Records that a newer pair is not available. The current pair stays in service. Each problem is logged once.
     pub fn report_problem(&self, problem: String) {
         self.metrics.certificate_failures.inc();
         if self.problem.load().as_deref() == Some(&problem) {
@@ -71,12 +71,12 @@ impl CertificateResolver {
         self.problem.store(Some(Arc::new(problem)));
     }
 
-    /// What is served now.
+    /// The certificate in service.
     pub fn served(&self) -> Option<Arc<ServedCertificate>> {
         self.served.load_full()
     }
 
-    /// Why the last attempt at a newer pair failed, if it did.
+    /// Why the last attempt to get a newer pair failed, if it failed.
     pub fn problem(&self) -> Option<Arc<String>> {
         self.problem.load_full()
     }

@@ -1,6 +1,7 @@
-//! Break-glass: a disruption that a rule denies is admitted beyond its budget if the Pod names a reason and the very user
-//! who asks has the RBAC verb `bypass` on the rule. The right is asked for only when a denial is due, and the claim is
-//! written all the same: everybody else counts the Pod as going.
+//! Break-glass: admits a disruption that a rule denies, beyond the budget of the rule. The Pod must name a reason in an
+//! annotation, and the user of the request must have the RBAC verb `bypass` on the rule. The server checks the right
+//! only when a rule would deny the request. The claim is written all the same, so that later decisions count the Pod as
+//! going.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,63 +31,67 @@ use crate::ledger::commit::{Denied, DenyReason, Disruption};
 use crate::ledger::protocol::{ClaimGrant, Operation};
 use crate::ledger::store::RuleKey;
 
-/// The verb on `podtransitionrules`, by name of the rule.
+/// The RBAC verb on `podtransitionrules`. The name of the rule object is the resource name.
 pub const BYPASS_VERB: &str = "bypass";
 const PLURAL: &str = "podtransitionrules";
 const KIND: &str = "PodTransitionRule";
-/// How a request is admitted that a budget has no room for.
+/// The words of log and Events between "was admitted" and the rule, for a rule whose budget is bypassed.
 const BEYOND_BUDGET: &str = "beyond the budget of";
-/// How a request is admitted that a rule of another kind holds.
+/// The same words for a rule that denies the request for another reason than its budget.
 pub const AGAINST_RULE: &str = "though not let go by";
-/// Reason of the Event on rule and Pod.
+/// Reason of the Event on the rule object and the Pod.
 const BYPASS_EVENT: &str = "BudgetBypassed";
-/// Reason of the Event on rule and Pod when the Pod skips a rule that would hold it.
+/// Reason of the Event on the rule object and the Pod when the Pod skips a rule that would hold it.
 const SKIP_EVENT: &str = "RuleSkipped";
-/// For the question, so that a denial is still in time when the API server does not answer.
+/// Time limit of a SubjectAccessReview. It is short, so that a denial is still in time when the API server does not
+/// answer.
 const ACCESS_REVIEW_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// One request that asks rules for leave, and may appeal.
+/// The bypass check of one request.
 pub struct BypassCheck<'a> {
-    /// What the handler works with.
+    /// The state that all handlers share.
     pub context: &'a Context,
-    /// Who asks.
+    /// The request. Its user needs the right.
     pub request: &'a Request,
-    /// The Pod whose annotation counts: as it shall be stored, or as it is stored if it is to go.
+    /// The Pod whose annotation names the reason: the new Pod of an update, the stored Pod of a deletion or an
+    /// eviction.
     pub carrier: &'a Pod,
-    /// Nothing may be written.
+    /// Whether nothing may be written.
     pub dry_run: bool,
-    /// Whether the reason that the Pod carries counts for this request.
+    /// Whether the reason in the annotation of `carrier` applies to this request.
     pub is_asked_for: bool,
-    /// When the API server stops listening.
+    /// When the API server stops waiting for the verdict.
     pub deadline: Instant,
 }
 
-/// What was given.
+/// The claims of a request that is admitted, and the rules that were bypassed or skipped for it.
 #[derive(Debug, Default)]
 pub struct Approval {
-    /// Claims, by rule object.
+    /// The claims that were written, by rule object.
     pub claims: Vec<(RuleKey, ClaimGrant)>,
-    /// Rule objects whose budget was gone beyond.
+    /// Names of the rule objects whose budget was bypassed.
     pub bypassed_rules: BTreeSet<String>,
     /// Rules that would hold the Pod and that its annotation skips, by rule object.
     pub skipped: BTreeMap<String, Vec<String>>,
-    /// Rule objects that were bypassed otherwise: their label checks, their endpoints, or the lifecycle before a deletion.
+    /// Names of the rule objects that were bypassed for another reason than their budget: their label checks, their
+    /// endpoints, or the lifecycle before a deletion.
     pub bypassed_checks: BTreeSet<String>,
     /// Whether a deletion was admitted without the lifecycle that comes before it.
     pub without_lifecycle: bool,
 }
 
-/// A denial, and why an appeal or the annotation to skip rules did not help; of what was not tried nothing is said.
+/// A denial, and the reasons why the bypass check and the skip annotation did not prevent it. The note is silent about
+/// a bypass or an annotation that the user did not try.
 #[derive(Debug)]
 pub struct DenialWithNote {
     /// The denial.
     pub denied: Denied,
-    /// To be added to its text: also that the Pod's annotation to skip rules can't be read.
+    /// Text that is appended to the message. It also says when the Pod's skip annotation cannot be parsed.
     pub note: Option<String>,
 }
 
 impl DenialWithNote {
-    /// The message.
+    /// The message for the user: the denial and the note.
     pub fn denial_message(&self, pod: &str, now: Timestamp) -> String {
         let text = denial::describe_denial(pod, &self.denied, now);
         match &self.note {
@@ -95,7 +100,7 @@ impl DenialWithNote {
         }
     }
 
-    /// Adds why a write that leaves the Pod running is held.
+    /// Adds the reason why rules hold a write that leaves the Pod running.
     pub fn with_held_write_reason(mut self, operation: Operation) -> DenialWithNote {
         let parts = denial::explain_held_write(operation).map(str::to_owned);
         let parts: Vec<_> = parts.into_iter().chain(self.note.take()).collect();
@@ -103,7 +108,7 @@ impl DenialWithNote {
         self
     }
 
-    /// The verdict.
+    /// The verdict: status 429 with the message and the audit annotation `held`.
     pub fn to_verdict(&self, pod: &str, now: Timestamp) -> Verdict {
         let (code, reason) = denial::TOO_MANY_REQUESTS;
         Verdict::deny(code, reason, self.denial_message(pod, now))
@@ -112,7 +117,8 @@ impl DenialWithNote {
 }
 
 impl Approval {
-    /// Adds to the audit event of an allowed request which rules the Pod skips, which were gone beyond, and why.
+    /// Adds the rules that the Pod skips, the bypassed rules and the reason of the bypass to the audit event of an
+    /// allowed request.
     pub fn audit_bypass(&self, mut verdict: Verdict, bypass: &BypassCheck<'_>) -> Verdict {
         if !self.skipped.is_empty() {
             let skipped = self.skipped.iter();
@@ -137,8 +143,8 @@ impl Approval {
 }
 
 impl BypassCheck<'_> {
-    /// Claims for the disruption by every rule object that covers the Pod, beyond the budget of those that may be
-    /// bypassed.
+    /// Takes a claim for the disruption from every rule object that covers the Pod. Rules that deny are bypassed, if
+    /// the user may bypass them.
     pub async fn claim_or_bypass(
         &self,
         mut disruption: Disruption,
@@ -170,7 +176,7 @@ impl BypassCheck<'_> {
         }
     }
 
-    /// Asks the rules that hold Pods that are not available; the names of those bypassed.
+    /// Asks the rules that hold Pods which are not available. The result has the names of the bypassed rules.
     pub async fn admit_unavailable(&self, pod: &Arc<Pod>) -> Result<Approval, DenialWithNote> {
         let mut beyond = BTreeSet::new();
         while let Err(denied) =
@@ -186,8 +192,8 @@ impl BypassCheck<'_> {
         })
     }
 
-    /// The rules that would hold the Pod and that its annotation skips, by rule object; told to everybody who looks.
-    /// `unavailable`: only those that hold Pods that are not available.
+    /// Finds the rules that would hold the Pod and that its annotation skips, by rule object, and reports them by the
+    /// metric and Events. With `unavailable`, only rules count that hold Pods which are not available.
     fn announce_skipped_rules(
         &self,
         pod: &Pod,
@@ -222,7 +228,7 @@ impl BypassCheck<'_> {
         skipped
     }
 
-    /// Adds the rule of a denial to those that may be bypassed.
+    /// Adds the rule of a denial to `beyond`, if the user may bypass it.
     async fn bypass_denied_rule(
         &self,
         denied: Denied,
@@ -267,19 +273,22 @@ impl BypassCheck<'_> {
         Err(DenialWithNote { denied, note })
     }
 
-    /// The reason in the annotation.
+    /// The reason in the annotation, if it applies to this request.
     fn bypass_reason(&self) -> Option<&str> {
         let carrier = self.is_asked_for.then_some(self.carrier)?;
         carrier.annotation(keys::BYPASS).map(str::trim)
     }
 
-    /// Whether there is an appeal at all.
+    /// Whether the user asks for a bypass.
     pub fn is_requested(&self) -> bool {
         self.bypass_reason().is_some()
     }
 
-    /// Whether the user may bypass a rule object, all of the namespace where none is named; else what to tell them, nothing
-    /// where they did not ask.
+    /// Whether the user may bypass a rule object. Without a name, the user must have the verb on all rule objects of
+    /// the namespace.
+    ///
+    /// # Errors
+    /// The text for the user; `None` if the user did not ask for a bypass.
     pub async fn may_bypass(&self, rule: Option<&str>) -> Result<(), Option<String>> {
         let key = keys::BYPASS;
         let Some(reason) = self.bypass_reason() else {
@@ -310,7 +319,8 @@ impl BypassCheck<'_> {
         )))
     }
 
-    /// Whether the user may bypass all of these rule objects; where there is none, all of the namespace.
+    /// Whether the user may bypass all of these rule objects. If the set is empty, the user must have the verb on all
+    /// rule objects of the namespace.
     pub async fn may_bypass_all(&self, rules: &BTreeSet<String>) -> Result<(), Option<String>> {
         if rules.is_empty() {
             return self.may_bypass(None).await;
@@ -348,8 +358,8 @@ impl BypassCheck<'_> {
         Ok(verdict.allowed && !verdict.denied.unwrap_or(false))
     }
 
-    /// Tells everybody who looks that a request was admitted `how` of these rule objects: the log, the metric, Events on Pod and
-    /// rules.
+    /// Reports that a request was admitted although these rule objects deny it: to the log, the metric, and Events on
+    /// the Pod and the rule objects. `how` comes before the name of the rule in the texts.
     pub fn announce_bypass(&self, pod: &Pod, rules: &BTreeSet<String>, how: &str) {
         if rules.is_empty() || self.dry_run {
             return;
@@ -369,7 +379,7 @@ impl BypassCheck<'_> {
         }
     }
 
-    /// The same where no rule object covers the Pod.
+    /// Reports the same as [`BypassCheck::announce_bypass`], for a Pod that no rule object covers.
     pub fn announce_pod_bypass(&self, pod: &Pod, how: &str) {
         if self.dry_run {
             return;
@@ -388,7 +398,7 @@ impl BypassCheck<'_> {
         events.record_event(&pod_reference(pod), true, BYPASS_EVENT, &message);
     }
 
-    /// What is asked for, such as `DELETE` or `CREATE of pods/eviction`.
+    /// The kind of the request, such as `DELETE` or `CREATE of pods/eviction`.
     fn describe_request(&self) -> String {
         let operation = self.request.operation.as_str();
         match self.request.sub_resource.as_deref() {
@@ -397,7 +407,7 @@ impl BypassCheck<'_> {
         }
     }
 
-    /// A Warning on the Pod and on a rule object.
+    /// Records a Warning Event on the Pod and on a rule object.
     fn record_warning_event(&self, pod: &Pod, rule: &str, reason: &'static str, message: &str) {
         let namespace = &pod.metadata.namespace;
         let state = self.context.index.read_state();

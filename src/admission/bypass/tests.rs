@@ -13,7 +13,7 @@ use super::*;
 
 type AccessReviews = Arc<Mutex<Vec<Value>>>;
 
-/// A context whose API server gives every question the same answer; `None` never answers.
+/// A context whose API server gives the same answer to every request; with `None` it never answers.
 fn context(answer: Option<(u16, Value)>) -> (Context, AccessReviews) {
     let asked = AccessReviews::default();
     let seen = Arc::clone(&asked);
@@ -55,7 +55,8 @@ fn pod(reason: Option<&str>) -> Pod {
         .unwrap()
 }
 
-/// What comes of an appeal with this reason against a rule `web`, and what the API server was asked.
+/// The result of a bypass check with this reason against a rule `web`, and the access reviews that the API server
+/// received.
 async fn bypass_outcome(
     reason: Option<&str>,
     answer: Option<(u16, Value)>,

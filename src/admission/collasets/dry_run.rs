@@ -1,4 +1,4 @@
-//! Asks the API server about probes.
+//! Creates the probes of a CollaSet in dry-run mode at the API server, and collects what it reports about them.
 
 use std::time::Duration;
 
@@ -16,24 +16,24 @@ use crate::api::validation::FieldErrors;
 use crate::apirequest::{self, Failure};
 use crate::cluster::request_path::ResourcePath;
 
-/// Requests under way at a time.
+/// Dry-run requests that run at the same time.
 const MAX_CONCURRENT: usize = 4;
-/// Longest refusal that is read, in bytes. The API server tells of each wrong entry of a template twice, in words that can
-/// take a hundred times the bytes of the entry.
+/// Longest refusal that is read, in bytes. The API server reports each wrong entry of a template twice, and the report
+/// can be a hundred times longer than the entry.
 const MAX_REFUSAL_BYTES: usize = 256 << 10;
-/// Warnings that are passed on; the API server shows users few of them.
+/// Maximum number of warnings that are passed on. The API server shows only a few of them to users.
 const MAX_WARNINGS: usize = 100;
-/// Left of the deadline for the answer to be written.
+/// Time before the deadline that is reserved for writing the verdict.
 const ANSWER_MARGIN: Duration = Duration::from_millis(100);
 
-/// What was found out.
+/// The result of all probes of a CollaSet.
 #[derive(Debug, Default)]
 pub struct DryRunReport {
-    /// What is wrong with the templates.
+    /// Errors in the templates.
     pub errors: FieldErrors,
-    /// What the API server warns of, and refusals that may pass.
+    /// Warnings of the API server, and refusals that may be temporary.
     pub warnings: Vec<String>,
-    /// Why something could not be found out; a clause.
+    /// Why the API server could not judge a probe, as a clause without a full stop.
     pub unknown: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl DryRunReport {
     }
 }
 
-/// Creates every probe in dry-run, until there are errors enough. Nothing is written, and quota is not used.
+/// Creates every probe in dry-run mode, until the list of errors is full. Nothing is written, and no quota is used.
 pub async fn dry_run_probes(
     client: &Client,
     namespace: &str,
@@ -96,7 +96,7 @@ pub async fn dry_run_probes(
     report
 }
 
-/// The texts of the warnings that come with success.
+/// The texts of the `Warning` headers of a successful answer.
 async fn create_dry_run(
     client: &Client,
     namespace: &str,
@@ -109,12 +109,12 @@ async fn create_dry_run(
         objects.path()
     );
     let body = serde_json::to_vec(&object).map_err(Error::SerdeError)?;
-    drop(object); // many times as large
+    drop(object); // takes many times the memory of its JSON text
     let request = Request::post(uri)
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(Body::from(body))
         .map_err(Error::HttpError)?;
-    // Not `request`, which keeps the headers to itself.
+    // Not `Client::request`, which does not return the headers.
     let response = client.send(request).await?;
     let code = response.status();
     if code.is_success() {
@@ -140,13 +140,13 @@ async fn create_dry_run(
     Err(Error::Api(status.boxed()))
 }
 
-/// Stands for a refusal that is too long to be read.
+/// The status that replaces a refusal which is too long to be read.
 fn oversized_refusal(code: StatusCode) -> Status {
     let message = format!(
         "the API server refuses it with {code} and an answer of more than {MAX_REFUSAL_BYTES} bytes; create an object from it \
          to read the answer"
     );
-    // Of wrong fields no names are known: so it is the object as a whole that is wrong.
+    // A 422 names the wrong fields, which are unknown here. With a 400, the error is reported for the whole object.
     let code = match code {
         StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
         other => other,

@@ -1,4 +1,4 @@
-//! Claims that a former set of the name has left behind.
+//! Warns of PVCs that an earlier CollaSet of the same name has left behind.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::domain::collaset::pvcs::{self, hash::TemplateHashes};
 use crate::domain::collaset::revision::data::pvc_template_name;
 use crate::domain::messages;
 
-/// Claims that a warning names at most.
+/// Maximum number of PVCs that the warning names.
 const MAX_NAMED: usize = 5;
 
-/// That a new set of this name does not go on with the claims of a former one, since they are of other templates. Only those count that
-/// this replica knows: it is a hint, and no verdict.
+/// The warning that a new CollaSet does not use the PVCs of an earlier CollaSet of this name, because they belong to
+/// other templates. It considers only the PVCs that this replica knows, because it is a hint and not a verdict.
 pub fn former_pvcs_warning(
     objects: &ObjectCaches,
     namespace: &str,

@@ -1,11 +1,11 @@
-//! Whether the pool of instance IDs has room for the Pods that a CollaSet asks for.
+//! Checks whether the pool of instance IDs has headroom for the Pods that a CollaSet asks for.
 
 use crate::api::collaset::CollaSetSpec;
 use crate::api::validation::FieldError;
 use crate::domain::collaset::headroom::{max_pairs, max_replicas};
 use crate::domain::collaset::strategy::{ResolvedStrategy, UpdatePolicy};
 
-/// More replicas than the pool has room for, unless the set was as large before.
+/// The error for more replicas than the pool can hold. An update that does not raise the replicas is not an error.
 pub fn replicas_error(
     name: &str,
     old: Option<&CollaSetSpec>,
@@ -23,7 +23,7 @@ pub fn replicas_error(
     })
 }
 
-/// That Replace goes on in waves, or can not go on at all.
+/// The warning that `Replace` can replace only some of the Pods at a time, or no Pod at all.
 pub fn replace_warning(
     name: &str,
     old: Option<&CollaSetSpec>,
@@ -46,7 +46,7 @@ pub fn replace_warning(
     })
 }
 
-/// Pairs that can be open at once, if those are fewer than the spec asks for.
+/// The number of replace pairs that can exist at the same time, if it is smaller than the spec asks for.
 fn bounded_pairs(name: &str, spec: &CollaSetSpec) -> Option<usize> {
     let strategy = ResolvedStrategy::from_spec(spec);
     if strategy.policy != UpdatePolicy::Replace {
@@ -88,7 +88,7 @@ mod tests {
         let told = format!("is more than the {most} instance IDs");
         assert!(refused.problem.starts_with(&told), "{refused}");
         assert_eq!(replicas_error("web", None, &larger), None);
-        // One that is stored so may shrink, and change otherwise.
+        // A stored set that is too large may shrink, and may change in other ways.
         assert_eq!(
             replicas_error(&long, Some(&spec(most + 9, plain.clone())), &larger),
             None

@@ -1,4 +1,4 @@
-//! CollaSets: defaults, and validation with the API server's help.
+//! Reviews CollaSets: sets defaults, and validates the spec with the help of the API server.
 
 mod dry_run;
 mod former_pvcs;
@@ -30,17 +30,18 @@ use dry_run::DryRunReport;
 pub use orphaning::OrphanAnnotator;
 
 const KIND: &str = "CollaSet";
-/// What could not be checked.
+/// The object that the message of a denial names when it could not be checked.
 const CHECKED_SUBJECT: &str = "the CollaSet";
 
-/// See [`Handler::bytes_per_value`]: a template is parsed to values once, and the dry run takes them over. A value of
-/// `serde_json` has 72 bytes, and a map of one entry some 450 more. The rest is for what an allocator keeps.
+/// See [`Handler::bytes_per_value`]. A template is parsed into JSON values once, and the dry run takes these values
+/// over. A value of `serde_json` has 72 bytes, and a map with one entry takes about 450 bytes more. The rest is
+/// overhead of the allocator.
 const BYTES_PER_VALUE: usize = 1_024;
 
-/// Defaults.
+/// Sets the defaults of a CollaSet, and reports errors before the API server checks the schema.
 pub struct CollaSetMutator(pub Arc<Context>);
 
-/// Validation.
+/// Validates a CollaSet whose spec is new or changed.
 pub struct CollaSetValidator(pub Arc<Context>);
 
 #[async_trait]
@@ -63,8 +64,9 @@ impl Handler for CollaSetMutator {
                 &format!("defaults can't be added, {e}"),
             );
         }
-        // The CRD's schema is checked between here and the validation behind. Of a wrong value it names no remedy, so
-        // that is said here, and everything else with it; of a wrong type it is the one that names the path.
+        // The API server checks the CRD's schema after this webhook and before the validating webhook. For a wrong
+        // value the message of the schema names no remedy, so this webhook already reports all errors. For a value of a
+        // wrong type it reports nothing, because the message of the schema names the path.
         let new = responses::parse_object::<ReviewedCollaSet>(request.object.as_deref(), KIND).ok();
         let kept = new.as_ref().and_then(|new| omitted_replicas(request, new));
         let new = new.and_then(|new| new.with_strategies(strategies));
@@ -90,7 +92,7 @@ impl Handler for CollaSetMutator {
     }
 
     fn fallback(&self, _request: &Request, _why: &str) -> Verdict {
-        Verdict::allow() // absent fields read as their defaults; the validation behind decides
+        Verdict::allow() // readers use the defaults of absent fields; the validating webhook decides
     }
 
     fn deny_excessive(&self, request: &Request, why: &str) -> Verdict {
@@ -153,7 +155,8 @@ impl Handler for CollaSetValidator {
     }
 }
 
-/// The replicas that an update would take away by leaving them out, as when they are handed over to an autoscaler.
+/// The stored replicas, if an update would remove the field `spec.replicas`, for example to hand it over to an
+/// autoscaler.
 fn omitted_replicas(request: &Request, new: &ReviewedCollaSet) -> Option<i32> {
     let old =
         responses::parse_object::<ReviewedCollaSet>(request.old_object.as_deref(), KIND).ok()?;
@@ -161,7 +164,7 @@ fn omitted_replicas(request: &Request, new: &ReviewedCollaSet) -> Option<i32> {
     old.spec.replicas.filter(|_| !goes)
 }
 
-/// A CollaSet as far as it is judged. The rest of its metadata, and its status, can be as large as its spec.
+/// The parts of a CollaSet that are reviewed. The rest of its metadata and of its status can be as large as its spec.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ReviewedCollaSet {
@@ -170,7 +173,7 @@ struct ReviewedCollaSet {
     status: Option<RolloutProgress>,
 }
 
-/// How far a rollout is, as the status says.
+/// The progress of a rollout, from the status.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RolloutProgress {
@@ -190,11 +193,11 @@ struct CollaSetMetadata {
     deletion_timestamp: Option<IgnoredAny>,
 }
 
-/// Characters that the API server adds to a `generateName`.
+/// A stand-in of the same length for the suffix that the API server adds to a `generateName`.
 const GENERATED_SUFFIX: &str = "xxxxx";
 
 impl CollaSetMetadata {
-    /// The name, or one as long as the one that will be generated.
+    /// The name, or a text as long as the name that the API server will generate.
     fn known_name(&self) -> String {
         let name = self.name.clone().filter(|name| !name.is_empty());
         let prefix = self.generate_name.as_deref().unwrap_or_default();
@@ -203,7 +206,7 @@ impl CollaSetMetadata {
 }
 
 impl ReviewedCollaSet {
-    /// The same with these strategies; `None` where the schema refuses them.
+    /// The same CollaSet with these strategies; `None` if the schema refuses them.
     fn with_strategies(mut self, mut strategies: Value) -> Option<ReviewedCollaSet> {
         let mut part = |name| strategies["spec"][name].take();
         self.spec.update_strategy = Option::deserialize(part("updateStrategy")).ok()?;
@@ -220,7 +223,7 @@ struct DefaultedStrategies {
 }
 
 impl DefaultedStrategies {
-    /// The CollaSet with nothing but them; its spec is null where it is no object.
+    /// A CollaSet that has only these parts. Its spec is null if `spec` is not an object.
     fn to_defaulted_json(&self) -> Value {
         #[derive(Deserialize, Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -241,13 +244,13 @@ impl DefaultedStrategies {
 struct SpecChange {
     old: Option<ReviewedCollaSet>,
     new: ReviewedCollaSet,
-    /// What is allowed and may not be what was meant.
+    /// Warnings about valid values that the user may not have meant.
     warnings: Vec<String>,
 }
 
 impl SpecChange {
-    /// What there is to judge; `None` when that is nothing: whatever is done to an object besides changing its spec must
-    /// stay possible.
+    /// The change that a request makes. `None` if the spec is unchanged or the object is being deleted: requests that
+    /// do not change the spec must always be possible.
     fn from_request(new: ReviewedCollaSet, request: &Request) -> Option<SpecChange> {
         let old = request.old_object.as_deref();
         let old =
@@ -279,7 +282,8 @@ impl SpecChange {
         self.new.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// What is wrong and was not before. An object that was stored with a fault can be changed in other ways.
+    /// The errors that the stored spec does not have. A user can still change other fields of an object that was stored
+    /// with an error.
     fn validation_errors(&self) -> validation::FieldErrors {
         use validation::collaset::{check_collaset, validate_change, validate_pvc_change};
         let old = self.old.as_ref().map(|old| &old.spec);
@@ -297,8 +301,8 @@ impl SpecChange {
         errors
     }
 
-    /// What the API server says to the templates, where they are new or changed. They are gone afterwards, and while the API
-    /// server is asked: only what is sent to it is held.
+    /// Asks the API server to judge the templates, if they are new or changed. This function takes the templates out of
+    /// the specs, so that only the probes stay in memory while the API server is asked.
     async fn dry_run_templates(
         &mut self,
         context: &Context,
@@ -328,8 +332,8 @@ impl SpecChange {
             let name = Some(self.name()).filter(|n| !n.is_empty()).or(generated);
             return responses::deny_invalid(KIND, name.unwrap_or_default(), &errors);
         }
-        // What is stored already can be changed although the templates could not be tried: a rollback must not wait for what
-        // hangs.
+        // An update is allowed although the templates could not be tried. Otherwise a failing dry run would block a
+        // rollback.
         let untried = match report.unknown {
             Some(why) if self.old.is_none() => {
                 return responses::deny_unchecked(CHECKED_SUBJECT, &why);

@@ -1,4 +1,4 @@
-//! Sets that are deleted without their Pods (`--cascade=orphan`).
+//! Marks CollaSets that are deleted without their Pods (`--cascade=orphan`).
 
 use async_trait::async_trait;
 use json_patch::jsonptr::PointerBuf;
@@ -14,8 +14,8 @@ use crate::admission::review::{Handler, Request, Verdict};
 use crate::api::keys;
 use crate::domain::collaset::orphans_its_pods;
 
-/// Notes at a deleted set that it leaves its Pods. The garbage collector takes the finalizer off that says so, in a moment, and whoever
-/// looks later would take the set for one that is deleted with its Pods.
+/// Records on a CollaSet that its deletion leaves its Pods. The Kubernetes garbage collector soon removes the finalizer
+/// `orphan`, and without the record a later reader would take the set for a set that is deleted with its Pods.
 pub struct OrphanAnnotator;
 
 #[derive(Default, Deserialize)]
@@ -111,7 +111,7 @@ mod tests {
             annotated_patch(&gone(note.clone()), &gone(note.clone())).await,
             note
         );
-        // The note of another set, and a set that is not deleted.
+        // An annotation with the UID of another set, and a set that is not deleted, stay unchanged.
         let foreign = json!({ keys::LEAVES_ITS_PODS: "2" });
         assert_eq!(
             annotated_patch(&gone(foreign.clone()), &gone(foreign.clone())).await,

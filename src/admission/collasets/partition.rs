@@ -1,12 +1,12 @@
-//! Whether a partition is raised as if that took updated Pods back.
+//! Warns when a user raises a partition to take updated Pods back, which a partition cannot do.
 
 use super::ReviewedCollaSet;
 use crate::api::collaset::CollaSetSpec;
 use crate::api::keys;
 use crate::domain::collaset::strategy::{ResolvedStrategy, UpdateScope};
 
-/// That a partition which is raised during a rollout leaves more Pods updated than it says. Only a status that follows the stored spec
-/// knows how many are.
+/// The warning that a partition raised during a rollout leaves more Pods updated than the partition says. It needs a
+/// status that has observed the stored spec, because only such a status has the number of updated Pods.
 pub fn partition_warning(old: &ReviewedCollaSet, new: &CollaSetSpec) -> Option<String> {
     let progress = old.status.as_ref()?;
     let is_on = progress.current_revision != progress.updated_revision

@@ -1,5 +1,6 @@
-//! What the templates of a CollaSet are tried with: a Pod and claims to be created in dry-run. So the API server judges
-//! them with the rules of its own version, and nothing of core validation is repeated here.
+//! Builds the probes of a CollaSet's templates: a Pod and PVCs to be created in dry-run mode. The API server thus
+//! judges the templates by the rules of its own version, and this crate does not repeat the validation of the core
+//! kinds.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +15,26 @@ use crate::api::validation::{FieldError, FieldErrors, truncate_value};
 /// Longest text of the API server that is passed on, in characters.
 const MAX_TEXT_CHARS: usize = 1_000;
 
-/// An object to create in dry-run.
+/// An object to create in dry-run mode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DryRunProbe {
-    /// Resource in `v1`, plural.
+    /// Plural name of the resource in the API `v1`.
     pub resource: &'static str,
-    /// Path of the template in the CollaSet; errors are told of fields below it.
+    /// Path of the template in the CollaSet. Errors name fields below this path.
     pub at: String,
-    /// The object, without name.
+    /// The object. It has no name, but a `generateName`.
     pub object: Value,
 }
 
-/// What the API server thinks of a probe.
+/// The meaning of a refusal of a probe.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DryRunFinding {
-    /// The template can never become an object.
+    /// The template is invalid: no object can ever be created from it.
     Wrong(FieldErrors),
-    /// Refused now, for reasons that may pass: quota, policies, an account that is yet to come.
+    /// The refusal may be temporary: a quota, a policy, a ServiceAccount that does not exist yet. The text is the
+    /// message.
     Doubtful(String),
-    /// There is no telling; a clause.
+    /// The API server gave no judgement; a clause that says why.
     Unknown(String),
 }
 
@@ -44,7 +46,7 @@ pub struct SpecTemplates {
 }
 
 impl SpecTemplates {
-    /// Takes them out of a spec: a copy would double what a review takes.
+    /// Takes the templates out of a spec. A copy would double the memory of a review.
     pub fn take_from_spec(spec: &mut CollaSetSpec) -> SpecTemplates {
         SpecTemplates {
             pod: spec.template.take(),
@@ -52,14 +54,16 @@ impl SpecTemplates {
         }
     }
 
-    /// Their probes, and what is wrong where there would be too many. Templates without a spec have none.
+    /// The probes of these templates, and an error if the templates need too many probes. A template without a spec has
+    /// no probe.
     ///
-    /// The claims are those that are not stored already, each distinct one once: their names do not matter to the API server.
+    /// PVC templates that `old` contains have no probe, and equal templates share one probe, because their names do not
+    /// matter to the API server.
     pub fn probes(self, old: Option<SpecTemplates>) -> (Vec<DryRunProbe>, Option<FieldError>) {
         let old = old.map(|old| old.claims).unwrap_or_default();
         let pod = probe_object(self.pod, "Pod").map(|mut object| {
             add_claim_volumes(&mut object["spec"], &self.claims);
-            // Not managed: the webhooks for Pods would call ourselves.
+            // Without this label, the API server does not call our own webhooks for the probe.
             if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
                 labels.shift_remove(keys::CONTROL);
             }
@@ -101,7 +105,7 @@ impl SpecTemplates {
     }
 }
 
-/// The object of a template: of its metadata what is copied to objects, and its spec as it stands.
+/// The probe object of a template: its spec unchanged, and the metadata that is copied to objects.
 fn probe_object(mut template: Value, kind: &str) -> Option<Value> {
     let spec = template.get_mut("spec").filter(|s| s.is_object())?.take();
     let mut metadata = Map::from_iter([("generateName".to_owned(), "dry-run-".into())]);
@@ -110,7 +114,7 @@ fn probe_object(mut template: Value, kind: &str) -> Option<Value> {
             metadata.insert(field.into(), value.take());
         }
     }
-    // Not `json!`, which copies.
+    // `json!` would copy the spec.
     let parts = [
         ("apiVersion", "v1".into()),
         ("kind", kind.into()),
@@ -121,16 +125,16 @@ fn probe_object(mut template: Value, kind: &str) -> Option<Value> {
     Some(Map::from_iter(object).into())
 }
 
-/// Adds a volume for each claim, in the place of one of the same name (contract 6.8).
+/// Adds a volume for each PVC template. It replaces a volume of the same name (contract 6.8).
 fn add_claim_volumes(spec: &mut Value, claims: &[Value]) {
     if spec["volumes"].is_null() {
         spec["volumes"] = json!([]);
     }
     let Some(volumes) = spec["volumes"].as_array_mut() else {
-        return; // the API server says so
+        return; // the API server refuses this value
     };
     let key = |name: &Value| name.as_str().map(str::to_owned);
-    // Of several with one name the first counts.
+    // Of several volumes with the same name, the first one is replaced.
     let named = volumes.iter().enumerate().rev();
     let mut places: BTreeMap<_, _> = named.map(|(at, v)| (key(&v["name"]), at)).collect();
     for name in claims.iter().map(|c| &c["metadata"]["name"]) {
@@ -143,17 +147,18 @@ fn add_claim_volumes(spec: &mut Value, claims: &[Value]) {
     }
 }
 
-/// Reads a refusal.
+/// Classifies a refusal of the API server.
 pub fn classify_refusal(status: &Status, at: &str) -> DryRunFinding {
     let message = truncate_value(&status.message, MAX_TEXT_CHARS);
     let doubtful = || DryRunFinding::Doubtful(message.clone().into_owned());
-    // Another's webhook; it may also be one that knows no dry-run, which is a 400 of the API server.
+    // Another webhook refused the probe. A webhook without support for dry run gives the same message, with the code
+    // 400 of the API server.
     if message.starts_with("admission webhook ") {
         return doubtful();
     }
     match status.code {
-        // Somebody's webhook is down that Pods or claims can't be made without: nothing comes of the templates for now, and
-        // what they say is to be changed all the same, above all back to what ran before.
+        // A webhook that Pods or PVCs need does not answer. The template must stay changeable meanwhile, above all to
+        // roll back.
         500 if message.contains("failed calling webhook") => doubtful(),
         422 => {
             let causes = status.details.iter().flat_map(|d| &d.causes);
@@ -165,7 +170,7 @@ pub fn classify_refusal(status: &Status, at: &str) -> DryRunFinding {
                     truncate_value(&cause.message, MAX_TEXT_CHARS),
                 )
             }));
-            // Without a field it is a ValidatingAdmissionPolicy.
+            // A 422 without a field comes from a ValidatingAdmissionPolicy.
             if errors.is_empty() {
                 doubtful()
             } else {

@@ -1,11 +1,11 @@
-//! CollaSets that are too large to be judged: what is parsed of a template takes many times its bytes.
+//! Refuses CollaSets that are too large to be reviewed. A parsed template takes many times the bytes of its text.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::admission::review::{Request, Verdict};
 
-/// As much as tells whether there is anything to judge; nothing is copied.
+/// The fields that tell whether the spec must be reviewed. Parsing copies nothing.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct SpecOutline<'a> {
@@ -22,8 +22,8 @@ struct OutlineMetadata<'a> {
     deletion_timestamp: Option<&'a RawValue>,
 }
 
-/// The verdict on a CollaSet of more than `limit` bytes; `None` where it is not as large. It can only be stored if it was
-/// before there was a limit, and then everything but its spec can still be changed.
+/// The verdict on a CollaSet of more than `limit` bytes; `None` if the CollaSet is smaller. A CollaSet that was stored
+/// before the limit existed may be larger, and everything but its spec can still be changed.
 pub(super) fn check_review_size(request: &Request, limit: usize) -> Option<Verdict> {
     let size = request.object.as_deref()?.get().len();
     (size > limit).then(|| {
@@ -35,12 +35,12 @@ pub(super) fn check_review_size(request: &Request, limit: usize) -> Option<Verdi
     })
 }
 
-/// The verdict on a CollaSet that takes more memory than any review may.
+/// The verdict on a CollaSet whose review would take more memory than a review may take.
 pub(super) fn deny_excessive(request: &Request, why: &str) -> Verdict {
     deny_spec_change(request, format!("{why}; make the templates smaller"))
 }
 
-/// Refuses what would have to be judged.
+/// Denies a request that changes the spec, and allows every other request.
 fn deny_spec_change(request: &Request, problem: String) -> Verdict {
     let object = request.object.as_deref();
     let old = request.old_object.as_deref();
@@ -58,7 +58,7 @@ fn is_size_irrelevant(object: &RawValue, old: Option<&RawValue>) -> bool {
         return false;
     };
     let deleted = new.metadata.is_some_and(|m| m.deletion_timestamp.is_some());
-    // The API server writes both in the same way.
+    // The API server serializes both objects in the same way, so equal specs have equal texts.
     let same = |old: SpecOutline<'_>| old.spec.map(RawValue::get) == new.spec.map(RawValue::get);
     deleted || old.and_then(parse_outline).is_some_and(same)
 }

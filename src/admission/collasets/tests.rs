@@ -12,15 +12,15 @@ use serde_json::json;
 
 use super::*;
 
-/// An API server that gives every dry-run the same answer.
+/// An API server that gives the same answer to every dry run.
 struct FakeApiServer {
     context: Arc<Context>,
-    /// URI and body of each request.
+    /// URI and body of each request that it received.
     asked: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
 impl FakeApiServer {
-    /// `None` never answers.
+    /// With `None`, the server never answers.
     fn with_answer(answer: Option<(u16, Value)>) -> FakeApiServer {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&asked);
@@ -84,7 +84,7 @@ fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(9)
 }
 
-/// A good CollaSet with `part` merged into its spec.
+/// A valid CollaSet with `part` merged into its spec.
 fn collaset_json(part: Value) -> Value {
     let mut spec = json!({
         "replicas": 3,
@@ -140,7 +140,7 @@ async fn defaults_are_written_in_a_dry_run_too() {
             json!([{ "op": "add", "path": "/spec/updateStrategy", "value": value }])
         );
     }
-    // An empty policy is one that is left out, as it always was.
+    // An empty policy has the same meaning as an absent policy.
     let empty = json!({
         "updateStrategy": { "podUpgradePolicy": "", "rollingUpdate": { "byLabel": {} } },
         "namingStrategy": { "podNamingSuffixPolicy": "" },
@@ -165,7 +165,7 @@ async fn all_errors_are_reported_before_schema_validation() {
     let want = "CollaSet web is invalid: spec.replicas: -1: must be 0 or more; spec.historyLimit: -1: must be 0 or more; \
                 spec.template.spec.containers: Required value";
     assert_eq!(denied(&verdict), (422, "Invalid", want));
-    // The schema names the path of a value of the wrong type.
+    // The schema reports the path of a value of the wrong type.
     assert!(
         bench
             .mutate(&create(json!({ "replicas": "x" })))
@@ -266,7 +266,7 @@ async fn refusal_of_any_length_becomes_a_short_denial() {
     }
 }
 
-/// So many good claim templates, each of another size.
+/// `count` valid PVC templates, each with another size.
 fn claims(count: usize) -> Vec<Value> {
     let claim = |n: usize| {
         let requests = json!({ "requests": { "storage": format!("{}Gi", n + 1) } });
@@ -292,7 +292,7 @@ async fn many_claim_templates_cost_few_dry_runs() {
         verdict.message()
     );
     assert_eq!(bench.request_count(), 1 + 16);
-    // Also where the first webhook judges, which asks when something is wrong.
+    // The mutating webhook sends the same probes when it finds an error.
     let bench = FakeApiServer::accepting_all();
     let verdict = bench.mutate(&create(with_claims(&claims(1_000)))).await;
     assert_eq!((verdict.code(), bench.request_count()), (422, 1 + 16));
@@ -313,7 +313,7 @@ async fn equal_claim_templates_are_dry_run_once() {
     let verdict = bench.validate(&create(with_claims(&alike))).await;
     assert!(verdict.is_allowed(), "{}", verdict.message());
     assert_eq!(bench.request_count(), 2);
-    // Of stored ones those that change.
+    // On an update, only changed templates are tried.
     let mut changed = alike.clone();
     changed[3]["spec"]["resources"]["requests"]["storage"] = "70Gi".into();
     let update = update(with_claims(&alike), with_claims(&changed));
@@ -339,7 +339,7 @@ async fn stored_set_of_more_claims_than_allowed_can_be_changed() {
         assert_eq!(verdict.is_allowed(), allowed, "{}", verdict.message());
         assert!(bench.request_count() <= 2, "{}", bench.request_count());
     }
-    // Not all at once.
+    // A change of too many templates at once is refused.
     let mut all = stored.clone();
     for claim in &mut all {
         claim["metadata"]["labels"] = json!({ "a": "b" });
@@ -399,7 +399,7 @@ async fn stored_fault_does_not_block_other_changes() {
     let verdict = bench.validate(&update(odd.clone(), scaled)).await;
     let want = "CollaSet web is invalid: spec.historyLimit: -2: must be 0 or more";
     assert_eq!(denied(&verdict), (422, "Invalid", want));
-    // New, the same is refused.
+    // A new object with the same error is refused.
     assert_eq!(bench.validate(&create(odd)).await.code(), 422);
 }
 

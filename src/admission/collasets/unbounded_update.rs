@@ -1,4 +1,4 @@
-//! Whether anything bounds how many Pods an update takes away at a time.
+//! Warns when nothing limits how many Pods an update makes unavailable at the same time.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use crate::api::keys;
 use crate::cluster::index::Index;
 use crate::domain::collaset::strategy::{ResolvedStrategy, UpdatePolicy, UpdateScope};
 
-/// That all Pods would be updated at once, where the spec begins to say so. Of the rules only those count that this replica knows: it
-/// is a hint, and no verdict.
+/// The warning that an update would take all Pods at once, when the spec begins to allow this. It considers only the
+/// rules that this replica knows, because it is a hint and not a verdict.
 pub fn unbounded_update_warning(
     index: &Index,
     namespace: &str,
@@ -28,7 +28,7 @@ pub fn unbounded_update_warning(
     )
 }
 
-/// Whether the spec has an update take all Pods at once. With `Replace` new Pods come first.
+/// Whether the spec lets an update take all Pods at once. `Replace` does not: it creates new Pods first.
 fn is_unbounded(spec: &CollaSetSpec) -> bool {
     let strategy = ResolvedStrategy::from_spec(spec);
     strategy.replicas > 1

@@ -1,4 +1,4 @@
-//! The body of an eviction: what the caller asks for, and the preconditions that admission adds.
+//! Parses the body of an eviction, and builds the patch with the preconditions that admission adds.
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::domain::pod::Pod;
 
-/// As much of policy/v1 and v1beta1 Eviction as the decision needs.
+/// The fields of an Eviction (`policy/v1` and `policy/v1beta1`) that the decision needs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Eviction {
@@ -35,17 +35,18 @@ struct Preconditions {
     resource_version: Option<String>,
 }
 
-/// How much of a Pod the delete behind an eviction is bound to.
+/// The precondition that admission adds to the delete behind an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeleteBinding {
-    /// The Pod: another one of the same name is not deleted.
+    /// The UID: another Pod of the same name is not deleted.
     Uid,
-    /// The Pod in the very version that was judged.
+    /// The UID and the resourceVersion: the Pod is deleted only in the version that was judged.
     Version,
 }
 
 impl Eviction {
-    /// Whether it names another Pod than the URL: the API server refuses it then (400), after admission.
+    /// Whether the body names another Pod than the URL. The API server refuses such an eviction with 400, after
+    /// admission.
     pub fn is_for_another_pod(&self, name: &str) -> bool {
         self.metadata.name.as_deref() != Some(name)
     }
@@ -57,7 +58,8 @@ impl Eviction {
         dry_run.is_some_and(|d| d.iter().any(|d| d == "All"))
     }
 
-    /// Why the caller's own preconditions exclude this Pod; `None` if they do not. The API server would answer the same.
+    /// Why the caller's own preconditions exclude this Pod; `None` if they do not. The text is the same as that of the
+    /// API server.
     pub fn precondition_mismatch(&self, pod: &Pod) -> Option<String> {
         let theirs = self.preconditions()?;
         let version = pod.metadata.resource_version.to_string();
@@ -73,7 +75,7 @@ impl Eviction {
         })
     }
 
-    /// The patch of the Eviction that binds its delete to a Pod. What the caller has set stays as it is.
+    /// The patch that adds missing preconditions to the Eviction. Preconditions of the caller stay unchanged.
     pub fn binding_patch(&self, pod: &Pod, bound: DeleteBinding) -> Patch {
         let theirs = self.preconditions().cloned().unwrap_or_default();
         let mut missing = Map::new();

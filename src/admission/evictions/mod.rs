@@ -1,4 +1,5 @@
-//! `pods/eviction`: claim here or never, for the delete behind an eviction passes no admission.
+//! Reviews `pods/eviction`. The server must take the claim here, because the delete behind an eviction passes no
+//! admission webhook.
 
 mod eviction_object;
 
@@ -22,7 +23,7 @@ use crate::ledger::commit::{DenyReason, Disruption};
 use crate::ledger::protocol::Operation;
 use eviction_object::{DeleteBinding, Eviction};
 
-/// For the live read, so that a denial is still in time when the API server does not answer.
+/// Time limit of a live read. It is short, so that a denial is still in time when the API server does not answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Decides evictions.
@@ -45,7 +46,7 @@ impl Handler for EvictionHandler {
         };
         let pod = match self.read_live_pod(request, deadline).await {
             Ok(Some(pod)) => Arc::new(pod),
-            Ok(None) => return Verdict::allow().with_audit("free", "pod-not-found"), // the eviction itself says 404
+            Ok(None) => return Verdict::allow().with_audit("free", "pod-not-found"), // the API server answers 404
             Err(why) => return self.deny_unreadable_pod(request, &why),
         };
         if eviction.is_for_another_pod(&request.name) {
@@ -65,13 +66,13 @@ impl Handler for EvictionHandler {
             deadline,
         };
         let (verdict, bound) = self.decide_eviction(&bypass, &pod).await;
-        // The API server deletes by name, and tries again for up to 10 s: without this it could delete another Pod of the
-        // name, which nobody has judged.
+        // The API server deletes the Pod by name and retries for up to 10 s. Without this precondition it could delete
+        // another Pod of the same name, for which no rule was asked.
         verdict.with_patch(eviction.binding_patch(&pod, bound))
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
-        // The review does not show the Pod, and that the cache does not know it proves nothing.
+        // The review does not contain the Pod, and a Pod that is missing in the cache may still exist.
         let (code, reason) = denial::TOO_MANY_REQUESTS;
         Verdict::deny(
             code,
@@ -85,7 +86,7 @@ impl Handler for EvictionHandler {
 }
 
 impl EvictionHandler {
-    /// The verdict on the eviction of a Pod, and what the delete behind an allowed one is to be bound to.
+    /// The verdict on the eviction of a Pod, and the precondition for the delete behind an allowed eviction.
     async fn decide_eviction(
         &self,
         bypass: &BypassCheck<'_>,
@@ -131,9 +132,9 @@ impl EvictionHandler {
             Ok(approval) => approval,
             Err(denied) => return (self.deny_eviction(pod, &denied), DeleteBinding::Uid),
         };
-        // Such a Pod comes back, or becomes available, by itself, so the eviction makes the loss last. The delete is not bound
-        // to the version: the status that the kubelet writes in these moments would turn the eviction into a conflict, which
-        // ends a drain.
+        // Such a Pod would become available by itself, so the eviction is a disruption. The delete gets no precondition
+        // on the resourceVersion: the kubelet writes the status at this time, and the eviction would fail with a
+        // conflict, which ends a drain.
         let is_starting = pod.is_starting((context.now)()) && !is_held_offline(pod);
         if is_starting || context.index.read_state().is_briefly_down(pod) {
             let verdict = self.claim_eviction(bypass, disruption).await;
@@ -143,7 +144,7 @@ impl EvictionHandler {
         let (verdict, bound) =
             match rule_check::claim_for_disruption(context, &disruption, dry_run, deadline).await {
                 Ok(claims) => (allow_with_claim(claims.is_empty()), DeleteBinding::Uid),
-                // Or nobody tells any more for how long it has been down.
+                // Also if the watch failed during the wait: then nothing tells how long the Pod has been down.
                 Err(denied)
                     if matches!(denied.why, DenyReason::Broken(_) | DenyReason::Unusable(_))
                         || context.index.read_state().is_briefly_down(pod) =>
@@ -153,8 +154,8 @@ impl EvictionHandler {
                         DeleteBinding::Uid,
                     )
                 }
-                // A Pod that is down takes nothing from the budget by going, but it may recover before the delete that no
-                // webhook sees: let the delete happen only to the very version that was judged.
+                // The eviction of a Pod that is down takes nothing from the budget. But the Pod may recover before the
+                // delete, which no webhook sees. So the delete may only happen at the version that was judged.
                 Err(_) => {
                     let verdict =
                         Verdict::allow().with_audit("free", "unavailable-at-this-version");
@@ -164,11 +165,11 @@ impl EvictionHandler {
         (approval.audit_bypass(verdict, bypass), bound)
     }
 
-    /// The denial of an eviction that a PodDisruptionBudget is sure to refuse. A claim for it would keep a place in the budget
-    /// of the rules for nothing, and be renewed each time the caller tries again.
+    /// The denial of an eviction that a PodDisruptionBudget will refuse. A claim for such an eviction would keep a
+    /// place in the budget of the rules for nothing, and each retry of the caller would renew it.
     ///
-    /// The text is the API server's. The caller is not told to retry after some time (`Retry-After`): client-go would wait
-    /// inside of the call and say nothing, and `kubectl drain` tries again after 5 s on any 429.
+    /// The text is the same as that of the API server. The answer has no `Retry-After`, because client-go would wait
+    /// silently within the call. `kubectl drain` retries after 5 s on any 429.
     async fn refuse_by_disruption_budget(
         &self,
         bypass: &BypassCheck<'_>,
@@ -177,7 +178,7 @@ impl EvictionHandler {
         let context = &self.0;
         let begun = graceful_deletion::is_lifecycle_running(context.settings.grace_delete, pod);
         if begun || context.index.rules_covering_pod(pod).is_empty() {
-            return None; // the deletion is not up to the budgets any more, or nothing would be claimed
+            return None; // PodDisruptionBudgets no longer decide this deletion, or there is no claim to save
         }
         match context.disruption_budgets.find_refusal(pod)? {
             EvictionRefusal::Disallowed { cause } => {
@@ -189,7 +190,7 @@ impl EvictionHandler {
                     Verdict::deny(code, reason, text).with_cause("DisruptionBudget", cause);
                 Some(denied.with_audit("held", "disruption-budget"))
             }
-            // This ends a drain, so the cache alone is not believed.
+            // This denial ends a drain, so a live read must confirm the cache.
             EvictionRefusal::Several => {
                 let live = disruptionbudgets::read_live_refusal(&context.client, pod);
                 let limit = bypass.deadline.min(Instant::now() + READ_TIMEOUT);
@@ -203,7 +204,7 @@ impl EvictionHandler {
         }
     }
 
-    /// Allows with a claim by every rule that holds the Pod.
+    /// Allows the eviction with a claim from every rule that holds the Pod.
     async fn claim_eviction(&self, bypass: &BypassCheck<'_>, disruption: Disruption) -> Verdict {
         let pod = Arc::clone(&disruption.pod);
         match bypass.claim_or_bypass(disruption).await {
@@ -234,7 +235,7 @@ impl EvictionHandler {
     }
 }
 
-/// Allows; the audit annotation tells of a claim if there is one.
+/// Allows the eviction. If a claim was taken, the audit annotation `claimed` says so.
 fn allow_with_claim(without: bool) -> Verdict {
     match without {
         true => Verdict::allow(),

@@ -1,5 +1,6 @@
-//! Deletions by the garbage collector of PersistentVolumeClaims that outlast their CollaSet. In a foreground deletion of the set the collector
-//! deletes every object that the set owns at once, before the controller can release a claim.
+//! Reviews deletions of PVCs by the Kubernetes garbage collector. Some PVCs must outlast their CollaSet. In a
+//! foreground deletion of the set, the garbage collector deletes all objects that the set owns at once, before the
+//! controller can remove its owner reference from such a PVC.
 
 use std::sync::Arc;
 
@@ -20,10 +21,10 @@ use crate::cluster::request_path::{self, ResourcePath};
 use crate::domain::collaset::orphans_its_pods;
 use crate::domain::pod::{Metadata, Owner};
 
-/// What could not be checked.
+/// The question that the message of a denial names when it could not be answered.
 const CHECKED_SUBJECT: &str = "whether the PersistentVolumeClaim outlasts its CollaSet";
 
-/// Decides deletions of claims by the garbage collector, which retries a denied deletion.
+/// Decides deletions of PVCs by the garbage collector, which retries a denied deletion.
 pub struct PvcCollectionValidator(pub Arc<Context>);
 
 #[derive(Default, Deserialize)]
@@ -32,7 +33,8 @@ struct ReviewedPvc {
     metadata: Metadata,
 }
 
-/// A CollaSet. The spec is not typed, because a set whose spec can't be read is deleted too.
+/// The fields of a CollaSet that decide. The spec has no type, because a set whose spec cannot be parsed may be
+/// deleted, too.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct OwnerCollaSet {
@@ -78,7 +80,7 @@ impl Handler for PvcCollectionValidator {
 }
 
 impl PvcCollectionValidator {
-    /// The set that an owner reference names, read from the API server.
+    /// A live read of the set that an owner reference names; `None` if it does not exist.
     async fn read_collaset(
         &self,
         namespace: &str,
@@ -95,7 +97,7 @@ impl PvcCollectionValidator {
     }
 }
 
-/// Why a claim outlasts the set that owns it; `None` if it does not.
+/// Why a PVC outlasts the set that owns it; `None` if it does not.
 fn retention_reason(claim: &Metadata, set: &OwnerCollaSet) -> Option<&'static str> {
     let policy = "/scaleStrategy/persistentVolumeClaimRetentionPolicy/whenDeleted";
     let kept_for = claim.labels.get(keys::KEPT_FOR);

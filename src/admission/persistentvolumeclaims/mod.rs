@@ -1,5 +1,5 @@
-//! Deletion of PersistentVolumeClaims that are Pending: a Pod that mounts one would wait for it for ever. (The API
-//! server's own protection holds a claim only once such a Pod is on a node.)
+//! Reviews deletions of PVCs that are Pending: a Pod that mounts such a PVC would wait for it for ever. (The protection
+//! of the API server keeps a PVC only after a Pod that mounts it is on a node.)
 
 mod garbage_collection;
 
@@ -19,10 +19,11 @@ use crate::apirequest;
 use crate::cluster::request_path;
 pub use garbage_collection::PvcCollectionValidator;
 
-/// Instances of one ID that are looked at: each is of another CollaSet of the namespace.
+/// Maximum number of Pods with the instance ID that are read. Each of them belongs to another CollaSet of the
+/// namespace.
 const MAX_PODS_LISTED: u32 = 500;
 
-/// Decides deletions of claims.
+/// Decides deletions of PVCs.
 pub struct PvcDeletionValidator(pub Arc<Context>);
 
 #[async_trait]
@@ -59,12 +60,12 @@ impl Handler for PvcDeletionValidator {
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
-        Verdict::allow().with_audit("unchecked", why) // as with a dead server
+        Verdict::allow().with_audit("unchecked", why) // the same result as if the server did not answer
     }
 }
 
 impl PvcDeletionValidator {
-    /// A living Pod of the same instance ID that mounts the claim.
+    /// The name of a live Pod with the same instance ID that mounts the PVC.
     async fn find_mounting_pod(
         &self,
         request: &Request,
@@ -85,7 +86,7 @@ impl PvcDeletionValidator {
     }
 }
 
-/// Whether the cache shows that a namespace is being deleted, with everything in it.
+/// Whether the cache shows that a namespace, with everything in it, is being deleted.
 fn is_namespace_terminating(context: &Context, namespace: &str) -> bool {
     let index = context.index.read_state();
     let home = index.namespace(namespace);

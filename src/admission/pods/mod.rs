@@ -1,4 +1,4 @@
-//! Pods: [`Mutate`] steps the lifecycle, [`Validate`] holds what would break a rule.
+//! Reviews Pods: [`PodMutator`] advances the lifecycle, and [`PodValidator`] denies requests that would violate a rule.
 
 mod mutate;
 mod pod_updates;
@@ -17,7 +17,7 @@ use super::review::{Request, Verdict};
 use crate::domain::lifecycle::FieldError;
 use crate::domain::pod::Pod;
 
-/// The Pod in a review, with the namespace and name of the request where a CREATE has none yet.
+/// Parses the Pod of a review. A Pod without namespace or name, as in a CREATE, gets those of the request.
 fn parse_pod(request: &Request, raw: Option<&RawValue>) -> Result<Pod, Verdict> {
     let Some(raw) = raw else {
         return Err(Verdict::deny(
@@ -37,7 +37,7 @@ fn parse_pod(request: &Request, raw: Option<&RawValue>) -> Result<Pod, Verdict> 
     Ok(pod)
 }
 
-/// The verdict on malformed fields: all of them, each with its path and remedy.
+/// The verdict on invalid fields. The message has the path and the remedy of each field.
 fn deny_invalid_pod(pod: &Pod, errors: &[FieldError]) -> Verdict {
     let list: Vec<_> = errors
         .iter()

@@ -1,4 +1,4 @@
-//! Steps the lifecycle of a Pod within the request that changes it, and takes the claim when one begins.
+//! Advances the lifecycle of a Pod within the request that changes it, and takes a claim when an operation begins.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,11 +31,11 @@ use crate::domain::rules::webhook::Candidate;
 use crate::domain::rules::{SkipAnnotation, unreadable_skips_message};
 use crate::ledger::protocol::Operation as Claimed;
 
-/// Pods of a queue that are looked at for one that waits longer. Where rules keep all of them waiting whatever the budget, those
-/// behind them may go first: the ledger decides.
+/// Maximum number of Pods of a wait queue that are checked for a Pod that waits longer. If rules keep all of these Pods
+/// waiting for other reasons than the budget, a Pod behind them may go first, and the ledger decides.
 const MAX_QUEUED_PODS: usize = 50;
 
-/// Steps the lifecycle.
+/// Advances the lifecycle of Pods.
 pub struct PodMutator(pub Arc<Context>);
 
 #[async_trait]
@@ -58,8 +58,8 @@ impl Handler for PodMutator {
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
-        // Nothing is lost by not stepping now (the controller makes up for it), except where the write itself takes an
-        // available Pod offline.
+        // The controller advances the lifecycle later, so most writes can pass without this webhook. The writes that
+        // are held below would have an effect that nobody has decided.
         let (Ok(old), Ok(new)) = (
             parse_pod(request, request.old_object.as_deref()),
             parse_pod(request, request.object.as_deref()),
@@ -76,7 +76,7 @@ impl Handler for PodMutator {
         if old.annotation(key) != new.annotation(key) {
             return held(&format!("a change of the annotation {key}"));
         }
-        // A mark asks for a grant. Stored without an answer it would pass for one.
+        // The label asks for a grant. If it were stored without a decision, it would count as granted.
         let had = |key: &str| old.is_managed() && old.label(key).is_some();
         let mut brought = new.metadata.labels.keys().filter(|key| is_grant_mark(key));
         if new.is_managed() && brought.any(|key| !had(key)) {
@@ -92,7 +92,7 @@ impl Handler for PodMutator {
     }
 }
 
-/// What to say of a managed Pod that becomes too large to be cached.
+/// The warning for a managed Pod that becomes too large to be cached.
 fn size_warning(old: Option<&Pod>, new: &Pod) -> Option<String> {
     let bytes = new.pod_bytes();
     let is_news = bytes > footprint::MAX_POD_BYTES
@@ -107,7 +107,7 @@ fn size_warning(old: Option<&Pod>, new: &Pod) -> Option<String> {
 }
 
 impl PodMutator {
-    /// What to say if the request sets an annotation to skip rules that can't be read.
+    /// The warning for a request that sets a skip annotation which cannot be parsed.
     fn skip_warning(&self, request: &Request) -> Option<String> {
         let key = keys::SKIP_RULE_CONDITIONS;
         let raw = request.object.as_deref()?;
@@ -137,14 +137,16 @@ impl PodMutator {
         warning.into_iter().fold(verdict, Verdict::with_warning)
     }
 
-    /// A Pod comes under the management: anybody may have written what it carries of the lifecycle. The leader goes on from here.
+    /// Decides a write by which a Pod becomes managed. Anybody may have written its lifecycle labels before, so they
+    /// are replaced. The leader advances the lifecycle afterwards.
     fn enter_management(&self, request: &Request, new: &Pod) -> Verdict {
         let verdict = Verdict::allow().with_patch(Patch(self.new_lifecycle_patch(request, new)));
         let warning = size_warning(None, new);
         warning.into_iter().fold(verdict, Verdict::with_warning)
     }
 
-    /// What is to change in a Pod that has no lifecycle yet. What it carries of one was copied from another Pod, or forged.
+    /// The patch for a Pod that has no lifecycle yet. Lifecycle labels and annotations that it carries were copied from
+    /// another Pod or forged.
     fn new_lifecycle_patch(&self, request: &Request, new: &Pod) -> Vec<PatchOperation> {
         let mut run = LifecycleWrite::from_write(None, new, self.0.now_nanos());
         run.advance_all();
@@ -171,13 +173,13 @@ impl PodMutator {
         let asks_nothing = old.metadata.labels == new.metadata.labels
             && old.annotation(key) == new.annotation(key);
         if of_status && asks_nothing && request.user_info.is_node() {
-            // NodeRestriction would refuse the kubelet's write for a label that is changed here. The leader makes the step. An
-            // entry of an older build still sends it.
+            // NodeRestriction would refuse the kubelet's write if this webhook changed a label. The leader advances the
+            // lifecycle instead. Only webhook configurations of an older version still send such writes.
             return Verdict::allow();
         }
         let mut new = new;
         if !new.is_managed() || old.is_terminating() {
-            return Verdict::allow(); // leaving the management is for the validation to judge
+            return Verdict::allow(); // the validating webhook judges a Pod that stops being managed
         }
         if !old.is_managed() {
             return self.enter_management(request, &new);
@@ -192,8 +194,8 @@ impl PodMutator {
         }
         let mut run = LifecycleWrite::from_write(Some(&old), &new, self.0.now_nanos());
         let mut waits = Vec::new();
-        // A write of the status may tell that the Pod is Ready again. No operation that waits goes on with it: the leader asks
-        // for that in a write of its own, which shows how things stand then.
+        // A write of the status may report that the Pod is Ready again. It does not advance an operation that waits for
+        // PreCheck: the leader asks for the grant in a write of its own, which shows the state of that moment.
         let mut asking = run.ids_awaiting_stage(Stage::PreCheck);
         asking.retain(|id| {
             !of_status || is_grant_request(&old, &new, id) || is_operation_begin(&old, &new, id)
@@ -205,8 +207,8 @@ impl PodMutator {
             }
         };
         let known = known.is_ok();
-        // The reason counts for a write that gives it, and for operations that begin or end with the write: it must not turn any other
-        // write of somebody who has the right into a bypass for what others wait for.
+        // The bypass reason applies to a write that sets it, and to operations that begin or end with this write.
+        // Otherwise any later write of an authorised user would become a bypass for operations of other users.
         let gives_reason = old.annotation(keys::BYPASS) != new.annotation(keys::BYPASS);
         let asks_now = |id: &str| {
             let key = Family::Operating.key(id);
@@ -260,7 +262,8 @@ impl PodMutator {
         let mut settled = run.clone();
         settled.advance_all();
         let begins = asking.iter().any(|id| settled.phase_of(id).holds_offline());
-        // A Pod that is down for a moment would come back by itself: an operation makes the loss last.
+        // A Pod that is down for a moment would become available by itself, and an operation prevents this. So it needs
+        // a claim.
         let prolongs = begins && self.0.index.read_state().is_briefly_down(&old);
         let is_lost = settled.takes_offline() || prolongs;
         let is_free = is_lost
@@ -272,7 +275,7 @@ impl PodMutator {
             let granted = asking.iter().any(|id| is_grant_request(&old, &new, id));
             match self.claim_operation(&bypass, &old, granted).await {
                 Ok(given) => approval = given,
-                // The begin itself stands; the Pod waits and is granted later.
+                // The begin of the operation is stored. The Pod waits and gets its grant later.
                 Err(denied) if !asking.is_empty() && !removes_available(&old, &new) => {
                     for id in &asking {
                         run.hold_stage(Stage::PreCheck, id);
@@ -313,17 +316,17 @@ impl PodMutator {
         patch.extend(condition.flatten());
         let verdict = verdict.with_patch(Patch(patch));
         let warning = match request.sub_resource {
-            Some(_) => None, // by a controller, which can do nothing about it
+            Some(_) => None, // a controller writes it, and cannot change the size
             None => size_warning(Some(&old), &new),
         };
         let warnings = waits.into_iter().chain(by_hand).chain(warning);
         warnings.fold(verdict, Verdict::with_warning)
     }
 
-    /// Sets in `new` the restarts that the Pod is to wait for, whatever the request says of them.
+    /// Sets in `new` the restarts for which the Pod has to wait. A value from the request is ignored.
     fn record_restarts(&self, request: &Request, old: &Pod, new: &mut Pod) {
         if let Err(problem) = PendingRestarts::from_pod(old) {
-            // Dropped by this write, so it is logged once.
+            // This write drops the annotation, so the warning is logged once.
             warn!(namespace = %old.metadata.namespace, pod = %old.metadata.name, problem, "annotation {} can't be read and is dropped", keys::AWAITS_RESTART);
         }
         let seen = match request.sub_resource.as_deref() {
@@ -340,7 +343,8 @@ impl PodMutator {
         };
     }
 
-    /// The claim that an operation needs to take the Pod offline, or to keep it there; the error says why it waits.
+    /// Takes the claim that an operation needs to take the Pod offline, or to keep it there. The error says why the
+    /// operation waits.
     async fn claim_operation(
         &self,
         bypass: &BypassCheck<'_>,
@@ -372,8 +376,9 @@ impl PodMutator {
         approval.map_err(|refused| refused.denial_message(&old.metadata.name, (context.now)()))
     }
 
-    /// The longest waiting goes first: a begin that meets others in the queue joins it. Names the rule objects with others
-    /// in their queue, each with the Pod that is next. A Pod that a rule keeps waiting whatever the budget takes no turn.
+    /// The rule objects in whose wait queue other Pods wait, each with the Pod that is next. The Pod that waits longest
+    /// goes first, so an operation that begins now joins the queue. A Pod that a rule keeps waiting whatever the budget
+    /// has no turn.
     fn queue_heads(&self, pod: &Pod) -> Vec<(String, String)> {
         let state = self.0.index.read_state();
         let limiting = state
@@ -394,8 +399,8 @@ impl PodMutator {
         limiting.filter_map(head).collect()
     }
 
-    /// What the rules of a stage keep these operations waiting for, nothing if they pass; and the rule objects that do, if
-    /// `all`.
+    /// What these operations wait for by the rules of a stage, as texts; empty if they pass. The second part has the
+    /// names of the rule objects that keep them waiting; it is complete only with `all`.
     fn stage_waits(
         &self,
         stage: Stage,
@@ -421,8 +426,8 @@ impl PodMutator {
         (told, objects.take())
     }
 
-    /// Whether an ID passes the rules of a stage: the rule objects that were bypassed for it, or what it waits for. `known`:
-    /// whether the cache knows all rules.
+    /// Whether an ID passes the rules of a stage: the rule objects that were bypassed for it, or the texts of what it
+    /// waits for. `known` says whether the cache has all rules.
     async fn check_stage(
         &self,
         bypass: &BypassCheck<'_>,
@@ -438,7 +443,7 @@ impl PodMutator {
             )]);
         }
         let pod = bypass.carrier;
-        // By the label as it is stored, whatever the request says of it.
+        // By the stored label. A value from the request does not count.
         let since = run.waits_since(stage, id);
         let waiting: Vec<_> = since
             .map(|since| new_candidate(pod, id, since))
@@ -463,7 +468,7 @@ impl PodMutator {
     }
 }
 
-/// Holds an ID, and adds what it waits for to `waits`.
+/// Keeps an ID waiting, and adds what it waits for to `waits`.
 fn hold_operation(
     run: &mut LifecycleWrite<'_>,
     stage: Stage,
@@ -479,7 +484,7 @@ fn hold_operation(
     }
 }
 
-/// Whether this very write carries the mark by which the controller asks for the grant of an ID that already waits.
+/// Whether this write carries the label by which the controller asks for the grant of an ID that already waits.
 fn is_grant_request(old: &Pod, new: &Pod, id: &str) -> bool {
     let mark = Family::PreChecked.key(id);
     old.label(&Family::PreCheck.key(id)).is_some()
@@ -487,19 +492,19 @@ fn is_grant_request(old: &Pod, new: &Pod, id: &str) -> bool {
         && new.label(&mark).is_some()
 }
 
-/// Whether this very write begins an operation, and nothing else of the status changes.
+/// Whether this write begins an operation and leaves the status unchanged.
 fn is_operation_begin(old: &Pod, new: &Pod, id: &str) -> bool {
     let key = Family::Operating.key(id);
     old.label(&key).is_none() && new.label(&key).is_some() && old.status == new.status
 }
 
-/// Whether a label is a mark by which a grant is asked for.
+/// Whether a label asks for a grant.
 fn is_grant_mark(key: &str) -> bool {
     let family = Family::parse(key).map(|(family, _)| family);
     matches!(family, Some(Family::PreChecked | Family::PostChecked))
 }
 
-/// What to say if the request leaves an operation without its type that had one before, or that it brings.
+/// The warnings for operations that this request leaves or brings without a type.
 fn untyped_warnings(request: &Request) -> Vec<String> {
     let raw = request.object.as_deref();
     let prefix = Family::Operating.prefix();
@@ -524,7 +529,7 @@ fn untyped_warnings(request: &Request) -> Vec<String> {
         .collect()
 }
 
-/// Whether the write itself takes the availability signal away from a Pod that serves.
+/// Whether the write itself removes the label `service-available` from a Pod that serves.
 fn removes_available(old: &Pod, new: &Pod) -> bool {
     old.is_available() && new.label(keys::SERVICE_AVAILABLE).is_none()
 }
@@ -544,7 +549,8 @@ fn label_patch(request: &Request, change: &LabelPatch) -> Vec<PatchOperation> {
 /// Annotations that this program writes into the objects of requests.
 const OWN_ANNOTATIONS: [&str; 2] = [keys::AWAITS_RESTART, keys::REPLACES];
 
-/// What gives the [`OWN`] annotations other values than the object of a request asks for.
+/// The patch that gives the [`OWN_ANNOTATIONS`] the wanted values. `asked` are the annotations of the object in the
+/// request.
 fn annotation_patch(
     request: &Request,
     asked: &BTreeMap<String, String>,
@@ -577,7 +583,7 @@ fn annotation_patch(
     changes
 }
 
-/// Whether the Pod of the request has a `spec` to patch. Without one the API server stores none.
+/// Whether the Pod of the request has a `spec` to patch. The API server stores no Pod without a spec.
 fn has_spec(request: &Request) -> bool {
     #[derive(serde::Deserialize)]
     struct Outline {
@@ -680,7 +686,7 @@ mod tests {
         json!({ "metadata": { "name": "web-1", "labels": labels } })
     }
 
-    /// NodeRestriction refuses what comes out of admission with other labels.
+    /// NodeRestriction refuses a write of the kubelet if admission changes its labels.
     #[tokio::test]
     async fn kubelet_status_write_is_not_patched() {
         let preparing = Family::Preparing.key("x1");

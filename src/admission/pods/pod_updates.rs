@@ -1,5 +1,5 @@
-//! What an UPDATE of a Pod does to its containers or to the Pod itself, beyond its labels: the disruptions that need a
-//! claim each. docs/pod-writes.md lists every write, held or not, with the reason.
+//! Finds the disruptions of an UPDATE of a Pod beyond its labels: changes that restart containers or end the Pod. Each
+//! needs a claim. docs/pod-writes.md lists every write, whether it is held, and the reason.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::domain::pod::Pod;
 use crate::ledger::commit::Disruption;
 use crate::ledger::protocol::Operation;
 
-/// The disruptions that an UPDATE brings, each to be claimed for. Owners that are not in the cache are looked up until
-/// `deadline`. A new owner that cannot be read counts as absent, an old one as present.
+/// The disruptions that an UPDATE brings; each needs a claim. Owners that are not in the cache are looked up until
+/// `deadline`. A new owner that cannot be read counts as absent, an old owner as present.
 pub async fn update_disruptions(
     context: &Context,
     old: &Arc<Pod>,
@@ -30,8 +30,8 @@ pub async fn update_disruptions(
         disruption.detail.containers = change.containers;
         let is_off = is_offline_throughout(old, new) && !old.is_available();
         if is_off || inplace::withdraws_deferred_resize(old, new) {
-            // The rules have let the operation begin, and the claim only keeps the place until the restart. Or the Pod has its place, which
-            // it gives back.
+            // No budget holds this change. Either the rules have let the operation begin, and the claim only keeps its
+            // place until the restart. Or the change withdraws a deferred resize for which the Pod already has a place.
             let rules = context.index.rules_covering_pod(old);
             disruption.bypassed_rules = rules.into_iter().map(|rule| rule.name).collect();
         }
@@ -44,16 +44,16 @@ pub async fn update_disruptions(
     }
     if let Some(reowned) = ownership::owner_change(old, new) {
         let mut left = MAX_OWNER_LOOKUPS;
-        // What is unknown lets the write claim: such an owner is not there to keep the Pod, and was there to replace it.
+        // An unknown owner makes the write take a claim: as a new owner it counts as absent and does not keep the Pod.
         let lives =
             look_up_owners(context, new, deadline, &mut left).await == OwnerLookup::OneIsHere;
-        // No claim saves a Pod from the garbage collector, but an owner that exists does.
+        // A claim does not save a Pod from the Kubernetes garbage collector, but an owner that exists does.
         let saves = lives
             && look_up_owners(context, old, deadline, &mut left).await == OwnerLookup::AllAreGone;
         if !saves && (reowned.other_controller || !lives) {
             let mut disruption = context.new_disruption(old, Operation::Reown);
-            // The claim is held as long as the Pod carries the target. With an owner that exists nothing more happens to
-            // the Pod, so the claim ends with the next version of the Pod.
+            // The claim is held as long as the Pod carries the target. With an owner that exists, nothing more happens
+            // to the Pod, so the claim ends with the next version of the Pod.
             disruption.detail.target =
                 (!lives).then(|| reowned.new_controller_token().into_owned());
             found.push(disruption);
@@ -62,7 +62,7 @@ pub async fn update_disruptions(
     found
 }
 
-/// Whether [`disruptions`] may find any, told without reading anything.
+/// Whether [`update_disruptions`] may find a disruption. This function reads nothing from the API server.
 pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
     may_end_pod(context, old, new) || ownership::owner_change(old, new).is_some()
 }
@@ -72,27 +72,30 @@ fn may_end_pod(context: &Context, old: &Pod, new: &Pod) -> bool {
     in_place_restart(context, old, new).is_some() || lowered_deadline(old, new).is_some()
 }
 
-/// As [`may_end`] for a write by which the Pod comes under a budget. What was kept of a Pod outside of the management is no
-/// record of its restarts: anybody could write that.
+/// The same as [`may_end_pod`], for a write by which the Pod comes under a budget. The restart record of a Pod that was
+/// not managed does not count, because anybody could write it.
 pub fn may_end_on_entry(context: &Context, old: &Pod, new: &Pod) -> bool {
     may_end_pod(context, old, new)
         || !old.is_managed() && inplace::in_place_restart(old, new).is_some()
 }
 
-/// Whether an UPDATE may need a claim, told by the review alone: what the caches say of a Pod that is down is not believed.
+/// Whether an UPDATE may need a claim, by the review alone. It does not trust what the caches say of a Pod that is
+/// down.
 pub fn may_disrupt_by_itself(context: &Context, old: &Pod, new: &Pod) -> bool {
     let restarts = inplace::in_place_restart(old, new)
         .is_some_and(|change| !old.is_broken() && !is_offline_until_restart(&change, old, new));
     restarts || may_disrupt(context, old, new)
 }
 
-/// The restart that an in-place change brings and that needs a claim.
+/// The restart that an in-place change causes and that needs a claim.
 ///
-/// It needs none if a lifecycle keeps the Pod off traffic before and after the write, and the restart is recorded on the
-/// Pod: its rules were asked when the lifecycle began, and the Pod does not come back before the restart. (A claim for an
-/// earlier resize whose end only a restart shows must not end with this change, so this change waits for that.) The label
-/// `service-available` alone proves nothing, because a flap takes it off, and so may anybody by hand. Nor does a Pod need a
-/// claim that is [lost](is_lost): if it can come back by itself, the restart is recorded too.
+/// The change needs no claim if a lifecycle keeps the Pod off traffic before and after the write, and the restart is
+/// recorded on the Pod: the rules were asked when the lifecycle began, and the Pod does not come back before the
+/// restart. (The claim for an earlier resize may end only by a restart, and the restart of this change would end that
+/// claim too early. So this change waits for the restart of the resize.) The absence of the label `service-available`
+/// is not enough, because a short outage, or anybody by hand, can remove it.
+///
+/// A [lost](is_lost) Pod needs no claim either. If it can come back by itself, the restart must be recorded, too.
 fn in_place_restart(context: &Context, old: &Pod, new: &Pod) -> Option<InPlaceRestart> {
     let change = inplace::in_place_restart(old, new)?;
     let recorded = PendingRestarts::from_pod(new).unwrap_or_default();
@@ -101,7 +104,8 @@ fn in_place_restart(context: &Context, old: &Pod, new: &Pod) -> Option<InPlaceRe
     (!is_offline_until_restart(&change, old, new) && !is_lost()).then_some(change)
 }
 
-/// Whether a lifecycle keeps the Pod off traffic before and after a change, and until the restart that it brings.
+/// Whether a lifecycle keeps the Pod off traffic before and after a change, and until the restart that the change
+/// causes.
 fn is_offline_until_restart(change: &InPlaceRestart, old: &Pod, new: &Pod) -> bool {
     is_offline_throughout(old, new)
         && PendingRestarts::from_pod(new)
@@ -110,7 +114,7 @@ fn is_offline_until_restart(change: &InPlaceRestart, old: &Pod, new: &Pod) -> bo
         && !inplace::is_resize_unobservable(old)
 }
 
-/// Whether a Pod is down and will hardly come back by itself, other than by the end of an operation.
+/// Whether a Pod is down and is not expected to come back by itself, except by the end of an operation.
 pub fn is_lost(context: &Context, pod: &Pod) -> bool {
     let may_end_with_the_write = is_held_offline(pod) && !pod.is_broken();
     !pod.is_available()
@@ -123,8 +127,9 @@ fn is_offline_throughout(old: &Pod, new: &Pod) -> bool {
     is_held_offline(old) && is_held_offline(new)
 }
 
-/// The deadline that an UPDATE sets or lowers, in seconds after the start of the Pod; the API server lets nobody raise
-/// or remove it. It needs a claim whatever the state of the Pod: when the time is over, the Pod may be available.
+/// The deadline that an UPDATE sets or lowers, in seconds after the start of the Pod. The API server lets nobody raise
+/// or remove it. It needs a claim whatever the state of the Pod, because the Pod may be available when the deadline
+/// passes.
 fn lowered_deadline(old: &Pod, new: &Pod) -> Option<i64> {
     let seconds = new.spec.active_deadline_seconds?;
     let earlier = old.spec.active_deadline_seconds;
@@ -133,18 +138,18 @@ fn lowered_deadline(old: &Pod, new: &Pod) -> Option<i64> {
         .then_some(seconds)
 }
 
-/// What is known of the owners of a Pod.
+/// The result of looking up the owners of a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnerLookup {
-    /// At least one exists.
+    /// At least one owner exists.
     OneIsHere,
-    /// None exists, or the Pod names none.
+    /// No owner exists, or the Pod names no owner.
     AllAreGone,
-    /// None is known to exist, and one could not be read, or was not looked up.
+    /// No owner is known to exist, and at least one owner could not be read or was not looked up.
     Unknown,
 }
 
-/// What is known of the owners of a Pod, of which the first `left` may be looked up.
+/// Looks up the owners of a Pod. At most `left` owners are read, and `left` is reduced by their number.
 async fn look_up_owners(
     context: &Context,
     pod: &Pod,
@@ -230,11 +235,11 @@ mod tests {
         keys.into_iter().map(|key| (key, json!("1"))).collect()
     }
 
-    /// Whether an image change of a Pod in this state, that also changes the labels, needs a claim.
+    /// Whether an image change of a Pod in this state, together with these labels before and after, needs a claim.
     fn claims(labels: [&Value; 2], status: &Value) -> bool {
         let [before, after] = labels;
         let (old, mut new) = (pod("a:1", before, status), pod("a:2", after, status));
-        // As the mutating webhook does.
+        // The mutating webhook records the restarts in the same way.
         if let Some(value) =
             restarts::restarts_after_write(&old, &new, &old, false, 0).annotation_value()
         {
@@ -388,7 +393,7 @@ mod tests {
         assert_eq!(moved[0].detail.target, None);
     }
 
-    /// A context whose API server serves the kind `Thing`, has one of these names, and counts its calls.
+    /// A context whose API server serves the kind `Thing`, has the objects named in `here`, and counts its requests.
     fn counting_context(here: &'static [&'static str]) -> (Context, Arc<AtomicUsize>) {
         let calls = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&calls);
@@ -437,7 +442,7 @@ mod tests {
         (Context::at_epoch(client), calls)
     }
 
-    /// A Pod with owners of these names, of which the first is the controller; each has its name as its UID.
+    /// A Pod with owners of these names. The first owner is the controller, and each has its name as its UID.
     fn pod_with_owners(kind: &str, names: impl IntoIterator<Item = String>) -> Arc<Pod> {
         let mut pod = pod("a:1", &on_traffic(), &ready("True"));
         let owners = names.into_iter().enumerate();
@@ -453,7 +458,7 @@ mod tests {
         Arc::new(pod)
     }
 
-    /// How many calls an UPDATE costs, and the target of the claim that it needs.
+    /// The number of requests that an UPDATE sends, and the target of the claim that it needs.
     async fn update_cost(
         here: &'static [&'static str],
         old: &Arc<Pod>,

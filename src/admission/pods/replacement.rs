@@ -1,4 +1,5 @@
-//! What a user is told who has a Pod replaced: its claims go with it (contract 6.4), whatever the retention policy of its CollaSet says.
+//! Warns a user who has a Pod replaced that the PVCs of the Pod are deleted with it (contract 6.4), whatever the
+//! retention policy of its CollaSet says.
 
 use super::parse_pod;
 use crate::admission::review::Request;
@@ -6,7 +7,7 @@ use crate::api::keys;
 use crate::cluster::objects::object_cache::ObjectCache;
 use crate::domain::collaset::observed::Pvc;
 
-/// What to say if the request has a Pod replaced whose CollaSet owns claims that it mounts.
+/// The warning for a request that has a Pod replaced whose CollaSet owns PVCs that the Pod mounts.
 pub fn replacement_warning(claims: &ObjectCache<Pvc>, request: &Request) -> Option<String> {
     let raw = request.object.as_deref();
     if request.sub_resource.is_some() || !raw?.get().contains(keys::TO_REPLACE) {

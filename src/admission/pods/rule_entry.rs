@@ -1,7 +1,7 @@
-//! Pods that come under a budget by a change of their labels.
+//! Denies writes that bring a Pod under a budget while a disruption of it is outstanding.
 //!
-//! A Pod is judged by what its rules see of it. What its spec went through before that no rule has held, a container that
-//! is yet to restart or a deadline that somebody set, would be lost to the budget later, without a claim.
+//! Before a change of labels brings a Pod under a budget, no rule has checked the changes of its spec. A container that
+//! is yet to restart, or a deadline that somebody has set, would later disrupt the Pod without a claim.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::domain::inplace;
 use crate::domain::lifecycle::restarts;
 use crate::domain::pod::Pod;
 
-/// How long after its grace period a container has surely been ended.
+/// Time after the grace period when a container has certainly ended.
 const RESTART_SLACK: Duration = Duration::from_nanos(restarts::ASSUMED_AFTER_NANOS);
-/// The grace period that Kubernetes writes into a Pod without one.
+/// The grace period that Kubernetes sets for a Pod without one, in seconds.
 const GRACE_SECONDS: i64 = 30;
 
-/// The refusal of an UPDATE by which a budget comes to hold the Pod, while something is outstanding that ends or restarts
-/// it, or in the very write that does.
+/// Denies an UPDATE by which a budget begins to hold the Pod, if a change that ends or restarts the Pod is outstanding,
+/// or is part of the same UPDATE.
 pub fn refuse_entry(context: &Context, request: &Request, old: &Pod, new: &Pod) -> Option<Verdict> {
     if !rule_check::are_user_labels_changed(old, new) {
         return None;
@@ -36,13 +36,14 @@ pub fn refuse_entry(context: &Context, request: &Request, old: &Pod, new: &Pod) 
         let entry = covering.find(|entry| entry.snapshot.rules.loses_pod(new, old));
         entry.map(|entry| format!("PodTransitionRule {}", entry.snapshot.rules.name))
     };
-    // A replica that has yet to see all rules can't tell.
+    // A replica that has not seen all rules does not know whether a rule begins to hold the Pod.
     let entered = entered
         .or_else(|| (!index.listed_kinds().has_decision_kinds()).then(|| "a rule".to_owned()))?;
     refuse_entry_into(context, request, old, new, &entered)
 }
 
-/// As [`refused`], by the review alone: which rules there are is not known, so any change of labels may bring one.
+/// The same as [`refuse_entry`], by the review alone. The rules are unknown, so any change of labels may bring the Pod
+/// under a rule.
 pub fn refuse_entry_by_review(
     context: &Context,
     request: &Request,
@@ -75,8 +76,8 @@ fn refuse_entry_into(
 
 const FORBIDDEN: (u16, &str) = (403, "Forbidden");
 
-/// What is yet to come for changes that the spec of the Pod has seen since its creation, with the code of the answer. `raw`
-/// is the Pod with all that the review says of it.
+/// Why a change of the spec since the creation of the Pod may still disrupt it, with the code and reason of the answer.
+/// `raw` is the Pod as the review contains it.
 fn outstanding_change(
     old: &Pod,
     raw: Option<&RawValue>,
@@ -106,7 +107,7 @@ fn outstanding_change(
     ))
 }
 
-/// What tells how long ago the spec of a Pod was changed.
+/// The fields that tell how long ago the spec of a Pod was changed.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct SpecHistory {
@@ -141,9 +142,9 @@ struct Spec {
     termination_grace_period_seconds: Option<i64>,
 }
 
-/// Whether nobody has changed the spec of the Pod for so long that a container which had to restart has done so. No state of
-/// the container tells that: the kubelet reports a change as seen before it ends the container, and the image that runs may
-/// be the wanted one by another name.
+/// Whether the last change of the Pod's spec is so old that a container which had to restart has restarted. The state
+/// of the container does not tell this: the kubelet reports a change as observed before it ends the container, and the
+/// image that runs may be the wanted image under another name.
 fn is_settled(pod: Option<&RawValue>, now: Timestamp) -> bool {
     let pod = pod.and_then(|raw| serde_json::from_str::<SpecHistory>(raw.get()).ok());
     let pod = pod.unwrap_or_default();
@@ -193,7 +194,7 @@ mod tests {
         );
     }
 
-    /// What is outstanding of a changed Pod that is settled but for `change`: the code of the answer.
+    /// The code of the answer for a changed Pod that is settled except for `change`.
     fn outstanding_code(change: impl FnOnce(&mut Pod)) -> Option<u16> {
         let raw = raw(&json!({ "metadata": { "managedFields": [
             { "time": "2026-01-01T00:00:00Z", "fieldsV1": { "f:spec": {} } },

@@ -1,5 +1,6 @@
-//! The readiness condition within a write of the status by which an operation goes on: the Pod is taken off traffic or put back in
-//! the same request. The controller does so in a write of its own where this did not.
+//! Sets the readiness condition in the same write of the status that advances an operation, so that the Pod goes off
+//! traffic or comes back at once. If this webhook does not set the condition, the controller does it in a write of its
+//! own.
 
 use jiff::Timestamp;
 use json_patch::jsonptr::PointerBuf;
@@ -11,8 +12,8 @@ use crate::api::keys;
 use crate::domain::lifecycle::follow_readiness;
 use crate::domain::pod::Pod;
 
-/// Lets the condition follow in `pod`, which is what becomes of the object of the request, see [`follow`]. Returns the change of
-/// the object besides labels; `None` if the condition is to stay.
+/// Sets the condition in `pod`, which is the object of the request after its patch, by [`follow_readiness`]. Returns
+/// the patch of the condition; `None` if the condition stays unchanged.
 pub fn service_ready_patch(
     request: &Request,
     pod: &mut Pod,
@@ -31,7 +32,7 @@ pub fn service_ready_patch(
     Some(condition_patch(&object.unwrap_or_default(), condition))
 }
 
-/// Sets a condition in an object.
+/// The patch that sets a condition in an object.
 fn condition_patch(object: &Value, condition: Value) -> PatchOperation {
     let path = |tokens: &[&str]| PointerBuf::from_tokens(tokens.iter().copied());
     let add = |path, value| PatchOperation::Add(AddOperation { path, value });

@@ -1,5 +1,5 @@
-//! Holds what would break a rule: deletions, whatever else ends or restarts a Pod that serves, and label edits that would
-//! dodge the rule.
+//! Validates writes of Pods: denies deletions and other disruptions that would violate a rule, and label changes that
+//! would evade a rule.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::ledger::commit::{Denied, Disruption};
 use crate::ledger::protocol::{ClaimGrant, Operation as Claimed};
 use crate::ledger::store::RuleKey;
 
-/// Holds what would break a rule.
+/// Denies writes that would violate a rule.
 pub struct PodValidator(pub Arc<Context>);
 
 #[async_trait]
@@ -104,8 +104,9 @@ impl PodValidator {
         approval.audit_bypass(Verdict::allow().with_audit("free", "unavailable"), &bypass)
     }
 
-    /// Whether a Pod is Ready, as of a moment ago, and lacks but the label that the leader adds then: many may come back at once,
-    /// and all of them could go before the first is labelled.
+    /// Whether a Pod has become Ready a moment ago and only lacks the label that the leader adds afterwards. Many Pods
+    /// may become Ready at the same time, and without this check all of them could be deleted before the first is
+    /// labelled.
     fn is_about_to_serve(&self, pod: &Pod) -> bool {
         let is_starting = pod.is_starting((self.0.now)());
         let is_new = || is_starting || self.0.index.read_state().is_briefly_down(pod);
@@ -144,7 +145,7 @@ impl PodValidator {
                 .await
                 .is_none()
         {
-            return self.deny_held(&old, &denied); // a rule that it comes under may be among those that are not known
+            return self.deny_held(&old, &denied); // the Pod may come under a rule that the cache does not have yet
         }
         if let Some(refused) = rule_entry::refuse_entry(&self.0, request, &old, &new)
             && exempt::find_exemption(&self.0, request, &new, deadline)
@@ -162,7 +163,7 @@ impl PodValidator {
                 return deny_invalid_pod(&new, &errors);
             }
         }
-        // Before the rules are looked up: what changes in between is another generation.
+        // Read the generations before the rules: a rule that changes in between then has another generation.
         let generations = match rule_check::are_user_labels_changed(&old, &new) {
             true => rule_check::rule_generations(&self.0, &old.metadata.namespace),
             false => BTreeMap::new(),
@@ -174,7 +175,7 @@ impl PodValidator {
         let mut taken = TakenClaims::default();
         if let Some(rule) = left.first() {
             if let Some(restarts) = restarts::pending_restarts(&old) {
-                // Outside of the management anybody could remove the record.
+                // Once the Pod is outside of the management, anybody could remove the record of its restarts.
                 let message = format!(
                     "Pod {} can't leave PodTransitionRule {} while it waits for {restarts}",
                     old.metadata.name, rule.name
@@ -272,8 +273,8 @@ impl PodValidator {
         denial::denied_to_verdict(&pod.metadata.name, denied, (self.0.now)())
     }
 
-    /// Why the budget of no rule holds a deletion, as far as the review tells. What the caches do not know proves nothing:
-    /// a rule may have been made a moment ago, or have come back with a restore of etcd.
+    /// Why no budget holds a deletion, by the review alone. A rule that is missing in the caches may exist: it may be
+    /// new, or a restore of etcd may have brought it back.
     fn deletion_exemption(&self, old: &Pod) -> Option<&'static str> {
         if graceful_deletion::is_lifecycle_due(self.0.settings.grace_delete, old) {
             return None;
@@ -281,8 +282,8 @@ impl PodValidator {
         (!old.is_available() && is_operation_allowed(old)).then_some("unavailable")
     }
 
-    /// As [`Validate::frees_deletion`] of an UPDATE. Every write that a look at the rules could refuse or have claimed for is
-    /// held: which rules the Pod comes under or leaves cannot be told.
+    /// The same as [`PodValidator::deletion_exemption`] for an UPDATE. Every write that rules could deny, or for which
+    /// they could need a claim, is held, because it is unknown which rules the Pod enters or leaves.
     fn update_exemption(&self, request: &Request, old: &Pod, new: &Pod) -> Option<&'static str> {
         let may_be_held = exempt::exemption_by_request(request, new).is_none();
         if may_be_held && rule_entry::refuse_entry_by_review(&self.0, request, old, new).is_some() {
@@ -298,7 +299,7 @@ impl PodValidator {
             return None;
         }
         if !rule_check::are_user_labels_changed(old, new) {
-            // Of its labels, those of the lifecycle at most.
+            // At most labels of the lifecycle differ.
             let is_begun_or_ended = old.metadata.labels != new.metadata.labels;
             return (!is_begun_or_ended || !old.is_available()).then_some("no-disruption");
         }
@@ -320,7 +321,7 @@ impl TakenClaims {
         }
     }
 
-    /// Takes all of them back, because the request is refused.
+    /// Withdraws all of these claims, because the request is denied.
     fn withdraw(self, context: &Context, pod: &Pod) {
         for (operation, claims) in self.0 {
             let uid = &pod.metadata.uid;
@@ -328,14 +329,14 @@ impl TakenClaims {
         }
     }
 
-    /// For the audit annotation.
+    /// The operations for the audit annotation `claimed`; `None` without claims.
     fn audit_operations(&self) -> Option<String> {
         let words: Vec<_> = self.0.iter().map(|(o, _)| o.as_str()).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
 }
 
-/// An ID in flight on the Pod, if any.
+/// The ID of an operation in flight on the Pod, if there is one.
 fn operation_in_flight(pod: &Pod) -> Option<&str> {
     pod.metadata
         .labels
@@ -356,8 +357,8 @@ mod tests {
     use crate::api::keys;
     use crate::cluster::index::NamespaceFacts;
 
-    /// The verdict without a look at anything on the deletion of a Pod with this status, where the caches know its namespace
-    /// as going, and no rule.
+    /// The fallback verdict on the deletion of a Pod with this status, if the caches have its namespace as terminating
+    /// and no rule.
     fn fallback(control: &str, status: Value) -> Verdict {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
@@ -408,7 +409,7 @@ mod tests {
         }
     }
 
-    /// The verdict without a look at anything on an UPDATE of a Pod. `change` is made to what is stored.
+    /// The fallback verdict on an UPDATE of a Pod. `change` is applied to the stored Pod.
     fn update_fallback(old: &Value, change: impl FnOnce(&mut Value)) -> Verdict {
         let context = Context::at_epoch(Client::new(
             tower::service_fn(|_: http::Request<kube::client::Body>| async {

@@ -1,14 +1,16 @@
-//! What an operation waits for, as a verdict tells it.
+//! Writes the texts that tell in a verdict what an operation waits for.
 
 use crate::api::size_limits::truncate_text;
 use crate::domain::rules::stage::Rejection;
 
-/// So many rules are named. The API server hands on 4,096 characters of warnings in all, and 256 of each.
+/// Maximum number of rules that are named. The API server passes on 4,096 characters of warnings in total, and 256 of
+/// each warning.
 const MAX_NAMED: usize = 16;
-/// Longest reason in characters; a denial tells it as it is.
+/// Longest reason in characters. A denial contains the reason in full up to this length.
 const MAX_REASON_CHARS: usize = 1024;
 
-/// The first rules that reject, and that there are more. No further ones are looked at: a namespace may have thousands.
+/// The first rules that reject an operation, and whether there are more. Further rules are not evaluated, because a
+/// namespace may have thousands.
 pub fn describe_waits(rejections: impl Iterator<Item = Rejection>) -> Vec<String> {
     let mut rejections = rejections;
     let mut told: Vec<_> = rejections

@@ -1,7 +1,7 @@
-//! The wire form of `admission.k8s.io/v1`, and the trait by which the server asks for a decision.
+//! Defines the wire form of `admission.k8s.io/v1`, and the trait [`Handler`] by which the server asks for a decision.
 //!
-//! Only what decisions need is parsed. Objects stay raw JSON: a typed round trip would drop every field newer than
-//! this program (contract Q23).
+//! Only the fields that decisions need are parsed. Objects stay raw JSON, because a conversion to types and back would
+//! drop every field that is newer than this program (contract Q23).
 
 use std::collections::BTreeMap;
 
@@ -17,53 +17,55 @@ pub use self::verdict::Verdict;
 mod parse;
 mod verdict;
 
-/// The only `apiVersion` that is accepted: the only one that the webhook configurations announce.
+/// The only `apiVersion` that is accepted. The webhook configurations announce no other version.
 pub const API_VERSION: &str = "admission.k8s.io/v1";
 /// The only `kind` that is accepted.
 pub const KIND: &str = "AdmissionReview";
 
-/// See [`Handler::bytes_per_value`]: an object that is read once.
+/// See [`Handler::bytes_per_value`]. This value fits a handler that parses the object once.
 const BYTES_PER_VALUE: usize = 128;
 
 /// Decides the reviews of one webhook path.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Decides a review; `deadline` is when the API server stops listening. The future is dropped when the deadline
-    /// passes or the caller hangs up, so it must leave nothing half done that a crash could not leave too.
+    /// Decides a review. `deadline` is when the API server stops waiting. The future is dropped when the deadline
+    /// passes or the caller closes the connection, so each `await` must leave a state that is also safe after a crash.
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict;
 
-    /// Decides without any I/O when [`review`](Handler::review) cannot run or ended badly (overload, deadline, panic):
-    /// what is never held is allowed, the rest is denied with `why`, a clause such as `the server is overloaded`.
+    /// Decides without any I/O when [`review`](Handler::review) cannot run or did not succeed (overload, deadline,
+    /// panic). Requests that are always exempt are allowed. All other requests are denied with `why`, a clause such as
+    /// `the server is overloaded`.
     fn fallback(&self, request: &Request, why: &str) -> Verdict;
 
-    /// Decides a review that takes more memory than any may, without parsing its objects; `why` is a clause.
+    /// Decides a review that needs more memory than any review may take, without parsing its objects. `why` is a
+    /// clause.
     fn deny_excessive(&self, _request: &Request, why: &str) -> Verdict {
         Verdict::deny(413, "RequestEntityTooLarge", why)
     }
 
-    /// Bytes of memory that a review takes at most for each JSON value of its body. Reviews wait for their memory, and
-    /// one that takes too much of it is [`excessive`](Handler::excessive).
+    /// Bytes of memory that a review takes at most for each JSON value of its body. A review waits until this memory is
+    /// available. A review that needs too much of it goes to [`deny_excessive`](Handler::deny_excessive).
     fn bytes_per_value(&self) -> usize {
         BYTES_PER_VALUE
     }
 }
 
-/// What is being done to the object.
+/// The operation on the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Operation {
     /// `CREATE`, also of a subresource such as `pods/eviction`.
     Create,
-    /// `UPDATE`, patches included.
+    /// `UPDATE`, including patches.
     Update,
-    /// `DELETE`, one per object of a deletecollection.
+    /// `DELETE`. A deletecollection sends one review for each object.
     Delete,
     /// `CONNECT`, for example `pods/exec`.
     Connect,
 }
 
 impl Operation {
-    /// The name on the wire.
+    /// The name in an AdmissionReview.
     pub const fn as_str(self) -> &'static str {
         match self {
             Operation::Create => "CREATE",
@@ -82,7 +84,7 @@ pub struct RequestKind {
     pub group: String,
     /// API version.
     pub version: String,
-    /// Kind; `Eviction` on `pods/eviction`.
+    /// Kind of the object; `Eviction` for `pods/eviction`.
     pub kind: String,
 }
 
@@ -94,29 +96,29 @@ pub struct RequestResource {
     pub group: String,
     /// API version.
     pub version: String,
-    /// Resource, plural.
+    /// Plural name of the resource.
     pub resource: String,
 }
 
-/// Group of all kubelets.
+/// The group to which all kubelets belong.
 pub const NODES_GROUP: &str = "system:nodes";
 
-/// Who asks.
+/// The user of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct UserInfo {
-    /// For example `system:serviceaccount:kube-system:generic-garbage-collector`.
+    /// User name, for example `system:serviceaccount:kube-system:generic-garbage-collector`.
     pub username: String,
-    /// Identifies the user beyond the name; empty where the authenticator knows none.
+    /// UID of the user; empty if the authenticator knows none.
     pub uid: String,
     /// Groups of the user.
     pub groups: Vec<String>,
-    /// What the authenticator knows besides.
+    /// Further attributes from the authenticator.
     pub extra: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
 
 impl UserInfo {
-    /// Whether it is a kubelet (<https://kubernetes.io/docs/reference/access-authn-authz/node/>).
+    /// Whether the user is a kubelet (<https://kubernetes.io/docs/reference/access-authn-authz/node/>).
     pub fn is_node(&self) -> bool {
         self.groups.iter().any(|group| group == NODES_GROUP)
     }
@@ -125,25 +127,26 @@ impl UserInfo {
 /// A review to decide: the `request` of an AdmissionReview.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Identifies this call; echoed in the answer. A retry of the storage transaction has another one.
+    /// Identifies this call. The answer contains the same uid. If the API server retries its storage transaction, the
+    /// new call has another uid.
     pub uid: String,
     /// Kind of the object.
     pub kind: RequestKind,
-    /// Resource.
+    /// Resource of the request.
     pub resource: RequestResource,
-    /// Subresource such as `status` or `eviction`; `None` when the object itself is meant.
+    /// Subresource such as `status` or `eviction`; `None` for the object itself.
     pub sub_resource: Option<String>,
-    /// Object name, a DNS subdomain name; empty for a CREATE by `generateName` and for a deletecollection.
+    /// Object name, a DNS subdomain name; empty for a CREATE with `generateName` and for a deletecollection.
     pub name: String,
     /// Namespace, a DNS label; empty for cluster-scoped objects.
     pub namespace: String,
-    /// Operation.
+    /// Operation of the request.
     pub operation: Operation,
-    /// Who asks, as the caller says.
+    /// The user, as the caller states it.
     pub user_info: UserInfo,
-    /// Whether the caller is an API server by its client certificate.
+    /// Whether the client certificate proves that the caller is an API server.
     pub is_verified: bool,
-    /// Nothing may be written for such a request.
+    /// Whether the request is a dry run, for which nothing may be written.
     pub dry_run: bool,
     /// The object after the operation; `None` for DELETE.
     pub object: Option<Box<RawValue>>,
@@ -159,32 +162,32 @@ fn raw_to_json(raw: Option<&RawValue>) -> Value {
 }
 
 impl Request {
-    /// Reads the body of a webhook call. Where `object` and `oldObject` have a namespace or a name, it is that of the
-    /// request.
+    /// Parses the body of a webhook call. If `object` or `oldObject` has a namespace or a name, it is the same as that
+    /// of the request.
     ///
     /// # Errors
-    /// [`Malformed`] when the body is not an `admission.k8s.io/v1` AdmissionReview with a usable request. It names the
-    /// field, quotes nothing of the body, and carries the uid when that could be read.
+    /// [`Malformed`] when the body is not an `admission.k8s.io/v1` AdmissionReview with a valid request. The error
+    /// names the field, quotes nothing of the body, and has the uid if it could be read.
     pub fn parse(body: &[u8]) -> Result<Request, Malformed> {
         parse::parse_request(body)
     }
 
-    /// The object after the operation as JSON; null without one.
+    /// The object after the operation as JSON; null if there is none.
     pub fn object_json(&self) -> Value {
         raw_to_json(self.object.as_deref())
     }
 
-    /// The object before the operation as JSON; null without one.
+    /// The object before the operation as JSON; null if there is none.
     pub fn old_object_json(&self) -> Value {
         raw_to_json(self.old_object.as_deref())
     }
 
-    /// The options as JSON; null without any.
+    /// The options as JSON; null if there are none.
     pub fn options_json(&self) -> Value {
         raw_to_json(self.options.as_deref())
     }
 
-    /// Who asks, for messages and logs: only an API server's word counts.
+    /// The user name for messages and logs. It says so if the caller is not proven to be an API server.
     pub fn user(&self) -> String {
         let name = &self.user_info.username;
         match self.is_verified {
@@ -193,8 +196,8 @@ impl Request {
         }
     }
 
-    /// `namespace/name`, or the name of a cluster-scoped object, for messages and logs. A deletecollection names none: there
-    /// it is the name of the object that is to go.
+    /// `namespace/name` for messages and logs, or the name of a cluster-scoped object. The request of a
+    /// deletecollection has no name, so this is the name in the object.
     pub fn object_name(&self) -> String {
         let name = match self.name.as_str() {
             "" => self.name_in_object().unwrap_or_default(),
@@ -207,7 +210,7 @@ impl Request {
         }
     }
 
-    /// `metadata.name` of the old object, or of the new one.
+    /// `metadata.name` of the old object, or else of the new object.
     fn name_in_object(&self) -> Option<String> {
         #[derive(serde::Deserialize)]
         struct Object {

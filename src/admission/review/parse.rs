@@ -1,7 +1,8 @@
-//! Reads an AdmissionReview field by field, so that an error names the field and the uid survives errors elsewhere.
+//! Parses an AdmissionReview field by field, so that an error names the field, and the uid is known even if another
+//! field is invalid.
 //!
-//! Whoever reaches the port may send a review. Namespace and name become paths of requests that the server makes with
-//! its own rights, therefore only a review whose names the API server could have sent gets to a handler.
+//! Anybody who can reach the port can send a review. The server uses namespace and name in paths of requests that it
+//! sends with its own rights. Therefore this module rejects names that an API server would not send.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,13 +14,13 @@ use serde_json::value::RawValue;
 use super::{API_VERSION, KIND, RawFields, Request};
 use crate::api::labels;
 
-/// A body that is no review of ours.
+/// A body that is not a valid AdmissionReview.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Malformed {
-    /// `request.uid`, if it could be read: then the API server can be answered with a verdict.
+    /// `request.uid`, if it could be read. With a uid, the server can answer with a verdict.
     pub uid: Option<String>,
-    /// Names the field and what was expected; quotes nothing of the body.
+    /// Names the field and the expected value. It quotes nothing of the body.
     pub message: String,
 }
 
@@ -29,7 +30,7 @@ pub(super) fn parse_request(body: &[u8]) -> Result<Request, Malformed> {
     let read = ReviewSeed(&mut review)
         .deserialize(&mut json)
         .and_then(|()| json.end());
-    // A uid of the wrong shape could not be matched by the caller anyway.
+    // The caller could not match a uid of another type.
     let uid = required_field::<String>(&review.request, "uid")
         .ok()
         .filter(|uid| !uid.is_empty());
@@ -77,7 +78,7 @@ fn assemble_request(fields: &RawFields<'_>) -> Result<Request, String> {
     Ok(request)
 }
 
-/// The metadata by which an object is found.
+/// The metadata that identifies an object.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ObjectNames<'a> {
@@ -94,8 +95,9 @@ struct ObjectIdentity<'a> {
     name: Option<Cow<'a, str>>,
 }
 
-/// Every kind that is reviewed is namespaced and has DNS subdomain names. The objects must be the one that the request names;
-/// either may leave a name out, as a CREATE with `generateName` and a deletecollection do.
+/// Checks namespace and name. All reviewed kinds are namespaced and have DNS subdomain names. Both objects must have
+/// the namespace and the name of the request. A request or an object may leave out the name, as a CREATE with
+/// `generateName` and a deletecollection do.
 fn check_names(request: &Request) -> Result<(), String> {
     let named = [
         ("request.namespace", &*request.namespace),
@@ -142,7 +144,7 @@ fn check_name(
     }
 }
 
-/// What the field must be; serde's own message would quote the value.
+/// The expected value of a field. The message of serde would quote the value.
 fn expected_type(name: &str) -> &'static str {
     match name {
         "kind" => "an object with the strings group, version and kind",
@@ -183,7 +185,7 @@ fn optional_raw_field(fields: &RawFields<'_>, name: &str) -> Result<Option<Box<R
     }
 }
 
-/// Position and class of a syntax error, without the text around it.
+/// Position and class of a syntax error, without the surrounding text.
 fn describe_json_error(error: &serde_json::Error) -> String {
     let what = match error.classify() {
         serde_json::error::Category::Eof => "the body ends too early",
@@ -193,7 +195,7 @@ fn describe_json_error(error: &serde_json::Error) -> String {
     format!("{what} (line {}, column {})", error.line(), error.column())
 }
 
-/// What has been read so far: kept when a later byte is wrong.
+/// The fields that were read so far. They are kept if a later byte is invalid.
 #[derive(Default)]
 struct PartialReview<'de> {
     api_version: Option<String>,

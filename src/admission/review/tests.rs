@@ -38,7 +38,7 @@ fn deletecollection_object_is_named_by_old_object() {
     assert_eq!(parse(&review).unwrap().object_name(), "shop/");
 }
 
-/// The error after `change`, which must keep the uid.
+/// The error after `change`. It must have the uid.
 fn error_after(change: impl FnOnce(&mut Value)) -> String {
     let mut review = review();
     change(&mut review);
@@ -305,7 +305,7 @@ fn objects_must_be_the_one_that_the_request_names() {
         error,
         "request.oldObject.metadata: must be an object with the strings namespace and name"
     );
-    // Twice the same key: serde_json's Value would take the last.
+    // The same key twice: a `Value` of serde_json would take the last one.
     let body = review().to_string().replacen(
         r#""metadata":{"name":"web-0"}"#,
         r#""metadata":{"name":"web-0"},"metadata":{"name":"a/b"}"#,
@@ -316,7 +316,7 @@ fn objects_must_be_the_one_that_the_request_names() {
 
 #[test]
 fn names_may_be_left_out_of_request_and_objects() {
-    // As a deletecollection, and a CREATE with generateName after the name was made.
+    // Like a deletecollection, and like a CREATE with generateName whose name is already generated.
     let mut review = review();
     review["request"]["name"] = json!("");
     assert!(parse(&review).is_ok());

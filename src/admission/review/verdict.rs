@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{API_VERSION, KIND};
 
-/// Allowed, with what to change, or denied, with why.
+/// The answer to a review: allowed, perhaps with a patch, or denied with a message.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
 pub struct Verdict {
@@ -34,7 +34,7 @@ struct DenialCause {
 }
 
 impl Verdict {
-    /// Lets the request pass unchanged.
+    /// Allows the request without a change.
     pub fn allow() -> Verdict {
         Verdict {
             denial: None,
@@ -44,8 +44,8 @@ impl Verdict {
         }
     }
 
-    /// Refuses the request. `code` is an HTTP status and `reason` its `metav1.StatusReason` such as
-    /// `TooManyRequests`: without a code the API server would answer 400. `message` is what the user reads.
+    /// Denies the request. `code` is an HTTP status, because without a code the API server would answer 400. `reason`
+    /// is the `metav1.StatusReason` for it, such as `TooManyRequests`. `message` is the text for the user.
     pub fn deny(code: u16, reason: &'static str, message: impl Into<String>) -> Verdict {
         Verdict {
             denial: Some(Box::new(Denial {
@@ -58,8 +58,8 @@ impl Verdict {
         }
     }
 
-    /// Adds a cause to a denial, for clients that look at `status.details.causes`: the API server passes it on. `reason` is a
-    /// `metav1.CauseType` such as `DisruptionBudget`.
+    /// Adds a cause to a denial. The API server passes it on to clients that read `status.details.causes`. `reason` is
+    /// a `metav1.CauseType` such as `DisruptionBudget`.
     pub fn with_cause(mut self, reason: &'static str, message: impl Into<String>) -> Verdict {
         if let Some(denial) = &mut self.denial {
             let message = message.into();
@@ -68,7 +68,7 @@ impl Verdict {
         self
     }
 
-    /// Changes the object by an RFC 6902 patch. An empty one, or one on a denial, is not sent.
+    /// Changes the object by an RFC 6902 patch. An empty patch, or the patch of a denial, is not sent.
     pub fn with_patch(self, patch: Patch) -> Verdict {
         Verdict {
             patch: Some(patch),
@@ -76,36 +76,36 @@ impl Verdict {
         }
     }
 
-    /// Adds a warning that `kubectl` prints. Control characters become spaces: the warning is sent as an HTTP header, and the
-    /// API server drops one that has any.
+    /// Adds a warning that `kubectl` prints. Control characters become spaces: the API server sends the warning as an
+    /// HTTP header, and drops a warning with control characters.
     pub fn with_warning(mut self, warning: impl Into<String>) -> Verdict {
         self.warnings
             .push(warning.into().replace(char::is_control, " "));
         self
     }
 
-    /// Adds an annotation to the audit event of the request; the API server prefixes `key` with the webhook's name.
+    /// Adds an annotation to the audit event of the request. The API server puts the name of the webhook before `key`.
     pub fn with_audit(mut self, key: &'static str, value: impl Into<String>) -> Verdict {
         self.audit.insert(key, value.into());
         self
     }
 
-    /// Whether the request passes.
+    /// Whether the request is allowed.
     pub fn is_allowed(&self) -> bool {
         self.denial.is_none()
     }
 
-    /// HTTP status of the denial; 200 when allowed.
+    /// HTTP status of the denial; 200 if allowed.
     pub fn code(&self) -> u16 {
         self.denial.as_ref().map_or(200, |d| d.code)
     }
 
-    /// Reason of the denial; empty when allowed.
+    /// Reason of the denial; empty if allowed.
     pub fn reason(&self) -> &'static str {
         self.denial.as_ref().map_or("", |d| d.reason)
     }
 
-    /// Message of the denial; empty when allowed.
+    /// Message of the denial; empty if allowed.
     pub fn message(&self) -> &str {
         self.denial.as_ref().map_or("", |d| d.message.as_str())
     }
@@ -117,7 +117,7 @@ impl Verdict {
             .filter(|patch| self.is_allowed() && !patch.0.is_empty())
     }
 
-    /// Warnings, in the order added.
+    /// The warnings, in the order in which they were added.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -127,10 +127,10 @@ impl Verdict {
         &self.audit
     }
 
-    /// The AdmissionReview that answers the review `uid`.
+    /// The AdmissionReview that answers the review with this `uid`.
     ///
     /// # Errors
-    /// Only when JSON cannot be written, which no verdict gives cause for.
+    /// If the JSON cannot be written, which does not happen for a verdict.
     pub fn to_json(&self, uid: &str) -> serde_json::Result<Vec<u8>> {
         let patch = self
             .patch()

@@ -1,68 +1,69 @@
-//! The CEL of the matchConditions, in one place.
+//! The CEL expressions of the matchConditions.
 //!
-//! An expression that fails to evaluate rejects the request where failurePolicy is `Fail`. None of these can: an
-//! absent map or list is replaced by an empty one before it is looked into (the API server drops empty fields from
-//! the objects it hands to CEL), `null` objects (`object` of a DELETE, `oldObject` of a CREATE) are ruled out by the
-//! operations of the entry, and the cost grows only linearly with the object.
+//! An expression that fails to evaluate denies the request if the failurePolicy is `Fail`. None of these expressions
+//! can fail. They replace an absent map or list by an empty one before they read it, because the API server drops empty
+//! fields from the objects that it passes to CEL. The operations of each webhook exclude `null` objects (`object` of a
+//! DELETE, `oldObject` of a CREATE). The cost of each expression grows only linearly with the size of the object.
 
 use crate::admission::exempt::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER};
 use crate::admission::review::NODES_GROUP;
 use crate::api::keys::{self, Family};
 
-/// A matchCondition: the webhook is called only if all of its conditions hold.
+/// A matchCondition. The API server calls a webhook only if all of its conditions are true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Condition {
-    /// The stored Pod is not being deleted: nobody waits for a lifecycle or a budget on it any more.
+    /// The stored Pod is not being deleted. For a terminating Pod, neither the lifecycle nor a budget matters.
     NotTerminating,
-    /// What drives the lifecycle changed: labels, finalizers, or the expected finalizers in
-    /// [`keys::AVAILABLE_CONDITIONS`]. Also an image of a Pod that is not available, is in an operation, or waits for the
-    /// restart of an earlier image, and the record of that, [`keys::AWAITS_RESTART`]; and the reason of a bypass,
-    /// [`keys::BYPASS`]. No other annotation counts.
+    /// A field that drives the lifecycle changed: labels, finalizers, the expected finalizers in
+    /// [`keys::AVAILABLE_CONDITIONS`], the restart record [`keys::AWAITS_RESTART`], or the bypass reason
+    /// [`keys::BYPASS`]. Also an image of a Pod that is not available, is in an operation, or waits for the restart of
+    /// an earlier image. Changes of other annotations do not count.
     LifecycleChanged,
-    /// No label changed: of such a write the entries with [`Condition::LifecycleChanged`] are asked.
+    /// No label changed. A write that changes labels is sent to the webhooks with [`Condition::LifecycleChanged`].
     LabelsUnchanged,
-    /// What the validation of Pods looks at changed: labels, expected finalizers.
+    /// A field that the validation of Pods reads changed: labels or expected finalizers.
     LabelsChanged,
-    /// As [`Condition::LabelsChanged`], or something changed that may end or restart the Pod: an image, resources of a
-    /// container or of the Pod, the deadline, the owners.
+    /// The same as [`Condition::LabelsChanged`], or a field changed that may end or restart the Pod: an image,
+    /// resources of a container or of the Pod, the deadline, the owners.
     LabelsOrDisruptiveFieldsChanged,
-    /// The Pod waits to be taken off or put back on traffic (`preparing/…`, `completing/…`), or is Ready and not yet available.
+    /// The Pod waits to be taken off traffic or to come back (`preparing/…`, `completing/…`), or is Ready and not yet
+    /// available.
     InFlight,
     /// `Ready` or [`keys::SERVICE_READY`] changed.
     ReadinessChanged,
-    /// The Pod has not run to its end.
+    /// The Pod has neither succeeded nor failed.
     NotFinished,
-    /// The Pod carries [`keys::SERVICE_AVAILABLE`], or is Ready: then the leader is about to add the label. One that is neither
-    /// takes nothing from a budget by going away.
+    /// The Pod has the label [`keys::SERVICE_AVAILABLE`], or is Ready, so that the leader will soon add the label. The
+    /// deletion of any other Pod takes nothing from a budget.
     Available,
-    /// Not [`Condition::Available`].
+    /// The opposite of [`Condition::Available`].
     Unavailable,
-    /// The Pod has the readiness gate [`keys::SERVICE_READY`], by which it can be taken off traffic.
+    /// The Pod has the readiness gate [`keys::SERVICE_READY`], by which the lifecycle takes it off traffic.
     HasReadinessGate,
-    /// The Pod is not the API server's image of a static Pod, as [`Pod::is_mirror`](crate::domain::pod::Pod::is_mirror) says.
+    /// The Pod is not a mirror Pod of a static Pod, by [`Pod::is_mirror`](crate::domain::pod::Pod::is_mirror).
     NotMirror,
-    /// Not the namespace controller, which deletes only what a terminating namespace holds: a namespace can always go.
-    /// (Its user name is this one where controllers have service accounts of their own, as kubeadm sets them up;
-    /// elsewhere its requests are sent and allowed there.)
+    /// The user is not the namespace controller, which deletes only objects of a terminating namespace, so that a
+    /// namespace can always be deleted. (The namespace controller has this user name if each controller has its own
+    /// service account, as with kubeadm. In other clusters its requests are sent to the server, which allows them.)
     NotNamespaceController,
-    /// Not a node. NodeRestriction refuses a node's write of a status if admission changes a label in it.
+    /// The user is not a node. NodeRestriction refuses a status write of a node if admission changes a label in it.
     NotNode,
-    /// A CREATE, or an UPDATE that changes `spec`; finalizers and other metadata never depend on us.
+    /// A CREATE, or an UPDATE that changes `spec`. Changes of finalizers and other metadata never need the server.
     SpecChanged,
-    /// As [`Condition::SpecChanged`], or the annotation [`keys::IGNORES_FAILURES`] changed.
+    /// The same as [`Condition::SpecChanged`], or the annotation [`keys::IGNORES_FAILURES`] changed.
     RulesChanged,
-    /// The stored CollaSet is deleted and leaves its Pods, as [`crate::domain::collaset::leaves_its_pods`] says.
+    /// The stored CollaSet is being deleted and leaves its Pods, by [`crate::domain::collaset::orphans_its_pods`].
     LeavesItsPods,
-    /// The stored PersistentVolumeClaim is not bound to a volume yet.
+    /// The stored PVC is not bound to a volume yet.
     Pending,
-    /// The garbage collector, under its own name or that of all controllers.
+    /// The user is the Kubernetes garbage collector, by its own user name or by that of all controllers.
     ByGarbageCollector,
     /// The stored object has a CollaSet among its owners.
     OfCollaSet,
 }
 
 impl Condition {
-    /// Name of the condition, a DNS label; shows in the API server's messages.
+    /// Name of the condition, a DNS label. The API server shows it in its messages.
     pub const fn name(self) -> &'static str {
         match self {
             Condition::NotTerminating => "not-terminating",
@@ -88,7 +89,7 @@ impl Condition {
         }
     }
 
-    /// The expression, a bool.
+    /// The CEL expression; its type is bool.
     pub fn expression(self) -> String {
         match self {
             Condition::NotTerminating => "!has(oldObject.metadata.deletionTimestamp)".into(),
@@ -208,7 +209,7 @@ impl Condition {
     }
 }
 
-/// Whether the value that `of` reads differs between the object and the stored one.
+/// An expression that is true if the value that `of` reads differs between the new object and the stored object.
 fn changed_expression(of: impl Fn(&str) -> String) -> String {
     format!("{} != {}", of("object"), of("oldObject"))
 }
@@ -217,7 +218,8 @@ fn any_of<const N: usize>(terms: [String; N]) -> String {
     terms.join(" || ")
 }
 
-/// The field at `path` below `object`, or `empty` if it or one of its parents is absent; `metadata` never is.
+/// The field at `path` below `object`, or `empty` if the field or one of its parents is absent. `metadata` is never
+/// absent.
 fn or_empty(object: &str, path: &[&str], empty: &str) -> String {
     let mut at = object.to_owned();
     let mut present = Vec::with_capacity(path.len());
@@ -249,7 +251,7 @@ fn annotation(object: &str, key: &str) -> String {
     )
 }
 
-/// Image and resources of each container in `list`, in their order, which no update can change.
+/// Image and resources of each container in `list`, in their order. No update can change the order.
 fn each_container(object: &str, list: &str) -> String {
     let list = or_empty(object, &["spec", list], "[]");
     format!(
@@ -259,7 +261,8 @@ fn each_container(object: &str, list: &str) -> String {
     )
 }
 
-/// Whether a container changed that the lifecycle may have to see restart: in an operation, or while a restart is awaited.
+/// Whether a container changed and the lifecycle may have to wait for its restart: the Pod is off traffic, in an
+/// operation, or already waits for a restart.
 fn image_changed_off_traffic() -> String {
     format!(
         "(({} || {}) && (!({}) || {}.exists(k, k.contains('{}')) || {} != ''))",
@@ -272,7 +275,7 @@ fn image_changed_off_traffic() -> String {
     )
 }
 
-/// Whether the stored Pod carries the label of those that serve.
+/// Whether the stored Pod has the label of an available Pod.
 fn has_serving_label() -> String {
     format!("'{}' in {}", keys::SERVICE_AVAILABLE, labels("oldObject"))
 }
@@ -284,7 +287,7 @@ fn ready(object: &str) -> String {
     format!("{list}.exists(c, c.type == 'Ready' && {status} == 'True')")
 }
 
-/// Type and status of the two conditions that the lifecycle waits for; their times and messages do not matter.
+/// Type and status of the two conditions for which the lifecycle waits, without their times and messages.
 fn readiness(object: &str) -> String {
     let list = or_empty(object, &["status", "conditions"], "[]");
     format!(

@@ -1,4 +1,4 @@
-//! From the table to the two configuration objects.
+//! Builds the two webhook configurations from the table of webhooks.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::api::keys;
 
-/// Annotation by which cert-manager's injector finds the Certificate whose CA goes into `caBundle`.
+/// The annotation that names the Certificate whose CA cert-manager's injector writes into `caBundle`.
 const INJECT_CA_FROM: &str = "cert-manager.io/inject-ca-from";
 
 /// How the API server reaches the webhooks.
@@ -27,31 +27,32 @@ pub enum ClientConfig {
     Service {
         /// Name of the Service.
         name: String,
-        /// Its namespace.
+        /// Namespace of the Service.
         namespace: String,
         /// Port of the Service.
         port: i32,
     },
 }
 
-/// What the configurations depend on beside the table.
+/// The settings of the webhook configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigurationSettings {
     /// How the API server reaches the webhooks.
     pub client: ClientConfig,
-    /// The namespace that the server runs in; excluded with the cluster's own, so that its Pods can always start.
+    /// The namespace in which the server runs. It is excluded like the system namespaces, so that the Pods of the
+    /// server can always start.
     pub namespace: String,
-    /// PEM of the CA that signs the serving certificate; `None` leaves the field to whoever keeps it.
+    /// PEM of the CA that signs the serving certificate; `None` leaves the field `caBundle` to another writer.
     pub ca_bundle: Option<Vec<u8>>,
-    /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`): adds
-    /// [`GRACE`].
+    /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`). It adds
+    /// [`GRACEFUL_DELETION_WEBHOOKS`].
     pub grace_delete: bool,
-    /// Whether CollaSets are reviewed (feature gate `CollaSets`): without it the entries of
+    /// Whether CollaSets are reviewed (feature gate `CollaSets`). Without it, the webhooks of
     /// [`Route::is_for_collasets`](super::Route::is_for_collasets) are left out.
     pub collasets: bool,
-    /// `namespace/name` of the cert-manager Certificate whose CA is to be injected.
+    /// `namespace/name` of the cert-manager Certificate whose CA is injected.
     pub cert_manager: Option<String>,
-    /// In front of every path.
+    /// The segment before every path; `None` for plain paths.
     pub segment: Option<String>,
 }
 
@@ -207,7 +208,8 @@ fn namespace_selector(w: &Webhook, settings: &ConfigurationSettings) -> LabelSel
     }
 }
 
-/// An empty selector matches every object; written out, so that a stricter one of another version is replaced.
+/// The selector of managed objects, or the empty selector, which matches every object. The empty selector is written,
+/// so that it replaces a stricter selector of another version.
 fn object_selector(w: &Webhook) -> LabelSelector {
     if !w.managed_only {
         return LabelSelector::default();

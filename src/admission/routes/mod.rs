@@ -1,5 +1,5 @@
-//! Which requests the API server sends here, and where to: one table from which both the paths of the server
-//! ([`Route`]) and the webhook configurations ([`configurations()`]) come, so that they cannot drift apart.
+//! Defines which requests the API server sends to the server, and to which paths. The paths of the server ([`Route`])
+//! and the webhook configurations ([`webhook_configurations`]) come from one table, so they always agree.
 
 mod cel;
 mod configurations;
@@ -9,10 +9,10 @@ pub use cel::Condition;
 pub use configurations::{ClientConfig, ConfigurationSettings, webhook_configurations};
 pub use table::{GRACEFUL_DELETION_WEBHOOKS, NamespaceScope, WEBHOOKS, Webhook, WebhookMatchRule};
 
-/// Name of the MutatingWebhookConfiguration. Kuperator's own, so that ours takes its place and two sets of webhooks
-/// never stand side by side (contract 4.1).
+/// Name of the MutatingWebhookConfiguration. It is the name that Kuperator uses: this configuration replaces that of
+/// Kuperator, and a cluster never has both (contract 4.1).
 pub const MUTATING_CONFIGURATION: &str = "kusionstack-controller-manager-mutating";
-/// Name of the ValidatingWebhookConfiguration; see [`MUTATING`].
+/// Name of the ValidatingWebhookConfiguration; see [`MUTATING_CONFIGURATION`].
 pub const VALIDATING_CONFIGURATION: &str = "kusionstack-controller-manager-validating";
 
 /// A path of the server.
@@ -26,19 +26,19 @@ pub enum Route {
     MutatePodTransitionRules,
     /// CollaSets, before they are stored.
     MutateCollaSets,
-    /// CollaSets that are deleted and leave their Pods.
+    /// CollaSets that are being deleted and leave their Pods.
     NoteLeavingCollaSets,
-    /// Changes and deletions of Pods.
+    /// Updates and deletions of Pods.
     ValidatePods,
-    /// PodTransitionRules.
+    /// PodTransitionRules, after all mutating webhooks.
     ValidatePodTransitionRules,
-    /// CollaSets.
+    /// CollaSets, after all mutating webhooks.
     ValidateCollaSets,
     /// ResourceContexts.
     ValidateResourceContexts,
-    /// Deletions of PersistentVolumeClaims.
+    /// Deletions of PVCs.
     ValidateClaims,
-    /// Deletions of PersistentVolumeClaims by the garbage collector.
+    /// Deletions of PVCs by the Kubernetes garbage collector.
     ValidateCollectedClaims,
 }
 
@@ -47,7 +47,7 @@ pub enum Route {
 pub enum WebhookKind {
     /// May answer with a patch.
     Mutating,
-    /// May only allow or deny; sees what is going to be stored.
+    /// May only allow or deny. It sees the object that is going to be stored.
     Validating,
 }
 
@@ -84,7 +84,7 @@ impl Route {
         }
     }
 
-    /// Whether the route serves CollaSets and what belongs to them alone (feature gate `CollaSets`).
+    /// Whether the route is only for CollaSets and the objects that belong to them (feature gate `CollaSets`).
     pub const fn is_for_collasets(self) -> bool {
         match self {
             Route::MutateCollaSets
@@ -101,7 +101,7 @@ impl Route {
         }
     }
 
-    /// Which of the two configurations the route belongs to.
+    /// The kind of webhook configuration to which the route belongs.
     pub const fn kind(self) -> WebhookKind {
         match self {
             Route::MutatePods

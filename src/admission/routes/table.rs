@@ -2,56 +2,58 @@
 
 use super::{Condition, Route};
 
-/// What a webhook asks to see: operations on one resource of one group and version.
+/// Requests for which a webhook is called: operations on one resource of one group and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebhookMatchRule {
-    /// API group; empty for core.
+    /// API group; empty for the core group.
     pub group: &'static str,
     /// API version.
     pub version: &'static str,
-    /// Resource, with its subresource behind a slash.
+    /// Resource, with its subresource after a slash.
     pub resource: &'static str,
-    /// `CREATE`, `UPDATE`, `DELETE`.
+    /// `CREATE`, `UPDATE` or `DELETE`.
     pub operations: &'static [&'static str],
 }
 
-/// Which namespaces a webhook is called for; the excluded ones never are.
+/// The namespaces for which a webhook is called. Excluded namespaces are never among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceScope {
-    /// All of them.
+    /// All namespaces.
     All,
-    /// Those that hold a rule ([`crate::api::keys::NAMESPACE_HAS_RULES`]).
+    /// Namespaces with a rule ([`crate::api::keys::NAMESPACE_HAS_RULES`]).
     WithRules,
-    /// Those that hold a rule which holds unavailable Pods too
+    /// Namespaces with a rule that also holds Pods which are not available
     /// ([`crate::api::keys::NAMESPACE_HAS_STRICT_RULES`]).
     WithStrictRules,
-    /// Those that do not hold a rule.
+    /// Namespaces without a rule.
     WithoutRules,
 }
 
 /// One entry of a webhook configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Webhook {
-    /// Fully qualified name, unique in both configurations; part of the API server's messages.
+    /// Fully qualified name, unique in both configurations. The API server shows it in its messages.
     pub name: &'static str,
-    /// Where it is sent.
+    /// The path that the API server calls.
     pub route: Route,
-    /// What it is sent for.
+    /// The requests for which it is called.
     pub rules: &'static [WebhookMatchRule],
-    /// Whether only objects with `kusionstack.io/control=true`, before or after the request, are sent.
+    /// Whether it is called only for objects with `kusionstack.io/control=true`, before or after the request.
     pub managed_only: bool,
-    /// Where it is sent from.
+    /// The namespaces for which it is called.
     pub namespaces: NamespaceScope,
-    /// What a dead webhook does to the request: `true` denies it (`Fail`), `false` lets it through (`Ignore`).
+    /// What happens to a request if the webhook does not answer: `true` denies it (`Fail`), `false` allows it
+    /// (`Ignore`).
     pub must_answer: bool,
-    /// Whether answering may write something (a claim, a label); then `NoneOnDryRun`, else `None`.
+    /// Whether the handler may write (a claim, a label). The side effects are `NoneOnDryRun` then, and `None`
+    /// otherwise.
     pub writes: bool,
-    /// Whether to ask again when a later webhook changed the object.
+    /// Whether the API server calls it again if a later webhook changed the object.
     pub reinvoke: bool,
-    /// How long the API server waits, in seconds. Ten where a claim is written (a conflict costs a few round trips) or
-    /// the API server itself is asked for a dry-run, five otherwise.
+    /// How long the API server waits, in seconds: 10 if the handler writes a claim (a conflict costs a few round trips)
+    /// or sends a dry run to the API server, and 5 otherwise.
     pub timeout_seconds: i32,
-    /// All must hold.
+    /// The conditions of a call. All must be true.
     pub conditions: &'static [Condition],
 }
 
@@ -64,8 +66,8 @@ const fn pod_rule(resource: &'static str, operations: &'static [&'static str]) -
     }
 }
 
-/// Creations and changes of objects of our own. Not of their subresources: status is the controllers', and `scale`
-/// changes a number that the schema bounds.
+/// Creations and updates of our own kinds, without subresources: controllers write the status, and the schema limits
+/// the number in `scale`.
 const fn own_kind_rule(resource: &'static str) -> WebhookMatchRule {
     WebhookMatchRule {
         group: crate::api::keys::GROUP,
@@ -88,17 +90,17 @@ const CLAIM_DELETES: &[WebhookMatchRule] = &[WebhookMatchRule {
     operations: &["DELETE"],
 }];
 
-/// A write to `pods/status` may carry labels and finalizers too, and they are stored. The kubelet's never do, so the
-/// conditions keep status traffic away all the same.
+/// Updates of Pods. A write to `pods/status` may also change labels and finalizers. The kubelet never does, so the
+/// conditions keep its status writes away.
 const POD_UPDATES: &[WebhookMatchRule] = &[
     pod_rule("pods", &["UPDATE"]),
     pod_rule("pods/status", &["UPDATE"]),
 ];
 
-/// Every webhook, mutating ones first, each with the reason of its choices.
+/// Every webhook, mutating webhooks first. The comments give the reasons of their settings.
 pub const WEBHOOKS: &[Webhook] = &[
-    // Adds the readiness gate. A Pod that missed it is handled without, so a dead webhook must not stop Pods from
-    // being created.
+    // Adds the readiness gate. A Pod without the gate still works, so a server that is down must not block the creation
+    // of Pods.
     Webhook {
         name: "pod-create.apps.kusionstack.io",
         route: Route::MutatePods,
@@ -111,8 +113,8 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[],
     },
-    // Steps the lifecycle, and takes the claim when one begins. Where a rule stands, a begin must not slip through
-    // unseen. Another webhook may add the labels: asked again then.
+    // Advances the lifecycle, and takes a claim when an operation begins. In a namespace with rules, no begin may pass
+    // without a check. Another webhook may add the labels, so the API server must call this webhook again.
     Webhook {
         name: "pod-update.apps.kusionstack.io",
         route: Route::MutatePods,
@@ -125,8 +127,8 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 10,
         conditions: &[Condition::NotTerminating, Condition::LifecycleChanged],
     },
-    // The same without a rule: no budget to hold, and the reconciler makes a missed step, so a dead webhook stops
-    // nothing.
+    // The same in a namespace without rules. There is no budget, and the controller makes up for a missed step, so a
+    // server that is down blocks nothing.
     Webhook {
         name: "pod-update-unruled.apps.kusionstack.io",
         route: Route::MutatePods,
@@ -139,10 +141,12 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[Condition::NotTerminating, Condition::LifecycleChanged],
     },
-    // A changed readiness condition lets the lifecycle go on within the same request, and a Pod that is Ready again counts from
-    // then on. Idle Pods are never sent. The reconciler makes a missed step, so a dead webhook must not stop anybody. It makes those
-    // of what kubelets write, too, in whose writes no label may change.
-    // Not a second time after an entry above, which may have changed the condition.
+    // When the readiness condition changes, the lifecycle advances within the same request, and a Pod that is Ready
+    // again counts from then on. Idle Pods, which are neither in an operation nor about to become available, are never
+    // sent. The controller makes up for a missed step, so a server that is down must not block a write. The controller
+    // also advances the lifecycle after status writes of kubelets, in which admission may change no label. A write that
+    // changes labels goes to the webhooks above. They may have changed the condition, so this webhook excludes such a
+    // write.
     Webhook {
         name: "pod-status.apps.kusionstack.io",
         route: Route::MutatePods,
@@ -161,9 +165,9 @@ pub const WEBHOOKS: &[Webhook] = &[
             Condition::ReadinessChanged,
         ],
     },
-    // The delete behind an eviction calls no webhook: claim here or never. An objectSelector would see the labels of
-    // the Eviction, not of the Pod, so the namespace alone keeps the blast radius small. Mutating, because the
-    // eviction of an unavailable Pod is made conditional by preconditions.
+    // The delete behind an eviction calls no webhook, so the server must take the claim here. An objectSelector would
+    // see the labels of the Eviction and not of the Pod, so only the namespaceSelector limits the calls. The webhook is
+    // mutating, because it adds preconditions to the eviction of a Pod.
     Webhook {
         name: "pod-eviction.apps.kusionstack.io",
         route: Route::MutateEvictions,
@@ -176,8 +180,8 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 10,
         conditions: &[],
     },
-    // Labels the namespace before its first rule is stored: from then on the entries above and below see it. A rule
-    // that is stored unseen would promise what nobody holds.
+    // Labels the namespace before its first rule is stored. From then on, the API server calls the webhooks with
+    // `WithRules` for it. If a rule were stored without the label, nothing would enforce it.
     Webhook {
         name: "podtransitionrule.apps.kusionstack.io",
         route: Route::MutatePodTransitionRules,
@@ -190,8 +194,8 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 10,
         conditions: &[Condition::RulesChanged],
     },
-    // Writes defaults into the object, and says all that is wrong before the schema says a part of it. What is absent
-    // reads as its default, and the validation behind sees everything, so a dead webhook stops nothing here.
+    // Sets defaults, and reports all errors before the schema reports some of them. Readers use the defaults of absent
+    // fields, and the validating webhook checks everything, so a server that is down blocks nothing here.
     Webhook {
         name: "collaset.apps.kusionstack.io",
         route: Route::MutateCollaSets,
@@ -204,8 +208,9 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 10,
         conditions: &[Condition::SpecChanged],
     },
-    // Notes that a deleted set leaves its Pods. Unseen, the set would take them along once the garbage collector has removed
-    // the finalizer that says so. The collector tries again, and without a server nobody would end the set anyway.
+    // Records that the deletion of a set leaves its Pods. Without the record, the set would delete its Pods once the
+    // Kubernetes garbage collector has removed the finalizer `orphan`. The garbage collector retries, and without a
+    // server no controller would complete the deletion anyway.
     Webhook {
         name: "collaset-leaving.apps.kusionstack.io",
         route: Route::NoteLeavingCollaSets,
@@ -218,8 +223,9 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[Condition::LeavesItsPods],
     },
-    // Claims, or denies. Validating, so that nothing after us can still refuse what a claim was taken for. The
-    // conditions let through all that no budget ever holds, a dead webhook or not: the kubelet's last delete too.
+    // Takes a claim or denies the deletion. The webhook is validating, so it runs after all mutating webhooks, and none
+    // of them can refuse the request after the claim was taken. The conditions let all deletions pass that no budget
+    // ever holds, even while the server is down. This includes the final delete of the kubelet.
     Webhook {
         name: "pod-delete.apps.kusionstack.io",
         route: Route::ValidatePods,
@@ -238,7 +244,7 @@ pub const WEBHOOKS: &[Webhook] = &[
             Condition::NotNamespaceController,
         ],
     },
-    // The rest of the Pods, where a rule says that even they go only while the budget is healthy.
+    // All other Pods, in a namespace with a rule that lets even these go only while the budget is healthy.
     Webhook {
         name: "pod-delete-unavailable.apps.kusionstack.io",
         route: Route::ValidatePods,
@@ -257,8 +263,8 @@ pub const WEBHOOKS: &[Webhook] = &[
             Condition::NotNamespaceController,
         ],
     },
-    // Label edits that would dodge a rule, malformed lifecycle labels, and whatever else ends or restarts a running Pod:
-    // in-place changes, a deadline, another owner. Those take a claim.
+    // Label changes that would evade a rule, invalid lifecycle labels, and all other changes that end or restart a
+    // running Pod: in-place changes, a deadline, another owner. The last group takes a claim.
     Webhook {
         name: "pod-update.validate.apps.kusionstack.io",
         route: Route::ValidatePods,
@@ -278,7 +284,7 @@ pub const WEBHOOKS: &[Webhook] = &[
             Condition::LabelsOrDisruptiveFieldsChanged,
         ],
     },
-    // Without a rule only the form of the lifecycle's own labels is checked; not worth stopping anyone for.
+    // Without a rule, only the form of the lifecycle labels is checked, which is no reason to block writes.
     Webhook {
         name: "pod-lifecycle.validate.apps.kusionstack.io",
         route: Route::ValidatePods,
@@ -291,7 +297,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[Condition::NotTerminating, Condition::LabelsChanged],
     },
-    // A rule that cannot be evaluated would hold its Pods for ever: refused before it is stored.
+    // A rule that cannot be evaluated would hold its Pods for ever, so it must be denied before it is stored.
     Webhook {
         name: "podtransitionrule.validate.apps.kusionstack.io",
         route: Route::ValidatePodTransitionRules,
@@ -304,9 +310,9 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[Condition::SpecChanged],
     },
-    // A template that no Pod can be made of, or another selector, would be rolled out to every Pod: refused before it is
-    // stored. With a dead server nobody would act on the change anyway. Deletion, finalizers, status and `kubectl scale`
-    // are never sent.
+    // A template from which no Pod can be created, or a changed selector, would affect every Pod, so it must be denied
+    // before it is stored. Without a server no controller would act on the change anyway. Deletions, and changes of
+    // finalizers, of the status and by `kubectl scale`, are never sent.
     Webhook {
         name: "collaset.validate.apps.kusionstack.io",
         route: Route::ValidateCollaSets,
@@ -319,7 +325,8 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 10,
         conditions: &[Condition::SpecChanged],
     },
-    // Pools are written by controllers, which cope with odd ones; this is for edits by hand, and stops no controller.
+    // Controllers write the pools, and cope with invalid pools. This webhook checks changes by hand, and blocks no
+    // controller.
     Webhook {
         name: "resourcecontext.validate.apps.kusionstack.io",
         route: Route::ValidateResourceContexts,
@@ -332,8 +339,9 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[Condition::SpecChanged],
     },
-    // A kindness to Pods that would wait for their volume for ever; no guarantee rests on it, so a dead webhook stops no
-    // deletion. Bound claims, nearly all, are never sent, nor is a namespace held that is going.
+    // Protects Pods that would wait for their volume for ever. No guarantee depends on it, so a server that is down
+    // blocks no deletion. Bound PVCs, which are nearly all, are never sent, and the deletion of a namespace is not
+    // held.
     Webhook {
         name: "claim-delete.apps.kusionstack.io",
         route: Route::ValidateClaims,
@@ -350,9 +358,10 @@ pub const WEBHOOKS: &[Webhook] = &[
             Condition::NotNamespaceController,
         ],
     },
-    // Keeps the garbage collector from what outlasts a CollaSet until the set has released it. The collector tries again, and without a
-    // server nobody would end the set anyway. Deletions by anybody else, and of what no CollaSet owns, are never sent. Not by the label: a claim
-    // that has lost it is owned as well.
+    // Keeps the Kubernetes garbage collector from deleting a PVC that outlasts its CollaSet, until the set has released
+    // it. The garbage collector retries, and without a server no controller would complete the deletion of the set
+    // anyway. Deletions by other users, and of objects that no CollaSet owns, are never sent. The label of managed
+    // objects is not required, because a PVC that has lost it still has its owner.
     Webhook {
         name: "claim-collected.apps.kusionstack.io",
         route: Route::ValidateCollectedClaims,
@@ -371,10 +380,11 @@ pub const WEBHOOKS: &[Webhook] = &[
     },
 ];
 
-/// What comes on top with the feature gate `GraceDeleteWebhook`: the deletions and evictions that [`WEBHOOKS`] leaves out.
-/// No budget holds these, so a dead webhook lets them pass: the Pod goes at once, as it does without the gate.
+/// Further webhooks with the feature gate `GraceDeleteWebhook`, for the deletions and evictions that [`WEBHOOKS`]
+/// leaves out. No budget holds them, so they pass while the server is down: the Pod is deleted at once, as without the
+/// feature gate.
 pub const GRACEFUL_DELETION_WEBHOOKS: &[Webhook] = &[
-    // Not available: taken off traffic already or never on it, but cooperators may have yet to let it go.
+    // Pods that are not available. They are off traffic, but cooperators may still have to release them.
     Webhook {
         name: "pod-delete-grace.apps.kusionstack.io",
         route: Route::ValidatePods,
@@ -412,7 +422,7 @@ pub const GRACEFUL_DELETION_WEBHOOKS: &[Webhook] = &[
             Condition::NotNamespaceController,
         ],
     },
-    // Of Pods that are not managed too: their labels can't be seen.
+    // Includes Pods that are not managed, because the API server cannot select evictions by the labels of the Pod.
     Webhook {
         name: "pod-eviction-unruled.apps.kusionstack.io",
         route: Route::MutateEvictions,

@@ -107,7 +107,7 @@ fn webhooks_that_fail_closed_without_rules_touch_few_requests() {
     }
 }
 
-/// One that misses its readiness gate is counted, held and operated all the same; one that can't be created is not.
+/// A Pod without the readiness gate is still counted, held and operated, but a Pod that cannot be created is missing.
 #[test]
 fn pod_creation_succeeds_while_server_is_down() {
     let (mutating, validating) = webhook_configurations(&settings());
@@ -140,7 +140,7 @@ fn whatever_may_write_or_asks_in_turn_has_the_longer_timeout() {
             "{}",
             w.name
         );
-        // A write that a dead webhook skips would be a claim that nobody took.
+        // If a server that is down skipped a webhook that writes, a claim would be missing.
         assert!(!w.writes || w.must_answer, "{}", w.name);
     }
 }
@@ -321,7 +321,7 @@ fn status_update_with_label_change_reaches_one_lifecycle_webhook() {
     let closed =
         json!({"status": {"conditions": [{"type": keys::SERVICE_READY, "status": "False"}]}});
     let (old, mut granted) = (pod(json!({})), pod(grant));
-    json_patch::merge(&mut granted, &closed); // by the entry that is asked first
+    json_patch::merge(&mut granted, &closed); // by the webhook that is called first
     let mut unlabelled = old.clone();
     json_patch::merge(&mut unlabelled, &closed);
     for (new, unchanged) in [(granted, false), (unlabelled, true)] {
@@ -470,12 +470,12 @@ fn deletes_that_no_budget_holds_are_not_sent() {
     assert!(!sent(mirror(json!([owner("v1", "Node", true)]))));
 }
 
-/// A Pod that is Ready and not labelled yet.
+/// A Pod that is Ready and does not have the label yet.
 fn ready_unlabelled_pod() -> Json {
     pod(json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}}))
 }
 
-/// A Pod that is neither labelled nor Ready.
+/// A Pod that neither has the label nor is Ready.
 fn pod_not_serving() -> Json {
     let mut down = ready_unlabelled_pod();
     down["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
@@ -521,7 +521,7 @@ fn deletion_of_forged_mirror_pod_is_sent() {
     assert!(sends_deletion("pod-delete.apps.kusionstack.io", &plain));
 }
 
-/// Whether an entry of this name sends the deletion of a Pod.
+/// Whether the webhook with this name is called for the deletion of a Pod.
 fn sends_deletion(name: &str, old: &Json) -> bool {
     let entry = WEBHOOKS
         .iter()
@@ -600,7 +600,7 @@ fn graceful_deletion_is_sent_only_for_readiness_gate_pods() {
     ));
     assert!(!sends_deletion(unruled, &gates(&["other"])));
     assert!(!sends_deletion(unruled, &pod(json!({}))));
-    // With rules, what serves is sent by the entry that claims.
+    // In a namespace with rules, the deletion of a Pod that serves is sent to the webhook that claims.
     let mut going = gates(&[keys::SERVICE_READY]);
     let ruled = "pod-delete-grace.apps.kusionstack.io";
     assert!(!sends_deletion(ruled, &going));

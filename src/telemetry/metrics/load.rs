@@ -1,4 +1,4 @@
-//! What a listener does to hold its own in a flood.
+//! Metrics of connections and memory when a listener is under load.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -21,19 +21,20 @@ pub struct StandingLabels {
 pub struct ShedLabels {
     /// `webhook` or `metrics`.
     pub listener: &'static str,
-    /// `crowded`: a newcomer took the place; `address`: a newcomer from the same address did; `silent`: no request in
-    /// time; `full`: no place for another proven connection.
+    /// Why a connection was closed. `crowded`: a newer connection took the slot; `address`: a newer connection from the
+    /// same address took it; `silent`: no request arrived in time; `full`: no slot for another proven connection was
+    /// free.
     pub reason: &'static str,
 }
 
-/// Label of the bodies that were given up.
+/// Label of [`LoadMetrics::bodies`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct BodyLabel {
-    /// Of the connection: `proven` or `unproven`.
+    /// Standing of the connection: `proven` or `unproven`.
     pub standing: &'static str,
 }
 
-/// Metrics of connections and memory under load. Cloning shares them.
+/// Metrics of connections and memory under load. Clones share the metrics.
 #[derive(Clone, Debug, Default)]
 pub struct LoadMetrics {
     open: Family<StandingLabels, Gauge>,
@@ -72,13 +73,13 @@ impl LoadMetrics {
         m
     }
 
-    /// Open connections of a listener by what they have shown: `proven` or `unproven`.
+    /// Open connections of a listener that are `proven` or `unproven`.
     pub fn standing(&self, listener: &'static str, standing: &'static str) -> Gauge {
         let labels = StandingLabels { listener, standing };
         self.open.get_or_create_owned(&labels)
     }
 
-    /// Connections of a listener that were ended; the reasons are those of [`LostLabels`].
+    /// Connections of a listener that the server closed. The reasons are those of [`ShedLabels`].
     pub fn shed(&self, listener: &'static str, reason: &'static str) -> Counter {
         self.shed
             .get_or_create_owned(&ShedLabels { listener, reason })

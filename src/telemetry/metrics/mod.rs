@@ -1,4 +1,4 @@
-//! Prometheus metrics: one registry that every part adds its own to.
+//! Prometheus metrics: one registry to which every part of the program adds its metrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ mod load;
 /// `Content-Type` of [`Exposition::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All metrics of this process, under the prefix `operating_` but for those of [`super::process`]. Cloning shares them.
+/// All metrics of this process. They have the prefix `operating_`, except those of [`super::process`]. Clones share the
+/// registry.
 #[derive(Clone, Debug)]
 pub struct Exposition(Arc<RwLock<Registries>>);
 
@@ -40,12 +41,12 @@ impl Default for Exposition {
 }
 
 impl Exposition {
-    /// Adds metrics. Registering a name twice shows it twice, so each part registers once per process.
+    /// Adds metrics. A name that is registered twice appears twice, so each part must register once per process.
     pub fn register<T>(&self, add: impl FnOnce(&mut Registry) -> T) -> T {
         add(&mut self.0.write().own)
     }
 
-    /// As [`Exposition::register`], without the prefix.
+    /// The same as [`Exposition::register`], without the prefix.
     pub(super) fn register_common<T>(&self, add: impl FnOnce(&mut Registry) -> T) -> T {
         add(&mut self.0.write().common)
     }
@@ -53,7 +54,7 @@ impl Exposition {
     /// The OpenMetrics text of all metrics.
     ///
     /// # Errors
-    /// When a metric cannot be written, which is an error of that metric's encoder.
+    /// If the encoder of a metric fails.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut out = String::new();
         let registries = self.0.read();
@@ -69,42 +70,42 @@ impl Exposition {
 pub struct ReviewLabels {
     /// Webhook path.
     pub route: &'static str,
-    /// `allowed`, `denied`, or what kept the request from being a review: `malformed`, `oversized`, `slow`, `busy`,
+    /// `allowed` or `denied`, or the reason why the call has no valid review: `malformed`, `oversized`, `slow`, `busy`,
     /// `unauthenticated`.
     pub verdict: &'static str,
-    /// Class of the code in the verdict, or of the HTTP status without one: `2xx`, `4xx`, `5xx`.
+    /// Class of the code in the verdict, or of the HTTP status if there is no verdict: `2xx`, `4xx`, `5xx`.
     pub code: &'static str,
 }
 
-/// Label of the metrics that are kept per webhook path.
+/// Label of the metrics per webhook path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RouteLabel {
     /// Webhook path.
     pub route: &'static str,
 }
 
-/// Label of the metrics that are kept per listener.
+/// Label of the metrics per listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ListenerLabel {
     /// `webhook` or `metrics`.
     pub listener: &'static str,
 }
 
-/// A gauge of seconds.
+/// A gauge in seconds.
 pub type SecondsGauge = Gauge<f64, AtomicU64>;
 
-/// Metrics of the server and its certificate. Cloning shares them.
+/// Metrics of the server and its certificate. Clones share the metrics.
 #[derive(Clone, Debug)]
 pub struct ServerMetrics {
     /// Answers by route, verdict and code class.
     pub reviews: Family<ReviewLabels, Counter>,
     /// Seconds from the request head to the verdict, by route.
     pub duration: Family<RouteLabel, Histogram, fn() -> Histogram>,
-    /// Reviews being decided now.
+    /// Reviews that are being decided now.
     pub in_flight: Gauge,
-    /// Reviews answered by the fallback because too many were in flight.
+    /// Reviews that the fallback decided because too many were in flight.
     pub shed: Family<RouteLabel, Counter>,
-    /// Reviews answered by the fallback because the deadline passed.
+    /// Reviews that the fallback decided because the deadline passed.
     pub late: Family<RouteLabel, Counter>,
     /// Reviews that panicked.
     pub panics: Family<RouteLabel, Counter>,
@@ -112,19 +113,19 @@ pub struct ServerMetrics {
     pub connections: Family<ListenerLabel, Gauge>,
     /// TLS handshakes that failed or took too long.
     pub handshakes_failed: Counter,
-    /// Calls that were refused because of who called, before their bodies were read.
+    /// Calls that were refused because of their caller or path, before their bodies were read.
     pub refused: Family<RefusedLabel, Counter>,
-    /// When the served certificate expires, seconds since 1970; 0 without one.
+    /// When the served certificate expires, in seconds since 1970; 0 if there is none.
     pub certificate_expiry: SecondsGauge,
-    /// Certificates taken into service.
+    /// Certificates that were taken into service.
     pub certificate_loads: Counter,
-    /// Attempts to renew or reload the certificate that failed; the former one stays in service.
+    /// Failed attempts to renew or reload the certificate. The former certificate stays in service.
     pub certificate_failures: Counter,
     /// Connections and memory under load.
     pub load: LoadMetrics,
 }
 
-/// From 0.25 ms, a review without I/O, to 16 s, beyond the default timeout of a webhook.
+/// Buckets from 0.25 ms, for a review without I/O, to 16 s, which is longer than the default timeout of a webhook.
 fn review_histogram() -> Histogram {
     Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
         0.000_25, 2.0, 17,
@@ -134,15 +135,15 @@ fn review_histogram() -> Histogram {
 /// Values of [`RefusedLabel::reason`].
 const REFUSALS: [&str; 2] = ["certificate", "path"];
 
-/// Why a call was refused.
+/// Label of [`ServerMetrics::refused`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RefusedLabel {
-    /// `certificate`: none that may call; `path`: without the segment.
+    /// `certificate`: no client certificate of an allowed caller; `path`: no valid segment before the path.
     pub reason: &'static str,
 }
 
 impl ServerMetrics {
-    /// Creates the counters of a webhook path at 0: `increase()` sees nothing of the event that makes a series.
+    /// Creates the counters of a webhook path at 0, because `increase()` misses the event that creates a time series.
     pub fn init_route(&self, route: &'static str) {
         for family in [&self.shed, &self.late, &self.panics] {
             drop(family.get_or_create(&RouteLabel { route }));
@@ -150,7 +151,7 @@ impl ServerMetrics {
         drop(self.duration.get_or_create(&RouteLabel { route }));
     }
 
-    /// Gives every metric with labels a sample, for the reference of the metrics.
+    /// Gives every metric with labels one sample, so that the reference of the metrics lists all metrics.
     pub fn init_all_labels(&self) {
         let (route, listener) = ("", "");
         let labels = ReviewLabels {

@@ -1,11 +1,12 @@
-//! `clientConfig` of the entries of a webhook configuration: whom the API server trusts, and which path it calls.
+//! Reads and changes the `clientConfig` of webhooks: the authority that the API server trusts, and the path that it
+//! calls.
 
 use kube::api::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use super::segments;
 
-/// The entries.
+/// The entries of a webhook configuration.
 pub fn webhook_entries(configuration: &DynamicObject) -> impl Iterator<Item = &Value> {
     let entries = configuration.data.get("webhooks").and_then(Value::as_array);
     entries.into_iter().flatten()
@@ -16,8 +17,8 @@ pub fn path_segment(client: &Value) -> Option<&str> {
     segments::split_path(split_target(client).1).0
 }
 
-/// What to merge into a `clientConfig` so that it has this authority (as on the wire) and this segment in its path; `None`
-/// if it has both.
+/// The patch to merge into a `clientConfig` so that it has this authority (Base64, as in JSON) and this segment in its
+/// path; `None` if it already has both.
 pub fn client_config_patch(client: &Value, bundle: &Value, segment: Option<&str>) -> Option<Value> {
     let mut change = Map::new();
     if client["caBundle"] != *bundle {
@@ -35,7 +36,7 @@ pub fn client_config_patch(client: &Value, bundle: &Value, segment: Option<&str>
     (!change.is_empty()).then_some(Value::Object(change))
 }
 
-/// Scheme and host of a URL, and the path; without the former for a Service.
+/// Scheme and host of a URL, and the path. For a Service, only the path.
 fn split_target(client: &Value) -> (Option<&str>, &str) {
     let Some(url) = client["url"].as_str() else {
         return (None, client["service"]["path"].as_str().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Makes authorities and leaves: ECDSA P-256, keys from the system's random source.
+//! Issues authorities and leaves with ECDSA P-256 keys from the random source of the system.
 
 use std::net::IpAddr;
 
@@ -14,16 +14,16 @@ use super::renewal::{BACKDATE, next_names};
 use super::{CertificateNames, Material, RenewalPolicy, RenewalStep};
 use crate::tls::certificate_pair::parse_validity;
 
-/// Former authorities that stay trusted at most, whatever happens.
+/// Maximum number of former authorities that stay trusted.
 const MAX_FORMER_AUTHORITIES: usize = 3;
 
-/// A certificate could not be made.
+/// Why a certificate could not be issued.
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
     /// Key generation or encoding failed.
     #[error("making a certificate: {0}")]
     Make(#[from] rcgen::Error),
-    /// A lifetime reaches beyond what a certificate can say.
+    /// The lifetime ends later than a certificate can express.
     #[error("making a certificate: the lifetime ends beyond the year 9999; shorten it")]
     Lifetime,
     /// `ca.key` is not the key of `ca.crt`, or cannot sign.
@@ -31,10 +31,10 @@ pub enum IssueError {
     Signer,
 }
 
-/// Carries out a step; [`Step::Keep`] changes nothing.
+/// Carries out a step. [`RenewalStep::Keep`] changes nothing.
 ///
 /// # Errors
-/// [`IssueError`] when the step does not fit `current` or a certificate cannot be made.
+/// [`IssueError`] if the step does not fit `current`, or if a certificate cannot be issued.
 pub fn apply_step(
     step: &RenewalStep,
     current: Option<&Material>,
@@ -67,7 +67,7 @@ fn add_authority(
     policy: &RenewalPolicy,
 ) -> Result<Material, IssueError> {
     let mut params = CertificateParams::new(Vec::new())?;
-    // A name of its own, so that clients do not try a former authority's key first.
+    // The name is unique, so that clients do not try the key of a former authority first.
     params.distinguished_name =
         common_name(format!("operating-webhook-ca@{}", now.as_millisecond()));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));

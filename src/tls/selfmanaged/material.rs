@@ -1,4 +1,4 @@
-//! What the Secret holds.
+//! The content of the Secret with the certificates.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,22 +11,22 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::tls::certificate_pair::{parse_certificates, parse_validity};
 
-/// What the Secret holds: four keys (contract 4.5), PEM, and one of our own.
+/// The content of the Secret: four keys in PEM (contract 4.5), and the key `paths`, which only Operating has.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Material {
     /// `tls.crt`: the leaf.
     pub tls_crt: Vec<u8>,
-    /// `tls.key`: the leaf's key.
+    /// `tls.key`: the key of the leaf.
     pub tls_key: Vec<u8>,
-    /// `ca.crt`: the authority that signs, then former ones that are still trusted. Published as `caBundle`.
+    /// `ca.crt`: the authority that signs, then former authorities that are still trusted. Published as `caBundle`.
     pub ca_crt: Vec<u8>,
-    /// `ca.key`: key of the first certificate in `ca.crt`.
+    /// `ca.key`: the key of the first certificate in `ca.crt`.
     pub ca_key: Vec<u8>,
-    /// `paths`: see [`Segments`](super::segments::Segments). Empty where the webhook paths have none.
+    /// `paths`: see [`PathSegments`](super::segments::PathSegments). Empty if the webhook paths have no segment.
     pub paths: Vec<u8>,
 }
 
-/// Shows no key.
+/// Does not show the keys.
 impl fmt::Debug for Material {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Material").finish_non_exhaustive()
@@ -34,7 +34,7 @@ impl fmt::Debug for Material {
 }
 
 impl Material {
-    /// From the Secret's `data`; absent keys are empty.
+    /// Reads the `data` of the Secret. Absent keys are empty.
     pub fn from_data(data: &BTreeMap<String, ByteString>) -> Material {
         let get = |key: &str| {
             data.get(key)
@@ -50,7 +50,7 @@ impl Material {
         }
     }
 
-    /// Sets the keys in a Secret's `data`; others stay.
+    /// Writes the keys into the `data` of a Secret. Other keys stay unchanged.
     pub fn write_to(&self, data: &mut BTreeMap<String, ByteString>) {
         for (key, value) in [
             ("tls.crt", &self.tls_crt),
@@ -65,7 +65,7 @@ impl Material {
         }
     }
 
-    /// The authorities in `ca.crt` that are valid at `now`, in their order; none if it does not parse.
+    /// The authorities in `ca.crt` that have not expired at `now`, in their order; empty if `ca.crt` does not parse.
     pub fn roots(&self, now: Timestamp) -> Vec<CertificateDer<'static>> {
         let valid =
             |der: &CertificateDer<'_>| parse_validity(der).is_some_and(|(_, end)| now < end);
@@ -76,8 +76,8 @@ impl Material {
             .collect()
     }
 
-    /// Signs as the authority `root`; `None` when `ca.key` is not its key or of a form that cannot sign here (an RSA
-    /// key in PKCS#1, which Kuperator writes).
+    /// An issuer that signs as the authority `root`. `None` if `ca.key` is not its key, or has a form that cannot sign
+    /// here (an RSA key in PKCS#1, which Kuperator writes).
     pub(super) fn signer(&self, root: &CertificateDer<'_>) -> Option<Issuer<'static, KeyPair>> {
         let key = KeyPair::from_pem(std::str::from_utf8(&self.ca_key).ok()?).ok()?;
         let (_, certificate) = X509Certificate::from_der(root).ok()?;

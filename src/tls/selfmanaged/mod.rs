@@ -1,10 +1,13 @@
-//! Certificates made here: an authority and a leaf in one Secret, the authority published as `caBundle`.
+//! Certificates that the server issues itself: an authority and a leaf in one Secret. The authority is published as
+//! `caBundle`.
 //!
-//! [`assess`] says what the Secret needs, [`issue`] makes it, [`SelfManaged`] writes it, publishes it and only then
-//! serves it. Replicas need no leader: whoever comes first wins the compare-and-swap and the others take what it wrote.
+//! [`next_step`] says what the Secret needs, and [`apply_step`] issues it. [`SelfManaged`] writes the Secret, publishes
+//! the authority, and only then serves the leaf. Replicas need no leader: the first replica succeeds with its
+//! compare-and-swap, and the others use the Secret that it wrote.
 //!
-//! A change of authority takes three steps, each at least [`Policy::settle`] after the other: the new one is published
-//! beside the old, then it signs a leaf, then the old one is dropped. So every replica's leaf is trusted at any time.
+//! A change of authority has three steps, with at least [`RenewalPolicy::settle`] between them: the new authority is
+//! published beside the old one, then it signs a leaf, then the old authority is removed. So the leaf of every replica
+//! is trusted at any time.
 
 pub use self::issue::{IssueError, apply_step};
 pub use self::material::Material;

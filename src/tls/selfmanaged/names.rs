@@ -1,34 +1,34 @@
-//! The names under which the server is reached.
+//! The names under which clients reach the server.
 
 use std::net::IpAddr;
 
 use rustls_pki_types::ServerName;
 
-/// A name that cannot stand in a certificate.
+/// Why a certificate cannot have a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// No name at all.
+    /// There is no name at all.
     #[error(
         "the certificate needs at least one name: a DNS name or an IP address of the webhook URL or Service"
     )]
     None,
-    /// Neither DNS name nor IP address.
+    /// The text is neither a DNS name nor an IP address.
     #[error(
         "{0:?} is neither a DNS name nor an IP address; write it without scheme, port and brackets"
     )]
     Bad(String),
 }
 
-/// Subject alternative names, at least one, sorted, without duplicates.
+/// Subject alternative names: at least one, sorted, without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateNames(Vec<ServerName<'static>>);
 
 impl CertificateNames {
-    /// Checks DNS names and IP addresses, for example the host of the webhook URL and the Service's
-    /// `<name>.<namespace>.svc`.
+    /// Checks DNS names and IP addresses, for example the host of the webhook URL, or `<name>.<namespace>.svc` of the
+    /// Service.
     ///
     /// # Errors
-    /// [`NameError`] quotes the name at fault.
+    /// [`NameError`] quotes the invalid name.
     pub fn new<S: Into<String>>(
         names: impl IntoIterator<Item = S>,
     ) -> Result<CertificateNames, NameError> {
@@ -47,7 +47,7 @@ impl CertificateNames {
             .map(CertificateNames)
     }
 
-    /// These and `more`, as far as they are names.
+    /// These names and those of `more` that are valid.
     pub(super) fn with_names(&self, more: impl IntoIterator<Item = String>) -> CertificateNames {
         let more = more
             .into_iter()
@@ -60,7 +60,7 @@ impl CertificateNames {
         self.0.iter()
     }
 
-    /// As strings.
+    /// The names as strings.
     pub fn to_strings(&self) -> Vec<String> {
         self.0.iter().map(server_name_text).collect()
     }

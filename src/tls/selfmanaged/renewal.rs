@@ -1,4 +1,4 @@
-//! What a Secret needs, by the clock. Pure.
+//! Decides by the clock what the Secret needs. It does no I/O.
 
 use std::net::IpAddr;
 
@@ -14,24 +14,25 @@ use super::{CertificateNames, Material};
 use crate::tls::certificate_pair::parse_validity;
 use crate::tls::{CertificatePair, crypto_provider};
 
-/// How far back validity begins, for clocks that are behind ours.
+/// Time before now at which the validity of a certificate begins, for clients whose clocks are behind.
 pub(super) const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
 
-/// Names of a former leaf that are carried over at most.
+/// Maximum number of names of a former leaf that are carried over.
 const MAX_CARRIED_NAMES: usize = 16;
 
-/// Lifetimes. Each certificate is renewed when two thirds of its own have passed.
+/// Lifetimes of certificates and segments. A certificate is renewed when two thirds of its lifetime have passed.
 #[derive(Clone, Debug)]
 pub struct RenewalPolicy {
-    /// Of an authority.
+    /// Lifetime of an authority.
     pub authority: SignedDuration,
-    /// Of a leaf; ends with its authority at the latest.
+    /// Lifetime of a leaf. It ends with its authority at the latest.
     pub leaf: SignedDuration,
-    /// Between the steps of a change of authority: long enough for every replica and API server to see each.
+    /// Time between the steps of a change of authority. It must be long enough for every replica and API server to see
+    /// each step.
     pub settle: SignedDuration,
-    /// Of a segment of the webhook paths. Short, because error texts can show one.
+    /// Lifetime of a segment of the webhook paths. It is short, because error texts can show a segment.
     pub segment: SignedDuration,
-    /// Between the steps of a change of segment. Replicas look at the Secret each minute.
+    /// Time between the steps of a change of segment. Replicas read the Secret each minute.
     pub segment_settle: SignedDuration,
 }
 
@@ -47,22 +48,22 @@ impl Default for RenewalPolicy {
     }
 }
 
-/// What to do next. The text says why, for the log.
+/// The next step for the Secret. The text says why, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RenewalStep {
-    /// Nothing.
+    /// The Secret needs no change.
     Keep,
-    /// A new authority and a leaf of it at once; former authorities stay trusted.
+    /// Issue a new authority and at once a leaf of it. Former authorities stay trusted.
     Everything(String),
-    /// A new authority in front of the others; the leaf stays.
+    /// Issue a new authority and put it before the others. The leaf stays.
     Authority(String),
-    /// A new leaf of the first authority.
+    /// Issue a new leaf of the first authority.
     Leaf(String),
-    /// Trust the first authority only.
+    /// Remove all authorities except the first.
     Forget(String),
 }
 
-/// The next step for the Secret's content (`None` when there is no Secret) at `now`.
+/// The next step for the content of the Secret (`None` if there is no Secret) at `now`.
 pub fn next_step(
     current: Option<&Material>,
     now: Timestamp,
@@ -108,8 +109,9 @@ pub fn next_step(
     RenewalStep::Keep
 }
 
-/// The names for the next leaf: `names`, and those of the current leaf if it is good but lacks some of them. Replicas
-/// that want different names, as in a rolling change of the webhook URL, would otherwise take turns at replacing it.
+/// The names for the next leaf: `names`, and those of the current leaf if it is valid but lacks some of them. Otherwise
+/// replicas that want different names, as in a rolling change of the webhook URL, would replace the leaf again and
+/// again.
 pub(super) fn next_names(
     current: &Material,
     now: Timestamp,
@@ -137,7 +139,7 @@ fn check_pair_names(
     }
 }
 
-/// The pair, if clients that trust `roots` accept it now under some name.
+/// The pair, if clients that trust `roots` accept it now under at least one name.
 fn check_pair(
     current: &Material,
     roots: &[CertificateDer<'_>],
@@ -194,7 +196,7 @@ fn alternative_names(leaf: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Whether one of `roots` has issued the leaf, directly or through the chain.
+/// Whether one of `roots` has signed the leaf, directly or through the chain.
 pub(super) fn is_signed_by(
     pair: &CertificatePair,
     roots: &[CertificateDer<'_>],

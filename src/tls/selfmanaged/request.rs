@@ -1,4 +1,4 @@
-//! API requests with a deadline, and what their failures mean.
+//! Sends API requests with a deadline, and classifies their failures.
 
 use std::time::Duration;
 
@@ -6,41 +6,41 @@ use super::IssueError;
 use crate::apirequest::{self, Failure};
 use crate::tls::PairError;
 
-/// For one API request.
+/// Time limit of one API request.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
-/// Why certificates could not be brought into line.
+/// Why the certificates could not be synchronised.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// The API server refused.
+    /// The API server refused a request.
     #[error(
         "{what}: {message}; the service account needs get, create and update on Secrets of its namespace, and get and patch on webhook configurations"
     )]
     Forbidden {
-        /// Request and object.
+        /// The request and its object.
         what: String,
-        /// The API server's words.
+        /// The message of the API server.
         message: String,
     },
-    /// The API server could not be asked, or did not answer.
+    /// The API server could not be reached, or did not answer.
     #[error("{what}: {why}")]
     Api {
-        /// Request and object.
+        /// The request and its object.
         what: String,
-        /// Cause.
+        /// The cause of the failure.
         why: String,
     },
     /// Other replicas kept writing.
     #[error("Secret or webhook configurations kept changing under {0} attempts; will retry")]
     Contended(u32),
-    /// A certificate could not be made.
+    /// A certificate could not be issued.
     #[error(transparent)]
     Issue(#[from] IssueError),
-    /// What the Secret holds cannot be served.
+    /// The certificate in the Secret cannot be served.
     #[error("Secret: {0}")]
     Pair(#[from] PairError),
 }
 
-/// Whether a conditional write was made; one of the codes `raced` says that somebody else was faster.
+/// Whether a conditional write succeeded. One of the codes `raced` means that another client has written first.
 pub(super) fn is_write_applied<T>(
     written: Result<T, RequestFailure>,
     raced: &[u16],
@@ -59,7 +59,7 @@ pub(super) fn is_write_applied<T>(
     }
 }
 
-/// A request that failed; `what` names the request and its object.
+/// A failed request. `what` names the request and its object.
 pub(super) struct RequestFailure {
     what: String,
     failure: Failure,

@@ -1,8 +1,9 @@
-//! A segment in front of the webhook paths that nobody can guess: `/<segment>/validate/pods`. It is a hurdle, no proof of
-//! who calls: the API server's error texts show the URL of a webhook that did not answer. Client certificates are proof.
+//! Random segments before the webhook paths: `/<segment>/validate/pods`. A segment is a hurdle and no proof of the
+//! caller, because error texts of the API server show the URL of a webhook that did not answer. Client certificates are
+//! a proof.
 //!
-//! As with the authorities, every replica knows a new segment before it is published, and a former one is known until every
-//! API server has seen the new one.
+//! As with the authorities, every replica knows a new segment before it is published. A former segment stays known
+//! until every API server has seen the new one.
 
 use jiff::Timestamp;
 
@@ -18,11 +19,11 @@ pub struct PathSegments(Vec<Segment>);
 #[derive(Clone, PartialEq, Eq)]
 struct Segment {
     text: String,
-    /// When it came into the Secret.
+    /// When the segment was added to the Secret.
     since: Timestamp,
 }
 
-/// Shows no segment.
+/// Does not show the segment.
 impl std::fmt::Debug for Segment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Segment")
@@ -32,7 +33,7 @@ impl std::fmt::Debug for Segment {
 }
 
 impl PathSegments {
-    /// From the Secret: a line for each, `<segment> <RFC 3339>`. Lines of another form are dropped.
+    /// Parses the key of the Secret: one line per segment, `<segment> <RFC 3339>`. Lines of another form are dropped.
     pub fn from_bytes(bytes: &[u8]) -> PathSegments {
         let text = String::from_utf8_lossy(bytes);
         let segments = text.lines().filter_map(|line| {
@@ -46,14 +47,14 @@ impl PathSegments {
         PathSegments(segments.collect())
     }
 
-    /// The form that [`Segments::read`] reads.
+    /// The text that [`PathSegments::from_bytes`] parses.
     pub fn to_bytes(&self) -> Vec<u8> {
         let lines = self.0.iter().map(|s| format!("{} {}\n", s.text, s.since));
         lines.collect::<String>().into_bytes()
     }
 
-    /// What the Secret should hold at `now`, if that is something else. `published` are the segments that the webhook
-    /// configurations have: as long as an API server may call by one, it is known.
+    /// The segments that the Secret should have at `now`; `None` if it has them already. `published` are the segments
+    /// in the webhook configurations: a segment is kept as long as an API server may use it.
     pub fn next_segments(
         &self,
         now: Timestamp,
@@ -63,7 +64,8 @@ impl PathSegments {
         let age = |segment: &Segment| now.duration_since(segment.since);
         let mut next = self.clone();
         for segment in &mut next.0 {
-            // Of a clock that was ahead: else it would not be published, nor changed, before that time comes.
+            // A time in the future comes from a clock that was ahead. Without this line, the segment would be neither
+            // published nor replaced before that time.
             segment.since = segment.since.min(now);
         }
         if next
@@ -78,7 +80,7 @@ impl PathSegments {
             };
             next.0.insert(0, newest);
         }
-        // Published for so long that no API server calls by an earlier one.
+        // A segment of this age has been published for so long that no API server uses an earlier one.
         let known = policy.segment_settle.saturating_mul(2);
         if let Some(current) = next.0.iter().position(|segment| age(segment) >= known) {
             let mut place = 0;
@@ -90,13 +92,13 @@ impl PathSegments {
         (next != *self).then_some(next)
     }
 
-    /// The segment that the API server is told; `None` as long as the first one is not known to every replica.
+    /// The segment to publish; `None` until every replica knows the first segment.
     pub fn published_segment(&self, now: Timestamp, policy: &RenewalPolicy) -> Option<&str> {
         let settled = |s: &&Segment| now.duration_since(s.since) >= policy.segment_settle;
         self.0.iter().find(settled).map(|segment| &*segment.text)
     }
 
-    /// All that may be called by.
+    /// All segments by which the server may be called.
     pub fn accepted_segments(&self) -> Vec<String> {
         self.0.iter().map(|segment| segment.text.clone()).collect()
     }
@@ -107,7 +109,7 @@ pub fn is_segment(text: &str) -> bool {
     text.len() == 2 * SEGMENT_BYTES && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The segment of a path, if it begins with one, and what follows.
+/// The segment of a path, if the path begins with one, and the rest of the path.
 pub fn split_path(path: &str) -> (Option<&str>, &str) {
     let Some(rest) = path.strip_prefix('/') else {
         return (None, path);
@@ -119,7 +121,7 @@ pub fn split_path(path: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// `path` with this segment in front, in place of another one.
+/// `path` with this segment before it. A segment that it already has is replaced.
 pub fn join_path(segment: Option<&str>, path: &str) -> String {
     let (_, plain) = split_path(path);
     match segment {
@@ -139,7 +141,7 @@ mod tests {
         Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes)
     }
 
-    /// The Secret after every replica has done what is due at these minutes.
+    /// The content of the Secret if a replica does the due step at each of these minutes.
     fn after(minutes: impl IntoIterator<Item = i64>) -> PathSegments {
         minutes
             .into_iter()

@@ -1,4 +1,5 @@
-//! Brings Secret, webhook configurations and the served certificate into line, from any number of replicas at once.
+//! Synchronises the Secret, the webhook configurations and the served certificate. Any number of replicas may do this
+//! at the same time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,16 +25,16 @@ use super::{
 use crate::tls::path_guard::PathGuard;
 use crate::tls::{CertificatePair, CertificateResolver};
 
-/// Rounds of one [`SelfManaged::ensure`]. Each ends with a write of ours or of another replica, and no more than a
-/// few writes are needed in all.
+/// Maximum number of rounds of one [`SelfManaged::ensure_certificates`]. Each round ends with a write of this or
+/// another replica, and only a few writes are needed in total.
 const MAX_ROUNDS: u32 = 10;
-/// Longest pause after a conflict, and shortest after a failure.
+/// Longest pause after a conflict. Pauses after failures are multiples of it.
 const MIN_PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause after failures.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 const FIELD_MANAGER: &str = "operating-certificates";
 
-/// Where the certificates live and who must know them.
+/// The objects that have the certificates and the authorities.
 #[derive(Clone, Debug)]
 pub struct SyncTarget {
     /// Namespace of the Secret.
@@ -46,7 +47,7 @@ pub struct SyncTarget {
     pub validating: String,
 }
 
-/// Keeps a [`Resolver`] at a certificate that the API server trusts.
+/// Keeps a [`CertificateResolver`] at a certificate that the API server trusts.
 #[derive(Clone)]
 pub struct SelfManaged {
     secrets: Api<Secret>,
@@ -55,23 +56,23 @@ pub struct SelfManaged {
     names: CertificateNames,
     policy: RenewalPolicy,
     resolver: Arc<CertificateResolver>,
-    /// Whom to tell the segments of the webhook paths; without, plain paths are published.
+    /// Receives the segments of the webhook paths; `None` if plain paths are published.
     doors: Option<Arc<PathGuard>>,
     wake: Arc<Notify>,
 }
 
-/// One attempt.
+/// The result of one round.
 enum SyncRound {
-    /// Everything is in line.
+    /// Everything is up to date.
     Done(Material),
-    /// Something was written: look again.
+    /// This replica has written an object. Start another round.
     Written,
-    /// Somebody else wrote in between: wait a moment, then look again.
+    /// Another client has written in between. Wait a moment, then start another round.
     Lost,
 }
 
 impl SelfManaged {
-    /// Certificates for `names` at `target`. Asks nothing yet.
+    /// Certificates for `names` at `target`. This function sends no request yet.
     pub fn new(
         client: Client,
         target: SyncTarget,
@@ -98,22 +99,22 @@ impl SelfManaged {
         }
     }
 
-    /// Publishes paths with a segment that nobody can guess, and tells `doors` which.
+    /// Publishes paths with a random segment, and passes the accepted segments to `doors`.
     pub fn with_segments(mut self, doors: Arc<PathGuard>) -> SelfManaged {
         self.doors = Some(doors);
         self
     }
 
-    /// Makes [`SelfManaged::run`] look at once.
+    /// Wakes [`SelfManaged::run`], so that it starts at once.
     pub fn waker(&self) -> Arc<Notify> {
         Arc::clone(&self.wake)
     }
 
-    /// Creates or renews the Secret if need be, publishes its authorities in every entry of both webhook
-    /// configurations (a missing configuration is passed over), then serves its leaf. Returns the `caBundle` (PEM).
+    /// Creates or renews the Secret if needed, publishes its authorities in every entry of both webhook configurations,
+    /// and then serves its leaf. A configuration that does not exist is skipped. Returns the `caBundle` (PEM).
     ///
     /// # Errors
-    /// [`SyncError`]; what was served before is still served then.
+    /// [`SyncError`]. The former certificate stays in service then.
     pub async fn ensure_certificates(&self, now: Timestamp) -> Result<Vec<u8>, SyncError> {
         for _ in 0..MAX_ROUNDS {
             match self.sync_once(now).await? {
@@ -129,7 +130,8 @@ impl SelfManaged {
         Err(SyncError::Contended(MAX_ROUNDS))
     }
 
-    /// Does so every `period` at the time that `now` tells, and sooner after a failure, until `stop`.
+    /// Calls [`SelfManaged::ensure_certificates`] every `period` until `stop` is cancelled, and sooner after a failure.
+    /// `now` is the clock.
     pub async fn run(self, period: Duration, now: fn() -> Timestamp, stop: CancellationToken) {
         let mut failures = 0;
         loop {
@@ -148,7 +150,7 @@ impl SelfManaged {
                     period.min(MAX_PAUSE.min(MIN_PAUSE * 2_u32.saturating_pow(failures)))
                 }
             };
-            // Spread, so that replicas started together do not ask together for ever.
+            // A random pause, so that replicas that were started together do not always send their requests together.
             let pause = pause.mul_f64(rand::random_range(0.75..1.0));
             let wait = async {
                 tokio::select! { () = sleep(pause) => {}, () = self.wake.notified() => {} }
@@ -159,9 +161,10 @@ impl SelfManaged {
         }
     }
 
-    /// The order matters. The configurations are read before the Secret and written only at the version read: whoever
-    /// published newer authorities in between wrote the Secret earlier still, so either their Secret is seen here or
-    /// our write conflicts. An old Secret never overwrites what a newer one has published.
+    /// Does one round. The order matters: this function reads the configurations before the Secret, and writes a
+    /// configuration only at the version that it has read. If another replica publishes newer authorities in between,
+    /// it has written the Secret before. So either this function reads the newer Secret, or its write conflicts. An old
+    /// Secret never overwrites the authorities that a newer Secret has published.
     async fn sync_once(&self, now: Timestamp) -> Result<SyncRound, SyncError> {
         let mut configurations = Vec::new();
         for (api, name) in self
@@ -188,7 +191,8 @@ impl SelfManaged {
             (RenewalStep::Keep, Some(material)) => material,
             (step, material) => {
                 tracing::info!(?step, "renewing the webhook certificate");
-                // Without a Secret, what this replica serves tells what the others may be serving still.
+                // Without a Secret, keep the authorities that this replica serves by: other replicas may still serve by
+                // them, too.
                 let former = material.or_else(|| {
                     let served = self.resolver.served()?;
                     Some(Material {
@@ -222,7 +226,7 @@ impl SelfManaged {
             if is_plain {
                 doors.allow_plain_paths();
             }
-            // Whatever the configurations have, an API server may call by.
+            // An API server may use every segment that the configurations have.
             doors.require_segments(
                 segments
                     .accepted_segments()
@@ -254,7 +258,7 @@ impl SelfManaged {
         Ok(SyncRound::Done(material))
     }
 
-    /// Creates the Secret, or replaces it at the version it was read. `false` when another replica was faster.
+    /// Creates the Secret, or replaces it at the version that was read. `false` if another replica has written first.
     async fn write_secret(
         &self,
         secret: Option<Secret>,
@@ -293,7 +297,8 @@ impl SelfManaged {
     }
 }
 
-/// Sets `caBundle` and the paths in every entry that has others. `false` when the configuration changed since it was read.
+/// Sets `caBundle` and the path in every entry that has other values. `false` if the configuration has changed since it
+/// was read.
 async fn publish_bundle(
     api: &Api<DynamicObject>,
     configuration: &DynamicObject,
@@ -317,7 +322,7 @@ async fn publish_bundle(
         entries = stale.len(),
         "publishing the certificate authority and the paths"
     );
-    // Merged by entry name, so that whatever else an entry holds stays.
+    // Entries are merged by name, so that their other fields stay unchanged.
     let patch = json!({"metadata": {"resourceVersion": configuration.resource_version()}, "webhooks": stale});
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),

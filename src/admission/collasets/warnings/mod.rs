@@ -1,4 +1,4 @@
-//! What a change of the templates comes to where that may not be what was meant.
+//! Warnings about the effects of a spec that the user may not have meant.
 
 mod update_strategy;
 
@@ -10,7 +10,7 @@ use crate::api::collaset::CollaSetSpec;
 use crate::domain::collaset::revision::data::{have_same_pvc_templates, pvc_template_name};
 use crate::domain::collaset::strategy::{ResolvedStrategy, UpdatePolicy};
 
-/// Each is said when it begins to be so; `old` is the stored spec of an update.
+/// The warnings for a spec. `old` is the stored spec of an update; warnings that already applied to it are left out.
 pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     let mut warnings = claim_template_warnings(old, new);
     if replaces_claims(new) && !old.is_some_and(replaces_claims) {
@@ -49,7 +49,8 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
     warnings
 }
 
-/// Claim templates that are changed or taken out: a claim is never changed, so that means another volume.
+/// Warnings about PVC templates that are changed or removed. A PVC itself is never changed, so the Pods get new
+/// volumes.
 fn claim_template_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     let before = old.map_or(&[][..], |old| &old.volume_claim_templates);
     let fate = match ResolvedStrategy::from_spec(new).policy {
@@ -87,7 +88,7 @@ fn retains_scaled(spec: &CollaSetSpec) -> bool {
     ResolvedStrategy::from_spec(spec).retain_scaled
 }
 
-/// Whether there are claim templates, and nothing says what becomes of claims in a scale-in.
+/// Whether the spec has PVC templates and does not say what happens to the PVCs of Pods that are scaled in.
 fn has_undecided_retention(spec: &CollaSetSpec) -> bool {
     let scaling = spec.scale_strategy.as_ref();
     let policy = scaling.and_then(|s| s.persistent_volume_claim_retention_policy.as_ref());

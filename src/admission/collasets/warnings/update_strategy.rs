@@ -1,9 +1,9 @@
-//! How an update goes, where the spec reads as if it went otherwise.
+//! Warnings about update strategies whose effect differs from what they seem to say.
 
 use crate::api::collaset::{CollaSetSpec, PodUpgradePolicy, RollingUpdate};
 use crate::domain::collaset::strategy::{ResolvedStrategy, RolloutStep, UpdateScope};
 
-/// Each is said when it begins to be so; `old` is the stored spec of an update.
+/// The warnings for a spec. `old` is the stored spec of an update; warnings that already applied to it are left out.
 pub fn strategy_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     let all: [fn(&CollaSetSpec) -> Option<String>; 6] = [
         zero_replicas_warning,
@@ -60,7 +60,8 @@ fn both_scopes_warning(spec: &CollaSetSpec) -> Option<String> {
     })
 }
 
-/// The first step that updates no Pod, as steps do that were written as the number to update. A set without Pods may get some.
+/// The first step that updates no further Pod, as if the user had meant the number of Pods to update. A set without
+/// Pods gets no warning, because it may be scaled later.
 fn idle_step_warning(spec: &CollaSetSpec) -> Option<String> {
     let strategy = ResolvedStrategy::from_spec(spec);
     let UpdateScope::Partition(at_least) = strategy.scope else {
@@ -164,7 +165,7 @@ mod tests {
             ),
             (json!([{ "partition": "100%" }, { "pause": {} }]), 0, 0),
             (json!([{ "partition": 20 }, { "pause": {} }]), 0, 0),
-            // A percentage below 100% lets one Pod go.
+            // A percentage below 100% lets at least one Pod be updated.
             (
                 json!([{ "partition": "99%" }, { "partition": "90%" }]),
                 0,
@@ -202,7 +203,7 @@ mod tests {
         ] {
             assert_eq!(rolling(10, fine), [""; 0]);
         }
-        // A set without Pods may get some.
+        // A set without Pods may be scaled later.
         assert_eq!(
             rolling(0, json!({ "steps": [{ "partition": 1 }] })),
             [""; 0]

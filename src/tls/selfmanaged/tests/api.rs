@@ -14,7 +14,8 @@ pub(super) const VALIDATING: &str =
 pub(super) struct Cluster(FakeApi);
 
 impl Cluster {
-    /// An empty cluster. Requests of replicas interleave at random; some wait until another replica has made many.
+    /// An empty cluster. Requests of replicas interleave at random. Some requests wait while another replica sends
+    /// many.
     pub fn new() -> Cluster {
         let fake = FakeApi::default();
         fake.0.lock().pace = Some(|| [0, 1, 3, 300][rand::random_range(0..4)]);
@@ -29,7 +30,7 @@ impl Cluster {
         self.0.0.lock()
     }
 
-    /// Answers with this code to requests that begin so: `P` for all writes, `PATCH` for patches.
+    /// Answers with this code to requests that begin with this text: `P` for all writes, `PATCH` for patches.
     pub fn refuse(&self, of: &'static str, code: u16) {
         self.0.refuse(Some(Refusal {
             of,
@@ -39,12 +40,12 @@ impl Cluster {
         }));
     }
 
-    /// Refuses nothing any more.
+    /// Stops refusing requests.
     pub fn relent(&self) {
         self.0.refuse(None);
     }
 
-    /// Both configurations with two entries each.
+    /// Creates both configurations with two entries each.
     pub fn configure(&self) {
         for (path, kind, name) in [
             (MUTATING, "MutatingWebhookConfiguration", "m"),
@@ -63,7 +64,7 @@ impl Cluster {
         self.lock().objects.get(path).cloned().unwrap_or_default()
     }
 
-    /// Every published bundle, PEM; empty where none is.
+    /// Every published bundle as PEM; empty for an entry without a bundle.
     pub fn bundles(&self) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
         for path in [MUTATING, VALIDATING] {

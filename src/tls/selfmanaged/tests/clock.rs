@@ -1,4 +1,4 @@
-//! What a Secret needs as time goes by.
+//! Tests of what a Secret needs as time passes.
 
 use super::*;
 use crate::tls::CertificatePair;
@@ -50,8 +50,8 @@ fn a_leaf_never_outlives_its_authority() {
     assert_eq!(pair(&renewed).not_after(), start() + hours(100));
 }
 
-/// Walks through years by the hour and checks at each that the leaf served an hour ago is trusted by what is
-/// published now, and the one served now by what was published an hour ago.
+/// Moves the clock by the hour through many rotations. At each hour, what is published now must trust the leaf that was
+/// served an hour ago, and what was published an hour ago must trust the leaf that is served now.
 #[test]
 fn trust_is_never_interrupted_by_a_change_of_authority() {
     let mut material = new_material();
@@ -102,9 +102,9 @@ fn missing_name_is_added_without_changing_authority() {
         RenewalStep::Keep
     );
     assert_eq!(renewed.ca_crt, material.ca_crt);
-    // A replica that still wants the former names is content too, so that the two do not take turns.
+    // A replica that still wants the former names accepts the leaf too, so the two replicas do not replace it in turn.
     assert_eq!(step_at(&renewed, start()), RenewalStep::Keep);
-    // With the next renewal they are gone.
+    // The next renewal removes the former names.
     let next = RenewalStep::Leaf(String::new());
     let next = apply_step(&next, Some(&renewed), start(), &more, &policy()).unwrap();
     assert!(matches!(
@@ -142,7 +142,8 @@ fn broken_parts_are_replaced_and_what_is_trusted_stays_trusted() {
         RenewalStep::Leaf("the leaf is of no authority in ca.crt".to_owned())
     );
 
-    // Without the authority's key, a leaf that is good stays; a bad one takes a new authority along.
+    // Without the key of the authority, a valid leaf stays, and an invalid leaf is issued together with a new
+    // authority.
     let keyless = Material {
         ca_key: Vec::new(),
         ..good.clone()
@@ -189,7 +190,7 @@ fn expired_authority_and_leaf_are_reissued() {
     assert_eq!(step_at(&renewed, late), RenewalStep::Keep);
 }
 
-/// RSA keys in PKCS#1 and a single name, as Kuperator's Secret has them (contract 4.5).
+/// RSA keys in PKCS#1 and a single name, as in the Secret of Kuperator (contract 4.5).
 #[test]
 fn a_kuperator_secret_is_accepted_while_it_fits() {
     let material = Material {
@@ -208,7 +209,7 @@ fn a_kuperator_secret_is_accepted_while_it_fits() {
         RenewalStep::Keep
     );
 
-    // Its key cannot sign here: renewal goes through a new authority, the old one trusted meanwhile.
+    // Its key cannot sign here, so the renewal issues a new authority. The old authority stays trusted meanwhile.
     let late = begin + hours(8 * 365 * 24);
     let step = next_step(Some(&material), late, &only, &policy);
     assert!(matches!(step, RenewalStep::Authority(_)), "{step:?}");
@@ -224,7 +225,7 @@ fn a_kuperator_secret_is_accepted_while_it_fits() {
         RenewalStep::Leaf("the new authority is known everywhere".to_owned())
     );
 
-    // With more names wanted it is superseded at once; what it signed stays trusted.
+    // If more names are wanted, the leaf and the authority are replaced at once. The old authority stays trusted.
     let step = next_step(Some(&material), early, &names(), &policy);
     assert_eq!(
         step,

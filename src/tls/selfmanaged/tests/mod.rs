@@ -26,7 +26,7 @@ fn hours(n: i64) -> SignedDuration {
     SignedDuration::from_hours(n)
 }
 
-/// Short lives: an authority of 100 hours, leaves of 10, steps one hour apart.
+/// Short lifetimes: 100 hours for an authority, 10 for a leaf, and one hour between steps.
 fn policy() -> RenewalPolicy {
     RenewalPolicy {
         authority: hours(100),

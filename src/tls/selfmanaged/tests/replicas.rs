@@ -1,4 +1,4 @@
-//! Several replicas against one API server.
+//! Tests of several replicas with one API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn leaf(replica: &CertificateReplica) -> Vec<u8> {
     replica.resolver.served().unwrap().pair.leaf_der().to_vec()
 }
 
-/// Every leaf in service is trusted by every bundle as published right now.
+/// Checks that every bundle that is published now trusts every leaf in service.
 fn assert_trusted(api: &Cluster, replicas: &[CertificateReplica], now: Timestamp) {
     for served in replicas
         .iter()
@@ -161,8 +161,8 @@ async fn a_deleted_secret_is_made_anew_without_a_break() {
     }
 }
 
-/// Three replicas look at random times through several changes of authority. After each look, every leaf in service
-/// is trusted by everything published, although some replicas have not looked for a while.
+/// Three replicas run at random times through several changes of authority. After each run, everything that is
+/// published trusts every leaf in service, although some replicas have not run for a while.
 #[tokio::test]
 async fn whatever_is_served_is_trusted_through_every_rotation() {
     let api = Cluster::new();
@@ -184,8 +184,9 @@ async fn whatever_is_served_is_trusted_through_every_rotation() {
     assert_ne!(api.get(SECRET), first);
 }
 
-/// One replica replaces the authority at once, for it lacks a name and the key to sign; another, content with what
-/// there is, publishes that. Whoever comes late must not undo the other's bundle.
+/// One replica replaces the authority at once, because the leaf lacks a name and the Secret has no key that can sign.
+/// Another replica accepts the Secret as it is and publishes its bundle. The later replica must not overwrite the
+/// bundle of the other.
 #[tokio::test]
 async fn an_old_secret_never_overwrites_what_a_newer_one_published() {
     for _ in 0..100 {
@@ -339,7 +340,7 @@ async fn run_survives_failures_and_ends_on_stop() {
     running.await.unwrap();
 }
 
-/// The segments of all published paths, each once.
+/// The segments of all published paths, without duplicates.
 fn published(api: &Cluster) -> Vec<Option<String>> {
     let entries = [MUTATING, VALIDATING].map(|path| api.get(path)["webhooks"].clone());
     let entries = entries.iter().flat_map(|all| all.as_array().unwrap());
@@ -368,7 +369,7 @@ async fn published_segment_is_accepted_during_segment_rotation() {
     let (mut now, mut seen) = (start(), Vec::new());
     for minutes in 0..3 * 24 * 60 {
         if minutes % 60 < 25 {
-            // Replicas look each minute; what one of them publishes the others must know.
+            // Replicas run each minute. The others must know the segment that one of them publishes.
             for (managed, _) in &replicas {
                 managed.ensure_certificates(now).await.unwrap();
                 let segments = published(&api);
