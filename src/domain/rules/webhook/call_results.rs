@@ -25,7 +25,8 @@ const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
 const BACKOFF_AFTER_FAILURES: u32 = 5;
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
-/// Longest text of an endpoint that is kept, in characters, and longest ID, in bytes as stored: they go into the status.
+/// Longest text of an endpoint that is stored, in characters, and longest ID, in bytes as stored. Both go into the
+/// status.
 const MAX_TEXT_CHARS: usize = 512;
 pub(super) const MAX_ID_BYTES: usize = 512;
 

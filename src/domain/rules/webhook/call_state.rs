@@ -61,9 +61,9 @@ pub struct CallState {
     pub(super) ignored: Vec<IgnoredFailure>,
     /// Set while the endpoint is not called because its calls keep failing.
     pub(super) backoff: Option<EndpointBackoff>,
-    /// Bytes that this may take in the status of the object.
+    /// Bytes that this state may take in the status of the object.
     share: usize,
-    /// Whether operations are not asked about for want of room.
+    /// Whether the endpoint is not asked about some operations because the status is full.
     crowded: bool,
 }
 

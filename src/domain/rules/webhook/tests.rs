@@ -734,7 +734,7 @@ proptest! {
                     prop_assert_eq!(bench.status(), before);
                 },
             }
-            let timed_out_in_ignored_failure = ignore; // in this case more operations may pass than the endpoint allowed
+            let timed_out_in_ignored_failure = ignore; // then more may pass than the endpoint allowed
             for candidate in &bench.waiting {
                 let (passed, pending) = (bench.memory.has_passed(candidate), bench.memory.is_pending(candidate));
                 prop_assert!(!(passed && pending), "{candidate:?} in two states");
