@@ -74,7 +74,7 @@ pub fn is_deletion_requested_again(pod: &Pod) -> bool {
 pub struct DeletionRequest {
     /// UID of the ReplicaSet that makes the request to scale in.
     pub scaled_in_by: Option<String>,
-    /// What else is asked for.
+    /// The options of the request.
     pub wishes: DeletionOptions,
 }
 

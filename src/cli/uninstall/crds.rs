@@ -141,7 +141,7 @@ async fn delete_with_orphans(
         let Some(first) = listed.items.first() else {
             return Ok(());
         };
-        finalizers::strip_listed(client, &resource, &listed.items).await?; // a server that is ending may have added them again
+        finalizers::strip_listed(client, &resource, &listed.items).await?; // an ending server may add them again
         if Instant::now() > until {
             let (namespace, name) = (first.namespace().unwrap_or_default(), first.name_any());
             bail!(

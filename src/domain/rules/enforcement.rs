@@ -78,8 +78,8 @@ impl ObservedNamespace {
         })
     }
 
-    /// A merge patch that sets the enforcement label. The API server applies it only to this version of the namespace, and
-    /// answers 409 if the namespace has changed.
+    /// A merge patch that sets the enforcement label. The API server applies it only to this version of the namespace,
+    /// and answers 409 if the namespace has changed.
     pub fn label_patch(&self, mark: NamespaceEnforcement) -> Value {
         let mut metadata = self.version_precondition(mark);
         if mark == NamespaceEnforcement::Unruled {
