@@ -30,7 +30,8 @@ use crate::telemetry::watchdog::{self, WatchdogProbe};
 
 /// `docs/metrics.md`: every metric with its type, labels and meaning.
 ///
-/// # Errors If no runtime can be created, or if a metric has no sample that shows its labels.
+/// # Errors
+/// If no runtime can be created, or if a metric has no sample that shows its labels.
 pub fn metrics_markdown() -> anyhow::Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -73,7 +74,8 @@ pub struct MetricDoc {
 
 /// Parses the metrics of an OpenMetrics text.
 ///
-/// # Errors If a metric has no sample, because then its labels are not known.
+/// # Errors
+/// If a metric has no sample, because then its labels are not known.
 pub fn parse_metrics(text: &str) -> anyhow::Result<Vec<MetricDoc>> {
     let mut all: Vec<MetricDoc> = Vec::new();
     for line in text.lines() {

@@ -53,7 +53,7 @@ enum ResizeState {
     InProgress,
     /// The node has no room for the resize now. The kubelet tries again by itself, so the restart may come at any time.
     Deferred,
-    /// A resize is deferred, but the kubelet does not report which one. The node may have room for the last one.
+    /// A resize is deferred, but it may be an earlier one. The node may have room for the last one.
     SomeDeferred,
     /// The node can never have room for the resize. The kubelet does not try again.
     Infeasible,

@@ -58,7 +58,7 @@ where
 #[derive(Debug)]
 pub struct Interner<T>(Vec<Shared<T>>);
 
-/// Number of values that an [`Interner`] compares with. If all values differ, a larger number would not save memory.
+/// Largest number of values that an [`Interner`] compares with. If all values differ, more would not save memory.
 const MAX_DISTINCT: usize = 4;
 
 impl<T> Default for Interner<T> {

@@ -59,7 +59,8 @@ const HISTORY_LOST_LAME_DUCK: Duration = Duration::from_secs(1);
 /// Installs what `--install` asks for, and then serves until SIGTERM or SIGINT, until a task fails, or until etcd turns
 /// out to have been restored to an earlier state.
 ///
-/// # Errors What could not be set up, the error of the failed task, or that etcd was restored.
+/// # Errors
+/// What could not be set up, the error of the failed task, or that etcd was restored.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let format = match args.log_format {
         LogFormat::Text => logs::LogLineFormat::Text,

@@ -17,7 +17,7 @@ use crate::cli::install::request::retry_optional_request;
 
 /// The kind that owns Pods.
 const COLLASET_KIND: &str = "CollaSet";
-/// Number of objects in which the search for a finalizer looks.
+/// Largest number of objects in which the search for a finalizer looks.
 const FINALIZER_SAMPLE: u32 = 500;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of writes to a CRD that is being deleted.

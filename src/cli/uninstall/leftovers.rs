@@ -14,7 +14,7 @@ use crate::api::keys;
 use crate::cli::install::request::retry_optional_request;
 
 const PAGE_LIMIT: u32 = 500;
-/// Number of names in a warning.
+/// Largest number of names in a warning.
 const MAX_NAMED_OBJECTS: usize = 5;
 
 /// The objects of one warning, some of them by name.

@@ -335,7 +335,7 @@ pub struct HolderFacts {
 pub struct ClaimFacts {
     /// Name of the PodTransitionRule.
     pub object: String,
-    /// Delete, Evict, Begin, InPlace or Leave.
+    /// Delete, Evict, Begin, InPlace, Leave, Deadline or Reown.
     pub operation: String,
     /// When the claim was written, by the clock of the replica that wrote it.
     pub since: Timestamp,

@@ -22,9 +22,9 @@ use crate::domain::rules::stage::{operation_rejections, stage_candidates, stored
 use crate::domain::rules::webhook::EndpointVerdicts;
 use crate::domain::rules::{AvailabilityLimits, Rule, RuleKind, Stage};
 
-/// Number of Pods that are listed as users of a budget.
+/// Largest number of Pods that are listed as users of a budget.
 const MAX_HOLDERS: usize = 10;
-/// Number of these Pods that a sentence names, as in a denial.
+/// Largest number of these Pods that a sentence names, as in a denial.
 const MAX_NAMES: usize = 3;
 
 /// The rules of every object that selects the Pod. `excluded` says why none of them is enforced. With an `operation`,

@@ -19,7 +19,7 @@ pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
 /// are counted for each namespace. The Event of the rule object itself gives the total.
 pub const MAX_OPERATIONS: usize = 10;
 
-/// Number of notices of one kind for a namespace at once. Each notice needs a diagnosis.
+/// Largest number of notices of one kind for a namespace at once. Each notice needs a diagnosis.
 pub const MAX_NOTICES_AT_ONCE: usize = 10;
 
 /// An operation that waits.

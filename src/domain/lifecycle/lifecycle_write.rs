@@ -123,7 +123,7 @@ impl<'a> LifecycleWrite<'a> {
 
     /// Advances every ID as far as possible, and then sets the labels of the Pod as a whole. If an ID keeps the Pod off
     /// traffic, the Pod loses `service-available` (row 3). If the Pod is back, it gets the label (row 12).
-    /// `preparing-to-delete` goes with the operation that announced the deletion (contract Q6).
+    /// `preparing-to-delete` is removed with the operation that announced the deletion (contract Q6).
     pub fn advance_all(&mut self) {
         for operation in self.operations.values_mut() {
             operation.advance(self.gates);
@@ -280,9 +280,10 @@ pub fn is_held_offline(pod: &Pod) -> bool {
 }
 
 /// Row 5: whether the operator may work. The protection finalizers must be gone (contract Q3), and the kubelet must
-/// have followed the condition. While Ready is still True, the Pod still gets traffic. If an operation ended before the
-/// kubelet set Ready to False, the Pod would count as available until the kubelet's late update. A Pod without the
-/// readiness gate can work at once, because the lifecycle cannot take it off traffic.
+/// have followed the condition. While Ready is still True, the Pod still gets traffic. If the operation ended before
+/// the kubelet set Ready to False, the Pod would come back and then become unavailable again by the kubelet's late
+/// update. For a Pod without the readiness gate, the kubelet need not follow, because the lifecycle cannot take such a
+/// Pod off traffic.
 pub fn is_ready_to_operate(pod: &Pod) -> bool {
     !pod.is_protected()
         && (!pod.has_service_ready_gate()

@@ -80,7 +80,8 @@ enum ContainerProgress {
 impl PendingRestarts {
     /// Reads the record of a Pod, including restarts that are already done.
     ///
-    /// # Errors Why the value of the annotation can't be read. Callers treat such a value as absent.
+    /// # Errors
+    /// Why the value of the annotation can't be read. Callers treat such a value as absent.
     pub fn from_pod(pod: &Pod) -> Result<PendingRestarts, String> {
         let Some(text) = pod.annotation(keys::AWAITS_RESTART) else {
             return Ok(PendingRestarts::default());
@@ -271,11 +272,12 @@ pub fn describe_pending(pod: &Pod) -> Option<String> {
 pub struct WriteTime {
     /// The time by the clock of this replica. New records get this time.
     pub now: u64,
-    /// The earliest time that any replica may see. A record that has expired by this time has expired by every clock.
+    /// The earliest time that it can be, because the clock of this replica may be fast. A record that has expired by
+    /// this time has expired by every clock.
     pub earliest: u64,
 }
 
-/// The time by a clock without uncertainty.
+/// A time by a clock that is known to be right.
 impl From<u64> for WriteTime {
     fn from(now: u64) -> WriteTime {
         WriteTime { now, earliest: now }
@@ -300,7 +302,8 @@ pub fn restarts_after_write(
 }
 
 /// Nanoseconds until restarts that cannot be proven are assumed to be done; 0 if that time has come. `None` if a
-/// restart is still awaited, or if none is pending. `now` is the earliest time that any replica may see.
+/// restart is still awaited, or if none is pending. `now` is the earliest time that it can be, see
+/// [`WriteTime::earliest`].
 pub fn assumed_done_in(pod: &Pod, now: u64) -> Option<u64> {
     let PendingRestarts(all) = pending_restarts(pod)?;
     let containers = RunningContainers::from_pod(pod);

@@ -10,8 +10,8 @@ use crate::api::keys::{self, Family};
 use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
-/// Number of operations that may be in flight on one Pod. Every rule that covers the Pod decides about each operation.
-/// A Pod that has more operations already is still handled.
+/// Largest number of operations that may be in flight on one Pod. Every rule that covers the Pod decides about each
+/// operation. A Pod that has more operations already is still handled.
 pub const MAX_OPERATIONS: usize = 8;
 
 /// An error in one field of the request.

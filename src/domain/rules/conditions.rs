@@ -277,7 +277,7 @@ fn filtered_out_message(rules: &RuleSet) -> String {
     )
 }
 
-/// Number of owners that a message names.
+/// Largest number of owners that a message names.
 const MAX_NAMES: usize = 3;
 /// Follows the names if there are more owners.
 pub(super) const AND_OTHERS: &str = " and others";

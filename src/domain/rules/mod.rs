@@ -32,8 +32,8 @@ pub enum SkipAnnotation {
     Ignored,
 }
 
-/// Number of rule objects with an availability rule that may cover one Pod. A disruption of the Pod is written to the
-/// ledger of each of these objects.
+/// Largest number of rule objects with an availability rule that may cover one Pod. A disruption of the Pod is written
+/// to the ledger of each of these objects.
 pub const MAX_OBJECTS_PER_POD: usize = 16;
 
 /// A compiled rule object.

@@ -20,7 +20,8 @@ use crate::domain::pod::{Owner, Pod};
 
 /// The Pod and its context. `None` if there is no such Pod.
 ///
-/// # Errors If the Pod or the rules can't be read. For anything else that can't be read there is a note.
+/// # Errors
+/// If the Pod or the rules can't be read. For anything else that can't be read there is a note.
 pub async fn observe_pod(
     client: &Client,
     namespace: &str,

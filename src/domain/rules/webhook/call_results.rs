@@ -33,7 +33,7 @@ pub(super) const MAX_ID_BYTES: usize = 512;
 /// Prefix of the message of a task whose last poll failed.
 pub(super) const POLL_FAILED: &str = "Polling failed: ";
 
-/// Number of names that an entry of the history lists.
+/// Largest number of names in an entry of the history.
 const MAX_HISTORY_NAMES: usize = 20;
 
 impl CallState {

@@ -15,9 +15,9 @@ use crate::api::size_limits::{self, MAX_STATES_BYTES};
 /// Pods that begin to wait within this time share one call.
 const BATCH_WINDOW: Duration = Duration::from_millis(300);
 
-/// Number of operations of one rule that have passed or belong to a task, and still wait. The endpoint is asked about
-/// further operations when some of these have ended. With long names or many webhook rules, the size of the status
-/// limits them earlier.
+/// Largest number of operations of one rule that have passed or belong to a task, and still wait. The endpoint is asked
+/// about further operations when some of these have ended. With long names or many webhook rules, the size of the
+/// status limits them earlier.
 const MAX_OPERATIONS: usize = 500;
 
 /// Bytes of a task in the status, without its Pods and the endpoint's texts.
