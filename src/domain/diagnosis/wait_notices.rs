@@ -15,8 +15,8 @@ use crate::domain::rules::webhook::EndpointVerdicts;
 
 /// Time until an Event about the same wait is repeated.
 pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
-/// Number of operations with an Event within [`REPEAT_AFTER`], for each rule object. Operations that wait for no rule
-/// are counted for each namespace. The Event of the rule object itself gives the total.
+/// Largest number of operations with an Event within [`REPEAT_AFTER`], for each rule object. Operations that wait for
+/// no rule are counted for each namespace. The Event of the rule object itself gives the total.
 pub const MAX_OPERATIONS: usize = 10;
 
 /// Largest number of notices of one kind for a namespace at once. Each notice needs a diagnosis.

@@ -302,8 +302,8 @@ fn may_serve(pod: &Pod) -> bool {
         && (!pod.has_service_ready_gate() || pod.condition(keys::SERVICE_READY) == Some(true))
 }
 
-/// The family and the ID of a label of the lifecycle; for a permission, the type takes the place of the ID. `None` for
-/// a malformed key, which the API server refuses.
+/// The family and the ID of a label of the lifecycle. For a permission, the type takes the place of the ID. `None` for
+/// any other label, and for a malformed key, which the API server refuses.
 fn lifecycle_label_owner(key: &str) -> Option<(Family, &str)> {
     Family::parse(key).filter(|(_, id)| is_label_name(id))
 }
@@ -311,7 +311,7 @@ fn lifecycle_label_owner(key: &str) -> Option<(Family, &str)> {
 /// The value to store for an announcement of a deletion that this write adds: the value of `operating` of the operation
 /// that announces. This is the only operation that begins in the write, or else the only one that still waits for its
 /// rules. If there is no such operation, the value is `stamp`: the announcement comes too late to permit a deletion.
-/// `None` if the write adds no announcement.
+/// `None` if the write adds no announcement, or if the announcement has the right value already.
 fn announced_deletion_value(
     old: Option<&Pod>,
     new: &Pod,

@@ -101,9 +101,9 @@ impl OperationWrite {
         op
     }
 
-    /// Whether this write begins an operation although labels of an earlier one may be present (contract Q2, contract
-    /// Q4). This function compares the old and the new labels, and also checks the labels alone, in case the webhook
-    /// missed a write.
+    /// Whether this write begins an operation although labels of an earlier one may be present (contract Q2 and
+    /// contract Q4). This function compares the old and the new labels, and also checks the labels alone, in case the
+    /// webhook missed a write.
     fn is_fresh(&self, before: &OperationLabels, permitted: impl Fn(&str) -> bool) -> bool {
         let begun_again = !before.contains_key(&Family::Operating)
             || before.contains_key(&Family::UndoOperationType)
