@@ -1,4 +1,4 @@
-//! The client of the API server.
+//! Connects to the API server.
 
 use std::path::Path;
 
@@ -14,18 +14,18 @@ use super::args::{ClusterArgs, ReaderArgs};
 use crate::cluster::clock;
 use crate::telemetry::api_calls::ApiCallMetrics;
 
-/// How this program names itself to the API server, for audit logs and request counts.
+/// The name of this program in requests to the API server, for audit logs and request counts.
 pub const CLIENT_USER_AGENT: &str = concat!("operating/", env!("CARGO_PKG_VERSION"));
-/// The same for the commands that only read, on behalf of a user.
+/// The name for commands that only read, with the rights of a user.
 const READER_USER_AGENT: &str = concat!("kubectl-operating/", env!("CARGO_PKG_VERSION"));
 
-/// Client with the credentials that the flags name.
+/// A client with the credentials that the flags name.
 pub async fn connect_client(args: &ClusterArgs) -> anyhow::Result<Client> {
     Client::try_from(client_config(args).await?)
         .context("cannot set up the client of the API server")
 }
 
-/// As [`client`], with its calls counted, and the time of its answers told to the [`clock`].
+/// Like [`connect_client`], but counts the calls, and passes the time of each answer to the [`clock`].
 pub async fn connect_counted_client(
     args: &ClusterArgs,
     calls: &ApiCallMetrics,
@@ -39,8 +39,8 @@ pub async fn connect_counted_client(
     Ok(builder.with_layer(calls).with_layer(&clock).build())
 }
 
-/// Configuration of the client. Retries are left to the callers, who know which requests may be repeated: the
-/// library's own would repeat a 429, which here is a rule's verdict and not the server's load.
+/// Configuration of the client. The callers retry themselves, because they know which requests may be repeated. The
+/// library would repeat a 429, which here is a rule's denial and not a sign of overload.
 pub async fn client_config(args: &ClusterArgs) -> anyhow::Result<Config> {
     load_config(
         args.kubeconfig.as_deref(),
@@ -50,7 +50,7 @@ pub async fn client_config(args: &ClusterArgs) -> anyhow::Result<Config> {
     .await
 }
 
-/// Client of a user, and the namespace that is meant.
+/// A client with the rights of a user, and the namespace that the user selected.
 pub async fn connect_reader(args: &ReaderArgs) -> anyhow::Result<(Client, String)> {
     let config = load_config(
         args.kubeconfig.as_deref(),

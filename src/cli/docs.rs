@@ -1,4 +1,4 @@
-//! The reference of the command line, from the definitions that parse it.
+//! Generates the reference of the command line from the definitions that parse it.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub fn cli_markdown() -> String {
         "# Command line\n\nGenerated from the definitions of the flags: `UPDATE=1 cargo test --test generated` \
          rewrites it.\nEvery flag can be set by the environment variable that stands behind it; a flag wins.\n",
     );
-    // Values of the environment are hidden: they would differ from one machine to the next.
+    // Values of the environment are hidden, because they differ between machines.
     let mut root = Cli::command();
     root.build();
     write_section(&mut out, root.clone());

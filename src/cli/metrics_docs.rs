@@ -1,4 +1,4 @@
-//! The reference of the metrics, from what registers them.
+//! Generates the reference of the metrics from the code that registers them.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ use crate::telemetry::watchdog::{self, WatchdogProbe};
 /// `docs/metrics.md`: every metric with its type, labels and meaning.
 ///
 /// # Errors
-/// When no runtime can be made, or a metric has no example by which its labels could be told.
+/// If no runtime can be created, or if a metric has no sample that shows its labels.
 pub fn metrics_markdown() -> anyhow::Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -59,23 +59,23 @@ pub fn metrics_markdown() -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// A metric of an exposition.
+/// A metric for the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricDoc {
-    /// Name as it is queried; of a histogram, without the suffixes of its parts.
+    /// Name in queries. For a histogram, the suffixes of its parts are left out.
     pub name: String,
-    /// Type.
+    /// Type of the metric.
     pub kind: String,
-    /// What it means.
+    /// Meaning of the metric.
     pub help: String,
-    /// Names of its labels.
+    /// Names of the labels.
     pub labels: BTreeSet<String>,
 }
 
-/// The metrics of an OpenMetrics text.
+/// Parses the metrics of an OpenMetrics text.
 ///
 /// # Errors
-/// When a metric has no sample: its labels are not known then.
+/// If a metric has no sample, because then its labels are not known.
 pub fn parse_metrics(text: &str) -> anyhow::Result<Vec<MetricDoc>> {
     let mut all: Vec<MetricDoc> = Vec::new();
     for line in text.lines() {
@@ -125,7 +125,7 @@ pub fn parse_metrics(text: &str) -> anyhow::Result<Vec<MetricDoc>> {
     Ok(all)
 }
 
-/// Names of the labels of a sample, which begins behind the name of the metric. Values hold no quotes: none comes from an
+/// Names of the labels of a sample, whose name was removed. Values contain no quotes, because none comes from an
 /// object.
 fn label_names(sample: &str) -> Vec<String> {
     let Some((labels, _)) = sample.strip_prefix('{').and_then(|s| s.split_once('}')) else {
@@ -136,7 +136,7 @@ fn label_names(sample: &str) -> Vec<String> {
     names.collect()
 }
 
-/// The text of every metric, each with a sample. To be called on a runtime.
+/// The text of every metric, each with a sample. Must be called on a runtime.
 fn example_exposition() -> anyhow::Result<String> {
     let exposition = Exposition::default();
     ServerMetrics::register(&exposition).init_all_labels();

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use args::{Cli, Command, ReadCommand};
 
-/// Runs the command; how the process is to end. The error's chain is meant for the user.
+/// Runs the command and returns the exit code. The chain of the error is written for the user.
 pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Read(ReadCommand::Why(args)) => why::run_why(args).await,

@@ -47,12 +47,12 @@ pub fn print_policies() -> anyhow::Result<String> {
     admission::policies::policies().iter().map(both).collect()
 }
 
-/// YAML documents, each with its `---`.
+/// YAML documents, each with `---` before it.
 pub fn to_yaml_documents<T: Serialize>(objects: &[T]) -> anyhow::Result<String> {
     objects.iter().map(to_yaml_document).collect()
 }
 
-/// One YAML document with its `---`.
+/// One YAML document with `---` before it.
 pub fn to_yaml_document(object: &impl Serialize) -> anyhow::Result<String> {
     Ok(format!(
         "---\n{}",

@@ -1,4 +1,4 @@
-//! Values of flags: each refusal says what is expected.
+//! Parsers for the values of flags. Each error says what is expected.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,18 +12,18 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(parsed).map_err(|_| format!("must not be negative; {remedy}"))
 }
 
-/// A feature gate and whether it is on.
+/// A feature gate, and whether it is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeatureGate {
     /// `GraceDeleteWebhook`.
     GraceDelete(bool),
     /// `CollaSets`.
     CollaSets(bool),
-    /// Nothing: an empty value, or a gate of Kuperator's that is off here.
+    /// No gate: the value is empty, or a gate of Kuperator that Operating does not have is off.
     None,
 }
 
-/// `Name=true` or `Name=false`. Gates that Kuperator has too keep its names (contract 2.6).
+/// Parses `Name=true` or `Name=false`. Gates that Kuperator also has keep their names (contract 2.6).
 pub fn feature_gate(text: &str) -> Result<FeatureGate, String> {
     let remedy = "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook or CollaSets";
     if text.trim().is_empty() {
@@ -43,7 +43,8 @@ pub fn feature_gate(text: &str) -> Result<FeatureGate, String> {
     }
 }
 
-/// `https://host[:port]`, as the API server accepts it in a webhook configuration, returned without a final slash.
+/// Parses `https://host[:port]`, in the form that the API server accepts in a webhook configuration. Removes a final
+/// slash.
 pub fn webhook_url(text: &str) -> Result<String, String> {
     let remedy = "write https://HOST:PORT, without user, path and query";
     let uri: http::Uri = text.parse().map_err(|e| format!("{e}; {remedy}"))?;
@@ -57,7 +58,7 @@ pub fn webhook_url(text: &str) -> Result<String, String> {
     Ok(format!("https://{authority}"))
 }
 
-/// A network such as `10.0.0.0/8`, or one address.
+/// Parses a network such as `10.0.0.0/8`, or one address.
 pub fn cidr(text: &str) -> Result<IpNet, String> {
     let remedy = "write a network such as 10.0.0.0/8 or fd00::/8, or an address";
     let net = text
@@ -66,7 +67,7 @@ pub fn cidr(text: &str) -> Result<IpNet, String> {
     net.map_err(|_| remedy.to_owned())
 }
 
-/// Name of a namespace: a DNS label of up to 63 characters.
+/// Parses the name of a namespace: a DNS label of up to 63 characters.
 pub fn namespace(text: &str) -> Result<String, String> {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let well_formed = (1..=63).contains(&text.len())
@@ -81,7 +82,7 @@ pub fn namespace(text: &str) -> Result<String, String> {
     }
 }
 
-/// `namespace/name` of an object.
+/// Parses the `namespace/name` of an object.
 pub fn namespaced_name(text: &str) -> Result<String, String> {
     match text.split_once('/') {
         Some((ns, name)) if namespace(ns).is_ok() && !name.is_empty() && !name.contains('/') => {

@@ -1,27 +1,29 @@
-//! Ends of Pods that are announced: the Pod still serves, and will stop for a change that was made to it before.
+//! Detects Pods that still serve, and will stop because of a change that was made before.
 //!
-//! While a rule covers the Pod, such a change has a claim. A rule that is made afterwards, and one that was bypassed, have none,
-//! so the Pod itself has to tell.
+//! If a rule covers the Pod at the time of the change, the change has a claim. There is no claim if the rule was
+//! created later or was bypassed. In these cases the disruption must be detected from the Pod itself.
 
 use super::inplace;
 use super::pod::{Owner, Pod};
 
-/// What is to come.
+/// A disruption that will come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnnouncedDisruption {
-    /// The kubelet ends the Pod when `spec.activeDeadlineSeconds` are over. The API server lets nobody take that back.
+    /// The kubelet ends the Pod after `spec.activeDeadlineSeconds`. The API server does not allow anybody to raise or
+    /// remove the field.
     Deadline,
     /// The kubelet restarts a container for a resize.
     Resize {
-        /// Whether the kubelet waits for room on the node.
+        /// Whether the kubelet has deferred the resize because the node has no room.
         deferred: bool,
     },
 }
 
-/// What is announced of a Pod, if anything.
+/// The disruption that will come for a Pod. `None` if there is none.
 ///
-/// A deadline with which a Pod was created is no news, and nothing tells for certain when it was set. It counts if the spec was
-/// changed since the creation, but for Pods of CollaSets: those are changed in place all the time.
+/// A deadline counts only if it was set after the creation of the Pod. No field shows when it was set, so the deadline
+/// counts if the spec has changed since the creation. Pods of CollaSets are excepted, because CollaSets often change
+/// their Pods in place.
 pub fn announced_disruption(pod: &Pod) -> Option<AnnouncedDisruption> {
     let by_set = pod.controller().is_some_and(Owner::is_collaset);
     if pod.spec.active_deadline_seconds.is_some() && pod.metadata.generation > 1 && !by_set {
@@ -34,7 +36,7 @@ pub fn announced_disruption(pod: &Pod) -> Option<AnnouncedDisruption> {
     })
 }
 
-/// Whether a Pod counts as available: it serves, and nothing is announced that will end that.
+/// Whether a Pod counts as available: it serves, and no disruption of it is announced.
 pub fn counts_as_available(pod: &Pod) -> bool {
     pod.is_available() && announced_disruption(pod).is_none()
 }

@@ -1,38 +1,41 @@
-//! What the caller of a deletion wants besides that the Pod goes. Under GraceDelete another request deletes the Pod, later.
+//! The options of a deletion request. With GraceDelete they are stored on the Pod, because another request deletes the
+//! Pod later.
 
 use serde::{Deserialize, Serialize};
 
 use super::pod::Pod;
 use crate::api::keys;
 
-/// Options of a DELETE or of an eviction that outlast the refusal of the request. Fields as in `DeleteOptions` of the API
-/// server.
+/// Options of a DELETE or of an eviction that stay valid after the request was denied. The fields are as in
+/// `DeleteOptions` of the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeletionOptions {
-    /// Seconds that the containers get to end; 0 takes the Pod out of the API at once.
+    /// Seconds that the containers get to end. With 0, the Pod disappears from the API at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_period_seconds: Option<u32>,
-    /// What becomes of objects that the Pod owns.
+    /// What happens to objects that the Pod owns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub propagation_policy: Option<Propagation>,
-    /// Value of the label [`keys::TO_DELETE`] that this was written with: under another mark it means nothing.
+    /// Value of the label [`keys::TO_DELETE`] for which the options were written. With another value of the label they
+    /// are void.
     #[serde(rename = "toDelete", skip_serializing_if = "String::is_empty")]
     pub mark: String,
 }
 
-/// A propagation policy that is not the API server's own choice for Pods, which is `Background`.
+/// A propagation policy other than `Background`, which is the API server's default for Pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Propagation {
-    /// The Pod stays until they are gone.
+    /// The Pod stays until the owned objects are gone.
     Foreground,
-    /// They stay.
+    /// The owned objects stay.
     Orphan,
 }
 
 impl DeletionOptions {
-    /// Those of a DELETE of `pod`, both as JSON. The API server has filled the grace period in before it asks: with that of the Pod, or
-    /// with 0 for a Pod that is on no node (`CheckGracefulDelete` of its strategy for Pods). Later that would be another one.
+    /// Reads the options of a DELETE of `pod`, both as JSON. The API server fills in the grace period before it calls
+    /// the webhook: the Pod's own value, or 0 for a Pod without a node (`CheckGracefulDelete` of its strategy for
+    /// Pods). Such a value is left out, because it may be different later.
     pub fn from_delete(options: &serde_json::Value, pod: &serde_json::Value) -> DeletionOptions {
         let wishes = DeletionOptions::from_eviction(options);
         let spec = &pod["spec"];
@@ -48,8 +51,8 @@ impl DeletionOptions {
         }
     }
 
-    /// Read off the `DeleteOptions` of an eviction, as JSON. A field that says nothing more than the API server's default, or that
-    /// the API server refuses, is left out.
+    /// Reads the `DeleteOptions` of an eviction, as JSON. A field is left out if it only repeats the API server's
+    /// default, or if the API server refuses it.
     pub fn from_eviction(options: &serde_json::Value) -> DeletionOptions {
         let grace = options["gracePeriodSeconds"].as_u64();
         let by_name = |policy: &serde_json::Value| Propagation::deserialize(policy).ok();
@@ -62,8 +65,8 @@ impl DeletionOptions {
         }
     }
 
-    /// What was written to the Pod when its deletion was asked for. An annotation that can't be read, or that was written with an
-    /// earlier mark, says nothing.
+    /// The options that were stored on the Pod when its deletion was requested. An annotation is ignored if it can't be
+    /// read, or if it was written for an earlier value of the label.
     pub fn from_pod(pod: &Pod) -> DeletionOptions {
         let text = pod.annotation(keys::DELETE_OPTIONS);
         let stored = text.and_then(|text| serde_json::from_str::<DeletionOptions>(text).ok());
@@ -75,8 +78,8 @@ impl DeletionOptions {
         })
     }
 
-    /// These wishes and those of a later request. As for a Pod that is being deleted, a later request can shorten the grace
-    /// period and not lengthen it.
+    /// Combines these options with those of a later request. As with a Pod that is being deleted, a later request can
+    /// shorten the grace period and not extend it.
     pub fn merge_later(&self, later: &DeletionOptions) -> DeletionOptions {
         let grace = [self.grace_period_seconds, later.grace_period_seconds];
         DeletionOptions {
@@ -86,7 +89,7 @@ impl DeletionOptions {
         }
     }
 
-    /// The value of the annotation beside this mark; `None` where there is nothing to keep.
+    /// The value of the annotation for this value of the label. `None` if there is nothing to store.
     pub fn annotation_value(&self, mark: &str) -> Option<String> {
         let is_empty = *self == DeletionOptions::default();
         let stored = DeletionOptions {

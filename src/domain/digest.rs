@@ -1,6 +1,6 @@
-//! FNV-1a over texts: for what is only ever compared with another digest of the same Pod.
+//! FNV-1a digests of texts. They are only compared with digests of the same Pod.
 
-/// A digest in the making.
+/// A digest to which texts can be added.
 pub struct Digest(u64);
 
 impl Default for Digest {
@@ -10,7 +10,7 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Adds a text, and where it ends.
+    /// Adds a text and a separator after it.
     pub fn add_text(&mut self, text: &str) {
         for byte in text.bytes().chain([0]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -1,6 +1,7 @@
-//! PodDisruptionBudgets (policy/v1): whether the API server is sure to refuse an eviction because of them.
+//! PodDisruptionBudgets (policy/v1): whether the API server will refuse an eviction because of them.
 //!
-//! The rules are those of the API server's eviction handler, `pkg/registry/core/pod/storage/eviction.go` of Kubernetes 1.36.
+//! This module follows the API server's eviction handler, `pkg/registry/core/pod/storage/eviction.go` of Kubernetes
+//! 1.36.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::Deserialize;
@@ -8,10 +9,10 @@ use serde::Deserialize;
 use super::pod::Pod;
 use crate::api::selector::Selector;
 
-/// More disrupted Pods than this in a status are an error of their own (`MaxDisruptedPodSize`).
+/// If a status has more disrupted Pods, the API server answers another error (`MaxDisruptedPodSize`).
 const MAX_DISRUPTED_PODS: usize = 2000;
 
-/// A PodDisruptionBudget, as far as an eviction depends on it.
+/// A PodDisruptionBudget, with the fields that an eviction depends on.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "WirePdb")]
 pub struct DisruptionBudget {
@@ -19,7 +20,7 @@ pub struct DisruptionBudget {
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// `None` selects nothing: there is no selector, or it is not valid.
+    /// `None` selects nothing: the selector is absent or invalid.
     selector: Option<Selector>,
     always_allows_unhealthy: bool,
     is_observed: bool,
@@ -27,17 +28,17 @@ pub struct DisruptionBudget {
     desired_healthy: i64,
     disruptions_allowed: i64,
     disrupted: usize,
-    /// Reason and message of condition `DisruptionAllowed` while it is False and has a message.
+    /// Reason and message of the condition `DisruptionAllowed`, if it is False and has a message.
     disallowed: Option<(String, String)>,
 }
 
 /// Why the API server refuses an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvictionRefusal {
-    /// A budget allows no disruption, or is not observed yet: HTTP 429. `cause` is the message of the API server's status
-    /// cause `DisruptionBudget`, which names the budget.
+    /// A budget allows no disruption, or was not observed yet: HTTP 429. `cause` is the message of the status cause
+    /// `DisruptionBudget`, which names the budget.
     Disallowed {
-        /// For people.
+        /// The message for people.
         cause: String,
     },
     /// Several budgets select the Pod: HTTP 500.
@@ -45,7 +46,7 @@ pub enum EvictionRefusal {
 }
 
 impl DisruptionBudget {
-    /// A budget of which nothing but its name is known.
+    /// A budget that selects nothing, for an object of which only the name is known.
     pub fn selecting_nothing(namespace: String, name: String) -> Self {
         DisruptionBudget::from(WirePdb {
             metadata: Metadata {
@@ -63,13 +64,13 @@ impl DisruptionBudget {
         selector.is_some_and(|s| s.matches(&pod.metadata.labels))
     }
 
-    /// Whether an eviction of a Pod that is not Ready passes without the budget being asked.
+    /// Whether the API server lets an eviction of a Pod that is not Ready pass without using the budget.
     fn allows_unhealthy_eviction(&self) -> bool {
         let is_met = self.current_healthy >= self.desired_healthy && self.desired_healthy > 0;
         self.always_allows_unhealthy || is_met
     }
 
-    /// Why no eviction passes; `None` if one may, or if the answer is an error of another kind.
+    /// Why no eviction passes. `None` if one may pass, or if the API server answers another error.
     fn exhaustion_reason(&self) -> Option<String> {
         let name = &self.name;
         if !self.is_observed {
@@ -98,8 +99,8 @@ impl DisruptionBudget {
     }
 }
 
-/// Why the API server will refuse the eviction of `pod`, if it reads these budgets of the Pod's namespace. `None` if it
-/// may let the eviction pass.
+/// Why the API server will refuse the eviction of `pod`, given these budgets of the Pod's namespace. `None` if the
+/// eviction may pass.
 pub fn eviction_refusal<'a>(
     budgets: impl Iterator<Item = &'a DisruptionBudget>,
     pod: &Pod,
@@ -197,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// A budget over `app=web` that is observed, needs 3 healthy Pods, has 3, and allows none to go.
+    /// An observed budget over `app=web` that needs 3 healthy Pods, has 3, and allows no disruption.
     fn budget(patch: Value) -> DisruptionBudget {
         let mut budget = json!({
             "metadata": { "namespace": "n", "name": "web", "generation": 1 },
@@ -264,7 +265,7 @@ mod tests {
     fn eviction_that_may_pass_is_not_refused() {
         for patch in [
             json!({ "status": { "disruptionsAllowed": 1 } }),
-            json!({ "status": { "disruptionsAllowed": -1 } }), // an error of another kind
+            json!({ "status": { "disruptionsAllowed": -1 } }), // another error
             json!({ "spec": { "selector": null } }),
             json!({ "spec": { "selector": { "matchLabels": { "app": "other" } } } }),
             json!({ "spec": { "selector": { "matchLabels": { "app": "no label value!" } } } }),
@@ -294,7 +295,7 @@ mod tests {
     fn unready_pod_passes_by_unhealthy_pod_eviction_policy() {
         let refuses =
             |patch| eviction_refusal([budget(patch)].iter(), &pod(false, "Running")).is_some();
-        assert!(!refuses(json!({}))); // as many are healthy as must be
+        assert!(!refuses(json!({}))); // enough Pods are healthy
         let missing = json!({ "status": { "currentHealthy": 2 } });
         assert!(refuses(missing.clone()));
         assert!(refuses(

@@ -1,22 +1,23 @@
-//! How many bytes a cache may keep of one Pod.
+//! Limits how many bytes a cache keeps of one Pod.
 //!
-//! The API server bounds an object to about 1.5 MB, and nearly every text and list in it to nothing less. A tenant who could
-//! have all of that cached would fill the memory of every replica with a hundred Pods.
+//! The API server limits an object to about 1.5 MB, and hardly limits single texts and lists in it. If the caches kept
+//! all of this, a tenant could fill the memory of every replica with a hundred Pods.
 
 use std::collections::BTreeMap;
 
 use super::pod::{Container, ContainerStatus, Metadata, Owner, Pod};
 use crate::api::keys;
 
-/// Bytes that a cache keeps of one Pod at most. A Pod of two containers has about 3,000, and one of eighty has less than this.
+/// Largest number of bytes that a cache keeps of one Pod. A Pod of two containers has about 3,000, and one of eighty
+/// has less than this.
 pub const MAX_POD_BYTES: usize = 96 << 10;
-/// Bytes of labels that are kept of a Pod whose metadata alone has more than [`MOST`], and of the template of an owner; and
-/// bytes of the selector of an owner.
+/// Bytes of labels that a cache keeps of a Pod whose metadata have more than [`MAX_POD_BYTES`], and of the template of
+/// an owner. Also the limit for the selector of an owner.
 pub const MAX_LABEL_BYTES: usize = 16 << 10;
-/// Bytes of the reference to the controller that are kept then. Names that lead to an object fit.
+/// Bytes of the reference to the controller that a cache keeps of such a Pod. The name of each existing object fits.
 const MAX_OWNER_BYTES: usize = 1 << 10;
 
-/// What a Pod of so many bytes means for who stores it.
+/// The warning for a user who stores a Pod of this size.
 pub fn excess_message(bytes: usize) -> String {
     format!(
         "takes {bytes} bytes of the cache of each replica, more than {MAX_POD_BYTES}: it counts as not available under every \
@@ -26,7 +27,7 @@ pub fn excess_message(bytes: usize) -> String {
 }
 
 impl Pod {
-    /// About how many bytes the Pod takes.
+    /// Approximate number of bytes of the Pod.
     pub fn pod_bytes(&self) -> usize {
         let spec = &self.spec;
         let containers = spec.containers.iter().chain(&spec.init_containers);
@@ -53,7 +54,7 @@ impl Pod {
 }
 
 impl Metadata {
-    /// About how many bytes the fields of variable length take.
+    /// Approximate number of bytes of the fields of variable length.
     fn metadata_bytes(&self) -> usize {
         let times = [&self.deletion_timestamp, &self.creation_timestamp];
         text_bytes([&*self.namespace, &self.name, &self.uid])
@@ -64,11 +65,11 @@ impl Metadata {
             + self.owner_references.iter().map(owner_bytes).sum::<usize>()
     }
 
-    /// The metadata as a cache may keep them. Of metadata that take more than [`MOST`] bytes those stay that identify the
-    /// Pod and its controller, and labels as far as there is room, those of this project first.
+    /// The metadata that a cache keeps. If the metadata take more than [`MAX_POD_BYTES`], only the identity of the Pod,
+    /// its controller, and some labels are kept. Labels that Operating uses are kept first.
     ///
     /// A Pod without some of its labels is covered by all rules of its namespace
-    /// ([`RuleSet::selects`](super::rules::RuleSet::selects)): it takes a place in each, and makes room in none.
+    /// ([`RuleSet::selects`](super::rules::RuleSet::selects)). It counts as not available in each budget.
     pub fn reduced(mut self) -> Metadata {
         if self.metadata_bytes() <= MAX_POD_BYTES {
             return self;
@@ -85,13 +86,13 @@ impl Metadata {
     }
 }
 
-/// Labels as far as a cache keeps them, those of this project first, and whether others were dropped.
+/// The labels that a cache keeps, and whether others were dropped. Labels that Operating uses are kept first.
 pub fn fitting_labels(labels: BTreeMap<String, String>) -> (BTreeMap<String, String>, bool) {
     if map_bytes(&labels) <= MAX_LABEL_BYTES {
         return (labels, false);
     }
     let mut labels: Vec<_> = labels.into_iter().collect();
-    labels.sort_by_key(|(key, _)| label_rank(key)); // a stable sort
+    labels.sort_by_key(|(key, _)| label_rank(key)); // a stable sort keeps the order of the keys
     let mut room = MAX_LABEL_BYTES;
     let all = labels.len();
     let fit = |(key, value): &(String, String)| {
@@ -104,7 +105,8 @@ pub fn fitting_labels(labels: BTreeMap<String, String>) -> (BTreeMap<String, Str
     (kept, dropped)
 }
 
-/// Which labels are kept first: that of managed Pods, those that this project and its revisions use, others.
+/// The order in which labels are kept: the label of managed Pods, then labels that Operating and revisions use, then
+/// all others.
 fn label_rank(key: &str) -> u8 {
     match key {
         keys::CONTROL => 0,
@@ -149,7 +151,7 @@ fn container_status_bytes(of: &ContainerStatus) -> usize {
         + waiting.map_or(0, |w| text_bytes([&*w.reason, &w.message]))
 }
 
-/// Bytes of the quantities of a `resources` field.
+/// Approximate number of bytes of the quantities in a `resources` field.
 fn resource_bytes(resources: &serde_json::Value) -> usize {
     let kinds = resources.as_object().into_iter().flatten();
     let each = kinds.flat_map(|(_, amounts)| amounts.as_object().into_iter().flatten());

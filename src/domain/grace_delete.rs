@@ -1,4 +1,5 @@
-//! GraceDelete (contract 4.4): a deletion goes through the lifecycle `pod-delete`, so that traffic goes first.
+//! GraceDelete (contract 4.4): a deletion goes through the operation `pod-delete`, so that the Pod goes off traffic
+//! first.
 
 use serde_json::{Map, Value, json};
 
@@ -9,24 +10,24 @@ use crate::api::keys::{self, Family};
 
 /// Lifecycle ID of a deletion (contract 3.1).
 pub const DELETION_ID: &str = operator::DELETION;
-/// Type of that operation.
+/// Operation type of a deletion.
 pub const DELETION_TYPE: &str = "delete";
 
-/// What users and scripts look for in a refusal (contract 4.4).
+/// The text in a denial that users and scripts look for (contract 4.4).
 pub const UNDERWAY_MESSAGE: &str =
     "pod deletion process is underway and being managed by PodOpsLifecycle";
 
-/// [`keys::DELETE_TIMESTAMP`] is written again only when it is older than this (contract 4.4).
+/// Age from which [`keys::DELETE_TIMESTAMP`] is written again (contract 4.4).
 pub const REFRESH_NANOS: u64 = 5_000_000_000;
 
-/// Whether the Pod has a lifecycle that could take it off traffic first: managed, with the readiness gate.
+/// Whether the lifecycle can take the Pod off traffic first: the Pod is managed and has the readiness gate.
 pub fn has_lifecycle(pod: &Pod) -> bool {
     pod.is_managed() && pod.has_service_ready_gate()
 }
 
-/// Whether an operation that deletes the Pod has come so far that it may be done: `pod-delete`, or any other whose
-/// operator has announced the deletion, such as CollaSet's scale-in (contract Q22). While `pod-delete` waits for its
-/// rules, an announcement that may be its own permits nothing.
+/// Whether an operation that deletes the Pod has reached Operate: `pod-delete`, or another operation whose operator
+/// announced the deletion, such as the scale-in of a CollaSet (contract Q22). While `pod-delete` waits for its rules,
+/// its own announcement permits nothing.
 pub fn permits_deletion(pod: &Pod) -> bool {
     types_in_operate(pod).any(|id| match id {
         DELETION_ID => operator::is_in_progress(pod, id, DELETION_TYPE),
@@ -34,7 +35,7 @@ pub fn permits_deletion(pod: &Pod) -> bool {
     })
 }
 
-/// Whether any operation may be done on the Pod: it has gone off traffic by the leave of its rules.
+/// Whether an operation on the Pod has reached Operate: its rules allowed it to take the Pod off traffic.
 pub fn is_operation_allowed(pod: &Pod) -> bool {
     types_in_operate(pod).next().is_some()
 }
@@ -54,13 +55,13 @@ pub fn is_deletion_in_flight(pod: &Pod) -> bool {
     operator::is_in_progress(pod, DELETION_ID, DELETION_TYPE)
 }
 
-/// Whether the Pod has been told to go through the lifecycle.
+/// Whether the Pod has the label `to-delete`.
 pub fn is_deletion_requested(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some()
 }
 
-/// Whether somebody asked for the deletion of a Pod after it had been told to go: its set, which had told it, is not the only one
-/// that wants it away.
+/// Whether a client asked for the deletion of a Pod after the Pod got the label `to-delete`. If the CollaSet wrote the
+/// label, the set is then not the only client that wants the deletion.
 pub fn is_deletion_requested_again(pod: &Pod) -> bool {
     let nanos = |at: &str| at.parse::<u64>().ok();
     let told = pod.label(keys::TO_DELETE).and_then(nanos);
@@ -71,32 +72,33 @@ pub fn is_deletion_requested_again(pod: &Pod) -> bool {
 /// A request for the deletion of a Pod.
 #[derive(Clone, Debug, Default)]
 pub struct DeletionRequest {
-    /// UID of the ReplicaSet that asks, if it wants fewer Pods.
+    /// UID of the ReplicaSet that makes the request to scale in.
     pub scaled_in_by: Option<String>,
-    /// What else is asked for.
+    /// The options of the request.
     pub wishes: DeletionOptions,
 }
 
-/// UID of the ReplicaSet that alone has asked for the deletion of a Pod. It may choose another one later, and may not control the Pod
-/// any more. What was written with an earlier mark says nothing.
+/// UID of the ReplicaSet that is the only client that asked for the deletion of a Pod. The ReplicaSet may choose
+/// another Pod later, and may not be the controller of this Pod any more. An annotation with the value of an earlier
+/// label `to-delete` is ignored.
 pub fn scale_in_replica_set(pod: &Pod) -> Option<&str> {
     let (mark, uid) = pod.annotation(keys::SCALED_IN_BY)?.split_once(' ')?;
     (pod.label(keys::TO_DELETE) == Some(mark)).then_some(uid)
 }
 
-/// When the deletion of a Pod was asked for last, in nanoseconds since 1970, within [`REFRESH_NANOS`].
+/// When the deletion of a Pod was requested last, in nanoseconds since 1970, with a precision of [`REFRESH_NANOS`].
 pub fn deletion_requested_at(pod: &Pod) -> Option<u64> {
     pod.annotation(keys::DELETE_TIMESTAMP)?.parse().ok()
 }
 
-/// The `metadata` that a request for deletion at `now_nanos` writes to the Pod; `None` when it says so already.
+/// The `metadata` that a deletion request at `now_nanos` writes to the Pod. `None` if nothing changes.
 pub fn deletion_request_metadata(
     pod: &Pod,
     asked: &DeletionRequest,
     now_nanos: u64,
 ) -> Option<Value> {
     let at = deletion_requested_at(pod);
-    // A clock behind the one that wrote it is as good as fresh.
+    // A time in the future, from another clock, counts as fresh.
     let fresh = at.is_some_and(|at| now_nanos.saturating_sub(at) < REFRESH_NANOS);
     let now = now_nanos.to_string();
     let mut annotations = Map::new();
@@ -108,14 +110,14 @@ pub fn deletion_request_metadata(
     let begun = is_deletion_requested(pod);
     let before = match begun {
         true => DeletionOptions::from_pod(pod),
-        false => DeletionOptions::default(), // those of a deletion that was taken back
+        false => DeletionOptions::default(), // the annotation belongs to a deletion that was withdrawn
     };
     let mark = pod.label(keys::TO_DELETE).unwrap_or(&now);
     set(
         keys::DELETE_OPTIONS,
         before.merge_later(&asked.wishes).annotation_value(mark),
     );
-    // Once somebody else has asked, the deletion is no longer up to the ReplicaSet.
+    // Once another client has asked, the ReplicaSet does not decide about the deletion any more.
     let scaled_in_by = asked.scaled_in_by.clone();
     set(
         keys::SCALED_IN_BY,
@@ -136,7 +138,7 @@ pub fn deletion_request_metadata(
     }
 }
 
-/// What the one who deletes reads: that it is under way, what is left, and how to keep the Pod after all.
+/// The denial for a client that deletes the Pod: the deletion is in progress, what is left, and how to keep the Pod.
 pub fn deletion_refusal(pod: &Pod) -> String {
     let left: Vec<_> = pod
         .metadata
@@ -294,7 +296,7 @@ mod tests {
             deletion_request_metadata(&pod(chosen), &DeletionRequest::default(), 2).unwrap();
         assert_eq!(other["annotations"][keys::SCALED_IN_BY], Value::Null);
         assert_eq!(other["annotations"][keys::DELETE_TIMESTAMP], "2");
-        // And it stays so.
+        // A later request of the ReplicaSet does not change this.
         let firm = pod(marked(&DeletionRequest::default()));
         assert_eq!(deletion_request_metadata(&firm, &by_set, 2), None);
     }
@@ -351,7 +353,7 @@ mod tests {
             again,
             json!({ "annotations": { (keys::DELETE_TIMESTAMP): (now + REFRESH_NANOS).to_string() } })
         );
-        // A label by hand is kept as it is, and so is its time.
+        // A label and a time that were written by hand stay unchanged.
         let by_hand = deletion_request_metadata(
             &labels(&[(keys::TO_DELETE.to_owned(), "x")]),
             &DeletionRequest::default(),

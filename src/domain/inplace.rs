@@ -1,4 +1,4 @@
-//! Changes of a running Pod that restart containers, and whether the kubelet has caught up with them.
+//! In-place changes of a running Pod that restart containers, and whether the kubelet has made these changes.
 
 use std::collections::HashMap;
 
@@ -9,60 +9,63 @@ use super::quantity;
 /// An in-place change that restarts at least one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InPlaceRestart {
-    /// Digest of the containers as they shall be.
+    /// Digest of the images and resources of the containers after the change; see [`is_spec_applied`].
     pub target: String,
-    /// Containers that will restart.
+    /// Containers that the change restarts, in their state before it.
     pub containers: Vec<ContainerBefore>,
 }
 
-/// A container that a change restarts, as it was before.
+/// A container that a change restarts, in its state before the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerBefore {
-    /// Name.
+    /// Name of the container.
     pub name: String,
-    /// The ID that it ran under; empty: none yet.
+    /// The container ID before the change. Empty if the container had none yet.
     pub run: String,
-    /// If the change is one of the image, the digest of the ID of the image that it ran.
+    /// For a change of the image: the digest of the ID of the image that ran before.
     pub image: Option<u64>,
-    /// Only the resources in force tell that the change is over. The kubelet may restart the container for an earlier
-    /// resize too, so a new run proves nothing.
+    /// If true, only the resources in force prove that the change is over. A new run proves nothing, because the
+    /// kubelet may restart the container for an earlier resize too.
     pub by_resources: bool,
 }
 
-/// How far the restart is that a change brings.
+/// How far the kubelet is with the restarts of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RestartProgress {
-    /// A container runs as before, or not at all, or the kubelet has not seen the change.
+    /// A container still has its former run, or does not run, or the kubelet has not seen the change.
     Awaited,
-    /// All run anew, but one has the very image it had: either it has crashed before the kubelet got to the change, or the
-    /// new image is the old one by another name.
+    /// All containers have a new run, but one has the same image ID as before. Either the container crashed before the
+    /// kubelet made the change, or the new image name refers to the old image.
     Unproven,
-    /// Nothing restarts: the kubelet has found the resize infeasible, or the resources in force are those of the spec.
+    /// The change restarts nothing: the kubelet reports the resize infeasible, or the resources in force are those of
+    /// the spec.
     Nothing,
-    /// All run as they shall.
+    /// The restarts of all containers are proven.
     Proven,
 }
 
-/// What the kubelet says of the last resize.
+/// What the kubelet reports about the last resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResizeState {
-    /// Neither pending nor in progress.
+    /// The resize is neither pending nor in progress.
     Idle,
-    /// It is being made, or an answer is yet to come.
+    /// The kubelet is making the resize, or has not reported about it yet.
     InProgress,
-    /// The node has no room now. The kubelet tries again by itself, so the restart may come at any time.
+    /// The node has no room for the resize now. The kubelet tries again by itself, so the restart may come at any time.
     Deferred,
-    /// The same, and it is not said of which resize. The last one may have room.
+    /// A resize is deferred, but it may be an earlier one. The node may have room for the last one.
     SomeDeferred,
-    /// The node can never have room. The kubelet does not try again.
+    /// The node can never have room for the resize. The kubelet does not try again.
     Infeasible,
-    /// The same, of an earlier spec. The one since need not change resources, and then the kubelet looks at none again.
+    /// The kubelet reported an earlier spec as infeasible. If the later changes do not touch resources, the kubelet
+    /// does not look at the resources again.
     FormerInfeasible,
 }
 
-/// What the kubelet says of the resize to the Pod's spec. Its word is of the spec that changed resources last: another image or an ephemeral
-/// container, say, raises the generation alone (`HandlePodUpdates` in `pkg/kubelet/kubelet.go`, Kubernetes 1.36). Kubernetes 1.33 does not
-/// say of which resize it is.
+/// What the kubelet reports about the resize to the Pod's spec. The condition describes the last spec that changed
+/// resources. Other changes, such as a new image or an ephemeral container, raise only the generation
+/// (`HandlePodUpdates` in `pkg/kubelet/kubelet.go`, Kubernetes 1.36). Kubernetes 1.33 does not report which resize the
+/// condition describes.
 fn resize_state(pod: &Pod) -> ResizeState {
     if !pod.is_spec_observed() || pod.condition(RESIZE_IN_PROGRESS) == Some(true) {
         return ResizeState::InProgress;
@@ -75,7 +78,7 @@ fn resize_state(pod: &Pod) -> ResizeState {
     let (said, wanted) = (pending.observed_generation, pod.metadata.generation);
     let is_former = said != 0 && said < wanted;
     match pending.reason.as_str() {
-        // Not known to have seen the spec.
+        // It is not known whether the kubelet has seen the spec.
         _ if is_former && pod.status.observed_generation == 0 => ResizeState::InProgress,
         "Infeasible" if is_former => ResizeState::FormerInfeasible,
         "Infeasible" if said != 0 => ResizeState::Infeasible,
@@ -84,7 +87,7 @@ fn resize_state(pod: &Pod) -> ResizeState {
     }
 }
 
-/// Whether the kubelet has not begun with the last resize of the Pod, and says so. Another resize may take its place.
+/// Whether the kubelet reports that it has not begun the last resize of the Pod. Another resize may replace this one.
 pub fn is_resize_pending(pod: &Pod) -> bool {
     is_resize_deferred(pod)
         || matches!(
@@ -93,8 +96,8 @@ pub fn is_resize_pending(pod: &Pod) -> bool {
         )
 }
 
-/// Whether the kubelet says that it is done with the last resize of the Pod, or will not make it. Of containers that inherit a limit from the
-/// Pod it does not tell.
+/// Whether the kubelet reports that it has finished the last resize of the Pod, or will not make it. False if a
+/// container inherits a limit from the Pod, because the status does not show such a limit.
 pub fn is_resize_settled(pod: &Pod) -> bool {
     let is_done = matches!(
         resize_state(pod),
@@ -103,7 +106,7 @@ pub fn is_resize_settled(pod: &Pod) -> bool {
     is_done && !running_containers(pod).any(|container| inherits_pod_limit(pod, container))
 }
 
-/// Whether the kubelet has deferred the last resize of the Pod: the node has no room for it now.
+/// Whether the kubelet has deferred the last resize of the Pod because the node has no room for it now.
 pub fn is_resize_deferred(pod: &Pod) -> bool {
     matches!(
         resize_state(pod),
@@ -111,12 +114,13 @@ pub fn is_resize_deferred(pod: &Pod) -> bool {
     )
 }
 
-/// Whether the kubelet is yet to make the last resize of the Pod, or to say what it makes of it.
+/// Whether the kubelet has neither finished nor refused the last resize of the Pod.
 fn is_resize_open(pod: &Pod) -> bool {
     resize_state(pod) == ResizeState::InProgress || is_resize_deferred(pod)
 }
 
-/// Whether a change takes back what the kubelet has deferred: with the resources of the new spec, which are in force, nothing restarts.
+/// Whether a change withdraws a resize that the kubelet has deferred. The resources of the new spec must be in force
+/// already, so that nothing restarts.
 pub fn withdraws_deferred_resize(old: &Pod, new: &Pod) -> bool {
     let before = RunningContainers::from_pod(old);
     let is_in_force = |container: &Container| {
@@ -130,13 +134,13 @@ pub fn withdraws_deferred_resize(old: &Pod, new: &Pod) -> bool {
     is_resize_deferred(old) && running_containers(new).all(is_in_force)
 }
 
-/// Whether a restart is to come, or may come, for a resize of the Pod.
+/// Whether a resize of the Pod will or may still restart a container.
 pub fn may_restart_for_resize(pod: &Pod) -> bool {
     is_resize_unobservable(pod) || !unfinished_resizes(pod).is_empty()
 }
 
-/// The containers of a Pod that run as long as it does (no init containers, or restartable ones) and the statuses, by name.
-/// Nobody has yet counted those of a new Pod: a search for each of them could take minutes.
+/// The containers of a Pod that run as long as the Pod does (containers and sidecars), and their statuses, by name. The
+/// maps avoid a search for each container: a new Pod may have so many containers that such searches would take minutes.
 pub struct RunningContainers<'a> {
     pod: &'a Pod,
     resize: ResizeState,
@@ -145,7 +149,7 @@ pub struct RunningContainers<'a> {
 }
 
 impl<'a> RunningContainers<'a> {
-    /// Those of a Pod.
+    /// Collects the containers of a Pod.
     pub fn from_pod(pod: &'a Pod) -> Self {
         let status = &pod.status;
         let statuses = status.container_statuses.iter();
@@ -153,7 +157,7 @@ impl<'a> RunningContainers<'a> {
         RunningContainers {
             pod,
             resize: resize_state(pod),
-            // Backwards: of several of one name, the first counts.
+            // Reversed, so that the first of several entries with the same name is kept.
             named: running_containers(pod)
                 .rev()
                 .map(|c| (c.name.as_str(), c))
@@ -171,13 +175,13 @@ impl<'a> RunningContainers<'a> {
         self.statuses.get(name).copied()
     }
 
-    /// The status of a container whose kubelet has seen the spec of the Pod, if the container runs and is ready.
+    /// The status of a container that runs and is ready. `None` if the kubelet has not seen the spec of the Pod.
     pub fn ready_status(&self, name: &str) -> Option<&'a ContainerStatus> {
         let status = self.find_status(name);
         status.filter(|s| self.pod.is_spec_observed() && s.ready && !s.container_id.is_empty())
     }
 
-    /// Whether the kubelet has said of the last change of resources that it will not make it.
+    /// Whether the kubelet reports that it will not make the last change of resources.
     pub fn is_resize_infeasible(&self) -> bool {
         matches!(
             self.resize,
@@ -185,7 +189,7 @@ impl<'a> RunningContainers<'a> {
         )
     }
 
-    /// As the function [`restart`].
+    /// See [`restart_progress_of`].
     pub fn restart_progress(&self, containers: &[ContainerBefore]) -> RestartProgress {
         if !self.pod.is_spec_observed() {
             return RestartProgress::Awaited;
@@ -207,12 +211,13 @@ impl<'a> RunningContainers<'a> {
             Some(_) => RestartProgress::Awaited,
             None => match (self.resize, self.resources_in_force(now)) {
                 (ResizeState::Infeasible, _) => RestartProgress::Nothing,
-                // A kubelet that starts says of the former resize what it has said, and looks at the last one half a minute later.
+                // After its start, the kubelet first repeats its report on an earlier resize. It looks at the last
+                // resize half a minute later.
                 (ResizeState::InProgress | ResizeState::FormerInfeasible, _) => {
                     RestartProgress::Awaited
                 }
                 (ResizeState::SomeDeferred, ResourcesInForce::All) => RestartProgress::Unproven,
-                // What is deferred may restart nothing, or another container.
+                // The deferred resize may restart nothing, or another container.
                 (ResizeState::Idle | ResizeState::Deferred, ResourcesInForce::All) => {
                     RestartProgress::Nothing
                 }
@@ -251,11 +256,11 @@ fn container_resources_in_force(
     }
 }
 
-/// What an UPDATE changes in place; `None` when nothing restarts.
+/// What an UPDATE changes in place. `None` if no container restarts.
 ///
 /// The kubelet restarts a container when its image changes, and on a resize of a resource whose `resizePolicy` is
-/// `RestartContainer`. A container without a limit of its own has that of the Pod, so a resize of the Pod restarts it in
-/// the same way. Init containers count only if they are restartable: others have run already.
+/// `RestartContainer`. A container without its own limit inherits the limit of the Pod, so a resize of the Pod restarts
+/// this container in the same way. Of the init containers only sidecars count, because the others have ended.
 pub fn in_place_restart(old: &Pod, new: &Pod) -> Option<InPlaceRestart> {
     let before = RunningContainers::from_pod(old);
     let restarting: Vec<_> = running_containers(new)
@@ -279,7 +284,8 @@ pub fn in_place_restart(old: &Pod, new: &Pod) -> Option<InPlaceRestart> {
     })
 }
 
-/// Whether the Pod's spec is the admitted one. Claims of earlier versions have a digest of quantities as they are written.
+/// Whether the Pod's spec is the admitted one. Claims from earlier versions have a digest of the quantities as they are
+/// written, so this function compares both digests.
 pub fn is_spec_applied(pod: &Pod, target: &str) -> bool {
     restart_digest(pod, quantity::normal_form) == target
         || restart_digest(pod, ToString::to_string) == target
@@ -287,19 +293,19 @@ pub fn is_spec_applied(pod: &Pod, target: &str) -> bool {
 
 /// How far the kubelet is with a change of these containers.
 ///
-/// A new run is none of the change while the kubelet has not seen the spec. Nor is it proof as soon as it has: the kubelet
-/// writes the status before it ends the containers.
+/// A new run does not belong to the change while the kubelet has not seen the spec. The report that the kubelet has
+/// seen the spec is no proof either, because the kubelet writes the status before it ends the containers.
 ///
-/// A resize may never come. One that is `Infeasible` is over: the kubelet drops it. One that is `Deferred` is not: the
-/// kubelet makes it as soon as the node has room.
+/// The kubelet may never make a resize. An `Infeasible` resize is over, because the kubelet drops it. A `Deferred`
+/// resize is not over, because the kubelet makes it as soon as the node has room.
 /// (<https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/#pod-resize-status>)
 pub fn restart_progress_of(pod: &Pod, containers: &[ContainerBefore]) -> RestartProgress {
     RunningContainers::from_pod(pod).restart_progress(containers)
 }
 
-/// Containers that the last resize of the Pod has yet to restart, as they are now. Empty if the kubelet says that it is done
-/// with the resize or will not make it. Containers that inherit a limit from the Pod are left out, as the status does not
-/// tell what is in force for them.
+/// Containers that the last resize of the Pod has yet to restart, in their present state. Empty if the kubelet reports
+/// that the resize is finished or that it will not make the resize. Resources whose limit comes from the Pod are not
+/// compared, because the status does not show what is in force for them.
 pub fn unfinished_resizes(pod: &Pod) -> Vec<ContainerBefore> {
     if !is_resize_open(pod) {
         return Vec::new();
@@ -324,28 +330,29 @@ pub fn unfinished_resizes(pod: &Pod) -> Vec<ContainerBefore> {
     resized.collect()
 }
 
-/// Whether a resize of the Pod is yet to be made, and may restart a container whose status will not tell: one that inherits
-/// a limit from the Pod.
+/// Whether the kubelet has yet to make a resize of the Pod, and a container inherits a limit from the Pod. The status
+/// would not show the restart of such a container.
 pub fn is_resize_unobservable(pod: &Pod) -> bool {
     is_resize_open(pod)
         && running_containers(pod).any(|container| inherits_pod_limit(pod, container))
 }
 
-/// How much of the resources that restart a container is in force as its spec wants it.
+/// How many of the resources that restart a container are in force as its spec asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResourcesInForce {
     All,
-    /// All that the status tells. A limit that is inherited from the Pod is not in it.
+    /// All resources that the status shows are in force. It does not show a limit that the container inherits from the
+    /// Pod.
     AllKnown,
     NotAll,
 }
 
-/// Whether the container has a limit from its Pod whose change restarts it.
+/// Whether the container inherits a limit from its Pod, and a change of this limit restarts the container.
 fn inherits_pod_limit(pod: &Pod, container: &Container) -> bool {
     restarting_resources(container).any(|name| inherited_limit((pod, container), name).is_some())
 }
 
-/// The resources whose resize restarts a container.
+/// The names of the resources whose resize restarts a container.
 pub fn restarting_resources(container: &Container) -> impl Iterator<Item = &str> {
     let policies = container.resize_policy.iter();
     policies
@@ -353,7 +360,7 @@ pub fn restarting_resources(container: &Container) -> impl Iterator<Item = &str>
         .map(|policy| policy.resource_name.as_str())
 }
 
-/// Digest of the ID of the image that a container runs; 0 when absent.
+/// Digest of the ID of the image that a container runs. 0 if the ID is absent.
 pub fn image_digest(status: &ContainerStatus) -> u64 {
     if status.image_id.is_empty() {
         return 0;
@@ -381,8 +388,9 @@ fn is_restart_needed(old: &Container, new: &Container) -> bool {
         })
 }
 
-/// Whether a limit of the Pod changed that the container inherits, in a way that restarts it. Requests of the Pod restart
-/// nothing (`containerResourcesFromRequirements` in `pkg/kubelet/kuberuntime/kuberuntime_manager.go`, Kubernetes 1.36).
+/// Whether a limit of the Pod changed that the container inherits, in a way that restarts the container. Requests of
+/// the Pod restart nothing (`containerResourcesFromRequirements` in `pkg/kubelet/kuberuntime/kuberuntime_manager.go`,
+/// Kubernetes 1.36).
 fn has_inherited_limit_changed(old: (&Pod, &Container), new: (&Pod, &Container)) -> bool {
     restarting_resources(new.1).any(|name| {
         let [old, new] = [old, new].map(|at| inherited_limit(at, name).map(quantity::normal_form));
@@ -390,7 +398,8 @@ fn has_inherited_limit_changed(old: (&Pod, &Container), new: (&Pod, &Container))
     })
 }
 
-/// The limit of a resource that the container has from its Pod; `None` where it has its own, or neither has one.
+/// The limit of a resource that the container inherits from its Pod. `None` if the container has its own limit, or
+/// neither has one.
 fn inherited_limit<'a>(
     (pod, container): (&'a Pod, &Container),
     name: &str,
@@ -410,7 +419,7 @@ fn request_and_limit<'a>(
     ["requests", "limits"].map(|kind| container.resources.get(kind).and_then(|r| r.get(name)))
 }
 
-/// Digest of what [`restarts`] compares, as hex; `text` says how a quantity is written.
+/// Digest of all that [`in_place_restart`] compares, as 16 hexadecimal digits. `text` formats a quantity.
 fn restart_digest(pod: &Pod, text: impl Fn(&serde_json::Value) -> String) -> String {
     let mut digest = Digest::default();
     for container in running_containers(pod) {
@@ -421,7 +430,8 @@ fn restart_digest(pod: &Pod, text: impl Fn(&serde_json::Value) -> String) -> Str
                 digest.add_text(&value.map(&text).unwrap_or_default());
             }
         }
-        // Fed only where there is one: claims of earlier versions know nothing of them.
+        // Inherited limits are added only if there are any, so that the digests of earlier versions, which did not
+        // contain them, stay valid.
         for limit in restarting_resources(container)
             .filter_map(|name| inherited_limit((pod, container), name))
         {
@@ -438,7 +448,8 @@ mod tests {
 
     use super::*;
 
-    /// A Pod whose only container has this spec, and this run of this image.
+    /// A Pod with one container that has this image and memory in its spec, and the container ID `run` of the image
+    /// `runs`.
     fn pod(image: &str, memory: &str, run: &str, runs: &str) -> Pod {
         serde_json::from_value(json!({
             "spec": { "containers": [{
@@ -477,7 +488,7 @@ mod tests {
         assert_eq!(resize.containers[0].image, None);
     }
 
-    /// A Pod with these limits as a whole, and two containers: `own` has a limit of memory, `bare` has none.
+    /// A Pod with these limits as a whole. Its container `own` has its own memory limit, `bare` has none.
     fn with_limits(memory: &str, cpu: &str) -> Pod {
         let policy = json!([{ "resourceName": "memory", "restartPolicy": "RestartContainer" }]);
         serde_json::from_value(json!({ "spec": {
@@ -547,7 +558,7 @@ mod tests {
         for (generation, observed, far) in [
             (2, 1, RestartProgress::Awaited),
             (2, 2, RestartProgress::Proven),
-            (2, 0, RestartProgress::Proven), // a kubelet that does not tell
+            (2, 0, RestartProgress::Proven), // the kubelet does not report it
             (0, 1, RestartProgress::Proven),
         ] {
             after.metadata.generation = generation;
@@ -560,7 +571,8 @@ mod tests {
         }
     }
 
-    /// A Pod of generation 2 whose memory is to be `wanted`, has `actual`, and whose resize is as `pending` says.
+    /// A Pod of generation 2 that asks for the memory `wanted`, while `actual` is in force. `pending` is the reason of
+    /// its condition `PodResizePending`.
     fn resized(wanted: &str, actual: &str, run: &str, pending: Option<&str>) -> Pod {
         let mut pod = pod("a:1", wanted, run, "a:1");
         let actual = json!({ "requests": { "memory": actual, "cpu": "1" } });
@@ -698,12 +710,12 @@ mod tests {
         let resize = in_place_restart(&old, &pod("a:1", "2Gi", "run-1", "a:1")).unwrap();
         let same = pod("a:1", "2147483648", "run-1", "a:1");
         assert!(is_spec_applied(&same, &resize.target));
-        // As earlier versions have stored it.
+        // A digest as earlier versions stored it.
         let stored = restart_digest(&pod("a:1", "2Gi", "run-1", "a:1"), ToString::to_string);
         assert!(is_spec_applied(&pod("a:1", "2Gi", "run-1", "a:1"), &stored));
     }
 
-    /// A container with a limit of its own for memory, and the Pod's for cpu; both restart it.
+    /// A container with its own memory limit, and with the cpu limit of the Pod. A resize of either restarts it.
     fn inheriting() -> Pod {
         let mut pod = pod("a:1", "1Gi", "run-1", "a:1");
         pod.spec.containers[0].resources = json!({ "limits": { "memory": "1Gi" } });

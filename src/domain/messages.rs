@@ -1,4 +1,4 @@
-//! Words that refusals, explanations and Events share, so that the same thing reads the same everywhere.
+//! Texts that denials, diagnoses and Events share, so that the same fact has the same wording everywhere.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ use crate::api::keys::Family;
 use crate::domain::footprint::MAX_POD_BYTES;
 use crate::domain::rules::budget::BindingMinimum;
 
-/// A span of time as people read it: `90s`, `5m`, `3h`, `4d`. Negative ones, from clocks that differ, read as `0s`.
+/// A duration for people: `90s`, `5m`, `3h`, `4d`. A negative duration, from clocks that differ, gives `0s`.
 pub fn format_age(seconds: i64) -> String {
     match seconds.max(0) {
         s @ 0..120 => format!("{s}s"),
@@ -17,12 +17,12 @@ pub fn format_age(seconds: i64) -> String {
     }
 }
 
-/// How long ago a moment was.
+/// The time from `since` to `now`, in the form of [`format_age`].
 pub fn format_ago(since: Timestamp, now: Timestamp) -> String {
     format_age(now.duration_since(since).as_secs())
 }
 
-/// Names, the first so many of them: `a, b and 3 more`.
+/// The first `most` names: `a, b and 3 more`.
 pub fn list_names(names: &[&str], most: usize) -> String {
     let (told, rest) = names.split_at(names.len().min(most));
     match rest.len() {
@@ -31,13 +31,13 @@ pub fn list_names(names: &[&str], most: usize) -> String {
     }
 }
 
-/// What a partition does not do that is larger than the number of older Pods.
+/// The text about a partition that is larger than the number of older Pods.
 pub fn partition_keeps_updated(partition: usize) -> String {
     format!("the partition of {partition} takes no updated Pod back")
 }
 
-/// The claims of a Pod of which a sentence of the scheduler says something without their names, in parentheses after a space; else
-/// empty.
+/// The names of a Pod's PVCs, in parentheses after a space. Empty unless the scheduler's `sentence` mentions
+/// PersistentVolumeClaims without their names.
 pub fn append_pvc_names(sentence: &str, claims: &[String]) -> String {
     let is_named = claims.iter().any(|claim| sentence.contains(claim));
     if claims.is_empty() || is_named || !sentence.contains("PersistentVolumeClaim") {
@@ -48,7 +48,7 @@ pub fn append_pvc_names(sentence: &str, claims: &[String]) -> String {
     format!(" ({word} {})", list_names(&names, 3))
 }
 
-/// So many Pods: `1 Pod`, `3 Pods`.
+/// A number of Pods: `1 Pod`, `3 Pods`.
 pub fn count_pods(count: usize) -> String {
     match count {
         1 => "1 Pod".to_owned(),
@@ -56,13 +56,13 @@ pub fn count_pods(count: usize) -> String {
     }
 }
 
-/// What so many Pods do; `one` is the verb of a single one: `1 Pod leaves`, `3 Pods leave`.
+/// A number of Pods with a verb. `one` is the verb for a single Pod: `1 Pod leaves`, `3 Pods leave`.
 pub fn count_pods_with_verb(count: usize, one: &str, many: &str) -> String {
     let verb = if count == 1 { one } else { many };
     format!("{} {verb}", count_pods(count))
 }
 
-/// A Pod that uses a budget up, and for how long, if that is known.
+/// A Pod that uses a budget, and for how long, if the time is known.
 pub fn describe_holder(name: &str, since: Option<Timestamp>, now: Timestamp) -> String {
     match since {
         Some(since) => format!("{name} for {}", format_ago(since, now)),
@@ -70,7 +70,7 @@ pub fn describe_holder(name: &str, since: Option<Timestamp>, now: Timestamp) -> 
     }
 }
 
-/// Names a rule of an object; `rule` is empty for the object as a whole.
+/// A rule with the name of its object. `rule` is empty for the object as a whole.
 pub fn qualified_rule_name(object: &str, rule: &str) -> String {
     match rule {
         "" => format!("PodTransitionRule {object}"),
@@ -78,10 +78,10 @@ pub fn qualified_rule_name(object: &str, rule: &str) -> String {
     }
 }
 
-/// The figures of a budget.
+/// The numbers of a budget.
 ///
-/// `minimum` is there if `minAvailableValue` binds. Where it asks for all Pods that are wanted, or for more, the number of
-/// unavailable Pods says nothing.
+/// `minimum` is set if `minAvailableValue` sets the limit. If it demands all expected Pods or more, the text does not
+/// contain the number of unavailable Pods, because this number explains nothing.
 pub fn budget_figures(
     used: u32,
     expected: u32,
@@ -106,7 +106,7 @@ pub fn budget_figures(
     }
 }
 
-/// [`figures`] of a budget that is used up, and by whom (texts of [`holder`]).
+/// The text of [`budget_figures`] for a used budget, with the Pods that use it (texts of [`describe_holder`]).
 pub fn figures_with_holders(figures: String, holders: &[String]) -> String {
     match holders {
         [] => figures,
@@ -114,13 +114,13 @@ pub fn figures_with_holders(figures: String, holders: &[String]) -> String {
     }
 }
 
-/// What frees the place of an available Pod that an in-place change has yet to restart. `deferred`: the kubelet has deferred
-/// the change, a resize.
+/// What ends the claim of an available Pod whose in-place change has not restarted it yet. `deferred` is whether the
+/// kubelet has deferred the change, which is a resize.
 pub fn restart_frees_budget(pod: &str, deferred: bool) -> String {
     format!("Pod {pod} keeps its place {}", restart_duration(deferred))
 }
 
-/// Until when an in-place change keeps the place of an available Pod, see [`until_restart`].
+/// Until when an available Pod keeps its claim for an in-place change; see [`restart_frees_budget`].
 pub const fn restart_duration(deferred: bool) -> &'static str {
     match deferred {
         true => "until the kubelet makes its deferred resize, or until the resize is changed back",
@@ -128,10 +128,10 @@ pub const fn restart_duration(deferred: bool) -> &'static str {
     }
 }
 
-/// Until when a deadline keeps the place of an available Pod, see [`until_deadline`].
+/// Until when an available Pod keeps its claim for a deadline; see [`deadline_frees_budget`].
 pub const DEADLINE_DURATION: &str = "until its spec.activeDeadlineSeconds ends it";
 
-/// What frees the place of a Pod whose deadline was set or lowered, before that deadline.
+/// What ends the claim of a Pod whose `spec.activeDeadlineSeconds` was set or lowered, before the deadline.
 pub fn deadline_frees_budget(pod: &str) -> String {
     format!(
         "Pod {pod} keeps its place {DEADLINE_DURATION}, which nobody can raise or remove: to have the \
@@ -139,7 +139,7 @@ pub fn deadline_frees_budget(pod: &str) -> String {
     )
 }
 
-/// Why a Pod counts as not available of which the cache has the metadata alone.
+/// Why a Pod counts as not available if the cache has only its metadata.
 pub fn unreadable_pod(pod: &str) -> String {
     format!(
         "Pod {pod} counts as not available whatever its status: it has more than the {} KiB that are cached of a Pod, or this \
@@ -148,7 +148,7 @@ pub fn unreadable_pod(pod: &str) -> String {
     )
 }
 
-/// An operation that cannot begin, as the label with its type is missing; with the remedy.
+/// The text about an operation that cannot begin because the label with its type is missing, with the remedy.
 pub fn missing_operation_type(id: &str) -> String {
     let (type_, operating) = (Family::OperationType.key(id), Family::Operating.key(id));
     format!(
@@ -157,22 +157,22 @@ pub fn missing_operation_type(id: &str) -> String {
     )
 }
 
-/// Why a budget lets no Pod go of which it is not known how many Pods it is of.
+/// Why a budget lets no Pod go if the number of expected Pods is not known.
 pub const EXPECTED_UNKNOWN: &str =
     "it is not known how many Pods there should be: see the condition ExpectedKnown";
 
-/// The turn of a Pod that waits for a budget: the Pod that is the next to get it.
+/// The text about a Pod in the wait queue. `head` is the first Pod of the queue.
 pub fn queue_position(head: &str) -> String {
     format!("waits for its turn behind {head}")
 }
 
-/// What helps against a budget that is used up. `minimum` as for [`figures`].
+/// The remedy for a used budget. `minimum` is as in [`budget_figures`].
 pub const fn budget_remedy(limit: u32, minimum: Option<BindingMinimum>) -> &'static str {
     match (limit, minimum) {
         (0, None) => "no disruption is allowed: raise the limit or disable the rule",
         (0, Some(minimum)) => match minimum.value {
             IntOrPercent::Int(_) => "lower minAvailableValue, or scale up",
-            // A percentage grows with the Pods.
+            // A percentage grows with the number of Pods, so a scale up does not help.
             IntOrPercent::Percent(_) => {
                 "no disruption is allowed: lower minAvailableValue or disable the rule"
             }
@@ -182,7 +182,7 @@ pub const fn budget_remedy(limit: u32, minimum: Option<BindingMinimum>) -> &'sta
     }
 }
 
-/// Which field to change for a higher limit. `minimum` as for [`figures`].
+/// Which field to change for a higher limit. `minimum` is as in [`budget_figures`].
 pub const fn limit_field_to_raise(minimum: Option<BindingMinimum>) -> &'static str {
     match minimum {
         None => "raise the limit",

@@ -1,25 +1,27 @@
-//! Changes of `metadata.ownerReferences` after which the garbage collector may delete a Pod.
+//! Changes of `metadata.ownerReferences` after which the Kubernetes garbage collector may delete a Pod.
 //!
-//! The garbage collector deletes an object whose `ownerReferences` name no object that exists, whether or not one of them
-//! is the controller. An object without any reference is left alone, and one reference to an object that exists is
-//! enough to keep it (`attemptToDeleteItem` in `pkg/controller/garbagecollector/garbagecollector.go`).
+//! The Kubernetes garbage collector deletes an object if none of its `ownerReferences` names an existing object,
+//! whether or not one of them is the controller. It does not delete an object without references. One reference to an
+//! existing object is enough to keep the object (`attemptToDeleteItem` in
+//! `pkg/controller/garbagecollector/garbagecollector.go`).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::pod::{Owner, Pod};
 
-/// A change of the owners that may end the Pod.
+/// A change of the owner references after which the Pod may be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerChange<'a> {
-    /// The references as they shall be stored; at least one.
+    /// The new references. There is at least one.
     pub owners: &'a [Owner],
-    /// Whether the Pod goes from one controller to another. Otherwise the change is harmless if one of the owners exists.
+    /// Whether the Pod changes from one controller to another. If false, the change is harmless as long as one of the
+    /// owners exists.
     pub other_controller: bool,
 }
 
 impl OwnerChange<'_> {
-    /// The new controller as a [`word`], or the first owner if there is no controller.
+    /// The UID of the new controller as a [`uid_token`]. Without a controller, this is the UID of the first owner.
     pub fn new_controller_token(&self) -> Cow<'_, str> {
         let controller = self.owners.iter().find(|o| o.controller);
         let target = controller.or(self.owners.first());
@@ -27,8 +29,8 @@ impl OwnerChange<'_> {
     }
 }
 
-/// A UID without spaces, so that several can be stored in one text. The API server takes any text that is not empty for the UID
-/// of an owner.
+/// A UID without spaces, so that one text can contain several UIDs. The API server accepts any text that is not empty
+/// as the UID of an owner.
 pub fn uid_token(uid: &str) -> Cow<'_, str> {
     match uid.contains([' ', '%']) {
         true => Cow::Owned(uid.replace('%', "%25").replace(' ', "%20")),
@@ -36,8 +38,8 @@ pub fn uid_token(uid: &str) -> Cow<'_, str> {
     }
 }
 
-/// What an UPDATE changes in the owners of a Pod; `None` if the garbage collector treats the Pod as before or leaves it
-/// alone: all references are gone, or all that there were are kept.
+/// How an UPDATE changes the owners of a Pod. `None` if all references are removed, or if all former references are
+/// kept: in these cases the change gives the Kubernetes garbage collector no reason to delete the Pod.
 pub fn owner_change<'a>(old: &Pod, new: &'a Pod) -> Option<OwnerChange<'a>> {
     let owners = &new.metadata.owner_references;
     let before = &old.metadata.owner_references;
@@ -48,7 +50,7 @@ pub fn owner_change<'a>(old: &Pod, new: &'a Pod) -> Option<OwnerChange<'a>> {
         (old.controller(), new.controller()),
         (Some(old), Some(new)) if old.uid != new.uid
     );
-    // A set, because a Pod may have thousands of references.
+    // A set is faster, because a Pod may have thousands of references.
     let after: BTreeSet<_> = owners.iter().map(reference_identity).collect();
     let harmless = !before.is_empty()
         && before
@@ -60,7 +62,8 @@ pub fn owner_change<'a>(old: &Pod, new: &'a Pod) -> Option<OwnerChange<'a>> {
     })
 }
 
-/// What the object is that a reference names. The garbage collector looks an owner up by its kind and name too.
+/// The identity of the object that a reference names. The Kubernetes garbage collector also uses the kind and name of
+/// an owner.
 fn reference_identity(owner: &Owner) -> [&str; 4] {
     [&owner.uid, &owner.api_version, &owner.kind, &owner.name]
 }
@@ -70,7 +73,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A Pod with owners of these UIDs; one that begins with `c` is the controller.
+    /// A Pod with owners of these UIDs. An owner whose UID begins with `c` is the controller.
     fn owned(uids: &[&str]) -> Pod {
         let mut pod = Pod::default();
         pod.metadata.owner_references = uids
@@ -84,7 +87,7 @@ mod tests {
         pod
     }
 
-    /// Whether the change is named, whether it is one of the controller, and its target.
+    /// Whether the change is one of the controller, and its target. `None` if the change is harmless.
     fn judged(old: &[&str], new: &[&str]) -> Option<(bool, String)> {
         let (old, new) = (owned(old), owned(new));
         owner_change(&old, &new)

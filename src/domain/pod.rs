@@ -1,5 +1,5 @@
-//! The facts of a Pod that the lifecycle and the rules look at, parsed from the API server's JSON and nothing more:
-//! caches hold thousands of these, so everything else of a Pod is dropped here.
+//! The facts of a Pod that the lifecycle and the rules need, parsed from the API server's JSON. Parsing drops every
+//! other field, because the caches hold thousands of Pods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,12 +12,13 @@ use super::quantity;
 use super::shared::Shared;
 use crate::api::keys;
 
-/// Condition of a Pod whose resize the kubelet has not begun: deferred, or infeasible on its node.
+/// Type of the condition of a Pod whose resize the kubelet has not begun: the resize is deferred, or infeasible on its
+/// node.
 pub const RESIZE_PENDING: &str = "PodResizePending";
-/// Condition of a Pod whose resize the kubelet is making.
+/// Type of the condition of a Pod whose resize the kubelet is making.
 pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
-/// A Pod as this project sees it. Field meaning as in `core/v1`; absent lists are empty.
+/// A Pod with the fields that Operating reads. Each field means what it means in `core/v1`. An absent list is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pod {
@@ -39,30 +40,32 @@ pub struct Metadata {
     pub name: String,
     /// UID; empty in a CREATE review.
     pub uid: String,
-    /// Ordered as an integer, as Kubernetes guarantees since 1.35; 0 when absent.
+    /// The number in `resourceVersion`. Kubernetes guarantees since 1.35 that these are ordered as integers. 0 if
+    /// absent.
     #[serde(deserialize_with = "resource_version")]
     pub resource_version: u64,
-    /// Counts the changes of the spec; 0 when absent.
+    /// The API server raises this number with each change of the spec. 0 if absent.
     pub generation: i64,
     /// Labels.
     #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<String, String>,
-    /// The annotations that the lifecycle, the rules and CollaSet read; others are dropped.
+    /// The annotations that the lifecycle, the rules and CollaSet read. All others are dropped.
     #[serde(deserialize_with = "known_annotations")]
     pub annotations: BTreeMap<String, String>,
     /// Finalizers.
     #[serde(deserialize_with = "exact_list")]
     pub finalizers: Vec<String>,
-    /// RFC 3339; present once deletion has begun.
+    /// RFC 3339. Present once the deletion has begun.
     pub deletion_timestamp: Option<String>,
-    /// Seconds that its containers have had to end since deletion began; 0 once the kubelet has said that they have ended.
+    /// Seconds that the containers have to end, from the begin of the deletion. 0 once the kubelet has reported that
+    /// they ended.
     pub deletion_grace_period_seconds: Option<i64>,
     /// RFC 3339.
     pub creation_timestamp: Option<String>,
     /// Owners.
     #[serde(deserialize_with = "shared_list")]
     pub owner_references: Shared<Vec<Owner>>,
-    /// Whether a cache has dropped labels, see [`Metadata::reduced`].
+    /// Whether a cache has dropped labels of this Pod; see [`Metadata::reduced`].
     #[serde(skip)]
     pub labels_dropped: bool,
 }
@@ -79,7 +82,7 @@ pub struct Owner {
     pub name: String,
     /// UID.
     pub uid: String,
-    /// Whether this is the managing controller.
+    /// Whether this owner is the managing controller of the Pod.
     pub controller: bool,
 }
 
@@ -89,13 +92,13 @@ impl Owner {
         self.api_version.split_once('/').map_or("", |(g, _)| g)
     }
 
-    /// Whether this is a CollaSet.
+    /// Whether the owner is a CollaSet.
     pub fn is_collaset(&self) -> bool {
         self.kind == "CollaSet" && self.group() == keys::GROUP
     }
 
-    /// Whether both references lead to the same object name: the same group, kind and name. All versions of a group have
-    /// the same objects.
+    /// Whether both references name the same object: the same group, kind and name. The version does not matter,
+    /// because all versions of a group serve the same objects.
     pub fn names_same_object(&self, other: &Owner) -> bool {
         self.group() == other.group() && self.kind == other.kind && self.name == other.name
     }
@@ -108,7 +111,7 @@ pub struct Spec {
     /// Containers.
     #[serde(deserialize_with = "shared_list")]
     pub containers: Shared<Vec<Container>>,
-    /// Init containers (restartable ones are sidecars).
+    /// Init containers. Those with `restartPolicy: Always` are sidecars.
     #[serde(deserialize_with = "shared_list")]
     pub init_containers: Shared<Vec<Container>>,
     /// Readiness gates.
@@ -116,17 +119,17 @@ pub struct Spec {
     pub readiness_gates: Shared<Vec<ReadinessGate>>,
     /// `Always`, `OnFailure` or `Never`.
     pub restart_policy: String,
-    /// Seconds after its start at which the kubelet ends the Pod.
+    /// Seconds after the start of the Pod at which the kubelet ends it.
     pub active_deadline_seconds: Option<i64>,
-    /// Requests and limits of the Pod as a whole, as [`Container::resources`].
+    /// Requests and limits of the Pod as a whole, in the form of [`Container::resources`].
     #[serde(deserialize_with = "shared_resizable")]
     pub resources: Shared<serde_json::Value>,
-    /// Names of the PersistentVolumeClaims among its volumes.
+    /// Names of the PVCs that the volumes of the Pod refer to.
     #[serde(rename = "volumes", deserialize_with = "pvc_names")]
     pub pvcs: Vec<String>,
 }
 
-/// A container: what an in-place change can alter.
+/// A container, with the fields that an in-place change can alter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
@@ -134,13 +137,14 @@ pub struct Container {
     pub name: String,
     /// Image reference.
     pub image: String,
-    /// `Always` marks a restartable init container.
+    /// `Always` on an init container makes it a sidecar.
     pub restart_policy: Option<String>,
-    /// Requests and limits of `cpu` and `memory`, kept raw: only compared. The API server lets nobody resize another
-    /// resource, and a Pod may ask for thousands of resources that do not exist.
+    /// Requests and limits of `cpu` and `memory`, as raw JSON, because they are only compared. Other resources are
+    /// dropped: the API server does not allow a resize of them, and a Pod may ask for thousands of resources that do
+    /// not exist.
     #[serde(deserialize_with = "resizable_resources")]
     pub resources: serde_json::Value,
-    /// What a change of a resource does to the container.
+    /// For each resource, whether a resize restarts the container.
     #[serde(deserialize_with = "exact_list")]
     pub resize_policy: Vec<ResizePolicy>,
 }
@@ -159,7 +163,7 @@ pub struct ResizePolicy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReadinessGate {
-    /// Condition type that must be True.
+    /// Type of the condition that must be True.
     pub condition_type: String,
 }
 
@@ -167,17 +171,17 @@ pub struct ReadinessGate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    /// The generation that the kubelet had seen when it wrote the status; 0 when absent, as before Kubernetes 1.34.
+    /// The generation that the kubelet had seen when it wrote the status. 0 if absent, as before Kubernetes 1.34.
     pub observed_generation: i64,
     /// Phase.
     pub phase: String,
-    /// Conditions: only `Ready`, `pod.kusionstack.io/service-ready`, `PodScheduled` and those of a resize are kept.
+    /// Conditions. Only `Ready`, `pod.kusionstack.io/service-ready`, `PodScheduled` and the two of a resize are kept.
     #[serde(deserialize_with = "known_conditions")]
     pub conditions: Vec<Condition>,
-    /// One per container that the kubelet has seen.
+    /// One entry for each container that the kubelet has seen.
     #[serde(deserialize_with = "exact_list")]
     pub container_statuses: Vec<ContainerStatus>,
-    /// One per init container that the kubelet has seen.
+    /// One entry for each init container that the kubelet has seen.
     #[serde(deserialize_with = "exact_list")]
     pub init_container_statuses: Vec<ContainerStatus>,
 }
@@ -191,13 +195,14 @@ pub struct Condition {
     pub type_: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// RFC 3339; since when the status is what it is.
+    /// RFC 3339: when `status` changed last.
     pub last_transition_time: Option<String>,
-    /// Why, in one word. Kept of a pending resize (`Deferred` or `Infeasible`) and of a Pod without a node (`Unschedulable`) only.
+    /// The reason, in one word. It is kept only for a pending resize (`Deferred` or `Infeasible`) and for a Pod without
+    /// a node (`Unschedulable`).
     pub reason: String,
-    /// Why, in a sentence, cut after 200 bytes. Kept of a Pod without a node only.
+    /// The reason, in a sentence of at most 200 bytes. It is kept only for a Pod without a node.
     pub message: Option<Box<str>>,
-    /// The generation that the condition speaks of; 0 when absent.
+    /// The generation that the condition describes. 0 if absent.
     pub observed_generation: i64,
 }
 
@@ -207,34 +212,35 @@ pub struct Condition {
 pub struct ContainerStatus {
     /// Container name.
     pub name: String,
-    /// Identifies one run of the container; a restart gives a new one.
+    /// ID of the present run of the container. Each restart gives a new ID.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// Name of the image that runs, as the runtime reports it: it may be another name of the same image.
+    /// Name of the running image, as the runtime reports it. It may be another name of the image in the spec.
     pub image: String,
-    /// Identifies the image that runs; two tags of one image have the same.
+    /// ID of the running image. Two tags of one image have the same ID.
     #[serde(rename = "imageID")]
     pub image_id: String,
     /// Whether the container is ready.
     pub ready: bool,
     /// The resources that are in force.
     pub resources: Resources,
-    /// Why it does not run, from `state.waiting`.
+    /// Why the container does not run, from `state.waiting`.
     #[serde(rename = "state", deserialize_with = "waiting_state")]
     pub waiting: Option<Box<WaitingState>>,
 }
 
-/// Resources of a container that can be resized, each as a digest of its request and limit; 0 when not reported.
+/// The resources of a container that can be resized. Each is a digest of its request and limit; both are 0 if not
+/// reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Of `cpu`.
+    /// Digest of `cpu`.
     pub cpu: u64,
-    /// Of `memory`.
+    /// Digest of `memory`.
     pub memory: u64,
 }
 
 impl Resources {
-    /// Those of a `resources` field.
+    /// Makes the digests of a `resources` field.
     pub fn from_resources(resources: &serde_json::Value) -> Resources {
         let digest = |name| {
             let mut digest = Digest::default();
@@ -253,7 +259,7 @@ impl Resources {
         }
     }
 
-    /// The digest of a resource by its name in a `resizePolicy`; `None` for a resource that can't be resized.
+    /// The digest of a resource by its name in a `resizePolicy`. `None` for a resource that can't be resized.
     pub fn digest_of(&self, name: &str) -> Option<u64> {
         match name {
             "cpu" => Some(self.cpu),
@@ -275,15 +281,15 @@ impl<'de> Deserialize<'de> for Resources {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct WaitingState {
-    /// One word, such as `ImagePullBackOff`.
+    /// The reason, in one word such as `ImagePullBackOff`.
     pub reason: String,
-    /// A sentence, cut after 200 bytes.
+    /// The reason, in a sentence of at most 200 bytes.
     pub message: String,
 }
 
 /// Values of `state.waiting.reason` that say that a container cannot run as the Pod describes it. The kubelet sets them
-/// (`pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`, `pkg/kubelet/kuberuntime`). The other reasons,
-/// `ContainerCreating` and `PodInitializing`, belong to every normal start.
+/// (`pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`, `pkg/kubelet/kuberuntime`). The other
+/// reasons, `ContainerCreating` and `PodInitializing`, belong to every normal start.
 const BROKEN_REASONS: [&str; 14] = [
     "CrashLoopBackOff",
     "CreateContainerConfigError",
@@ -301,45 +307,45 @@ const BROKEN_REASONS: [&str; 14] = [
     "SignatureValidationFailed",
 ];
 
-/// Bytes of a message that are kept: when an image is missing, each of thousands of Pods has one.
+/// Largest length of a kept message in bytes. If an image is missing, each of thousands of Pods has such a message.
 const MESSAGE_LIMIT: usize = 200;
-/// Ends a message that was cut.
+/// The last character of a message that was cut.
 const ELLIPSIS: char = '…';
 
 /// How long a Pod that has lost its readiness counts as down for a moment: three periods of a readiness probe with the
-/// default `periodSeconds` of 10. A Pod that one failed round of probes took off traffic is back by then.
+/// default `periodSeconds` of 10. A Pod that failed one round of probes is Ready again by then.
 ///
-/// A new Pod counts as starting for as long, see [`Pod::is_starting`].
+/// A new Pod counts as starting for the same time; see [`Pod::is_starting`].
 pub const BRIEFLY_DOWN: Duration = Duration::from_secs(30);
 
 impl Pod {
-    /// Whether the Pod opted into the lifecycle and the rules.
+    /// Whether the Pod has the label `kusionstack.io/control: "true"`, so that the lifecycle and the rules apply to it.
     pub fn is_managed(&self) -> bool {
         self.label(keys::CONTROL) == Some(keys::CONTROL_VALUE)
     }
 
-    /// Whether more than the metadata could be read: every Pod has a container. A cache keeps the others so that they
-    /// count; what they do or run is not known.
+    /// Whether the spec could be read: every Pod has a container. A cache keeps an unreadable Pod, so that the Pod
+    /// counts, but nothing is known of its spec and status.
     pub fn is_readable(&self) -> bool {
         !self.spec.containers.is_empty()
     }
 
-    /// Value of a label.
+    /// The value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.metadata.labels.get(key).map(String::as_str)
     }
 
-    /// Whether deletion has begun.
+    /// Whether the deletion of the Pod has begun.
     pub fn is_terminating(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether the Pod has run to its end and will not come back.
+    /// Whether the containers of the Pod have ended for good.
     pub fn is_finished(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// Status of a condition: `Some(true)` for True, `Some(false)` for anything else, `None` when absent.
+    /// The status of a condition: `Some(true)` for True, `Some(false)` for any other value, `None` if absent.
     pub fn condition(&self, type_: &str) -> Option<bool> {
         self.status
             .conditions
@@ -348,7 +354,8 @@ impl Pod {
             .map(|c| c.status == "True")
     }
 
-    /// Whether the kubelet has seen the spec, as far as it tells (Kubernetes 1.34 and later do).
+    /// Whether the kubelet has seen the present spec. True if the kubelet does not report the generation that it has
+    /// seen (before Kubernetes 1.34).
     pub fn is_spec_observed(&self) -> bool {
         let (wanted, seen) = (self.metadata.generation, self.status.observed_generation);
         wanted == 0 || seen == 0 || seen >= wanted
@@ -359,9 +366,9 @@ impl Pod {
         self.condition("Ready") == Some(true)
     }
 
-    /// Whether the Pod serves, as every budget counts it: labelled `service-available`, Ready, neither terminating
-    /// nor finished. Both the label and the condition are asked because the label trails the condition by a
-    /// reconcile (contract 3.2 row 12).
+    /// Whether the Pod serves, as every budget counts it: it has the label `service-available`, is Ready, and is
+    /// neither terminating nor finished. This function checks the label and the condition, because the lifecycle
+    /// controller removes the label one reconcile after the condition has changed (contract 3.2 row 12).
     pub fn is_available(&self) -> bool {
         self.label(keys::SERVICE_AVAILABLE).is_some()
             && self.is_ready()
@@ -369,10 +376,11 @@ impl Pod {
             && !self.is_finished()
     }
 
-    /// Whether the Pod is not Ready and will hardly become Ready unless somebody changes it: it has not started yet
-    /// (phase `Pending`), or a container crashes again and again, or cannot be created, or its image cannot be pulled.
+    /// Whether the Pod is not Ready and cannot be expected to become Ready without a change: it has not started (phase
+    /// `Pending`), a container crashes again and again or cannot be created, or an image cannot be pulled.
     ///
-    /// Nothing is lost when such a Pod is changed or goes. A Pod that is merely not Ready can be Ready in a moment.
+    /// No availability is lost when such a Pod is changed or deleted. A Pod that is only not Ready can be Ready in a
+    /// moment.
     pub fn is_broken(&self) -> bool {
         let mut statuses = self
             .status
@@ -387,17 +395,19 @@ impl Pod {
                 }))
     }
 
-    /// When the API server stored the Pod first, in whole seconds by its clock.
+    /// When the API server created the Pod, in whole seconds of the API server's clock.
     pub fn created_at(&self) -> Option<Timestamp> {
         let text = self.metadata.creation_timestamp.as_deref()?;
         text.parse().ok()
     }
 
-    /// Whether the Pod is not available, but can be within moments: it was created less than [`MOMENT`] ago, is not
-    /// [broken](Pod::is_broken), and does not end. The kubelet writes the status of such a Pod several times.
+    /// Whether the Pod is not available yet, but can be within moments: it was created less than [`BRIEFLY_DOWN`] ago,
+    /// is not [broken](Pod::is_broken), and neither terminates nor has finished. The kubelet writes the status of such
+    /// a Pod several times.
     ///
-    /// The API server set the creation time by its own clock, so this must not decide what is safe. If the creation time is
-    /// more than a moment ahead of `now`, the clocks differ too much, and the Pod does not count as starting.
+    /// The creation time comes from the API server's clock, so no decision about safety may depend on this function. If
+    /// the creation time is [`BRIEFLY_DOWN`] or more ahead of `now`, the clocks differ too much, and the Pod does not
+    /// count as starting.
     pub fn is_starting(&self, now: Timestamp) -> bool {
         let is_new = self
             .created_at()
@@ -409,7 +419,7 @@ impl Pod {
             && !self.is_finished()
     }
 
-    /// Whether the readiness gate of the lifecycle is in the spec.
+    /// Whether the spec has the readiness gate of the lifecycle.
     pub fn has_service_ready_gate(&self) -> bool {
         self.spec
             .readiness_gates
@@ -417,7 +427,7 @@ impl Pod {
             .any(|g| g.condition_type == keys::SERVICE_READY)
     }
 
-    /// Whether a cooperator's protection finalizer is present (contract 2.3).
+    /// Whether the Pod has a protection finalizer of a cooperator (contract 2.3).
     pub fn is_protected(&self) -> bool {
         self.metadata
             .finalizers
@@ -425,17 +435,17 @@ impl Pod {
             .any(|f| f.starts_with(keys::PROTECTION_FINALIZER_PREFIX))
     }
 
-    /// The managing controller.
+    /// The managing controller of the Pod.
     pub fn controller(&self) -> Option<&Owner> {
         self.metadata.owner_references.iter().find(|o| o.controller)
     }
 
-    /// Whether the kubelet runs this Pod from a file: the Pod has the annotation [`keys::MIRROR`], and a Node as its
+    /// Whether the kubelet runs this Pod from a file: the Pod has the annotation [`keys::MIRROR`], and a Node is its
     /// controller.
     ///
-    /// The annotation alone proves nothing, because a tenant can write it into the template of a workload. The kubelet names
-    /// its Node as the controller of each mirror Pod (`pkg/kubelet/pod/mirror_client.go`). A template cannot: the controller
-    /// of the workload names itself.
+    /// The annotation alone proves nothing, because a tenant can write it into the template of a workload. The kubelet
+    /// names its Node as the controller of each mirror Pod (`pkg/kubelet/pod/mirror_client.go`). A Pod from a template
+    /// has the controller of the workload instead.
     pub fn is_mirror(&self) -> bool {
         self.metadata.annotations.contains_key(keys::MIRROR)
             && self
@@ -443,7 +453,7 @@ impl Pod {
                 .is_some_and(|owner| owner.api_version == "v1" && owner.kind == "Node")
     }
 
-    /// Value of an annotation that is kept, see [`Metadata::annotations`].
+    /// The value of an annotation that is kept; see [`Metadata::annotations`].
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.get(key).map(String::as_str)
     }
@@ -465,7 +475,7 @@ fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
 
-/// A list that takes no more memory than its items.
+/// Reads a list and frees its spare capacity.
 fn exact_list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, D::Error> {
     let mut items: Vec<T> = null_as_default(d)?;
     items.shrink_to_fit();
@@ -478,7 +488,7 @@ fn shared_list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     exact_list(d).map(Shared::from)
 }
 
-/// `resources` with requests and limits of what can be resized, and nothing else.
+/// Reads `resources`, with the requests and limits of `cpu` and `memory` only.
 fn resizable_resources<'de, D: Deserializer<'de>>(d: D) -> Result<serde_json::Value, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -527,7 +537,7 @@ fn waiting_state<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<WaitingSt
     Ok(waiting)
 }
 
-/// A message as far as it is kept: a longer one ends with a whole word, if there is one, and an ellipsis.
+/// Cuts a message to [`MESSAGE_LIMIT`]. The cut message ends with an ellipsis, after a whole word if possible.
 fn truncate_message(mut message: String) -> String {
     if message.len() > MESSAGE_LIMIT {
         message.truncate(message.floor_char_boundary(MESSAGE_LIMIT - ELLIPSIS.len_utf8()));
@@ -620,7 +630,7 @@ mod tests {
 
     use super::*;
 
-    /// A Pod in this phase whose container `list` waits for `reason`; without a reason it runs.
+    /// A Pod in this phase whose container `app` in `list` waits for `reason`. Without a reason the container runs.
     fn waits(phase: &str, ready: &str, list: &str, reason: Option<&str>) -> Pod {
         let state = match reason {
             Some(reason) => json!({ "waiting": { "reason": reason } }),
@@ -677,7 +687,7 @@ mod tests {
             (Some("2026-01-01T00:01:00Z"), true),
             (Some("2026-01-01T00:00:31Z"), true),
             (Some("2026-01-01T00:00:30Z"), false),
-            (Some("2026-01-01T00:01:29Z"), true), // by a clock that is ahead
+            (Some("2026-01-01T00:01:29Z"), true), // the API server's clock is ahead
             (Some("2026-01-01T00:01:30Z"), false),
             (Some("yesterday"), false),
             (None, false),

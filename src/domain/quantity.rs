@@ -1,4 +1,4 @@
-//! Quantities such as `500m` and `1.5Gi`: their value, and their canonical form as Go writes it.
+//! Quantities such as `500m` and `1.5Gi`: their value, and the canonical form that Go writes.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ pub struct Quantity {
     /// The value in units of 10⁻⁹.
     pub nanos: i128,
     format: Format,
-    /// The text, if Go keeps it for being canonical (or nearly so).
+    /// The text, if Go keeps the text because it is canonical or nearly canonical.
     kept: Option<String>,
 }
 
@@ -23,17 +23,18 @@ const NANO_DIGITS: u32 = 9;
 const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 const DECIMAL_SUFFIXES: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 
-/// Value of a JSON string or number in units of 10⁻⁹; `None` when it is no quantity, or beyond 10²⁹.
+/// Value of a JSON string or number in units of 10⁻⁹. `None` if it is not a quantity, or exceeds 10²⁹.
 pub fn nanos(value: &Value) -> Option<i128> {
     parse_value(value).map(|q| q.nanos)
 }
 
-/// The quantity as Go writes it after reading it; `None` as for [`nanos`].
+/// The quantity as Go writes it after reading it. `None` as in [`nanos`].
 pub fn canonical(value: &Value) -> Option<String> {
     parse_value(value).map(|q| q.to_string())
 }
 
-/// A text that two notations of one value share (`1Gi`, `1073741824`); a value that is no quantity stands for itself.
+/// A text that all notations of one value share, such as `1Gi` and `1073741824`. A value that is not a quantity gives
+/// its JSON.
 pub fn normal_form(value: &Value) -> String {
     nanos(value).map_or_else(|| value.to_string(), |nanos| nanos.to_string())
 }
@@ -124,7 +125,7 @@ fn parse_suffix(suffix: &str) -> Option<(Format, i32)> {
     Some((Format::Exponent, exponent.parse().ok()?))
 }
 
-// Go takes its quick way, the only one that keeps the text, while the digits surely fit 64 bits.
+// Go's fast path is the only one that keeps the text. Go uses it if the number of digits is sure to fit 64 bits.
 fn is_binary_fast_path(number: &str, exponent: i32) -> bool {
     let digits = i32::try_from(number.len()).unwrap_or(i32::MAX);
     14_i32.saturating_sub(digits) - exponent * 3 / 10 >= 0

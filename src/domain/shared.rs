@@ -1,11 +1,11 @@
-//! Values that are equal for many objects, kept once.
+//! Keeps equal values of many objects only once in memory.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 
-/// A value that others may share. A change makes it its own again.
+/// A value that several objects may share. A change makes a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shared<T>(Arc<T>);
 
@@ -53,11 +53,12 @@ where
     }
 }
 
-/// The distinct values of objects of one origin, such as the specs of one owner's Pods: as many as it has revisions.
+/// The distinct values of related objects, such as the specs of one owner's Pods, of which there are as many as
+/// revisions.
 #[derive(Debug)]
 pub struct Interner<T>(Vec<Shared<T>>);
 
-/// Values that a pool compares with. Objects whose values all differ gain nothing from more.
+/// Largest number of values that an [`Interner`] compares with. If all values differ, more would not save memory.
 const MAX_DISTINCT: usize = 4;
 
 impl<T> Default for Interner<T> {
@@ -67,7 +68,7 @@ impl<T> Default for Interner<T> {
 }
 
 impl<T: PartialEq> Interner<T> {
-    /// Makes the value the pool's own if the pool has an equal one, and otherwise adds it for those that come.
+    /// Replaces the value with an equal one of this [`Interner`]. If there is none, the value is added.
     pub fn intern(&mut self, value: &mut Shared<T>) {
         if let Some(known) = self.0.iter().find(|known| ***known == **value) {
             value.0 = Arc::clone(&known.0);

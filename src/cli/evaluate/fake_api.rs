@@ -1,5 +1,5 @@
-//! A client that is answered from files: the few reads that admission makes of Pods and rules. Whatever else it asks is
-//! noted, since a verdict that rests on it would not be the server's.
+//! A client whose requests are answered from files: the few reads of Pods and rules that admission makes. All other
+//! requests are recorded, because a verdict that depends on them would differ from the server's.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use serde_json::{Value, json};
 use super::input_files::InputObjects;
 use crate::cluster::kind::WatchedKind;
 
-/// Requests that were not answered.
+/// Requests that the files could not answer.
 #[derive(Clone, Debug, Default)]
 pub struct UnansweredRequests(Arc<Mutex<Vec<String>>>);
 
 impl UnansweredRequests {
-    /// The first of them.
+    /// The first of these requests.
     pub fn first_unanswered(&self) -> Option<String> {
         self.0.lock().first().cloned()
     }
 }
 
-/// A client that knows the objects of the files, and what it could not answer.
+/// A client that knows the objects of the files, and the requests that it could not answer.
 pub fn fake_client(objects: &InputObjects) -> (Client, UnansweredRequests) {
     let unanswered = UnansweredRequests::default();
     let known = Arc::new(KnownObjects {
@@ -54,7 +54,7 @@ struct KnownObjects {
 }
 
 impl KnownObjects {
-    /// Whether a path is that of an owner of a watched kind.
+    /// Whether a path is the path of an owner of a watched kind.
     fn is_owner(namespace: &str, name: &str, path: &str) -> bool {
         WatchedKind::OWNER_KINDS
             .iter()
@@ -72,7 +72,7 @@ impl KnownObjects {
                     (http::StatusCode::OK, pod.clone())
                 })
             }
-            // The asker picks those that its selector matches.
+            // The caller filters the Pods by its selector.
             (&Method::GET, ["api", "v1", "namespaces", namespace, "pods"]) => {
                 let pods = self.pods.iter().filter(|pod| is_named(pod, namespace));
                 (http::StatusCode::OK, list_response(pods.collect()))
@@ -85,9 +85,9 @@ impl KnownObjects {
                     .collect();
                 (http::StatusCode::OK, list_response(items))
             }
-            // Nor is any owner looked up of a kind that is not watched.
+            // No owners of kinds that are not watched can be found.
             (&Method::GET, ["apis" | "api"]) => (http::StatusCode::OK, empty_discovery()),
-            // The server would ask for the scale of an owner of such a kind. Of the files only Pods count.
+            // The server would read the scale of such an owner. Here only the Pods in the files count.
             (&Method::GET, ["apis", _, _] | ["api", _]) => not_found_response(),
             (&Method::GET, [.., "namespaces", namespace, _, name])
                 if Self::is_owner(namespace, name, path) =>
@@ -100,7 +100,7 @@ impl KnownObjects {
                     (http::StatusCode::OK, value.clone())
                 })
             }
-            // Whether a claim could be written says the cluster alone; the store takes this for no answer.
+            // Only a cluster can say whether a claim can be written. The store treats this answer as no answer.
             (&Method::PATCH, [.., "podtransitionrules", _, "status"]) => error_response(
                 http::StatusCode::BAD_REQUEST,
                 "BadRequest",

@@ -1,4 +1,4 @@
-//! The index of the server, filled from files: all of them are taken as one moment.
+//! Fills the index of the server from files. All objects are treated as a snapshot of one moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::domain::pod::Pod;
 use crate::domain::rules::budget::{BudgetGauges, ExpectedPods};
 use crate::ledger::commit::Ledgers;
 
-/// Fills an empty index. Returns what a reader should know.
+/// Fills an empty index. Returns notes for the user.
 pub fn fill_index(index: &Index, objects: &InputObjects) -> Vec<String> {
     let mut notes = Vec::new();
     let pods: Vec<Pod> = objects
         .pods
         .iter()
-        .filter_map(|pod| serde_json::from_value(pod.clone()).ok()) // it has been read once already
+        .filter_map(|pod| serde_json::from_value(pod.clone()).ok()) // the Pod was parsed once already
         .filter(Pod::is_managed)
         .collect();
     let watermarks = objects.rules.iter().filter_map(|rule| {
@@ -44,7 +44,7 @@ pub fn fill_index(index: &Index, objects: &InputObjects) -> Vec<String> {
     notes
 }
 
-/// Owners that ask for a number of Pods which the files do not tell.
+/// Owners whose number of Pods is not in the files.
 fn missing_owners(objects: &InputObjects, pods: &[Pod]) -> Vec<String> {
     let known = |uid: &str| {
         let mut all = objects.workloads.iter();
@@ -73,7 +73,7 @@ fn missing_owners(objects: &InputObjects, pods: &[Pod]) -> Vec<String> {
     missing
 }
 
-/// All namespaces that are named, with the mark that the server gives to those with rules.
+/// All namespaces that the objects name, with the enforcement label that the server gives to those with rules.
 fn namespace_facts(objects: &InputObjects) -> Vec<NamespaceFacts> {
     let named = objects
         .pods
@@ -114,13 +114,13 @@ fn namespace_facts(objects: &InputObjects) -> Vec<NamespaceFacts> {
 pub struct RuleBudget {
     /// Name of the PodTransitionRule.
     pub object: String,
-    /// Expected Pods that are missing, not available, or on their way by a claim.
+    /// Expected Pods that are missing, not available, or have a claim.
     pub used: u32,
-    /// How many may be, by the tightest rule.
+    /// How many Pods may be unavailable, by the tightest rule.
     pub limit: u32,
-    /// How many Pods there should be.
+    /// How many Pods are expected.
     pub expected: u32,
-    /// How many more may go.
+    /// How many more Pods may go.
     pub allowed: u32,
 }
 

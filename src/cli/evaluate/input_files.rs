@@ -1,5 +1,5 @@
-//! Files with a review, rules, Pods and workloads: YAML or JSON, one document or many, single objects or Lists. Each
-//! error names the file, the place and the field.
+//! Reads files with a review, rules, Pods and workloads: YAML or JSON, with one or more documents, single objects or
+//! Lists. Each error names the file, the position and the field.
 
 use std::io::Read;
 use std::path::Path;
@@ -17,20 +17,20 @@ use crate::cluster::kind::WatchedKind;
 use crate::domain::pod::Pod;
 use crate::domain::rules::ignore_policy;
 
-/// What the files hold.
+/// The objects in the files.
 #[derive(Debug, Default)]
 pub struct InputObjects {
     /// Rule objects.
     pub rules: Vec<PodTransitionRule>,
-    /// Pods, as they are written.
+    /// Pods, as they are written in the file.
     pub pods: Vec<Value>,
-    /// Owners of the kinds that the server watches, as they are written.
+    /// Owners of the kinds that the server watches, as they are written in the file.
     pub workloads: Vec<(WatchedKind, Value)>,
-    /// Namespaces, as they are written.
+    /// Namespaces, as they are written in the file.
     pub namespaces: Vec<Value>,
     /// The namespace of objects that name none.
     pub namespace: String,
-    /// What a reader should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ fn read_input_text(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("{}: can't be read", path.display()))
 }
 
-/// The request of an AdmissionReview.
+/// Reads the request of an AdmissionReview.
 pub fn read_review(path: &Path) -> anyhow::Result<Request> {
     let file = path.display();
     let text = read_input_text(path)?;
@@ -70,7 +70,7 @@ pub fn read_review(path: &Path) -> anyhow::Result<Request> {
     })
 }
 
-/// Rules from `rules`, Pods and workloads from `pods`; each kind is taken from wherever it is.
+/// Reads rules from `rules`, and Pods and workloads from `pods`. Each file may also contain the other kinds.
 pub fn read_input_objects<P: AsRef<Path>>(
     rules: &[P],
     pods: &[P],
@@ -129,7 +129,7 @@ impl InputObjects {
             };
             for (index, mut item) in items.into_iter().enumerate() {
                 if let Some(fields) = item.as_object_mut().filter(|_| !of.is_empty()) {
-                    fields.entry("kind").or_insert_with(|| json!(of)); // lists of the API leave it out
+                    fields.entry("kind").or_insert_with(|| json!(of)); // lists of the API leave the kind out
                 }
                 let place = FileLocation {
                     item: Some(index),
@@ -204,7 +204,7 @@ impl InputObjects {
         Ok(())
     }
 
-    /// Adds the Pod of the review, as it is before the request, where the files do not have it.
+    /// Adds the Pod of the review, in its state before the request, if the files do not contain it.
     pub fn add_reviewed_pod(&mut self, request: &Request) -> anyhow::Result<()> {
         if request.resource.resource != "pods" || !request.resource.group.is_empty() {
             return Ok(());
@@ -240,7 +240,7 @@ impl InputObjects {
     }
 }
 
-/// Where in a file.
+/// A position in a file.
 #[derive(Clone, Debug)]
 struct FileLocation<'a> {
     file: String,
@@ -262,8 +262,8 @@ impl std::fmt::Display for FileLocation<'_> {
     }
 }
 
-/// Reads an object. The error names the field, and the line where the object is a document of its own.
-/// A rule whose spec must fit the types: the server takes any that is stored, and holds its Pods.
+/// A rule whose spec must have the right types. The server accepts any stored spec, and an unreadable one holds its
+/// Pods.
 #[derive(Deserialize)]
 struct StrictRule {
     #[serde(
@@ -273,6 +273,7 @@ struct StrictRule {
     _spec: PodTransitionRuleSpec,
 }
 
+/// Parses an object. The error names the field, and also the line if the object is not in a List.
 fn parse_typed_object<T: DeserializeOwned>(
     place: &FileLocation<'_>,
     name: &str,
@@ -282,7 +283,7 @@ fn parse_typed_object<T: DeserializeOwned>(
         Ok(object) => return Ok(object),
         Err(wrong) => wrong.to_string(),
     };
-    // Once more from text: that knows the path and, outside of a List, the line.
+    // Parses the text again, because this gives the path and, outside of a List, the line of the error.
     let located = match place.item {
         None => serde_norway::Deserializer::from_str(place.text)
             .nth(place.document)
@@ -303,7 +304,7 @@ fn parse_typed_object<T: DeserializeOwned>(
     bail!("{place}: {name}: {wrong}; write the field as kubectl explain shows it")
 }
 
-/// Notes in a manifest, which is to be created, what admission would: which of its rules ignore failures.
+/// Records in a new object which of its rules have an effective `failurePolicy: Ignore`, as admission does.
 fn mark_ignored_failures(rule: &mut PodTransitionRule) {
     let is_manifest = rule.metadata.resource_version.is_none();
     if let Some(noted) = ignore_policy::annotation_value(None, rule).filter(|_| is_manifest) {

@@ -1,5 +1,5 @@
-//! `operating explain`: decides an AdmissionReview offline, by the handlers of the server. What they would ask the API
-//! server for is answered from files.
+//! `operating explain`: decides an AdmissionReview offline, with the handlers of the server. Their requests to the API
+//! server are answered from files.
 
 mod fake_api;
 mod index_setup;
@@ -33,15 +33,15 @@ use crate::domain::rules::webhook::EndpointNetworks;
 use crate::ledger::commit::Ledgers;
 use outcome::EvaluationOutcome;
 
-/// Denied.
+/// Exit code: the request is denied.
 const EXIT_DENIED: u8 = 1;
-/// The input can't be used.
+/// Exit code: the input can't be used.
 const EXIT_UNUSABLE: u8 = 2;
 
-/// Far more than a decision without a network takes.
+/// A decision without a network needs far less.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Decides, prints, and says how the process is to end.
+/// Decides and prints. Returns the exit code of the process.
 pub async fn command(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let outcome = match evaluate_review(&args).await {
         Ok(outcome) => outcome,
@@ -66,7 +66,7 @@ pub async fn command(args: ExplainArgs) -> anyhow::Result<ExitCode> {
 /// The verdict on the review in the files.
 async fn evaluate_review(args: &ExplainArgs) -> anyhow::Result<EvaluationOutcome> {
     let mut request = input_files::read_review(&args.review)?;
-    // The verdict is that of the real request; a dry-run only keeps the claim from being written.
+    // The verdict is that of the real request. The dry run only prevents the write of the claim.
     let asked_dry = std::mem::replace(&mut request.dry_run, true);
     let mut objects = input_files::read_input_objects(&args.rules, &args.pods, &request.namespace)?;
     let mut notes = std::mem::take(&mut objects.notes);
@@ -82,7 +82,7 @@ async fn evaluate_review(args: &ExplainArgs) -> anyhow::Result<EvaluationOutcome
     let index = Arc::new(Index::default());
     notes.extend(index_setup::fill_index(&index, &objects));
     let (client, unanswered) = fake_api::fake_client(&objects);
-    index.following.trust_for_a_year(); // files do not change behind it
+    index.following.trust_for_a_year(); // files do not change
     let ledgers = Ledgers::new(RuleStore::new(
         client.clone(),
         Arc::clone(&index),
@@ -103,7 +103,7 @@ async fn evaluate_review(args: &ExplainArgs) -> anyhow::Result<EvaluationOutcome
             request_timeout: DECISION_TIMEOUT,
             grace_delete: args.features.grace_delete(),
             max_rules: admission::MAX_RULES_PER_NAMESPACE,
-            collasets: true, // a CollaSet is judged whether or not the cluster reviews it
+            collasets: true, // a CollaSet is reviewed even if the cluster does not review it
             collaset_bytes: usize::MAX,
             endpoints: EndpointNetworks::default(),
         },
@@ -138,7 +138,7 @@ async fn evaluate_review(args: &ExplainArgs) -> anyhow::Result<EvaluationOutcome
     ))
 }
 
-/// One handler's verdict; what it changes is what the next one sees, as with the API server.
+/// Calls one handler. The next handler gets the object with the changes of this one, as with the API server.
 async fn call_handler(
     handler: &Arc<dyn Handler>,
     request: &mut Request,

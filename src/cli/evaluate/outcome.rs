@@ -1,4 +1,4 @@
-//! What is printed.
+//! The output of `operating explain`.
 
 use std::collections::BTreeMap;
 
@@ -9,37 +9,37 @@ use super::index_setup::RuleBudget;
 use crate::admission::review::{Request, Verdict};
 use crate::domain::messages;
 
-/// The verdict on a review. It is what `-o json` prints: fields are only ever added.
+/// The verdict on a review. `-o json` prints it. Fields are only ever added.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvaluationOutcome {
     /// Whether the request passes.
     pub allowed: bool,
-    /// HTTP status; 200 when allowed.
+    /// HTTP status: 200 if the request is allowed.
     pub code: u16,
-    /// `metav1.StatusReason` of a denial; else empty.
+    /// `metav1.StatusReason` of a denial, or else empty.
     pub reason: String,
-    /// Message of a denial; else empty.
+    /// Message of a denial, or else empty.
     pub message: String,
-    /// What was asked: operation, resource and object.
+    /// The request: operation, resource and object.
     pub request: String,
-    /// Paths of the handlers that judged it, in their order.
+    /// Paths of the handlers that were called, in this order.
     pub judged_by: Vec<&'static str>,
     /// Warnings that kubectl prints.
     pub warnings: Vec<String>,
-    /// Audit annotations: what decided, in a word.
+    /// Audit annotations, which name the decision in one word.
     pub audit: BTreeMap<String, String>,
-    /// RFC 6902 operations by which the object is changed.
+    /// RFC 6902 operations that change the object.
     pub patch: Vec<Value>,
     /// Budgets of the rule objects that cover the Pod, before the request.
     pub budgets: Vec<RuleBudget>,
-    /// What a reader should know.
+    /// Notes for the user.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl EvaluationOutcome {
-    /// The verdicts on a request, in the order in which they were given, as one.
+    /// Combines the verdicts of the handlers on a request, in their order.
     pub fn from_verdicts(
         request: &Request,
         verdicts: &[(&'static str, Verdict)],
@@ -79,7 +79,7 @@ impl EvaluationOutcome {
         }
     }
 
-    /// For people.
+    /// The text for people.
     pub fn to_text(&self) -> String {
         let mut out = match self.allowed {
             true => format!("allowed: {}\n", self.request),

@@ -1,10 +1,10 @@
-//! Where the API server sends a review: by the table of webhooks.
+//! Selects the handlers to which the API server sends a review, by the table of webhooks.
 
 use crate::admission::review::Request;
 use crate::admission::routes::{WEBHOOKS, WebhookKind};
 
-/// Paths of the handlers that judge a request, mutating ones first. Match conditions are not asked: who has a review in
-/// hand was sent it, and the handlers let pass what the conditions would have.
+/// Paths of the handlers for a request, mutating ones first. Match conditions are ignored: a stored review has passed
+/// them, and the handlers allow all requests that the conditions would exclude.
 pub fn handler_paths(request: &Request) -> anyhow::Result<Vec<&'static str>> {
     let resource = match &request.sub_resource {
         Some(sub) => format!("{}/{sub}", request.resource.resource),

@@ -9,7 +9,7 @@ use crate::admission::routes::{
 };
 use crate::cli::print;
 
-/// The entries that the feature gate `GraceDeleteWebhook` adds to the configuration of this kind: a JSON patch.
+/// The JSON patch that adds the entries of the feature gate `GraceDeleteWebhook` to the configuration of this kind.
 pub fn feature_patch(
     settings: &ConfigurationSettings,
     kind: WebhookKind,
@@ -32,7 +32,7 @@ pub fn feature_patch(
     print::to_yaml_document(&gated.map(add).collect::<Vec<_>>())
 }
 
-/// The removal of the entries that serve CollaSets: strategic merge patches of both configurations.
+/// Strategic merge patches that remove the entries for CollaSets from both configurations.
 pub fn collaset_removal_patch() -> anyhow::Result<String> {
     let patch = |object: &str, name: &str, kind: WebhookKind| {
         let all = WEBHOOKS.iter();

@@ -1,4 +1,4 @@
-//! Files of the repository that are generated from the code; `tests/generated.rs` compares them.
+//! Generates files of the repository from the code. `tests/generated.rs` compares them.
 
 mod components;
 
@@ -7,21 +7,21 @@ use super::install::{client_config, names};
 use super::{docs, metrics_docs, print};
 use crate::admission::routes::{ConfigurationSettings, WebhookKind};
 
-/// Where the tables of rights are.
+/// The file with the tables of rights.
 const RBAC_TABLE: &str = "src/cli/install/rbac/table.rs";
-/// Where the table of webhooks is.
+/// The file with the table of webhooks.
 const WEBHOOK_TABLE: &str = "src/admission/routes/table.rs";
 
 /// A generated file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GeneratedFile {
-    /// Path from the top of the repository.
+    /// Path relative to the root of the repository.
     pub path: &'static str,
-    /// What must be in it.
+    /// Required content of the file.
     pub text: String,
 }
 
-/// All generated files but the CRDs.
+/// All generated files except the CRDs.
 pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
     let settings = ConfigurationSettings {
         client: client_config(None, names::NAMESPACE),
@@ -96,7 +96,7 @@ pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
     ])
 }
 
-/// Roles and bindings of a grant, one document each.
+/// Roles and bindings of a permission set, one document each.
 fn permission_documents(grant: &table::PermissionSet) -> anyhow::Result<String> {
     print::to_yaml_documents(&rbac::permission_objects(grant, names::NAMESPACE)?)
 }

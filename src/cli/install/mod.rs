@@ -1,7 +1,8 @@
-//! Putting everything into a cluster. All of it is server-side apply under one field manager, so it may be repeated,
-//! and several replicas may do it at once.
+//! Installs everything into a cluster by server-side apply with one field manager. An installation can be repeated, and
+//! several replicas can install at once.
 //!
-//! [`prepare`] comes first; [`enforce`] only when a server can answer, because from then on the API server asks it.
+//! [`install_crds`] comes first. [`apply_configurations`] comes last, when a server can answer, because the API server
+//! calls the webhooks from then on.
 
 pub mod names;
 pub mod policies;
@@ -34,8 +35,8 @@ pub use policies::apply_policies;
 pub use rbac::EnabledFeatures;
 pub use webhooks::{apply_configurations, set_ca_bundle};
 
-/// Longest wait for a new kind to be served, or for an object to be gone. Well above 30 s: only that often the garbage
-/// collector looks for new kinds, whose objects it must serve.
+/// Longest wait until a new kind is served, or an object is gone. It is much longer than 30 s, because the Kubernetes
+/// garbage collector looks for new kinds only every 30 s, and must know the kinds of the objects.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// `operating install`.
@@ -58,19 +59,19 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
     let client = connect::connect_client(&args.cluster).await?;
     install_crds(&client, namespace).await?;
     install_rbac(&client, namespace, parts).await?;
-    // After the roles: a server that runs already needs the verb that the policy asks for.
+    // After the roles, because a running server needs the verb that the policy checks.
     apply_policies(&client).await?;
     if args.no_webhooks {
         return output::write_stdout(&format!(
             "installed in namespace {namespace}, without webhook configurations\n"
         ));
     }
-    // With certificates of its own the server keeps paths of its own, too.
+    // If the server keeps its certificates itself, it also keeps a segment in the webhook paths.
     apply_configurations(&client, &settings, args.ca_file.is_none()).await?;
     output::write_stdout(&format!("installed in namespace {namespace}\n"))
 }
 
-/// How the API server reaches the webhooks: by `url`, else by the Service in `namespace`.
+/// How the API server reaches the webhooks: by `url`, or else by the Service in `namespace`.
 pub fn client_config(url: Option<&str>, namespace: &str) -> ClientConfig {
     match url {
         Some(url) => ClientConfig::Url(url.to_owned()),
@@ -82,7 +83,7 @@ pub fn client_config(url: Option<&str>, namespace: &str) -> ClientConfig {
     }
 }
 
-/// The PEM file behind `--ca-file`.
+/// Reads the PEM file of `--ca-file`.
 pub fn read_ca(file: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
     let Some(file) = file else { return Ok(None) };
     let pem = std::fs::read(file)
@@ -102,7 +103,8 @@ pub fn read_ca(file: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
     Ok(Some(pem))
 }
 
-/// Namespace and CRDs; returns when the API server serves the kinds. CRDs of a newer build stay as they are.
+/// Installs the namespace and the CRDs, and returns when the API server serves the kinds. CRDs of a newer version stay
+/// unchanged.
 pub async fn install_crds(client: &Client, namespace: &str) -> anyhow::Result<()> {
     ensure_namespace(client, namespace).await?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -126,8 +128,8 @@ pub async fn install_crds(client: &Client, namespace: &str) -> anyhow::Result<()
     Ok(())
 }
 
-/// Applies a CRD, unless a newer build has brought it: fields that this build does not know would be lost from the objects
-/// that other replicas write.
+/// Applies a CRD, unless a newer version has installed it. An older CRD would remove fields from the objects that newer
+/// replicas write.
 async fn apply_crd(
     api: &Api<CustomResourceDefinition>,
     crd: &CustomResourceDefinition,
@@ -151,7 +153,8 @@ async fn apply_crd(
                 );
                 return Ok(());
             }
-            // A newer build may have applied it meanwhile: then this is a conflict, and it is read again.
+            // If a newer version has applied the CRD meanwhile, this write is a conflict, and the next attempt reads
+            // the CRD again.
             let mut wanted = crd.clone();
             wanted.metadata.resource_version = found.and_then(|m| m.resource_version);
             let patch = Patch::Apply(&wanted);
@@ -161,8 +164,8 @@ async fn apply_crd(
     .await
 }
 
-/// Service account, roles and bindings of the server, and the roles of users; see [`rbac`]. Rights for what is off are taken
-/// away.
+/// Installs the service account, the roles and bindings of the server, and the roles of users; see [`rbac`]. Removes
+/// the rights of features that are off.
 pub async fn install_rbac(
     client: &Client,
     namespace: &str,
@@ -183,7 +186,7 @@ pub async fn install_rbac(
     Ok(())
 }
 
-/// Deletes an object; one that is not there is fine.
+/// Deletes an object. A missing object is no error.
 pub(super) async fn delete_object<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
@@ -197,7 +200,8 @@ where
     Ok(())
 }
 
-/// Creates the namespace and marks it ours; one that exists is left as it is, and one that is going is waited for.
+/// Creates the namespace with the label [`names::MANAGED_BY`]. An existing namespace stays unchanged. If the namespace
+/// is being deleted, this function waits for the end of the deletion.
 async fn ensure_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(client.clone());
     match retry_optional_request(&format!("get namespace {name}"), || api.get(name)).await? {
@@ -219,7 +223,7 @@ async fn ensure_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
     apply_object(&api, name, &object).await
 }
 
-/// Server-side apply, taking fields over from others.
+/// Applies an object by server-side apply, and takes over fields from other field managers.
 async fn apply_object<K, O>(api: &Api<K>, name: &str, object: &O) -> anyhow::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
@@ -235,7 +239,7 @@ where
     Ok(())
 }
 
-/// Access to the kind and namespace of `object`.
+/// The API for the kind and namespace of `object`.
 fn dynamic_api(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<DynamicObject>> {
     let types = object.types.as_ref().context("an object without kind")?;
     let gvk = types

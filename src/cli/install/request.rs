@@ -1,4 +1,4 @@
-//! Requests to the API server with a deadline, a bounded number of retries with jitter, and errors for people.
+//! Requests to the API server with a deadline, a limited number of retries with jitter, and readable errors.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,14 +10,15 @@ use crate::apirequest::{self, Failure};
 
 /// Longest wait for one answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Waits between attempts: doubled from the first to the last, each cut by a random part.
+/// Pauses between attempts: each is twice the former one, up to the longest, and shortened by a random part.
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(3);
 const MAX_ATTEMPTS: u32 = 8;
 
-/// Asks until there is an answer that another attempt would not change. `what` says what was tried, for the error.
+/// Repeats a request until it succeeds or another attempt would not help. `what` describes the request in the error.
 ///
-/// Conflicts are repeated too: of several installers at once one wins, and the others find their work done.
+/// Conflicts are repeated too: if several replicas install at once, one of them succeeds, and the others find the work
+/// done.
 pub async fn retry_request<T, F>(what: &str, call: impl Fn() -> F) -> anyhow::Result<T>
 where
     F: Future<Output = kube::Result<T>>,
@@ -43,7 +44,7 @@ where
     .context(what.to_owned())
 }
 
-/// As [`request`], `None` if the object or its kind does not exist.
+/// Like [`retry_request`], but returns `None` if the object or its kind does not exist.
 pub async fn retry_optional_request<T, F>(
     what: &str,
     call: impl Fn() -> F,
@@ -60,7 +61,8 @@ where
     retry_request(what, found).await
 }
 
-/// Whether another attempt may succeed: a conflict, a busy or starting API server, a broken connection.
+/// Whether another attempt may succeed: after a conflict, if the API server is overloaded or starting, or after a
+/// broken connection.
 fn is_passing(failure: &Failure) -> bool {
     match failure {
         Failure::Answered(status) => matches!(status.code, 409 | 429 | 500 | 502 | 503 | 504),
@@ -69,7 +71,7 @@ fn is_passing(failure: &Failure) -> bool {
     }
 }
 
-/// The error as the API server worded it, without the debug form of the library.
+/// The error in the API server's words, without the debug format of the library.
 fn readable_error(failure: Failure) -> anyhow::Error {
     match failure {
         Failure::Answered(status) if !status.message.is_empty() => {

@@ -1,7 +1,7 @@
-//! The webhook configurations: ours replace Kuperator's in the same two objects.
+//! The webhook configurations. They replace Kuperator's configurations in the same two objects.
 //!
-//! `caBundle` belongs to whoever keeps the certificates: the server, cert-manager, or whoever passed a file. It is
-//! never part of the apply, so server-side apply leaves it alone, and repeating an install without it loses nothing.
+//! `caBundle` belongs to the owner of the certificates: the server, cert-manager, or the user who passed a file. The
+//! apply never contains this field, so a repeated installation without a CA keeps it.
 
 use std::fmt::Debug;
 
@@ -22,9 +22,9 @@ use crate::admission::routes::{
     ConfigurationSettings, MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION, webhook_configurations,
 };
 
-/// Applies both webhook configurations, drops entries that are not ours, and sets `caBundle` where `settings` have
-/// one. From here on the API server asks the server that `settings` name. With `keep_segment`, paths keep the segment that
-/// the servers have put in front of them.
+/// Applies both webhook configurations, removes entries of other versions, and sets `caBundle` if `settings` have one.
+/// From then on the API server calls the server that `settings` name. With `keep_segment`, the paths keep the segment
+/// that the servers have added.
 pub async fn apply_configurations(
     client: &Client,
     settings: &ConfigurationSettings,
@@ -60,8 +60,8 @@ async fn stored_segment(client: &Client) -> anyhow::Result<Option<String>> {
     Ok(segments.next().map(str::to_owned))
 }
 
-/// Sets `caBundle` (PEM) in every entry that has another one; configurations that do not exist are left out. Writes
-/// nothing where nothing differs, so it may be called as often as one likes. Needs `get` and `patch`.
+/// Sets `caBundle` (PEM) in every entry that has another one. Skips configurations that do not exist. Writes nothing if
+/// nothing differs, so it may be called often. Needs the verbs `get` and `patch`.
 pub async fn set_ca_bundle(client: &Client, pem: &[u8]) -> anyhow::Result<()> {
     let wanted =
         serde_json::to_value(ByteString(pem.to_vec())).context("cannot write a CA as JSON")?;
@@ -86,11 +86,11 @@ where
         serde_json::to_value(desired).context("cannot write a webhook configuration as JSON")?;
     patch_configuration(&api, name, |found| client_config_patches(found, &wanted)).await?;
     apply_object(&api, name, desired).await?;
-    // Only now, so that there is no moment without webhooks.
+    // Old entries are removed last, so that there is no moment without webhooks.
     patch_configuration(&api, name, |found| foreign_entry_patches(found, &wanted)).await
 }
 
-/// Patches what `operations` finds wrong with the stored configuration, if there is one; asked again on a conflict.
+/// Applies the `operations` for the stored configuration, if it exists. On a conflict it reads the configuration again.
 async fn patch_configuration<K>(
     api: &Api<K>,
     name: &str,
@@ -114,7 +114,7 @@ where
             ..PatchParams::default()
         };
         match api.patch(name, &params, &Patch::Json::<K>(patch)).await {
-            // A failed test of the version is answered 422; it is a conflict.
+            // The API server answers 422 if the test of the version fails. This is a conflict.
             Err(kube::Error::Api(mut status)) if status.code == 422 => {
                 status.code = 409;
                 Err(kube::Error::Api(status))
@@ -126,7 +126,7 @@ where
     Ok(())
 }
 
-/// Takes the Service out of an entry that is going to have a URL, and the other way round: an apply would leave both,
+/// Removes the Service from an entry that will get a URL, and the other way round. An apply would leave both fields,
 /// which the API server refuses.
 fn client_config_patches(found: &Value, wanted: &Value) -> Vec<Value> {
     let mut operations = Vec::new();
@@ -162,7 +162,7 @@ fn ca_bundle_patches(found: &Value, wanted: &Value) -> Vec<Value> {
     positions.map(|(i, _)| set(i)).collect()
 }
 
-/// Removes entries of other names: Kuperator's, or those of another version.
+/// Removes entries with other names, which come from Kuperator or from another version.
 fn foreign_entry_patches(found: &Value, wanted: &Value) -> Vec<Value> {
     let foreign = |entry: &Value| webhook_entries(wanted).all(|w| w["name"] != entry["name"]);
     let positions: Vec<_> = webhook_entries(found)
@@ -170,7 +170,7 @@ fn foreign_entry_patches(found: &Value, wanted: &Value) -> Vec<Value> {
         .filter(|(_, e)| foreign(e))
         .map(|(i, _)| i)
         .collect();
-    // From the end, so that the positions stay true.
+    // In reverse order, so that the other positions stay valid.
     positions
         .iter()
         .rev()

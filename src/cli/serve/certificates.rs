@@ -1,4 +1,4 @@
-//! Where the serving certificate comes from: a directory, or a Secret that the servers keep themselves.
+//! Sets up the serving certificate, from a directory or from a Secret that the servers keep themselves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +18,21 @@ use crate::tls::client_authorities::ClientAuthorities;
 use crate::tls::path_guard::PathGuard;
 use crate::tls::selfmanaged::{CertificateNames, RenewalPolicy, SelfManaged, SyncTarget};
 
-/// A mounted Secret is looked at this often.
+/// Interval of the checks of a mounted Secret.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// The Secret and the published authorities are looked at this often.
+/// Interval of the checks of the Secret and of the published CAs.
 const SECRET_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The certificates that the servers keep themselves.
+/// Certificates that the servers keep themselves.
 pub struct SelfManagedCertificates {
     /// The CA bundle (PEM).
     pub bundle: Vec<u8>,
-    /// Has the published authorities and paths looked at soon.
+    /// Triggers a check of the published CAs and paths.
     pub wake: Arc<Notify>,
 }
 
-/// Gets a first certificate into `resolver` and keeps it fresh. Self-managed certificates come with a segment
-/// in the webhook paths, which `doors` is told, unless callers are known by certificates of their own.
+/// Loads the first certificate into `resolver` and renews it. Self-managed certificates add a segment to the webhook
+/// paths, which `doors` gets, unless [`has_segments`] is false.
 pub async fn start_certificates(
     args: &ServeArgs,
     client: &Client,
@@ -83,12 +83,12 @@ pub async fn start_certificates(
     Ok(Some(SelfManagedCertificates { bundle, wake }))
 }
 
-/// Whether the webhook paths get a segment that nobody can guess.
+/// Whether the webhook paths get a secret segment.
 pub fn has_segments(args: &ServeArgs) -> bool {
     args.cert_dir.is_none() && args.client_ca_file.is_none() && !args.plain_webhook_paths
 }
 
-/// Whose calls are served, kept fresh; `None`: everybody's.
+/// The CAs whose clients may call the server, reloaded when the file changes. `None` if everybody may call.
 pub fn client_authorities(
     args: &ServeArgs,
     supervisor: &Supervisor,
@@ -110,7 +110,7 @@ pub fn client_authorities(
     Ok(Some(clients))
 }
 
-/// Names that the API server may dial: the Service's, the URL's host and those asked for.
+/// Names that the API server may connect to: those of the Service, the host of the URL, and those of `--dns-name`.
 fn dns_names(args: &ServeArgs) -> Vec<String> {
     let namespace = &args.cluster.namespace;
     let service = names::SERVICE;

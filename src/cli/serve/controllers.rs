@@ -1,4 +1,5 @@
-//! Runs the controllers while this replica leads. Losing the lease stops them and never the webhooks.
+//! Runs the controllers while this replica is the leader. If it loses the Lease, only the controllers stop, and the
+//! webhooks go on.
 
 use std::sync::Arc;
 
@@ -23,11 +24,11 @@ use crate::controllers::{self, Context, ControllerStats};
 use crate::ledger::commit::Ledgers;
 use crate::tasks::Supervisor;
 
-/// What the controllers work with and are seen by.
+/// What the controllers need, and the metrics and signals by which others see them.
 pub struct ControllerParts<'a> {
     /// The flags.
     pub args: &'a ServeArgs,
-    /// Client.
+    /// The Kubernetes client.
     pub client: &'a Client,
     /// The caches.
     pub caches: &'a Caches,
@@ -37,15 +38,15 @@ pub struct ControllerParts<'a> {
     pub ledgers: &'a Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
     pub calls: &'a Arc<EndpointPool>,
-    /// What the controllers do.
+    /// The figures of the controllers.
     pub work: &'a Arc<ControllerStats>,
-    /// Whether this replica leads.
+    /// Sends whether this replica is the leader.
     pub leading: watch::Sender<bool>,
     /// Supervises the task.
     pub supervisor: &'a Supervisor,
 }
 
-/// Starts the election (or leads at once without one); the task ends after the supervisor's stop.
+/// Starts the leader election, or leads at once if it is off. The task ends after the supervisor stops.
 pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
     let ControllerParts { args, client, .. } = parts;
     let events = EventRecorder::new_supervised(client.clone(), clock::now, parts.supervisor);
@@ -106,7 +107,7 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         })
 }
 
-/// Name of this replica, for people; made unique by the caller.
+/// Name of this replica, for people. The caller makes it unique.
 fn replica_identity(args: &ServeArgs) -> String {
     args.identity
         .clone()
@@ -135,9 +136,10 @@ async fn run_when_leading(
         let ended = tokio::select! {
             biased;
             () = &mut term_work => true,
-            // What it has sent is to be answered if possible: whoever leads next must not look at what has yet to be carried out.
+            // Requests in progress should end first, so that the next leader does not decide before they have taken
+            // effect.
             () = stop.cancelled() => timeout(DRAIN_TIMEOUT, &mut term_work).await.is_ok(),
-            () = wait_leadership_lost(&mut lead) => false, // another one leads, or soon may
+            () = wait_leadership_lost(&mut lead) => false, // another replica leads, or may lead soon
         };
         if !ended {
             term.begun.cancel();
@@ -147,7 +149,7 @@ async fn run_when_leading(
     }
 }
 
-/// Waits until this replica leads no more.
+/// Waits until this replica is not the leader any more.
 async fn wait_leadership_lost(lead: &mut watch::Receiver<bool>) {
     while lead.changed().await.is_ok() && *lead.borrow_and_update() {}
 }

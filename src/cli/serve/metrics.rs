@@ -1,4 +1,4 @@
-//! Metrics that are read off the index, the ledgers and the controllers at each scrape.
+//! Metrics that are computed from the index, the ledgers and the controllers at each scrape.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,12 +26,12 @@ use crate::telemetry::logs;
 use crate::telemetry::metrics::Exposition;
 use crate::telemetry::watchdog::WatchdogStatus;
 
-/// Adds them.
+/// Registers the collector.
 pub fn register_metrics_collector(exposition: &Exposition, reads: MetricsCollector) {
     exposition.register(|registry| registry.register_collector(Box::new(reads)));
 }
 
-/// Where the metrics are read.
+/// The sources of the metrics.
 pub struct MetricsCollector {
     /// The caches.
     pub caches: Caches,
@@ -39,13 +39,13 @@ pub struct MetricsCollector {
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
     pub calls: Arc<EndpointPool>,
-    /// Denials.
+    /// The counts of denials.
     pub denials: DenialCounts,
     /// The controllers.
     pub work: Arc<ControllerStats>,
     /// Whether this replica leads.
     pub lead: watch::Receiver<bool>,
-    /// What the watchdog has seen.
+    /// The state of the watchdog.
     pub sight: WatchdogStatus,
     /// The clock.
     pub now: fn() -> Timestamp,
@@ -237,7 +237,7 @@ impl MetricsCollector {
         )
     }
 
-    /// CollaSets by their status, which the leader writes.
+    /// Counts CollaSets by their status, which the leader writes.
     fn encode_collasets(&self, out: &mut MetricsEncoder<'_>, leads: bool) -> fmt::Result {
         let (mut ready, mut unready, mut stalled) = (0u64, 0u64, 0u64);
         let count = |set: &CollaSet| {
@@ -294,7 +294,7 @@ impl MetricsCollector {
     }
 }
 
-/// Writes metrics.
+/// Encodes metrics.
 struct MetricsEncoder<'a>(DescriptorEncoder<'a>);
 
 impl MetricsEncoder<'_> {
@@ -312,7 +312,7 @@ impl MetricsEncoder<'_> {
         ConstGauge::new(value).encode(metric)
     }
 
-    /// The one metric whose labels name objects: who passes unasked is a matter of the very rule.
+    /// The only metric whose labels name objects, because the user needs to know which rule let the Pods pass.
     fn encode_ignored_passes(&mut self, counts: &BTreeMap<RuleLabels, u64>) -> fmt::Result {
         let help = "Operations that passed a webhook rule by failurePolicy Ignore, by rule; of more than 1,000 rules the further \
                     ones have empty labels; each replica counts while it leads";
@@ -331,7 +331,7 @@ impl MetricsEncoder<'_> {
         Ok(())
     }
 
-    /// A metric with one label.
+    /// Encodes a metric with one label.
     fn encode_label_family<N: MetricValue>(
         &mut self,
         name: &str,
@@ -354,7 +354,7 @@ impl MetricsEncoder<'_> {
     }
 }
 
-/// What a metric can hold.
+/// A number that a metric can have.
 trait MetricValue {
     fn to_f64(self) -> f64;
 }

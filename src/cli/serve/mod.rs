@@ -1,4 +1,4 @@
-//! `operating serve`: wires the layers together, in the order in which they depend on each other.
+//! `operating serve`: starts all parts of the server, in the order of their dependencies.
 
 mod certificates;
 mod controllers;
@@ -48,18 +48,19 @@ use crate::telemetry::{logs, process};
 use crate::tls::path_guard::PathGuard;
 use crate::tls::{CertificateResolver, server_config};
 
-/// After a fault, reviews in flight are given no longer than this: the state that they are decided on may be torn.
+/// After a fault, reviews in progress get no more time than this, because the state that they depend on may be
+/// inconsistent.
 const FAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a replica that has lost the history goes on answering after its readiness is gone: it denies what needs a
-/// claim.
+/// How long a replica that has detected a restored etcd goes on answering after it reports not ready. It denies
+/// requests that need a claim.
 const HISTORY_LOST_LAME_DUCK: Duration = Duration::from_secs(1);
 
-/// Installs what `--install` asks for, then serves until SIGTERM or SIGINT, until a task can't go on, or until etcd turns out
-/// to have been restored to an earlier state.
+/// Installs what `--install` asks for, and then serves until SIGTERM or SIGINT, until a task fails, or until etcd turns
+/// out to have been restored to an earlier state.
 ///
 /// # Errors
-/// What could not be set up, what the task says, or that etcd was restored.
+/// What could not be set up, the error of the failed task, or that etcd was restored.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let format = match args.log_format {
         LogFormat::Text => logs::LogLineFormat::Text,
@@ -72,7 +73,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let _stop_all = stop.clone().drop_guard();
     let supervisor = Supervisor::new(stop.clone());
-    // First: an error in the flags changes nothing in the cluster.
+    // First, because an error in the flags must not change anything in the cluster.
     let clients = certificates::client_authorities(&args, &supervisor)?;
     if args.install {
         install::install_crds(&client, &args.cluster.namespace).await?;
@@ -132,7 +133,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         drain: args.drain_timeout,
         ..Limits::default()
     };
-    // Before there is anything that ends with a fault when this fails.
+    // Before other parts start, which would have to end if this fails.
     let socket = bind_listener("--listen", args.listen).await?;
     let metrics_socket = bind_listener("--metrics-listen", args.metrics_listen).await?;
     let owners = LiveOwners::new(&index);
@@ -211,11 +212,11 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             () = index.wait_listed() => {}
             fault = supervisor.wait_for_fault() => return Err(fault.into()),
         }
-        // From here on the API server asks; answer well from the first review
+        // From here on the API server sends reviews, so the server must be ready.
         let ca_bundle = kept.as_ref().map(|kept| kept.bundle.clone());
         apply_webhooks(&args, &client, ca_bundle).await?;
     }
-    // After the installation: until then it is no fault that the webhook configurations are missing.
+    // After the installation, because before it missing webhook configurations are no problem.
     let needed = registration::required_configurations(&args.cluster.namespace)?;
     let told = registration::configuration_observer(&args, &doors, kept.map(|kept| kept.wake));
     watches::registration::start_registration_watches(&client, &caches, needed, &told, &supervisor);
@@ -236,7 +237,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         ended = wait_termination_signal() => ended.map(|()| None)?,
         fault = supervisor.wait_for_fault() => Some(fault.into()),
         why = index.timeline.wait_history_lost() => {
-            // Whoever has lost the history leaves soon: nothing that it would do is of use.
+            // This replica will end soon, and its remaining work is of no use.
             stop.cancel();
             lame_duck = lame_duck.min(HISTORY_LOST_LAME_DUCK);
             Some(anyhow::anyhow!(why))
@@ -264,7 +265,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     fault.map_or(Ok(()), Err)
 }
 
-/// Ends the listener of the webhooks, which says itself when it has ended.
+/// Ends the listener of the webhooks. The listener reports its end itself.
 async fn end_webhook_listener(shutdown: &Shutdown, lame_duck: Duration, drain: Duration) {
     shutdown.run(lame_duck, drain).await;
     std::future::pending().await
@@ -279,7 +280,7 @@ fn supervise_listener(
     supervisor.spawn_supervised_until(task, move || shutdown.is_draining(), listener.serve())
 }
 
-/// What the endpoints of rules may be.
+/// Which addresses the endpoints of rules may have.
 async fn endpoint_reach(args: &ServeArgs) -> anyhow::Result<AddressPolicy> {
     let config = connect::client_config(&args.cluster).await?;
     let named = config.cluster_url.host().map(str::to_owned);
@@ -341,7 +342,7 @@ fn add_liveness_checks(health: &Health, supervisor: &Supervisor, sight: Watchdog
     health.add_liveness_check(move || sight.liveness_failure(Instant::now()));
 }
 
-/// Where this process reaches its own listener.
+/// The address at which this process reaches its own listener.
 fn loopback_address(ip: std::net::IpAddr) -> std::net::IpAddr {
     match ip {
         ip if !ip.is_unspecified() => ip,

@@ -1,4 +1,4 @@
-//! Which webhook configurations the rules need.
+//! The webhook configurations that the rules need.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::domain::rules::registration::RequiredConfiguration;
 use crate::tls::path_guard::PathGuard;
 use crate::tls::selfmanaged::client_config::path_segment;
 
-/// Both configurations of a server in `namespace`, as far as they hold Pods.
+/// Both configurations of a server in `namespace`, with the webhooks that hold Pods.
 pub fn required_configurations(namespace: &str) -> anyhow::Result<Vec<RequiredConfiguration>> {
     let (mutating, validating) = routes::webhook_configurations(&ConfigurationSettings {
-        client: ClientConfig::Url(String::new()), // where the webhooks are sent does not matter here
+        client: ClientConfig::Url(String::new()), // the address of the webhooks does not matter here
         namespace: namespace.to_owned(),
         ca_bundle: None,
         grace_delete: false,
@@ -39,7 +39,8 @@ pub fn required_configurations(namespace: &str) -> anyhow::Result<Vec<RequiredCo
     ])
 }
 
-/// Paths that were put back without a segment are let in, and get theirs again at once.
+/// Reacts to configurations whose paths lost their segment: their calls are accepted, and the segment is added again at
+/// once.
 pub fn configuration_observer(
     args: &ServeArgs,
     doors: &Arc<PathGuard>,

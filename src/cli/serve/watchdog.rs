@@ -1,4 +1,4 @@
-//! What the watchdog looks at, and when a standstill is worth a word or a restart.
+//! The probes of the watchdog, and when a stall causes a log line or a restart.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use crate::ledger::commit::Ledgers;
 use crate::tasks::{Supervisor, describe_panic};
 use crate::telemetry::watchdog::{self, WatchdogProbe, WatchdogStatus};
 
-/// Locks are held for microseconds.
+/// Locks are held only for microseconds.
 const MAX_LOCK_WAIT: Duration = Duration::from_secs(5);
-/// A task that is ready runs at once, unless all workers of the runtime are blocked.
+/// The runtime starts a ready task at once, unless all its workers are blocked.
 const MAX_RUNTIME_DELAY: Duration = Duration::from_secs(15);
-/// The API server sends a bookmark each minute.
+/// The API server sends a bookmark every minute.
 const MAX_WATCH_SILENCE: Duration = Duration::from_secs(300);
-/// Whatever a watch waits for has a deadline of at most 90 s, but for a long list, which has one for each page.
+/// Each step of a watch has a deadline of at most 90 s. A long list has one for each page.
 const MAX_WATCH_STALL: Duration = Duration::from_secs(900);
-/// A turn may make a call for each claim of a rule, and the API server may be slow.
+/// A reconcile may make a call for each claim of a rule, and the API server may be slow.
 const MAX_CONTROLLER_STALL: Duration = Duration::from_secs(900);
-/// How long locks, the runtime and controllers may stand still before the process should be started anew.
+/// How long locks, the runtime and controllers may stall before the process should be restarted.
 const RESTART_AFTER: Duration = Duration::from_secs(60);
 
-/// Starts it.
+/// Starts the watchdog.
 pub fn start_watchdog(
     caches: &Caches,
     ledgers: &Arc<Ledgers<RuleStore>>,
@@ -53,7 +53,7 @@ pub fn start_watchdog(
     })
 }
 
-/// Has the watchdog panic on purpose.
+/// A probe that panics, for tests.
 #[cfg(feature = "faults")]
 fn fault_probe() -> WatchdogProbe {
     use crate::tasks::faults;
@@ -124,7 +124,7 @@ fn check_lock_free(is_free: bool, what: &str) -> Result<(), String> {
 fn silent_watches_probe(pulses: Arc<WatchRegistry>) -> WatchdogProbe {
     WatchdogProbe {
         name: "watch-silent",
-        restart_after: None, // the API server does not answer, or refuses
+        restart_after: None, // the cause is the API server, so a restart would not help
         check: Box::new(move |now| {
             check_watch_ages(&pulses.watch_ages(now), MAX_WATCH_SILENCE, |age| age.heard)
                 .map_err(|text| format!("nothing was heard of the watch of {text}"))
@@ -143,7 +143,7 @@ fn stalled_watches_probe(pulses: Arc<WatchRegistry>) -> WatchdogProbe {
     }
 }
 
-/// Names the watches that are older than `most`, and the oldest age.
+/// An error with the names of the watches that are older than `most`, and the oldest age.
 fn check_watch_ages(
     ages: &[WatchAge],
     most: Duration,
@@ -166,7 +166,7 @@ fn controllers_probe(work: Arc<ControllerStats>) -> WatchdogProbe {
     }
 }
 
-/// The progress of each controller, and since when it is the same although keys wait.
+/// The progress of each controller, and since when it has not changed although keys wait.
 #[derive(Default)]
 struct ControllerProgress(HashMap<&'static str, (u64, Instant)>);
 
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn blocked_runtime_is_seen_and_forgotten_when_it_runs_again() {
-        // The only worker is this thread, so nothing runs while it does not drive the runtime.
+        // The only worker is this thread, so nothing runs until it drives the runtime.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();

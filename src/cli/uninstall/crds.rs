@@ -1,4 +1,4 @@
-//! The CRDs and the objects of their kinds.
+//! Removes the CRDs and the objects of their kinds.
 
 use anyhow::bail;
 use jiff::Timestamp;
@@ -17,16 +17,16 @@ use crate::cli::install::request::retry_optional_request;
 
 /// The kind that owns Pods.
 const COLLASET_KIND: &str = "CollaSet";
-/// Objects among which one is looked for that a finalizer holds.
+/// Largest number of objects in which the search for a finalizer looks.
 const FINALIZER_SAMPLE: u32 = 500;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// A CRD that is still there is written to after each of these.
+/// Interval of writes to a CRD that is being deleted.
 const TOUCH_INTERVAL: Duration = Duration::from_secs(5);
-/// What is written to it.
+/// The annotation of these writes.
 const TOUCH_ANNOTATION: &str = "operating.kusionstack.io/deletion-nudged";
 
-/// Deletes the CRDs, and with them the objects of their kinds. CollaSets go first and leave their Pods behind:
-/// uninstalling must not stop what runs.
+/// Deletes the CRDs, and with them the objects of their kinds. CollaSets are deleted first and leave their Pods behind,
+/// because an uninstallation must not stop running Pods.
 pub async fn remove_crds(client: &Client) -> anyhow::Result<()> {
     let crds = crd::all_crds();
     for crd in crds.iter().filter(|c| c.spec.names.kind == COLLASET_KIND) {
@@ -71,7 +71,7 @@ pub async fn remove_crds(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A clause about an object of a CRD, or the CRD itself, that a finalizer holds; `None` if there is none.
+/// A clause about a finalizer that holds an object of a CRD, or the CRD itself. `None` if there is none.
 async fn finalizer_holder(
     client: &Client,
     crd: &CustomResourceDefinition,
@@ -95,7 +95,7 @@ async fn finalizer_holder(
     );
     let now =
         retry_optional_request(&format!("get CRD {name}"), || crds.get_metadata(&name)).await?;
-    // The API server's own goes with the objects.
+    // The API server removes its own finalizer when the objects are gone.
     let others = now.map(|crd| crd.finalizers().to_vec()).unwrap_or_default();
     let others: Vec<_> = others
         .into_iter()
@@ -104,12 +104,12 @@ async fn finalizer_holder(
     Ok((!others.is_empty()).then(|| format!(": it has the finalizers {others:?}")))
 }
 
-/// Makes the API server look at a CRD again that it is deleting.
+/// Writes to a CRD that is being deleted, so that the API server tries the deletion again.
 ///
-/// It first lists the CRD's objects. Of a kind that nobody has asked for yet the storage is still being set up then, and
-/// the list fails: condition `Terminating`, `InstanceDeletionFailed`, "storage is (re)initializing". The next try may
-/// collide with the write of that condition, and then there is none before the resync of five minutes (`CRDFinalizer` of
-/// apiextensions-apiserver), unless something but the condition changes.
+/// The API server first lists the objects of the CRD. For a kind without any earlier request, the storage is not set up
+/// yet, and the list fails: condition `Terminating`, `InstanceDeletionFailed`, "storage is (re)initializing". The next
+/// attempt may conflict with the write of this condition. Then the API server waits for the resync after five minutes
+/// (`CRDFinalizer` of apiextensions-apiserver), unless the CRD changes in another way.
 async fn touch_crd(api: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {
     let at = Timestamp::now().to_string();
     let patch = Patch::Merge(json!({"metadata": {"annotations": {TOUCH_ANNOTATION: at}}}));
@@ -121,8 +121,8 @@ async fn touch_crd(api: &Api<CustomResourceDefinition>, name: &str) -> anyhow::R
     Ok(())
 }
 
-/// Deletes all objects of a kind and leaves what they own behind; returns when they are gone, because deleting the
-/// CRD meanwhile would let the garbage collector have the Pods.
+/// Deletes all objects of a kind without the objects that they own, and returns when they are gone. If the CRD were
+/// deleted before, the Kubernetes garbage collector would delete the Pods.
 async fn delete_with_orphans(
     client: &Client,
     crd: &CustomResourceDefinition,
@@ -141,7 +141,7 @@ async fn delete_with_orphans(
         let Some(first) = listed.items.first() else {
             return Ok(());
         };
-        finalizers::strip_listed(client, &resource, &listed.items).await?; // a server that ends may have written them again
+        finalizers::strip_listed(client, &resource, &listed.items).await?; // an ending server may add them again
         if Instant::now() > until {
             let (namespace, name) = (first.namespace().unwrap_or_default(), first.name_any());
             bail!(

@@ -1,4 +1,4 @@
-//! Finalizers that nobody will serve any more.
+//! Removes finalizers that no program would remove any more.
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
@@ -11,8 +11,8 @@ use serde_json::json;
 use crate::api::{crd, keys};
 use crate::cli::install::request::retry_optional_request;
 
-/// All finalizers that this program or Kuperator serves (contract 2.3). Those of cooperators, with
-/// [`keys::PROTECTION_FINALIZER_PREFIX`], are theirs to take off.
+/// All finalizers that Operating or Kuperator removes (contract 2.3). Cooperators remove their own finalizers, which
+/// begin with [`keys::PROTECTION_FINALIZER_PREFIX`].
 const OWN_FINALIZERS: [&str; 3] = [
     keys::PROTECTED_FINALIZER,
     "apps.kusionstack.io/pre-reclaim",
@@ -21,7 +21,7 @@ const OWN_FINALIZERS: [&str; 3] = [
 
 const PAGE_LIMIT: u32 = 500;
 
-/// Takes our finalizers off every object of the group and off managed Pods.
+/// Removes these finalizers from every object of the API group and from managed Pods.
 pub async fn strip_all_finalizers(client: &Client) -> anyhow::Result<()> {
     for crd in crd::all_crds() {
         strip_kind(client, &crd_resource(&crd)?, &ListParams::default()).await?;
@@ -54,7 +54,7 @@ async fn strip_kind(
     let mut page = params.clone().limit(PAGE_LIMIT);
     loop {
         let what = format!("list {}", resource.plural);
-        // Without its CRD there are no objects either.
+        // If the CRD does not exist, there are no objects.
         let Some(listed) = retry_optional_request(&what, || api.list_metadata(&page)).await? else {
             return Ok(());
         };
@@ -66,7 +66,7 @@ async fn strip_kind(
     }
 }
 
-/// Takes our finalizers off those of these objects that have one.
+/// Removes these finalizers from the given objects.
 pub async fn strip_listed(
     client: &Client,
     resource: &ApiResource,
@@ -88,7 +88,7 @@ async fn strip_object(
     let namespace = object.namespace.as_deref().unwrap_or_default();
     let name = object.name.as_deref().unwrap_or_default();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, resource);
-    // Read again before each attempt: the list is older, and a conflict says that the object has moved.
+    // Each attempt reads the object again, because the list may be older, and after a conflict the object has changed.
     let step = || async {
         let now = api.get_metadata(name).await?;
         let Some(left) = foreign_finalizers(now.meta()) else {
@@ -108,7 +108,7 @@ async fn strip_object(
     Ok(())
 }
 
-/// The finalizers without ours; `None` if there is none of ours.
+/// The finalizers without those of Operating and Kuperator. `None` if the object has none of these.
 fn foreign_finalizers(object: &ObjectMeta) -> Option<Vec<&String>> {
     let all = object.finalizers.as_deref().unwrap_or_default();
     let left: Vec<_> = all

@@ -1,4 +1,5 @@
-//! What stays behind unready when nobody writes the condition of our readiness gate any more.
+//! Finds Pods and templates that are not Ready after an uninstallation, because no controller sets the readiness gate
+//! of Operating any more.
 
 use std::fmt::Debug;
 
@@ -13,20 +14,20 @@ use crate::api::keys;
 use crate::cli::install::request::retry_optional_request;
 
 const PAGE_LIMIT: u32 = 500;
-/// Names that a warning tells.
+/// Largest number of names in a warning.
 const MAX_NAMED_OBJECTS: usize = 5;
 
-/// Objects that are told of, a few of them by name.
+/// The objects of one warning, some of them by name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LeftoverObjects {
-    /// `namespace/name`, at most [`NAMED`].
+    /// `namespace/name`, at most [`MAX_NAMED_OBJECTS`].
     names: Vec<String>,
-    /// All of them.
+    /// Number of all objects.
     count: usize,
 }
 
-/// What to tell the user before the first object is removed, each a sentence: Pods that stay off traffic, and templates whose
-/// new Pods are never Ready.
+/// Warnings for the user before the first object is removed, each one sentence: Pods that stay off traffic, and
+/// templates whose new Pods never become Ready.
 pub async fn leftover_warnings(client: &Client) -> anyhow::Result<Vec<String>> {
     let mut pods = LeftoverObjects::default();
     let managed =
@@ -59,7 +60,7 @@ pub async fn leftover_warnings(client: &Client) -> anyhow::Result<Vec<String>> {
     for_each_listed::<ReplicaSet>(client, "replicasets", all(), |owner| {
         let template = owner.spec.as_ref().and_then(|spec| spec.template.as_ref());
         let mut controllers = owner.owner_references().iter();
-        let is_own = !controllers.any(|c| c.kind == "Deployment"); // which is told itself
+        let is_own = !controllers.any(|c| c.kind == "Deployment"); // the Deployment has its own warning
         owners.record_object(
             owner,
             is_own && has_readiness_gate(template.and_then(|t| t.spec.as_ref())),
@@ -105,7 +106,7 @@ pub async fn leftover_warnings(client: &Client) -> anyhow::Result<Vec<String>> {
     Ok(pods.into_iter().chain(owners).collect())
 }
 
-/// Reads all objects of a kind, page by page; none where the kind is not served.
+/// Reads all objects of a kind, page by page. If the kind is not served, there are none.
 async fn for_each_listed<K>(
     client: &Client,
     plural: &str,
@@ -130,7 +131,7 @@ where
     }
 }
 
-/// Whether our readiness gate keeps a Pod off traffic.
+/// Whether Operating's readiness gate keeps a Pod off traffic.
 fn is_off_traffic(pod: &Pod) -> bool {
     let ends = pod.metadata.deletion_timestamp.is_some()
         || matches!(pod_phase(pod), Some("Succeeded" | "Failed"));
@@ -166,7 +167,7 @@ impl LeftoverObjects {
         }
     }
 
-    /// How many, and some of their names; `None` if there are none.
+    /// The number of objects, and some of their names. `None` if there are none.
     fn describe_leftovers(&self) -> Option<(usize, String)> {
         let more = self.count - self.names.len();
         let mut names = self.names.join(", ");

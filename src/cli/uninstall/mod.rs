@@ -1,4 +1,4 @@
-//! Taking everything out of a cluster, in the order that leaves nothing waiting for a server that is gone.
+//! Removes everything from a cluster, in an order in which nothing waits for a server that is gone.
 
 mod crds;
 mod finalizers;
@@ -29,7 +29,7 @@ use crate::api::keys;
 pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
     let namespace = &args.cluster.namespace;
     let client = connect::connect_client(&args.cluster).await?;
-    // Nothing that can't be checked keeps anybody from uninstalling.
+    // An error of this check must not prevent the uninstallation.
     let warnings = leftovers::leftover_warnings(&client)
         .await
         .unwrap_or_else(|e| {
@@ -43,14 +43,14 @@ pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
     output::write_stdout(&uninstall(&client, namespace, args.keep_crds).await?)
 }
 
-/// Takes everything out; returns what to tell the user. Nothing is an error because it is not there, so a run that
-/// was cut short can be repeated.
+/// Removes everything, and returns a text for the user. Missing objects are no error, so an interrupted run can be
+/// repeated.
 pub async fn uninstall(
     client: &Client,
     namespace: &str,
     keep_crds: bool,
 ) -> anyhow::Result<String> {
-    // First, so that nothing denies taking the marks off, whoever uninstalls.
+    // The policies go first, because they could deny the removal of the namespace enforcement labels.
     for name in policies::POLICY_NAMES {
         delete_object::<ValidatingAdmissionPolicyBinding>(&Api::all(client.clone()), name).await?;
         delete_object::<ValidatingAdmissionPolicy>(&Api::all(client.clone()), name).await?;
@@ -70,14 +70,14 @@ pub async fn uninstall(
         crds::remove_crds(client).await?;
     }
     remove_own_objects(client, namespace).await?;
-    // After the rights of a server that may still run: it would put the marks back.
+    // After the rights of the server: a server that still runs would write the labels again.
     unlabel_namespaces(client).await?;
     let mut told = format!("uninstalled from namespace {namespace}\n");
     told += &remove_namespace(client, namespace).await?;
     Ok(told)
 }
 
-/// Takes the mark off the namespaces that hold rules.
+/// Removes the namespace enforcement label.
 async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(client.clone());
     let labelled = ListParams::default().labels(keys::NAMESPACE_HAS_RULES);
@@ -101,7 +101,7 @@ async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// RBAC, certificates and lease.
+/// Removes RBAC objects, certificates and the Lease.
 async fn remove_own_objects(client: &Client, namespace: &str) -> anyhow::Result<()> {
     for grant in table::PERMISSION_SETS {
         let name = grant.name;
@@ -119,7 +119,7 @@ async fn remove_own_objects(client: &Client, namespace: &str) -> anyhow::Result<
     delete_object::<Lease>(&Api::namespaced(client.clone(), namespace), names::LEASE).await
 }
 
-/// Deletes the namespace if installing created it; returns what is left to say about it.
+/// Deletes the namespace if the installation created it. Returns a text about the namespace for the user.
 async fn remove_namespace(client: &Client, name: &str) -> anyhow::Result<String> {
     let api: Api<Namespace> = Api::all(client.clone());
     let Some(found) =

@@ -1,4 +1,4 @@
-//! Reads, and what to say when one fails: what was wanted, and the remedy.
+//! Reads from the API server, with errors that say what was read and what the user can do.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::api::podtransitionrule::PodTransitionRule;
 use crate::apirequest::{self, Failure};
 use crate::domain::diagnosis::RuleObject;
 
-/// No single read takes longer.
+/// Longest time of one read.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
-/// Objects of one page of a list.
+/// Number of objects in one page of a list.
 const PAGE_LIMIT: u32 = 500;
 
 /// Awaits a read with a deadline.
@@ -69,14 +69,14 @@ pub fn explain_failure(
     }
 }
 
-/// A Pod that is not there.
+/// The message about a Pod that does not exist.
 pub fn no_such_pod(namespace: &str, name: &str) -> String {
     format!(
         "there is no Pod {name} in namespace {namespace}: see kubectl get pods -n {namespace}, or name another with -n"
     )
 }
 
-/// The rule objects of a namespace, or of all.
+/// The rule objects of a namespace, or of all namespaces.
 pub async fn list_rules(
     client: &Client,
     namespace: Option<&str>,
@@ -104,7 +104,7 @@ struct PageMeta {
     r#continue: Option<String>,
 }
 
-/// All objects of a path that carry the labels, page by page, as `T`; those that can't be read are left out.
+/// All objects of a path that have the labels, page by page, as `T`. Objects that can't be read are left out.
 pub async fn list_all_pages<T: DeserializeOwned>(
     client: &Client,
     path: &str,

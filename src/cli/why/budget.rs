@@ -1,4 +1,4 @@
-//! The table of budgets.
+//! The table of `operating budget`.
 
 use serde::Serialize;
 
@@ -6,17 +6,17 @@ use crate::cli::args::Output;
 use crate::domain::diagnosis::RuleObject;
 use crate::domain::diagnosis::budget::{BudgetRow, budget_rows};
 
-/// Cells of a bar.
+/// Width of a bar in characters.
 const BAR_CELLS: u32 = 10;
 
-/// What `budget -o json` prints.
+/// The output of `budget -o json`.
 #[derive(Debug, Serialize)]
 struct BudgetOutput<'a> {
-    /// The tightest first.
+    /// Rows of rule objects, the tightest first.
     rules: &'a [BudgetRow],
 }
 
-/// Rule objects in the form that is asked for; `namespace` is the one that was looked at, `None` for all.
+/// Formats the budgets of rule objects. `namespace` is the namespace that was read, `None` for all.
 pub fn format_budgets(
     rules: &[RuleObject],
     namespace: Option<&str>,
@@ -112,7 +112,8 @@ fn row_cells(row: &BudgetRow) -> [String; 9] {
     ]
 }
 
-/// How much of a limit is used: `#` for each tenth, rounded up; beyond the limit, by losses that nobody asked for, `!`.
+/// The used part of a limit: `#` for each tenth, rounded up. If Pods were lost without an admission and more than the
+/// limit is used, the bar consists of `!`.
 fn usage_bar(used: u32, limit: u32) -> String {
     let cells = match (used, limit) {
         (used, limit) if used > limit => return format!("[{}]", "!".repeat(BAR_CELLS as usize)),

@@ -1,4 +1,4 @@
-//! `--watch`: looks again whenever something has changed, and shows what is new.
+//! `--watch`: reads again after each change, and prints new results.
 
 use std::fmt::Debug;
 use std::io::IsTerminal;
@@ -16,19 +16,19 @@ use tokio::time::{Instant, timeout_at};
 use super::api;
 use crate::cli::output;
 
-/// Changes come in bursts: one look for all that come within this time.
+/// Changes often come in bursts. All changes within this time cause one read.
 const BURST_WINDOW: Duration = Duration::from_millis(300);
 
-/// What one look has found.
+/// The result of one read.
 pub struct FollowFrame {
     text: String,
-    /// Shown only if this differs from the last time.
+    /// The result is printed only if this text differs from the last one.
     key: String,
     last: bool,
 }
 
 impl FollowFrame {
-    /// There may be more to see.
+    /// A result after which others may follow.
     pub fn open_frame(text: String, key: String) -> FollowFrame {
         FollowFrame {
             text,
@@ -37,7 +37,7 @@ impl FollowFrame {
         }
     }
 
-    /// There is no more to see.
+    /// The last result.
     pub fn final_frame(text: String) -> FollowFrame {
         FollowFrame {
             key: text.clone(),
@@ -47,10 +47,11 @@ impl FollowFrame {
     }
 }
 
-/// Something has changed, or the watch is refused for good.
+/// `Ok` after a change, or the error if the API server refuses the watch permanently.
 pub type WatchChange = anyhow::Result<()>;
 
-/// Changes of objects of a kind, or of the one of this name. Interruptions are got over by the watch itself.
+/// Changes of all objects of a kind, or of the object with this name. The watch reconnects by itself after
+/// interruptions.
 pub fn watch_changes<K>(api: Api<K>, name: Option<&str>) -> BoxStream<'static, WatchChange>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -82,7 +83,7 @@ fn is_refused(error: &Error) -> bool {
     matches!(error, Error::Api(status) if matches!(status.code, 401 | 403))
 }
 
-/// Shows what `look` finds, now and after each change, until there is no more to see or Ctrl-C.
+/// Prints the result of `look` now and after each change, until the last result or Ctrl-C.
 pub async fn follow_changes(
     mut changes: SelectAll<BoxStream<'static, WatchChange>>,
     look: impl AsyncFn() -> anyhow::Result<FollowFrame>,

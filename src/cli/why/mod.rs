@@ -1,4 +1,5 @@
-//! `why` and `budget`: what the API server shows, explained. They only read, with the rights of their user.
+//! The commands `why` and `budget`, which explain the state in the API server. They only read, with the rights of their
+//! user.
 
 mod api;
 pub mod budget;
@@ -46,7 +47,7 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
             )?));
         };
         let text = format_explanation(&observed, args.output, true)?;
-        observed.now = began; // ages alone are no change
+        observed.now = began; // a change of ages alone is not printed
         observed.around.trial = observed.around.trial.map(DryRunDeletion::without_text);
         Ok(FollowFrame::open_frame(
             text,
@@ -67,7 +68,7 @@ pub async fn run_budget(args: BudgetArgs) -> anyhow::Result<()> {
     if !args.watch {
         return output::write_stdout(&look(false).await?);
     }
-    look(true).await?; // what can't be read at all is an error, and not waited for
+    look(true).await?; // if the first read fails, the command ends with the error
     let rules: Api<PartialObjectMeta<PodTransitionRule>> = match &namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
@@ -80,7 +81,7 @@ pub async fn run_budget(args: BudgetArgs) -> anyhow::Result<()> {
     .await
 }
 
-/// An explanation in the form that is asked for; JSON in one `line` or in many.
+/// Formats the diagnosis. With `line`, JSON is on one line.
 fn format_explanation(observed: &ObservedPod, form: Output, line: bool) -> anyhow::Result<String> {
     let explanation = diagnose(observed);
     match form {
@@ -99,7 +100,7 @@ fn format_missing_pod(pod: &str, form: Output) -> anyhow::Result<String> {
     }
 }
 
-/// JSON that ends with a line break.
+/// JSON text that ends with a line break.
 pub(super) fn to_json_text(value: &impl Serialize, line: bool) -> anyhow::Result<String> {
     let text = match line {
         true => serde_json::to_string(value),

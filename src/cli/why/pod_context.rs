@@ -1,4 +1,4 @@
-//! What is around a Pod besides its rules, read with the rights of the user.
+//! Reads the context of a Pod without its rules, with the rights of the user.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::domain::diagnosis::facts::DryRunDeletion;
 use crate::domain::pod::Pod;
 use crate::domain::rules::conditions;
 
-/// Longer than any of our webhooks may take (10 s).
+/// Longer than the longest timeout of Operating's webhooks (10 s).
 const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What is around a Pod, and notes of what could not be read. `covered` tells whether a rule selects the Pod;
-/// `deployment` names the Deployment behind its controller.
+/// The context of a Pod, and notes about what could not be read. `covered` is whether a rule selects the Pod.
+/// `deployment` is the name of the Deployment behind its controller.
 pub async fn observe_context(
     client: &Client,
     pod: &Pod,
@@ -69,7 +69,8 @@ fn is_recreate(deployment: &Deployment) -> bool {
     strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("Recreate"))
 }
 
-/// Why the namespace is excluded. Who may not read the namespace learns of it by the conditions of the rules.
+/// Why the namespace is excluded. `None` also if the user may not read the namespace. Such users see the reason in the
+/// conditions of the rules.
 async fn exclusion_reason(client: &Client, namespace: &str) -> Option<String> {
     let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
     let read = namespaces.get_metadata_opt(namespace);
@@ -78,7 +79,7 @@ async fn exclusion_reason(client: &Client, namespace: &str) -> Option<String> {
     conditions::exclusion_reason(namespace, labels.as_ref(), None)
 }
 
-/// Message of the condition `PodScheduled` of a Pod, if that is False.
+/// Message of the condition `PodScheduled` of a Pod, if the condition is False.
 pub fn unscheduled_message(pod: &Value) -> Option<String> {
     let conditions = pod.pointer("/status/conditions")?.as_array()?;
     let scheduled = conditions
@@ -87,8 +88,8 @@ pub fn unscheduled_message(pod: &Value) -> Option<String> {
     Some(scheduled["message"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Asks the API server to delete the Pod by a dry-run, which passes admission and writes nothing. `None` if the Pod is
-/// gone.
+/// Deletes the Pod in a dry run, which goes through admission and writes nothing. `None` if the Pod does not exist any
+/// more.
 async fn dry_run_deletion(client: &Client, pod: &Pod) -> Option<DryRunDeletion> {
     let pods: Api<PartialObjectMeta<CorePod>> =
         Api::namespaced(client.clone(), &pod.metadata.namespace);

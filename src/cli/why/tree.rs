@@ -1,4 +1,4 @@
-//! An explanation as a tree for people.
+//! Prints a diagnosis as a tree for people.
 
 use jiff::Timestamp;
 
@@ -10,7 +10,7 @@ use crate::domain::diagnosis::facts::{
 use crate::domain::messages;
 use crate::domain::rules::Stage;
 
-/// A line and what is below it.
+/// A line and the lines below it.
 #[derive(Debug, Default)]
 struct TreeNode {
     text: String,
@@ -46,7 +46,7 @@ impl TreeNode {
     }
 }
 
-/// The explanation as text; ages are told at `now`.
+/// The diagnosis as text. Ages are relative to `now`.
 pub fn render_explanation(all: &Diagnosis, now: Timestamp) -> String {
     let mut tree = vec![pod_node(all, now)];
     tree.extend(all.owner.as_ref().map(owner_node));
@@ -125,7 +125,7 @@ fn pod_node(all: &Diagnosis, now: Timestamp) -> TreeNode {
     )
 }
 
-/// What the API server said to the dry-run.
+/// The API server's answer to the dry run.
 fn deletion_node(trial: &DryRunDeletion) -> TreeNode {
     let (says, why) = match trial {
         DryRunDeletion::Allowed => ("is allowed".to_owned(), None),
@@ -200,7 +200,7 @@ fn operation_node(operation: &OperationFacts, now: Timestamp) -> TreeNode {
     }
     let waits = operation.waits_for.iter();
     let waits = waits.map(|wait| match (wait.on, wait.name.split_once('/')) {
-        // Why it holds the Pod stands with the rule.
+        // The line of the rule explains why it holds the Pod.
         (WaitKind::Rule, Some((object, rule))) => TreeNode::leaf(format!(
             "waits for {}",
             messages::qualified_rule_name(object, rule)
@@ -210,7 +210,7 @@ fn operation_node(operation: &OperationFacts, now: Timestamp) -> TreeNode {
     TreeNode::new(text, waits)
 }
 
-/// `idle`: no operation is in flight on the Pod.
+/// The line of a rule. `idle` is whether no operation is in flight on the Pod.
 fn rule_node(rule: &RuleFacts, idle: bool, now: Timestamp) -> TreeNode {
     let says = match rule.verdict {
         RuleVerdict::Holds if idle && rule.stage == Stage::PostCheck.as_str() => {
@@ -234,7 +234,8 @@ fn rule_node(rule: &RuleFacts, idle: bool, now: Timestamp) -> TreeNode {
     TreeNode::new(format!("{name}{kind} {says}"), below)
 }
 
-/// The reason, the figures where they are not what it says, who uses the budget up, and who waits for it.
+/// The reason, the numbers if the reason does not contain them, the Pods that use the budget, and those that wait for
+/// it.
 fn budget_nodes(budget: &BudgetFacts, reason: &str, now: Timestamp) -> Vec<TreeNode> {
     let figures =
         messages::budget_figures(budget.used, budget.expected, budget.limit, budget.minimum);

@@ -4,43 +4,44 @@ use serde::Serialize;
 
 use super::RuleObject;
 
-/// A rule object with its gauges, as its status has them. It is what `-o json` prints: fields are only ever added.
+/// A rule object with the gauges of its status. `-o json` prints it. Fields are only ever added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetRow {
-    /// Namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Name.
+    /// Name of the object.
     pub name: String,
-    /// Whether it limits how many Pods are unavailable, that is, has a rule with an availablePolicy.
+    /// Whether the object limits how many Pods are unavailable: it has a rule with an `availablePolicy`.
     pub limited: bool,
-    /// Whether every disruption is denied, whatever the figures are; absent if not.
+    /// Whether every disruption is denied, whatever the numbers are. Absent if false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub denies_all: bool,
-    /// Whether the figures speak of the present spec.
+    /// Whether the numbers describe the present spec.
     pub observed: bool,
-    /// How many more Pods may go now, by the tightest rule; absent where nothing limits it.
+    /// How many more Pods may go now, by the tightest rule. Absent if no rule limits them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed: Option<u32>,
-    /// Expected Pods that are missing, not available, or on their way by a claim.
+    /// Expected Pods that are missing, not available, or have a claim.
     pub unavailable: u32,
-    /// How many may be, by the tightest rule; absent where nothing limits it.
+    /// How many Pods may be unavailable, by the tightest rule. Absent if no rule limits them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// How many Pods there should be.
+    /// How many Pods are expected.
     pub expected: u32,
     /// Pods that wait in PreCheck.
     pub waiting: u32,
-    /// Claims: admitted, and not yet seen.
+    /// Claims: disruptions that were admitted and whose effect is not seen yet.
     pub claims: u32,
-    /// Whether the object is enforced, by its condition `Enforced`; one that can't be read is.
+    /// Whether the object is enforced, by its condition `Enforced`. An unreadable object counts as enforced.
     pub enforced: bool,
-    /// What is wrong with the object, from its conditions.
+    /// A problem of the object, from its conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// Rows of rule objects, the tightest first: what can't be enforced, then by what is left, then by who waits.
+/// Rows of rule objects, the tightest first: objects with problems, then by the remaining budget, then by the number of
+/// waiting Pods.
 pub fn budget_rows(objects: &[RuleObject]) -> Vec<BudgetRow> {
     let mut rows: Vec<BudgetRow> = objects.iter().map(budget_row).collect();
     rows.sort_by(|a, b| row_order(a).cmp(&row_order(b)));

@@ -1,5 +1,5 @@
-//! Which way a deletion or an eviction of the Pod goes. The feature gate `GraceDeleteWebhook` decides, which only the server
-//! knows: its answer to a dry-run tells.
+//! Whether a deletion or an eviction of the Pod goes through the lifecycle. The feature gate `GraceDeleteWebhook`
+//! decides this, and only the server knows the gate. Its answer to a dry run shows the gate.
 
 use super::facts::DryRunDeletion;
 use crate::api::keys;
@@ -9,20 +9,20 @@ use crate::domain::pod::Pod;
 /// What a deletion or an eviction of the Pod does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeletionPath {
-    /// It takes the Pod away, unless a budget holds it.
+    /// It deletes the Pod, unless a budget holds it.
     Direct,
-    /// It begins operation `pod-delete`, for which the rules of PreCheck are asked.
+    /// It begins the operation `pod-delete`, which waits for the rules of PreCheck.
     Lifecycle,
-    /// That is not known.
+    /// It is not known what the deletion does.
     Unknown,
 }
 
-/// The way of a Pod, by what the API server says to a dry-run deletion.
+/// How a deletion of the Pod goes, by the API server's answer to a dry-run deletion.
 pub fn deletion_path(pod: &Pod, trial: Option<&DryRunDeletion>) -> DeletionPath {
     if !grace_delete::has_lifecycle(pod) {
         return DeletionPath::Direct;
     }
-    // What may be done under the gate too proves nothing.
+    // If the deletion is permitted with the feature gate too, the answer proves nothing about the gate.
     let passes_anyway =
         grace_delete::permits_deletion(pod) || pod.annotation(keys::BYPASS).is_some();
     match trial {

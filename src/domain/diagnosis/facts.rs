@@ -1,5 +1,5 @@
-//! The shape of an explanation. It is what `-o json` prints: fields are only ever added, times are RFC 3339 in UTC, what
-//! does not apply is absent, and lists are always there.
+//! The data of a diagnosis, which `-o json` prints. Fields are only ever added. Times are RFC 3339 in UTC. A value that
+//! does not apply is absent, but lists are always present.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -7,31 +7,32 @@ use serde::Serialize;
 use crate::api::keys;
 use crate::domain::rules::budget::BindingMinimum;
 
-/// Why a Pod is where it is, and what happens next.
+/// The diagnosis of a Pod: why it waits, and what happens next.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diagnosis {
     /// The answer in one sentence.
     pub summary: String,
-    /// The Pod itself.
+    /// The state of the Pod.
     pub pod: PodFacts,
-    /// Its controller.
+    /// The controller of the Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<OwnerFacts>,
-    /// Operations in flight on it, by ID.
+    /// Operations in flight on the Pod, by ID.
     pub operations: Vec<OperationFacts>,
-    /// The rules of every PodTransitionRule that selects it, in the order of names and of the spec.
+    /// The rules of every PodTransitionRule that selects the Pod, sorted by the name of the object and in the order of
+    /// the spec.
     pub rules: Vec<RuleFacts>,
-    /// The PodDisruptionBudgets that select it.
+    /// The PodDisruptionBudgets that select the Pod.
     pub disruption_budgets: Vec<DisruptionBudgetFacts>,
-    /// What the API server says to a deletion, asked by a dry-run; absent where that was not tried.
+    /// The API server's answer to a dry-run deletion. Absent if no dry run was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion: Option<DryRunDeletion>,
-    /// Its own claims: admitted, and not yet seen.
+    /// The claims of the Pod: disruptions that were admitted and whose effect is not seen yet.
     pub claims: Vec<ClaimFacts>,
-    /// What happens next, or what to do.
+    /// What happens next, or what the user can do.
     pub next: Vec<String>,
-    /// What could not be read, and so is missing here.
+    /// What could not be read and is therefore missing in this diagnosis.
     pub notes: Vec<String>,
 }
 
@@ -45,24 +46,24 @@ pub struct PodFacts {
     pub name: String,
     /// UID.
     pub uid: String,
-    /// Whether it opted in by the label `kusionstack.io/control: "true"`.
+    /// Whether the Pod has the label `kusionstack.io/control: "true"`.
     pub managed: bool,
-    /// Whether it serves, as every budget counts it.
+    /// Whether the Pod serves, as every budget counts it.
     pub available: bool,
-    /// Why it does not.
+    /// Why the Pod does not serve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unavailable_because: Option<String>,
-    /// Whether the kubelet reports it Ready.
+    /// Whether the kubelet reports the Pod Ready.
     pub ready: bool,
-    /// Since when it does, or does not.
+    /// When the condition Ready changed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readiness_since: Option<Timestamp>,
-    /// Whether deletion has begun.
+    /// Whether the deletion of the Pod has begun.
     pub terminating: bool,
-    /// When the kubelet ends it at the latest, once deletion has begun; finalizers may hold it beyond.
+    /// The latest time when the kubelet ends the Pod, once its deletion has begun. Finalizers may keep the Pod longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_due: Option<Timestamp>,
-    /// Whether it is labelled `to-delete`: deleted through the lifecycle.
+    /// Whether the Pod has the label `to-delete`, so that it is deleted through the lifecycle.
     pub to_delete: bool,
     /// Finalizers.
     pub finalizers: Vec<String>,
@@ -76,36 +77,37 @@ pub struct OwnerFacts {
     pub kind: String,
     /// Name.
     pub name: String,
-    /// Pods that it wants; absent where that is not known.
+    /// Number of Pods that the controller asks for. Absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
-    /// Of a CollaSet: what it does to the Pod.
+    /// For a CollaSet: its rollout, and the revision of the Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutFacts>,
-    /// What keeps it from working on the Pod, if something does.
+    /// What prevents the controller from working on the Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
-    /// Of a CollaSet: what its conditions say of writes that are refused, and that it is stalled; each with the reason first.
+    /// For a CollaSet: its conditions about refused writes, and the condition that it is stalled. Each text begins with
+    /// the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,
 }
 
-/// How a CollaSet brings its Pods to a revision.
+/// How a CollaSet updates its Pods to a revision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutFacts {
     /// Revision of the Pod.
     pub revision: String,
-    /// Revision of the present template; empty while it is not known.
+    /// Revision of the present template. Empty if it is not known yet.
     pub updated_revision: String,
     /// `spec.updateStrategy.podUpgradePolicy`.
     pub policy: String,
-    /// Pods that stay on older revisions; absent where the Pods are chosen by label.
+    /// Number of Pods that stay on older revisions. Absent if the Pods to update are chosen by label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<u32>,
-    /// Seconds between `operate` and the change of a Pod.
+    /// Seconds between the label `operate` and the change of a Pod.
     pub delay_seconds: u32,
-    /// Whether it neither scales nor updates.
+    /// Whether the CollaSet is paused, so that it neither scales nor updates.
     pub paused: bool,
 }
 
@@ -115,70 +117,70 @@ pub struct RolloutFacts {
 pub struct OperationFacts {
     /// Lifecycle ID.
     pub id: String,
-    /// Type; empty where its label is missing.
+    /// Operation type. Empty if its label is missing.
     #[serde(rename = "type")]
     pub type_: String,
     /// PreCheck, Preparing, Operate, PostCheck or Completing.
     pub phase: &'static str,
-    /// Since when it is in this phase.
+    /// When the phase began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Since when the operator wants it.
+    /// When the operator began the operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub begun: Option<Timestamp>,
-    /// What it waits for; all of it must come.
+    /// All that the operation waits for.
     pub waits_for: Vec<OperationWait>,
-    /// What follows once it has.
+    /// What follows after these waits.
     pub then: String,
 }
 
-/// Something that an operation waits for.
+/// One wait of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperationWait {
-    /// What kind of thing.
+    /// The kind of the wait.
     pub on: WaitKind,
-    /// Its name: `object/rule`, a finalizer, a lifecycle ID; empty where there is none.
+    /// Its name: `object/rule`, a finalizer or a lifecycle ID. Empty if there is no name.
     pub name: String,
-    /// In words.
+    /// The wait in words.
     pub text: String,
 }
 
-/// What an operation can wait for.
+/// Kinds of waits of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WaitKind {
-    /// A rule that holds it.
+    /// A rule that holds the operation.
     Rule,
-    /// Its turn: other Pods wait longer for the same budget.
+    /// The wait queue: other Pods wait longer for the same budget.
     Turn,
     /// The lifecycle controller.
     Controller,
     /// The kubelet.
     Kubelet,
-    /// A finalizer that a cooperator adds or takes off.
+    /// A cooperator that adds or removes a finalizer.
     Finalizer,
-    /// Whoever began the operation.
+    /// The client that began the operation.
     Operator,
-    /// A delay that its owner asks for.
+    /// A delay that the owner of the Pod asks for.
     Delay,
     /// Another operation on the same Pod.
     Operation,
-    /// Something that a user must mend.
+    /// A user who must correct something.
     User,
 }
 
-/// What a rule says to taking the Pod away now.
+/// A rule's decision about taking the Pod away now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RuleVerdict {
-    /// It lets the Pod go.
+    /// The rule lets the Pod go.
     Passes,
-    /// It holds the Pod.
+    /// The rule holds the Pod.
     Holds,
-    /// It is not asked about this Pod.
+    /// The rule does not apply to this Pod.
     NotApplying,
-    /// That is not known yet.
+    /// The decision is not known yet.
     Unknown,
 }
 
@@ -188,17 +190,17 @@ pub enum RuleVerdict {
 pub struct RuleFacts {
     /// Name of the PodTransitionRule.
     pub object: String,
-    /// Name of the rule in it; empty for the object as a whole.
+    /// Name of the rule in the PodTransitionRule. Empty for the object as a whole.
     pub rule: String,
-    /// `availablePolicy`, `labelCheck`, `webhook`, or empty if it is none of them.
+    /// `availablePolicy`, `labelCheck`, `webhook`, or empty for any other kind.
     pub kind: &'static str,
     /// PreCheck or PostCheck.
     pub stage: &'static str,
-    /// What it says.
+    /// The decision of the rule.
     pub verdict: RuleVerdict,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     pub reason: String,
-    /// Of an availability rule: its budget.
+    /// For an availability rule: its budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetFacts>,
 }
@@ -209,39 +211,39 @@ pub struct RuleFacts {
 pub struct DisruptionBudgetFacts {
     /// Name.
     pub name: String,
-    /// Whether the API server refuses an eviction of the Pod by it now.
+    /// Whether the API server refuses an eviction of the Pod now because of this budget.
     pub holds: bool,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     pub reason: String,
 }
 
-/// What the API server says to a dry-run deletion of the Pod. A dry-run goes through admission and writes nothing.
+/// The API server's answer to a dry-run deletion of the Pod. A dry run goes through admission and writes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "camelCase")]
 pub enum DryRunDeletion {
-    /// It would delete the Pod.
+    /// The API server would delete the Pod.
     Allowed,
-    /// It refuses the deletion.
+    /// The API server refuses the deletion.
     Denied {
         /// HTTP status.
         code: u16,
-        /// Its message, without the name of the webhook.
+        /// The API server's message, without the name of the webhook.
         message: String,
     },
-    /// It refuses the deletion because it gets no answer from an admission webhook.
+    /// The API server refuses the deletion because an admission webhook does not answer.
     Unanswered {
-        /// Its message.
+        /// The API server's message.
         message: String,
     },
-    /// That is not known.
+    /// The answer is not known.
     NotChecked {
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
 
 impl DryRunDeletion {
-    /// The outcome alone: the text of a denial carries ages.
+    /// The outcome without the text: the text of a denial contains ages, which change.
     pub fn without_text(self) -> DryRunDeletion {
         match self {
             DryRunDeletion::Denied { code, .. } => DryRunDeletion::Denied {
@@ -252,7 +254,8 @@ impl DryRunDeletion {
         }
     }
 
-    /// What the API server's answer means. `code` is the HTTP status, and `message` the one of its `Status`.
+    /// The meaning of an error of the API server. `code` is the HTTP status, and `message` is the message of the
+    /// `Status` object.
     pub fn from_api_refusal(code: u16, message: &str) -> DryRunDeletion {
         let text = message.split_once("denied the request: ");
         match (code, text) {
@@ -276,7 +279,7 @@ impl DryRunDeletion {
     }
 }
 
-/// Whether the API server could not reach a webhook of this server, and not one of somebody else.
+/// Whether the API server could not reach a webhook of Operating. False for the webhooks of others.
 fn is_own_webhook_failure(message: &str) -> bool {
     let failed = message.split_once("failed calling webhook \"");
     let name = failed.and_then(|(_, rest)| rest.split_once('"'));
@@ -284,45 +287,45 @@ fn is_own_webhook_failure(message: &str) -> bool {
     name.is_some_and(|name| name.ends_with('.'))
 }
 
-/// The budget of an availability rule, as the rule's status has it.
+/// The budget of an availability rule, from the status of the rule object.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetFacts {
-    /// Pods that should be there and are not, are not available, or are on their way by a claim.
+    /// Expected Pods that are missing, not available, or have a claim.
     pub used: u32,
-    /// How many may be.
+    /// How many Pods may be unavailable.
     pub limit: u32,
-    /// How many should be there.
+    /// How many Pods are expected.
     pub expected: u32,
-    /// How many more may go now.
+    /// How many more Pods may go now.
     pub allowed: u32,
-    /// Set if `minAvailableValue` gives the limit.
+    /// Present if `minAvailableValue` sets the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minimum: Option<BindingMinimum>,
-    /// Pods that use it up, the longest first, at most ten.
+    /// Pods that use the budget, at most ten. The Pod that has been unavailable longest comes first.
     pub holders: Vec<HolderFacts>,
-    /// How many more use it up than are listed: missing Pods, and those that are ending.
+    /// How many more Pods use the budget: missing Pods, and terminating ones.
     pub unlisted: u32,
-    /// Pods that wait for it in PreCheck, and for no other rule of the object.
+    /// Pods that wait in PreCheck for this budget, and for no other rule of the object.
     pub waiting: u32,
-    /// How many of them wait longer than this Pod; absent unless it waits.
+    /// How many of the waiting Pods have waited longer than this Pod. Absent if this Pod does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<u32>,
-    /// Of these the one that waits the longest; absent if there is none.
+    /// The Pod among them that has waited longest. Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
 }
 
-/// A Pod that uses a budget up.
+/// A Pod that uses a budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HolderFacts {
     /// Name.
     pub pod: String,
-    /// Since when.
+    /// Since when the Pod uses the budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// By what: a claim, an operation, or what its unavailability comes from.
+    /// The cause: a claim, an operation, or why the Pod is unavailable.
     pub because: String,
 }
 
@@ -332,9 +335,9 @@ pub struct HolderFacts {
 pub struct ClaimFacts {
     /// Name of the PodTransitionRule.
     pub object: String,
-    /// Delete, Evict, Begin, InPlace or Leave.
+    /// Delete, Evict, Begin, InPlace, Leave, Deadline or Reown.
     pub operation: String,
-    /// Since when, by the clock of the replica that gave it.
+    /// When the claim was written, by the clock of the replica that wrote it.
     pub since: Timestamp,
 }
 

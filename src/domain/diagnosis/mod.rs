@@ -1,16 +1,17 @@
-//! Why is my Pod waiting? From what is observed of a Pod to a tree of facts, for `kubectl operating why` and for Events.
+//! Explains why a Pod waits: makes a [`Diagnosis`] from the observed state of a Pod, for `kubectl operating why` and
+//! for Events.
 //!
-//! | File | What it says |
+//! | File | Content |
 //! |---|---|
-//! | `facts` | the shape of an explanation |
+//! | `facts` | the data of a diagnosis |
 //! | `operations` | what each lifecycle ID waits for |
-//! | `rules` | what each rule says, and who uses its budget up |
-//! | `around` | the scheduler, PodDisruptionBudgets, the API server's answer to a dry-run |
-//! | `gate` | which way a deletion goes |
-//! | `owner` | what the Pod's controller is about |
-//! | `summary` | the whole in one sentence, and what happens next |
+//! | `rules` | the decision of each rule, and the Pods that use its budget |
+//! | `pod_context` | the scheduler, PodDisruptionBudgets, the API server's answer to a dry run |
+//! | `deletion_path` | whether a deletion goes through the lifecycle |
+//! | `owner` | what the Pod's controller does to the Pod |
+//! | `summary` | the answer in one sentence, and what happens next |
 //! | `budget` | the gauges of rule objects, the tightest first |
-//! | `notices` | which waits are worth an Event |
+//! | `wait_notices` | which waits cause an Event |
 
 pub mod budget;
 pub mod deletion_path;
@@ -44,12 +45,12 @@ use crate::api::keys;
 use crate::api::operationjob::OperationJob;
 use crate::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
 
-/// A rule object, as it is stored and compiled.
+/// A rule object, stored and compiled.
 #[derive(Clone, Debug)]
 pub struct RuleObject {
-    /// As it is stored.
+    /// The stored object.
     pub object: Arc<PodTransitionRule>,
-    /// Compiled.
+    /// The compiled rules.
     pub set: Arc<RuleSet>,
 }
 
@@ -66,14 +67,14 @@ impl RuleObject {
         self.object.status.as_ref()
     }
 
-    /// The reason, if it is this one, and the message of a condition `Enforced` that is False.
+    /// The reason and the message of the condition `Enforced`, if it is False for this reason.
     fn unenforced_message(&self, reason: &str) -> Option<(&str, &str)> {
         let mut conditions = self.status()?.conditions.iter();
         let failed = conditions.find(|c| c.type_ == "Enforced" && c.status == "False")?;
         (failed.reason == reason).then_some((failed.reason.as_str(), failed.message.as_str()))
     }
 
-    /// The condition under which the object denies every disruption of an available Pod, whatever its counts say.
+    /// The condition because of which the object denies every disruption of an available Pod, whatever its counts are.
     fn denies_all_condition(&self) -> Option<&Condition> {
         let mut conditions = self.status()?.conditions.iter();
         conditions.find(|c| is_denying_condition(c))
@@ -86,7 +87,8 @@ impl RuleObject {
         Some(&matched.message)
     }
 
-    /// What the condition `RolloutsHeld` says of the owner whose rollout replaces the Pod, if it stands still.
+    /// The sentence of the condition `RolloutsHeld` about the owner whose rollout replaces the Pod, if the rollout is
+    /// blocked.
     fn held_rollout_message(&self, pod: &Pod) -> Option<&str> {
         let owner = rollout_owner(pod)?;
         let mut conditions = self.status()?.conditions.iter();
@@ -95,8 +97,9 @@ impl RuleObject {
     }
 }
 
-/// The owner whose rollout replaces a Pod, as `Kind name`: of a ReplicaSet's Pod it is the Deployment. The Deployment
-/// controller names a ReplicaSet by the Deployment and the label that it puts on the Pods.
+/// The owner whose rollout replaces a Pod, as `Kind name`. For a Pod of a ReplicaSet it is the Deployment. The
+/// Deployment controller makes the name of a ReplicaSet from the name of the Deployment and the value of a label of its
+/// Pods.
 fn rollout_owner(pod: &Pod) -> Option<String> {
     let owner = pod.controller()?;
     if owner.kind != "ReplicaSet" {
@@ -107,7 +110,8 @@ fn rollout_owner(pod: &Pod) -> Option<String> {
     Some(format!("Deployment {deployment}"))
 }
 
-/// Whether a condition says that owners can't be read or set no number of replicas, or that the ledger can't be used.
+/// Whether a condition says that owners can't be read or do not set their number of replicas, or that the ledger can't
+/// be used.
 fn is_denying_condition(condition: &Condition) -> bool {
     let is_of = |type_: &str| condition.type_ == type_ && condition.status == "False";
     is_of(conditions::LEDGER_USABLE)
@@ -119,7 +123,8 @@ fn is_denying_condition(condition: &Condition) -> bool {
 struct UnenforcedReason {
     /// A clause, with the remedy.
     why: String,
-    /// Whether nothing of the namespace reaches the server. Otherwise operations still wait for their rules.
+    /// Whether the API server sends no request of the namespace to the server. If false, operations still wait for
+    /// their rules.
     excluded: bool,
 }
 
@@ -128,45 +133,45 @@ struct UnenforcedReason {
 pub enum PodController {
     /// A CollaSet.
     CollaSet(Arc<CollaSet>),
-    /// Another kind, and its `spec.replicas` if that could be read.
+    /// Another kind, and its `spec.replicas` if it could be read.
     Other {
-        /// Pods that it wants.
+        /// Number of Pods that the controller asks for.
         replicas: Option<u32>,
     },
-    /// It is not there any more.
+    /// The controller does not exist any more.
     Gone,
 }
 
-/// What an explanation is made from.
+/// The observed state from which a diagnosis is made.
 #[derive(Clone, Debug)]
 pub struct ObservedPod {
     /// The Pod.
     pub pod: Arc<Pod>,
     /// The rule objects of its namespace.
     pub rules: Vec<RuleObject>,
-    /// The managed Pods of its namespace, those that could be read. They are needed if a rule covers the Pod, or under
-    /// [`may_be_bounded`].
+    /// The managed Pods of the namespace that could be read. They are needed if a rule covers the Pod, or if
+    /// [`may_be_bounded`] is true.
     pub pods: Vec<Arc<Pod>>,
-    /// Its controller; `None` if it has none, or it could not be read.
+    /// The controller of the Pod. `None` if there is none, or if it could not be read.
     pub controller: Option<PodController>,
     /// OperationJobs whose names are lifecycle IDs on the Pod.
     pub jobs: Vec<Arc<OperationJob>>,
-    /// What is around it.
+    /// The context of the Pod, such as its namespace and its PodDisruptionBudgets.
     pub around: PodContext,
-    /// What could not be read, and why.
+    /// What could not be read, and the cause.
     pub notes: Vec<String>,
-    /// Now.
+    /// The present time.
     pub now: Timestamp,
 }
 
 impl ObservedPod {
-    /// Whether the Pod is of a CollaSet that is being deleted.
+    /// Whether the Pod belongs to a CollaSet that is being deleted.
     fn is_set_deleted(&self) -> bool {
         matches!(&self.controller, Some(PodController::CollaSet(set)) if set.metadata.deletion_timestamp.is_some())
     }
 }
 
-/// Explains a Pod.
+/// Makes the diagnosis of a Pod.
 pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
     let unenforced = unenforced_reason(observed);
     let excluded = unenforced.as_ref().filter(|u| u.excluded);
@@ -197,8 +202,8 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
     explanation
 }
 
-/// Why the rules of the namespace are not enforced: read off the namespace, or told by the condition of a rule. All
-/// these reasons are the same for all rules of a namespace.
+/// Why the rules of the namespace are not enforced, by the namespace or by the condition of a rule. These reasons apply
+/// to all rules of a namespace.
 fn unenforced_reason(observed: &ObservedPod) -> Option<UnenforcedReason> {
     if let Some(why) = observed.around.excluded.clone() {
         return Some(UnenforcedReason {
@@ -238,9 +243,10 @@ fn pod_facts(pod: &Pod, unscheduled: Option<&str>) -> PodFacts {
     }
 }
 
-/// Why a Pod does not serve; `None` when it does, or is just about to.
+/// Why a Pod does not serve. `None` if it serves, or will serve in a moment.
 ///
-/// A Pod that is to serve and has not come up waits for scheduler or kubelet: our own readiness gate only follows.
+/// If the Pod may serve but has not started, the cause is the scheduler or the kubelet. The readiness gate of the
+/// lifecycle only follows them.
 fn unavailable_reason(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
     if pod.is_available() || !pod.is_managed() {
         return None;
@@ -272,7 +278,7 @@ fn unavailable_reason(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
     })
 }
 
-/// Since when a Pod is Ready or not; its creation if the kubelet has not said.
+/// When the condition Ready changed last. If the kubelet has not reported it, this is the creation time of the Pod.
 fn readiness_since(pod: &Pod) -> Option<Timestamp> {
     let conditions = &pod.status.conditions;
     let ready = conditions.iter().find(|c| c.type_ == "Ready");
@@ -304,10 +310,10 @@ fn parse_time(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// Labels written before this are no times: somebody wrote another value, such as `true` or `1`.
+/// A smaller label value is not a time: somebody wrote another value, such as `true` or `1`.
 const EARLIEST_STAMP: i64 = 946_684_800; // the year 2000
 
-/// The time in the value of a label, in nanoseconds since 1970 (contract 3.1); `None` if it is none.
+/// The time in the value of a label, in nanoseconds since 1970 (contract 3.1). `None` if the value is not a time.
 fn parse_stamp(value: Option<&str>) -> Option<Timestamp> {
     let nanos: i128 = value?.parse().ok()?;
     let time = Timestamp::from_nanosecond(nanos).ok()?;

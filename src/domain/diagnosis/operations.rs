@@ -1,4 +1,4 @@
-//! What each lifecycle ID on the Pod waits for (contract 3.2), told by the same conditions by which the state machine steps.
+//! What each lifecycle ID on the Pod waits for (contract 3.2), by the same conditions as in the state machine.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::domain::lifecycle::{ExpectedFinalizers, Phase, Stage, stored_phases};
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
-/// Lifecycle ID of a CollaSet's operations, and of a deletion by `to-delete` (contract 3.1).
+/// Lifecycle IDs of a CollaSet's operations, and of a deletion by `to-delete` (contract 3.1).
 const COLLASET_ID: &str = "collaset";
 const DELETION_ID: &str = "pod-delete";
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The operations in flight. `rules` are those that cover the Pod; `excluded` says why none of them is enforced.
+/// The operations in flight. `rules` are the rules that cover the Pod. `excluded` says why none of them is enforced.
 pub fn operation_facts(
     observed: &ObservedPod,
     rules: &[RuleFacts],
@@ -31,7 +31,7 @@ pub fn operation_facts(
     let all = stored_phases(&observed.pod);
     let several = all.len() > 1;
     let all = all.into_iter().map(|(id, phase)| {
-        // An endpoint answers each operation on its own.
+        // An endpoint answers for each operation separately.
         let own = several.then(|| rules::rule_facts(observed, excluded, Some(&id)));
         operation_fact(observed, own.as_deref().unwrap_or(rules), id, phase)
     });
@@ -103,7 +103,7 @@ fn operation_fact(
     }
 }
 
-/// What the API server says to the deletion of the Pod, if it refuses that for good.
+/// The API server's message if it refuses the deletion of the Pod permanently.
 fn deletion_refusal(observed: &ObservedPod) -> Option<&str> {
     match &observed.around.trial {
         Some(trial) if deletion_path::is_lifecycle_refusal(trial) => None,
@@ -112,7 +112,8 @@ fn deletion_refusal(observed: &ObservedPod) -> Option<&str> {
     }
 }
 
-/// How a Pod that can't be deleted gets back on traffic, after `; `; empty where the set decides that.
+/// The command that brings a Pod back on traffic if it can't be deleted, after `; `. Empty if the set decides about the
+/// Pod.
 fn describe_way_back(observed: &ObservedPod, id: &str) -> String {
     if id != DELETION_ID {
         return String::new();
@@ -145,7 +146,7 @@ fn new_wait(on: WaitKind, name: impl Into<String>, text: impl Into<String>) -> O
     }
 }
 
-/// Rows 2 and 8: the rules of the stage, then its turn, then whoever grants it.
+/// Rows 2 and 8: the rules of the stage, then the wait queue, then the controller that lets the operation pass.
 fn stage_waits(rules: &[RuleFacts], stage: Stage, type_: &str, id: &str) -> Vec<OperationWait> {
     if stage == Stage::PreCheck && type_.is_empty() {
         let key = Family::OperationType.key(id);
@@ -199,7 +200,7 @@ fn stage_waits(rules: &[RuleFacts], stage: Stage, type_: &str, id: &str) -> Vec<
     waits
 }
 
-/// Rows 4 and 5: finalizers of cooperators off, condition False, kubelet followed.
+/// Rows 4 and 5: the removal of the cooperators' finalizers, the condition False, and the kubelet's reaction.
 fn preparing_waits(pod: &Pod) -> Vec<OperationWait> {
     let expected = ExpectedFinalizers::from_pod(pod).unwrap_or_default();
     let finalizers = pod.metadata.finalizers.iter();
@@ -234,7 +235,7 @@ fn preparing_waits(pod: &Pod) -> Vec<OperationWait> {
     waits
 }
 
-/// Row 6: whoever works on the Pod.
+/// Row 6: the operator that works on the Pod.
 fn operate_waits(observed: &ObservedPod, id: &str, type_: &str) -> Vec<OperationWait> {
     let pod = &*observed.pod;
     let one = match id {
@@ -282,7 +283,7 @@ fn operate_waits(observed: &ObservedPod, id: &str, type_: &str) -> Vec<Operation
     kubelet.into_iter().chain([one]).collect()
 }
 
-/// The CollaSet's turn: its delay, its pause, then its work.
+/// The wait for the CollaSet: its delay, its pause, or its work.
 fn collaset_wait(observed: &ObservedPod, type_: &str) -> OperationWait {
     let Some(PodController::CollaSet(set)) = &observed.controller else {
         let text = "its CollaSet, which is gone or could not be read";
@@ -322,7 +323,7 @@ fn collaset_wait(observed: &ObservedPod, type_: &str) -> OperationWait {
     new_wait(WaitKind::Operator, name, text)
 }
 
-/// Rows 10 to 12: condition True, kubelet followed, finalizers of cooperators on.
+/// Rows 10 to 12: the condition True, the kubelet's reaction, and the cooperators' finalizers.
 fn completing_waits(pod: &Pod, id: &str) -> Vec<OperationWait> {
     let obstacles = service_obstacles::service_obstacles(pod, &[id]);
     let mut waits: Vec<OperationWait> = obstacles.into_iter().map(wait_from_obstacle).collect();

@@ -1,4 +1,4 @@
-//! What the controller of a Pod is about to do with it.
+//! What the controller of a Pod does to the Pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::domain::lifecycle::operator;
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
-/// The Pod's controller; `None` if it has none.
+/// The controller of the Pod. `None` if the Pod has none.
 pub fn owner_facts(observed: &ObservedPod, rules: &[RuleFacts]) -> Option<OwnerFacts> {
     let owner = observed.pod.controller()?;
     let mut facts = OwnerFacts {
@@ -88,22 +88,22 @@ fn rollout_facts(set: &CollaSet, pod: &Pod) -> RolloutFacts {
     }
 }
 
-/// The revision of the present template; `None` until the status follows the latest change of the set, whose controller
-/// may have begun to work on Pods before that.
+/// The revision of the present template. `None` until the status describes the latest change of the set, although the
+/// controller may already work on Pods for this change.
 pub(super) fn updated_revision(set: &CollaSet) -> Option<&str> {
     let status = set.status.as_ref()?;
     let follows = set.metadata.generation.unwrap_or(0) <= status.observed_generation;
     (follows && !status.updated_revision.is_empty()).then_some(&status.updated_revision)
 }
 
-/// Where a rollout stands.
+/// The position of a rollout in its steps.
 struct RolloutPosition {
     text: String,
-    /// Whether it is at a pause: no further Pod is updated.
+    /// Whether the rollout is at a pause, so that no further Pod is updated.
     pauses: bool,
 }
 
-/// That a rollout was aborted, or is at a step; the status of the set says more.
+/// The text about a rollout that was aborted or is at a step. The status of the set has more details.
 fn describe_steps(set: &CollaSet) -> Option<RolloutPosition> {
     let status = set.status.as_ref()?;
     let rollout = status.rollout.as_ref()?;
@@ -121,7 +121,7 @@ fn describe_steps(set: &CollaSet) -> Option<RolloutPosition> {
     let at = format!("step {step} of {steps}");
     let mut conditions = status.conditions.iter();
     let pause = conditions.find(|c| c.type_ == "Update" && c.reason == "StepPaused");
-    // "step 2 of 4", and after it how the pause ends.
+    // The message begins with the step, such as "step 2 of 4". The rest says how the pause ends.
     let pause = pause.and_then(|c| c.message.strip_prefix(&at));
     Some(RolloutPosition {
         text: match pause {
@@ -134,7 +134,7 @@ fn describe_steps(set: &CollaSet) -> Option<RolloutPosition> {
 
 const PAUSED_MESSAGE: &str = "it is paused: set spec.paused to false to let it scale and update (a Pod that is deleted is made again all the same)";
 
-/// Reasons of conditions that tell of a write which the API server refuses, or of a Pod that can't enter the set or leave it.
+/// Reasons of conditions about a write that the API server refuses, or about a Pod that can't enter or leave the set.
 const REFUSAL_REASONS: [&str; 5] = [
     "ScaleOutFailed",
     "ScaleInFailed",
@@ -143,7 +143,7 @@ const REFUSAL_REASONS: [&str; 5] = [
     "ExcludeNotAllowed",
 ];
 
-/// What is refused to a set, each reason and each message once, and that the set is stalled.
+/// Refused writes of a set, each reason and each message once, and the message of the condition `Stalled`.
 fn set_problems(set: &CollaSet) -> Vec<String> {
     let conditions = set.status.iter().flat_map(|status| &status.conditions);
     let mut told: Vec<(&str, &str)> = Vec::new();
@@ -151,7 +151,7 @@ fn set_problems(set: &CollaSet) -> Vec<String> {
         let (type_, reason, message) = (&*c.type_, &*c.reason, &c.message);
         match (type_, &*c.status) {
             ("Scale" | "Update" | "Ready", "False") if REFUSAL_REASONS.contains(&reason) => {
-                // One refusal may be told of both the scale and the rollout, and of that with what is left.
+                // Several conditions may report the same refusal, one of them with an additional text.
                 let mut known = told.iter();
                 let is_new = !known.any(|(r, m)| *r == reason || message.starts_with(m));
                 told.push((reason, message));
@@ -189,7 +189,7 @@ fn older_revision_reason(
             let may = if is_kept { "is" } else { "may be" };
             let kept = older.map_or(partition, |older| older.min(partition));
             let pods = messages::count_pods(kept);
-            // Others that are there are updated already.
+            // The other Pods are updated already.
             let present = own.map_or(0, |own| own.len());
             let raised = match kept < partition.min(present) {
                 true => format!("; {}", messages::partition_keeps_updated(partition)),
@@ -207,7 +207,8 @@ fn older_revision_reason(
     }
 }
 
-/// Whether `maxUnavailable` or `maxSurge` of the set, or its partition, may hold the update of a Pod back, so that the Pods of the set are to be counted.
+/// Whether `maxUnavailable`, `maxSurge` or the partition of the set may hold back the update of a Pod. If so, the
+/// diagnosis needs the Pods of the set.
 pub fn may_be_bounded(set: &CollaSet, pod: &Pod) -> bool {
     let update = set.spec.update_strategy.as_ref();
     let is_bounded = update.is_some_and(|u| u.max_unavailable.is_some() || u.max_surge.is_some());
@@ -215,7 +216,7 @@ pub fn may_be_bounded(set: &CollaSet, pod: &Pod) -> bool {
     (is_bounded || rollout.partition.is_some_and(|kept| kept > 0)) && awaits_update(&rollout, pod)
 }
 
-/// The Pods of the Pod's controller; `None` where they were not read. A list without the Pod itself was not.
+/// The Pods of the Pod's controller. `None` if they were not read, which shows by the absence of the Pod itself.
 fn owned_pods(observed: &ObservedPod) -> Option<Vec<&Arc<Pod>>> {
     let uid = &observed.pod.controller()?.uid;
     let own = observed.pods.iter();
@@ -226,7 +227,7 @@ fn owned_pods(observed: &ObservedPod) -> Option<Vec<&Arc<Pod>>> {
     Some(own)
 }
 
-/// How many of these Pods are of older revisions, and their update has not begun.
+/// How many of these Pods have an older revision and no update in progress.
 fn count_older(own: &[&Arc<Pod>], rollout: &RolloutFacts) -> usize {
     let older = own.iter().filter(|pod| {
         pod.label(keys::REVISION) != Some(&*rollout.updated_revision)
@@ -235,7 +236,8 @@ fn count_older(own: &[&Arc<Pod>], rollout: &RolloutFacts) -> usize {
     older.count()
 }
 
-/// That `maxUnavailable` of the set itself holds the update of an available Pod back. It counts as the plan of the set does.
+/// The text if `maxUnavailable` of the set holds back the update of an available Pod. The Pods are counted as in the
+/// plan of the set.
 fn describe_max_unavailable(
     observed: &ObservedPod,
     set: &CollaSet,
@@ -285,7 +287,8 @@ fn is_update_paused_or_unselected(observed: &ObservedPod, rollout: &RolloutFacts
     rollout.paused || by_label && observed.pod.label(keys::UPDATE_INCLUDED).is_none()
 }
 
-/// That `maxSurge` of the set itself holds the replacement of a Pod back. It counts as the plan of the set does.
+/// The text if `maxSurge` of the set holds back the replacement of a Pod. The Pods are counted as in the plan of the
+/// set.
 fn describe_max_surge(
     observed: &ObservedPod,
     set: &CollaSet,
@@ -305,7 +308,7 @@ fn describe_max_surge(
     }
     let own = owned_pods(observed)?;
     let present = own.iter().filter(|pod| !pod.is_terminating());
-    // A pair of an update that was called off has its place as long as both halves are there.
+    // A replace pair of a cancelled update counts as long as both of its Pods exist.
     let halves = present.clone();
     let halves: BTreeMap<_, _> = halves
         .filter_map(|half| Some((half.label(keys::REPLACE_PAIR_ORIGIN_NAME)?, half)))
@@ -334,7 +337,7 @@ fn describe_max_surge(
     ))
 }
 
-/// Pods that the partition keeps on older revisions, for certain.
+/// Number of Pods that the partition keeps on older revisions. 0 if it is uncertain.
 fn kept_by_partition(set: &CollaSet, strategy: &ResolvedStrategy) -> usize {
     match strategy.scope {
         UpdateScope::Partition(kept) if !is_template_rolled_back(set) => kept,
@@ -342,13 +345,14 @@ fn kept_by_partition(set: &CollaSet, strategy: &ResolvedStrategy) -> usize {
     }
 }
 
-/// Whether the template is that of the revision from which a rollout would begin. The status does not tell which revisions were made later.
+/// Whether the template is the one of the current revision, from which a rollout would start. The status does not show
+/// which revisions are newer.
 fn is_template_rolled_back(set: &CollaSet) -> bool {
     let current = set.status.as_ref().map(|s| &*s.current_revision);
     current.is_some() && current == updated_revision(set)
 }
 
-/// Pods that the steps of a rollout, as far as it has come, keep on older revisions.
+/// Number of Pods that the reached steps of a rollout keep on older revisions.
 fn kept_by_step(set: &CollaSet, strategy: &ResolvedStrategy) -> usize {
     let status = set.status.as_ref().and_then(|s| s.rollout.as_ref());
     let step = status.filter(|rollout| !rollout.aborted);
@@ -361,7 +365,7 @@ fn kept_by_step(set: &CollaSet, strategy: &ResolvedStrategy) -> usize {
     kept.unwrap_or(0)
 }
 
-/// Whether a Pod is of another revision than the set is to give it, and its update has not begun.
+/// Whether a Pod does not have the updated revision of the set, and its update has not begun.
 fn awaits_update(rollout: &RolloutFacts, pod: &Pod) -> bool {
     let updated = &rollout.updated_revision;
     !updated.is_empty()

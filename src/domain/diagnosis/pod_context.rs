@@ -1,5 +1,5 @@
-//! What is known around a Pod besides its rules: the namespace, the scheduler, PodDisruptionBudgets, its Deployment, and
-//! what the API server says to a deletion.
+//! The context of a Pod without its rules: the namespace, the scheduler, PodDisruptionBudgets, the Deployment, and the
+//! API server's answer to a deletion.
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
@@ -8,22 +8,22 @@ use crate::api::selector::Selector;
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
-/// What is around a Pod. All of it may be missing: it is read with the rights of the user.
+/// The context of a Pod. Each field may be missing, because it is read with the rights of the user.
 #[derive(Clone, Debug, Default)]
 pub struct PodContext {
-    /// Why nothing of the namespace is held: the clause of [`crate::domain::rules::effect::exclusion`].
+    /// Why the namespace is excluded: the clause of [`crate::domain::rules::conditions::exclusion_reason`].
     pub excluded: Option<String>,
-    /// Message of the condition `PodScheduled` if that is False.
+    /// Message of the condition `PodScheduled` if it is False.
     pub unscheduled: Option<String>,
     /// PodDisruptionBudgets of the namespace.
     pub disruption_budgets: Vec<PodDisruptionBudget>,
-    /// What the API server says to a dry-run deletion.
+    /// The API server's answer to a dry-run deletion.
     pub trial: Option<DryRunDeletion>,
     /// Name of the Deployment behind the Pod's ReplicaSet, if its strategy is `Recreate`.
     pub recreate: Option<String>,
 }
 
-/// Why scheduler or kubelet have not brought the Pod up: a clause. `None` if nothing is known.
+/// Why the scheduler or the kubelet has not started the Pod, as a clause. `None` if no cause is known.
 pub fn not_running_cause(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
     if pod.is_ready() {
         return None;
@@ -44,7 +44,7 @@ pub fn not_running_cause(pod: &Pod, unscheduled: Option<&str>) -> Option<String>
             .iter()
             .chain(&status.container_statuses)
     };
-    // Containers that wait for an init container say PodInitializing: the init container has the cause.
+    // A container that waits for an init container has the reason `PodInitializing`. The init container has the cause.
     let waiting = all().find_map(|container| {
         let waiting = container.waiting.as_ref()?;
         let told = !waiting.reason.is_empty() && waiting.reason != "PodInitializing";
@@ -62,15 +62,15 @@ pub fn not_running_cause(pod: &Pod, unscheduled: Option<&str>) -> Option<String>
     Some(format!("container {} is not ready", unready.name))
 }
 
-/// The PodDisruptionBudgets that select a Pod, and whether each lets an eviction of it pass now.
+/// The PodDisruptionBudgets that select a Pod, and whether each allows an eviction of the Pod now.
 ///
-/// The rules are those of the API server's `EvictionREST` (`canIgnorePDB`, `checkAndDecrement`).
+/// This function follows the API server's `EvictionREST` (`canIgnorePDB`, `checkAndDecrement`).
 pub fn disruption_budget_facts(
     all: &[PodDisruptionBudget],
     pod: &Pod,
 ) -> Vec<DisruptionBudgetFacts> {
     if pod.is_terminating() || pod.is_finished() || pod.status.phase == "Pending" {
-        return Vec::new(); // evictions of such Pods pass every PodDisruptionBudget
+        return Vec::new(); // no PodDisruptionBudget holds evictions of such Pods
     }
     let selecting: Vec<_> = all
         .iter()
@@ -95,7 +95,7 @@ pub fn disruption_budget_facts(
     selecting.iter().map(one).collect()
 }
 
-/// In `policy/v1` an empty selector selects every Pod, and none selects no Pod.
+/// In `policy/v1` an empty selector selects every Pod, and a missing selector selects no Pod.
 fn pdb_selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let spec = budget.spec.as_ref();
     let selector = spec.and_then(|spec| spec.selector.as_ref());

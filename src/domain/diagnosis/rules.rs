@@ -1,4 +1,4 @@
-//! What each rule says to taking the Pod away now, and who uses its budget up.
+//! The decision of each rule about taking the Pod away now, and the Pods that use its budget.
 
 use std::collections::HashSet;
 
@@ -22,13 +22,13 @@ use crate::domain::rules::stage::{operation_rejections, stage_candidates, stored
 use crate::domain::rules::webhook::EndpointVerdicts;
 use crate::domain::rules::{AvailabilityLimits, Rule, RuleKind, Stage};
 
-/// Pods that are listed as using a budget up.
+/// Largest number of Pods that are listed as users of a budget.
 const MAX_HOLDERS: usize = 10;
-/// Of these, so many are named in a sentence, as in a refusal.
+/// Largest number of these Pods that a sentence names, as in a denial.
 const MAX_NAMES: usize = 3;
 
-/// The rules of every object that selects the Pod. `excluded` says why none of them is enforced. With an `operation`: what they
-/// say of that one, apart from others on the Pod.
+/// The rules of every object that selects the Pod. `excluded` says why none of them is enforced. With an `operation`,
+/// the decisions are about this operation only.
 pub fn rule_facts(
     observed: &ObservedPod,
     excluded: Option<&str>,
@@ -41,7 +41,7 @@ pub fn rule_facts(
     all
 }
 
-/// Says of all rules that they are not enforced, and why.
+/// Sets the decision of all rules: they do not apply, because they are not enforced. `why` is the reason.
 pub fn mark_unenforced(all: &mut [RuleFacts], why: &str) {
     for rule in all {
         (rule.verdict, rule.reason) = (RuleVerdict::NotApplying, why.to_owned());
@@ -67,7 +67,8 @@ fn facts_of_objects(observed: &ObservedPod, operation: Option<&str>) -> Vec<Rule
             continue;
         }
         let written = &object.object.spec.rules;
-        // Compiled are those that are enabled, in the same order. Names may be there twice.
+        // The compiled rules are the enabled ones, in the same order. Rules are not matched by name, because two rules
+        // may have the same name.
         let mut enabled = object.set.rules.iter();
         all.extend(written.iter().map(|rule| {
             let compiled = (!rule.disabled).then(|| enabled.next()).flatten();
@@ -77,8 +78,8 @@ fn facts_of_objects(observed: &ObservedPod, operation: Option<&str>) -> Vec<Rule
     all
 }
 
-/// What is said of a rule that can't be read. It holds operations on its Pods, and where it may be a limit deletions and evictions,
-/// too.
+/// The message about a rule that can't be read. The rule holds operations on its Pods. If it may be a limit, it also
+/// holds deletions and evictions.
 fn unreadable_rule_message(why: &str, may_limit: bool) -> String {
     match may_limit {
         true => format!("{UNREADABLE_LIMIT}{why}"),
@@ -86,13 +87,13 @@ fn unreadable_rule_message(why: &str, may_limit: bool) -> String {
     }
 }
 
-/// How such a reason begins.
+/// Prefix of the message about a rule that can't be read.
 pub const UNREADABLE_RULE: &str = "it can't be evaluated";
 
-/// How it begins where deletions and evictions are held, too.
+/// Prefix of this message if the rule also holds deletions and evictions.
 pub const UNREADABLE_LIMIT: &str = "it can't be evaluated: ";
 
-/// A rule as it is written and, unless it is disabled, compiled.
+/// The facts of a rule. `written` is the rule in the spec, `compiled` is `None` if it is disabled.
 fn rule_fact(
     observed: &ObservedPod,
     object: &RuleObject,
@@ -159,7 +160,7 @@ fn rule_fact(
     facts
 }
 
-/// The first of these that is set counts (contract 1.3).
+/// The kind of a rule. If several are set, the first in this order is used (contract 1.3).
 fn rule_kind(rule: &Written) -> &'static str {
     rule.kinds().next().map_or("", Kind::field)
 }
@@ -169,7 +170,7 @@ fn rule_applies(object: &RuleObject, rule: &Rule, pod: &Pod) -> bool {
     applying.any(|other| std::ptr::eq(other, rule))
 }
 
-/// The status, if it speaks of the present spec.
+/// The status of the object, if it describes the present spec.
 fn current_status(object: &RuleObject) -> Option<&PodTransitionRuleStatus> {
     let status = object.status()?;
     let current = status.observed_generation == object.set.generation;
@@ -266,10 +267,10 @@ fn budget_figures(budget: &BudgetFacts) -> String {
     messages::budget_figures(budget.used, budget.expected, budget.limit, budget.minimum)
 }
 
-/// Until when the server takes a Pod that is not available for one that is down for a moment; `None` if it does not.
+/// The time until which the server counts an unavailable Pod as down for a moment. `None` if it does not count so.
 ///
-/// The server goes by its own clock and by what it has seen. Here the Pod's word has to do: since when its Ready condition is
-/// what it is.
+/// The server uses its own clock and what it has observed. This function can only use the last transition of the Pod's
+/// condition Ready.
 fn briefly_down_until(pod: &Pod, now: Timestamp) -> Option<Timestamp> {
     let ends = pod.is_terminating() || pod.is_finished();
     if pod.is_available() || ends || pod.is_broken() || is_held_offline(pod) {
@@ -282,8 +283,8 @@ fn briefly_down_until(pod: &Pod, now: Timestamp) -> Option<Timestamp> {
     (until > now).then_some(until)
 }
 
-/// Rules that look at no budget: what they say by themselves, and what the controller has written of the Pod. An endpoint
-/// answers each operation on its own.
+/// The decision of a rule without a budget: from the rule itself, and from what the controller has stored about the
+/// Pod. An endpoint answers for each operation separately.
 fn judge_other_rule(
     object: &RuleObject,
     rule: &Rule,
@@ -307,7 +308,7 @@ fn judge_other_rule(
     }
     let refused = waiting.iter().filter(|c| !verdicts.has_passed(&rule.id, c));
     let reasons = refused.map(|candidate| {
-        // The controller knows what an endpoint has said.
+        // The controller has stored what an endpoint has answered.
         let written = stored_rejection(
             &object.object,
             rule.stage,
@@ -336,7 +337,7 @@ fn judge_other_rule(
     (RuleVerdict::Holds, reason)
 }
 
-/// Why the last call of a webhook rule failed, if Pods have passed without an answer since.
+/// Why the last call of a webhook rule failed, if Pods have passed since without an answer.
 fn unanswered_pass_reason<'a>(object: &'a RuleObject, rule: &Rule) -> Option<&'a str> {
     let mut states = object.status()?.rule_states.iter();
     let state = states.find(|state| state.name == rule.id)?;
@@ -345,7 +346,7 @@ fn unanswered_pass_reason<'a>(object: &'a RuleObject, rule: &Rule) -> Option<&'a
     passed.then_some(webhook.failing.as_str())
 }
 
-/// What is known of a Pod of which nothing is written: where the status does not list all Pods, how many of them wait for what.
+/// The reason for a Pod that the status does not list. It says how many Pods wait for which reason.
 fn describe_unlisted_pod(object: &RuleObject, rule: &Rule, pod: &Pod, reason: &str) -> String {
     let status = object.status();
     let is_listed = status.is_some_and(|status| {
@@ -419,7 +420,8 @@ fn budget_facts(
     }
 }
 
-/// Selected Pods that are available and hold no claim; `None` where the Pods could not be read. The status may trail.
+/// Number of selected Pods that are available and have no claim. `None` if the Pods could not be read. The status may
+/// be older than the Pods.
 fn count_available_unclaimed(
     observed: &ObservedPod,
     object: &RuleObject,
@@ -435,7 +437,8 @@ fn count_available_unclaimed(
     u32::try_from(pods.count()).ok()
 }
 
-/// Available Pods that wait in PreCheck for nothing else of the object than its budget: since when, with UID, and the name.
+/// Available Pods that wait in PreCheck only for the budget of this object: since when they wait, their UID and their
+/// name.
 fn budget_queue<'a>(
     observed: &'a ObservedPod,
     object: &RuleObject,
@@ -458,13 +461,13 @@ fn budget_queue<'a>(
         .collect()
 }
 
-/// The Pod of this UID, if it is available.
+/// The Pod with this UID, if it is available.
 fn find_available_pod<'a>(observed: &'a ObservedPod, uid: &str) -> Option<&'a Pod> {
     let mut pods = observed.pods.iter().map(|pod| &**pod);
     pods.find(|pod| pod.metadata.uid == uid && pod.is_available())
 }
 
-/// Pods with claims and those that are unavailable, each once, the longest first.
+/// Pods with claims and unavailable Pods, each Pod once. The Pod that has been unavailable longest comes first.
 fn budget_holders(
     observed: &ObservedPod,
     object: &RuleObject,
@@ -516,15 +519,15 @@ fn unavailable_since(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
         Some((id, phase)) => format!("operation {id} is in {phase:?}"),
         None => obstacle,
     };
-    // While the kubelet has not followed, its word is older than the operation.
+    // Until the kubelet has followed, its condition Ready is older than the operation.
     let granted =
         in_flight.and_then(|(id, _)| parse_stamp(pod.label(&Family::PreChecked.key(&id))));
     let since = granted.filter(|_| pod.is_ready());
     Some((since.or(readiness_since(pod)), because))
 }
 
-/// Since when a Pod waits in PreCheck, and its UID: the order in which the waiting are granted. `None` if it does not wait,
-/// or only for the type of its operation.
+/// Since when a Pod waits in PreCheck, and its UID, which are the order of the wait queue. `None` if it does not wait,
+/// or waits only for the type of its operation.
 fn precheck_since(pod: &Pod) -> Option<(Option<Timestamp>, &str)> {
     if pod.is_terminating() {
         return None;

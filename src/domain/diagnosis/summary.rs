@@ -1,4 +1,4 @@
-//! The whole in one sentence, and what happens next.
+//! The summary of a diagnosis in one sentence, and what happens next.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::domain::messages;
 use crate::domain::rules::MAX_OBJECTS_PER_POD;
 use crate::domain::{grace_delete, inplace};
 
-/// Where the way out is told.
+/// The document with the remedy.
 const SERVER_DOWN_DOC: &str = "docs/server-down.md";
 
-/// The answer. `unenforced` says why the rules of the namespace are not enforced.
+/// The summary. `unenforced` says why the rules of the namespace are not enforced.
 pub fn summarize(observed: &ObservedPod, all: &Diagnosis, unenforced: Option<&str>) -> String {
     let pod = &all.pod;
     let name = &pod.name;
@@ -149,7 +149,7 @@ fn deletion_path(observed: &ObservedPod) -> DeletionPath {
     deletion_path::deletion_path(&observed.pod, observed.around.trial.as_ref())
 }
 
-/// Why the API server refuses a deletion; `None` also where that only begins the lifecycle of the Pod.
+/// Why the API server refuses a deletion. `None` also if the refused deletion begins the lifecycle of the Pod.
 fn deletion_refusal(all: &Diagnosis) -> Option<&str> {
     match &all.deletion {
         Some(trial) if deletion_path::is_lifecycle_refusal(trial) => None,
@@ -158,7 +158,8 @@ fn deletion_refusal(all: &Diagnosis) -> Option<&str> {
     }
 }
 
-/// What a deletion does first, if it goes through the lifecycle.
+/// The first step of a deletion through the lifecycle, as a clause. Empty if the deletion does not go through the
+/// lifecycle.
 fn describe_first_step(observed: &ObservedPod) -> &'static str {
     match deletion_path(observed) {
         DeletionPath::Lifecycle => {
@@ -168,8 +169,8 @@ fn describe_first_step(observed: &ObservedPod) -> &'static str {
     }
 }
 
-/// What keeps the CollaSet of the Pod from working on it, or else what is refused to the set and is of this Pod; `None` of a Pod that the
-/// set has nothing to do to.
+/// What prevents the CollaSet from working on the Pod, or else a refused write of the set that concerns the Pod. `None`
+/// if the set has nothing to do to the Pod.
 fn describe_owner_block(observed: &ObservedPod, all: &Diagnosis) -> Option<String> {
     let owner = all.owner.as_ref()?;
     let rollout = owner.rollout.as_ref()?;
@@ -200,7 +201,7 @@ fn count_covering_objects(all: &Diagnosis) -> usize {
     objects.len()
 }
 
-/// The place that an available Pod itself takes in a budget, and until when; `None` if it takes none.
+/// The claim by which an available Pod uses a budget, and when the claim ends. `None` if the Pod has no claim.
 fn describe_held_budget(observed: &ObservedPod, all: &Diagnosis) -> Option<String> {
     let claim = all.claims.first()?;
     let until = match claim.operation.as_str() {
@@ -216,12 +217,12 @@ fn describe_held_budget(observed: &ObservedPod, all: &Diagnosis) -> Option<Strin
     Some(format!("holds a place in the budget of {rule} {until}"))
 }
 
-/// A message of a condition without its own beginning.
+/// The message of a condition without its common prefix.
 fn condition_clause(why: &str) -> &str {
     why.strip_prefix("nothing is held: ").unwrap_or(why)
 }
 
-/// An operation and what it waits for, in one clause; for Events too.
+/// An operation and what it waits for, in one clause. Events use this text too.
 pub fn describe_operation(observed: &ObservedPod, operation: &OperationFacts) -> String {
     let age = operation.since.map_or_else(String::new, |since| {
         format!(" for {}", messages::format_ago(since, observed.now))
@@ -238,7 +239,7 @@ pub fn describe_operation(observed: &ObservedPod, operation: &OperationFacts) ->
     )
 }
 
-/// What does not go as the rules say.
+/// Problems because of which the rules do not have their full effect.
 fn diagnosis_warnings(observed: &ObservedPod, all: &Diagnosis) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(DryRunDeletion::Unanswered { .. }) = all.deletion {
@@ -279,7 +280,7 @@ fn diagnosis_warnings(observed: &ObservedPod, all: &Diagnosis) -> Vec<String> {
     warnings
 }
 
-/// The rule that keeps an available Pod from going; first those that hold deletions and evictions too.
+/// The rule that prevents an available Pod from going. Rules that hold deletions and evictions come first.
 fn blocking_rule(all: &Diagnosis) -> Option<&RuleFacts> {
     let mut rules: Vec<_> = all
         .rules
@@ -291,7 +292,8 @@ fn blocking_rule(all: &Diagnosis) -> Option<&RuleFacts> {
     rules.first().copied()
 }
 
-/// Rules that look at labels or ask an endpoint hold operations alone, of which a deletion is one only under [`Way::Lifecycle`].
+/// Whether a rule holds deletions and evictions. `labelCheck` and `webhook` rules hold only operations. A deletion is
+/// an operation only with [`DeletionPath::Lifecycle`].
 fn holds_deletions(rule: &RuleFacts) -> bool {
     let is_broken = rule.reason.starts_with(UNREADABLE_RULE);
     match is_broken {
@@ -300,7 +302,7 @@ fn holds_deletions(rule: &RuleFacts) -> bool {
     }
 }
 
-/// What happens next, or what to do.
+/// What happens next, or what the user can do.
 pub fn next_steps(observed: &ObservedPod, all: &Diagnosis) -> Vec<String> {
     let pod = &all.pod;
     if pod.terminating {
@@ -313,7 +315,7 @@ pub fn next_steps(observed: &ObservedPod, all: &Diagnosis) -> Vec<String> {
         }
         let metadata = &observed.pod.metadata;
         if !next.is_empty() && metadata.deletion_grace_period_seconds == Some(0) {
-            return next; // the kubelet has said that the containers have ended
+            return next; // the kubelet has reported that the containers have ended
         }
         let due = pod
             .deletion_due

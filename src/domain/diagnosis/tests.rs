@@ -29,7 +29,7 @@ fn other_pod(name: &str) -> Arc<Pod> {
     Arc::new(other)
 }
 
-/// A Pod under a rule whose budget has room, with this condition that is False.
+/// A Pod under a rule that has budget left. The rule object has this condition with the status False.
 fn observed(available: bool, type_: &str, reason: &str, message: &str) -> ObservedPod {
     let rule = json!({
         "metadata": { "namespace": "n", "name": "web", "generation": 1 },
@@ -179,7 +179,7 @@ fn awaited_restart_is_named_with_its_container() {
     assert!(said.ends_with(&format!("waiting for {what}")), "{said}");
 }
 
-/// What is said of an available Pod under a rule whose status is this, over a budget of one that is used up.
+/// The summary for an available Pod under a rule with this status, whose budget of one is used.
 fn describe_under_status(labels: Value, owner: &str, status: Value) -> String {
     let mut observed = observed(true, "Enforced", "-", "-");
     let pod = Arc::make_mut(&mut observed.pod);
@@ -192,7 +192,7 @@ fn describe_under_status(labels: Value, owner: &str, status: Value) -> String {
     }]))
     .unwrap();
     if status.get("ledger").is_none() {
-        observed.pods.pop(); // a Pod that is missing uses the budget up, as no claim does
+        observed.pods.pop(); // a missing Pod uses the budget, because there is no claim
     }
     let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
     json_patch::merge(&mut object["status"], &status);
@@ -264,12 +264,12 @@ fn minimum_that_lets_no_pod_go_is_named() {
     );
 }
 
-/// The remark about the CollaSet of an available Pod whose `maxUnavailable` of one is used up by the other Pod.
+/// The remark about the CollaSet of an available Pod. The other Pod uses its `maxUnavailable` of one.
 fn remark_with(patch: Value) -> String {
     diagnose(&pod_of_set(patch)).owner.unwrap().remark.unwrap()
 }
 
-/// An available Pod of a CollaSet, under no rule, whose `maxUnavailable` of one is used up by the other Pod.
+/// An available Pod of a CollaSet, under no rule. The other Pod uses the set's `maxUnavailable` of one.
 fn pod_of_set(patch: Value) -> ObservedPod {
     let mut observed = observed(true, "Enforced", "-", "-");
     observed.rules.clear();
@@ -304,7 +304,7 @@ fn denied_dry_run(message: &str) -> Option<DryRunDeletion> {
     })
 }
 
-/// Gives the Pod lifecycle labels, such as `operate/pod-delete`.
+/// Adds lifecycle labels to the Pod, such as `operate/pod-delete`.
 fn label_pod(observed: &mut ObservedPod, labels: &[(&str, &str)]) {
     let pod = Arc::make_mut(&mut observed.pod);
     let labels = labels.iter().map(|(short, value)| {
@@ -523,7 +523,7 @@ fn terminating_pod_that_a_finalizer_holds_names_it() {
     assert!(next[0].starts_with(kubelet), "{next:?}");
 }
 
-/// The Pod under one rule that looks at labels, which it lacks.
+/// The Pod under a `labelCheck` rule that it does not meet.
 fn under_label_check() -> ObservedPod {
     let mut observed = observed(true, "Enforced", "-", "-");
     let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
@@ -534,7 +534,7 @@ fn under_label_check() -> ObservedPod {
     observed
 }
 
-/// What the server says to a dry-run deletion with the feature gate GraceDeleteWebhook.
+/// The server's answer to a dry-run deletion with the feature gate GraceDeleteWebhook.
 fn lifecycle_dry_run(pod: &Pod) -> Option<DryRunDeletion> {
     Some(DryRunDeletion::Denied {
         code: 429,
@@ -622,7 +622,7 @@ fn budget_counts_the_pods_as_they_are_now() {
     assert_eq!(said.summary, "Pod web-0 is available, and may go");
 }
 
-/// An operation waits in PreCheck.
+/// Adds an operation that waits in PreCheck.
 fn wait_in_pre_check(observed: &mut ObservedPod, id: &str) {
     for (family, value) in [
         ("operating", "1"),
@@ -633,7 +633,7 @@ fn wait_in_pre_check(observed: &mut ObservedPod, id: &str) {
     }
 }
 
-/// The rule object asks an endpoint by a rule `ask`, and says this in its status.
+/// Gives the rule object a webhook rule `ask` and this status.
 fn add_endpoint_rule(observed: &mut ObservedPod, status: Value) {
     let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
     let webhook = json!({ "clientConfig": { "url": "https://example.com" } });

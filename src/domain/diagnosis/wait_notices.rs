@@ -1,4 +1,4 @@
-//! Which waits are worth an Event: those beyond a threshold, seldom, and few for each rule object and namespace.
+//! Decides which waits cause an Event: only long waits, at long intervals, and few for each rule object and namespace.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::domain::rules::AvailabilityRules;
 use crate::domain::rules::stage::{has_immediate_rejection, rejections};
 use crate::domain::rules::webhook::EndpointVerdicts;
 
-/// The same wait is told of again after this long.
+/// Time until an Event about the same wait is repeated.
 pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
-/// Operations that are told of within [`AGAIN`] for each rule object, and in each namespace of those that wait for no rule.
-/// A rule's own Event sums up.
+/// Largest number of operations with an Event within [`REPEAT_AFTER`], for each rule object. Operations that wait for
+/// no rule are counted for each namespace. The Event of the rule object itself gives the total.
 pub const MAX_OPERATIONS: usize = 10;
 
-/// Notices of one kind that are told of a namespace at once: each costs an explanation.
+/// Largest number of notices of one kind for a namespace at once. Each notice needs a diagnosis.
 pub const MAX_NOTICES_AT_ONCE: usize = 10;
 
 /// An operation that waits.
@@ -29,32 +29,32 @@ pub struct WaitingOperation {
     pub pod: String,
     /// Lifecycle ID.
     pub operation: String,
-    /// What it is in.
+    /// The phase of the operation.
     pub phase: Phase,
-    /// Since when.
+    /// Since when it waits.
     pub since: Timestamp,
-    /// UIDs of the rule objects that hold it.
+    /// UIDs of the rule objects that hold the operation.
     pub rules: Vec<Arc<str>>,
 }
 
-/// Something to tell.
+/// The content of an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitNotice {
-    /// About a Pod.
+    /// The Event is about a Pod.
     Pod(WaitingOperation),
-    /// About a rule object.
+    /// The Event is about a rule object.
     Rule {
         /// UID of the object.
         rule: Arc<str>,
-        /// How many operations wait for it beyond the threshold.
+        /// How many operations have waited for the object longer than the threshold.
         waiting: usize,
-        /// The longest waiting of them.
+        /// The operation that has waited longest.
         longest: WaitingOperation,
     },
 }
 
-/// Operations on a Pod that wait for somebody else than their operator, and the stage of the rules that may hold each. Which
-/// rule objects do is left open.
+/// Operations on a Pod that do not wait for their operator, and the stage of the rules that may hold each of them. The
+/// field [`WaitingOperation::rules`] is empty.
 pub fn waiting_operations(pod: &Pod) -> impl Iterator<Item = (WaitingOperation, Option<Stage>)> {
     let living = !pod.is_terminating() && pod.is_managed();
     let all = stored_phases(pod).into_iter().filter(move |_| living);
@@ -77,8 +77,8 @@ pub fn waiting_operations(pod: &Pod) -> impl Iterator<Item = (WaitingOperation, 
     })
 }
 
-/// Whether an object keeps a Pod waiting, by its status and these verdicts of its endpoints. `budgets`: whether those of its
-/// rules hold the Pod.
+/// Whether an object keeps a Pod waiting, by the object's status and the verdicts of its endpoints. `budgets` is
+/// whether the budgets of its rules apply to the Pod.
 pub fn does_rule_hold(
     rule: &RuleObject,
     verdicts: &EndpointVerdicts,
@@ -108,7 +108,7 @@ pub fn does_rule_hold(
         .any(|(_, limits)| available <= limits.desired(expected))
 }
 
-/// Reason of an Event about a Pod that waits in a phase, and whether something may be wrong.
+/// Reason of an Event about a Pod that waits in a phase, and whether the Event is a warning.
 pub const fn event_reason(phase: Phase) -> (&'static str, bool) {
     match phase {
         Phase::PreCheck | Phase::PostCheck => ("WaitingForRule", false),
@@ -121,14 +121,15 @@ pub const fn event_reason(phase: Phase) -> (&'static str, bool) {
 /// Reason of an Event about a rule object.
 pub const RULE_REASON: &str = "PodsWaiting";
 
-/// The explanation of one operation in one line; `None` if it is not in flight any more.
+/// The diagnosis of one operation in one line. `None` if the operation is not in flight any more.
 pub fn operation_line(observed: &ObservedPod, operation: &str) -> Option<String> {
     let all = diagnose(observed);
     let found = all.operations.iter().find(|o| o.id == operation)?;
     Some(summary::describe_operation(observed, found))
 }
 
-/// What was told, so that it is not told again too soon. It may be lost: then it is told once more.
+/// Remembers which notices were given, so that they are not repeated too soon. If this state is lost, notices are
+/// repeated once.
 #[derive(Debug)]
 pub struct WaitNotices {
     threshold: SignedDuration,
@@ -136,7 +137,7 @@ pub struct WaitNotices {
 }
 
 impl WaitNotices {
-    /// Tells of waits beyond `threshold`.
+    /// Gives notices about waits longer than `threshold`.
     pub fn new(threshold: SignedDuration) -> WaitNotices {
         WaitNotices {
             threshold,
@@ -144,13 +145,13 @@ impl WaitNotices {
         }
     }
 
-    /// Whether an operation that waits since then is worth a word.
+    /// Whether an operation that waits since this time has reached the threshold.
     pub fn is_beyond_threshold(&self, since: Timestamp, now: Timestamp) -> bool {
         now.duration_since(since) >= self.threshold
     }
 
-    /// What to tell of a namespace now, whose `waits` are all that wait in it: at most [`MOST_AT_ONCE`] Notices about Pods, and
-    /// as many about rules. What is left over is told the next time.
+    /// The notices to give for a namespace now: at most [`MAX_NOTICES_AT_ONCE`] about Pods, and as many about rule
+    /// objects. Others are given at the next call. `waits` are all operations that wait in the namespace.
     pub fn decide_notices(
         &mut self,
         namespace: &str,
@@ -166,21 +167,21 @@ impl WaitNotices {
         notices
     }
 
-    /// Forgets namespaces that are gone.
+    /// Forgets namespaces that do not exist any more.
     pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.namespaces.retain(|namespace, _| is_there(namespace));
     }
 }
 
-/// A Pod and one of its operations.
+/// UID of a Pod, and the ID of one of its operations.
 type OperationKey = (String, String);
-/// When something was told, and the rule object that it was told for.
+/// The time of the last notice, and the rule object that it was counted for.
 type LastNotice = (Timestamp, Option<Arc<str>>);
 
-/// What was told in one namespace.
+/// The notices that were given for one namespace.
 #[derive(Debug, Default)]
 struct NoticeHistory {
-    /// Kept while the operation waits, so that others come before it.
+    /// An entry is kept while its operation waits, so that operations without a notice come first.
     pods: HashMap<OperationKey, LastNotice>,
     rules: HashMap<Arc<str>, Timestamp>,
 }
@@ -220,8 +221,9 @@ impl NoticeHistory {
         notices
     }
 
-    /// Waits in the order in which they are told: those that were never told come first, then those that were told the
-    /// longest ago. Second operations of a Pod come after the first ones of all others. `waits` are sorted, the longest first.
+    /// Waits in the order of their notices: first those without any notice, then those with the oldest notice. The
+    /// second operation of a Pod comes after the first operations of all other Pods. `waits` are sorted, the longest
+    /// first.
     fn notice_order<'a>(&self, waits: &'a [WaitingOperation]) -> Vec<&'a WaitingOperation> {
         let mut of_pod: HashMap<&str, usize> = HashMap::new();
         let mut turns = Vec::new();
@@ -235,7 +237,7 @@ impl NoticeHistory {
         turns.into_iter().map(|(_, _, wait)| wait).collect()
     }
 
-    /// One Notice for each rule object; `waits` are sorted, the longest first.
+    /// One notice for each rule object. `waits` are sorted, the longest first.
     fn rule_notices(&mut self, waits: &[WaitingOperation], now: Timestamp) -> Vec<WaitNotice> {
         let mut sums: BTreeMap<&Arc<str>, (usize, &WaitingOperation)> = BTreeMap::new();
         for wait in waits {
@@ -340,7 +342,7 @@ mod tests {
             longest: wait(0, 0, &["web"]),
         };
         assert_eq!(told[MAX_OPERATIONS], sum);
-        // Those told of are granted and gone: others behind them do not make up for it at once.
+        // The operations with a notice have ended. Other operations do not get a notice in their place at once.
         assert_eq!(
             notices.decide_notices("n", all[..400].to_vec(), at(130)),
             []
@@ -363,7 +365,7 @@ mod tests {
         );
     }
 
-    /// The Pods that these Notices are about.
+    /// The Pods of these notices.
     fn pods(notices: &[WaitNotice]) -> Vec<&str> {
         let pods = notices.iter().filter_map(|notice| match notice {
             WaitNotice::Pod(wait) => Some(wait.pod.as_str()),

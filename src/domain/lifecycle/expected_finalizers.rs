@@ -1,5 +1,5 @@
-//! Finalizers by which cooperators say that traffic is back on (annotation `pod.kusionstack.io/available-conditions`,
-//! contract 2.2).
+//! Finalizers by which cooperators report that traffic is back on (annotation
+//! `pod.kusionstack.io/available-conditions`, contract 2.2).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-/// What cooperators expect on a Pod before it counts as available: `<Kind>/<namespace>/<name>` → finalizer.
+/// The finalizers that a Pod must have before it is available: `<Kind>/<namespace>/<name>` → finalizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExpectedFinalizers {
@@ -18,14 +18,14 @@ pub struct ExpectedFinalizers {
 }
 
 impl ExpectedFinalizers {
-    /// Reads the Pod's annotation; nothing is expected where it is absent.
+    /// Reads the Pod's annotation. Without the annotation, no finalizer is expected.
     ///
     /// # Errors
-    /// What is wrong with the JSON, when it is not of the form of contract 2.2.
+    /// Why the JSON does not have the form of contract 2.2.
     pub fn from_pod(pod: &Pod) -> Result<ExpectedFinalizers, String> {
         match pod.annotation(keys::AVAILABLE_CONDITIONS) {
             None => Ok(ExpectedFinalizers::default()),
-            // By way of a map: serde would take an array for a struct too.
+            // The text is parsed as a map first, because serde also accepts an array for a struct.
             Some(text) => serde_json::from_str(text)
                 .and_then(|object: Map<String, Value>| {
                     serde_json::from_value(Value::Object(object))
@@ -34,13 +34,13 @@ impl ExpectedFinalizers {
         }
     }
 
-    /// What is expected: key and finalizer.
+    /// The expected finalizers, each with its key.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
         let entries = self.expected_finalizers.iter();
         entries.map(|(key, finalizer)| (key.as_str(), finalizer.as_str()))
     }
 
-    /// Keys whose finalizer is not on the Pod.
+    /// Keys whose finalizer is missing on the Pod.
     pub fn missing_keys<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = &'a str> {
         self.expected_finalizers
             .iter()
@@ -48,16 +48,16 @@ impl ExpectedFinalizers {
             .map(|(key, _)| key.as_str())
     }
 
-    /// Whether every expected finalizer is on the Pod. A malformed annotation is never met: traffic cannot be known
-    /// to be on, and [`super::Step::problem`] tells the user what to mend.
+    /// Whether every expected finalizer is on the Pod. False if the annotation is malformed, because then it is unknown
+    /// whether traffic is on. [`super::LifecycleStep::problem`] tells the user what to correct.
     pub fn are_met(pod: &Pod) -> bool {
         ExpectedFinalizers::from_pod(pod)
             .is_ok_and(|expected| expected.missing_keys(pod).next().is_none())
     }
 }
 
-/// The annotation `text` without the entries `keys` of `expectedFinalizers`, all else in it kept as it is; `None` when
-/// that changes nothing (malformed text included).
+/// The annotation `text` without the entries `keys` of `expectedFinalizers`. All other content stays unchanged. `None`
+/// if the text has none of these entries or is malformed.
 pub(super) fn without_entries(text: &str, keys: &[String]) -> Option<String> {
     let mut value: Value = serde_json::from_str(text).ok()?;
     let entries = value.get_mut("expectedFinalizers")?.as_object_mut()?;
@@ -67,9 +67,9 @@ pub(super) fn without_entries(text: &str, keys: &[String]) -> Option<String> {
 }
 
 impl super::LifecycleStep {
-    /// The merge patch that drops the entries `gone` (those of [`super::Step::dirty`] that turned out to be dirty:
-    /// the object does not exist, or the Service no longer selects the Pod) from the Pod's annotation; `None` when it has none of
-    /// them.
+    /// The merge patch that removes the entries `gone` from the Pod's annotation. `gone` are the keys in
+    /// [`super::LifecycleStep::dirty`] whose object does not exist, or whose Service no longer selects the Pod. `None`
+    /// if the annotation has none of these entries.
     pub fn drop_dirty_patch(pod: &Pod, gone: &[String]) -> Option<Value> {
         let text = without_entries(pod.annotation(keys::AVAILABLE_CONDITIONS)?, gone)?;
         Some(json!({ "metadata": { "annotations": { keys::AVAILABLE_CONDITIONS: text } } }))

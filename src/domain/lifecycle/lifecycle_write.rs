@@ -1,4 +1,4 @@
-//! One write of a Pod: every ID on its own, then what they mean for the Pod together.
+//! One write of a Pod: advances each operation by itself, then decides what the operations together mean for the Pod.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,22 +11,23 @@ use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, min_ready, restarts};
 use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
 
-/// One write of a Pod, from what the operator asked for to the labels that are stored.
+/// One write of a Pod, from the labels that the operator asks for to the labels that are stored.
 ///
-/// The order is [`open`](Run::open), then for every ID that is [`awaiting`](Run::awaiting) either
-/// [`pass`](Run::pass) or [`hold`](Run::hold), then [`settle`](Run::settle) and [`patch`](Run::patch). An ID that is
-/// given no answer is held.
+/// The order of the calls is [`from_write`](Self::from_write), then for each of the
+/// [`ids_awaiting_stage`](Self::ids_awaiting_stage) either [`pass_stage`](Self::pass_stage) or
+/// [`hold_stage`](Self::hold_stage), then [`advance_all`](Self::advance_all) and [`patch`](Self::patch). An ID without
+/// an answer is held.
 #[derive(Clone, Debug)]
 pub struct LifecycleWrite<'a> {
     old: Option<&'a Pod>,
     new: &'a Pod,
     gates: PodGates,
-    /// Whether the write leaves the labels of all IDs as they are.
+    /// Whether the write leaves the labels of all IDs unchanged.
     asks_nothing: bool,
     operations: BTreeMap<String, OperationWrite>,
     /// Labels that belong to no ID.
     others: BTreeMap<String, String>,
-    /// Permissions of both objects, by type; the old one's value counts.
+    /// Operation permissions of both objects, by type. If both objects have one, the value of the old object is kept.
     permissions: BTreeMap<String, String>,
     /// Nanoseconds since 1970.
     now: u64,
@@ -34,11 +35,12 @@ pub struct LifecycleWrite<'a> {
 }
 
 impl<'a> LifecycleWrite<'a> {
-    /// Opens the write that turns `old` (`None`: a CREATE) into `new`, at `now_nanos` since the epoch: cancels what is
-    /// undone, ends or finishes runs whose `operating` is gone, begins fresh ones with `pre-check`.
+    /// Opens the write that turns `old` (`None` for a CREATE) into `new`, at `now_nanos` since 1970. It cancels
+    /// operations with an undo label, ends or finishes operations without the label `operating`, and begins new
+    /// operations with `pre-check`.
     ///
-    /// Labels that only the webhook writes are taken from `old`, and with them `pre-checked` and `post-checked`:
-    /// where this very write brings such a mark, the ID is [`awaiting`](Run::awaiting).
+    /// Labels that only the webhook writes are taken from `old`, and so are `pre-checked` and `post-checked`. If this
+    /// write adds such a label, the ID is one of the [`ids_awaiting_stage`](Self::ids_awaiting_stage).
     pub fn from_write(old: Option<&'a Pod>, new: &'a Pod, now_nanos: u64) -> LifecycleWrite<'a> {
         let nothing = BTreeMap::new();
         let (mut before, old_permissions) =
@@ -86,8 +88,8 @@ impl<'a> LifecycleWrite<'a> {
         }
     }
 
-    /// IDs that wait for the rules of `stage`, in order; among them those for which this very write brings a fresh
-    /// mark, since that only asks.
+    /// IDs that wait for the rules of `stage`, in order. An ID to which this write adds the label `pre-checked` or
+    /// `post-checked` is included, because the label only asks for the decision.
     pub fn ids_awaiting_stage(&self, stage: Stage) -> Vec<String> {
         self.operations
             .iter()
@@ -96,32 +98,32 @@ impl<'a> LifecycleWrite<'a> {
             .collect()
     }
 
-    /// Since when `id` waits for the rules of `stage`, as its label says or will say: what tells one run of an ID from
-    /// the next.
+    /// The time since when `id` waits for the rules of `stage`, as its label has it after this write. The time
+    /// distinguishes one run of an ID from the next.
     pub fn waits_since(&self, stage: Stage, id: &str) -> Option<&str> {
         let labels = &self.operations.get(id)?.labels;
         labels.get(&stage.family()).map(String::as_str)
     }
 
-    /// The rules of `stage` passed for `id`, and for no other ID (contract Q6c). No effect on an ID that is not
-    /// [`awaiting`](Run::awaiting).
+    /// Records that the rules of `stage` passed for `id`, and for no other ID (contract Q6c). No effect if the ID is
+    /// not one of the [`ids_awaiting_stage`](Self::ids_awaiting_stage).
     pub fn pass_stage(&mut self, stage: Stage, id: &str) {
         if let Some(operation) = self.operations.get_mut(id) {
             operation.pass_stage(stage);
         }
     }
 
-    /// The rules of `stage` did not pass for `id`: it stays where it is, and an earlier [`pass`](Run::pass) of this
-    /// write is taken back. No effect once the write is settled.
+    /// Records that the rules of `stage` did not pass for `id`. The ID stays where it is, and an earlier
+    /// [`pass_stage`](Self::pass_stage) of this write is reverted. No effect after [`advance_all`](Self::advance_all).
     pub fn hold_stage(&mut self, stage: Stage, id: &str) {
         if let Some(operation) = self.operations.get_mut(id) {
             operation.hold_stage(stage);
         }
     }
 
-    /// Advances every ID as far as it goes, and draws the sum: an ID that holds the Pod off traffic drops
-    /// `service-available` (row 3), a Pod that is back gets it (row 12), and `preparing-to-delete` goes with the run
-    /// that has announced it (contract Q6).
+    /// Advances every ID as far as possible, and then sets the labels of the Pod as a whole. If an ID keeps the Pod off
+    /// traffic, the Pod loses `service-available` (row 3). If the Pod is back, it gets the label (row 12).
+    /// `preparing-to-delete` is removed with the operation that announced the deletion (contract Q6).
     pub fn advance_all(&mut self) {
         for operation in self.operations.values_mut() {
             operation.advance(self.gates);
@@ -130,14 +132,15 @@ impl<'a> LifecycleWrite<'a> {
             self.others.remove(keys::SERVICE_AVAILABLE);
         }
         let ended = self.operations.values().any(|operation| operation.ended);
-        // An announcement ends with the operation that has made it: it must not pass for that of another one.
+        // An announcement ends with its operation, so that it does not count as the announcement of another operation.
         let announced = self.others.get(keys::PREPARING_TO_DELETE);
         let stands = |op: &OperationWrite| op.labels.get(&Family::Operating) == announced;
         if ended && !self.operations.values().any(stands) {
             self.others.remove(keys::PREPARING_TO_DELETE);
         }
-        // Row 12, unless this very write takes the label away by hand. Nor does one bring it that changes a run or asks
-        // its rules: the validation sees the outcome alone, and could not tell such a write from a forged one.
+        // Row 12, unless this write removes the label by hand. A write that changes an operation or asks for rules does
+        // not add the label either: the validation sees only the result, and could not distinguish such a write from a
+        // forged one.
         let missing = |pod: &Pod| pod.label(keys::SERVICE_AVAILABLE).is_none();
         if self.asks_nothing
             && self.old.is_some_and(missing)
@@ -150,15 +153,15 @@ impl<'a> LifecycleWrite<'a> {
             self.others
                 .insert(keys::SERVICE_AVAILABLE.to_owned(), since);
         }
-        // A Pod that is available is no new one any more, whoever has said so.
+        // An available Pod is not a new Pod any more, whoever wrote the label.
         if self.others.contains_key(keys::SERVICE_AVAILABLE) {
             self.others.remove(keys::CREATING);
             self.others.remove(keys::COMPLETING);
         }
     }
 
-    /// Whether this write makes an available Pod unavailable: it was available before, and `service-available` is
-    /// gone now. By a run, or by whoever removed the label.
+    /// Whether this write makes an available Pod unavailable: the Pod was available before, and the write removes
+    /// `service-available`, because of an operation or because a client removed the label.
     pub fn takes_offline(&self) -> bool {
         self.old.is_some_and(Pod::is_available)
             && !self.others.contains_key(keys::SERVICE_AVAILABLE)
@@ -169,12 +172,12 @@ impl<'a> LifecycleWrite<'a> {
         self.operations.values().any(OperationWrite::has_passed)
     }
 
-    /// What must change in the labels of the new object.
+    /// The changes to the labels of the new object.
     pub fn patch(&self) -> LabelPatch {
         LabelPatch::between(&self.new.metadata.labels, &self.result_labels())
     }
 
-    /// The phase of `id`; [`Phase::Idle`] when it has no labels.
+    /// The phase of `id`. [`Phase::Idle`] if the ID has no labels.
     pub fn phase_of(&self, id: &str) -> Phase {
         self.operations
             .get(id)
@@ -186,15 +189,16 @@ impl<'a> LifecycleWrite<'a> {
         self.operations.values().map(OperationWrite::phase)
     }
 
-    /// Labels that belong to no ID, for the controller's rows.
+    /// Labels that belong to no ID, for the rows of the state table that the controller carries out.
     pub(super) fn other_labels_mut(&mut self) -> &mut BTreeMap<String, String> {
         &mut self.others
     }
 
-    /// Row 12: why the Pod may not carry `service-available`; `None` when it may.
+    /// Row 12: why the Pod may not have `service-available`. `None` if it may.
     ///
-    /// An ID that only waits in PreCheck is no obstacle, as it takes nothing away from a Pod that serves (row 1): a
-    /// Pod that flaps while a rule holds it must not count as lost for as long as the rule holds.
+    /// An ID that only waits in PreCheck is no obstacle, because it does not take a serving Pod off traffic (row 1). If
+    /// such a wait were an obstacle, a Pod that loses Ready for a moment would count as unavailable until the rule lets
+    /// the ID pass.
     pub(in crate::domain) fn unavailable_reason(&self) -> Option<Cow<'static, str>> {
         let pod = self.new;
         let because = if pod.is_terminating() {
@@ -243,7 +247,7 @@ impl<'a> LifecycleWrite<'a> {
     }
 }
 
-/// Where each ID on the Pod stands, as stored; IDs that are idle are left out. Empty: nothing is in flight.
+/// The phase of each ID in the stored labels. Idle IDs are left out, so the map is empty if no operation is in flight.
 pub fn stored_phases(pod: &Pod) -> BTreeMap<String, Phase> {
     let (ids, _) = labels_by_id(&pod.metadata.labels);
     let phases = ids
@@ -252,13 +256,13 @@ pub fn stored_phases(pod: &Pod) -> BTreeMap<String, Phase> {
     phases.filter(|(_, phase)| *phase != Phase::Idle).collect()
 }
 
-/// Whether an ID says of which type its operation is. Without the label no rule is asked about it.
+/// Whether an ID has the label with the type of its operation. Without the label no rule is asked about the ID.
 pub fn has_operation_type(pod: &Pod, id: &str) -> bool {
     pod.label(&Family::OperationType.key(id))
         .is_some_and(is_label_name)
 }
 
-/// IDs that wait in PreCheck and cannot leave it, as the label with their type is missing; sorted.
+/// IDs that wait in PreCheck and cannot leave it, because the label with their type is missing. Sorted.
 pub fn ids_without_type(pod: &Pod) -> Vec<String> {
     let undone = |id: &str| pod.label(&Family::UndoOperationType.key(id)).is_some();
     let waiting = stored_phases(pod)
@@ -270,41 +274,44 @@ pub fn ids_without_type(pod: &Pod) -> Vec<String> {
         .collect()
 }
 
-/// Whether an ID keeps the Pod off traffic. It came there by the leave of its rules.
+/// Whether an ID keeps the Pod off traffic. Its rules allowed it to take the Pod off.
 pub fn is_held_offline(pod: &Pod) -> bool {
     stored_phases(pod).into_values().any(Phase::holds_offline)
 }
 
-/// Row 5, finalizers first (contract Q3), and the kubelet has followed the condition: while Ready is still True,
-/// traffic is still on, and a run that ended before the kubelet noticed would bring the Pod back only to lose it to the
-/// kubelet's late answer. A Pod without the gate is off traffic as far as the lifecycle can bring it.
+/// Row 5: whether the operator may work. The protection finalizers must be gone (contract Q3), and the kubelet must
+/// have followed the condition. While Ready is still True, the Pod still gets traffic. If the operation ended before
+/// the kubelet set Ready to False, the Pod would come back and then become unavailable again by the kubelet's late
+/// update. For a Pod without the readiness gate, the kubelet need not follow, because the lifecycle cannot take such a
+/// Pod off traffic.
 pub fn is_ready_to_operate(pod: &Pod) -> bool {
     !pod.is_protected()
         && (!pod.has_service_ready_gate()
             || pod.condition(keys::SERVICE_READY) != Some(true) && !pod.is_ready())
 }
 
-/// Row 11: traffic is back on, or the user wants it to stay off.
+/// Row 11: whether the Pod is back on traffic, or a user wants it to stay off.
 fn is_traffic_restored(pod: &Pod) -> bool {
     pod.label(keys::STAY_OFFLINE).is_some() || may_serve(pod) && ExpectedFinalizers::are_met(pod)
 }
 
-/// Whether the lifecycle itself lets the Pod serve. While a container is yet to restart for a change that was made off
-/// traffic, the Pod would be back only to be lost again, without a claim.
+/// Whether the lifecycle lets the Pod serve. A Pod waits while a container has yet to restart for a change that was
+/// made off traffic: otherwise the Pod would come back and become unavailable again without a claim.
 fn may_serve(pod: &Pod) -> bool {
     restarts::pending_restarts(pod).is_none()
         && (!pod.has_service_ready_gate() || pod.condition(keys::SERVICE_READY) == Some(true))
 }
 
-/// The family and the ID (a type for a permission) of a label that the state machine rules over. Malformed keys
-/// belong to nobody: they are left for the API server to refuse.
+/// The family and the ID of a label of the lifecycle. For a permission, the type takes the place of the ID. `None` for
+/// any other label, and for a malformed key, which the API server refuses.
 fn lifecycle_label_owner(key: &str) -> Option<(Family, &str)> {
     Family::parse(key).filter(|(_, id)| is_label_name(id))
 }
 
-/// What to store for an announcement that this write brings: the value of `operating` of the operation that makes it, which is the only
-/// one that begins in the write, or the only one that still waits for its rules. An announcement of an operation that its rules
-/// have let go already comes too late to permit a deletion, and gets the time `stamp`. `None` where nothing is announced.
+/// The value to store for an announcement of a deletion that this write adds: the value of `operating` of the operation
+/// that announces. This is the only operation that begins in the write, or else the only one that still waits for its
+/// rules. If there is no such operation, the value is `stamp`: the announcement comes too late to permit a deletion.
+/// `None` if the write adds no announcement, or if the announcement has the right value already.
 fn announced_deletion_value(
     old: Option<&Pod>,
     new: &Pod,
@@ -317,7 +324,7 @@ fn announced_deletion_value(
         return None;
     }
     let since = |op: &OperationWrite| op.labels.get(&Family::Operating).cloned();
-    // Also one of another type under the same ID, which waits anew.
+    // Includes an operation that begins again under the same ID with another type.
     let waits = |op: &OperationWrite| op.labels.contains_key(&Family::PreCheck);
     let waiting = operations.iter().filter(|(_, op)| waits(op));
     let waiting = waiting.filter_map(|(id, op)| Some((id, since(op)?)));
@@ -335,7 +342,7 @@ fn announced_deletion_value(
     })
 }
 
-/// Labels by ID, and permissions by type.
+/// Labels by ID, and operation permissions by type.
 fn labels_by_id(
     labels: &BTreeMap<String, String>,
 ) -> (BTreeMap<String, OperationLabels>, BTreeMap<String, String>) {

@@ -1,18 +1,19 @@
-//! The label `service-available`, written by hand on a Pod that is not Ready, or not for as long as its CollaSet says.
+//! Handles a label `service-available` that a client writes by hand on a Pod that is not Ready, or has not been Ready
+//! for `minReadySeconds`.
 //!
-//! With Kuperator the write is accepted. The new half of a pair that carries the label takes the place of its origin
-//! (contract 6.6), and the controller takes the label off again, since the Pod is not Ready (contract 3.2). Here the label is
-//! not even stored: a Pod that became Ready before the label was taken off would count as available, although its
-//! cooperators have not put it on traffic. What the label was written for is noted in an annotation that nothing else reads.
+//! Kuperator accepts the write. The new Pod of a replace pair that has the label replaces its origin (contract 6.6),
+//! and the controller removes the label again, because the Pod is not Ready (contract 3.2). Operating does not store
+//! the label: if the Pod became Ready before the removal, it would count as available although its cooperators have not
+//! put it on traffic. Instead, the webhook records the intention in an annotation that has no other effect.
 
 use super::min_ready;
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-/// Takes the label out of a write that sets it by hand on a Pod that is not Ready, or has not been for `minReadySeconds` at
-/// `now_nanos` since 1970, and notes in the annotation [`keys::REPLACES`] which origin the Pod is to take the place of. Returns what
-/// to tell the user, `None` if the write does no such thing. The label on a Pod that is Ready is judged as ever
-/// ([`super::validate`]).
+/// Removes the label from a write that sets it by hand on a Pod that is not Ready, or has not been Ready for
+/// `minReadySeconds` at `now_nanos` since 1970. The annotation [`keys::REPLACES`] then records which origin the Pod
+/// replaces. Returns the warning for the user, or `None` if the write does not set the label in this way.
+/// [`super::validate`] checks the label on other Pods.
 pub fn take_manual_label(old: &Pod, new: &mut Pod, now_nanos: u64) -> Option<String> {
     let key = keys::SERVICE_AVAILABLE;
     let asked = new.label(key)?;
@@ -41,7 +42,7 @@ pub fn take_manual_label(old: &Pod, new: &mut Pod, now_nanos: u64) -> Option<Str
     Some(told)
 }
 
-/// Whether the new half of a pair takes the place of its origin: it serves, or somebody has said so by hand.
+/// Whether the new Pod of a replace pair replaces its origin: it is available, or a client wrote the label by hand.
 pub fn replaces_origin(new: &Pod, origin: &Pod) -> bool {
     new.is_available() || new.annotation(keys::REPLACES) == Some(&origin.metadata.name)
 }

@@ -1,8 +1,8 @@
-//! How long a Pod must have been Ready before it is available, as its CollaSet says (`spec.minReadySeconds`).
+//! How long a Pod must have been Ready before it is available, as its CollaSet asks (`spec.minReadySeconds`).
 //!
-//! The time counts from the transition of the condition Ready, as it does for a Deployment
-//! (<https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#min-ready-seconds>): a Pod that stops being Ready
-//! begins anew.
+//! The time starts when the condition Ready becomes True, as for a Deployment
+//! (<https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#min-ready-seconds>). It starts again if the
+//! Pod loses Ready.
 
 use jiff::Timestamp;
 
@@ -11,8 +11,8 @@ use crate::domain::pod::Pod;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Nanoseconds until a Pod has been Ready for long enough; `None` where it has, or where it is not Ready. `now` is in
-/// nanoseconds since 1970. A Pod whose annotation cannot be read need not wait.
+/// Nanoseconds until a Pod has been Ready for long enough. `None` if it has been, or if it is not Ready. `now` is in
+/// nanoseconds since 1970. A Pod whose annotation cannot be read does not wait.
 pub fn remaining_nanos(pod: &Pod, now: u64) -> Option<u64> {
     let seconds = min_ready_seconds(pod).filter(|seconds| *seconds > 0)?;
     if !pod.is_ready() {
@@ -22,9 +22,10 @@ pub fn remaining_nanos(pod: &Pod, now: u64) -> Option<u64> {
     Some(until.saturating_sub(now)).filter(|left| *left > 0)
 }
 
-/// Whether the label `service-available` is from before the Pod became Ready, and it has not been Ready for long enough since: it lost
-/// Ready for so short a time that the label was never taken off. The label holds nanoseconds since 1970; one that was written by
-/// hand may hold another word, and stays.
+/// Whether the label `service-available` is older than the present readiness, and the Pod has not been Ready for long
+/// enough since. This happens if the Pod lost Ready for so short a time that the controller did not remove the label.
+/// The label holds nanoseconds since 1970. A label that a client wrote by hand may hold another value, and is never
+/// stale.
 pub fn is_label_stale(pod: &Pod, now: u64) -> bool {
     let labelled = pod.label(keys::SERVICE_AVAILABLE);
     let labelled: Option<u64> = labelled.and_then(|since| since.parse().ok());
@@ -39,7 +40,8 @@ fn ready_since(pod: &Pod) -> Option<u64> {
     u64::try_from(since.as_nanosecond()).ok()
 }
 
-/// Seconds for which a Pod must have been Ready, if it says so.
+/// Seconds for which the Pod must have been Ready, from its annotation. `None` without the annotation, or if it is no
+/// number.
 pub fn min_ready_seconds(pod: &Pod) -> Option<u64> {
     pod.annotation(keys::MIN_READY_SECONDS)?.parse().ok()
 }
@@ -75,7 +77,7 @@ mod tests {
         assert_eq!(remaining_nanos(&ready("30", "False"), since), None);
     }
 
-    /// The Pod lost Ready for so short a time that nobody has looked meanwhile.
+    /// The Pod lost Ready for so short a time that the controller did not see it.
     #[test]
     fn label_older_than_last_readiness_is_removed() {
         let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -92,7 +94,7 @@ mod tests {
         let now = since + 10 * SECOND;
         assert_eq!(step(since - SECOND, now), (true, Some(20 * SECOND)));
         assert_eq!(step(since - SECOND, since + 30 * SECOND), (false, None));
-        // minReadySeconds was raised since: who served goes on.
+        // `minReadySeconds` was raised later: the Pod stays available.
         assert_eq!(step(since + SECOND, now), (false, None));
     }
 

@@ -1,23 +1,24 @@
-//! PodOpsLifecycle: how an operation takes a Pod off traffic, works on it and puts it back (contract 3).
+//! PodOpsLifecycle: how an operation takes a Pod off traffic, works on it and brings it back (contract 3).
 //!
-//! Every *run* is an ID on the Pod, and its state is the Pod's labels alone:
+//! Each operation has an ID on the Pod, and its state is stored only in the Pod's labels:
 //!
 //! ```text
 //!  begin ─▶ PreCheck ─pass─▶ Preparing ─operable─▶ Operate ─finish─▶ PostCheck ─pass─▶ Completing ─online─▶ idle
 //!              └──────────── undo, or finish before Operate ─────────────────────────────────────────────────▲
 //! ```
 //!
-//! * An operation advances one ID and knows of no other; only whether the Pod is to be on or off traffic is
-//!   asked of all IDs together.
-//! * [`Run`] is one write of a Pod, as the mutating webhook sees it. The controller drives the same code with the Pod
-//!   as both sides of the write ([`controller_step`]), so that the two cannot diverge: what a dead webhook missed, the
-//!   controller makes up for.
-//! * [`validate`] says what a write may not do. Admission asks it before it opens the [`Run`] of an UPDATE, so that a
-//!   forged label is refused with a reason, and of the final object in the validating webhook.
-//! * [`operator`] is the other side: begin, finish, undo.
+//! * An operation advances by itself and does not depend on other operations. Only the question whether the Pod is on
+//!   or off traffic depends on all of them.
+//! * [`LifecycleWrite`] is one write of a Pod, as the mutating webhook sees it. The controller calls the same code with
+//!   the Pod as the old and the new object ([`controller_step`]), so that webhook and controller cannot diverge. The
+//!   controller makes the steps that an unavailable webhook missed.
+//! * [`validate`] says what a write may not do. Admission calls it before it opens the [`LifecycleWrite`] of an UPDATE,
+//!   so that a forged label is refused with a reason. The validating webhook calls it for the final object.
+//! * [`operator`] contains the operator's side: begin, finish, undo.
 //!
-//! The state machine trusts nothing that a request brings: labels that only the webhook writes are taken from the old
-//! object, and a mark that rules have passed is a question to admission until [`Run::pass`] answers it.
+//! The state machine trusts no label of a request that only the webhook may write: it takes these labels from the old
+//! object. A new label `pre-checked` or `post-checked` only asks for a decision, until admission calls
+//! [`LifecycleWrite::pass_stage`].
 
 mod expected_finalizers;
 mod label_name;
@@ -50,14 +51,14 @@ use crate::api::keys::Family;
 /// When the rules of a PodTransitionRule are asked about an ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// Before the Pod is taken off traffic.
+    /// Before the Pod goes off traffic.
     PreCheck,
-    /// Before it is put back.
+    /// Before the Pod comes back on traffic.
     PostCheck,
 }
 
 impl Stage {
-    /// The labels by which IDs wait in the stage.
+    /// The family of the labels of IDs that wait in this stage.
     pub const fn family(self) -> Family {
         match self {
             Stage::PreCheck => Family::PreCheck,
@@ -65,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// The word used in spec and status.
+    /// The name of the stage in spec and status.
     pub const fn as_str(self) -> &'static str {
         match self {
             Stage::PreCheck => "PreCheck",

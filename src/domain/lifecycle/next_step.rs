@@ -1,55 +1,55 @@
-//! What the controller does for a Pod: the rows of contract 3.2 that are its own, and whatever the webhook
-//! missed.
+//! What the lifecycle controller does for a Pod: its own rows of contract 3.2, and the steps that the webhook missed.
 
 use super::{ExpectedFinalizers, LabelPatch, LifecycleWrite, Phase, Stage, min_ready, restarts};
 use crate::api::keys;
 use crate::domain::pod::{Condition, Pod};
 
-/// What the controller must do for a Pod now. All empty: nothing, and nothing is written (contract Q5).
+/// What the controller must do for a Pod now. If all fields are empty, the controller writes nothing (contract Q5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LifecycleStep {
-    /// Labels to write, before the condition: a Pod leaves the count of available ones before it leaves traffic.
+    /// Labels to write. They are written before the condition, so that a Pod stops counting as available before it goes
+    /// off traffic.
     pub labels: LabelPatch,
-    /// Value to write to condition `pod.kusionstack.io/service-ready`, by way of `pods/status`, if the Pod is still the
-    /// very version that was looked at. Follows from what is stored, never from what `labels` asks for. From False to
-    /// True only once Ready has followed.
+    /// Value to write to the condition `pod.kusionstack.io/service-ready`, through `pods/status`. The write must fail
+    /// if the Pod has changed since it was read. The value depends only on the stored labels, not on those in `labels`.
+    /// It changes from False to True only after the kubelet has set Ready to False.
     pub service_ready: Option<bool>,
-    /// Keys `<Kind>/<namespace>/<name>` of the annotation `pod.kusionstack.io/available-conditions` that keep the Pod from
-    /// coming back: dirty if the object does not exist, or is a Service that does not select the Pod any more; then see
-    /// [`Step::drop_dirty`].
+    /// Keys `<Kind>/<namespace>/<name>` of the annotation `pod.kusionstack.io/available-conditions` whose finalizer is
+    /// missing. A key is dirty if its object does not exist, or is a Service that does not select the Pod any more.
+    /// Then see [`LifecycleStep::drop_dirty_patch`].
     pub dirty: Vec<String>,
-    /// IDs that wait for the rules of a stage, to be granted through [`controller_step_passing`].
+    /// IDs that wait for the rules of a stage. If the rules pass, see [`controller_step_with_passed`].
     pub reevaluate: Vec<(Stage, String)>,
-    /// Why the Pod cannot come back without its user, for an event.
+    /// Why the Pod cannot come back without a change by its user, for an Event.
     pub problem: Option<String>,
-    /// Nanoseconds after which the Pod has been Ready for long enough to be available, although nothing changes.
+    /// Nanoseconds until the Pod has been Ready for long enough to be available, if nothing changes.
     pub requeue_after_nanos: Option<u64>,
 }
 
 impl LifecycleStep {
-    /// Whether nothing is to be done, written or asked.
+    /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         *self == LifecycleStep::default()
     }
 }
 
-/// What the controller must do for `pod` at `now_nanos` since the epoch. Nothing for Pods that are terminating or not
+/// What the controller must do for `pod` at `now_nanos` since 1970. Nothing for a Pod that is terminating or not
 /// managed.
 ///
-/// The condition follows all IDs together (rows 4, 10, 12): an ID that holds the Pod off traffic wins over any that
-/// wants it back; without one the Pod belongs on traffic, a new Pod that its kubelet has seen included. A Pod without the readiness gate has no
-/// condition, and its `service-available` follows Ready.
+/// The condition depends on all IDs together (rows 4, 10, 12). If any ID keeps the Pod off traffic, the condition is
+/// False. Otherwise the Pod belongs on traffic, and so does a new Pod that its kubelet has seen. A Pod without the
+/// readiness gate has no condition, and its label `service-available` follows Ready.
 ///
-/// `stay-offline` keeps off traffic what is off: it never takes an available Pod away, since no rule was asked. Once
-/// such a Pod has gone, by a run or by not being Ready, it is not brought back, and its runs end without waiting for
-/// traffic.
+/// `stay-offline` keeps a Pod off traffic that is off already. It never takes an available Pod off, because no rule was
+/// asked. Once an operation or a lost readiness has taken such a Pod off, the controller does not bring it back, and
+/// the Pod's operations end without waiting for traffic.
 pub fn controller_step(pod: &Pod, now_nanos: u64) -> LifecycleStep {
     controller_step_with_passed(pod, &[], now_nanos)
 }
 
-/// [`controller_step`] where the rules of the IDs in `passed` have been seen to pass. Row 2 and 8: it asks by the marks
-/// alone and takes nothing yet, as admission may know better; the webhook steps on in the same write, and where it is
-/// down the next step does.
+/// Like [`controller_step`], where the rules have passed for the IDs in `passed`. Rows 2 and 8: the step only writes
+/// the labels `pre-checked` or `post-checked`, because admission decides about them. The webhook takes the following
+/// steps in the same write. If the webhook is down, the next call of this function takes them.
 pub fn controller_step_with_passed(
     pod: &Pod,
     passed: &[(Stage, String)],
@@ -68,8 +68,8 @@ pub fn controller_step_with_passed(
     if !asks {
         run.advance_all();
     }
-    // A step that was missed comes first, in a write of its own, since admission may hold what it is asked for there:
-    // until it is stored, the condition may not build on it.
+    // A step that was missed is written first, in its own write, because admission may hold it. Until the step is
+    // stored, the condition must not depend on it.
     let up_to_date = run.patch().is_empty();
     let others = run.other_labels_mut();
     if !pod.is_ready() || min_ready::is_label_stale(pod, now_nanos) {
@@ -115,8 +115,9 @@ pub fn controller_step_with_passed(
     step
 }
 
-/// What the controller would write next of the condition, made in the very write of the status that turns a Pod into `pod`; the
-/// labels of the steps that this opens come with it. Returns the value of the condition, `None` if it is to stay.
+/// Adds the controller's next change of the condition to the write of the status that turns a Pod into `pod`. Labels of
+/// the steps that this change permits are added too. Returns the new value of the condition, or `None` if it does not
+/// change.
 pub fn follow_readiness(pod: &mut Pod, now_nanos: u64) -> Option<bool> {
     let ready = controller_step(pod, now_nanos).service_ready?;
     let conditions = &mut pod.status.conditions;
@@ -127,21 +128,22 @@ pub fn follow_readiness(pod: &mut Pod, now_nanos: u64) -> Option<bool> {
         ..Condition::default()
     });
     let next = controller_step(pod, now_nanos).labels;
-    // A Pod becomes available by a write that asks for nothing: the validation could not tell this one from a forged one.
+    // A Pod becomes available by a write that asks for nothing else. The validation could not distinguish this write
+    // from a forged one.
     if !next.0.contains_key(keys::SERVICE_AVAILABLE) {
         next.apply(&mut pod.metadata.labels);
     }
     Some(ready)
 }
 
-/// The value to write to the condition; `None` when it has the right one, or the Pod has no gate.
+/// The value to write to the condition. `None` if the condition is right already, or the Pod has no readiness gate.
 fn wanted_service_ready(pod: &Pod, run: &LifecycleWrite<'_>, available: bool) -> Option<bool> {
     if !pod.has_service_ready_gate() {
         return None;
     }
     let now = pod.condition(keys::SERVICE_READY);
     if run.all_phases().any(|p| p == Phase::Preparing) {
-        // Row 4. Written where absent too: cooperators wait for it.
+        // Row 4. The condition is also written if it is absent, because cooperators wait for it.
         return (now != Some(false)).then_some(false);
     }
     if run.all_phases().any(Phase::holds_offline) {
@@ -150,20 +152,22 @@ fn wanted_service_ready(pod: &Pod, run: &LifecycleWrite<'_>, available: bool) ->
     if pod.label(keys::STAY_OFFLINE).is_some() {
         return (now == Some(true) && !available).then_some(false);
     }
-    // Rows 10 and 12. A Pod that has run to its end is only woken for a run that waits for it.
+    // Rows 10 and 12. A finished Pod gets the condition only for an operation in Completing that waits for it.
     let wanted = !pod.is_finished() || run.all_phases().any(|p| p == Phase::Completing);
-    // Put back before the kubelet has noticed that it was off, the Pod would count as available until the late answer.
+    // The kubelet has not seen that the Pod was off traffic. If the condition became True now, the Pod would count as
+    // available until the kubelet's late update.
     let unnoticed = now == Some(false) && pod.is_ready() && !pod.is_finished();
-    // Until the kubelet has spoken of a new Pod, scheduler and kubelet write it at the same time: no need to meet them.
+    // Until the kubelet has reported about a new Pod, the scheduler and the kubelet write its status. The controller
+    // waits to avoid conflicts with them.
     let unseen = now.is_none() && pod.condition("Ready").is_none();
-    // The kubelet writes the status before it ends the containers of a change, so Ready alone does not say that the change
+    // The kubelet writes the status before it ends the containers of a change, so Ready does not prove that the change
     // is over.
     let restarted = restarts::pending_restarts(pod).is_none();
     (wanted && restarted && now != Some(true) && !unnoticed && !unseen).then_some(true)
 }
 
-/// Whether a key of the expected finalizers names an object. The finalizer of any other key can only be added, or its
-/// entry taken out, by whoever wrote it.
+/// Whether a key of the expected finalizers names an object. For any other key, only its author can add the finalizer
+/// or remove the entry.
 fn names_object(key: &str) -> bool {
     let parts: Vec<_> = key.split('/').collect();
     parts.len() == 3 && parts.iter().all(|part| !part.is_empty())

@@ -1,11 +1,11 @@
-//! One ID: its labels, and the steps of contract 3.2 that it takes on its own (rows by number).
+//! One ID in a write: its labels, and its steps of contract 3.2 (rows by number).
 
 use super::Stage;
 use super::label_name::is_label_name;
 use super::phase::{FINISHED_FAMILIES, OperationLabels, Phase};
 use crate::api::keys::Family;
 
-/// Written by the webhook alone: what a request says of them does not count.
+/// Only the webhook writes these labels. It ignores their values in a request.
 const WEBHOOK_FAMILIES: [Family; 7] = [
     Family::PreCheck,
     Family::Preparing,
@@ -16,10 +16,10 @@ const WEBHOOK_FAMILIES: [Family; 7] = [
     Family::Completing,
 ];
 
-/// Written by whoever has seen the rules pass: a request may ask for them.
+/// A client that has seen the rules pass writes these labels. A request may ask for them.
 const PASSED_FAMILIES: [Family; 2] = [Family::PreChecked, Family::PostChecked];
 
-/// Over when the work is.
+/// These labels end with the work.
 const WORK_FAMILIES: [Family; 4] = [
     Family::PreCheck,
     Family::PreChecked,
@@ -27,30 +27,30 @@ const WORK_FAMILIES: [Family; 4] = [
     Family::Operate,
 ];
 
-/// What the Pod as a whole allows its IDs to do.
+/// Which steps the state of the Pod permits to its IDs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PodGates {
-    /// Row 5: off traffic, and no cooperator protects it.
+    /// Row 5: the Pod is off traffic, and no cooperator protects it.
     pub operable: bool,
-    /// Row 11: back on traffic, or meant to stay off.
+    /// Row 11: the Pod is back on traffic, or stays off as its user wants.
     pub restored: bool,
 }
 
-/// One ID in the course of a write.
+/// The state of one ID during a write.
 #[derive(Clone, Debug)]
 pub(super) struct OperationWrite {
-    /// As they will be written.
+    /// The labels as they will be stored.
     pub labels: OperationLabels,
-    /// Whether a run of this ID came to its end in this write.
+    /// Whether an operation of this ID ended in this write.
     pub ended: bool,
-    /// The stage passed in this write.
+    /// The stage that passed in this write.
     passed: Option<Stage>,
     stamp: String,
 }
 
 impl OperationWrite {
-    /// Takes the ID from the labels `before` the write to where the operator's own words in `asked` put it: begun,
-    /// finished, undone. `permitted` tells whether the old object holds the permission for a type.
+    /// Applies what the operator asks for: takes the ID from the labels `before` the write to those in `asked`, as
+    /// begun, finished or undone. `permitted` says whether the old object has the permission for a type.
     pub fn from_write(
         before: &OperationLabels,
         asked: OperationLabels,
@@ -63,7 +63,8 @@ impl OperationWrite {
             passed: None,
             stamp: now_nanos.to_string(),
         };
-        // An undo that the webhook missed is in the old object, and gone from a write that makes up for it.
+        // If the webhook missed an undo, the label is in the old object, and the write that corrects this does not have
+        // it.
         let missed_undo =
             before.contains_key(&Family::UndoOperationType) && !op.has_family(Family::Operating);
         if op.has_family(Family::UndoOperationType) || missed_undo {
@@ -80,7 +81,8 @@ impl OperationWrite {
             op.close_operating(before);
             return op;
         }
-        // A run keeps the time of its begin: by that it is known, also as the one that has announced a deletion.
+        // An operation keeps the time of its begin. This time identifies the operation, also in the announcement of a
+        // deletion.
         if let Some(since) = before.get(&Family::Operating) {
             op.labels.insert(Family::Operating, since.clone());
         }
@@ -89,7 +91,7 @@ impl OperationWrite {
                 .retain(|f, _| !WEBHOOK_FAMILIES.contains(f) && !PASSED_FAMILIES.contains(f));
         }
         if !op.has_family(Family::PreChecked) {
-            // Row 1. Nothing but the wait survives without the mark, whatever the object says.
+            // Row 1. Without `pre-checked`, only `pre-check` survives of the labels that the webhook writes.
             op.labels.retain(|f, _| {
                 *f == Family::PreCheck
                     || !WEBHOOK_FAMILIES.contains(f) && !PASSED_FAMILIES.contains(f)
@@ -99,8 +101,9 @@ impl OperationWrite {
         op
     }
 
-    /// Whether this write begins a run although labels of an earlier one may be there (contract Q2, contract Q4). Seen
-    /// from the write, and from the state alone too, in which a write that the webhook missed shows.
+    /// Whether this write begins an operation although labels of an earlier one may be present (contract Q2 and
+    /// contract Q4). This function compares the old and the new labels, and also checks the labels alone, in case the
+    /// webhook missed a write.
     fn is_fresh(&self, before: &OperationLabels, permitted: impl Fn(&str) -> bool) -> bool {
         let begun_again = !before.contains_key(&Family::Operating)
             || before.contains_key(&Family::UndoOperationType)
@@ -111,7 +114,8 @@ impl OperationWrite {
         begun_again || retyped || checked_for_another
     }
 
-    /// `operating` is not there: row 7 out of Operate; before that nothing has been done, and the run just ends.
+    /// Handles a missing `operating`. In Operate the work is done (row 7). Before Operate nothing has been done, so the
+    /// operation ends.
     fn close_operating(&mut self, before: &OperationLabels) {
         let finished_before = self.has_any_family(&FINISHED_FAMILIES);
         if finished_before || self.has_family(Family::Operate) {
@@ -131,13 +135,13 @@ impl OperationWrite {
             || self.has_any_family(&WEBHOOK_FAMILIES)
             || self.has_any_family(&PASSED_FAMILIES)
         {
-            // A type that was left alone already belongs to a run of which the webhook saw nothing; one that this
-            // write brings may announce a run.
+            // A type that was there before belongs to an operation that the webhook did not see. A type that this write
+            // adds may announce an operation.
             self.end_run();
         }
     }
 
-    /// Whether rules of `stage` are to be asked about this ID.
+    /// Whether this ID waits for the rules of `stage`.
     pub fn awaits_stage(&self, stage: Stage) -> bool {
         match stage {
             Stage::PreCheck => {
@@ -151,7 +155,7 @@ impl OperationWrite {
         }
     }
 
-    /// Rows 2 and 8: the rules of `stage` have passed; nothing if they were not asked.
+    /// Rows 2 and 8: the rules of `stage` have passed. No effect if this ID does not wait for them.
     pub fn pass_stage(&mut self, stage: Stage) {
         if self.awaits_stage(stage) {
             self.stamp_family(passed_family(stage));
@@ -159,7 +163,7 @@ impl OperationWrite {
         }
     }
 
-    /// The rules of `stage` have not passed: takes back a [`pass`](Operation::pass) of this write.
+    /// The rules of `stage` have not passed. Reverts a [`pass_stage`](Self::pass_stage) of this write.
     pub fn hold_stage(&mut self, stage: Stage) {
         let waiting = match stage {
             Stage::PreCheck => Family::PreCheck,
@@ -171,7 +175,7 @@ impl OperationWrite {
         }
     }
 
-    /// Advances as far as `gates` allow. Doing so twice is doing so once.
+    /// Advances the ID as far as `gates` allow. A second call changes nothing.
     pub fn advance(&mut self, gates: PodGates) {
         if self.has_family(Family::Operating) && self.has_family(Family::PreChecked) {
             // Row 3.
@@ -200,12 +204,12 @@ impl OperationWrite {
         self.passed.is_some()
     }
 
-    /// Where the ID stands now.
+    /// The present phase of the ID.
     pub fn phase(&self) -> Phase {
         Phase::from_labels(&self.labels)
     }
 
-    /// The type whose permission this ID holds: its rules have passed and the work is not finished.
+    /// The type whose permission this ID holds: its rules have passed, and the work is not finished.
     pub fn permitted_type(&self) -> Option<&str> {
         self.operation_type()
             .filter(|_| self.has_family(Family::Operating) && self.has_family(Family::PreChecked))
@@ -230,7 +234,7 @@ impl OperationWrite {
         families.iter().any(|f| self.has_family(*f))
     }
 
-    /// Stamps a label with the time, unless it is there.
+    /// Sets a label to the time of the write, unless the label is present.
     fn stamp_family(&mut self, family: Family) {
         self.labels
             .entry(family)

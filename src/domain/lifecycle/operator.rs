@@ -1,4 +1,5 @@
-//! The operator's side (contract 3.1): begin, finish, undo, and whether the work may be done.
+//! What an operator does in the lifecycle (contract 3.1): begin, finish and undo an operation, and check whether it may
+//! work.
 
 use super::LabelPatch;
 use crate::api::keys::{self, Family};
@@ -7,11 +8,13 @@ use crate::domain::pod::Pod;
 /// Lifecycle ID of a deletion by GraceDelete (contract 3.1).
 pub const DELETION: &str = "pod-delete";
 
-/// Begins the operation `type_` under `id`; `deletes` tells cooperators that the Pod will not come back. Empty when it
-/// has begun already. Another type under the same ID is a fresh run (contract Q4).
+/// Labels that begin the operation `type_` under `id`. If `deletes` is true, the labels also announce to cooperators
+/// that the Pod will not come back. Empty if the operation has begun already. Another type under the same ID is a fresh
+/// run (contract Q4).
 ///
-/// The announcement carries the value of `operating`, so that [`announces`] knows whose it is. The announcement of another
-/// operation in flight stays, but for that of a deletion by GraceDelete, which needs none.
+/// The announcement has the value of the label `operating`, so that [`announces_deletion`] can tell which operation
+/// made it. An announcement of another operation in flight stays. The exception is a deletion by GraceDelete, which
+/// needs no announcement.
 pub fn begin_labels(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: u64) -> LabelPatch {
     let mut labels = pod.metadata.labels.clone();
     let since = labels.entry(Family::Operating.key(id));
@@ -25,7 +28,8 @@ pub fn begin_labels(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: 
             family == Family::Operating && since == by && !is_free
         })
     };
-    // One that has begun is left alone: what it writes now comes too late.
+    // If the operation has begun already, its announcement is not changed: an announcement after the begin comes too
+    // late.
     let stands = |by: &String| is_in_progress(pod, id, type_) || is_taken(by);
     if deletes && !labels.get(keys::PREPARING_TO_DELETE).is_some_and(stands) {
         labels.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
@@ -33,33 +37,33 @@ pub fn begin_labels(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: 
     LabelPatch::between(&pod.metadata.labels, &labels)
 }
 
-/// Says that the operation under `id` is done; before it was allowed, that it is not wanted any more.
+/// Labels that finish the operation under `id`. Before its rules allowed the operation, they withdraw it.
 pub fn finish_labels(pod: &Pod, id: &str) -> LabelPatch {
     let mut labels = pod.metadata.labels.clone();
     labels.remove(&Family::Operating.key(id));
     LabelPatch::between(&pod.metadata.labels, &labels)
 }
 
-/// Cancels the operation `type_` under `id`, in whatever phase it is.
+/// Labels that cancel the operation `type_` under `id` in any phase.
 pub fn undo_labels(id: &str, type_: &str) -> LabelPatch {
     LabelPatch([(Family::UndoOperationType.key(id), Some(type_.to_owned()))].into())
 }
 
-/// Whether the operation `type_` under `id` has begun and not been finished.
+/// Whether the operation `type_` under `id` has begun and is not finished.
 pub fn is_in_progress(pod: &Pod, id: &str, type_: &str) -> bool {
     pod.label(&Family::Operating.key(id)).is_some()
         && pod.label(&Family::OperationType.key(id)) == Some(type_)
 }
 
-/// Whether the operation under `id` has announced before its rules let it go that it deletes the Pod: the announcement has the value
-/// of its `operating`, which the webhook sees to.
+/// Whether the operation under `id` announced the deletion of the Pod before its rules allowed the operation. The
+/// webhook ensures that such an announcement has the value of the operation's label `operating`.
 pub fn announces_deletion(pod: &Pod, id: &str) -> bool {
     let announced = pod.label(keys::PREPARING_TO_DELETE);
     announced.is_some() && pod.label(&Family::Operating.key(id)) == announced
 }
 
-/// Whether the operation `type_` under `id` may be done at `now_nanos`, `delay_nanos` after it was allowed. A value
-/// of `operate` that is no time never allows a delayed one.
+/// Whether the operation `type_` under `id` may be done at `now_nanos`, at least `delay_nanos` after its rules allowed
+/// it. If the value of `operate` is not a time, an operation with a delay is never due.
 pub fn is_operation_due(
     pod: &Pod,
     id: &str,

@@ -1,4 +1,4 @@
-//! A change of labels, in the forms that a webhook and a client send.
+//! Changes of labels, in the forms that a webhook and a client send.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation, RemoveOperation};
 use serde_json::{Value, json};
 
-/// Labels to set (`Some`) and to remove (`None`); empty when there is nothing to do.
+/// Labels to set (`Some`) and to remove (`None`). Empty if nothing changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelPatch(pub BTreeMap<String, Option<String>>);
 
@@ -24,12 +24,12 @@ impl LabelPatch {
         LabelPatch(removed.chain(set).collect())
     }
 
-    /// Whether there is nothing to do.
+    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Makes the change in `labels`.
+    /// Applies the change to `labels`.
     pub fn apply(&self, labels: &mut BTreeMap<String, String>) {
         for (key, value) in &self.0 {
             match value {
@@ -39,8 +39,9 @@ impl LabelPatch {
         }
     }
 
-    /// JSON patch (RFC 6902) under `/metadata/labels`. `current` is the raw value there: when it is absent or null
-    /// the object is created, and a removal of what is not there is left out, since the API server refuses both.
+    /// The JSON patch (RFC 6902) under `/metadata/labels`. `current` is the raw value there. If it is absent or null,
+    /// the patch creates the object. The patch removes only labels that exist. Otherwise the API server would refuse
+    /// the patch.
     pub fn to_json_patch(&self, current: Option<&Value>) -> Vec<PatchOperation> {
         let Some(current) = current.and_then(Value::as_object) else {
             let set: serde_json::Map<String, Value> = self

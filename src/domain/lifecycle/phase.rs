@@ -1,4 +1,4 @@
-//! Where an ID stands, read from its labels.
+//! The phase of an ID, read from its labels.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::api::keys::Family;
 /// The labels of one ID, by family.
 pub(super) type OperationLabels = BTreeMap<Family, String>;
 
-/// Any of these says that `operating` has been removed and the work is done.
+/// Each of these labels means that `operating` has been removed and the work is done.
 pub(super) const FINISHED_FAMILIES: [Family; 5] = [
     Family::Operated,
     Family::DoneOperationType,
@@ -16,25 +16,25 @@ pub(super) const FINISHED_FAMILIES: [Family; 5] = [
     Family::Completing,
 ];
 
-/// Where an ID stands.
+/// The phase of an ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// Rows 0 and 12: no run.
+    /// Rows 0 and 12: there is no operation.
     Idle,
-    /// Row 2: waits for the rules; the Pod still serves.
+    /// Row 2: the operation waits for the rules. The Pod still serves.
     PreCheck,
-    /// Row 4: traffic is being taken off.
+    /// Row 4: the Pod is being taken off traffic.
     Preparing,
     /// Row 6: the operator may work.
     Operate,
-    /// Row 8: the work is done, waits for the rules.
+    /// Row 8: the work is done, and the operation waits for the rules.
     PostCheck,
-    /// Row 10: traffic is being put back.
+    /// Row 10: the Pod is being brought back on traffic.
     Completing,
 }
 
 impl Phase {
-    /// The phase that the labels of an ID tell.
+    /// The phase of an ID with these labels.
     pub(super) fn from_labels(labels: &OperationLabels) -> Phase {
         let has = |family: &Family| labels.contains_key(family);
         if has(&Family::Operating) {
@@ -54,7 +54,7 @@ impl Phase {
         }
     }
 
-    /// The word for it.
+    /// The name of the phase.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Idle => "Idle",
@@ -66,8 +66,9 @@ impl Phase {
         }
     }
 
-    /// Whether the Pod must stay off traffic for an ID in this phase. PreCheck has not begun to take it off,
-    /// Completing puts it back; all between holds it, so that preparing on any ID wins over completing on another.
+    /// Whether an ID in this phase keeps the Pod off traffic. PreCheck has not begun to take the Pod off, and
+    /// Completing brings it back. All phases between them keep the Pod off, so that one ID in Preparing prevails over
+    /// another in Completing.
     pub fn holds_offline(self) -> bool {
         matches!(self, Phase::Preparing | Phase::Operate | Phase::PostCheck)
     }

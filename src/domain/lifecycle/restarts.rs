@@ -1,12 +1,13 @@
-//! Containers that are yet to restart for a change that was made while an operation kept the Pod off traffic.
+//! Records which containers have yet to restart for a change that was made while an operation kept the Pod off traffic.
 //!
-//! Such a change needs no claim, so the lifecycle itself must hold the Pod until the restart has come. The kubelet writes
-//! the status, with Ready and `observedGeneration`, before it ends the old containers: a Pod that came back on the strength
-//! of that status would be lost again without a claim. The mutating webhook therefore records in the same write, in the
-//! annotation [`keys::AWAITS_RESTART`], what the containers were before. The annotation holds the Pod off traffic until
-//! [`inplace::restart`] proves the restart of each container, by the rules that release claims.
+//! Such a change needs no claim, so the lifecycle itself must keep the Pod off traffic until the restart. The kubelet
+//! writes the status, with Ready and `observedGeneration`, before it ends the old containers. A Pod that came back
+//! because of this status would become unavailable again without a claim. Therefore the mutating webhook records in the
+//! same write, in the annotation [`keys::AWAITS_RESTART`], the state of the containers before the change. The
+//! annotation keeps the Pod off traffic until [`inplace::restart_progress_of`] proves the restart of each container, by
+//! the same rules that release claims.
 //!
-//! Only the webhook writes the annotation. What a request says of it does not count.
+//! Only the webhook writes the annotation. It ignores the value of the annotation in a request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,28 +22,28 @@ use crate::domain::inplace::{
 };
 use crate::domain::pod::Pod;
 
-/// A restart that cannot be proven is believed this long after the change, as a claim for it would lapse then: the API
-/// server's request timeout (60 s by default) and the margin of the ledger (15 s).
+/// Time after the change when a restart that cannot be proven is assumed to be done. A claim for the change would lapse
+/// at the same time: after the API server's request timeout (60 s by default) and the margin of the ledger (15 s).
 pub const ASSUMED_AFTER_NANOS: u64 = 75_000_000_000;
 
-/// The containers whose restart a Pod waits for, by name. Its text is a clause: "container app to restart for its new
-/// image".
+/// The containers whose restart a Pod waits for, by name. `Display` writes a clause, such as "container app to restart
+/// for its new image".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PendingRestarts(BTreeMap<String, PendingRestart>);
 
-/// A container as it was before the first change that it has not restarted for.
+/// The state of a container before the first change for which it has not restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PendingRestart {
     /// When the last of the changes was made, in nanoseconds since 1970.
     since: String,
-    /// The container ID.
+    /// The container ID before the change.
     run: String,
-    /// For a change of the image: what it was before.
+    /// For a change of the image: the image before the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     image: Option<PendingImage>,
-    /// A resize that restarts the container was not in force when its image changed.
+    /// Whether a resize that restarts the container was not in force yet when the image changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     resize: bool,
 }
@@ -50,36 +51,37 @@ struct PendingRestart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PendingImage {
-    /// Digest of the image's ID, in hex; that of [`Before::image`].
+    /// Digest of the image ID, in hexadecimal; see [`ContainerBefore::image`].
     id: String,
-    /// Digest of the image's name in the spec, in hex.
+    /// Digest of the image name in the spec, in hexadecimal.
     name: String,
-    /// The name was changed again before the container restarted, so a restart may be that for the change before.
+    /// Whether the name changed again before the container restarted. If so, a new run may belong to the earlier
+    /// change.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     again: bool,
 }
 
 impl PendingImage {
-    /// The digest of the ID; 0 where none is known.
+    /// The digest of the image ID. 0 if it is not known.
     fn image_id(&self) -> u64 {
         u64::from_str_radix(&self.id, 16).unwrap_or(0)
     }
 }
 
-/// How far one container is.
+/// How far the restart of one container is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ContainerProgress {
     Awaited,
-    /// It runs anew, but perhaps not for the last change.
+    /// The container has a new run, but the run may not belong to the last change.
     Unproven,
     Over,
 }
 
 impl PendingRestarts {
-    /// What is recorded on the Pod, whether it has come or not.
+    /// Reads the record of a Pod, including restarts that are already done.
     ///
     /// # Errors
-    /// What is wrong with the value of the annotation. Such a value counts as absent.
+    /// Why the value of the annotation can't be read. Callers treat such a value as absent.
     pub fn from_pod(pod: &Pod) -> Result<PendingRestarts, String> {
         let Some(text) = pod.annotation(keys::AWAITS_RESTART) else {
             return Ok(PendingRestarts::default());
@@ -87,25 +89,25 @@ impl PendingRestarts {
         serde_json::from_str(text).map_err(|e| e.to_string())
     }
 
-    /// Whether the restarts of all these containers are recorded. A resize is none of them: the API server drops changes
-    /// of annotations from a write of `pods/resize`.
+    /// Whether the record contains the restarts of all these containers. False if the change is a resize of a
+    /// container: the API server drops changes of annotations from a write of `pods/resize`.
     pub fn covers_restarts(&self, change: &InPlaceRestart) -> bool {
         self.covers_image_restarts(change) && change.containers.iter().all(|c| c.image.is_some())
     }
 
-    /// As [`Restarts::cover`], resizes left aside.
+    /// Like [`PendingRestarts::covers_restarts`], but ignores resizes.
     pub fn covers_image_restarts(&self, change: &InPlaceRestart) -> bool {
         let mut images = change.containers.iter().filter(|c| c.image.is_some());
         images.all(|c| self.0.contains_key(&c.name))
     }
 
-    /// Value of the annotation; `None` if nothing is recorded.
+    /// Value of the annotation. `None` if nothing is recorded.
     pub fn annotation_value(&self) -> Option<String> {
         let text = || serde_json::to_string(self).ok();
         (!self.0.is_empty()).then(text).flatten()
     }
 
-    /// Drops what is over by the state of `pod`, at `now` in nanoseconds since 1970.
+    /// Drops the restarts that are done by the state of `pod`, at `now` in nanoseconds since 1970.
     fn drop_finished(&mut self, pod: &RunningContainers<'_>, now: u64) {
         self.0
             .retain(|name, entry| match entry.container_progress(pod, name) {
@@ -115,8 +117,8 @@ impl PendingRestarts {
             });
     }
 
-    /// Adds the restarts that the write brings. Of a container that has not restarted for an earlier change, what it was
-    /// before that one stays.
+    /// Adds the restarts that the write causes. If a container has not restarted for an earlier change, the record
+    /// keeps the state before the earlier change.
     fn add_change(&mut self, old: &Pod, new: &Pod, lost: bool, now: u64) {
         let Some(change) = inplace::in_place_restart(old, new) else {
             return;
@@ -154,7 +156,8 @@ impl PendingRestarts {
                 _ => _ = self.0.insert(name, fresh),
             }
         }
-        // The claim of a resize ends with the next change of the spec, so the restart for it is recorded here.
+        // The claim of a resize ends with the next change of the spec, so this function records the restart for the
+        // resize.
         for resize in inplace::unfinished_resizes(old) {
             let entry = self.0.entry(resize.name);
             let entry = entry.and_modify(|entry| entry.resize = true);
@@ -180,14 +183,14 @@ impl PendingRestart {
         }
         let waits = restart == RestartProgress::Awaited && now.is_some();
         if self.image.is_none() && waits && pod.is_resize_infeasible() {
-            return ContainerProgress::Unproven; // the kubelet need not have said so of this very spec
+            return ContainerProgress::Unproven; // the report may be about an earlier spec
         }
         if let Some(image) = &self.image
             && image.image_id() != 0
             && image_name_digest(pod, name).as_deref() == Some(&image.name)
         {
-            // The change was taken back: nothing is to restart if the kubelet has seen that, and the image is still there.
-            // Else the container restarts, with what its registry has under that name by now.
+            // The image change was withdrawn. Nothing restarts if the kubelet has seen the withdrawal and the old image
+            // still runs. Otherwise the container restarts with the image that the registry has under this name now.
             return match restart {
                 _ if now.is_some_and(|now| inplace::image_digest(now) == image.image_id()) => {
                     ContainerProgress::Over
@@ -206,7 +209,7 @@ impl PendingRestart {
         }
     }
 
-    /// How far the restart for the image is, or for the resize of a container whose image is as it was.
+    /// How far the restart for the image is, or for the resize if the image did not change.
     fn restart_progress(&self, pod: &RunningContainers<'_>, name: &str) -> RestartProgress {
         let before = ContainerBefore {
             name: name.to_owned(),
@@ -239,14 +242,14 @@ impl fmt::Display for PendingRestarts {
     }
 }
 
-/// The restarts that keep the Pod off traffic; `None` if there is none. A Pod that has run to its end waits for none.
+/// The restarts that keep the Pod off traffic. `None` if there are none, or if the Pod has finished.
 pub fn pending_restarts(pod: &Pod) -> Option<PendingRestarts> {
     pod.annotation(keys::AWAITS_RESTART)?;
     let mut restarts = PendingRestarts::from_pod(pod).ok()?;
     let containers = RunningContainers::from_pod(pod);
     restarts.drop_finished(&containers, 0);
     for (name, entry) in &mut restarts.0 {
-        // Only the resize is awaited then, and people are told of that.
+        // The new image runs, so only the resize is pending, and the text names the resize.
         if entry.resize && entry.restart_progress(&containers, name) == RestartProgress::Proven {
             entry.image = None;
         }
@@ -254,7 +257,7 @@ pub fn pending_restarts(pod: &Pod) -> Option<PendingRestarts> {
     (!restarts.0.is_empty() && !pod.is_finished()).then_some(restarts)
 }
 
-/// [`awaited`] for people, as a clause.
+/// The text of [`pending_restarts`] for people, as a clause.
 pub fn describe_pending(pod: &Pod) -> Option<String> {
     let restarts = pending_restarts(pod)?;
     let mut text = restarts.to_string();
@@ -264,24 +267,25 @@ pub fn describe_pending(pod: &Pod) -> Option<String> {
     Some(text)
 }
 
-/// A moment by clocks that may differ, in nanoseconds since 1970.
+/// The time of a write, in nanoseconds since 1970. The clocks of the replicas may differ.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteTime {
-    /// The time. What begins now is recorded with it.
+    /// The time by the clock of this replica. New records get this time.
     pub now: u64,
-    /// The earliest time that it may be. What is over by then is over by every clock.
+    /// The earliest time that it can be, because the clock of this replica may be fast. A record that has expired by
+    /// this time has expired by every clock.
     pub earliest: u64,
 }
 
-/// By a clock that nobody doubts.
+/// A time by a clock that is known to be right.
 impl From<u64> for WriteTime {
     fn from(now: u64) -> WriteTime {
         WriteTime { now, earliest: now }
     }
 }
 
-/// What is to be recorded when a write turns `old` into `new` at this moment. `seen` is the Pod with
-/// the status that the API server stores: `new` for a write of `pods/status`, `old` for any other. `lost`: the Pod has been
+/// The record after a write at the time `at` that turns `old` into `new`. `seen` is the Pod with the status that the
+/// API server stores: `new` for a write of `pods/status`, `old` for any other write. `lost` is whether the Pod has been
 /// down for so long that its changes need no claim.
 pub fn restarts_after_write(
     old: &Pod,
@@ -297,8 +301,9 @@ pub fn restarts_after_write(
     restarts
 }
 
-/// In how many nanoseconds the restarts of the Pod are believed although they cannot be proven; 0: now. `None` if one has
-/// not come yet, or all are proven. `now` is the earliest time that it may be.
+/// Nanoseconds until restarts that cannot be proven are assumed to be done; 0 if that time has come. `None` if a
+/// restart is still awaited, or if none is pending. `now` is the earliest time that it can be, see
+/// [`WriteTime::earliest`].
 pub fn assumed_done_in(pod: &Pod, now: u64) -> Option<u64> {
     let PendingRestarts(all) = pending_restarts(pod)?;
     let containers = RunningContainers::from_pod(pod);
@@ -313,7 +318,8 @@ pub fn assumed_done_in(pod: &Pod, now: u64) -> Option<u64> {
     Some(at.saturating_sub(now))
 }
 
-/// Whether the resources of a container are in force, or never will be. A new run proves nothing: it may be that for an image.
+/// Whether the resources of a container are in force, or never will be. A new run does not count, because it may belong
+/// to a change of the image.
 fn is_resize_over(pod: &RunningContainers<'_>, name: &str) -> bool {
     let by_resources = ContainerBefore {
         name: name.to_owned(),
@@ -324,8 +330,8 @@ fn is_resize_over(pod: &RunningContainers<'_>, name: &str) -> bool {
     pod.restart_progress(&[by_resources]) == RestartProgress::Nothing || pod.is_resize_infeasible()
 }
 
-/// Whether a container whose restart is awaited was made of the image of this name: what is recorded speaks of the run before,
-/// and of one that has begun since the kubelet does.
+/// Whether a container with a pending restart runs the image of this name. The record describes the former run. Once
+/// the container has a new run, the kubelet's report describes the image.
 pub fn is_pending_for_image(pod: &Pod, container: &str, image: &str) -> bool {
     let entry = pending_restarts(pod).and_then(|PendingRestarts(mut all)| all.remove(container));
     let Some(entry) = entry else {
@@ -343,7 +349,7 @@ pub fn is_pending_for_image(pod: &Pod, container: &str, image: &str) -> bool {
     }
 }
 
-/// Digest of the name of a container's image in the spec.
+/// Digest of the image name of a container in the spec.
 fn image_name_digest(pod: &RunningContainers<'_>, container: &str) -> Option<String> {
     pod.find_container(container).map(|c| digest_text(&c.image))
 }
@@ -358,7 +364,7 @@ fn digest_hex(digest: u64) -> String {
     format!("{digest:016x}")
 }
 
-/// Whether a runtime reports the image that the spec names. Runtimes write the registry that a short name leaves out.
+/// Whether the image name that a runtime reports is the one in the spec. Runtimes add the registry to a short name.
 fn names_same_image(reported: &str, wanted: &str) -> bool {
     let rest = reported.strip_suffix(wanted);
     rest.is_some_and(|registry| registry.is_empty() || registry.ends_with('/'))
@@ -375,7 +381,7 @@ mod tests {
 
     const NOW: u64 = 1_000;
 
-    /// A Pod in Operate whose container `app` has this image in its spec, and this run of this image.
+    /// A Pod in Operate whose container `app` has `image` in its spec, and the container ID `run` of the image `runs`.
     fn pod(image: &str, run: &str, runs: &str) -> Pod {
         let operate = [Family::Operating, Family::PreChecked, Family::Operate];
         let labels: Value = operate.iter().map(|f| (f.key("x"), json!("1"))).collect();
@@ -400,7 +406,7 @@ mod tests {
         new
     }
 
-    /// The Pod as a write of its spec leaves it.
+    /// The Pod after a write of its spec.
     fn written(old: &Pod, image: &str) -> Pod {
         let mut new = old.clone();
         new.spec.containers[0].image = image.to_owned();
@@ -417,7 +423,7 @@ mod tests {
         annotations.extend(value.map(|value| (keys::AWAITS_RESTART.to_owned(), value)));
     }
 
-    /// The kubelet has seen the spec, and reports this run of this image.
+    /// The Pod after the kubelet has seen the spec and reports the container ID `run` of the image `runs`.
     fn reported(pod: &Pod, run: &str, runs: &str) -> Pod {
         let status = self::pod("", run, runs).status;
         let mut new = pod.clone();
@@ -480,7 +486,7 @@ mod tests {
         };
         let kept = restarts_after_write(&changed, &restarted, &restarted, false, ahead);
         assert!(kept.annotation_value().is_some());
-        // What begins is recorded with the time that is ahead: others may go by that.
+        // A new record gets the time of the fast clock, because other replicas may have this time too.
         let anew = restarts_after_write(
             &restarted,
             &with_image(&restarted, "retag:2"),
@@ -502,7 +508,7 @@ mod tests {
         let first = reported(&twice, "run-2", "a:2");
         assert!(pending_restarts(&first).is_some());
         assert_eq!(pending_restarts(&reported(&twice, "run-3", "a:3")), None);
-        // The runtime reports another name: as a restart that can't be proven.
+        // The runtime reports another name, so the restart can't be proven.
         let digest = reported(&twice, "run-3", "a@sha256:3");
         assert_eq!(assumed_done_in(&digest, NOW), Some(ASSUMED_AFTER_NANOS));
         let after_restart = written(&reported(&once, "run-2", "a:2"), "a:3");
@@ -522,7 +528,7 @@ mod tests {
         assert!(pending_restarts(&reported(&back, "run-2", "a:2")).is_some());
         assert_eq!(pending_restarts(&reported(&back, "run-3", "a:1")), None);
         assert_eq!(assumed_done_in(&reported(&back, "run-1", "a:2"), NOW), None);
-        // Restarted, with another image: that of the name has been replaced in its registry.
+        // The container restarted with another image, because the registry has a new image under the old name.
         let anew = reported(&back, "run-3", "a:new");
         assert_eq!(assumed_done_in(&anew, NOW), Some(ASSUMED_AFTER_NANOS));
     }
@@ -578,7 +584,7 @@ mod tests {
         assert_eq!(pending_restarts(&reported(&mended, "run-2", "a:2")), None);
     }
 
-    /// A Pod in Operate whose container is to have more memory, which the kubelet has yet to see.
+    /// A Pod in Operate whose container gets more memory. The kubelet has not seen the change.
     fn resized() -> Pod {
         let mut pod = pod("a:1", "run-1", "a:1");
         pod.metadata.generation = 2;
@@ -586,7 +592,7 @@ mod tests {
         pod
     }
 
-    /// The same Pod with another container, before and after that gets another image.
+    /// The same Pod with a second container, before and after a change of the second container's image.
     fn resized_beside_a_new_image() -> (Pod, Pod) {
         let mut old = resized();
         let log = json!({ "name": "log", "image": "l:1" });
@@ -598,7 +604,7 @@ mod tests {
         (old, new)
     }
 
-    /// What the kubelet says of the resize of generation 2.
+    /// The kubelet's report on the resize of generation 2.
     fn infeasible() -> Condition {
         let infeasible = json!({
             "type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2,
@@ -642,7 +648,7 @@ mod tests {
         assert!(!recorded.covers_restarts(&inplace::in_place_restart(&changed, &resized).unwrap()));
     }
 
-    /// A Pod that serves.
+    /// An available Pod.
     fn available() -> Pod {
         let mut pod = pod("a:1", "run-1", "a:1");
         let label = (keys::SERVICE_AVAILABLE.to_owned(), "1".to_owned());
@@ -677,7 +683,8 @@ mod tests {
         assert!(said.ends_with("changing it back ends the wait"), "{said}");
     }
 
-    /// The kubelet says so of the spec that had the resize, and looks at none again when another image comes.
+    /// The kubelet's report is about the spec with the resize. The kubelet does not look at the resources again when
+    /// the image changes.
     #[test]
     fn infeasible_resize_before_image_change_is_not_awaited() {
         let mut changed = written(&resized(), "a:2");
@@ -707,7 +714,7 @@ mod tests {
         assert_eq!(assumed_done_in(&new, NOW), Some(ASSUMED_AFTER_NANOS));
     }
 
-    /// A Pod of so many containers, each with an image of this tag and a run of it.
+    /// A Pod with this number of containers, each with an image of this tag and a run.
     fn crowd(containers: usize, tag: &str) -> Pod {
         let mut crowd = pod(&format!("a:{tag}"), "run-1", "a:1");
         let (container, status) = (
@@ -728,7 +735,7 @@ mod tests {
         crowd
     }
 
-    /// With a search among all for each container this would not end for hours.
+    /// If each container caused a search among all containers, this test would run for hours.
     #[test]
     fn work_grows_no_faster_than_the_containers() {
         const MANY: usize = 200_000;

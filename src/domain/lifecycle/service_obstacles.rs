@@ -1,5 +1,5 @@
-//! What keeps a Pod out of service once an operation on it is done (rows 10 to 12): for `kubectl operating why`, and for the
-//! status of a CollaSet.
+//! What keeps a Pod out of service after an operation on it is done (rows 10 to 12), for `kubectl operating why` and
+//! for the status of a CollaSet.
 
 use std::fmt;
 
@@ -7,24 +7,25 @@ use super::{ExpectedFinalizers, Phase, restarts, stored_phases};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-/// Something that keeps a Pod out of service. Its text completes `waits for`.
+/// A cause that keeps a Pod out of service. `Display` writes what can follow the words `waits for`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceObstacle {
-    /// Another operation: its lifecycle ID, and where it stands.
+    /// Another operation: its lifecycle ID and its phase.
     Operation(String, Phase),
-    /// A label by which a user keeps the Pod off traffic.
+    /// The label `stay-offline`, by which a user keeps the Pod off traffic.
     StayOffline,
-    /// Containers that are yet to restart for a change, as a clause.
+    /// Containers that have yet to restart for a change, as a clause.
     Restart(String),
-    /// The kubelet has not noticed that the Pod was off traffic.
+    /// The kubelet has not seen yet that the Pod was off traffic.
     Unnoticed,
-    /// The condition `service-ready` is not set back yet.
+    /// The condition `service-ready` is not True yet.
     Gate,
     /// The kubelet does not report the Pod Ready.
     NotReady,
-    /// A finalizer that a cooperator is to add: its key in the annotation `available-conditions`, and the finalizer.
+    /// A finalizer that a cooperator has yet to add: its key in the annotation `available-conditions`, and the
+    /// finalizer.
     Finalizer(String, String),
-    /// The annotation `available-conditions` can't be read, and why.
+    /// Why the annotation `available-conditions` can't be read.
     Unreadable(String),
 }
 
@@ -62,8 +63,8 @@ impl fmt::Display for ServiceObstacle {
     }
 }
 
-/// What keeps a Pod out of service, all of it; empty where nothing does that is known here. The operations `own` are left out: the
-/// caller tells of them.
+/// All known causes that keep a Pod out of service. Empty if there are none. The operations `own` are left out, because
+/// the caller reports them itself.
 pub fn service_obstacles(pod: &Pod, own: &[&str]) -> Vec<ServiceObstacle> {
     let others = stored_phases(pod).into_iter();
     let others = others.filter(|(id, phase)| !own.contains(&id.as_str()) && phase.holds_offline());
@@ -90,7 +91,7 @@ pub fn service_obstacles(pod: &Pod, own: &[&str]) -> Vec<ServiceObstacle> {
     all
 }
 
-/// Finalizers that cooperators have yet to add, by which they say that traffic is on.
+/// Finalizers that cooperators have yet to add to report that traffic is on.
 pub fn missing_cooperator_finalizers(pod: &Pod) -> Vec<ServiceObstacle> {
     let expected = match ExpectedFinalizers::from_pod(pod) {
         Ok(expected) => expected,

@@ -1,5 +1,5 @@
-//! What a write of a Pod may not do (contract 3.4), judged by what it changes: something malformed that is
-//! there already must not block an unrelated update.
+//! What a write of a Pod may not do (contract 3.4). Only changed labels and annotations are checked: a malformed label
+//! that is already stored must not block an unrelated update.
 
 use std::collections::BTreeSet;
 
@@ -10,24 +10,24 @@ use crate::api::keys::{self, Family};
 use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
-/// Operations that may be in flight on one Pod. Each is judged by every rule that covers the Pod, and a Pod whose labels hold
-/// more already is still handled.
+/// Largest number of operations that may be in flight on one Pod. Every rule that covers the Pod decides about each
+/// operation. A Pod that has more operations already is still handled.
 pub const MAX_OPERATIONS: usize = 8;
 
-/// Something wrong with one field of the request.
+/// An error in one field of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// `metadata.labels[<key>]` or `metadata.annotations[<key>]`.
     pub path: String,
-    /// What is wrong, and what to do instead.
+    /// The error, and what the user can do.
     pub message: String,
 }
 
-/// What is wrong with the write that turns `old` (`None`: a CREATE) into `new`; empty when nothing is.
+/// The errors of the write that turns `old` (`None` for a CREATE) into `new`. Empty if the write is valid.
 ///
-/// It holds for a request as it came, and for what [`Run`] has made of it. A label that a CREATE brings and that only
-/// the webhook writes is an error here, while [`Run::open`] just strips it: ask about a CREATE after that. A Pod that comes under
-/// the management is as one that is created: what it carried outside proves nothing, as anybody could write it.
+/// Callers may pass a request as it came, or the result of a [`LifecycleWrite`]. For a CREATE, pass the result:
+/// [`LifecycleWrite::from_write`] strips labels that only the webhook writes, while this function reports them as
+/// errors. A Pod that becomes managed is validated like a CREATE, because anybody could write its labels before.
 pub fn validate(old: Option<&Pod>, new: &Pod) -> Vec<FieldError> {
     let old = old.filter(|old| old.is_managed());
     let write = ValidatedWrite { old, new };
@@ -68,7 +68,8 @@ impl ValidatedWrite<'_> {
         ))
     }
 
-    /// What is said of operations that the write begins although the Pod has as many as it may; `None` while it has fewer.
+    /// The error for operations that the write begins, if the Pod has too many. `None` if the Pod does not have too
+    /// many.
     fn too_many_operations_error(&self) -> Option<String> {
         let count = in_flight_ids(self.new).len();
         (count > MAX_OPERATIONS).then(|| {
@@ -79,8 +80,8 @@ impl ValidatedWrite<'_> {
         })
     }
 
-    /// Whether a label belongs to an operation that the Pod did not have before. The deletion by the server itself always
-    /// may begin.
+    /// Whether a label belongs to an operation that the Pod did not have before. False for the server's own deletion,
+    /// which may always begin.
     fn begins_operation(&self, key: &str) -> bool {
         let Some((family, id)) = Family::parse(key) else {
             return false;
@@ -89,7 +90,7 @@ impl ValidatedWrite<'_> {
         family != Family::OperationPermission && id != grace_delete::DELETION_ID && !had()
     }
 
-    /// What is wrong with a label that this write adds or changes.
+    /// The error of a label that this write adds or changes.
     fn label_error(&self, key: &str, value: &str) -> Option<String> {
         if key == keys::SERVICE_AVAILABLE {
             return self.service_available_error();
@@ -125,7 +126,7 @@ impl ValidatedWrite<'_> {
         self.forged_label_error(family, id)
     }
 
-    /// Row 12, for the one label that an operator might be tempted to add.
+    /// Row 12: the error of a write that adds `service-available`, which operators may try to add.
     fn service_available_error(&self) -> Option<String> {
         if self
             .old
@@ -145,7 +146,7 @@ impl ValidatedWrite<'_> {
         ))
     }
 
-    /// What a label that only the lifecycle writes lacks of what must come before it.
+    /// The error of a label that only the lifecycle writes: which label or state must come before it.
     fn forged_label_error(&self, family: Family, id: &str) -> Option<String> {
         let had = |f: Family| self.old.is_some_and(|old| old.label(&f.key(id)).is_some());
         let has = |f: Family| self.new.label(&f.key(id)).is_some();
@@ -209,7 +210,7 @@ impl ValidatedWrite<'_> {
     }
 }
 
-/// The IDs of which the Pod has labels, other than that of the deletion by the server itself.
+/// The IDs that the Pod has labels for, without the ID of the server's own deletion.
 fn in_flight_ids(pod: &Pod) -> BTreeSet<&str> {
     let parsed = pod.metadata.labels.keys();
     let parsed = parsed.filter_map(|key| Family::parse(key));

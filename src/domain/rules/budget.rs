@@ -1,54 +1,55 @@
-//! Arithmetic of `availablePolicy`.
+//! Computes the budgets of rules with an `availablePolicy`.
 
 use serde::{Serialize, Serializer};
 
 use crate::api::int_or_percent::IntOrPercent;
 
-/// How many Pods there should be, and of how many of them a percentage is.
+/// How many Pods are expected, and on how many of them percentages are based.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ExpectedPods {
     /// All expected Pods.
     pub total: u32,
-    /// What a percentage is of: at most `total`. Pods without an owner are left out where there are others.
+    /// The number on which percentages are based, at most `total`. If some Pods have an owner, it leaves out Pods
+    /// without an owner.
     pub base: u32,
 }
 
 impl From<u32> for ExpectedPods {
-    /// Percentages are of all expected Pods.
+    /// Percentages are based on all expected Pods.
     fn from(total: u32) -> ExpectedPods {
         ExpectedPods { total, base: total }
     }
 }
 
-/// The two bounds of an availability rule; at least one is set. Percentages are rounded up for maxUnavailable and down
-/// for minAvailable (contract 5.3).
+/// The two bounds of an availability rule. At least one is set. Percentages are rounded up for `maxUnavailableValue`
+/// and down for `minAvailableValue` (contract 5.3).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct AvailabilityLimits {
-    /// How many Pods may be unavailable.
+    /// `maxUnavailableValue`: how many Pods may be unavailable.
     pub max_unavailable: Option<IntOrPercent>,
-    /// How many Pods must be available.
+    /// `minAvailableValue`: how many Pods must be available.
     pub min_available: Option<IntOrPercent>,
-    /// Whether Pods that are unavailable may go only while enough others are available.
+    /// Whether unavailable Pods may go only while enough others are available (`unhealthyPodPolicy: IfHealthyBudget`).
     pub if_healthy: bool,
 }
 
 impl AvailabilityLimits {
-    /// How many of the expected Pods must stay available: the stricter of the two bounds.
+    /// How many of the expected Pods must stay available, by the stricter of the two bounds.
     ///
-    /// A percentage allows a part of the base to be unavailable, and no Pod beyond that: for minAvailable the base less
-    /// the percentage of it.
+    /// With a percentage, only a part of the base may be unavailable. For `minAvailableValue`, this part is the base
+    /// minus the percentage of the base.
     pub fn desired(&self, expected: impl Into<ExpectedPods>) -> u32 {
         let (by_max, by_min) = self.min_available_bounds(expected.into());
         by_max.max(by_min)
     }
 
-    /// `minAvailableValue`, if it is the bound that binds: `maxUnavailableValue` alone would let more Pods go.
+    /// `minAvailableValue`, if it is the stricter bound: `maxUnavailableValue` alone would let more Pods go.
     pub fn binding_minimum(&self, expected: impl Into<ExpectedPods>) -> Option<IntOrPercent> {
         let (by_max, by_min) = self.min_available_bounds(expected.into());
         self.min_available.filter(|_| by_min > by_max)
     }
 
-    /// How many Pods must stay available by `maxUnavailable`, and by `minAvailable`.
+    /// How many Pods must stay available by `max_unavailable`, and by `min_available`.
     fn min_available_bounds(&self, ExpectedPods { total, base }: ExpectedPods) -> (u32, u32) {
         let by_max = self
             .max_unavailable
@@ -63,20 +64,20 @@ impl AvailabilityLimits {
     }
 }
 
-/// A budget of which `minAvailableValue` is the bound that binds.
+/// The numbers of a budget whose stricter bound is `minAvailableValue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BindingMinimum {
     /// `minAvailableValue`.
     #[serde(serialize_with = "as_written")]
     pub value: IntOrPercent,
-    /// How many Pods must be available by it.
+    /// How many Pods must be available because of it.
     pub desired: u32,
     /// How many Pods are available and have no claim.
     pub available: u32,
 }
 
-/// A number of Pods, or a string such as `70%`.
+/// Writes a number of Pods as a number, and a percentage as a string such as `70%`.
 fn as_written<S: Serializer>(value: &IntOrPercent, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         IntOrPercent::Int(count) => serializer.serialize_u32(*count),
@@ -89,22 +90,22 @@ fn as_written<S: Serializer>(value: &IntOrPercent, serializer: S) -> Result<S::O
 pub struct BudgetGauges {
     /// How many Pods there should be.
     pub expected: u32,
-    /// What a percentage is of, see [`Expected::base`].
+    /// The number on which percentages are based; see [`ExpectedPods::base`].
     pub base: u32,
     /// Available Pods without a claim.
     pub available: u32,
-    /// Expected but not available, or claimed.
+    /// Pods that are expected and not available, or have a claim.
     pub unavailable: u32,
-    /// How many may be unavailable under the tightest rule.
+    /// How many Pods may be unavailable under the tightest rule.
     pub limit: u32,
-    /// How many more disruptions the tightest rule lets pass now.
+    /// How many more disruptions the tightest rule allows now.
     pub allowed: u32,
     /// Pods that wait in PreCheck.
     pub waiting: u32,
 }
 
 impl BudgetGauges {
-    /// Gauges from counts; `unclaimed` are the available Pods without a claim.
+    /// Computes the gauges. `unclaimed` is the number of available Pods without a claim.
     pub fn new<'a>(
         limits: impl Iterator<Item = &'a AvailabilityLimits>,
         expected: impl Into<ExpectedPods>,
@@ -125,7 +126,7 @@ impl BudgetGauges {
         }
     }
 
-    /// The expected Pods, as [`Limits::desired`] takes them.
+    /// The expected Pods, as [`AvailabilityLimits::desired`] needs them.
     pub fn expected_pods(&self) -> ExpectedPods {
         ExpectedPods {
             total: self.expected,

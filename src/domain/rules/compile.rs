@@ -1,5 +1,5 @@
-//! From the API object to a [`RuleSet`]. What can't be read becomes [`RuleKind::Broken`], which holds its Pods: objects
-//! that were stored before admission checked them, or while it was down, must not pass by omission.
+//! Compiles API objects to [`RuleSet`]s. A rule that can't be read becomes [`RuleKind::Broken`] and holds its Pods,
+//! because objects may have been stored without a check by admission, and such an object must not let Pods pass.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::api::podtransitionrule::{
 use crate::api::selector::Selector;
 
 impl RuleSet {
-    /// Compiles an object; `None` for one whose deletion has begun, which holds nothing and is in no cache.
+    /// Compiles an object. `None` if its deletion has begun: such an object holds no Pods and is in no cache.
     pub fn compile_if_alive(object: PodTransitionRule) -> Option<RuleSet> {
         let is_alive = object.metadata.deletion_timestamp.is_none();
         is_alive.then(|| RuleSet::compile(&object))
@@ -62,7 +62,7 @@ impl RuleSet {
     }
 }
 
-/// The ID of each rule, see [`Rule::id`].
+/// The ID of each rule; see [`Rule::id`].
 fn rule_ids(rules: &[api::Rule]) -> Vec<String> {
     let names: BTreeSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
     let mut taken = BTreeSet::new();
@@ -105,7 +105,7 @@ fn compile_rule(index: usize, rule: &api::Rule, id: String, ignores: &BTreeSet<S
         broken.push(why);
         None
     });
-    // The first in this order counts (contract 1.3).
+    // If a rule has several kinds, the first in this order is used (contract 1.3).
     let kind = match rule.kinds().next() {
         Some(api::Kind::Availability(policy)) => {
             compile_limits(policy, &path).map(RuleKind::Availability)
@@ -131,7 +131,7 @@ fn compile_rule(index: usize, rule: &api::Rule, id: String, ignores: &BTreeSet<S
         broken.extend((!why.is_empty()).then_some(why));
         RuleKind::Broken {
             why: broken.join("; "),
-            // A kind that this version does not know may be a limit.
+            // A rule of a kind that this version does not know may be a limit.
             may_limit: rule
                 .kinds()
                 .next()

@@ -1,4 +1,4 @@
-//! What a rule object holds: the reasons behind its conditions `Enforced` and `Matched`, and behind the warnings at apply.
+//! The conditions of a rule object, such as `Enforced` and `Matched`, and the warnings when a user applies the object.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,15 @@ use super::{AvailabilityLimits, ExpectedPods, RuleKind, RuleSet, Stage};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys;
 
-/// One condition, as it goes into `status.conditions`.
+/// A condition for `status.conditions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionFinding {
     /// `True`, `False` or `Unknown`.
     pub status: &'static str,
     /// One word in CamelCase.
     pub reason: &'static str,
-    /// What follows from it, and what to do. It carries no counts: a count that moves would cause a write.
+    /// What the finding means, and what to do. The message contains no counts, because each change of a count would
+    /// cause a write.
     pub message: String,
 }
 
@@ -33,9 +34,10 @@ pub(super) fn new_finding(
     }
 }
 
-/// Why the API server sends nothing of a namespace to the server: a clause. `None` if the namespace is not excluded.
+/// Why the API server sends no requests of a namespace to the server, as a clause. `None` if the namespace is not
+/// excluded.
 ///
-/// `own` is the namespace that the server runs in, if that is known. `labels` are those of the namespace.
+/// `own` is the namespace that the server runs in, if it is known. `labels` are the labels of the namespace.
 pub fn exclusion_reason(
     namespace: &str,
     labels: Option<&BTreeMap<String, String>>,
@@ -52,14 +54,15 @@ pub fn exclusion_reason(
         .then(|| format!("namespace {namespace} is excluded from the webhooks by its label {key}"))
 }
 
-/// What is known of the namespace of a rule object.
+/// The state of the namespace of a rule object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceState {
-    /// Why the namespace is excluded: the clause of [`exclusion`].
+    /// Why the namespace is excluded: the clause of [`exclusion_reason`].
     pub excluded: Option<String>,
-    /// The mark that the namespace lacks: the rules in it need it and the namespace carries a lower one.
+    /// The namespace enforcement label that the rules need, if the namespace has none or a lower one.
     pub lacks: Option<NamespaceEnforcement>,
-    /// What the webhook configurations do not send of it: the clause of [`Needed::gap`](super::registration::Needed::gap).
+    /// What the webhook configurations do not send of the namespace: the clause of
+    /// [`RequiredConfiguration::configuration_gap`](super::registration::RequiredConfiguration::configuration_gap).
     pub unregistered: Option<String>,
 }
 
@@ -134,7 +137,7 @@ pub fn enforced_condition(
     )
 }
 
-/// Whether something that can't be read may be a limit, so that deletions and evictions are held, too.
+/// Whether a rule or a selector that can't be read may be a limit, so that it holds deletions and evictions, too.
 fn has_unreadable_limit(rules: &RuleSet) -> bool {
     let mut all = rules.rules.iter();
     let is_limit = |rule: &super::Rule| {
@@ -149,7 +152,7 @@ fn has_unreadable_limit(rules: &RuleSet) -> bool {
     all.any(is_limit) || rules.selector.is_err() && rules.may_limit
 }
 
-/// What can't be read: field and remedy.
+/// For each part of the spec that can't be read: the field and the remedy.
 fn unreadable_fields(rules: &RuleSet) -> impl Iterator<Item = &str> {
     let selector = rules.selector.as_ref().err().map(String::as_str);
     selector
@@ -160,7 +163,7 @@ fn unreadable_fields(rules: &RuleSet) -> impl Iterator<Item = &str> {
         }))
 }
 
-/// What a readable object does not hold, by its rules alone; `None` if one of them limits how many Pods are unavailable.
+/// What a readable object does not hold because of its rules. `None` if a rule limits how many Pods are unavailable.
 fn enforcement_gap(rules: &RuleSet, grace_delete: bool) -> Option<ConditionFinding> {
     if unreadable_fields(rules).next().is_some() || rules.availability_limits().next().is_some() {
         return None;
@@ -200,7 +203,8 @@ fn enforcement_gap(rules: &RuleSet, grace_delete: bool) -> Option<ConditionFindi
     Some(new_finding("True", "LifecycleOnly", message))
 }
 
-/// Whether a rule asks before an operation, and not only at its end, which a deletion does not reach.
+/// Whether a rule applies before an operation. A deletion never reaches the end of an operation, where PostCheck rules
+/// apply.
 fn has_pre_check_rule(rules: &RuleSet) -> bool {
     rules.selector.is_err() || rules.rules.iter().any(|rule| rule.stage == Stage::PreCheck)
 }
@@ -208,15 +212,15 @@ fn has_pre_check_rule(rules: &RuleSet) -> bool {
 /// The Pods that the selector of a rule object matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SelectorMatches {
-    /// Managed Pods, or a workload that will make some.
+    /// Managed Pods, or a workload that will create some.
     Managed,
-    /// Managed Pods, none of which the filter of a rule with an availablePolicy matches.
+    /// Managed Pods, but the filters of all rules with an `availablePolicy` leave all of them out.
     FilteredOut,
     /// Pods, none of which is managed. The name of one of them.
     Unmanaged(String),
     /// No Pod.
     Nothing,
-    /// No managed Pod; whether there are others is not known.
+    /// No managed Pod. It is not known whether there are other Pods.
     NotManaged,
 }
 
@@ -262,7 +266,7 @@ pub fn matched_condition(rules: &RuleSet, matches: &SelectorMatches) -> Conditio
     }
 }
 
-/// What to say of rules whose filters leave out every Pod that the selector matches.
+/// The message about rules whose filters leave out every Pod that the selector matches.
 fn filtered_out_message(rules: &RuleSet) -> String {
     let limiting = rules.limiting_rules().map(|rule| rule.id.clone());
     let ids = join_names(limiting.collect()).unwrap_or_default();
@@ -273,12 +277,12 @@ fn filtered_out_message(rules: &RuleSet) -> String {
     )
 }
 
-/// Owners that a message names at most.
+/// Largest number of owners that a message names.
 const MAX_NAMES: usize = 3;
-/// What follows these where there are more.
+/// Follows the names if there are more owners.
 pub(super) const AND_OTHERS: &str = " and others";
 
-/// The first of some names, sorted, each once, for a text; `None` if there are none.
+/// The first [`MAX_NAMES`] of some names, sorted and without duplicates, as text. `None` if there are no names.
 pub(super) fn join_names(mut all: Vec<String>) -> Option<String> {
     all.sort();
     all.dedup();
@@ -291,8 +295,9 @@ pub(super) fn join_names(mut all: Vec<String>) -> Option<String> {
     (!all.is_empty()).then(|| format!("{}{more}", all.join(", ")))
 }
 
-/// The condition `Matched` of an object that selects fewer Pods of an owner than the owner asks for, and not the Pods that
-/// the owner makes from its template; each owner as `Kind name`. `None` if there are none.
+/// The condition `Matched` of an object that selects fewer Pods of an owner than the owner asks for, because it does
+/// not select the Pods that the owner creates from its template. Each owner is given as `Kind name`. `None` if there
+/// are no such owners.
 pub fn partly_matched_condition(owners: Vec<String>) -> Option<ConditionFinding> {
     let owners = join_names(owners)?;
     let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
@@ -308,35 +313,35 @@ pub fn partly_matched_condition(owners: Vec<String>) -> Option<ConditionFinding>
     ))
 }
 
-/// Owners that do not say how many Pods they want.
+/// Owners that do not tell how many Pods they ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnknownReplicasOwners {
-    /// Those that can't be read, each as a clause: `Kind name can't be read: cause`.
+    /// Owners that can't be read, each as a clause: `Kind name can't be read: cause`.
     pub unreadable: Vec<String>,
-    /// Those with a `scale` that do not set the number in it, each as `Kind name`.
+    /// Owners with a scale subresource that does not contain the number, each as `Kind name`.
     pub unset: Vec<String>,
-    /// Those without a `scale`, each as `Kind name`.
+    /// Owners without a scale subresource, each as `Kind name`.
     pub unknown: Vec<String>,
     /// Whether there are selected Pods, and none of them has an owner.
     pub ownerless: bool,
 }
 
 impl UnknownReplicasOwners {
-    /// Whether the object denies every disruption of an available Pod because of them.
+    /// Whether the object denies every disruption of an available Pod because of these owners.
     pub fn denies_all(&self) -> bool {
         !self.unreadable.is_empty() || !self.unset.is_empty()
     }
 }
 
-/// Reasons of the condition `ExpectedKnown` under which every disruption of an available Pod is denied: see
-/// [`Silent::denies_all`].
+/// Reasons of the condition `ExpectedKnown` for which every disruption of an available Pod is denied; see
+/// [`UnknownReplicasOwners::denies_all`].
 pub const DENYING_REASONS: [&str; 2] = [OWNER_UNREADABLE, REPLICAS_NOT_SET];
 const OWNER_UNREADABLE: &str = "OwnerUnreadable";
 const REPLICAS_NOT_SET: &str = "ReplicasNotSet";
 const EXPECTED_UNKNOWN: &str = "ExpectedUnknown";
 
-/// The condition `ExpectedKnown` of an object whose Pods have such owners. `None` if there are none, or the object limits
-/// nothing.
+/// The condition `ExpectedKnown` of an object whose Pods have such owners. `None` if there are no such owners, or the
+/// object has no limits.
 pub fn expected_known_condition(
     rules: &RuleSet,
     owners: UnknownReplicasOwners,
@@ -360,7 +365,7 @@ pub fn expected_known_condition(
     }
     let ownerless = owners.ownerless;
     let subject = match join_names(owners.unknown) {
-        // A name of an object holds no space.
+        // Names of objects contain no space, so the separator shows that there are several names.
         Some(all) if all.contains(", ") => format!("{all} have no scale subresource"),
         Some(one) => format!("{one} has no scale subresource"),
         None if ownerless => "none of the selected Pods has an owner".to_owned(),
@@ -383,7 +388,8 @@ pub fn expected_known_condition(
     ))
 }
 
-/// Whether all limits are numbers of Pods that must be available: they hold however many Pods are expected.
+/// Whether all limits are absolute numbers of Pods that must be available. Such limits do not depend on the expected
+/// Pods.
 fn has_only_absolute_minimums(rules: &RuleSet) -> bool {
     rules.availability_limits().all(|limits| {
         limits.max_unavailable.is_none()
@@ -391,8 +397,8 @@ fn has_only_absolute_minimums(rules: &RuleSet) -> bool {
     })
 }
 
-/// What to say to who applies an object whose limits depend on how many Pods are expected, which no owner says; `None` if an
-/// owner does, or as far as the server knows the owners.
+/// A warning for a user who applies an object whose limits depend on the number of expected Pods, if no owner tells
+/// this number. `None` if an owner does, or if the server does not know the owners well enough.
 pub fn expected_unknown_warning(rules: &RuleSet, owners: UnknownReplicasOwners) -> Option<String> {
     let found =
         expected_known_condition(rules, owners).filter(|found| found.reason == EXPECTED_UNKNOWN)?;
@@ -400,20 +406,21 @@ pub fn expected_unknown_warning(rules: &RuleSet, owners: UnknownReplicasOwners) 
         .then(|| format!("PodTransitionRule {}: {}", rules.name, found.message))
 }
 
-/// Whether the API server stores the ledger of an object as it is written.
+/// Whether the API server stores the ledger of an object as the server writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LedgerStorage {
-    /// As far as anybody has seen.
+    /// No write has shown a loss.
     #[default]
     NotDoubted,
-    /// It drops fields of the ledger, or all of it.
+    /// The API server drops fields of the ledger, or the whole ledger.
     Dropped,
-    /// It dropped fields before, and does not any more.
+    /// The API server dropped fields before, but stores them now.
     Again,
 }
 
 impl LedgerStorage {
-    /// By whether the last write was kept, if there was any, and by the conditions that are stored.
+    /// The state by `kept`, which is whether the last write was stored completely (`None`: there was no write), and by
+    /// the stored conditions.
     pub fn from_last_write(kept: Option<bool>, conditions: &[Condition]) -> LedgerStorage {
         let is_told = |reason| {
             let mut of_ledger = conditions.iter().filter(|c| c.type_ == LEDGER_USABLE);
@@ -429,17 +436,17 @@ impl LedgerStorage {
     }
 }
 
-/// Why the API server may not store a field of the status, and the remedy.
+/// Why the API server may drop a field of the status, and the remedy.
 pub const FIELD_DROPPED_MESSAGE: &str = "the PodTransitionRule definition in this cluster drops the field, or another webhook does. Apply the \
                            CustomResourceDefinitions of this version: `operating crds | kubectl apply -f -`";
 
-/// The condition of [`ledger_usable`].
+/// Type of the condition of [`ledger_usable_condition`].
 pub const LEDGER_USABLE: &str = "LedgerUsable";
 const LEDGER_NOT_STORED: &str = "LedgerNotStored";
 const LEDGER_STORED: &str = "LedgerStored";
 
-/// The condition `LedgerUsable`; `None` where there is nothing to say. `fault` is why nothing can be decided by the ledger,
-/// `mended` how it was set right.
+/// The condition `LedgerUsable`. `None` if the ledger is usable and was not repaired. `fault` is why the ledger can't
+/// be used, `mended` is how it was repaired.
 pub fn ledger_usable_condition(
     fault: Option<&str>,
     storing: LedgerStorage,
@@ -469,8 +476,8 @@ pub fn ledger_usable_condition(
     Some(new_finding("True", "LedgerMended", message))
 }
 
-/// What to say to who applies an object that lets no Pod go while all are needed; `None` if it lets some go. `expected` is
-/// how many Pods there should be at this moment.
+/// A warning for a user who applies an object that lets no Pod go while all Pods are needed. `None` if the object lets
+/// some go. `expected` are the expected Pods at this moment.
 pub fn zero_budget_warning(rules: &RuleSet, expected: ExpectedPods) -> Option<String> {
     let why = |limits: &AvailabilityLimits| match (limits.max_unavailable, limits.min_available) {
         (Some(max @ (IntOrPercent::Int(0) | IntOrPercent::Percent(0))), _) => {
@@ -504,8 +511,8 @@ pub fn zero_budget_warning(rules: &RuleSet, expected: ExpectedPods) -> Option<St
     ))
 }
 
-/// What to say to who applies an object. `matches` is `None` if the Pods could not be looked at in time; `grace_delete` as in
-/// [`enforced`].
+/// All warnings for a user who applies an object. `matches` is `None` if the Pods could not be read in time.
+/// `grace_delete` is as in [`enforced_condition`].
 pub fn rule_warnings(
     rules: &RuleSet,
     matches: Option<&SelectorMatches>,

@@ -1,4 +1,4 @@
-//! The condition `EndpointsAnswer` of a rule object: whether the endpoints of its webhook rules can be asked.
+//! The condition `EndpointsAnswer` of a rule object: whether the endpoints of its webhook rules answer.
 
 use super::conditions::{ConditionFinding, new_finding};
 use super::{RuleKind, RuleSet};
@@ -7,7 +7,7 @@ use crate::api::podtransitionrule::RuleState;
 /// Type of the condition.
 pub const ENDPOINTS_ANSWER: &str = "EndpointsAnswer";
 
-/// The condition, by what is known of the rules; `None` unless the last call of a rule has failed, or something is wrong with
+/// The condition by the states of the rules. `None` unless the last call of a rule failed, or there is a problem with
 /// certificates.
 pub fn endpoints_answer_condition(
     rules: &RuleSet,

@@ -1,4 +1,4 @@
-//! What the label of a namespace says of the rules in it: the webhooks select by it.
+//! The namespace enforcement label, by which the webhooks select namespaces.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use serde_json::{Map, Value, json};
 use super::RuleSet;
 use crate::api::keys;
 
-/// The label [`keys::NAMESPACE_HAS_RULES`], the larger the more is sent.
+/// The value of the label [`keys::NAMESPACE_HAS_RULES`]. A larger value makes the API server send more requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum NamespaceEnforcement {
-    /// Absent: no rule.
+    /// The label is absent: the namespace has no rule.
     #[default]
     Unruled,
-    /// There are rules.
+    /// The namespace has rules.
     Ruled,
-    /// One of them holds unavailable Pods too.
+    /// A rule of the namespace holds unavailable Pods too.
     Strict,
 }
 
 impl NamespaceEnforcement {
-    /// Read off the labels of a namespace. A value of another version marks rules.
+    /// Reads the labels of a namespace. An unknown value, from another version, counts as [`Self::Ruled`].
     pub fn from_labels(labels: &BTreeMap<String, String>) -> NamespaceEnforcement {
         match labels.get(keys::NAMESPACE_HAS_RULES).map(String::as_str) {
             None => NamespaceEnforcement::Unruled,
@@ -29,7 +29,7 @@ impl NamespaceEnforcement {
         }
     }
 
-    /// What these rules need.
+    /// The value that these rules need.
     pub fn for_rules<'a>(rules: impl IntoIterator<Item = &'a RuleSet>) -> NamespaceEnforcement {
         let one = |set: &RuleSet| {
             if set.may_hold_unavailable() {
@@ -41,7 +41,7 @@ impl NamespaceEnforcement {
         rules.into_iter().map(one).max().unwrap_or_default()
     }
 
-    /// Value of the label; `None` without one.
+    /// The value of the label. `None` if the label is absent.
     pub const fn label_value(self) -> Option<&'static str> {
         match self {
             NamespaceEnforcement::Unruled => None,
@@ -51,19 +51,20 @@ impl NamespaceEnforcement {
     }
 }
 
-/// A namespace at one version, with the mark that it has there.
+/// One version of a namespace, with its enforcement label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedNamespace {
     /// UID, not empty.
     pub uid: String,
     /// resourceVersion, not 0.
     pub version: u64,
-    /// The mark.
+    /// The namespace enforcement label.
     pub mark: NamespaceEnforcement,
 }
 
 impl ObservedNamespace {
-    /// `None` without a UID or a resourceVersion: a patch without a resourceVersion would be unconditional.
+    /// Reads a namespace. `None` without a UID or a resourceVersion, because a patch without a resourceVersion would be
+    /// unconditional.
     pub fn new(
         uid: &str,
         version: u64,
@@ -77,8 +78,8 @@ impl ObservedNamespace {
         })
     }
 
-    /// A merge patch that gives the namespace this mark. The API server applies it to this version alone, and answers 409
-    /// if the namespace has another one.
+    /// A merge patch that sets the enforcement label. The API server applies it only to this version of the namespace,
+    /// and answers 409 if the namespace has changed.
     pub fn label_patch(&self, mark: NamespaceEnforcement) -> Value {
         let mut metadata = self.version_precondition(mark);
         if mark == NamespaceEnforcement::Unruled {
@@ -105,12 +106,12 @@ impl ObservedNamespace {
     }
 }
 
-/// A merge patch before a rule is stored that needs `mark`: it always changes the namespace, by a `stamp` that is
-/// different each time.
+/// A merge patch of the namespace, before a rule that needs `mark` is stored. It always changes the namespace, because
+/// `stamp` is different each time.
 ///
-/// It sets the mark if `known` has a smaller one, and then the API server applies it to this version alone: another
-/// replica may set a larger mark at the same time, which must not be lowered. Otherwise the patch is unconditional, and the
-/// answer tells the mark.
+/// If `known` has a lower enforcement label, the patch sets the label and is conditional on the version of `known`.
+/// Another replica may set a higher label at the same time, and this patch must not lower it. Otherwise the patch is
+/// unconditional, and the API server's answer shows the label.
 pub fn admission_patch(
     known: Option<&ObservedNamespace>,
     mark: NamespaceEnforcement,

@@ -1,23 +1,24 @@
-//! Which rules let Pods pass while their endpoint fails.
+//! Decides which webhook rules let Pods pass while their endpoint fails.
 //!
-//! Kuperator stored `failurePolicy: Ignore` in every webhook rule and never looked at it: its Pods waited. After a take-over they
-//! still do, until somebody writes `Ignore` under the eyes of our admission, which notes the rule in an annotation.
+//! Kuperator stored `failurePolicy: Ignore` in every webhook rule and never read it: Pods waited. After the migration
+//! to Operating these Pods still wait, until a user writes `Ignore` while Operating's admission webhook is present. The
+//! webhook then records the rule in an annotation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::keys;
 use crate::api::podtransitionrule::{FailurePolicy, PodTransitionRule, Rule};
 
-/// Longest annotation in bytes, more than the names of all rules that an object may have take.
+/// Largest length of the annotation in bytes. The names of all rules that an object may have need less.
 pub const MAX_ANNOTATION_BYTES: usize = 32 * 1024;
 
-/// The names in the annotation of an object, by its annotations.
+/// The names of rules in the annotation of an object. `annotations` are the annotations of the object.
 pub fn acknowledged_names(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<String> {
     let names = annotations.and_then(|all| all.get(keys::IGNORES_FAILURES));
     let Some(names) = names.filter(|names| !names.is_empty()) else {
         return BTreeSet::new();
     };
-    // A single name may stand as it is, for people who write it by hand.
+    // A single name needs no JSON, for people who write the annotation by hand.
     serde_json::from_str(names).unwrap_or_else(|_| BTreeSet::from([names.clone()]))
 }
 
@@ -25,7 +26,7 @@ fn acknowledged_names_on(object: Option<&PodTransitionRule>) -> BTreeSet<String>
     acknowledged_names(object.and_then(|object| object.metadata.annotations.as_ref()))
 }
 
-/// Names of the rules that say `Ignore`.
+/// Names of the rules with `failurePolicy: Ignore`.
 fn rules_with_ignore(object: &PodTransitionRule) -> BTreeSet<&str> {
     let rules = object
         .spec
@@ -35,13 +36,14 @@ fn rules_with_ignore(object: &PodTransitionRule) -> BTreeSet<&str> {
     rules.map(|rule| rule.name.as_str()).collect()
 }
 
-/// Whether a rule says `Ignore`.
+/// Whether a rule has `failurePolicy: Ignore`.
 fn has_ignore_policy(rule: &Rule) -> bool {
     let webhook = rule.webhook.as_ref();
     webhook.is_some_and(|webhook| webhook.failure_policy == Some(FailurePolicy::Ignore))
 }
 
-/// Places and names of the rules of `new` that say `Ignore` and did not in `old`, as far as that could be read.
+/// Indexes and names of the rules of `new` that have `failurePolicy: Ignore` and did not have it in `old`. Empty if the
+/// spec of `old` can't be read.
 pub fn new_ignore_rules<'a>(
     old: Option<&PodTransitionRule>,
     new: &'a PodTransitionRule,
@@ -51,13 +53,13 @@ pub fn new_ignore_rules<'a>(
     let rules = new.spec.rules.iter().enumerate();
     let rules = rules.filter(|(_, rule)| has_ignore_policy(rule));
     let rules = rules.map(|(index, rule)| (index, rule.name.as_str()));
-    // What an unreadable spec said is not known.
+    // It is not known what an unreadable spec contained.
     let is_known = old.is_none_or(|old| old.spec.unreadable.is_none());
     rules.filter(move |(_, name)| is_known && !before.contains(*name))
 }
 
-/// The value of the annotation on `new`, which is to take the place of `old`: the rules that say `Ignore`, and whose `Ignore` was
-/// written now or was known already. `None` where there is none.
+/// The value of the annotation on `new`, which replaces `old`: the rules with `failurePolicy: Ignore` that are new or
+/// were recorded before. `None` if there are none.
 pub fn annotation_value(
     old: Option<&PodTransitionRule>,
     new: &PodTransitionRule,
@@ -70,7 +72,8 @@ pub fn annotation_value(
     (!names.is_empty()).then(|| serde_json::json!(names).to_string())
 }
 
-/// The names that `new` adds to the annotation and that no rule with `Ignore` has. They are not stored.
+/// The names that `new` adds to the annotation although no rule with `failurePolicy: Ignore` has them. They are not
+/// stored.
 pub fn unknown_names(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> BTreeSet<String> {
     let (known, ignoring) = (acknowledged_names_on(old), rules_with_ignore(new));
     let mut added = acknowledged_names_on(Some(new));
@@ -118,12 +121,12 @@ mod tests {
             annotation_value(Some(&former()), &ab("")).as_deref(),
             Some(r#"["b"]"#)
         );
-        // A replace without the annotation keeps what is known.
+        // A replace without the annotation keeps the recorded names.
         assert_eq!(
             annotation_value(Some(&ab("b")), &ab("")).as_deref(),
             Some(r#"["b"]"#)
         );
-        // A user may list a former one.
+        // A user may list a rule from before the migration.
         assert_eq!(
             annotation_value(Some(&ab("b")), &ab(r#"["b","a"]"#)).as_deref(),
             Some(r#"["a","b"]"#)

@@ -1,4 +1,4 @@
-//! PodTransitionRules, compiled: which rules apply to a Pod, and what each of them says.
+//! Compiled PodTransitionRules: which rules apply to a Pod, and what each rule demands.
 
 pub mod budget;
 mod compile;
@@ -25,17 +25,18 @@ use crate::api::selector::Selector;
 /// Whether the annotation `skip-rule-conditions` of Pods has an effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SkipAnnotation {
-    /// The rules that it names do not apply to the Pod.
+    /// The rules that the annotation names do not apply to the Pod.
     #[default]
     Honoured,
-    /// All rules apply.
+    /// All rules apply, whatever the annotation says.
     Ignored,
 }
 
-/// Rule objects with an availability rule that may cover one Pod: each is one more ledger in which a disruption is written down.
+/// Largest number of rule objects with an availability rule that may cover one Pod. A disruption of the Pod is written
+/// to the ledger of each of these objects.
 pub const MAX_OBJECTS_PER_POD: usize = 16;
 
-/// One rule object, compiled.
+/// A compiled rule object.
 #[derive(Clone, Debug)]
 pub struct RuleSet {
     /// Namespace.
@@ -44,75 +45,76 @@ pub struct RuleSet {
     pub name: String,
     /// UID.
     pub uid: Arc<str>,
-    /// `metadata.generation` that this was compiled from.
+    /// `metadata.generation` of the object that was compiled.
     pub generation: i64,
-    /// Which Pods of the namespace it covers. If the selector or the spec as a whole can't be read, field and remedy: the
-    /// object then holds all Pods that it may cover, since nothing passes by omission.
+    /// Which Pods of the namespace the object covers. If the selector or the whole spec can't be read, the error names
+    /// the field and the remedy. The object then holds all Pods that it may cover, so that no Pod passes because of an
+    /// error in the spec.
     pub selector: Result<Selector, String>,
-    /// The selector of a spec that can't be read otherwise: the object covers no other Pods.
+    /// The selector of a spec that can't be read except for its selector. The object covers only the Pods that match.
     pub narrowed: Option<Selector>,
     /// Enabled rules, in the order of the spec.
     pub rules: Vec<Rule>,
-    /// Whether a rule limits how many Pods are unavailable, or may: one that can't be read, or one of a spec that can't.
+    /// Whether a rule limits how many Pods are unavailable, or may limit it because the rule or the spec can't be read.
     pub may_limit: bool,
-    /// Names of the rules whose `failurePolicy: Ignore` counts.
+    /// Names of the rules whose `failurePolicy: Ignore` has an effect.
     pub ignores: BTreeSet<String>,
-    /// Whether Pods can skip them.
+    /// Whether Pods can skip the rules by an annotation.
     pub skips: SkipAnnotation,
 }
 
-/// One enabled rule.
+/// An enabled rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Name. The annotation that skips rules refers to it.
+    /// Name of the rule. The annotation that skips rules refers to it.
     pub name: String,
-    /// Tells the rule from all others of the object, in the status and in messages: the name, and for a later rule of a
-    /// name that is there already its number too, such as `ask#2`. (New objects with such names are refused.)
+    /// Identifies the rule in its object, in the status and in messages. The ID is the name. If an earlier rule has the
+    /// same name, a number is added, such as `ask#2`. (Admission refuses new objects with such names.)
     pub id: String,
-    /// Stage; absent in the spec means PreCheck (contract 5.2).
+    /// The stage. If the spec has none, it is PreCheck (contract 5.2).
     pub stage: Stage,
-    /// Only matching Pods are subject to the rule; all selected Pods still count in its budget (contract 5.2, contract 5.3).
+    /// The rule applies only to Pods that match. All selected Pods count in its budget (contract 5.2, contract 5.3).
     pub filter: Option<Selector>,
-    /// What it demands.
+    /// What the rule demands.
     pub kind: RuleKind,
 }
 
-/// What a rule demands.
+/// What a rule demands of a Pod.
 #[derive(Clone, Debug)]
 pub enum RuleKind {
     /// `availablePolicy`.
     Availability(AvailabilityLimits),
-    /// `labelCheck`: what the Pod's labels must match.
+    /// `labelCheck`: the labels that the Pod must have.
     LabelCheck(Selector),
     /// `webhook`.
     Webhook(Arc<CompiledWebhook>),
-    /// A rule that can't be read. It holds operations; deletions and evictions only if it may be a limit.
+    /// A rule that can't be read. It holds operations. It holds deletions and evictions only if it may be a limit.
     Broken {
-        /// Field and remedy.
+        /// The field and the remedy.
         why: String,
-        /// Whether it is an `availablePolicy`, or of a kind that this version does not know.
+        /// Whether the rule is an `availablePolicy`, or of a kind that this version does not know.
         may_limit: bool,
     },
 }
 
-/// Whether the availability rules of an object hold a Pod.
+/// The availability rules of an object that hold a Pod.
 #[derive(Clone, Debug)]
 pub enum AvailabilityRules<'a> {
-    /// None applies.
+    /// No availability rule applies.
     NotHeld,
-    /// These do: ID and limits.
+    /// The rules that apply: their IDs and limits.
     Held(Vec<(&'a str, &'a AvailabilityLimits)>),
-    /// One that may apply can't be read.
+    /// A rule that may apply can't be read.
     Broken {
-        /// ID of the rule; empty for the selector.
+        /// ID of the rule. Empty for the selector.
         rule: String,
-        /// Field and remedy.
+        /// The field and the remedy.
         why: String,
     },
 }
 
 impl Rule {
-    /// Whether the rule limits how many Pods are unavailable, or can't be read and may.
+    /// Whether the rule limits how many Pods are unavailable, or may limit it because the rule can't be read.
     fn may_limit(&self) -> bool {
         match self.kind {
             RuleKind::Availability(_) => true,
@@ -121,12 +123,12 @@ impl Rule {
         }
     }
 
-    /// Whether the filter lets the rule apply to a Pod.
+    /// Whether the filter of the rule matches a Pod. True if there is no filter.
     fn filter_matches(&self, pod: &Pod) -> bool {
         self.filter_matches_labels(&pod.metadata.labels)
     }
 
-    /// Whether the filter lets the rule apply to a Pod with these labels.
+    /// Whether the filter of the rule matches these labels of a Pod. True if there is no filter.
     fn filter_matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let filter = self.filter.as_ref();
         filter.is_none_or(|f| f.matches(labels))
@@ -134,8 +136,8 @@ impl Rule {
 }
 
 impl RuleSet {
-    /// Whether the object covers a Pod of its namespace. Only managed Pods are ever covered. A Pod that is cached without
-    /// some of its labels may be selected, and counts as covered.
+    /// Whether the object covers a Pod of its namespace. It covers only managed Pods. A Pod that is cached without some
+    /// of its labels counts as covered, because the selector may match it.
     pub fn selects(&self, pod: &Pod) -> bool {
         pod.is_managed()
             && (pod.metadata.labels_dropped || self.covers_labels(&pod.metadata.labels))
@@ -147,7 +149,8 @@ impl RuleSet {
         selector.is_none_or(|selector| selector.matches(labels))
     }
 
-    /// The rules of a stage that a Pod is subject to: enabled, not skipped by annotation, filter matching.
+    /// The rules of a stage that apply to a Pod: they are enabled, not skipped by the Pod's annotation, and their
+    /// filters match.
     pub fn applicable_rules<'a>(
         &'a self,
         stage: Stage,
@@ -162,8 +165,8 @@ impl RuleSet {
         })
     }
 
-    /// Names of the rules that would hold a disruption of the Pod, and do not because its annotation skips them.
-    /// `unavailable`: only those that hold Pods that are not available.
+    /// IDs of the rules that would hold a disruption of the Pod, but are skipped by the Pod's annotation. If
+    /// `unavailable` is true, only rules that hold unavailable Pods too are included.
     pub fn skipped_rules(&self, pod: &Pod, unavailable: bool) -> Vec<&str> {
         if self.skips == SkipAnnotation::Ignored || !self.selects(pod) {
             return Vec::new();
@@ -184,8 +187,8 @@ impl RuleSet {
         rules.map(|rule| rule.id.as_str()).collect()
     }
 
-    /// The availability rules that hold disruptions of a Pod: those of stage PreCheck. (In PostCheck the Pod is
-    /// unavailable already, and such a rule passes, contract 5.3.)
+    /// The availability rules that hold disruptions of a Pod. These are rules of stage PreCheck. In PostCheck the Pod
+    /// is unavailable already, so such a rule passes (contract 5.3).
     pub fn availability_rules<'a>(&'a self, pod: &'a Pod) -> AvailabilityRules<'a> {
         if !self.selects(pod) || !self.may_limit {
             return AvailabilityRules::NotHeld;
@@ -216,8 +219,8 @@ impl RuleSet {
         }
     }
 
-    /// Whether a change of labels takes the Pod out of the object, or out of one of its availability rules by the rule's
-    /// filter. The annotation that skips rules is the user's way out and does not count.
+    /// Whether a change of labels takes the Pod out of the object, or out of one of its availability rules by the
+    /// rule's filter. Changes of the annotation that skips rules do not count, because users may skip rules.
     pub fn loses_pod(&self, old: &Pod, new: &Pod) -> bool {
         let mut after = new.clone();
         after
@@ -236,7 +239,7 @@ impl RuleSet {
         }
     }
 
-    /// Whether one of the rules holds Pods that are not available too. One that can't be read may.
+    /// Whether a rule holds unavailable Pods too. A rule that can't be read may hold them, so it counts.
     pub fn may_hold_unavailable(&self) -> bool {
         let mut before = self
             .rules
@@ -271,7 +274,8 @@ impl RuleSet {
     }
 
     /// Whether every rule that limits how many Pods are unavailable has a filter, so that the filters may leave out all
-    /// selected Pods. False if no rule limits that, or if a rule can't be read: such a rule holds its Pods.
+    /// selected Pods. False if there is no such rule, or if one can't be read, because an unreadable rule holds its
+    /// Pods.
     pub fn has_only_filtered_limits(&self) -> bool {
         let mut limiting = self.limiting_rules().peekable();
         limiting.peek().is_some()
@@ -279,8 +283,8 @@ impl RuleSet {
                 .all(|rule| !matches!(rule.kind, RuleKind::Broken { .. }) && rule.filter.is_some())
     }
 
-    /// Whether a rule that limits how many Pods are unavailable, or that can't be read, applies to selected Pods with these
-    /// labels. The annotation that skips rules is the user's way out and does not count.
+    /// Whether a rule that limits how many Pods are unavailable, or that can't be read, applies to selected Pods with
+    /// these labels. The annotation that skips rules does not count, because users may skip rules.
     pub fn may_limit_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         self.limiting_rules()
             .any(|rule| rule.filter_matches_labels(labels))
@@ -292,7 +296,7 @@ impl RuleSet {
         self.rules.iter().filter(before).filter(|r| r.may_limit())
     }
 
-    /// The limits of all availability rules, whatever their filters: the object's gauges show the tightest.
+    /// The limits of all availability rules, whatever their filters. The gauges of the object show the tightest limit.
     pub fn availability_limits(&self) -> impl Iterator<Item = &AvailabilityLimits> {
         self.rules.iter().filter_map(|r| match &r.kind {
             RuleKind::Availability(limits) if r.stage == Stage::PreCheck => Some(limits),
@@ -301,12 +305,12 @@ impl RuleSet {
     }
 }
 
-/// Names in the skip annotation; a malformed one skips nothing (contract 5.2).
+/// Names in the skip annotation. A malformed annotation skips nothing (contract 5.2).
 fn skipped_rule_names(pod: &Pod) -> BTreeSet<String> {
     parse_skips(pod).and_then(Result::ok).unwrap_or_default()
 }
 
-/// The names in the skip annotation, or why they can't be read; `None` without the annotation.
+/// Names in the skip annotation, or why they can't be read. `None` without the annotation.
 fn parse_skips(pod: &Pod) -> Option<Result<BTreeSet<String>, String>> {
     #[derive(serde::Deserialize)]
     struct SkippedRule {
@@ -318,7 +322,8 @@ fn parse_skips(pod: &Pod) -> Option<Result<BTreeSet<String>, String>> {
     Some(read.map(|skip| skip.rules).map_err(|e| e.to_string()))
 }
 
-/// What to say of a skip annotation that can't be read, and so skips nothing; `None` if the Pod has none, or one that can.
+/// A message about a skip annotation that can't be read and therefore skips nothing. `None` if the Pod has no such
+/// annotation.
 pub fn unreadable_skips_message(pod: &Pod) -> Option<String> {
     let why = parse_skips(pod)?.err()?;
     let key = keys::SKIP_RULE_CONDITIONS;
@@ -437,7 +442,7 @@ mod tests {
             [""; 0],
             "it lets Pods go that are not available"
         );
-        // The filter of the first does not match; the others are disabled, of PostCheck, or not there.
+        // The filter of `front` does not match. The other rules are disabled, of stage PostCheck, or do not exist.
         let none = skip(r#""front", "off", "post", "unknown""#);
         assert_eq!(set.skipped_rules(&none, false), [""; 0]);
 

@@ -1,5 +1,5 @@
-//! Whether the API server sends to the server what the rules hold: the stored webhook configurations, compared with those
-//! that the rules need.
+//! Checks whether the API server sends all requests that the rules hold to the server, by comparing the stored webhook
+//! configurations with the required ones.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,20 @@ use serde_json::Value;
 
 use crate::api::selector::Selector;
 
-/// What to do about a gap in the webhook configurations.
+/// The remedy for a gap in the webhook configurations.
 pub const CONFIGURATION_REMEDY: &str = "put the webhook configurations back with what installed them: `operating install` with the flags of \
      the first time (`--webhook-url` where the server runs outside the cluster), or `kubectl apply -k manifests`";
 
-/// A ValidatingWebhookConfiguration or MutatingWebhookConfiguration, as far as it decides what is sent.
+/// A ValidatingWebhookConfiguration or MutatingWebhookConfiguration, with the fields that decide which requests are
+/// sent.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct WebhookConfiguration {
-    /// Its entries.
+    /// The webhooks of the configuration.
     pub webhooks: Vec<ConfiguredWebhook>,
 }
 
-/// One entry. Fields that are absent have the API server's defaults.
+/// One webhook of a configuration. Absent fields have the API server's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfiguredWebhook {
@@ -37,13 +38,13 @@ pub struct ConfiguredWebhook {
 }
 
 impl WebhookConfiguration {
-    /// How each entry is called.
+    /// The `clientConfig` of each webhook.
     pub fn client_configs(&self) -> impl Iterator<Item = &Value> {
         self.webhooks.iter().map(|hook| &hook.client_config)
     }
 }
 
-/// A configuration that the rules need, and the entries of it that hold Pods.
+/// A configuration that the rules need, with those of its webhooks that hold Pods.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequiredConfiguration {
     /// `MutatingWebhookConfiguration` or `ValidatingWebhookConfiguration`.
@@ -54,8 +55,8 @@ pub struct RequiredConfiguration {
 }
 
 impl RequiredConfiguration {
-    /// Reads a configuration that the server would install. Of its entries those count that see Pods and whose
-    /// failurePolicy is `Fail`: a budget needs no other.
+    /// Reads a configuration that the server would install. Keeps only the webhooks that get requests about Pods and
+    /// have the failurePolicy `Fail`, because budgets depend on no others.
     ///
     /// # Errors
     /// If `object` is not a webhook configuration.
@@ -74,8 +75,9 @@ impl RequiredConfiguration {
         })
     }
 
-    /// What the stored configuration (`None` if there is none) does not send of a namespace with these labels: a clause
-    /// that names the first gap. `None` if all is sent.
+    /// Requests of a namespace with these labels that the stored configuration does not send: a clause that names the
+    /// first gap. `stored` is `None` if the configuration does not exist. The result is `None` if all requests are
+    /// sent.
     pub fn configuration_gap(
         &self,
         stored: Option<&WebhookConfiguration>,
@@ -111,12 +113,13 @@ impl ConfiguredWebhook {
             .any(|resource| resource == "pods" || resource.starts_with("pods/"))
     }
 
-    /// A selector that can't be read counts as one that matches: the API server stores none.
+    /// Whether the namespace selector matches these labels. An unreadable selector counts as matching, because the API
+    /// server does not store such a selector.
     fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         Selector::compile(&self.namespace_selector).map_or(true, |s| s.matches(labels))
     }
 
-    /// What this entry sends of a namespace and the `stored` one does not.
+    /// Requests of a namespace that this webhook sends and the `stored` one does not.
     fn missing_in_stored(
         &self,
         stored: &ConfiguredWebhook,
@@ -154,7 +157,7 @@ impl ConfiguredWebhook {
     }
 }
 
-/// The first request of a rule that no rule of the stored entry covers.
+/// The first request of a rule that no rule of the stored webhook covers.
 fn first_uncovered_request(
     rule: &RuleWithOperations,
     stored: &ConfiguredWebhook,
@@ -190,8 +193,9 @@ fn contains_or_wildcard(list: &Option<Vec<String>>, word: &str) -> bool {
     list.any(|found| found == "*" || found == word)
 }
 
-/// Whether an entry of `resources` covers a resource: `*` stands for every resource without subresources, `*/*` for all,
-/// `pods/*` for all subresources, `*/scale` for one of every resource (`RuleWithOperations` in the Kubernetes API).
+/// Whether an entry of `resources` covers a resource. `*` covers every resource without subresources, `*/*` covers all
+/// resources and subresources, `pods/*` all subresources of Pods, `*/scale` the subresource of every resource
+/// (`RuleWithOperations` in the Kubernetes API).
 fn resource_covers(pattern: &str, resource: &str) -> bool {
     let (main, sub) = resource.split_once('/').unwrap_or((resource, ""));
     match pattern.split_once('/') {
@@ -217,7 +221,7 @@ mod tests {
         pairs.iter().map(owned).collect()
     }
 
-    /// Two entries that hold Pods, the second only in strict namespaces, and two that do not.
+    /// Two webhooks that hold Pods, the second only in strict namespaces, and two that do not.
     fn installed() -> Value {
         let hook = |name: &str, policy: &str, value: Option<&str>, resources: Value| {
             let operator = if value.is_some() { "In" } else { "Exists" };
@@ -239,7 +243,7 @@ mod tests {
         ] })
     }
 
-    /// The gap after a JSON merge patch of one entry, in a namespace with this mark.
+    /// The gap after a JSON merge patch of one webhook, in a namespace whose label `mark` has this value.
     fn gap(entry: usize, patch: Value, mark: &str) -> Option<String> {
         let needed = RequiredConfiguration::from_installed(KIND, "ours", installed()).unwrap();
         let mut stored = installed();

@@ -1,29 +1,30 @@
-//! Rollouts of Deployments, StatefulSets and DaemonSets that a rule object does not let end: the condition `RolloutsHeld`,
-//! and the warning at apply.
+//! Rollouts of Deployments, StatefulSets and DaemonSets that cannot end under a rule object: the condition
+//! `RolloutsHeld`, and the warning when a user applies the object.
 
 use super::RuleSet;
 use super::conditions::{AND_OTHERS, ConditionFinding, join_names, new_finding};
 
-/// Why a rollout can't end under a rule object. All but [`Cause::Leaves`] are of Deployments alone.
+/// Why a rollout can't end under a rule object. All causes except [`RolloutHeldCause::Leaves`] concern only
+/// Deployments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RolloutHeldCause {
-    /// Strategy `Recreate` deletes every Pod before it creates a new one, and the rules do not let all of them go.
+    /// Strategy `Recreate` deletes every Pod before it creates a new one, and the rules do not let all Pods go.
     Recreates,
-    /// The template makes Pods that the rules do not hold, while all Pods of the owner count as expected.
+    /// The template creates Pods that the rules do not hold, while all Pods of the owner count as expected.
     Leaves,
-    /// An old ReplicaSet has more ready Pods than its number, because the rules hold them. Then the Deployment controller
-    /// takes no failing Pods of other old ReplicaSets away, and has no room for new Pods.
+    /// The rules hold Pods of an old ReplicaSet, so that it has more ready Pods than its `spec.replicas`. In this case
+    /// the Deployment controller neither deletes failing Pods of other old ReplicaSets nor creates new Pods.
     Overhangs,
 }
 
 impl RolloutHeldCause {
-    /// What happens to a Deployment of this name, and the way out: as [`Cause::explain_all`].
+    /// What happens to the Deployment of this name, and the remedy; see [`Self::describe_owners`].
     pub fn describe_deployment(self, deployment: &str, rule: &str) -> String {
         self.describe_owners(&format!("Deployment {deployment}"), rule)
     }
 
-    /// What happens to the owners, and the way out: a sentence without a semicolon. It begins with `owners`, each as
-    /// `Kind name`, and a colon. `rule` names the rule object.
+    /// What happens to the owners, and the remedy, as a sentence without a semicolon. It begins with `owners` and a
+    /// colon. `owners` lists each owner as `Kind name`. `rule` is the name of the rule object.
     pub fn describe_owners(self, owners: &str, rule: &str) -> String {
         match self {
             RolloutHeldCause::Recreates => format!(
@@ -46,8 +47,8 @@ impl RolloutHeldCause {
     }
 }
 
-/// The sentence about an owner in the message of a condition that is True; `None` if the message does not name the owner.
-/// `owner` is `Kind name`.
+/// The sentence about an owner in the message of a condition that is True. `None` if the message does not name the
+/// owner. `owner` is `Kind name`.
 pub fn owner_sentence<'a>(message: &'a str, owner: &str) -> Option<&'a str> {
     message.split("; ").find(|sentence| {
         let owners = sentence.split_once(": ").map_or("", |(owners, _)| owners);
@@ -63,14 +64,14 @@ pub struct HeldRollout {
     pub kind: &'static str,
     /// Name of the owner.
     pub name: String,
-    /// Why.
+    /// The cause.
     pub cause: RolloutHeldCause,
-    /// Whether it stands still now; else the next rollout will.
+    /// Whether the rollout is blocked now. If false, the next rollout will be blocked.
     pub held: bool,
 }
 
-/// The condition `RolloutsHeld`: True while a rollout stands still, False with reason `RecreateUnderRule` when the next one
-/// of a Deployment will. `None` if there is nothing to say.
+/// The condition `RolloutsHeld`. It is True while a rollout is blocked, and False with the reason `RecreateUnderRule`
+/// if the next rollout of a Deployment will be blocked. `None` if neither is the case.
 pub fn rollouts_held_condition(rules: &RuleSet, all: &[HeldRollout]) -> Option<ConditionFinding> {
     let of = |cause: RolloutHeldCause, held: bool| {
         all.iter()
@@ -106,7 +107,8 @@ pub fn rollouts_held_condition(rules: &RuleSet, all: &[HeldRollout]) -> Option<C
     ))
 }
 
-/// What to say to who applies a rule object over Deployments of strategy `Recreate`; `None` if there are none.
+/// A warning for a user who applies a rule object that covers Deployments with strategy `Recreate`. `None` if there are
+/// none.
 pub fn recreate_warning(rules: &RuleSet, deployments: Vec<String>) -> Option<String> {
     let deployments = join_names(deployments)?;
     Some(format!(

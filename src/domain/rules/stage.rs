@@ -1,4 +1,4 @@
-//! What the rules of a stage say of a Pod, apart from the budgets (which the ledger decides).
+//! What the rules of a stage say about a Pod, except for budgets, which the ledger decides.
 
 use super::webhook::{Candidate, EndpointVerdicts, UNANSWERED_MESSAGE};
 use super::{Rule, RuleKind, RuleSet, Stage};
@@ -12,14 +12,14 @@ use crate::domain::pod::Pod;
 pub struct Rejection {
     /// Name of the rule object.
     pub object: String,
-    /// ID of the rule; empty for the object as a whole.
+    /// ID of the rule. Empty for the object as a whole.
     pub rule: String,
     /// The reason, for people.
     pub reason: String,
 }
 
 impl Rejection {
-    /// The rule by its names.
+    /// The rule with the name of its object, for messages.
     pub fn qualified_rule_name(&self) -> String {
         let object = &self.object;
         match self.rule.as_str() {
@@ -29,8 +29,8 @@ impl Rejection {
     }
 }
 
-/// Rules of this object and stage that keep the Pod waiting whatever the budget, by all operations that wait in the stage
-/// on it. Empty: only the ledger is left to ask.
+/// Rules of this object and stage that keep the Pod waiting whatever the budget, for all operations on the Pod that
+/// wait in the stage. If the list is empty, only the ledger has yet to decide.
 pub fn rejections(
     set: &RuleSet,
     stage: Stage,
@@ -40,8 +40,8 @@ pub fn rejections(
     operation_rejections(set, stage, pod, &stage_candidates(stage, pod), verdicts).collect()
 }
 
-/// As [`rejections`], by these operations alone; a webhook rule holds a Pod without any. Each is made when it is asked for:
-/// an object may have thousands.
+/// Like [`rejections`], for these operations only. Without any operations, a webhook rule holds the Pod. The iterator
+/// is lazy, because an object may cause thousands of rejections.
 pub fn operation_rejections<'a>(
     set: &'a RuleSet,
     stage: Stage,
@@ -74,7 +74,7 @@ pub fn operation_rejections<'a>(
         .chain(rules)
 }
 
-/// Why a rule holds an operation of a Pod, as the controller of rules has stored it; `None` where it has not.
+/// Why a rule holds an operation of a Pod, as the rules controller has stored it. `None` if it has stored no reason.
 pub fn stored_rejection<'a>(
     object: &'a PodTransitionRule,
     stage: Stage,
@@ -94,7 +94,7 @@ pub fn stored_rejection<'a>(
     Some(&rejected.reason)
 }
 
-/// Whether a rule of this object and stage that can be decided from the Pod alone keeps it waiting.
+/// Whether a rule of this object and stage that depends only on the Pod keeps the Pod waiting.
 pub fn has_immediate_rejection(set: &RuleSet, stage: Stage, pod: &Pod) -> bool {
     set.selects(pod)
         && (set.selector.is_err()
@@ -103,11 +103,11 @@ pub fn has_immediate_rejection(set: &RuleSet, stage: Stage, pod: &Pod) -> bool {
                 .any(|rule| immediate_rejection(rule, pod).is_some()))
 }
 
-/// What a rule says that needs neither a budget nor an endpoint.
+/// The reason of a rule that needs neither a budget nor an endpoint. `None` if the rule passes or needs one of them.
 fn immediate_rejection(rule: &Rule, pod: &Pod) -> Option<String> {
     match &rule.kind {
         RuleKind::Availability(_) | RuleKind::Webhook(_) => None,
-        // The wording is Kuperator's (contract 5.4).
+        // Kuperator's wording (contract 5.4).
         RuleKind::LabelCheck(requires) => (!requires.matches(&pod.metadata.labels)).then(|| {
             format!(
                 "block by label check policy, pod {}/{} labels not match {requires}",
@@ -118,8 +118,8 @@ fn immediate_rejection(rule: &Rule, pod: &Pod) -> Option<String> {
     }
 }
 
-/// The operations that wait in a stage on a Pod, by its labels, sorted by ID. One whose type is missing is not among them:
-/// it waits for its type alone.
+/// The operations on a Pod that wait in a stage, by the Pod's labels, sorted by ID. Operations without a type are left
+/// out, because they wait only for their type.
 pub fn stage_candidates(stage: Stage, pod: &Pod) -> Vec<Candidate> {
     let labels = pod.metadata.labels.iter();
     labels
@@ -132,7 +132,7 @@ pub fn stage_candidates(stage: Stage, pod: &Pod) -> Vec<Candidate> {
         .collect()
 }
 
-/// One operation that waits in a stage on a Pod since a label says.
+/// An operation on a Pod that waits in a stage. `since` is the value of its label.
 pub fn new_candidate(pod: &Pod, id: &str, since: &str) -> Candidate {
     Candidate {
         name: pod.metadata.name.clone(),

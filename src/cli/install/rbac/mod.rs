@@ -1,4 +1,4 @@
-//! ServiceAccount, roles and bindings: what the server may do, split by what is switched on, and what people may do.
+//! The ServiceAccount, roles and bindings: the rights of the server, separated by feature, and the rights of users.
 
 pub mod table;
 pub mod users;
@@ -15,26 +15,26 @@ use serde::Serialize;
 use super::names;
 use table::{AccessRule, CERTIFICATES, COLLASETS, GRACE_DELETE, PermissionSet, SERVER};
 
-/// What is switched on, as far as the server needs rights for it.
+/// The features for which the server needs rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnabledFeatures {
     /// The feature gate `CollaSets`.
     pub collasets: bool,
     /// The feature gate `GraceDeleteWebhook`.
     pub grace_delete: bool,
-    /// Certificates that the servers keep themselves.
+    /// Whether the servers keep their certificates themselves.
     pub certificates: bool,
 }
 
 impl EnabledFeatures {
-    /// All of it.
+    /// All features.
     pub const ALL_FEATURES: EnabledFeatures = EnabledFeatures {
         collasets: true,
         grace_delete: true,
         certificates: true,
     };
 
-    /// Every grant, and whether it is needed.
+    /// Every permission set, and whether the server needs it.
     pub fn permission_sets(self) -> [(PermissionSet, bool); 4] {
         [
             (SERVER, true),
@@ -45,8 +45,8 @@ impl EnabledFeatures {
     }
 }
 
-/// Everything for a server in `namespace`, in the order in which to apply it: its account, the grants that it needs, and
-/// the roles of users.
+/// All objects for a server in `namespace`, in the order in which to apply them: its account, the permission sets that
+/// it needs, and the roles of users.
 pub fn rbac_objects(namespace: &str, parts: EnabledFeatures) -> anyhow::Result<Vec<DynamicObject>> {
     let mut all = vec![to_dynamic_object(&service_account(namespace))?];
     for (grant, _) in parts
@@ -70,7 +70,7 @@ pub fn service_account(namespace: &str) -> ServiceAccount {
     }
 }
 
-/// Roles and bindings of a grant.
+/// Roles and bindings of a permission set.
 pub fn permission_objects(
     grant: &PermissionSet,
     namespace: &str,
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Whether the server may do it, with these parts.
+    /// Whether a server with these features has the right.
     fn may(parts: EnabledFeatures, verb: &str, resource: &str) -> bool {
         let needed = parts
             .permission_sets()

@@ -1,17 +1,17 @@
-//! The rights of the server, as tables: least privilege, a line for each thing that the code calls.
+//! The rights of the server, as tables with least privilege. Each line is for requests that the code makes.
 
 use crate::admission::{policies, routes};
 use crate::api::keys;
 use crate::cli::install::names;
 
-/// A line of the table.
+/// One line of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessRule {
     /// API group; empty for core.
     pub group: &'static str,
-    /// Resources, subresources behind a slash.
+    /// Resources. Subresources follow a slash.
     pub resources: &'static [&'static str],
-    /// Only objects of these names; empty for all.
+    /// Names of the objects that the rule is limited to. Empty for all objects.
     pub names: &'static [&'static str],
     /// Verbs.
     pub verbs: &'static [&'static str],
@@ -30,56 +30,60 @@ const fn allow_verbs(
     }
 }
 
-/// The number of Pods that any owner is asked to have, and nothing else of it. The only wildcards.
+/// The right to read the number of Pods of any owner, and nothing else of the owner. This is the only rule with
+/// wildcards.
 pub const READ_SCALES: AccessRule = allow_verbs("*", &["*/scale"], &["get"]);
 
-/// What every server needs, cluster-wide.
+/// Rights in the whole cluster that every server needs.
 const SERVER_CLUSTER: &[AccessRule] = &[
-    // The cache; labels, finalizers and readiness of the lifecycle.
+    // For the cache, and for labels, finalizers and readiness of the lifecycle.
     allow_verbs("", &["pods"], &["get", "list", "watch", "patch"]),
     allow_verbs("", &["pods/status"], &["patch"]),
-    // Rules; a patch of the object itself takes off a finalizer that Kuperator left.
+    // Rules. The patch of the object itself removes a finalizer of Kuperator.
     allow_verbs(
         keys::GROUP,
         &["podtransitionrules"],
         &["get", "list", "watch", "patch"],
     ),
-    // The mark of namespaces with rules, which a policy guards. Not `bypass`: the server goes beyond no budget.
+    // For the namespace enforcement label, which a policy guards. The server does not have `bypass`, because it never
+    // exceeds a budget.
     allow_verbs(
         keys::GROUP,
         &["podtransitionrules"],
         &[policies::ENFORCE_VERB],
     ),
-    // Their ledger, by compare-and-swap, and their gauges.
+    // For the ledgers of rules, by compare-and-swap, and for their gauges.
     allow_verbs(keys::GROUP, &["podtransitionrules/status"], &["patch"]),
-    // Whether a user may go beyond the budget of a rule.
+    // For the bypass check of a user.
     allow_verbs(
         "authorization.k8s.io",
         &["subjectaccessreviews"],
         &["create"],
     ),
-    // What users should know.
+    // For Events.
     allow_verbs("", &["events"], &["create", "patch"]),
-    // How many Pods their owners want: by watches, and by a live read where a watch seems to trail.
+    // For the number of Pods that owners ask for: by watches, and by a live read if a watch seems to be late.
     allow_verbs(
         "apps",
         &["daemonsets", "deployments", "replicasets", "statefulsets"],
         &["get", "list", "watch"],
     ),
-    // An old ReplicaSet whose Pods a rule holds gets its number back, so that its Deployment goes on.
+    // If a rule holds Pods of an old ReplicaSet, the server restores its number of replicas, so that the Deployment can
+    // go on.
     allow_verbs("apps", &["replicasets/scale"], &["patch"]),
     allow_verbs("batch", &["jobs"], &["get", "list", "watch"]),
     allow_verbs(keys::GROUP, &["collasets"], &["get", "list", "watch"]),
     allow_verbs("", &["replicationcontrollers"], &["get", "list", "watch"]),
     // The same for owners of all other kinds.
     READ_SCALES,
-    // Whether the API server is going to refuse an eviction anyway.
+    // To know whether the API server will refuse an eviction anyway.
     allow_verbs("policy", &["poddisruptionbudgets"], &["list", "watch"]),
-    // Which namespaces hold rules; the label that says so.
+    // To find namespaces with rules, and to write the namespace enforcement label.
     allow_verbs("", &["namespaces"], &["list", "watch", "patch"]),
-    // Whether the Service of an expected finalizer still selects the Pod.
+    // To check whether the Service of an expected finalizer still selects the Pod.
     allow_verbs("", &["services"], &["get"]),
-    // Whether our own two configurations send what the rules need. A name limits a watch of one object too.
+    // To check whether the installed webhook configurations send what the rules need. The name also limits the watch to
+    // one object.
     AccessRule {
         group: "admissionregistration.k8s.io",
         resources: &["mutatingwebhookconfigurations"],
@@ -94,7 +98,7 @@ const SERVER_CLUSTER: &[AccessRule] = &[
     },
 ];
 
-/// What every server needs in its own namespace. A name cannot limit `create`.
+/// Rights in the namespace of the server that every server needs. `create` cannot be limited to a name.
 const SERVER_NAMESPACE: &[AccessRule] = &[
     allow_verbs("coordination.k8s.io", &["leases"], &["create"]),
     AccessRule {
@@ -105,17 +109,17 @@ const SERVER_NAMESPACE: &[AccessRule] = &[
     },
 ];
 
-/// What CollaSets need.
+/// Rights that CollaSets need.
 const COLLASETS_CLUSTER: &[AccessRule] = &[
-    // Their Pods; a template is tried by a dry-run of the creation of a Pod.
+    // For the Pods of CollaSets. A dry run of a Pod's creation checks a template.
     allow_verbs("", &["pods"], &["create", "delete"]),
-    // Resources that are changed in place.
+    // For changes of resources in place.
     allow_verbs("", &["pods/resize"], &["patch"]),
-    // The finalizer, the status, and references to them that block their deletion.
+    // For the finalizer, the status, and owner references that block the deletion of the CollaSet.
     allow_verbs(keys::GROUP, &["collasets"], &["patch"]),
     allow_verbs(keys::GROUP, &["collasets/status"], &["patch"]),
     allow_verbs(keys::GROUP, &["collasets/finalizers"], &["update"]),
-    // Their revisions, claims and instance IDs.
+    // For their revisions, PVCs and instance IDs.
     allow_verbs(
         "apps",
         &["controllerrevisions"],
@@ -133,13 +137,14 @@ const COLLASETS_CLUSTER: &[AccessRule] = &[
     ),
 ];
 
-/// What deletions through the lifecycle need: the Pod is deleted when it is off traffic. Evictions are only tried by a dry run.
+/// Rights for deletions through the lifecycle: the server deletes the Pod when it is off traffic. Evictions are only
+/// made as dry runs.
 const GRACE_DELETE_CLUSTER: &[AccessRule] = &[
     allow_verbs("", &["pods"], &["delete"]),
     allow_verbs("", &["pods/eviction"], &["create"]),
 ];
 
-/// What self-managed certificates need, cluster-wide: the `caBundle` of our own two configurations.
+/// Rights in the whole cluster for self-managed certificates: the `caBundle` of the two configurations.
 const CERTIFICATES_CLUSTER: &[AccessRule] = &[
     AccessRule {
         group: "admissionregistration.k8s.io",
@@ -155,7 +160,7 @@ const CERTIFICATES_CLUSTER: &[AccessRule] = &[
     },
 ];
 
-/// What self-managed certificates need in the own namespace.
+/// Rights in the namespace of the server for self-managed certificates.
 const CERTIFICATES_NAMESPACE: &[AccessRule] = &[
     allow_verbs("", &["secrets"], &["create"]),
     AccessRule {
@@ -166,44 +171,44 @@ const CERTIFICATES_NAMESPACE: &[AccessRule] = &[
     },
 ];
 
-/// Rights that are given and taken away together.
+/// Rights that are given and removed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PermissionSet {
-    /// Name of its roles and bindings.
+    /// Name of the roles and bindings.
     pub name: &'static str,
-    /// In the whole cluster: a ClusterRole.
+    /// Rights in the whole cluster, in a ClusterRole.
     pub cluster: &'static [AccessRule],
-    /// In the namespace of the server: a Role.
+    /// Rights in the namespace of the server, in a Role.
     pub home: &'static [AccessRule],
 }
 
-/// What every server needs.
+/// The rights that every server needs.
 pub const SERVER: PermissionSet = PermissionSet {
     name: names::SERVICE_ACCOUNT,
     cluster: SERVER_CLUSTER,
     home: SERVER_NAMESPACE,
 };
 
-/// With CollaSets.
+/// The rights for the feature gate `CollaSets`.
 pub const COLLASETS: PermissionSet = PermissionSet {
     name: "operating-collasets",
     cluster: COLLASETS_CLUSTER,
     home: &[],
 };
 
-/// With the feature gate `GraceDeleteWebhook`.
+/// The rights for the feature gate `GraceDeleteWebhook`.
 pub const GRACE_DELETE: PermissionSet = PermissionSet {
     name: "operating-grace-delete",
     cluster: GRACE_DELETE_CLUSTER,
     home: &[],
 };
 
-/// With certificates that the servers keep themselves.
+/// The rights for servers that keep their certificates themselves.
 pub const CERTIFICATES: PermissionSet = PermissionSet {
     name: "operating-certificates",
     cluster: CERTIFICATES_CLUSTER,
     home: CERTIFICATES_NAMESPACE,
 };
 
-/// Every grant.
+/// Every permission set.
 pub const PERMISSION_SETS: [PermissionSet; 4] = [SERVER, COLLASETS, GRACE_DELETE, CERTIFICATES];

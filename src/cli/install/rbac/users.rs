@@ -1,5 +1,5 @@
-//! Roles for people. The API server adds them to its own ClusterRoles `view`, `edit` and `admin`, so that nobody needs a
-//! wildcard over the group, which would include the verbs `enforce` and `bypass` and the status of rules.
+//! Roles for users. The API server adds them to its own ClusterRoles `view`, `edit` and `admin`. Otherwise users would
+//! need a wildcard over the API group, which would include the verbs `enforce` and `bypass` and the status of rules.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::api::keys;
 use crate::cli::install::names;
 
-/// Names of the roles, each with the ClusterRole of the API server that it is added to. `edit` includes `view`, and `admin`
-/// includes both.
+/// Names of the roles, each with the ClusterRole of the API server to which it is added. `edit` includes `view`, and
+/// `admin` includes both.
 pub const ROLES: [(&str, &str); 3] = [
     ("operating-view", "view"),
     ("operating-edit", "edit"),
@@ -50,7 +50,7 @@ pub fn user_roles() -> Vec<ClusterRole> {
             ),
             policy_rule(&["collasets/scale"], &["patch", "update"]),
         ],
-        // Controllers write ResourceContexts; a mistake there gives instance IDs away.
+        // Controllers write ResourceContexts. A wrong write there can lose instance IDs.
         vec![policy_rule(&["resourcecontexts"], WRITE_VERBS)],
     ];
     let role = |((name, into), rules): ((&str, &str), _)| ClusterRole {

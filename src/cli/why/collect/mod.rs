@@ -1,4 +1,4 @@
-//! All that an explanation of a Pod is made from, read from the API server with its user's rights.
+//! Reads all that the diagnosis of a Pod needs from the API server, with the rights of the user.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::domain::diagnosis::{ObservedPod, PodController, may_be_bounded};
 use crate::domain::lifecycle::stored_phases;
 use crate::domain::pod::{Owner, Pod};
 
-/// The Pod and what is around it; `None` if there is no such Pod.
+/// The Pod and its context. `None` if there is no such Pod.
 ///
 /// # Errors
-/// When the Pod or the rules can't be read. What else can't be read becomes a note.
+/// If the Pod or the rules can't be read. For anything else that can't be read there is a note.
 pub async fn observe_pod(
     client: &Client,
     namespace: &str,
@@ -108,7 +108,7 @@ pub async fn observe_pod(
     }))
 }
 
-/// As much of a workload as is said of it.
+/// The fields of a workload that the diagnosis needs.
 #[derive(Deserialize)]
 struct Workload {
     metadata: Metadata,
@@ -130,8 +130,8 @@ struct Spec {
     replicas: Option<u32>,
 }
 
-/// The controller of a Pod; `None` if it is of a kind of which nothing is to be said. Second, the name of the Deployment
-/// that controls it.
+/// The controller of a Pod, and the name of the Deployment that controls this controller. The controller is `None` if
+/// the diagnosis does not cover its kind.
 async fn read_controller(
     client: &Client,
     namespace: &str,

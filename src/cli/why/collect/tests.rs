@@ -26,7 +26,7 @@ fn pod(name: &str, available: bool) -> Value {
     })
 }
 
-/// What is said of a Pod that no rule covers, whose CollaSet is at `maxUnavailable: 1` of 2 Pods.
+/// The remark and the notes about a Pod without rules, whose CollaSet has `maxUnavailable: 1` of 2 Pods.
 async fn said(other_is_available: bool, may_list: bool) -> (Option<String>, Vec<String>) {
     let service = tower::service_fn(move |request: Request<Body>| {
         let pods = "/api/v1/namespaces/shop/pods";

@@ -1,4 +1,5 @@
-//! Addresses that a rule must not make the server talk to: what only the machine itself should reach, and the API server.
+//! Refuses addresses that rules must not make the server call: addresses that only the machine itself should reach, and
+//! the API server.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,14 +9,14 @@ use ipnet::IpNet;
 
 use crate::api::podtransitionrule::PodTransitionRuleSpec;
 
-/// Metadata and host services of clouds outside of the link-local range: Alibaba, Oracle, Azure.
+/// Metadata and host services of clouds outside the link-local range: Alibaba, Oracle, Azure.
 const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(192, 0, 0, 192),
     Ipv4Addr::new(168, 63, 129, 16),
 ];
 
-/// The same in IPv6: AWS, Google.
+/// IPv6 addresses of such services: AWS, Google.
 const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
@@ -24,19 +25,19 @@ const METADATA_V6: [Ipv6Addr; 2] = [
 /// Which addresses the endpoints of rules may have.
 #[derive(Clone, Debug, Default)]
 pub struct EndpointNetworks {
-    /// Allowed whatever else is said.
+    /// Addresses that are always allowed.
     pub allowed: Vec<IpNet>,
-    /// Refused besides loopback, the API server, link-local addresses and those of cloud metadata.
+    /// Addresses that are refused, in addition to loopback, the API server, link-local and cloud metadata addresses.
     pub denied: Vec<IpNet>,
     /// Whether link-local and cloud metadata addresses are allowed.
     pub link_local: bool,
-    /// The API server, where its address is written as such.
+    /// Addresses of the API server, where the configuration contains an address and not a name.
     pub api_server: HashSet<IpAddr>,
 }
 
 impl EndpointNetworks {
-    /// Why an address is refused, with what allows it; `None` if it may be dialled. `api_server`: what its names have been
-    /// resolved to.
+    /// Why an address is refused, with the flag that allows it. `None` if the server may connect to it. `api_server`
+    /// are the addresses that the names of the API server resolve to.
     pub fn refusal_reason(&self, address: IpAddr, api_server: &HashSet<IpAddr>) -> Option<String> {
         let because = |what: &str, flag: &str| {
             Some(format!(
@@ -48,7 +49,7 @@ impl EndpointNetworks {
             let mut forms = forms.iter();
             forms.any(|form| nets.iter().any(|net| net.contains(form)))
         };
-        // Only the forms that lead to the same place: a translated address leads to another machine's idea of it.
+        // Only the forms that lead to the same host count: a translated address may lead to another host.
         let canonical = address.to_canonical();
         if self
             .allowed
@@ -77,8 +78,8 @@ impl EndpointNetworks {
         None
     }
 
-    /// What to say to who applies rules whose endpoints will not be called. Judged is what is written: names other than
-    /// `localhost` are resolved when they are dialled.
+    /// Warnings for a user who applies rules whose endpoints will not be called. They depend only on addresses in the
+    /// URLs, and on `localhost`. Other names are resolved when the server connects.
     pub fn network_warnings(&self, spec: &PodTransitionRuleSpec) -> Vec<String> {
         let mut all = Vec::new();
         for (index, rule) in spec.rules.iter().enumerate() {
@@ -101,7 +102,7 @@ impl EndpointNetworks {
     }
 }
 
-/// The address in a URL, if its host is one.
+/// The address in a URL, if the host is an address or `localhost`.
 fn literal_address(url: &str) -> Option<IpAddr> {
     let url: Uri = url.parse().ok()?;
     let host = url.host()?.trim_matches(['[', ']']).trim_end_matches('.');
@@ -112,7 +113,7 @@ fn literal_address(url: &str) -> Option<IpAddr> {
     host.parse().ok()
 }
 
-/// The address, and the IPv4 address or the mapped IPv6 address that stands for the same.
+/// The address, and the IPv4 or mapped IPv6 address that is equivalent to it.
 fn equivalent_addresses(address: IpAddr) -> Vec<IpAddr> {
     let other = match address {
         IpAddr::V4(v4) => Some(IpAddr::V6(v4.to_ipv6_mapped())),
@@ -121,7 +122,8 @@ fn equivalent_addresses(address: IpAddr) -> Vec<IpAddr> {
     [address].into_iter().chain(other).collect()
 }
 
-/// Whether an address leads back to this machine; the unspecified one does, and on Linux all of its network.
+/// Whether an address leads back to this machine. This includes the unspecified address, and on Linux all of
+/// `0.0.0.0/8`.
 fn is_loopback(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_loopback() || v4.octets()[0] == 0,
@@ -129,7 +131,7 @@ fn is_loopback(address: &IpAddr) -> bool {
     }
 }
 
-/// Whether an address is link-local, or one where a cloud tells its machines their credentials.
+/// Whether an address is link-local, or one where a cloud serves credentials to its machines.
 fn is_link_local(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local() || METADATA_V4.contains(v4),
@@ -137,7 +139,7 @@ fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address in one that is mapped, compatible, NAT64 or 6to4.
+/// The IPv4 address in a mapped, compatible, NAT64 or 6to4 address.
 fn embedded_ipv4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let s = address.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
@@ -245,7 +247,7 @@ mod tests {
         for refused in [
             "10.0.0.1",
             "::ffff:10.0.0.1",
-            "64:ff9b::10.1.0.1", // allowed is the address itself
+            "64:ff9b::10.1.0.1", // only the address itself is allowed
             "172.16.0.1",
             "2001:db8::1",
         ] {

@@ -1,4 +1,4 @@
-//! What answers and failures mean for the Pods (the tables of contract 5.5).
+//! Applies answers and failures of endpoints to the operations that wait (the tables of contract 5.5).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,30 +13,32 @@ use crate::api::endpoint_protocol::{EndpointResponse, Progress};
 use crate::api::podtransitionrule::TaskInfo;
 use crate::api::size_limits;
 
-/// A Pod that was refused is asked about again after this time.
+/// Time until the endpoint is asked again about a refused Pod.
 const REFUSAL_RETRY: Duration = Duration::from_secs(5);
 
-/// First and longest pause after calls that failed.
+/// First and longest pause after failed calls.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
 
-/// After so many failures in a row the endpoint is left alone for a while, longer each time. Who waits by then is not let
-/// pass by that: the endpoint is asked about each operation.
+/// After this number of failures in a row, the endpoint is not called for a while, and longer each time. Operations
+/// that wait meanwhile do not pass because of this: the endpoint is asked about each of them later.
 const BACKOFF_AFTER_FAILURES: u32 = 5;
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
-/// Longest text of an endpoint that is kept, in characters, and longest ID, in bytes as stored: they go into the status.
+/// Longest text of an endpoint that is stored, in characters, and longest ID, in bytes as stored. Both go into the
+/// status.
 const MAX_TEXT_CHARS: usize = 512;
 pub(super) const MAX_ID_BYTES: usize = 512;
 
-/// How the message of a task begins whose last poll failed.
+/// Prefix of the message of a task whose last poll failed.
 pub(super) const POLL_FAILED: &str = "Polling failed: ";
 
-/// Names that an entry of the history lists at most.
+/// Largest number of names in an entry of the history.
 const MAX_HISTORY_NAMES: usize = 20;
 
 impl CallState {
-    /// The outcome of a call about `asked`; an error says why it failed. `spread` in [0, 1) spreads retries.
+    /// Records the result of a call about `asked`. An error says why the call failed. `spread` in [0, 1) randomizes the
+    /// retry time.
     pub fn record_answer(
         &mut self,
         rule: &CompiledWebhook,
@@ -110,7 +112,7 @@ impl CallState {
         task.approved.extend(approved);
     }
 
-    /// The outcome of a poll. Nothing happens if the task has ended meanwhile.
+    /// Records the result of a poll. No effect if the task has ended meanwhile.
     pub fn record_poll(
         &mut self,
         rule: &CompiledWebhook,
@@ -147,7 +149,7 @@ impl CallState {
         }
     }
 
-    /// Lets some of a task pass, and ends it when none is left.
+    /// Lets some operations of a task pass, and ends the task if none is left.
     fn approve_operations(&mut self, id: &str, approved: &[Candidate], now: Timestamp) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -164,11 +166,11 @@ impl CallState {
         }
     }
 
-    /// Ends tasks that were polled for too long. Their Pods are asked about anew; where the endpoint fails and that is
-    /// to be ignored, they pass.
+    /// Ends tasks that were polled for too long. The endpoint is asked about their operations again. If the last poll
+    /// failed and the rule has `failurePolicy: Ignore`, the operations pass.
     pub(super) fn end_overdue_tasks(&mut self, rule: &CompiledWebhook, now: Timestamp) {
         let Some(poll) = &rule.poll else {
-            return; // a task of another generation: there is none
+            return; // without `poll` there are no tasks of this generation
         };
         let late = |task: &CheckTask| !task.polling && add_pause(task.begin, poll.timeout) <= now;
         let late: Vec<_> = self.tasks.iter().filter(|(_, t)| late(t)).collect();
@@ -244,7 +246,8 @@ impl CallState {
             });
     }
 
-    /// What is wrong with the certificates of the endpoint that was asked, or polled, though it is trusted.
+    /// Sets the warning about the certificates of an endpoint that is trusted nevertheless. `polled` is whether the
+    /// server polled the endpoint, or else called it.
     pub fn set_warning(&mut self, polled: bool, warning: Option<&str>) {
         let warning = warning.map(truncate_text);
         match polled {
@@ -253,23 +256,23 @@ impl CallState {
         }
     }
 
-    /// Operations that can't be asked about as the rule is written: they wait, whatever the rule's failure policy. No call has
-    /// failed.
+    /// Records operations that the endpoint can't be asked about because of an error in the rule. They wait whatever
+    /// the failure policy, and do not count as a failed call.
     pub fn record_unaskable(&mut self, who: &[Candidate], why: &str, now: Timestamp) {
         self.refuse_operations(who, why, add_pause(now, MAX_RETRY_PAUSE));
     }
 
-    /// Operations that can't be asked about just now: they wait, whatever the rule's failure policy.
+    /// Records operations that the endpoint can't be asked about now. They wait whatever the failure policy.
     pub fn postpone(&mut self, who: &[Candidate], why: &str, now: Timestamp) {
         self.refuse_operations(who, why, add_pause(now, FIRST_RETRY_PAUSE));
     }
 
-    /// A call that was planned was not made after all.
+    /// Records that a planned call was not made.
     pub fn cancel_call(&mut self) {
         self.asking.clear();
     }
 
-    /// A poll that was planned was not made after all: as if none had been due.
+    /// Records that a planned poll was not made. The next one is due after the poll interval.
     pub fn cancel_poll(&mut self, rule: &CompiledWebhook, id: &str, now: Timestamp) {
         if let Some(task) = self.tasks.get_mut(id) {
             task.polling = false;
@@ -277,7 +280,7 @@ impl CallState {
         }
     }
 
-    /// Lets those pass that are named; returns the rest.
+    /// Lets the named operations pass and returns the others.
     fn pass_finished(&mut self, asked: &[Candidate], names: &[String]) -> Vec<Candidate> {
         let finished = named_candidates(asked, names);
         self.pass_operations(finished.iter().cloned());
@@ -313,7 +316,7 @@ impl CheckTask {
     }
 }
 
-/// Those of `asked` that are named; strangers among the names are passed over.
+/// The operations of `asked` whose Pods are named. Other names are ignored.
 fn named_candidates(asked: &[Candidate], names: &[String]) -> Vec<Candidate> {
     let names: BTreeSet<&String> = names.iter().collect();
     let named = asked.iter().filter(|c| names.contains(&c.name));
@@ -332,7 +335,8 @@ fn poll_interval(rule: &CompiledWebhook) -> Duration {
         .map_or(REFUSAL_RETRY, |poll| poll.interval)
 }
 
-/// A pause that has doubled so many times, up to `longest` and a quarter more. `spread` in [0, 1) spreads retries.
+/// The pause after this number of doublings: at most `longest`, plus up to a quarter. `spread` in [0, 1) randomizes the
+/// pause.
 fn retry_pause(doublings: u32, longest: Duration, spread: f64) -> Duration {
     let pause = FIRST_RETRY_PAUSE.saturating_mul(2_u32.saturating_pow(doublings.min(10)));
     pause
@@ -344,7 +348,7 @@ fn truncate_text(text: &str) -> String {
     size_limits::truncate_text(text, MAX_TEXT_CHARS)
 }
 
-/// A task that has ended, as the history keeps it.
+/// A task that has ended, shortened for the history.
 pub(super) fn ended_task(mut task: TaskInfo) -> TaskInfo {
     let more = task.approved.len().saturating_sub(MAX_HISTORY_NAMES);
     if more > 0 {

@@ -1,4 +1,4 @@
-//! What is known of one webhook rule from one look to the next, and what to do about it now.
+//! The state of one webhook rule on the leader between two runs, and the calls that are due.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,121 +12,124 @@ use super::{Candidate, CompiledWebhook, UNANSWERED_MESSAGE};
 use crate::api::podtransitionrule::{TaskInfo, WebhookStatus};
 use crate::api::size_limits::{self, MAX_STATES_BYTES};
 
-/// Pods that come within this time of each other are asked about in one call.
+/// Pods that begin to wait within this time share one call.
 const BATCH_WINDOW: Duration = Duration::from_millis(300);
 
-/// Most operations of one rule that have an answer, or a task, and still wait; further ones are asked about when these
-/// have gone. Where their names are long, or the object has many webhook rules, the bytes of the status bound them first.
+/// Largest number of operations of one rule that have passed or belong to a task, and still wait. The endpoint is asked
+/// about further operations when some of these have ended. With long names or many webhook rules, the size of the
+/// status limits them earlier.
 const MAX_OPERATIONS: usize = 500;
 
-/// What a task takes in the status besides its Pods and the endpoint's texts.
+/// Bytes of a task in the status, without its Pods and the endpoint's texts.
 const TASK_OVERHEAD_BYTES: usize = MAX_ID_BYTES + 160;
 
-/// Why an operation waits that is not asked about for want of room.
+/// Why an operation waits that the endpoint is not asked about, because the status is full.
 const CROWDED_MESSAGE: &str = "its endpoint is asked later: as many operations as the status of the object has room for have an answer \
                        or are being checked, and still wait";
 
-/// How long ended tasks are kept, and how many.
+/// Time and number of ended tasks that are kept.
 const HISTORY_RETENTION: Duration = Duration::from_secs(600);
 const HISTORY_LENGTH: usize = 20;
 
-/// State of one webhook rule on the leader. What must survive it is in [`Memory::status`].
+/// State of one webhook rule on the leader. [`CallState::stored_status`] is the part that must survive a change of the
+/// leader.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallState {
-    /// Generation of the rule object at the last look.
+    /// Generation of the rule object when this state was last updated.
     pub(super) generation: i64,
-    /// [`Webhook::fingerprint`] of the rule that the rest speaks of.
+    /// [`CompiledWebhook::fingerprint`] of the rule that this state belongs to.
     fingerprint: String,
     pub(super) passed: BTreeSet<Candidate>,
-    /// By ID.
+    /// Tasks by ID.
     pub(super) tasks: BTreeMap<String, CheckTask>,
-    /// Oldest first.
+    /// Ended tasks, the oldest first.
     pub(super) history: Vec<TaskInfo>,
     pub(super) refused: BTreeMap<Candidate, RefusedOperation>,
-    /// What the call in flight is about; at most one call is.
+    /// The operations in the present call. There is at most one call at a time.
     pub(super) asking: BTreeSet<Candidate>,
     gathering: Option<Timestamp>,
-    /// Calls that failed in a row.
+    /// Number of failed calls in a row.
     pub(super) failures: u32,
-    /// Why the last call failed; empty after one that was answered. What is wrong with polls each task knows.
+    /// Why the last call failed. Empty if it was answered. Failed polls are recorded in their tasks.
     pub(super) failing: String,
-    /// Whether operations have passed by failurePolicy Ignore since.
+    /// Whether operations have passed by `failurePolicy: Ignore` since the endpoint began to fail.
     pub(super) unanswered: bool,
-    /// What is wrong with the rule though its endpoint answers: of calls, and of polls.
+    /// The warning about the certificates of an endpoint that answers: of calls, and of polls.
     pub(super) warning: Option<String>,
     pub(super) poll_warning: Option<String>,
-    /// Operations that passed by failurePolicy Ignore, and that nobody was told of yet.
+    /// Operations that passed by `failurePolicy: Ignore` and are not reported yet.
     pub(super) ignored: Vec<IgnoredFailure>,
-    /// Set while the endpoint is left alone because its calls keep failing.
+    /// Set while the endpoint is not called because its calls keep failing.
     pub(super) backoff: Option<EndpointBackoff>,
-    /// Bytes that this may take in the status of the object.
+    /// Bytes that this state may take in the status of the object.
     share: usize,
-    /// Whether operations are not asked about for want of room.
+    /// Whether the endpoint is not asked about some operations because the status is full.
     crowded: bool,
 }
 
-/// A check that takes long.
+/// A task: a check of the endpoint that takes long.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CheckTask {
     pub begin: Timestamp,
-    /// When it last said something new.
+    /// When the last news about the task came.
     pub last: Timestamp,
     pub message: String,
     pub processing: BTreeSet<Candidate>,
     pub approved: BTreeSet<String>,
-    /// When to poll next.
+    /// When the next poll is due.
     pub next: Timestamp,
-    /// Whether a poll is in flight.
+    /// Whether a poll is in progress.
     pub polling: bool,
     /// Whether the last poll failed.
     pub failed: bool,
 }
 
-/// A Pod that may not pass now.
+/// An operation that the endpoint has refused for now.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RefusedOperation {
     pub reason: String,
-    /// When to ask again.
+    /// When the endpoint is asked again.
     pub again: Timestamp,
 }
 
-/// Why the endpoint is not asked for a while.
+/// Why the endpoint is not called for a while.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EndpointBackoff {
     pub why: String,
     pub until: Timestamp,
 }
 
-/// Operations that passed by failurePolicy Ignore.
+/// Operations that passed by `failurePolicy: Ignore`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IgnoredFailure {
     /// The operations.
     pub who: Vec<Candidate>,
-    /// Why the endpoint has not answered.
+    /// Why the endpoint did not answer.
     pub why: String,
 }
 
-/// A call to make.
+/// A call to an endpoint that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallAction {
-    /// Ask about these; the outcome goes to [`Memory::answered`].
+    /// Ask about these operations, and give the result to [`CallState::record_answer`].
     Ask(Vec<Candidate>),
-    /// Poll this task; the outcome goes to [`Memory::polled`].
+    /// Poll this task, and give the result to [`CallState::record_poll`].
     Poll(String),
 }
 
-/// What to do now.
+/// The calls that are due now, and the time of the next plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallPlan {
-    /// Calls to make.
+    /// Calls that are due now.
     pub actions: Vec<CallAction>,
-    /// When to look again at the latest; `None`: when something changes.
+    /// The latest time of the next plan. `None` if only a change makes a new plan necessary.
     pub due: Option<Timestamp>,
 }
 
 impl CallState {
-    /// The state that a status tells of, for `rule` at this generation of its object. Answers and tasks that were given under
-    /// another rule, or to a server that did not bind them to operations, are void: such tasks go to the history.
+    /// Restores the state from a status, for `rule` at this generation of its object. Answers and tasks are void if
+    /// they were given under another rule, or to a server that did not bind them to operations. Void tasks go to the
+    /// history.
     pub fn from_status(
         status: Option<&WebhookStatus>,
         rule: &CompiledWebhook,
@@ -154,7 +157,7 @@ impl CallState {
             memory.trim_history(now);
             return memory;
         }
-        // What is wrong with the polls of a task its message tells.
+        // A failed poll is in the message of its task.
         if !status.failing.starts_with(POLL_FAILED) {
             memory.failing.clone_from(&status.failing);
         }
@@ -178,7 +181,7 @@ impl CallState {
         memory
     }
 
-    /// Why the last call failed, or the last poll of a task; `None` where they were answered, or before any.
+    /// Why the last call failed, or the last poll of a task. `None` if they were answered, or before the first call.
     pub fn last_failure(&self) -> Option<&str> {
         let mut polls = self.tasks.values().filter(|task| task.failed);
         let poll = polls.next().map(|task| task.message.as_str());
@@ -187,22 +190,22 @@ impl CallState {
             .or(poll)
     }
 
-    /// The operations that have passed by failurePolicy Ignore since this was called last.
+    /// Takes the operations that have passed by `failurePolicy: Ignore` since the last call of this function.
     pub fn take_ignored(&mut self) -> Vec<IgnoredFailure> {
         std::mem::take(&mut self.ignored)
     }
 
-    /// Generation of the rule object at the last look.
+    /// Generation of the rule object when this state was last updated.
     pub fn generation(&self) -> i64 {
         self.generation
     }
 
-    /// Whether this speaks of a rule with this fingerprint.
+    /// Whether this state belongs to a rule with this fingerprint.
     pub fn has_fingerprint(&self, fingerprint: &str) -> bool {
         self.fingerprint == fingerprint
     }
 
-    /// The object has come to this generation. What was known stays, unless the rule itself has changed.
+    /// Updates the generation of the object. The state stays, unless the rule itself has changed.
     pub fn follow_generation(&mut self, rule: &CompiledWebhook, generation: i64, now: Timestamp) {
         if self.has_fingerprint(&rule.fingerprint) {
             self.generation = generation;
@@ -211,14 +214,14 @@ impl CallState {
         }
     }
 
-    /// Sets how many bytes this may take in the status of the object.
+    /// Sets the number of bytes that this state may take in the status of the object.
     pub fn set_share(&mut self, bytes: usize) {
         self.share = bytes;
     }
 
-    /// What to do at `now`. `staying`: all operations that wait in the rule's stage and are subject to it; what is not
-    /// among them is forgotten. `askable`: those of them that the endpoint may be asked about now, the most urgent
-    /// first. A call that is planned counts as made.
+    /// Plans the calls at `now`. `staying` are all operations that wait in the rule's stage and to which the rule
+    /// applies. All other operations are forgotten. `askable` are those operations of `staying` that the endpoint may
+    /// be asked about now, the most urgent first. The plan counts its calls as made.
     pub fn plan_calls(
         &mut self,
         rule: &CompiledWebhook,
@@ -228,7 +231,7 @@ impl CallState {
     ) -> CallPlan {
         self.forget_departed(staying, now);
         if !self.unanswered && staying.is_empty() {
-            self.failing.clear(); // nobody waits for the endpoint any more
+            self.failing.clear(); // no operation waits for the endpoint any more
         }
         self.end_overdue_tasks(rule, now);
         let mut plan = CallPlan::default();
@@ -257,8 +260,9 @@ impl CallState {
         plan
     }
 
-    /// Those that may be asked about and are not to wait. Operations that the endpoint was never asked about take turns
-    /// with those that it refused, the longest ago first: however many wait, each is asked about in the end.
+    /// The operations of `askable` that the endpoint should be asked about now. New operations alternate with refused
+    /// ones, of which the one that has waited longest comes first. Thus the endpoint is asked about each operation,
+    /// however many wait.
     fn operations_to_ask(&self, askable: &[Candidate], now: Timestamp) -> Vec<Candidate> {
         let open = askable
             .iter()
@@ -287,11 +291,12 @@ impl CallState {
         self.backoff.as_ref().is_some_and(|rest| rest.until > now)
     }
 
-    /// How many of these have room in the status, whatever the endpoint answers. A quarter of it is left for texts.
+    /// The number of these operations that fit into the status, whatever the endpoint answers. A quarter of the space
+    /// is kept free for texts.
     fn count_fitting(&self, fresh: &[Candidate]) -> usize {
         let processing = self.tasks.values().flat_map(|t| &t.processing);
         let known = self.passed.len() + processing.clone().count();
-        let tasks = self.tasks.len() + 1; // the answer may begin another
+        let tasks = self.tasks.len() + 1; // the answer may begin another task
         let taken = processing
             .chain(&self.passed)
             .map(operation_bytes)
@@ -331,7 +336,7 @@ impl CallState {
         tasks.chain(asks).min()
     }
 
-    /// Whether a call or a task about this operation is on its way.
+    /// Whether a call or a task includes this operation.
     pub fn is_pending(&self, candidate: &Candidate) -> bool {
         self.asking.contains(candidate)
             || self
@@ -340,7 +345,7 @@ impl CallState {
                 .any(|t| t.processing.contains(candidate))
     }
 
-    /// Whether a poll of this task is planned or under way.
+    /// Whether a poll of this task is planned or in progress.
     pub fn is_polling(&self, id: &str) -> bool {
         self.tasks.get(id).is_some_and(|task| task.polling)
     }
@@ -350,12 +355,12 @@ impl CallState {
         self.passed.contains(candidate)
     }
 
-    /// Whether the endpoint has refused this operation, also while it is asked again.
+    /// Whether the endpoint has refused this operation. Stays true while the endpoint is asked again.
     pub fn is_refused(&self, candidate: &Candidate) -> bool {
         self.refused.contains_key(candidate)
     }
 
-    /// Why an operation waits; `None` if it has passed.
+    /// Why an operation waits. `None` if it has passed.
     pub fn wait_reason(&self, candidate: &Candidate) -> Option<String> {
         if self.passed.contains(candidate) {
             return None;
@@ -374,7 +379,7 @@ impl CallState {
         Some(refusal.unwrap_or_else(|| self.unasked_reason(candidate)))
     }
 
-    /// Why an operation waits that the endpoint has said nothing about.
+    /// Why an operation waits that the endpoint has not answered about.
     fn unasked_reason(&self, candidate: &Candidate) -> String {
         if self.asking.contains(candidate) {
             return UNANSWERED_MESSAGE.to_owned();
@@ -389,8 +394,8 @@ impl CallState {
         }
     }
 
-    /// As it is stored; `None` when there is nothing to store. Sorted, so that equal states are written alike, and never
-    /// larger than its share.
+    /// The state as it is stored. `None` if there is nothing to store. The lists are sorted, so that equal states give
+    /// equal texts. The size never exceeds the share.
     pub fn stored_status(&self) -> Option<WebhookStatus> {
         let is_quiet = self.passed.is_empty() && self.tasks.is_empty() && self.history.is_empty();
         let warning = self.warning.iter().chain(&self.poll_warning).next();
@@ -411,7 +416,7 @@ impl CallState {
         Some(fit_status(status, self.share))
     }
 
-    /// Forgets what does not wait any more.
+    /// Forgets operations that do not wait any more.
     fn forget_departed(&mut self, staying: &BTreeSet<Candidate>, now: Timestamp) {
         self.passed.retain(|c| staying.contains(c));
         self.refused.retain(|c, _| staying.contains(c));
@@ -447,7 +452,7 @@ impl CallState {
         self.history.drain(..surplus);
     }
 
-    // Only when something else is written anyway: growing old is no reason for a write.
+    // Called only before a write that is necessary anyway: the age of an entry alone is no reason for a write.
     pub(super) fn trim_history(&mut self, now: Timestamp) {
         self.history.retain(|t| {
             let last = t.last_time.as_ref().or(t.begin_time.as_ref());
@@ -471,18 +476,18 @@ impl CheckTask {
     }
 }
 
-/// What an operation takes in the status at most: the names of its Pod and of what is asked, in a task.
+/// Largest size of an operation in the status, in bytes: its entry in a task, and the name of its Pod twice.
 fn operation_bytes(candidate: &Candidate) -> usize {
     let name = size_limits::json_bytes(&candidate.name) + ",".len();
     size_limits::json_bytes(candidate) + ",".len() + 2 * name
 }
 
-/// A time as it is stored, in whole seconds.
+/// A time in whole seconds, as it is stored.
 pub(super) fn whole_seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
-/// A time later by `pause`; the end of time when that is beyond it.
+/// The time after `pause`, at most [`Timestamp::MAX`].
 pub(super) fn add_pause(time: Timestamp, pause: Duration) -> Timestamp {
     time.checked_add(pause).unwrap_or(Timestamp::MAX)
 }

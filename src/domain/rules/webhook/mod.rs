@@ -1,5 +1,5 @@
-//! Webhook rules (contract 5.5), the part without I/O: what an endpoint is asked, what its answers mean, when to ask
-//! and poll next. Verdicts are bound to one operation on one Pod and to one generation of the rule object.
+//! Webhook rules (contract 5.5) without I/O: the requests to an endpoint, the meaning of its answers, and the times of
+//! the next call and poll. A verdict is bound to one operation on one Pod and to one generation of the rule object.
 
 mod address;
 mod call_results;
@@ -27,28 +27,29 @@ pub use call_state::{CallAction, CallPlan, CallState, IgnoredFailure};
 pub use parameters::{Parameter, slim_pod_json};
 pub use verdicts::EndpointVerdicts;
 
-/// Query parameter that carries the task ID where a rule does not name one.
+/// Query parameter for the task ID, if the rule names no other.
 const TASK_ID: &str = "task-id";
 
-/// What a Pod waits for before its endpoint has said anything.
+/// The reason why a Pod waits before its endpoint has answered.
 pub const UNANSWERED_MESSAGE: &str = "its endpoint has not let the Pod pass yet";
 
-/// A webhook rule, compiled.
+/// A compiled webhook rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompiledWebhook {
-    /// Where Pods are asked about.
+    /// The endpoint that is asked about Pods.
     pub endpoint: RuleEndpoint,
-    /// Where tasks are polled, if anywhere.
+    /// How tasks are polled. `None` if the rule has no tasks.
     pub poll: Option<TaskPolling>,
-    /// Whether Pods wait while the endpoint fails; otherwise they pass.
+    /// Whether Pods wait while the endpoint fails. If false, they pass.
     pub fail: bool,
-    /// Whether they wait though the spec says `Ignore`, since nobody has written that while Operating judged the write.
+    /// Whether Pods wait although the spec says `Ignore`, because no user has written `Ignore` since Operating checks
+    /// such writes.
     pub is_former_ignore: bool,
-    /// What is sent along.
+    /// The parameters that are sent with each Pod.
     pub parameters: Vec<Parameter>,
-    /// The stage, if the spec says one.
+    /// The stage, if the spec has one.
     pub stage: Option<String>,
-    /// Tells the rule from any that answers would mean something else under.
+    /// Changes whenever an answer could mean something else under the changed rule.
     pub fingerprint: String,
 }
 
@@ -57,26 +58,27 @@ pub struct CompiledWebhook {
 pub struct RuleEndpoint {
     /// http or https URL.
     pub url: String,
-    /// PEM certificates that it is checked against; empty: the system's.
+    /// PEM certificates that the endpoint's certificate is verified against. If empty, the system's certificates are
+    /// used.
     pub ca: Vec<u8>,
 }
 
-/// How tasks are polled.
+/// How the tasks of an endpoint are polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskPolling {
-    /// Where.
+    /// The endpoint that is polled.
     pub endpoint: RuleEndpoint,
-    /// Query parameter that carries the task ID.
+    /// Query parameter for the task ID.
     pub key: String,
     /// Time between two polls.
     pub interval: Duration,
-    /// Time after which polling is given up.
+    /// Time after which polling ends without a result.
     pub timeout: Duration,
 }
 
 impl CompiledWebhook {
-    /// Compiles the webhook rule at `path`; the error is field and remedy. `ignores`: whether its `failurePolicy: Ignore` counts, see
-    /// [`keys::IGNORES_FAILURES`].
+    /// Compiles the webhook rule at `path`. The error names the field and the remedy. `ignores` is whether its
+    /// `failurePolicy: Ignore` has an effect; see [`keys::IGNORES_FAILURES`].
     pub fn compile(
         rule: &api::WebhookRule,
         stage: Option<&api::Stage>,
@@ -115,7 +117,8 @@ impl CompiledWebhook {
         })
     }
 
-    /// Why Pods wait while the endpoint fails, where the spec seems to say otherwise.
+    /// Why Pods wait while the endpoint fails, although the spec seems to say otherwise. `None` if the spec has its
+    /// effect.
     pub fn ignored_policy_warning(&self) -> Option<String> {
         let key = keys::IGNORES_FAILURES;
         self.is_former_ignore.then(|| {
@@ -126,12 +129,12 @@ impl CompiledWebhook {
         })
     }
 
-    /// Whether parameters are taken from fields that the slim Pod does not have.
+    /// Whether a parameter needs a field that the slim Pod does not have.
     pub fn needs_whole_pods(&self) -> bool {
         self.parameters.iter().any(Parameter::needs_whole_pod)
     }
 
-    /// The body of a call about `resources`: names of Pods with their parameters.
+    /// The body of a call about `resources`, which are names of Pods with their parameters.
     pub fn call_body(
         &self,
         rule: &str,
@@ -157,7 +160,7 @@ impl CompiledWebhook {
 }
 
 impl TaskPolling {
-    /// The URL that a task is polled at.
+    /// The URL for polling a task.
     pub fn poll_url(&self, task: &str) -> String {
         let url = self.endpoint.url.split('#').next().unwrap_or_default();
         let joint = match url.split_once('?') {
@@ -174,7 +177,7 @@ impl TaskPolling {
     }
 }
 
-/// A text as part of a query: all but what RFC 3986 never reserves is escaped.
+/// Escapes a text for a query: all characters except those that RFC 3986 calls unreserved.
 fn escape_query(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -194,7 +197,7 @@ fn compile_poll(poll: &api::Poll, path: &str) -> Result<TaskPolling, String> {
         if seconds < 1 {
             return Err(format!("{path}.{field}: must be 1 or more seconds"));
         }
-        // A century is as good as more, and times can be added to it.
+        // The maximum of a century is long enough for users, and such a duration can be added to a time.
         Ok(Duration::from_secs(seconds.min(100 * 366 * 86_400)))
     };
     Ok(TaskPolling {
@@ -216,7 +219,8 @@ fn compile_endpoint(url: &str, ca_bundle: &str, path: &str) -> Result<RuleEndpoi
     if let Some(error) = endpoint::url_error(url, &format!("{path}.url")) {
         return Err(error.to_string());
     }
-    // A stored bundle that nobody can read verifies nothing, which is told when the endpoint is called: Kuperator never used it.
+    // An unreadable bundle that is already stored verifies nothing. A call reports this. Kuperator never used the
+    // bundle.
     let mut ca =
         endpoint::decode_ca_bundle(ca_bundle).unwrap_or_else(|| ca_bundle.as_bytes().to_vec());
     if ca.trim_ascii().is_empty() {

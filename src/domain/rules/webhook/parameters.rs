@@ -1,4 +1,4 @@
-//! What a rule sends along about each Pod: literal values, and fields of the Pod.
+//! The parameters that a rule sends to its endpoint about each Pod: literal values, and fields of the Pod.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use crate::api::field_path::{FieldPath, LAST_APPLIED, MapField};
 use crate::api::podtransitionrule as api;
 use crate::domain::pod::Pod;
 
-/// A parameter.
+/// A compiled parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     key: String,
@@ -20,11 +20,12 @@ pub struct Parameter {
 enum ParameterField {
     Literal(String),
     Field(FieldPath),
-    /// A field that endpoints are not told: validation refuses it, in a rule stored by an earlier version it is sent empty.
+    /// A field that endpoints may not get. Validation refuses it. For a rule that an earlier version stored, an empty
+    /// text is sent.
     Withheld,
 }
 
-/// Compiles the list at `path`; the error is field and remedy.
+/// Compiles the list at `path`. The error names the field and the remedy.
 pub fn compile_parameters(
     parameters: &[api::Parameter],
     path: &str,
@@ -58,7 +59,7 @@ pub fn compile_parameters(
 }
 
 impl Parameter {
-    /// Whether [`from_slim`] lacks what it asks for.
+    /// Whether the parameter needs a field that [`slim_pod_json`] does not have.
     pub fn needs_whole_pod(&self) -> bool {
         match &self.source {
             ParameterField::Literal(_) | ParameterField::Withheld => false,
@@ -72,8 +73,8 @@ impl Parameter {
         }
     }
 
-    /// All of them for a Pod, as JSON. What the Pod does not have is sent empty; the error says which path leads
-    /// through something that has no fields.
+    /// The values of all parameters for a Pod, which is given as JSON. A missing field gives an empty text. The error
+    /// names a path that leads through a value without fields.
     pub fn pod_values(
         parameters: &[Parameter],
         pod: &Value,
@@ -90,7 +91,7 @@ impl Parameter {
     }
 }
 
-/// The fields of a Pod that need no read of the whole.
+/// The fields of a Pod that the caches keep, as JSON.
 pub fn slim_pod_json(pod: &Pod) -> Value {
     json!({ "metadata": {
         "name": pod.metadata.name, "namespace": pod.metadata.namespace, "uid": pod.metadata.uid,
@@ -116,7 +117,7 @@ fn field_value(path: &FieldPath, pod: &Value) -> Result<String, String> {
     }
 }
 
-/// A string as it is, null as nothing, anything else as JSON with sorted keys.
+/// The text of a value: a string unchanged, null as an empty text, any other value as JSON with sorted keys.
 fn value_text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -139,7 +140,8 @@ fn sort_keys(value: &Value) -> Value {
     }
 }
 
-/// Sorted lines `key="value"`, quoted as Go does, as in the downward API, without what kubectl has applied.
+/// Sorted lines `key="value"`, quoted like in Go, as the downward API writes them. kubectl's last-applied annotation is
+/// left out.
 fn map_lines(map: &Value) -> String {
     let entries: BTreeMap<&String, &Value> = map.as_object().into_iter().flatten().collect();
     let lines: Vec<_> = entries
@@ -163,7 +165,7 @@ fn quote_go(text: &str) -> String {
             '\x0b' => out.push_str("\\v"),
             '\x0c' => out.push_str("\\f"),
             c if c.is_ascii_control() => {
-                let _ = write!(out, "\\x{:02x}", u32::from(c)); // a String takes anything
+                let _ = write!(out, "\\x{:02x}", u32::from(c)); // writing to a String never fails
             }
             c => out.push(c),
         }
@@ -329,7 +331,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the Pod looks like and whatever path is asked for, there is a value or an error.
+        /// For each Pod and each path, there is a value or an error.
         #[test]
         fn no_path_through_any_value_panics(path in "(metadata|spec|status|labels|name|a|\\[|\\]|'|\\.){0,8}", pod in any_json()) {
             if let Ok(path) = FieldPath::parse(&path) {

@@ -1,14 +1,14 @@
-//! Keeps what is stored of a webhook rule within its share of the status: a status that etcd refuses would be refused for
-//! ever, and with it every later verdict.
+//! Keeps the stored state of a webhook rule within its share of the status. If the status became too large, etcd would
+//! refuse each write of it, and so all later verdicts.
 
 use crate::api::podtransitionrule::{TaskInfo, WebhookStatus};
 use crate::api::size_limits::json_bytes;
 
-/// What [`WebhookStatus::omitted`] takes at most, with its name.
+/// Largest size of [`WebhookStatus::omitted`] in bytes, with the name of the field.
 const OMITTED_NOTE_BYTES: usize = 200;
 
-/// Leaves out what does not fit, the least needed first: ended tasks, texts of tasks, tasks, answers. A task or an answer
-/// that is left out is asked about again if the leader changes.
+/// Removes what does not fit, in this order: ended tasks, texts of tasks, tasks, answers. After a change of the leader,
+/// the endpoint is asked again about removed tasks and answers.
 pub fn fit_status(mut status: WebhookStatus, share: usize) -> WebhookStatus {
     let mut size = json_bytes(&status);
     if size <= share {
@@ -50,7 +50,7 @@ pub fn fit_status(mut status: WebhookStatus, share: usize) -> WebhookStatus {
     status
 }
 
-/// How many of these have to go until the size is within the share.
+/// How many items must be removed until the size is within the share.
 fn count_surplus<'a, T: serde::Serialize + 'a>(
     items: impl Iterator<Item = &'a T>,
     mut size: usize,

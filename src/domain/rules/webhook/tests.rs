@@ -51,7 +51,7 @@ fn progress(value: Value) -> Result<Progress, String> {
     Ok(serde_json::from_value(value).unwrap())
 }
 
-/// A rule's memory with the Pods that wait.
+/// The state of a rule, with the Pods that wait.
 struct TestRule {
     rule: CompiledWebhook,
     memory: CallState,
@@ -76,7 +76,7 @@ impl TestRule {
             .actions
     }
 
-    /// Plans over the time in which Pods are gathered.
+    /// The planned calls until the end of the time in which Pods are collected for one call.
     fn plan_after_window(&mut self, now: Timestamp) -> Vec<CallAction> {
         let first = self.plan(now);
         let then = self.plan(now + SignedDuration::from_millis(300));
@@ -93,7 +93,7 @@ impl TestRule {
             .record_answer(&self.rule, &candidates_named(asked), outcome, now, 0.0);
     }
 
-    /// Asks about all, and takes in this answer.
+    /// Asks about all Pods, and records this result.
     fn ask_and_answer(&mut self, now: Timestamp, outcome: Result<EndpointResponse, String>) {
         let asked = self.waiting.clone();
         assert_eq!(
@@ -120,10 +120,10 @@ impl TestRule {
         self.memory.stored_status().unwrap_or_default()
     }
 
-    /// As a new leader finds it.
+    /// Restores the state as a new leader does.
     fn restore_as_new_leader(&mut self, generation: i64, now: Timestamp) {
         let status = self.memory.stored_status();
-        // What is stored is what is read back.
+        // The stored state must be equal to the state that is read back.
         let text = serde_json::to_string(&status).unwrap();
         let read: Option<WebhookStatus> = serde_json::from_str(&text).unwrap();
         assert_eq!(read, status);
@@ -369,7 +369,7 @@ fn a_poll_that_never_ends_times_out() {
         let ended = &bench.status().history[0].message;
         assert!(ended.starts_with("Polling Timeout."), "{ended}");
         assert_eq!(ended.contains("failurePolicy Ignore"), passes, "{ended}");
-        // A reply that comes too late finds nothing.
+        // A late answer has no effect.
         let late = progress(json!({ "success": true, "finished": true }));
         bench
             .memory
@@ -497,7 +497,7 @@ fn texts_of_an_endpoint_steer_no_terminal() {
     assert_eq!(bench.reasons(), [Some("not now[2J!".to_owned())]);
 }
 
-/// Pods with the longest names, and what an endpoint may say at most about each.
+/// Candidates with the longest possible names.
 fn longest_candidate(index: usize) -> Candidate {
     Candidate {
         name: format!("{index:0>253}"),
@@ -510,7 +510,7 @@ fn longest_candidate(index: usize) -> Candidate {
 #[test]
 fn status_stays_within_its_share_whatever_endpoints_say() {
     let text = "<".repeat(2_000);
-    // As one of 64 rules of the longest name, and alone.
+    // The shares of one of 64 rules with the longest name, of a part, and of a single rule.
     for share in [2_500, 64 * 1024, MAX_STATES_BYTES] {
         for policy in ["Fail", "Ignore"] {
             let mut bench = TestRule::new(polled_rule(policy), &[]);
@@ -540,7 +540,7 @@ fn status_stays_within_its_share_whatever_endpoints_say() {
                 let status = bench.status();
                 let size = size_limits::json_bytes(&status);
                 assert!(size <= share, "{size} of {share}: {}", status.omitted);
-                // Whatever is left out, no operation is.
+                // Operations are never left out.
                 let kept = status.passed.len();
                 assert_eq!(kept, bench.passed().len(), "{}", status.omitted);
                 assert!(!status.omitted.contains(" tasks,"), "{}", status.omitted);
@@ -681,8 +681,8 @@ fn intervals_of_any_length_are_kept_in_bounds() {
 }
 
 proptest! {
-    /// Whatever comes in whatever order: nothing passes that nobody let pass, an operation is in one state only, what is
-    /// answered is not asked again, and a restart changes nothing of what was stored.
+    /// After any sequence of events: no operation passes by itself, each operation is in one state only, the endpoint
+    /// is not asked again about an answered operation, and a restart does not change the stored state.
     #[test]
     fn nothing_is_lost_asked_twice_or_passed_by_itself(
         steps in prop::collection::vec((0u8..8, any::<u8>(), 0i64..30), 1..60), ignore in any::<bool>(),
@@ -734,7 +734,7 @@ proptest! {
                     prop_assert_eq!(bench.status(), before);
                 },
             }
-            let timed_out_in_ignored_failure = ignore; // then more may pass than was said
+            let timed_out_in_ignored_failure = ignore; // then more may pass than the endpoint allowed
             for candidate in &bench.waiting {
                 let (passed, pending) = (bench.memory.has_passed(candidate), bench.memory.is_pending(candidate));
                 prop_assert!(!(passed && pending), "{candidate:?} in two states");
@@ -800,7 +800,7 @@ fn each_of_many_refused_operations_is_asked_about_again() {
                 *times.entry(candidate.name.clone()).or_default() += 1;
             }
             let no = answer(json!({ "success": false }));
-            // Each call takes longer than refused operations rest.
+            // Each call takes longer than the retry time of refused operations.
             let then = at_second(round * 7 + 6);
             bench
                 .memory

@@ -1,4 +1,4 @@
-//! The answers that count, as any replica reads them off the rule's status.
+//! The valid answers of endpoints, as each replica reads them from the status of the rule object.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,16 +6,16 @@ use super::Candidate;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::rules::{RuleKind, RuleSet};
 
-/// Operations that the endpoints of one rule object have let pass. What was answered before the rule was changed, or about an
-/// earlier operation, is not in it.
+/// Operations that the endpoints of one rule object have let pass. Answers from before the last change of the rule, or
+/// about an earlier operation, are not included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointVerdicts {
-    /// By the ID of the rule.
+    /// The operations that passed, by the ID of the rule.
     passed: HashMap<String, HashSet<Candidate>>,
 }
 
 impl EndpointVerdicts {
-    /// The verdicts in the status of an object, whose spec is compiled to `rules`.
+    /// The verdicts in the status of an object. `rules` is the compiled spec of the object.
     pub fn from_status(object: &PodTransitionRule, rules: &RuleSet) -> EndpointVerdicts {
         let states = object.status.iter().flat_map(|s| &s.rule_states);
         let passed = states.filter_map(|state| {
@@ -33,7 +33,7 @@ impl EndpointVerdicts {
         }
     }
 
-    /// Whether a rule's endpoint has let this very operation pass.
+    /// Whether a rule's endpoint has let this operation pass.
     pub fn has_passed(&self, rule: &str, candidate: &Candidate) -> bool {
         self.passed
             .get(rule)
