@@ -5,29 +5,29 @@
 //! reply or an edit by hand between any two writes changes only the number of reconciles. The plan of a settled set is
 //! empty.
 //!
-//!  File | Purpose |
-//! ---|---|
-//!  `observed`, `set_facts` | the objects, and what they say: members by instance ID, revisions, the strategy with its defaults |
-//!  `api_refusals` | the writes that the API server refused recently |
-//!  `draft` | the changes of each Pod and ID that the steps below have asked for so far |
-//!  `plan`, `planner` | the resulting writes, and the order of the steps |
-//!  `core_v1` | whether two notations of a template mean the same, and the notation that Kuperator stored |
-//!  `revision` | the revision of the template, the comparison of two revisions, and which revisions are kept |
-//!  `pool` | instance IDs: which Pod has which ID, which IDs are taken and freed |
-//!  `headroom` | how many more entries fit into the pool |
-//!  `duplicates` | Pods whose instance ID another Pod has |
-//!  `membership` | Pods that leave the set, and finished Pods that are deleted |
-//!  `inclusion` | Pods that enter the set: those in `podToInclude`, and orphans |
-//!  `obstacles` | why a Pod in `podToInclude` can't enter, and the command that helps |
-//!  `pairs` | replace pairs of an origin and its new Pod |
-//!  `scaling` | the number of Pods, and which Pods a scale-in deletes |
-//!  `rollout` | a rollout in steps, and the commands of users to it |
-//!  `update` | which Pods get the updated revision, and how |
-//!  `pvcs` | PersistentVolumeClaims (PVCs) |
-//!  `instance_creation`, `construct` | the Pods that are created |
-//!  `pool_write_failure` | the part of a plan that is still possible when the pool can't be written |
-//!  `reclaim` | the plan of a set that is being deleted |
-//!  `status` | counts and conditions |
+//! | File | Purpose |
+//! |---|---|
+//! | `observed`, `set_facts` | the objects, and the facts in them: members by instance ID, revisions, strategy |
+//! | `api_refusals` | the writes that the API server refused recently |
+//! | `draft` | the changes of each Pod and ID that the steps below have asked for so far |
+//! | `plan`, `planner` | the resulting writes, and the order of the steps |
+//! | `core_v1` | whether two notations of a template mean the same, and the notation that Kuperator stored |
+//! | `revision` | the revision of the template, the comparison of two revisions, and which revisions are kept |
+//! | `pool` | instance IDs: which Pod has which ID, which IDs are taken and freed |
+//! | `headroom` | how many more entries fit into the pool |
+//! | `duplicates` | Pods whose instance ID another Pod has |
+//! | `membership` | Pods that leave the set, and finished Pods that are deleted |
+//! | `inclusion` | Pods that enter the set: those in `podToInclude`, and orphans |
+//! | `obstacles` | why a Pod in `podToInclude` can't enter, and the command that helps |
+//! | `pairs` | replace pairs of an origin and its new Pod |
+//! | `scaling` | the number of Pods, and which Pods a scale-in deletes |
+//! | `rollout` | a rollout in steps, and the commands of users to it |
+//! | `update` | which Pods get the updated revision, and how |
+//! | `pvcs` | PersistentVolumeClaims (PVCs) |
+//! | `instance_creation`, `construct` | the Pods that are created |
+//! | `pool_write_failure` | the part of a plan that is still possible when the pool can't be written |
+//! | `reclaim` | the plan of a set that is being deleted |
+//! | `status` | counts and conditions |
 
 pub mod api_refusals;
 pub mod construct;
