@@ -166,8 +166,8 @@ fn count_digits(id: i64) -> usize {
     usize::try_from(digits).unwrap_or(0) + usize::from(id < 0)
 }
 
-/// Bytes that one more key takes in an entry, as Go writes JSON: a backslash before quotes, and six characters for
-/// those with a meaning in HTML.
+/// Bytes that one more key takes in an entry, as Go writes JSON: a backslash before quotes and backslashes,
+/// and six characters for control characters and for those with a meaning in HTML.
 fn entry_mark_bytes(key: &str, value: &str) -> usize {
     let escaped = value.bytes().map(|byte| match byte {
         b'"' | b'\\' => 1,

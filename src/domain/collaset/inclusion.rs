@@ -89,7 +89,7 @@ fn refuse_inclusion(facts: &SetFacts, draft: &mut Draft, pod: &Pod, why: &str) {
     let message = format!("Pod {} can't be included: {why}", pod.metadata.name);
     let is_excluded = facts.strategy.exclude.contains(&pod.metadata.name);
     match obstacles::contradicts_exclusion(facts, pod) && (facts.controls(pod) || is_excluded) {
-        // no condition: the spec contradicts itself, and the status already reports the other request
+        // Only an Event: the spec contradicts itself, and the other request is fulfilled or reported elsewhere.
         true => draft.announce_event(true, REFUSED, message),
         false => draft.report_refusal(REFUSED, message),
     }

@@ -204,8 +204,8 @@ pub fn is_awaiting_rules(pod: &Pod) -> bool {
 ///
 /// A Pod loses its set if the selector no longer matches it, if it is excluded, if the set is deleted without its Pods,
 /// or if somebody removes the owner reference. The patch cancels the operation and removes the set's notes about it.
-/// Without the patch, only another set that includes the Pod would end the operation; until then the Pod would stay off
-/// traffic and hold claims of its rules. The patch also withdraws the request to delete the Pod.
+/// Without the patch, only another set that includes the Pod would end the operation. Until then the Pod would stay off
+/// traffic and take a place in the budgets of its rules. The patch also withdraws the request to delete the Pod.
 ///
 /// The instance ID shows that the Pod belonged to a set. The operation ID alone may belong to somebody else.
 pub fn abandoned_metadata_patch(pod: &Pod) -> Option<Value> {

@@ -105,7 +105,7 @@ fn orphans_keep_pvcs_when_set_returns_with_new_template() {
             let now = world.claims.get(name);
             let now = now.unwrap_or_else(|| panic!("{policy}: {name} is gone"));
             let mut labels = claim.labels.clone();
-            // The new Pod of a pair has another instance ID, so the PVC leaves with the origin's ID.
+            // The new Pod of a pair has another instance ID. The origin's ID is freed, so its PVC is released.
             match policy {
                 "Replace" => labels.insert(keys::ORPHANED.into(), "true".into()),
                 _ => labels.insert(keys::KEPT_FOR.into(), UID.into()),

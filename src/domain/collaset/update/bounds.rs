@@ -15,7 +15,7 @@ use crate::domain::pod::Pod;
 /// What uses up `maxUnavailable` while the update of at least one Pod waits for a place. Empty if no update waits.
 #[derive(Debug, Default)]
 pub struct MaxUnavailableUse {
-    /// Pods that are not available or are being removed.
+    /// Pods that are not available, or that an operation or a deletion takes off traffic.
     pub pods: Vec<Arc<Pod>>,
     /// Number of missing Pods that the rollout has not deleted.
     pub missing: usize,

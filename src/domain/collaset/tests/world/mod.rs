@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `api` | the API server: makes the writes of a plan, except for the faults in [`InjectedFaults`] |
 //! | `environment` | the lifecycle and the kubelet in a few lines, enough for most tests |
-//! | `control_plane` | admission, the controllers of the lifecycle, the kubelet and the garbage collector, step by step |
+//! | `control_plane` | step by step: admission, the lifecycle controllers, the kubelet, the garbage collector |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
