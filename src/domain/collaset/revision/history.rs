@@ -79,17 +79,17 @@ impl RevisionHistory {
 /// without a controller. `in_use` are the revisions that Pods and the pool refer to.
 ///
 /// - If the latest revision equals the template, it stays. If an older one does, it becomes the latest (a rollback).
-/// Otherwise a revision is created. Only the latest may have lost fields to Kuperator, see
-/// [`data::is_equal_kuperator_data`].
+///   Otherwise a revision is created. Only the latest may have lost fields to Kuperator, see
+///   [`data::is_equal_kuperator_data`].
 /// - A revision without a controller is adopted if the selector has `matchLabels` that match, the data has this format,
-/// and the name has the form of the set's revision names. A selector without `matchLabels` would match every revision
-/// of the namespace (contract Q39), and the selectors of two sets may overlap.
+///   and the name has the form of the set's revision names. A selector without `matchLabels` would match every revision
+///   of the namespace (contract Q39), and the selectors of two sets may overlap.
 /// - A revision that can't be read is reported and not changed. If the status names it as the updated one, it counts as
-/// the revision of the template while it exists. Nobody knows whether it differs, and a new revision would cause a
-/// rollout.
+///   the revision of the template while it exists. Nobody knows whether it differs, and a new revision would cause a
+///   rollout.
 /// - Of the revisions not in use, the oldest beyond the history limit are deleted (contract Q30).
 /// - If the revision of the template can't be written (`refused`), the latest existing revision is used in its place.
-/// Then nothing is rolled out, and everything else continues.
+///   Then nothing is rolled out, and everything else continues.
 ///
 /// Returns an error if the template is not a valid Pod template, or if its revision is refused and no other exists.
 pub fn plan_history(

@@ -28,13 +28,13 @@ const RETURN_WAIT_NANOS: u64 = 60_000_000_000;
 ///
 /// - While the API server refuses to create a Pod of the updated revision, no other Pod is deleted for the update.
 /// - Until a Pod of the updated revision has been created, one Pod at a time is deleted, because the template may be
-/// refused.
+///   refused.
 /// - While deletions or changes are refused although their dry run has passed, one Pod at a time is off traffic for the
-/// update.
+///   update.
 /// - At most `maxUnavailable` of the wanted Pods are unavailable for an update. The update of a Pod that is already
-/// unavailable does not count.
+///   unavailable does not count.
 /// - At most `maxSurge` pairs are open for an update, or cancelled and not over, and at most as many as fit into the
-/// pool.
+///   pool.
 #[derive(Debug)]
 pub struct UpdateSlots {
     /// Why only one update at a time begins.

@@ -36,8 +36,8 @@ pub struct InstancePvcs {
 /// rules refine that:
 ///
 /// - A PVC that the set owns serves too if no revision knows its hash, because the hash may be another implementation's
-/// notation of the same template. A PVC with the wanted hash is preferred. If the instance also has a PVC with another
-/// known hash, the unknown one is of an older template and serves nobody.
+///   notation of the same template. A PVC with the wanted hash is preferred. If the instance also has a PVC with
+///   another known hash, the unknown one is of an older template and serves nobody.
 /// - A kept PVC also serves the template in its label `kept-as`.
 /// - PVCs that belong to the set are preferred.
 /// - The oldest PVC is preferred. A younger one may come from a request that was carried out late, and be empty.
@@ -138,8 +138,8 @@ pub fn have_templates_changed(
 /// decides about PVCs when the set is deleted.
 ///
 /// - A PVC is left over if its instance is gone, or if its template is removed or changed and no Pod needs it. With
-/// `whenScaled: Retain` no PVC is left over. A PVC with a hash that no revision knows counts as one of its template
-/// name.
+///   `whenScaled: Retain` no PVC is left over. A PVC with a hash that no revision knows counts as one of its template
+///   name.
 /// - A kept PVC is left over only if its instance is gone, so that a return to its template is a return to its data.
 /// - A PVC that does not belong to the set stays. It enters with the Pod that mounts it.
 pub fn leftover_pvcs(
