@@ -109,7 +109,7 @@ pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
         return moved;
     }
     let mut room = Headroom::beside_draft(facts, draft);
-    // orphans come first: an orphan enters under its own ID or not at all
+    // Orphans come first: an orphan enters under its own ID or not at all.
     moved |= inclusion::adopt_orphans(facts, draft, &mut room);
     for pod in strangers {
         moved |= inclusion::include_pod(facts, draft, &mut room, pod);

@@ -62,7 +62,7 @@ fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
         instance_creation::report_terminating_pvcs(&facts, &mut draft);
     }
     let pool = pool::changed_entries(&facts, &mut draft);
-    // a set that is being deleted does not need a lost pool again
+    // A set that is being deleted does not need a lost pool again.
     let pool = pool.filter(|_| !deleting || observed.pool.is_some());
     let position = match deleting {
         true => None,

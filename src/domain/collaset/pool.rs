@@ -104,7 +104,7 @@ fn recover_ids(facts: &SetFacts, draft: &mut Draft) {
         return;
     }
     let halves = facts.origin_names_by_half(); // new Pods of pairs have no data yet
-    // younger PVCs may come from a scale-out whose Pods were never created, and be empty
+    // Younger PVCs may come from a scale-out whose Pods were never created, and be empty.
     let mut gone = facts.ids_of_unmounted_pvcs();
     gone.retain(|id| {
         let is_other = facts.foreign.contains(id) || halves.contains_key(id);

@@ -160,7 +160,7 @@ fn release_retained_pvcs(facts: &SetFacts, draft: &mut Draft) {
         if facts.strategy.retain_deleted {
             draft.release_pvc(claim, released_pvc_labels(facts, claim));
         } else if claim.is_kept_for(uid) {
-            // once the set has no Pod, it releases the PVC
+            // The set releases the PVC once it has no Pod.
             draft.patch_pvc(claim, LabelPatch::default(), OwnershipChange::Release);
         }
     }

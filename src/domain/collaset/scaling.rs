@@ -66,7 +66,7 @@ pub fn fit_replicas(facts: &SetFacts, draft: &mut Draft) {
         let half = draft.ids.get(id);
         if half.is_some_and(|data| pool::is_entry_of_half(facts, data)) {
             if SetOperation::ScaleIn.is_in_progress(pod) && !set_operations::is_leaving(pod) {
-                // the scale-in began while the pool had no entry of the pair
+                // The scale-in began while the pool had no entry of the pair.
                 draft.patch_labels(pod, SetOperation::ScaleIn.undo_labels(pod));
             }
             delete_named_pod(facts, draft, *id, pod);

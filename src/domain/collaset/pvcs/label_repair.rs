@@ -140,7 +140,7 @@ fn mislabelled_template(templates: &NamedTemplates<'_>, claim: &Pvc) -> Option<S
         .iter()
         .filter(|(_, prefix)| is_generated(prefix, &claim.name));
     let (name, prefix) = of.next()?;
-    // a long prefix is truncated, and may be that of a template that is gone
+    // A long prefix is truncated, and may be that of a template that is gone.
     let is_told = of.next().is_none() && prefix.len() <= MAX_NAME_PREFIX;
     (is_told && said != Some(name)).then(|| (*name).to_owned())
 }

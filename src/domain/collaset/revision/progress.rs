@@ -61,7 +61,7 @@ pub fn last_pod_status(pod: &Pod, change: &InPlaceChange) -> String {
         container_states: earlier.into_iter().chain(changed).collect(),
         resize: resize.is_some() || resized && self::resize_progress(pod) != UpdateProgress::Done,
     };
-    // it contains only strings and a bool, so this can't fail
+    // The value contains only strings and a bool, so this can't fail.
     serde_json::to_string(&last).unwrap_or_else(|_| "{}".to_owned())
 }
 

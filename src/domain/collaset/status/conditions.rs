@@ -345,7 +345,7 @@ impl ConditionInputs {
         };
         let old = old.filter(|pod| !is_second(pod));
         let older = old.clone().count();
-        // they are created again under other IDs, and counted as missing
+        // They are created again under other IDs, and counted as missing.
         let made_anew = old.clone().filter(has_left).count();
         let behind = match facts.rollout.final_scope() {
             UpdateScope::Partition(partition) => {

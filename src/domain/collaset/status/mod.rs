@@ -37,7 +37,7 @@ pub fn build_status(
         observed_generation: set.metadata.generation.unwrap_or(0),
         label_selector: facts.selector.to_string(),
         current_revision: match &rollout {
-            // an abort keeps the stable revision, even if the rollout is complete in this plan
+            // An abort keeps the stable revision, even if the rollout is complete in this plan.
             Some(next) if next.aborted => facts.history.stable.clone(),
             _ => current_revision(facts, &pods),
         },

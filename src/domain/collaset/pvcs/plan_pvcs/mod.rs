@@ -163,7 +163,7 @@ pub fn leftover_pvcs(
         is_owned_pvc(set, claim) && is_ours && !claim.terminating && !retains && !is_needed(claim)
     });
     let mut left: Vec<_> = left.cloned().collect();
-    // the order of the cache is arbitrary
+    // The order of the cache is arbitrary.
     left.sort_by_cached_key(|claim| (claim.creation_timestamp, claim.name.clone()));
     left
 }
