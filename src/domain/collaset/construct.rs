@@ -1,4 +1,4 @@
-//! The Pod that is created (contract 6.3).
+//! Builds the Pods that a set creates (contract 6.3).
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,15 @@ use crate::api::keys;
 use crate::api::reserved_labels;
 use crate::api::selector::Selector;
 
-// A host name is one label of a domain name.
+// A host name is one label of a domain name, so at most 63 characters.
 const HOSTNAME_LIMIT: usize = 63;
 
-/// The body of the Pod of instance `id`. Its template is the revision's, raw, so that every field of it is there.
+/// Returns the body of the Pod of instance `id`. The function copies the raw template of the revision, so that no field
+/// is lost.
 ///
-/// `first` tells a Pod that is created for the first time from one that is created again. `volumes` holds the name of
-/// the claim that serves each claim template; `extra_labels` are set on top of those of the template. Fails where the
-/// revision cannot be read or a claim is missing.
+/// `first` is true for a Pod that is created for the first time, and false for one that is created again. `volumes`
+/// maps each volume claim template to the name of its PVC. `extra_labels` are added to the labels of the template.
+/// Returns an error if the revision can't be read or a PVC is missing.
 pub fn pod_manifest(
     set: &CollaSet,
     revision: &Revision,
@@ -81,7 +82,8 @@ pub fn pod_manifest(
     Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
 }
 
-/// Tells the lifecycle how long the Pod must have been Ready. The set alone says so: what the template has there is left out.
+/// Tells the lifecycle how long the Pod must have been Ready. Only the set decides this, so the annotation in the
+/// template is removed.
 fn annotate_min_ready(set: &CollaSet, metadata: &mut Map<String, Value>) {
     if let Some(annotations) = metadata
         .get_mut("annotations")
@@ -95,8 +97,9 @@ fn annotate_min_ready(set: &CollaSet, metadata: &mut Map<String, Value>) {
     }
 }
 
-/// A Pod such as the set would make, without anything that is only known later: its creation as a dry run shows what
-/// the API server thinks of the template. Claim templates are volumes, as containers may mount them.
+/// Returns a Pod as the set would create it, without the parts that are only known later. The server creates it as a
+/// dry run to learn whether the API server accepts the template. Volume claim templates become volumes, because
+/// containers may mount them.
 pub fn probe_pod(set: &CollaSet) -> Value {
     let template = &set.spec.template;
     let mut metadata = pod_metadata(template);
@@ -135,19 +138,19 @@ pub fn controller_reference(set: &CollaSet) -> Value {
     })
 }
 
-/// Name of a set.
+/// `metadata.name` of the set, empty if it has none.
 pub(super) fn set_name(set: &CollaSet) -> &str {
     set.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Whether a selector matches the Pods of a template as they are made.
+/// Whether a selector matches the Pods that are created from a template.
 pub fn template_matches_selector(template: &Value, selector: &Selector) -> bool {
     let labels = template_labels(template).into_iter();
     let labels = labels.map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()));
     reserved_labels::is_selected(labels, selector)
 }
 
-/// Labels of a template, raw.
+/// The labels of a template as raw JSON.
 pub(super) fn template_labels(template: &Value) -> Map<String, Value> {
     let labels = template
         .pointer("/metadata/labels")
@@ -175,7 +178,7 @@ fn pod_metadata(template: &Value) -> Map<String, Value> {
     out
 }
 
-/// Makes `name` a volume of a claim: in the place of the volume of that name, or else as the last one.
+/// Makes `name` a volume of the PVC `claim`. It replaces the volume of that name, or is appended.
 fn mount_pvc(spec: &mut Value, name: &str, claim: &str) {
     let Some(spec) = spec.as_object_mut() else {
         return;

@@ -1,4 +1,4 @@
-//! What is wanted so far. Each step adds to it; what comes out is one patch for each Pod at most.
+//! Collects the changes that the planning steps ask for, and merges them into at most one patch for each Pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
-/// Changes of Pods, claims and instance IDs that are wanted.
+/// Wanted changes of Pods, PVCs and instance IDs.
 #[derive(Debug, Default)]
 pub struct Draft {
     /// The set's own entries of the pool, by instance ID.
     pub ids: BTreeMap<i64, BTreeMap<String, String>>,
     /// IDs of Pods that enter the set.
     pub entering: BTreeSet<i64>,
-    /// IDs whose claims come back to the set.
+    /// IDs whose PVCs return to the set.
     pub returning: BTreeSet<i64>,
     /// IDs of Pods that leave the set.
     pub leaving: BTreeSet<i64>,
-    /// IDs of Pods that are scaled in.
+    /// IDs of instances that are scaled in.
     pub surplus: BTreeSet<i64>,
-    /// No ID below this one is free.
+    /// Lower bound for the search of a free ID: no lower ID is free.
     pub lowest: i64,
-    /// No ID below this one is free and without volumes.
+    /// Lower bound for the search of a free ID without volumes: no lower ID is one.
     pub lowest_empty: i64,
-    /// Claims.
+    /// Wanted changes of PVCs.
     pub pvcs: Vec<PvcChange>,
-    /// ControllerRevisions that a set which is deleted leaves behind.
+    /// ControllerRevisions that a set releases because it is deleted without its Pods.
     pub released: Vec<Arc<Revision>>,
-    /// Events.
+    /// Events about the set.
     pub events: Vec<SetEvent>,
-    /// What a command of the rollout has done, told once the status notes the command.
+    /// Events about commands to the rollout, sent once the status records the command.
     pub events_after_status: Vec<SetEvent>,
-    /// Why Pods that are asked to be included, or excluded, are not: a reason of contract 2.5 and a sentence each.
+    /// Why Pods can't be included or excluded as asked: a reason of contract 2.5, and a sentence.
     pub refused: Vec<(&'static str, String)>,
-    /// Removes the annotation by which users command the rollout.
+    /// Whether to remove the annotation by which users command the rollout.
     pub forget_command: bool,
-    /// What the set lacks, see [`super::plan::Plan::left`].
+    /// What the set lacks, see [`super::plan::SetPlan::shortfall`].
     pub shortfall: Shortfall,
-    /// UIDs of Pods that are to be deleted through their lifecycle.
+    /// UIDs of Pods that this plan wants deleted through their lifecycle.
     deletion_requests: BTreeSet<String>,
     patches: BTreeMap<String, PodPatch>,
     deletions: BTreeMap<String, (Arc<Pod>, Option<Box<SetEvent>>)>,
@@ -51,7 +51,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Changes labels of a Pod. An earlier change of the same label wins.
+    /// Changes labels of a Pod. If an earlier step has changed the same label, the earlier change wins.
     pub fn patch_labels(&mut self, pod: &Arc<Pod>, labels: LabelPatch) {
         let patch = self.pod_patch(pod);
         for (key, value) in labels.0 {
@@ -59,19 +59,20 @@ impl Draft {
         }
     }
 
-    /// Sets or removes one label.
+    /// Sets or removes one label of a Pod.
     pub fn patch_label(&mut self, pod: &Arc<Pod>, key: &str, value: Option<String>) {
         self.patch_labels(pod, LabelPatch([(key.to_owned(), value)].into()));
     }
 
-    /// Whether a label of a Pod is to go.
+    /// Whether the draft removes this label of the Pod.
     pub fn removes_label(&self, pod: &Pod, key: &str) -> bool {
         let patch = self.patches.get(&pod.metadata.uid);
         patch.is_some_and(|patch| matches!(patch.labels.0.get(key), Some(None)))
     }
 
-    /// Has a Pod deleted through its lifecycle. Said once: a time that moves on would be a change without end. A plan says anew of each
-    /// Pod that it wants away: of whom it does not, the word is taken back, see [`Draft::is_sent_away`].
+    /// Asks for the deletion of a Pod through its lifecycle. The label is set only once: a timestamp that moves would
+    /// cause a patch on every reconcile. Each plan must call this function again for each Pod that it wants deleted;
+    /// otherwise the request is withdrawn, see [`Draft::is_deletion_planned`].
     pub fn request_deletion(&mut self, pod: &Arc<Pod>, now_nanos: u64) {
         self.deletion_requests.insert(pod.metadata.uid.clone());
         if pod.label(keys::TO_DELETE).is_none() {
@@ -80,7 +81,7 @@ impl Draft {
         }
     }
 
-    /// Takes the word back by which a Pod was told to go, if it may still stay.
+    /// Withdraws the request to delete a Pod, if the Pod may still stay.
     pub fn withdraw_deletion(&mut self, facts: &SetFacts, pod: &Arc<Pod>) {
         if facts.may_stay(pod) {
             self.patch_label(pod, keys::TO_DELETE, None);
@@ -88,12 +89,12 @@ impl Draft {
         }
     }
 
-    /// Whether the plan wants a Pod away.
+    /// Whether a step of this plan wants the Pod deleted through its lifecycle.
     pub fn is_deletion_planned(&self, pod: &Pod) -> bool {
         self.deletion_requests.contains(&pod.metadata.uid)
     }
 
-    /// Whether the plan takes a Pod away: through its lifecycle, or by a scale-in that begins.
+    /// Whether the plan removes a Pod: through its lifecycle, or by a scale-in that begins.
     pub fn removes_pod(&self, pod: &Pod) -> bool {
         let patch = self.patches.get(&pod.metadata.uid);
         let begun =
@@ -103,19 +104,19 @@ impl Draft {
         scaled_in || self.is_deletion_planned(pod)
     }
 
-    /// Sets or removes one annotation.
+    /// Sets or removes one annotation of a Pod.
     pub fn patch_annotation(&mut self, pod: &Arc<Pod>, key: &str, value: Option<String>) {
         self.pod_patch(pod)
             .annotations
             .insert(key.to_owned(), value);
     }
 
-    /// Changes who controls a Pod.
+    /// Changes the controller of a Pod.
     pub fn set_ownership(&mut self, pod: &Arc<Pod>, ownership: OwnershipChange) {
         self.pod_patch(pod).ownership = ownership;
     }
 
-    /// The patch of a Pod.
+    /// The patch of a Pod, empty if no step has changed the Pod yet.
     pub fn pod_patch(&mut self, pod: &Arc<Pod>) -> &mut PodPatch {
         self.patches
             .entry(pod.metadata.uid.clone())
@@ -125,26 +126,26 @@ impl Draft {
             })
     }
 
-    /// Whether a Pod of an ID, or its claims, enter, leave or come back: no Pod is made for the ID before.
+    /// Whether a Pod of this ID, or its PVCs, enter, leave or return. Until they have, no Pod is created for the ID.
     pub fn is_id_moving(&self, id: i64) -> bool {
         let moving = [&self.entering, &self.returning, &self.leaving];
         moving.iter().any(|ids| ids.contains(&id))
     }
 
-    /// Whether anything of a Pod is to be changed.
+    /// Whether the draft changes anything in a Pod.
     pub fn changes_pod(&self, pod: &Pod) -> bool {
         self.patches
             .get(&pod.metadata.uid)
             .is_some_and(changes_anything)
     }
 
-    /// Deletes a Pod.
+    /// Deletes a Pod without an Event.
     pub fn delete_pod(&mut self, pod: &Arc<Pod>) {
         self.deletions
             .insert(pod.metadata.uid.clone(), (Arc::clone(pod), None));
     }
 
-    /// Deletes a Pod, and tells of it once that is done.
+    /// Deletes a Pod, and sends an Event once the API server has accepted the deletion.
     pub fn delete_and_announce(&mut self, pod: &Arc<Pod>, reason: &'static str, message: String) {
         let event = SetEvent {
             warning: false,
@@ -160,12 +161,12 @@ impl Draft {
         self.creations.insert(id, body);
     }
 
-    /// Lets go of a claim.
+    /// Releases a PVC and changes its labels.
     pub fn release_pvc(&mut self, claim: &Arc<Pvc>, labels: LabelPatch) {
         self.pvcs.push(PvcChange::release_pvc(claim, labels));
     }
 
-    /// Changes labels of a claim, and who controls it.
+    /// Changes labels of a PVC and its controller.
     pub fn patch_pvc(&mut self, claim: &Arc<Pvc>, labels: LabelPatch, ownership: OwnershipChange) {
         self.pvcs.push(PvcChange::Patch {
             claim: Arc::clone(claim),
@@ -174,18 +175,19 @@ impl Draft {
         });
     }
 
-    /// Plans again after so many nanoseconds at the latest.
+    /// Requests the next plan after this many nanoseconds at the latest.
     pub fn requeue_after(&mut self, nanos: u64) {
         self.again = Some(self.again.map_or(nanos, |known| known.min(nanos)));
     }
 
-    /// Refuses what is asked of a Pod: the status says so for as long as it is, and an Event.
+    /// Reports that a request about a Pod can't be fulfilled: by an Event, and in the status for as long as the request
+    /// stands.
     pub fn report_refusal(&mut self, reason: &'static str, message: String) {
         self.refused.push((reason, message.clone()));
         self.announce_event(true, reason, message);
     }
 
-    /// An event about the set.
+    /// Adds an Event about the set.
     pub fn announce_event(&mut self, warning: bool, reason: &'static str, message: String) {
         self.events.push(SetEvent {
             warning,
@@ -194,8 +196,8 @@ impl Draft {
         });
     }
 
-    /// An event about the set that is told once the patch of a Pod is written, the first of several. The next plan may say it in other
-    /// words.
+    /// Adds an Event about the set that is sent once the patch of a Pod is stored. If several steps add one for the
+    /// same Pod, the first is sent, because the next plan may word the Event differently.
     pub fn announce_once_written(&mut self, pod: &Arc<Pod>, reason: &'static str, message: String) {
         let event = SetEvent {
             warning: false,
@@ -207,8 +209,8 @@ impl Draft {
             .get_or_insert_with(|| Box::new(event));
     }
 
-    /// The changes of Pods, and when to plan again. A Pod that is deleted is not patched. Patches that change
-    /// nothing are left out.
+    /// Returns the changes of Pods, and the nanoseconds until the next plan. A Pod that is deleted is not patched, and
+    /// a patch without an effect is left out.
     pub fn into_pod_changes(self) -> (Vec<PodChange>, Option<u64>) {
         let deletions = self.deletions;
         let patches = self
@@ -232,7 +234,7 @@ impl Draft {
     }
 }
 
-/// The patch without what is so already; `None` if nothing is left.
+/// Removes from a patch the values that the Pod already has; `None` if the patch then has no effect.
 fn effective_patch(mut patch: PodPatch) -> Option<PodPatch> {
     let pod = &patch.pod;
     patch
@@ -245,7 +247,7 @@ fn effective_patch(mut patch: PodPatch) -> Option<PodPatch> {
     changes_anything(&patch).then_some(patch)
 }
 
-/// Whether a patch changes anything.
+/// Whether a patch changes anything in its Pod.
 pub fn changes_anything(patch: &PodPatch) -> bool {
     let (mut labels, mut annotations) = (patch.labels.0.iter(), patch.annotations.iter());
     labels.any(|(key, value)| !has_label(&patch.pod, key, value))
@@ -259,7 +261,8 @@ fn has_label(pod: &Pod, key: &str, value: &Option<String>) -> bool {
     pod.metadata.labels.get(key) == value.as_ref()
 }
 
-/// Of annotations a slim Pod keeps only what the project reads.
+/// A slim Pod contains only some annotations. For any other annotation this function can't know the value, and answers
+/// false.
 fn has_annotation(pod: &Pod, key: &str, value: &Option<String>) -> bool {
     let known = [
         keys::LAST_POD_STATUS,

@@ -1,11 +1,12 @@
-//! Of two Pods with one instance ID the younger goes.
+//! Deletes the younger of two Pods with one instance ID.
 
 use super::draft::Draft;
 use super::set_facts::SetFacts;
 use super::update;
 use crate::api::keys;
 
-/// Sends them away. Their rules, or the API server, may keep them for long.
+/// Asks for the deletion of the duplicates. Meanwhile it returns them to service, because their rules or the API server
+/// may delay the deletion for long.
 pub fn delete_duplicates(facts: &SetFacts, draft: &mut Draft) {
     for pod in &facts.misnumbered {
         let name = &pod.metadata.name;

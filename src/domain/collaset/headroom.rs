@@ -1,9 +1,10 @@
-//! How many instance IDs the pool has room for: it is one object, and etcd stores none that is larger than 1.5 MiB
-//! (`--max-request-bytes`). Of a full pool no entry can be changed any more, so that it is never filled: a set that grows stops
-//! there, and `Replace`, which takes a second ID for each Pod, goes on in waves.
+//! How many more instance IDs fit into the pool. The pool is one object, and etcd stores no object larger than 1.5 MiB
+//! (`--max-request-bytes`). No entry of a full pool can be changed any more, so the pool is never filled completely. A
+//! set that grows stops before that, and `Replace`, which takes a second ID for each Pod, goes on in waves.
 //!
-//! What is counted is a bound of what an entry ever takes: an entry that has lost the mark of a fresh ID has room for the mark of a
-//! Pod that is scaled in, or was replaced. Entries of Pods that are there already are written whatever they take.
+//! The size of an entry is an upper bound over its life. An entry first has the mark of a fresh ID; later it needs the
+//! same space for the mark of a Pod that is scaled in or was replaced. Entries of existing Pods are written whatever
+//! their size.
 
 use std::collections::BTreeMap;
 
@@ -14,37 +15,37 @@ use crate::api::resourcecontext::data::{
     JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REVISION,
 };
 
-/// Most bytes of all entries of a pool, as the API server stores them. That leaves 72,864 bytes of what etcd takes for the rest of the
-/// object, for annotations of others, and for the 25 bytes that `podToDelete` notes in the entries of the Pods that it names. The API
-/// server knows the list as one field: `managedFields` takes 192 bytes with 2,000 entries and with 10,000, and etcd adds a few hundred
-/// bytes to a request.
+/// Largest allowed size of all entries of a pool, in bytes as the API server stores them. The limit of etcd leaves
+/// 72,864 bytes for the rest of the object, for annotations of others, and for the 25 bytes that `podToDelete` adds to
+/// the entries of the Pods that it names. The API server treats the list as one field: `managedFields` takes 192 bytes
+/// with 2,000 entries and with 10,000. etcd adds a few hundred bytes to a request.
 pub const MAX_POOL_BYTES: usize = 1_500_000;
 
-/// Characters of an instance ID at most, as far as a pool goes.
+/// The longest instance ID that the size of an entry includes. Longer IDs are counted separately.
 const MAX_ID_DIGITS: &str = "99999";
-/// Those that the name of a revision adds to the name of its set, and the longest that it can be.
+/// Characters that the name of a revision adds to the name of its set, and the largest length of the whole name.
 const REVISION_HASH_LENGTHS: (usize, usize) = (11, 63);
 
-/// Bytes that are left in a pool.
+/// The remaining bytes of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headroom {
     left: usize,
     sizes: EntrySizes,
 }
 
-/// Bytes of the entries of one set.
+/// Sizes of the entries of one set, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct EntrySizes {
-    /// Of an instance ID.
+    /// Size of the entry of an instance ID.
     entry: usize,
-    /// Of this the revision.
+    /// The part of `entry` that the revision takes.
     revision: usize,
-    /// What a pair of Pods takes beside the entry of its origin.
+    /// Size that a pair adds to the entry of its origin.
     pair: usize,
 }
 
 impl EntrySizes {
-    /// For a set of this name.
+    /// Computes the sizes for a set of this name.
     fn for_set_name(name: &str) -> EntrySizes {
         let revision =
             "r".repeat((name.len() + REVISION_HASH_LENGTHS.0).min(REVISION_HASH_LENGTHS.1));
@@ -59,7 +60,7 @@ impl EntrySizes {
         }
     }
 
-    /// What an entry of the set takes at most while it has these marks.
+    /// Largest size of an entry of the set while it has these keys.
     fn max_entry_bytes<'a>(
         self,
         id: i64,
@@ -76,12 +77,12 @@ impl EntrySizes {
 }
 
 impl Headroom {
-    /// What is left beside the entries of the set, and those of others that share the pool.
+    /// The space beside the set's draft entries and the entries of other sets in the pool.
     pub fn beside_draft(facts: &SetFacts, draft: &Draft) -> Headroom {
         Headroom::with_entries(facts, draft.ids.iter().map(|(id, data)| (*id, data)))
     }
 
-    /// What is left of the pool as it is stored.
+    /// The space that the stored pool leaves.
     pub fn from_stored_pool(facts: &SetFacts) -> Headroom {
         let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
         let own = contexts.filter(|context| facts.is_own_entry(&context.data));
@@ -96,7 +97,7 @@ impl Headroom {
         let own = own.map(|(id, data)| sizes.max_entry_bytes(id, data));
         let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
         let others = contexts.filter(|context| !facts.is_own_entry(&context.data));
-        // Their marks come and go too.
+        // Other sets add and remove their marks too.
         let others = others.map(|context| match context.data.contains_key(JUST_CREATE) {
             true => entry_bytes(context),
             false => entry_bytes(context) + entry_mark_bytes(JUST_CREATE, "true"),
@@ -108,12 +109,12 @@ impl Headroom {
         }
     }
 
-    /// Takes the room of one more instance ID, if there is any.
+    /// Takes the space of one more instance ID. Returns false if there is not enough.
     pub fn take_entry(&mut self) -> bool {
         self.take_bytes(self.sizes.entry)
     }
 
-    /// Takes the room of the new half of a pair, if there is any.
+    /// Takes the space of the new Pod of a pair. Returns false if there is not enough.
     pub fn take_half(&mut self) -> bool {
         self.take_bytes(self.sizes.pair)
     }
@@ -126,32 +127,32 @@ impl Headroom {
         has
     }
 
-    /// Whether there is none for another instance ID.
+    /// Whether there is no space for another instance ID.
     pub fn is_full(&self) -> bool {
         self.left < self.sizes.entry
     }
 
-    /// Pairs that can be opened.
+    /// Number of pairs for which there is space.
     pub fn pairs_that_fit(&self) -> usize {
         self.left / self.sizes.pair
     }
 }
 
-/// Pods that a set of this name can have, if its pool is its own.
+/// Largest number of Pods of a set of this name, if no other set shares its pool.
 pub fn max_replicas(name: &str) -> usize {
     MAX_POOL_BYTES / EntrySizes::for_set_name(name).entry
 }
 
-/// Pairs that can be open at once beside so many Pods.
+/// Largest number of pairs that can be open at once beside this many Pods.
 pub fn max_pairs(name: &str, replicas: usize) -> usize {
     let sizes = EntrySizes::for_set_name(name);
     MAX_POOL_BYTES.saturating_sub(replicas * sizes.entry) / sizes.pair
 }
 
-/// What an entry takes beside its ID and its data.
+/// Bytes of an entry without its ID and its data.
 const ENTRY_OVERHEAD: usize = r#"{"id":,"data":{}},"#.len();
 
-/// Bytes of an entry in the list, or one more.
+/// Bytes of an entry in the list, or one byte more.
 fn entry_bytes(context: &ContextDetail) -> usize {
     let data = context
         .data
@@ -165,7 +166,8 @@ fn count_digits(id: i64) -> usize {
     usize::try_from(digits).unwrap_or(0) + usize::from(id < 0)
 }
 
-/// Bytes of one more key of an entry, as Go writes it: quotes with a backslash, and what HTML knows as six characters.
+/// Bytes that one more key takes in an entry, as Go writes JSON: a backslash before quotes and backslashes,
+/// and six characters for control characters and for those with a meaning in HTML.
 fn entry_mark_bytes(key: &str, value: &str) -> usize {
     let escaped = value.bytes().map(|byte| match byte {
         b'"' | b'\\' => 1,
@@ -208,7 +210,7 @@ mod tests {
             let fresh = entry(99_999, &plain);
             assert!(stored(&fresh) <= sizes.entry, "{name}");
             assert_eq!(sizes.max_entry_bytes(99_999, &fresh.data), sizes.entry);
-            // Marks that come later.
+            // Marks that an entry gets later.
             for late in [SCALE_IN, REPLACED] {
                 let seen = [plain[0], plain[1], (late, "true")];
                 assert!(stored(&entry(99_999, &seen)) <= sizes.entry, "{name}");

@@ -1,4 +1,4 @@
-//! Pods that enter the set: those that `podToInclude` names, and orphans of the set.
+//! Decides which Pods enter the set: those that `podToInclude` names, and orphans of the set.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
-/// Reason of what is said of a Pod that can't be included.
+/// Event reason for a Pod that can't be included.
 const REFUSED: &str = "IncludeNotAllowed";
-/// Reason of what is said of a Pod that has entered.
+/// Event reason for a Pod that has entered.
 const INCLUDED: &str = "IncludeTarget";
 
-/// Takes a Pod in that `podToInclude` names. It keeps its instance ID if that is free. True if it enters, and the rest of the plan
-/// is to wait for that.
+/// Includes a Pod that `podToInclude` names. The Pod keeps its instance ID if that is free. Returns true if the Pod
+/// enters and the rest of the plan must wait for it.
 pub fn include_pod(
     facts: &SetFacts,
     draft: &mut Draft,
@@ -36,7 +36,7 @@ pub fn include_pod(
     let own = facts
         .instance_id_of(pod)
         .filter(|id| is_id_free_for(facts, draft, pod, *id));
-    // Its entry was stored, and it could not be written.
+    // An earlier plan stored an entry for the Pod, and the write of the Pod failed.
     let kept =
         || pool::id_reserved_for(draft, pod).filter(|id| is_id_free_for(facts, draft, pod, *id));
     let own = own.or_else(kept);
@@ -76,7 +76,8 @@ pub fn include_pod(
     !facts.is_write_refused(pod)
 }
 
-/// Tells why a Pod that is not managed can't be included. It is read again later, as nothing tells of its changes.
+/// Reports why an unmanaged Pod can't be included. The controller reads the Pod again later, because no watch reports
+/// its changes.
 pub fn refuse_unmanaged(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
     draft.requeue_after(UNMANAGED_NANOS);
     if let Some(why) = obstacles::describe_obstacles(facts, pod) {
@@ -88,23 +89,27 @@ fn refuse_inclusion(facts: &SetFacts, draft: &mut Draft, pod: &Pod, why: &str) {
     let message = format!("Pod {} can't be included: {why}", pod.metadata.name);
     let is_excluded = facts.strategy.exclude.contains(&pod.metadata.name);
     match obstacles::contradicts_exclusion(facts, pod) && (facts.controls(pod) || is_excluded) {
-        true => draft.announce_event(true, REFUSED, message), // the spec contradicts itself, and one half of it is so, or told of elsewhere
+        // Only an Event: the spec contradicts itself, and the other request is fulfilled or reported elsewhere.
+        true => draft.announce_event(true, REFUSED, message),
         false => draft.report_refusal(REFUSED, message),
     }
 }
 
-/// Takes orphans in, each under its own instance ID (see [`id_for`]) with the claims that it mounts: Pods of a set of this name that was
-/// deleted with `--cascade=orphan` and made again, or that outlived an uninstallation. Otherwise others would be made beside
-/// them, on their claims. Those for whose IDs the pool has no room wait; no others are made for those IDs. A Pod that was excluded is no orphan: it carries [`keys::ORPHANED`].
+/// Adopts orphans, each with the PVCs that it mounts, under the instance ID of [`instance_id_for_orphan`]. Orphans are
+/// Pods of a set of this name that was deleted with `--cascade=orphan` and made again, or whose Pods outlived an
+/// uninstallation. Without the adoption the set would create other Pods on the same PVCs.
+///
+/// An orphan for whose ID the pool has no space waits, and the set creates no other Pod for that ID. An excluded Pod is
+/// no orphan: it has the label [`keys::ORPHANED`].
 pub fn adopt_orphans(facts: &SetFacts, draft: &mut Draft, room: &mut Headroom) -> bool {
     let mut moved = false;
-    // One that has ended is made again, unless another has its ID.
+    // Finished orphans come last: another orphan may have the same ID.
     let mut orphans: Vec<_> = facts.observed.orphans.iter().collect();
     let has_left = |pod: &Pod| {
         let mut claims = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
         claims.any(|claim| claim.labels.contains_key(keys::ORPHANED))
     };
-    // One whose ID is another set's gets one that no other orphan has.
+    // An orphan whose ID belongs to another set comes later, because it gets an ID that no other orphan has.
     let is_foreign = |pod: &Pod| {
         facts
             .instance_id_of(pod)
@@ -116,11 +121,12 @@ pub fn adopt_orphans(facts: &SetFacts, draft: &mut Draft, room: &mut Headroom) -
             continue;
         };
         if pod.is_finished() && facts.members.contains_key(&id) {
-            draft.set_ownership(pod, OwnershipChange::Adopt); // it is cleaned away
+            draft.set_ownership(pod, OwnershipChange::Adopt); // the set deletes it afterwards, because it is finished
             moved |= !facts.is_write_refused(pod);
             continue;
         }
-        // One that has left with its claims comes back where an instance is missing: else it would be scaled in with them.
+        // An orphan that has left with its PVCs returns only if an instance is missing. Otherwise a scale-in would
+        // delete it with its PVCs.
         let is_taken = facts.members.contains_key(&id);
         if has_left(pod) && (is_taken || !membership::may_instance_return(facts, draft, id)) {
             report_outside_orphan(facts, draft, pod);
@@ -141,8 +147,8 @@ pub fn adopt_orphans(facts: &SetFacts, draft: &mut Draft, room: &mut Headroom) -
     moved
 }
 
-/// The instance ID under which an orphan enters: its own, or, where another set of the pool has taken that meanwhile and an instance is
-/// missing, one without volumes. `None` where it stays outside for now.
+/// Returns the instance ID under which an orphan enters. This is its own ID. If another set of the pool has taken that
+/// ID and an instance is missing, it is a free ID without volumes. `None` if the orphan stays outside for now.
 fn instance_id_for_orphan(
     facts: &SetFacts,
     draft: &mut Draft,
@@ -155,7 +161,7 @@ fn instance_id_for_orphan(
     let kept = || pool::id_reserved_for(draft, pod).filter(|_| is_foreign);
     let known = Some(own).filter(|_| !is_foreign).or_else(kept);
     if let Some(id) = known {
-        // Its ID is free again, but every instance is there: one that serves would go for it.
+        // The ID is free again but no instance is missing: a serving Pod would be scaled in for the orphan.
         let is_surplus = !facts.members.is_empty()
             && facts.members.len() >= facts.strategy.replicas
             && !draft.ids.contains_key(&id)
@@ -174,7 +180,7 @@ fn instance_id_for_orphan(
         }
         return None;
     }
-    // Where names persist its name is that of an ID which is another's.
+    // Under `PersistentSequence` the name of the orphan belongs to an ID that another set has.
     let is_short = pool::counted_ids(facts, draft).len() < facts.strategy.replicas;
     if facts.strategy.sequence || !is_short {
         report_outside_orphan(facts, draft, pod);
@@ -187,7 +193,8 @@ fn instance_id_for_orphan(
     })
 }
 
-/// A Pod that matches the selector is counted by whoever counts by it.
+/// Reports an orphan that stays outside. The selector matches such a Pod, so Services and others with the same selector
+/// count it.
 fn report_outside_orphan(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
     if pod.is_finished() {
         return;
@@ -208,8 +215,8 @@ fn report_outside_orphan(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
     draft.announce_event(true, REFUSED, message);
 }
 
-/// Whether a Pod has a name that a set of this name gives its Pods. Selectors may overlap: an orphan of another set is
-/// left to that one.
+/// Whether a Pod has a name that a set of this name gives its Pods. Selectors may overlap, and an orphan of another set
+/// must be left to that set.
 pub fn has_name_of_set(set: &str, pod: &str) -> bool {
     pvcs::is_generated(&format!("{set}-"), pod)
 }
@@ -227,8 +234,9 @@ fn is_orphan(facts: &SetFacts, pod: &Pod) -> bool {
         && facts.selector.matches(&pod.metadata.labels)
 }
 
-/// Whether a Pod that enters can have this instance ID: no other Pod and no other set has it, nor is it reserved for the new
-/// half of a pair, nor has the set claims of it that the Pod does not mount, but for those that [lie beside it](Facts::lies_beside).
+/// Whether an entering Pod can have this instance ID. No other Pod and no other set may have the ID, and it may not be
+/// reserved for the new Pod of a pair. The set may have no PVCs of this ID that the Pod does not mount, except those
+/// that are [set aside](SetFacts::is_pvc_set_aside).
 fn is_id_free_for(facts: &SetFacts, draft: &Draft, pod: &Pod, id: i64) -> bool {
     let paired = [pool::REPLACE_NEW, pool::REPLACE_ORIGIN];
     !facts.foreign.contains(&id)
@@ -244,8 +252,8 @@ fn is_id_free_for(facts: &SetFacts, draft: &Draft, pod: &Pod, id: i64) -> bool {
         })
 }
 
-/// Has a Pod enter; false while its claims are to enter first. Otherwise a Pod whose claims could not be changed would have
-/// another ID than they have.
+/// Makes a Pod enter. Returns false while its PVCs must enter first. If the PVCs entered later and that write failed,
+/// the Pod would have another ID than its PVCs.
 fn enter_pod(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>, id: i64) -> bool {
     draft.entering.insert(id);
     if take_mounted_pvcs(facts, draft, pod, id) {
@@ -257,8 +265,9 @@ fn enter_pod(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>, id: i64) -> bo
     true
 }
 
-/// Has the claims that a Pod of the set mounts be of the set, under the Pod's ID; whether there is anything to change. Whoever
-/// takes them from the set does not take the Pod, and an exclusion that is taken back half way has taken them.
+/// Makes the PVCs that a Pod mounts belong to the set, under the Pod's ID. Returns whether there is anything to change.
+/// This is necessary because somebody can take PVCs from the set without the Pod, and an exclusion that was withdrawn
+/// may already have released them.
 pub fn take_mounted_pvcs(facts: &SetFacts, draft: &mut Draft, pod: &Pod, id: i64) -> bool {
     let id = id.to_string();
     let mut any = false;
@@ -267,7 +276,8 @@ pub fn take_mounted_pvcs(facts: &SetFacts, draft: &mut Draft, pod: &Pod, id: i64
         let named = claim.labels.get(keys::INSTANCE_ID) == Some(&id);
         let is_marked = claim.labels.contains_key(keys::ORPHANED);
         let is_own = claim.belongs_to_set(facts.observed.set.metadata.uid.as_deref());
-        // A user has labelled an owned claim to be kept. The garbage collector deletes a claim that has an owner.
+        // A user has labelled an owned PVC to be kept. Release it, because the garbage collector deletes a PVC that has
+        // an owner.
         let is_to_release = is_own && facts.keeps_pvc(claim) && claim.controller.is_some();
         let is_settled = is_own && named && !is_marked && !is_to_release;
         if is_settled || !is_own && !may_take_pvc(facts, pod, claim) {
@@ -297,8 +307,9 @@ pub fn take_mounted_pvcs(facts: &SetFacts, draft: &mut Draft, pod: &Pod, id: i64
     any
 }
 
-/// Whether a claim that the set does not have may be one of its claims: it is of a template of the Pod's revision or the updated one, or has
-/// a name of the set's. One that a Pod of somebody else mounts too is theirs.
+/// Whether a PVC that does not belong to the set may be taken. It must be of a template of the Pod's revision or of the
+/// updated revision, or have a name that the set generates. A PVC that a Pod of another controller mounts too is not
+/// taken.
 fn may_take_pvc(facts: &SetFacts, pod: &Pod, claim: &Pvc) -> bool {
     let set = &facts.observed.set;
     let is_others = |other: &Arc<Pod>| other.controller().is_some() && !facts.controls(other);
@@ -314,7 +325,7 @@ fn may_take_pvc(facts: &SetFacts, pod: &Pod, claim: &Pvc) -> bool {
         || has_hash && pvcs::has_generated_name(set, claim)
 }
 
-/// Whether a claim goes by the name of one of these templates, and is not known to be of another.
+/// Whether a PVC has the name of one of these templates, and its hash is not that of another known template.
 fn matches_any_template(facts: &SetFacts, claim: &Pvc, templates: &[&Value]) -> bool {
     let label = |key: &str| claim.labels.get(key).map(String::as_str);
     let of = label(keys::PVC_TEMPLATE_HASH).unwrap_or_default();
@@ -325,10 +336,10 @@ fn matches_any_template(facts: &SetFacts, claim: &Pvc, templates: &[&Value]) -> 
     })
 }
 
-/// Whether a claim that enters is to be kept, which the labels say then: unless it is [`Facts::is_of_spec`]. One of a template
-/// that is not known serves as one of its Pod's.
+/// Whether an entering PVC is to be kept, and adds the labels for that. Every PVC is kept except one for which
+/// [`SetFacts::is_pvc_of_spec`] is true. A kept PVC of an unknown template serves as a PVC of its Pod's template.
 fn keep_entering_pvc(facts: &SetFacts, pod: &Pod, claim: &Pvc, labels: &mut LabelPatch) -> bool {
-    labels.0.extend(plan::remove_kept_label(claim)); // it was for a former set
+    labels.0.extend(plan::remove_kept_label(claim)); // the label may name a former set
     if facts.is_pvc_of_spec(claim) {
         if claim.labels.contains_key(keys::KEPT_AS) {
             labels.0.insert(keys::KEPT_AS.to_owned(), None);
@@ -341,7 +352,7 @@ fn keep_entering_pvc(facts: &SetFacts, pod: &Pod, claim: &Pvc, labels: &mut Labe
     true
 }
 
-/// The label of a kept claim of a template that is not known: it serves as one of its Pod's.
+/// The label of a kept PVC whose template is unknown: it makes the PVC serve as a PVC of its Pod's template.
 fn kept_pvc_label(facts: &SetFacts, pod: &Pod, claim: &Pvc) -> Option<(String, Option<String>)> {
     let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
     if said.is_some_and(|said| facts.template_hashes.contains(said)) {
@@ -353,7 +364,7 @@ fn kept_pvc_label(facts: &SetFacts, pod: &Pod, claim: &Pvc) -> Option<(String, O
     Some((keys::KEPT_AS.to_owned(), Some(own.into_owned())))
 }
 
-/// The claims of a Pod that the set keeps, in words; empty without any.
+/// Describes the PVCs of a Pod that the set keeps; empty if there are none.
 fn describe_kept_pvcs(facts: &SetFacts, pod: &Pod) -> String {
     let mounted = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
     let kept = mounted.filter(|claim| facts.keeps_pvc(claim));
@@ -371,12 +382,12 @@ fn describe_kept_pvcs(facts: &SetFacts, pod: &Pod) -> String {
     told.collect()
 }
 
-/// Whether an ID has claims beside those that a Pod mounts, of the same templates.
+/// Whether an ID has PVCs, of the same templates, besides those that a Pod mounts.
 pub fn has_other_pvcs(facts: &SetFacts, pod: &Pod, id: i64) -> bool {
     let template = |claim: &Pvc| claim.labels.get(keys::PVC_TEMPLATE_NAME).cloned();
     let mounted = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
     let mounted: BTreeSet<_> = mounted.map(|claim| template(claim)).collect();
-    // One that is kept may be of a template that no Pod is of any more.
+    // Ignore kept PVCs: their template may be one that no Pod has any more.
     let others = facts.owned_pvcs_with_id(id);
     let mut others = others.filter(|claim| !claim.terminating && !facts.keeps_pvc(claim));
     others.any(|claim| !pod.spec.pvcs.contains(&claim.name) && mounted.contains(&template(claim)))

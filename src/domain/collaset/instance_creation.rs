@@ -1,4 +1,4 @@
-//! Pods that are wanted and not there: each instance ID without a Pod gets one, of the revision that is recorded for it.
+//! Creates the missing Pods: each instance ID without a Pod gets one of the revision that the pool records for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
-/// Claims of which a plan says at most that they are being deleted.
+/// Most terminating PVCs that one plan reports.
 const MAX_REPORTED_PVCS: usize = 20;
 
-/// Nanoseconds after which the end of a Pod of somebody else is looked for again.
+/// Nanoseconds after which the controller checks again whether a Pod outside the set has ended.
 const RECHECK_NANOS: u64 = 5_000_000_000;
 
-/// Creates claims, and where an ID has all of them, its Pod.
+/// Creates PVCs. If an ID has all its PVCs, creates its Pod.
 pub fn create_instances(facts: &SetFacts, draft: &mut Draft) {
     let vacant: Vec<i64> = draft
         .ids
@@ -32,7 +32,7 @@ pub fn create_instances(facts: &SetFacts, draft: &mut Draft) {
         .copied()
         .filter(|id| !facts.is_id_held(*id) && !draft.is_id_moving(*id))
         .filter(|id| !pool::has_entry_mark(draft, *id, pool::REPLACED))
-        // Scaled in when the set was paused.
+        // The instance was being scaled in when the set was paused.
         .filter(|id| !(facts.strategy.paused && pool::has_entry_mark(draft, *id, pool::SCALE_IN)))
         .collect();
     for id in vacant {
@@ -49,7 +49,7 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
         .and_then(|name| facts.history.find_revision(name))
         .map(Arc::clone)
     else {
-        return; // recorded by the steps before; an unknown one was replaced there
+        return; // the earlier steps have recorded a known revision
     };
     let first = entry.contains_key(pool::JUST_CREATE);
     let mut labels = BTreeMap::new();
@@ -79,15 +79,15 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
             "Pod {name} is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels; delete it to have another made with an empty volume, the name is that of instance ID {id}"
         );
         draft.report_refusal("ScaleOutFailed", message);
-        return; // it would not come back to its data beside claims that are made for the next Pod
+        return; // if the set created PVCs for the next Pod, the returning Pod would not find its data
     }
     draft.pvcs.extend(wanted.create);
     if !ready {
-        return; // its claims first
+        return; // the PVCs are created first
     }
     let mut volumes = wanted.volumes.values();
     if let Some(pod) = volumes.find_map(|claim| facts.pvc_writer(claim)) {
-        recheck_pod_end(facts, draft, pod); // two Pods would write to one claim
+        recheck_pod_end(facts, draft, pod); // otherwise two Pods would write to one PVC
         return;
     }
     let now = facts.observed.now_nanos;
@@ -101,7 +101,7 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
     }
 }
 
-/// Creates the claims of Pods that were never scheduled and whose claims somebody has deleted.
+/// Creates the PVCs of Pods that were never scheduled and whose PVCs somebody has deleted.
 pub fn recreate_missing_pvcs(facts: &SetFacts, draft: &mut Draft) {
     for (id, pod) in &facts.members {
         let waits = pod.condition("PodScheduled") != Some(true) && !pod.is_finished();
@@ -118,14 +118,15 @@ pub fn recreate_missing_pvcs(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// The end of a Pod of the set makes a new plan. That of another Pod does not.
+/// Plans again after some time to see the end of a Pod outside the set. The end of a Pod of the set causes a plan by
+/// itself.
 fn recheck_pod_end(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
     if !facts.controls(pod) {
         draft.requeue_after(RECHECK_NANOS);
     }
 }
 
-/// What becomes of claims that no Pod asks for any more. A claim that a Pod mounts stays until that Pod has ended.
+/// Deletes or releases PVCs that no Pod needs any more. A PVC that a Pod mounts stays until that Pod has ended.
 pub fn remove_leftover_pvcs(facts: &SetFacts, draft: &mut Draft) {
     membership::return_entering_pvcs(facts, draft);
     for (id, pod) in &facts.members {
@@ -144,15 +145,15 @@ pub fn remove_leftover_pvcs(facts: &SetFacts, draft: &mut Draft) {
         let recorded = entry.get(pool::REVISION);
         let recorded = recorded.and_then(|name| facts.history.find_revision(name));
         let present = facts.members.get(id).map(|pod| facts.revision_of(pod));
-        // A revision that is not known any more may have had any template.
+        // A revision that does not exist any more may have had any template.
         if recorded.is_none() || present == Some(None) {
             unsure.insert(*id);
         }
-        // Until a rollout is over it may be taken back: the Pod would come back to an empty volume.
+        // Until a rollout is over, it may be aborted. Then the Pod would come back to an empty volume.
         let current = Some(&facts.history.current).filter(|_| facts.rollout.is_on);
-        // One that is taken back without a rollout is yet to be recorded.
+        // A rollback without a rollout is not recorded in the pool yet.
         let updated = Some(&facts.history.updated);
-        // Each once: their templates are compared for each claim.
+        // Take each revision only once, because its templates are compared with every PVC.
         let is_other = |one: Option<&Arc<Revision>>, other: &Arc<Revision>| {
             one.is_none_or(|one| one.name != other.name)
         };
@@ -186,8 +187,8 @@ pub fn remove_leftover_pvcs(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// Keeps the claims of Pods that say to be of another template than the Pod's revision has: they would be deleted as left over with the Pod's
-/// end.
+/// Keeps the PVCs of Pods whose label names another template than the Pod's revision has. Otherwise the set would
+/// delete them as left over when the Pod ends.
 fn keep_mismatched_pvcs(facts: &SetFacts, draft: &mut Draft) {
     let uid = facts.observed.set.metadata.uid.as_deref();
     let claims = facts.observed.pods.iter().flat_map(|pod| {
@@ -218,8 +219,8 @@ fn keep_mismatched_pvcs(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// Says whose next volume will be empty: somebody deletes a claim that a Pod mounts, which stays until the Pod has ended. The
-/// set itself deletes no such claim. Nothing can take that back, so nothing waits for it.
+/// Warns about instances whose next volume will be empty because somebody else deletes a PVC that a Pod mounts. The API
+/// server keeps such a PVC until the Pod has ended. Nobody can cancel the deletion, so no step waits for it.
 pub fn report_terminating_pvcs(facts: &SetFacts, draft: &mut Draft) {
     let claims = facts.members.iter().flat_map(|(id, pod)| {
         let ending = facts

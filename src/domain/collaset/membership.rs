@@ -1,4 +1,4 @@
-//! Who leaves the set and who enters it (contract 6.0 and contract 6.4).
+//! Decides which Pods leave the set and which enter it (contract 6.0 and contract 6.4).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,27 +19,29 @@ use crate::api::keys;
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
-/// Labels of the halves of a pair.
+/// Labels of the two Pods of a replace pair.
 const PAIR_LABELS: [&str; 3] = [
     keys::TO_REPLACE,
     keys::REPLACE_PAIR_NEW_ID,
     keys::REPLACE_PAIR_ORIGIN_NAME,
 ];
 
-/// Names that an Event holds at most.
+/// Most names in one Event.
 const MAX_NAMES: usize = 20;
 
-/// Releases what the selector no longer matches, cleans Pods away that ran to their end (contract Q38), excludes
-/// and includes. True when somebody leaves or enters: the rest of the plan waits for that, unless it was refused lately.
+/// Releases Pods that the selector no longer matches, deletes finished Pods (contract Q38), excludes and includes Pods.
+/// Returns true if a Pod leaves or enters. The rest of the plan waits for that Pod, unless the API server recently
+/// refused the write.
 pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
     let mut moved = false;
     for pod in &facts.unselected {
-        // Another may have been made on the claims of one that has ended: they are its own.
+        // Do not release a PVC that a member mounts too. Such a member was created on the PVCs of a Pod that had ended,
+        // and the PVCs are its own.
         let stays = |other: &Arc<Pod>| facts.is_member(other) && !facts.leaves_alive(other);
         let own = facts.owned_pvcs_of_pod(pod);
         let own = own.filter(|claim| !facts.pods_mounting(&claim.name).iter().any(stays));
         if release_pvcs(draft, own) {
-            update::return_to_service(facts, draft, pod); // they may be kept for long
+            update::return_to_service(facts, draft, pod); // the release of the PVCs may be refused for long
         } else {
             release_pod(facts, draft, pod);
             let name = &pod.metadata.name;
@@ -59,27 +61,27 @@ pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
             .filter(|_| facts.is_to_exclude(pod));
         let id = id.filter(|id| !facts.members.contains_key(id));
         if let Some(id) = id.filter(|id| may_leave_set(facts, draft, *id, pod)) {
-            exclude_pod(facts, draft, id, pod); // no other Pod is made on its claims before they have left
+            exclude_pod(facts, draft, id, pod); // the PVCs leave first, so that no other Pod is created on them
             moved |= !facts.is_leaving_refused(id, pod);
             continue;
         }
         if let Some(id) = id.filter(|_| facts.leaves_alive(pod)) {
-            draft.leaving.insert(id); // it stays until it can
+            draft.leaving.insert(id); // the Pod stays until it can leave
             continue;
         }
-        // An exclusion was taken back half way: the next Pod of the ID is to have the volumes. Where another instance has taken its
-        // place they would go with a scale-in.
+        // An exclusion was withdrawn after some PVCs had left: the next Pod of the ID must get these volumes. If
+        // another instance has taken the place, do not take the PVCs back, because a scale-in would delete them.
         let id = facts.instance_id_of(pod);
         let id = id.filter(|id| !facts.members.contains_key(id));
         if id.is_some_and(|id| draft.returning.contains(&id)) {
-            continue; // another Failed Pod of this ID brings the claims back
+            continue; // another finished Pod of this ID brings the PVCs back
         }
         if let Some(id) = id.filter(|id| may_instance_return(facts, draft, *id))
             && !inclusion::has_other_pvcs(facts, pod, id)
             && !do_pvcs_leave_elsewhere(facts, pod)
             && inclusion::take_mounted_pvcs(facts, draft, pod, id)
         {
-            pool::take_id(facts, draft, id, None); // given up when the claims had left
+            pool::take_id(facts, draft, id, None); // the ID was freed when the PVCs left
             draft.returning.insert(id);
             continue;
         }
@@ -107,14 +109,15 @@ pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
         return moved;
     }
     let mut room = Headroom::beside_draft(facts, draft);
-    moved |= inclusion::adopt_orphans(facts, draft, &mut room); // first: an orphan enters under its own ID or not at all
+    // Orphans come first: an orphan enters under its own ID or not at all.
+    moved |= inclusion::adopt_orphans(facts, draft, &mut room);
     for pod in strangers {
         moved |= inclusion::include_pod(facts, draft, &mut room, pod);
     }
     moved
 }
 
-/// Tells the lifecycle how long Pods must have been Ready, where the set says otherwise since they were made.
+/// Tells the lifecycle how long a Pod must have been Ready, if the spec has changed since the Pod was created.
 pub fn update_min_ready(facts: &SetFacts, draft: &mut Draft) {
     let seconds = facts.strategy.min_ready_seconds;
     let wanted = (seconds > 0).then(|| seconds.to_string());
@@ -125,7 +128,8 @@ pub fn update_min_ready(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// Whether an ID is the set's, or may be again: an instance is missing.
+/// Whether the set has this ID, or can take it again because an instance is missing and the pool has space for the
+/// entry.
 pub fn may_instance_return(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
     let entering = facts.observed.pods_to_include.len();
     let is_short = || pool::counted_ids(facts, draft).len() + entering < facts.strategy.replicas;
@@ -134,7 +138,8 @@ pub fn may_instance_return(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
     draft.ids.contains_key(&id) || is_short() && is_free()
 }
 
-/// Whether claims that a Pod mounts leave, or have left, with another that mounts them: both had one ID, one of them after the other's end.
+/// Whether PVCs that a Pod mounts leave, or have left, together with another Pod that mounts them. This happens if both
+/// Pods had one ID, one after the end of the other.
 fn do_pvcs_leave_elsewhere(facts: &SetFacts, pod: &Pod) -> bool {
     let mut mounting = pod
         .spec
@@ -148,7 +153,7 @@ fn do_pvcs_leave_elsewhere(facts: &SetFacts, pod: &Pod) -> bool {
     })
 }
 
-/// The claims of a Pod that have left the set and that nobody takes back, in words; empty without any.
+/// Describes the PVCs of a Pod that have left the set and that no Pod takes back; empty if there are none.
 fn describe_released_pvcs(facts: &SetFacts, pod: &Pod) -> String {
     let claims = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
     let left = claims.filter(|c| c.labels.contains_key(keys::ORPHANED) && !c.terminating);
@@ -156,7 +161,7 @@ fn describe_released_pvcs(facts: &SetFacts, pod: &Pod) -> String {
         .collect()
 }
 
-/// Names in the lists of a spec that is new that no Pod has.
+/// Reports the names in the lists of a new spec that no Pod has.
 fn report_unknown_names(facts: &SetFacts, draft: &mut Draft) {
     let set = &facts.observed.set;
     let seen = set.status.as_ref().map(|status| status.observed_generation);
@@ -202,8 +207,9 @@ fn report_unknown_names(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// A Pod in a pair, or on its way out, stays until that is over. An origin leaves once its new half takes its place, unless its
-/// rules have let it go by then. A name that persists belongs to the set.
+/// Whether a Pod may be excluded now. A Pod in a pair, or a Pod that is being deleted, stays until that is over. An
+/// origin leaves once its new Pod takes its place, unless its rules have allowed its deletion by then. Under
+/// `PersistentSequence` no Pod can leave, because its name belongs to the set.
 fn may_leave_set(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
     let name = &pod.metadata.name;
     if facts.strategy.include.contains(name) {
@@ -223,7 +229,7 @@ fn may_leave_set(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod) -> boo
         return pod.label(keys::TO_DELETE).is_none() || facts.may_stay(pod);
     }
     if pairs::has_replacement(facts, draft, id, pod) {
-        // While its exclusion is refused it is an origin as before.
+        // While its exclusion is refused, the Pod is treated as an origin.
         return !facts.must_leave(pod) && !facts.is_leaving_refused(id, pod);
     }
     if let Some(message) =
@@ -238,12 +244,12 @@ fn may_leave_set(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod) -> boo
 
 fn exclude_pod(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     draft.leaving.insert(id);
-    draft.withdraw_deletion(facts, pod); // its rules may let it go before its claims have left
+    draft.withdraw_deletion(facts, pod); // the rules may allow the deletion before the PVCs have left
     if release_pvcs(draft, facts.owned_pvcs_with_id(id)) {
         return;
     }
-    // The label goes with the exclusion, or it would undo a later inclusion (contract Q40). So would those of a pair have it
-    // replaced again.
+    // Remove the label together with the exclusion, otherwise it would undo a later inclusion (contract Q40). The
+    // labels of a pair would cause another replacement.
     for key in [keys::TO_EXCLUDE, keys::REPLACED_BY_REPLACE_UPDATE] {
         draft.patch_label(pod, key, None);
     }
@@ -260,8 +266,8 @@ fn exclude_pod(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     draft.announce_once_written(pod, "ExcludeTarget", message);
 }
 
-/// Releases a Pod. An operation of the set is cancelled with it, as nobody would end it, and the word that the Pod goes is taken
-/// back: the reason for it was the set's.
+/// Releases a Pod. The release also cancels an operation of the set, which nobody else would end, and withdraws the
+/// set's request to delete the Pod.
 fn release_pod(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     for operation in [SetOperation::Update, SetOperation::ScaleIn] {
         if operation.is_in_progress(pod) {
@@ -273,8 +279,9 @@ fn release_pod(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     draft.set_ownership(pod, OwnershipChange::Release);
 }
 
-/// Gives the claims back that were to enter with a Pod of this or another set, and does not enter any more: they would go with a
-/// scale-in, and the instance would wait for the end of that Pod. For one that has ended, or is to enter, no instance waits in vain.
+/// Releases the PVCs that were to enter with a Pod that does not enter any more. The Pod may be one that left this set,
+/// or one of another set. Otherwise a scale-in would delete the PVCs, and the instance would wait for the end of that
+/// Pod. PVCs of a Pod that is finished, or that `podToInclude` names, are not released.
 pub fn return_entering_pvcs(facts: &SetFacts, draft: &mut Draft) {
     let is_of_another = |pod: &Pod| {
         let was_of_a_set = pod.is_managed() && pod.label(keys::INSTANCE_ID).is_some();
@@ -288,8 +295,8 @@ pub fn return_entering_pvcs(facts: &SetFacts, draft: &mut Draft) {
     release_pvcs(draft, facts.pvcs_mounted_only_by(is_outside));
 }
 
-/// Has claims leave, before their Pod does, marked so that no other Pod of the set takes them; whether there are any. A claim that the set
-/// still owned once the Pod has left would be deleted when the Pod has ended.
+/// Releases PVCs before their Pod leaves, with a label so that no other Pod of the set takes them. Returns whether
+/// there are any. If the set still owned a PVC after the Pod has left, it would delete the PVC when the Pod has ended.
 fn release_pvcs<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Pvc>>) -> bool {
     let mut any = false;
     for claim in claims {

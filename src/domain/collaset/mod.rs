@@ -1,30 +1,32 @@
-//! CollaSet planning: from what is observed to what is to be written (contract 6).
+//! CollaSet planning: computes the writes that a CollaSet needs from the objects that exist (contract 6).
 //!
-//! [`planner::plan`] is a pure function of [`observed::Observed`]. It holds no state between two calls and never waits for an effect: what
-//! it wants is derived anew from the objects each time, so that a crash, a lost reply or an edit by hand between any
-//! two writes changes nothing but the number of rounds. A plan of a settled set is empty.
+//! [`planner::plan_set`] is a pure function of [`observed::ObservedSet`]. It holds no state between two calls and never
+//! waits for an effect. It derives every wanted change from the objects again each time. Therefore a crash, a lost
+//! reply or an edit by hand between any two writes changes only the number of reconciles. The plan of a settled set is
+//! empty.
 //!
-//! | File | What it decides |
+//! | File | Purpose |
 //! |---|---|
-//! | `facts` | what the objects say: members by instance ID, revisions, strategy with its defaults |
-//! | `refused` | what the API server has refused lately |
-//! | `draft` | what is wanted of each Pod and ID so far; each step below edits it, the plan is the difference |
-//! | `core_v1` | when two notations of a template mean the same; what Kuperator made of them |
-//! | `revision` | which revision the template is; how two compare; what is kept |
-//! | `pool` | instance IDs: who has which, which are taken and freed |
-//! | `room` | how many the pool has room for |
-//! | `doubles` | Pods whose instance ID another has |
-//! | `membership` | Pods that leave the set, broken ones that are cleaned away |
-//! | `enter` | Pods that enter the set: those that it is asked to include, and orphans |
-//! | `obstacles` | what stands in the way of a Pod that it is asked to include, and what mends it |
-//! | `replace` | pairs of an origin and its new Pod |
-//! | `scale` | how many, and which go |
-//! | `rollout` | a rollout in steps, and what users say to it |
-//! | `update` | which Pods are to be of the updated revision, and how each gets there |
-//! | `claims` | PersistentVolumeClaims |
-//! | `create`, `construct` | the Pods that are created |
-//! | `poolless` | what of a plan is left when the pool can't be written |
-//! | `reclaim` | what is left to do when the set is deleted |
+//! | `observed`, `set_facts` | the objects, and the facts in them: members by instance ID, revisions, strategy |
+//! | `api_refusals` | the writes that the API server refused recently |
+//! | `draft` | the changes of each Pod and ID that the steps below have asked for so far |
+//! | `plan`, `planner` | the resulting writes, and the order of the steps |
+//! | `core_v1` | whether two notations of a template mean the same, and the notation that Kuperator stored |
+//! | `revision` | the revision of the template, the comparison of two revisions, and which revisions are kept |
+//! | `pool` | instance IDs: which Pod has which ID, which IDs are taken and freed |
+//! | `headroom` | how many more entries fit into the pool |
+//! | `duplicates` | Pods whose instance ID another Pod has |
+//! | `membership` | Pods that leave the set, and finished Pods that are deleted |
+//! | `inclusion` | Pods that enter the set: those in `podToInclude`, and orphans |
+//! | `obstacles` | why a Pod in `podToInclude` can't enter, and the command that helps |
+//! | `pairs` | replace pairs of an origin and its new Pod |
+//! | `scaling` | the number of Pods, and which Pods a scale-in deletes |
+//! | `rollout` | a rollout in steps, and the commands of users to it |
+//! | `update` | which Pods get the updated revision, and how |
+//! | `pvcs` | PersistentVolumeClaims (PVCs) |
+//! | `instance_creation`, `construct` | the Pods that are created |
+//! | `pool_write_failure` | the part of a plan that is still possible when the pool can't be written |
+//! | `reclaim` | the plan of a set that is being deleted |
 //! | `status` | counts and conditions |
 
 pub mod api_refusals;

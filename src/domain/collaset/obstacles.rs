@@ -1,4 +1,4 @@
-//! What stands in the way of a Pod that `podToInclude` names, and what mends it.
+//! Explains why a Pod in `podToInclude` can't enter the set, and names the command that helps.
 
 use super::set_facts::SetFacts;
 use crate::api::keys;
@@ -7,8 +7,9 @@ use crate::domain::pod::{Owner, Pod};
 /// Label by which a ReplicaSet of a Deployment selects its Pods.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// Names all that stands in the way, and the command that mends the first part of it; `None` if the Pod may enter. Labels are only asked
-/// for once nobody controls the Pod. A command stands in backquotes, and nothing of its sentence follows it.
+/// Names everything that prevents the Pod from entering, and the command that removes the first obstacle; `None` if the
+/// Pod may enter. The text asks for labels only once no controller owns the Pod. The command is in backquotes at the
+/// end of its sentence.
 pub fn describe_obstacles(facts: &SetFacts, pod: &Pod) -> Option<String> {
     let owner = other_controller(facts, pod);
     if contradicts_exclusion(facts, pod) {
@@ -38,7 +39,8 @@ pub fn describe_obstacles(facts: &SetFacts, pod: &Pod) -> Option<String> {
     Some(format!("{}. {remedy}", obstacles.join(", ")))
 }
 
-/// Whether a Pod is to be excluded from this set too. The label on a Pod of another controller speaks to that one.
+/// Whether the set is also asked to exclude the Pod. If another controller owns the Pod, the label `to-exclude` is
+/// meant for that controller and does not count.
 pub fn contradicts_exclusion(facts: &SetFacts, pod: &Pod) -> bool {
     match other_controller(facts, pod) {
         Some(_) => facts.strategy.exclude.contains(&pod.metadata.name),
@@ -46,12 +48,12 @@ pub fn contradicts_exclusion(facts: &SetFacts, pod: &Pod) -> bool {
     }
 }
 
-/// The controller of a Pod, if it is another than the set.
+/// The controller of a Pod, if it is not this set.
 fn other_controller<'a>(facts: &SetFacts, pod: &'a Pod) -> Option<&'a Owner> {
     pod.controller().filter(|_| !facts.controls(pod))
 }
 
-/// How the controller of a Pod lets go of it.
+/// Describes how the controller of a Pod can release it.
 fn release_command(facts: &SetFacts, pod: &Pod, owner: &Owner) -> String {
     let command = kubectl_command(facts, pod);
     if owner.is_collaset() {
@@ -71,7 +73,7 @@ fn release_command(facts: &SetFacts, pod: &Pod, owner: &Owner) -> String {
     )
 }
 
-/// The command that sets the labels that a Pod lacks.
+/// Returns the instruction, usually a `kubectl` command, to set the labels that a Pod lacks.
 fn label_command(facts: &SetFacts, pod: &Pod) -> String {
     let mut labels = pod.metadata.labels.clone();
     let selector = facts.observed.set.spec.selector.as_ref();

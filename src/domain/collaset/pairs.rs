@@ -1,4 +1,5 @@
-//! Pairs: an origin that is to be replaced, and the new Pod that takes its place once it is available (contract 6.6).
+//! Replace pairs: an origin, and the new Pod that takes its place once it is available (contract 6.6). The code also
+//! calls the new Pod the new half of the pair.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::api::keys;
 use crate::domain::lifecycle::manual_label;
 use crate::domain::pod::Pod;
 
-/// Opens, follows, cancels and closes pairs.
+/// Opens, continues, cancels and closes pairs.
 pub fn reconcile_pairs(facts: &SetFacts, draft: &mut Draft) {
     let mut room = Headroom::beside_draft(facts, draft);
     for (id, pod) in &facts.members {
@@ -48,7 +49,7 @@ fn follow_pair(
         .ids
         .get(&id)
         .and_then(pool::new_of)
-        // Its own ID it may have been given by hand.
+        // Somebody may have written the origin's own ID as the ID of its new Pod.
         .filter(|new| *new != id && draft.ids.contains_key(new));
     let new = match known {
         Some(new) => new,
@@ -61,10 +62,10 @@ fn follow_pair(
                 || unfinished_new
                 || SetOperation::ScaleIn.is_in_progress(origin)
             {
-                return; // one that is going, or has yet to take a place itself
+                return; // the origin is scaled in, or is itself the new Pod of another pair
             }
             if !room.take_half() {
-                return; // once other pairs are over
+                return; // the pair opens once other pairs are over
             }
             let new = pool::allocate_id_without_volumes(facts, draft, Some(&wanted));
             pool::set_entry_mark(draft, new, pool::JUST_CREATE, "true");
@@ -91,8 +92,9 @@ fn follow_pair(
                 && !facts.must_leave(origin)
                 && !serves_alone(pod, origin) =>
         {
-            // Made of a revision that is no longer wanted: it goes, and another is made under its ID. Not before its origin is
-            // called back: that write may come too late, and both would go.
+            // The new Pod has a revision that is no longer wanted: delete it and create another under its ID. First
+            // withdraw the deletion of the origin. That withdrawal may come too late, and then both Pods would be
+            // deleted.
             pool::set_entry_mark(draft, new, pool::REVISION, &wanted);
             if !set_operations::is_leaving(origin) {
                 let why =
@@ -101,7 +103,7 @@ fn follow_pair(
             }
         }
         Some(pod) if stands_in_for(pod, origin) => {
-            // One that is to be excluded leaves by itself.
+            // An origin that is to be excluded leaves by its exclusion.
             if !facts.leaves_alive(origin) {
                 draft.request_deletion(origin, facts.observed.now_nanos);
             }
@@ -111,12 +113,12 @@ fn follow_pair(
     }
 }
 
-/// Whether a pair that an update has opened stays as it is, since the set is paused.
+/// Whether a pair that an update has opened stays as it is because the set is paused.
 pub fn is_pair_paused(facts: &SetFacts, origin: &Pod) -> bool {
     facts.strategy.paused && origin.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
 }
 
-/// Whether a new half is there that takes the place of a Pod.
+/// Whether a new Pod exists that can take the place of this origin.
 pub fn has_replacement(facts: &SetFacts, draft: &Draft, id: i64, origin: &Pod) -> bool {
     let new = draft.ids.get(&id).and_then(pool::new_of);
     let half = new.and_then(|new| facts.members.get(&new));
@@ -128,7 +130,8 @@ pub fn has_replacement(facts: &SetFacts, draft: &Draft, id: i64, origin: &Pod) -
         })
 }
 
-/// The new half of an origin whose pair was called off, and that stays for now as it serves alone.
+/// The new Pod of an origin whose replacement was cancelled. It stays for now because it serves and the origin does
+/// not.
 pub fn serving_half_of_cancelled_pair<'a>(
     facts: &'a SetFacts,
     draft: &Draft,
@@ -140,7 +143,8 @@ pub fn serving_half_of_cancelled_pair<'a>(
     stays.then_some(&**half)
 }
 
-/// Whether the new half serves and its origin does not: it stays until the origin serves, or stands for it.
+/// Whether the new Pod serves and its origin does not. Then the new Pod stays until the origin serves again, or until
+/// the new Pod takes its place.
 fn serves_alone(half: &Pod, origin: &Pod) -> bool {
     half.is_available() && !origin.is_available()
 }
@@ -149,7 +153,7 @@ fn stands_in_for(half: &Pod, origin: &Pod) -> bool {
     manual_label::replaces_origin(half, origin) && !set_operations::is_leaving(half)
 }
 
-/// The revision that the new Pod gets: that of the update which asked for the pair, else the origin's own.
+/// The revision of the new Pod: that of the update that asked for the replacement, otherwise the origin's own.
 fn new_half_revision(facts: &SetFacts, origin: &Pod) -> String {
     let named = [keys::REPLACED_BY_REPLACE_UPDATE, keys::REVISION]
         .into_iter()
@@ -158,13 +162,13 @@ fn new_half_revision(facts: &SetFacts, origin: &Pod) -> String {
     named.unwrap_or(&facts.history.updated.name).to_owned()
 }
 
-/// The request was taken back: the new Pod goes, available or not (contract Q36), unless the rules have let the origin
-/// go already.
+/// Cancels a replacement that nobody asks for any more. The new Pod is deleted, available or not (contract Q36), unless
+/// the rules have already allowed the deletion of the origin.
 fn cancel_pair(facts: &SetFacts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
     if facts.must_leave(origin) {
         return;
     }
-    // An update that takes the pair over sets it anew in this plan.
+    // If an update takes over the pair, a later step of this plan sets the label again.
     if origin.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some() {
         draft.patch_label(origin, keys::REPLACED_BY_REPLACE_UPDATE, None);
     }
@@ -175,19 +179,20 @@ fn cancel_pair(facts: &SetFacts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) 
         .or_else(|| origin.label(keys::REPLACE_PAIR_NEW_ID)?.parse().ok());
     match new.and_then(|new| facts.members.get(&new)) {
         Some(pod) if pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origin.metadata.name) => {
-            // Not before its origin is called back: that write may come too late, and both would go.
+            // First withdraw the deletion of the origin. That withdrawal may come too late, and then both Pods would be
+            // deleted.
             if !set_operations::is_leaving(origin) && !serves_alone(pod, origin) {
                 let why = "it is the new Pod of a replacement that was taken back";
                 delete_new_half(facts, draft, pod, why);
             }
         }
-        // The name of the new Pod persists, and so does its ID until it is gone.
+        // The name of the new Pod persists, so its ID stays reserved until the Pod is gone.
         None if new.is_some_and(|new| facts.is_id_held(new)) => {}
-        // Gone, or the new Pod of another: somebody changed IDs by hand.
+        // The new Pod is gone, or belongs to another pair because somebody changed IDs by hand.
         _ => {
             draft.patch_label(origin, keys::REPLACE_PAIR_NEW_ID, None);
             pool::remove_entry_mark(draft, id, pool::REPLACE_NEW);
-            // The label alone proves nothing: it may name an instance like any other, or the new half of another pair.
+            // The label alone proves nothing: it may name an instance outside any pair, or the new Pod of another pair.
             let is_half = |new: &i64| draft.ids.get(new).and_then(pool::origin_of) == Some(id);
             if let Some(new) = new.filter(is_half) {
                 dissolve_pair(facts, draft, new);
@@ -196,7 +201,7 @@ fn cancel_pair(facts: &SetFacts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) 
     }
 }
 
-/// Whoever is on the way out already goes without a word.
+/// Asks for the deletion of the new Pod. If its deletion can't be withdrawn any more, this function sends no Event.
 fn delete_new_half(facts: &SetFacts, draft: &mut Draft, half: &Arc<Pod>, why: &str) {
     if !facts.must_leave(half) {
         if facts.leaves_alive(half) && half.label(keys::TO_DELETE).is_none() {
@@ -208,7 +213,8 @@ fn delete_new_half(facts: &SetFacts, draft: &mut Draft, half: &Arc<Pod>, why: &s
     }
 }
 
-/// Where the origin is gone, or is terminating and never comes back, the new Pod stands on its own, and the origin's ID is free.
+/// Closes pairs whose origin is gone or terminating: the new Pod becomes an instance of its own, and the origin's ID is
+/// free.
 fn close_pairs(facts: &SetFacts, draft: &mut Draft) {
     let links: Vec<(i64, i64)> = draft
         .ids
@@ -224,7 +230,7 @@ fn close_pairs(facts: &SetFacts, draft: &mut Draft) {
             continue;
         }
         let Some(pod) = facts.members.get(&new) else {
-            // Neither half is there: one ID is enough for the Pod that is made again.
+            // Neither Pod exists: the Pod that is created again needs only one ID.
             let revision = draft
                 .ids
                 .get(&new)
@@ -244,7 +250,7 @@ fn close_pairs(facts: &SetFacts, draft: &mut Draft) {
         pool::retire_half_id(facts, draft, origin);
         remove_pair_labels(draft, pod);
     }
-    // A label that speaks of a Pod that is gone, with a pool that knows nothing of it.
+    // The label names a Pod that is gone, and the pool has no such pair.
     for (id, pod) in &facts.members {
         let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
         let known = draft
@@ -257,7 +263,7 @@ fn close_pairs(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// Ends a pair of which the origin knows nothing: its Pod, if there is one, counts like any other from now on.
+/// Ends a pair that the origin does not know. From now on its new Pod, if there is one, counts like any other Pod.
 fn dissolve_pair(facts: &SetFacts, draft: &mut Draft, new: i64) {
     pool::remove_entry_mark(draft, new, pool::REPLACE_ORIGIN);
     match facts.members.get(&new) {
@@ -267,7 +273,7 @@ fn dissolve_pair(facts: &SetFacts, draft: &mut Draft, new: i64) {
     }
 }
 
-/// Takes off what says that a Pod is a new half.
+/// Removes the label and the annotation that mark a Pod as the new Pod of a pair.
 fn remove_pair_labels(draft: &mut Draft, pod: &Arc<Pod>) {
     draft.patch_label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None);
     if pod.annotation(keys::REPLACES).is_some() {

@@ -1,4 +1,4 @@
-//! What is to be written.
+//! The plan of a CollaSet: the writes that the controller makes for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,103 +12,105 @@ use crate::api::resourcecontext::ContextDetail;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
-/// What is to be written, in the order of the fields. What fails is left out, with what depends on it; the next plan starts
-/// from what is there then.
+/// The writes that a CollaSet needs. The controller makes them in the order of the fields. If a write fails, the
+/// controller leaves out the writes that depend on it. The next plan starts from the objects that exist then.
 #[derive(Clone, Debug, Default)]
 pub struct SetPlan {
-    /// Adds the finalizer of contract 2.3 before anything else.
+    /// Whether to add the finalizer of contract 2.3, before all other writes.
     pub add_finalizer: bool,
-    /// ControllerRevisions.
+    /// Changes of ControllerRevisions.
     pub revisions: Vec<RevisionChange>,
-    /// All entries of the pool as they shall be; `None` leaves it alone. Without entries it is deleted.
+    /// The wanted entries of the pool, of all owners. `None` leaves the pool unchanged. An empty list deletes the
+    /// ResourceContext.
     pub pool: Option<Vec<ContextDetail>>,
-    /// PersistentVolumeClaims.
+    /// Changes of PersistentVolumeClaims.
     pub pvcs: Vec<PvcChange>,
-    /// Pods.
+    /// Changes of Pods.
     pub pods: Vec<PodChange>,
-    /// The status, when it differs.
+    /// The new status; `None` if the stored status is already right.
     pub status: Option<CollaSetStatus>,
-    /// What is said beside a step that fails.
+    /// The text that the conditions add when a step fails.
     pub shortfall: Shortfall,
-    /// Removes the annotation [`crate::api::keys::ROLLOUT`] of the set that was looked at.
+    /// Whether to remove the annotation [`crate::api::keys::ROLLOUT`] from the observed version of the set.
     pub forget_command: bool,
-    /// Events about the CollaSet.
+    /// Events about the CollaSet, sent after the writes.
     pub events: Vec<SetEvent>,
-    /// Events that are told once the status is stored: each plan until then has them again.
+    /// Events that the controller sends once the status is stored. Each plan until then contains them again.
     pub events_after_status: Vec<SetEvent>,
-    /// The pause that the rollout is at.
+    /// The pause at which the rollout stands, if any.
     pub pause: Option<PausePoint>,
-    /// Removes the finalizer, after everything else.
+    /// Whether to remove the finalizer, after all other writes.
     pub remove_finalizer: bool,
-    /// Nanoseconds after which to plan again although nothing has changed.
+    /// Nanoseconds after which the controller plans again even if no object has changed.
     pub requeue_after_nanos: Option<u64>,
 }
 
-/// What a set lacks, in short and after `; `. Empty where it lacks nothing.
+/// What a set lacks, as short texts that start with `; `. A text is empty if nothing is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shortfall {
-    /// Of the rollout: for what is said of an update that fails.
+    /// What the rollout lacks. The condition of a failed update adds this text.
     pub rollout: String,
-    /// How many Pods are not available, and why the first is not: for the condition `Ready`.
+    /// How many Pods are not available, and why the first of them is not. The condition `Ready` adds this text.
     pub down: String,
 }
 
-/// A rollout that pauses at a step.
+/// The pause of a rollout at a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PausePoint {
-    /// The step, and how it ends.
+    /// The step, and how its pause ends.
     pub step: String,
-    /// Pods of the updated revision.
+    /// The Pods of the updated revision.
     pub canaries: Vec<Arc<Pod>>,
 }
 
 /// A change of a ControllerRevision.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RevisionChange {
-    /// Creates it, controlled by the CollaSet. `uid` and `resource_version` are empty. Where the name is taken by
-    /// other data, the collision count of the status is raised and the next plan finds another name.
+    /// Creates the revision with the CollaSet as its controller. `uid` and `resource_version` are empty. If the name is
+    /// taken by a revision with other data, the controller raises `status.collisionCount`, and the next plan uses
+    /// another name.
     Create(Arc<Revision>),
-    /// Sets its position in the history, and the name of the stable revision: a rollback.
+    /// A rollback: sets the position of the revision in the history, and the name of the stable revision.
     Renumber(Arc<Revision>, i64, String),
-    /// Notes the name of the stable revision at it.
+    /// Stores the name of the stable revision in an annotation of the revision.
     Note(Arc<Revision>, String),
-    /// Sets the CollaSet as its controller.
+    /// Makes the CollaSet the controller of the revision.
     Adopt(Arc<Revision>),
-    /// Removes the CollaSet's reference.
+    /// Removes the CollaSet's owner reference from the revision.
     Release(Arc<Revision>),
-    /// Deletes it.
+    /// Deletes the revision.
     Delete(Arc<Revision>),
 }
 
-/// A change of a PersistentVolumeClaim.
+/// A change of a PersistentVolumeClaim (PVC).
 #[derive(Clone, Debug, PartialEq)]
 pub enum PvcChange {
-    /// Creates it; the body carries `generateName`, labels and the controller reference.
+    /// Creates the PVC. The body has `generateName`, the labels and the controller reference.
     Create {
-        /// Instance ID.
+        /// Instance ID that the PVC belongs to.
         id: i64,
-        /// Name of the claim template.
+        /// Name of the entry in `volumeClaimTemplates`.
         template: String,
-        /// The body.
+        /// The object to create.
         body: Value,
     },
-    /// Changes labels, and who controls it.
+    /// Changes the labels of the PVC and its controller.
     Patch {
-        /// The claim.
+        /// The observed PVC.
         claim: Arc<Pvc>,
-        /// Labels.
+        /// Labels to set and to remove.
         labels: LabelPatch,
-        /// Controller.
+        /// Change of the controller reference.
         ownership: OwnershipChange,
     },
-    /// Deletes it.
+    /// Deletes the PVC.
     Delete(Arc<Pvc>),
-    /// Lets go of it in the place of a deletion, since it is kept.
+    /// Releases the PVC instead of deleting it, because the set keeps it.
     LetGo(Arc<Pvc>),
 }
 
 impl PvcChange {
-    /// The set lets go of a claim, with these changes of its labels: it is neither owned nor kept.
+    /// Releases a PVC and changes its labels. Afterwards the set neither owns nor keeps the PVC.
     pub fn release_pvc(claim: &Arc<Pvc>, mut labels: LabelPatch) -> PvcChange {
         labels.0.extend(remove_kept_label(claim));
         PvcChange::Patch {
@@ -119,76 +121,82 @@ impl PvcChange {
     }
 }
 
-/// Takes the label of a claim off by which it is kept. What it was kept as stays: it serves that again, if somebody hands it out.
+/// Removes the label by which the set keeps a PVC. The label `kept-as` stays: if a user gives the PVC to a Pod again,
+/// the PVC serves the same template as before.
 pub fn remove_kept_label(claim: &Pvc) -> Option<(String, Option<String>)> {
     let is_kept = claim.labels.contains_key(keys::KEPT_FOR);
     is_kept.then(|| (keys::KEPT_FOR.to_owned(), None))
 }
 
-/// What becomes of a controller reference.
+/// A change of the controller reference of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OwnershipChange {
-    /// As it is.
+    /// Leaves the reference unchanged.
     #[default]
     Keep,
-    /// The CollaSet becomes the controller.
+    /// Makes the CollaSet the controller.
     Adopt,
-    /// The CollaSet's reference is removed.
+    /// Removes the CollaSet's reference.
     Release,
 }
 
 /// A change of a Pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodChange {
-    /// Creates it. The body carries `generateName` (naming Random) or `name`.
+    /// Creates the Pod. The body has `generateName` if the naming policy is Random, otherwise `name`.
     Create {
         /// Instance ID.
         id: i64,
-        /// The body.
+        /// The object to create.
         body: Value,
     },
-    /// Patches it, if it is still the version that was looked at.
+    /// Patches the Pod, on the condition that its resourceVersion is still the observed one.
     Patch(PodPatch),
-    /// Deletes it, if it is still that Pod. The Event is told once the API server has accepted that.
+    /// Deletes the Pod, on the condition that its UID is still the observed one. The controller sends the Event after
+    /// the API server has accepted the deletion.
     Delete(Arc<Pod>, Option<Box<SetEvent>>),
 }
 
 /// A patch of a Pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodPatch {
-    /// The Pod that was looked at.
+    /// The observed Pod.
     pub pod: Arc<Pod>,
-    /// Labels.
+    /// Labels to set and to remove.
     pub labels: LabelPatch,
     /// Annotations to set (`Some`) and to remove (`None`).
     pub annotations: BTreeMap<String, Option<String>>,
-    /// Controller.
+    /// Change of the controller reference.
     pub ownership: OwnershipChange,
-    /// Strategic merge patch of `spec` for `pods`, e.g. images.
+    /// Strategic merge patch of `spec` for `pods`, such as new images.
     pub spec: Option<Value>,
     /// Strategic merge patch of `spec` for `pods/resize`, written before the rest.
     pub resize: Option<Value>,
-    /// Of a patch that updates its Pod in place: name of the revision that it leads to.
+    /// For a patch that updates the Pod in place: the name of the target revision.
     pub leads_to: Option<String>,
-    /// Of a patch that begins an update in place: the change that is to follow. Unless the API server takes it in a dry run nothing is
-    /// written, so that no Pod goes off traffic for a change that is refused.
+    /// For a patch that begins an update in place: the change that will follow. The controller first tries that change
+    /// by a dry run. If the API server refuses it, the controller writes nothing, so that no Pod goes off traffic for a
+    /// change that is refused.
     pub dry_run_change: Option<Arc<DryRunChange>>,
-    /// Whether the patch begins an update that deletes its Pod. While it is in doubt if the API server lets Pods be deleted, that is tried
-    /// by a dry run first, and nothing is written if it is refused.
+    /// Whether the patch begins an update that deletes the Pod. While it is unknown whether the API server allows
+    /// deletions of Pods, the controller first tries the deletion by a dry run. If the dry run is refused, the
+    /// controller writes nothing.
     pub deletes: bool,
-    /// Whether the patch begins an update that was refused: it is only tried by a dry run, as no place is kept for it, and nothing is
-    /// written. Once the dry run has passed the next plan begins it.
+    /// Whether the controller only makes the dry run and writes nothing. This is so for an update that was refused
+    /// before, because the plan reserves no place for such a Pod. Once the dry run has passed, the next plan begins the
+    /// update.
     pub only_tried: bool,
-    /// What is told once the patch is written.
+    /// The Event that the controller sends after the patch is stored.
     pub success_event: Option<Box<SetEvent>>,
 }
 
-/// A change of a Pod that is to follow.
+/// The change of a Pod that follows once its operation is allowed. The controller tries it by a dry run before the
+/// operation begins.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DryRunChange {
-    /// Name of the revision that it leads to.
+    /// Name of the target revision.
     pub revision: String,
-    /// Labels.
+    /// Labels to set and to remove.
     pub labels: LabelPatch,
     /// Annotations to set (`Some`) and to remove (`None`).
     pub annotations: BTreeMap<String, Option<String>>,
@@ -198,19 +206,19 @@ pub struct DryRunChange {
     pub resize: Option<Value>,
 }
 
-/// An event about the CollaSet.
+/// An Event about the CollaSet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetEvent {
-    /// Whether something is wrong.
+    /// Whether the type of the Event is Warning. Otherwise the type is Normal.
     pub warning: bool,
-    /// One of contract 2.5.
+    /// A reason of contract 2.5.
     pub reason: &'static str,
-    /// A sentence.
+    /// The message, a full sentence.
     pub message: String,
 }
 
 impl SetPlan {
-    /// Whether nothing is to be written.
+    /// Whether the plan contains no write. Events and the time of the next plan do not count.
     pub fn is_empty(&self) -> bool {
         !self.add_finalizer
             && !self.remove_finalizer

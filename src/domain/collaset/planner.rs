@@ -1,4 +1,4 @@
-//! The plan: every step once, in order.
+//! Builds the plan of a CollaSet: runs every step once, in order.
 
 use super::draft::Draft;
 use super::observed::ObservedSet;
@@ -16,7 +16,7 @@ use crate::api::keys;
 use crate::api::reserved_labels;
 use crate::api::selector::Selector;
 
-/// What is to be written, given what is observed.
+/// Computes the writes that a CollaSet needs from the observed objects.
 pub fn plan_set(observed: &ObservedSet) -> SetPlan {
     let (corrected, mended) = pvcs::with_corrected_labels(observed);
     let mut plan = plan_from_facts(&corrected);
@@ -62,14 +62,16 @@ fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
         instance_creation::report_terminating_pvcs(&facts, &mut draft);
     }
     let pool = pool::changed_entries(&facts, &mut draft);
-    let pool = pool.filter(|_| !deleting || observed.pool.is_some()); // a lost one is made for nobody
+    // A set that is being deleted does not need a lost pool again.
+    let pool = pool.filter(|_| !deleting || observed.pool.is_some());
     let position = match deleting {
         true => None,
         false => rollout::advance_rollout(&facts, &mut draft),
     };
     let mut status = status::build_status(&facts, &mut draft, position);
     if goes {
-        // The garbage collector is at work, and it may be kept from it.
+        // The garbage collector is deleting the set. A finalizer of somebody else may delay it, so the status is still
+        // kept up to date.
         return SetPlan {
             status: (set.status.as_ref() != Some(&status)).then_some(status),
             ..reclaim::plan_without_finalizer(observed)
@@ -126,7 +128,8 @@ fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure>
     let deleting = set.metadata.deletion_timestamp.is_some();
     let refused = observed.refused.revision.is_some() && !deleting;
     let mut history = revision::history::plan_history(set, &observed.revisions, &in_use, refused)?;
-    // Where no webhook looks, such a set is stored. Its Pods would be released at once, and others made, without end.
+    // The API server stores such a set if it does not call the webhook. The set would then release its Pods at once and
+    // create others without end.
     let asked = set
         .spec
         .selector
@@ -154,8 +157,9 @@ fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure>
     ))
 }
 
-/// A spec that nothing can be made of, which only a stored one can be: nothing is touched, and the status says why. A
-/// set that is being deleted lets its Pods be collected with it, and lets go of the claims that are to stay.
+/// Plans a set whose spec is invalid. Such a spec can only be one that is already stored. The plan changes nothing, and
+/// the status says why. If the set is being deleted, the garbage collector deletes its Pods, and the plan releases the
+/// PVCs that outlast the set.
 fn plan_invalid_spec(observed: &ObservedSet, why: &str) -> SetPlan {
     let set = &observed.set;
     let refused = observed.refused.finalizer.as_ref();
@@ -191,7 +195,7 @@ fn released_revisions(draft: &mut Draft) -> Vec<RevisionChange> {
     released.into_iter().map(RevisionChange::Release).collect()
 }
 
-/// Says why the revision of the template can't be written, if that is so.
+/// Reports in the status why the revision of the template can't be written, if the API server has refused it.
 fn report_missing_revision(observed: &ObservedSet, status: &mut CollaSetStatus, left: &Shortfall) {
     let former = observed.set.status.iter().flat_map(|s| &s.conditions);
     let former: Vec<_> = former.cloned().collect();
@@ -202,7 +206,7 @@ fn report_missing_revision(observed: &ObservedSet, status: &mut CollaSetStatus, 
     }
 }
 
-/// A set whose first revision can't be written: there is nothing to make Pods of yet.
+/// Plans a set whose first revision can't be written: there is no template from which to create Pods yet.
 fn plan_without_history(observed: &ObservedSet) -> SetPlan {
     let set = &observed.set;
     let mut status = set.status.clone().unwrap_or_default();

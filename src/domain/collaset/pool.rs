@@ -1,4 +1,5 @@
-//! Instance IDs: who has which (contract 6.2). The pool is what a Pod that is gone is made again from.
+//! Instance IDs and the pool that stores them (contract 6.2). When a Pod is gone, the set creates it again from its
+//! entry in the pool.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,11 +17,10 @@ pub use crate::api::resourcecontext::data::{
 use crate::domain::digest::Digest;
 use crate::domain::pod::Pod;
 
-/// New IDs of one plan: however many replicas are asked for, the pool and the Pods grow step by step, and each step is
-/// seen to succeed first.
+/// Most new IDs of one plan. A large set grows in steps, and each step must succeed before the next one begins.
 const MAX_NEW_IDS: usize = 500;
 
-/// Fills the draft with the IDs that the pool and the Pods tell of.
+/// Fills the draft with the IDs of the pool and of the Pods.
 pub fn load_ids(facts: &SetFacts, draft: &mut Draft) {
     let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
     for context in contexts.filter(|c| c.id >= 0 && facts.is_own_entry(&c.data)) {
@@ -33,14 +33,14 @@ pub fn load_ids(facts: &SetFacts, draft: &mut Draft) {
             .label(keys::INSTANCE_ID)
             .is_none_or(|carried| *carried != id.to_string())
         {
-            draft.patch_label(pod, keys::INSTANCE_ID, Some(id.to_string())); // changed by hand
+            draft.patch_label(pod, keys::INSTANCE_ID, Some(id.to_string())); // somebody has changed the label
         }
         let data = draft.ids.entry(*id).or_default();
         if let Some(revision) = pod.label(keys::REVISION) {
             data.entry(REVISION.to_owned())
                 .or_insert_with(|| revision.to_owned());
         }
-        // A pool that was lost or edited: the Pods know their pairs.
+        // If the pool was lost or edited, the labels of the Pods still contain their pairs.
         if let Some(new) = pod.label(keys::REPLACE_PAIR_NEW_ID)
             && (pod.label(keys::TO_REPLACE).is_some() || origins.has_half(facts, *id, new))
             && *new != id.to_string()
@@ -63,9 +63,10 @@ pub fn load_ids(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// A pool that was lost, or emptied: Pods that have ended, or are terminating, know their IDs too, and of those that have gone their claims
-/// do. Otherwise others would be made under other IDs, and the volumes would go. One that was scaled in, leaves, or has another in its
-/// place, has given its ID up, and none takes the place of a Pod that is there and stays.
+/// Recovers the IDs after the pool was lost or emptied. Finished and terminating Pods still carry their IDs, and the
+/// PVCs of deleted Pods do, too. Otherwise the set would create Pods under other IDs and delete the volumes. This
+/// function recovers no ID of a Pod that was scaled in, leaves, or has been replaced. It recovers only as many IDs as
+/// the set lacks.
 fn recover_ids(facts: &SetFacts, draft: &mut Draft) {
     let goes = |pod: &Pod| facts.leaves_alive(pod) || SetOperation::ScaleIn.is_in_progress(pod);
     let mut staying = counted_ids(facts, draft);
@@ -98,12 +99,13 @@ fn recover_ids(facts: &SetFacts, draft: &mut Draft) {
         let revision = revision.map(|name| (REVISION.to_owned(), name.to_owned()));
         draft.ids.insert(id, revision.into_iter().collect());
     }
-    // Where they are retained, they may be those of a Pod that was scaled in.
+    // If PVCs of scaled-in Pods are retained, an unmounted PVC may belong to such a Pod.
     if facts.strategy.retain_scaled {
         return;
     }
-    let halves = facts.origin_names_by_half(); // they have no data yet
-    let mut gone = facts.ids_of_unmounted_pvcs(); // younger ones may be of a scale-out that was never made, and empty
+    let halves = facts.origin_names_by_half(); // new Pods of pairs have no data yet
+    // Younger PVCs may come from a scale-out whose Pods were never created, and be empty.
+    let mut gone = facts.ids_of_unmounted_pvcs();
     gone.retain(|id| {
         let is_other = facts.foreign.contains(id) || halves.contains_key(id);
         !is_other && !draft.ids.contains_key(id)
@@ -112,7 +114,8 @@ fn recover_ids(facts: &SetFacts, draft: &mut Draft) {
     draft.ids.extend(gone.map(|id| (id, BTreeMap::new())));
 }
 
-/// The members by name, as the new half of a pair knows its origin: no search for each of ten thousand.
+/// IDs of the members by Pod name. The new Pod of a pair knows its origin by name; the map avoids a search for each of
+/// ten thousand Pods.
 struct OriginsByName<'a>(HashMap<&'a str, i64>);
 
 impl<'a> OriginsByName<'a> {
@@ -125,7 +128,8 @@ impl<'a> OriginsByName<'a> {
         )
     }
 
-    /// Whether the Pod of the ID `new` says that it is the new half of the Pod of `id`: the pair was called off, and is not over.
+    /// Whether the Pod with the ID `new` says that it is the new Pod of the Pod with `id`. The replacement may have
+    /// been cancelled and not be over.
     fn has_half(&self, facts: &SetFacts, id: i64, new: &str) -> bool {
         let half = new.parse().ok().and_then(|new| facts.members.get(&new));
         half.and_then(|half| self.origin_of_half(half)) == Some(id)
@@ -138,8 +142,8 @@ impl<'a> OriginsByName<'a> {
     }
 }
 
-/// Takes the lowest ID that nobody has, with the volumes that were retained of it: for one more instance of the set. That the
-/// pool has room for it is for the caller to see.
+/// Takes the lowest free ID, with the volumes that were retained for it, for one more instance of the set. The caller
+/// must check that the pool has space for the entry.
 fn allocate_id(facts: &SetFacts, draft: &mut Draft, revision: Option<&str>) -> i64 {
     let id = first_free_id(facts, draft, draft.lowest, |_| true);
     draft.lowest = id;
@@ -147,9 +151,9 @@ fn allocate_id(facts: &SetFacts, draft: &mut Draft, revision: Option<&str>) -> i
     id
 }
 
-/// Takes the lowest ID that nobody has and of which no volume is left: for the new half of a pair, and for a Pod that brings its
-/// own. Volumes that were retained are those of an instance that was scaled in: a replacement would begin with its data, and
-/// they would go with a half that is cancelled.
+/// Takes the lowest free ID without volumes, for the new Pod of a pair or for a Pod that brings its own PVCs. Retained
+/// volumes belong to an instance that was scaled in: a replacement would begin with its data, and the cancellation of a
+/// replacement would delete them.
 pub fn allocate_id_without_volumes(
     facts: &SetFacts,
     draft: &mut Draft,
@@ -169,7 +173,7 @@ pub fn allocate_id_without_volumes(
 fn first_free_id(facts: &SetFacts, draft: &Draft, from: i64, suits: impl Fn(i64) -> bool) -> i64 {
     let is_free = |id: i64| {
         let is_known = draft.ids.contains_key(&id) || facts.foreign.contains(&id);
-        // That of a Pod that leaves is free once it has left.
+        // The ID of a leaving Pod is free only once the Pod has left.
         !is_known && !facts.is_id_held(id) && !draft.leaving.contains(&id)
     };
     let mut id = from;
@@ -179,12 +183,12 @@ fn first_free_id(facts: &SetFacts, draft: &Draft, from: i64, suits: impl Fn(i64)
     id
 }
 
-/// Keeps an ID for a Pod that enters without one, until the Pod carries it.
+/// Reserves an ID for a Pod that enters without one, until the Pod has the label.
 pub fn reserve_id_for(draft: &mut Draft, id: i64, pod: &Pod) {
     set_entry_mark(draft, id, JUST_CREATE, &pod_digest(pod));
 }
 
-/// The ID that is kept for a Pod.
+/// The ID that is reserved for a Pod.
 pub fn id_reserved_for(draft: &Draft, pod: &Pod) -> Option<i64> {
     let note = pod_digest(pod);
     let is_its = |data: &BTreeMap<_, _>| data.get(JUST_CREATE) == Some(&note);
@@ -192,19 +196,21 @@ pub fn id_reserved_for(draft: &Draft, pod: &Pod) -> Option<i64> {
     kept.map(|(id, _)| *id)
 }
 
-/// What an entry notes of a Pod that `podToDelete` or `podToInclude` names: a digest of its UID. Full pools have room for few UIDs.
+/// Returns what an entry records of a Pod in `podToDelete` or `podToInclude`: 32 bits of a digest of its UID. A full
+/// pool has no space for many UIDs.
 pub fn pod_digest(pod: &Pod) -> String {
     let mut digest = Digest::default();
     digest.add_text(&pod.metadata.uid);
     format!("{:08x}", digest.value() & 0xffff_ffff)
 }
 
-/// The name of the Pods of an ID, where names persist (contract 6.0).
+/// The name of the Pod of an ID under `PersistentSequence` (contract 6.0).
 pub fn persistent_pod_name(facts: &SetFacts, id: i64) -> String {
     format!("{}-{id}", facts.name)
 }
 
-/// What an entry notes where no Pod is meant: `podToDelete` has named it before there was one. No Pod has this note.
+/// The value of [`DELETED`] in an entry for which no Pod is meant, because `podToDelete` contained its name before the
+/// Pod existed. It is not the digest of any Pod.
 const NO_POD: &str = "nobody";
 
 fn insert_entry(facts: &SetFacts, draft: &mut Draft, id: i64, revision: Option<&str>) {
@@ -212,7 +218,7 @@ fn insert_entry(facts: &SetFacts, draft: &mut Draft, id: i64, revision: Option<&
     if let Some(revision) = revision {
         data.insert(REVISION.to_owned(), revision.to_owned());
     }
-    // One that was scaled in by this name comes back.
+    // The instance was scaled in by this name and now comes back.
     if facts.strategy.sequence
         && facts
             .strategy
@@ -224,7 +230,7 @@ fn insert_entry(facts: &SetFacts, draft: &mut Draft, id: i64, revision: Option<&
     draft.ids.insert(id, data);
 }
 
-/// Takes this ID, which a Pod brings along.
+/// Takes the ID that an entering Pod has.
 pub fn take_id(facts: &SetFacts, draft: &mut Draft, id: i64, revision: Option<&str>) {
     let data = draft.ids.entry(id).or_default();
     data.insert(OWNER.to_owned(), facts.name.to_owned());
@@ -234,8 +240,9 @@ pub fn take_id(facts: &SetFacts, draft: &mut Draft, id: i64, revision: Option<&s
     }
 }
 
-/// Frees the ID of a half of a pair that was replaced or cancelled. Its claims go, also where `whenScaled` is Retain
-/// (contract 6.4). Until they have gone the ID stays in the pool with a mark, so that a restart in between leaves no claim behind.
+/// Frees the ID of a Pod of a pair that was replaced or cancelled. Its PVCs are deleted, even if `whenScaled` is
+/// `Retain` (contract 6.4). Until the PVCs are gone, the ID stays in the pool with a mark, so that a restart in between
+/// leaves no PVC behind.
 pub fn retire_half_id(facts: &SetFacts, draft: &mut Draft, id: i64) {
     let has_claims = facts.owned_pvcs_with_id(id).any(|claim| !claim.terminating);
     match draft.ids.get_mut(&id) {
@@ -251,12 +258,12 @@ pub fn retire_half_id(facts: &SetFacts, draft: &mut Draft, id: i64) {
     }
 }
 
-/// Whether an ID belongs to the new Pod of a pair whose origin is still there.
+/// Whether an entry belongs to the new Pod of a pair whose origin still exists.
 pub fn is_entry_of_half(facts: &SetFacts, data: &BTreeMap<String, String>) -> bool {
     origin_of(data).is_some_and(|origin| facts.has_pod_with_id(origin))
 }
 
-/// IDs that count for the replicas: new halves stand for their origins.
+/// IDs that count for the replicas. The new Pod of a pair does not count, because it stands for its origin.
 pub fn counted_ids(facts: &SetFacts, draft: &Draft) -> Vec<i64> {
     draft
         .ids
@@ -266,14 +273,14 @@ pub fn counted_ids(facts: &SetFacts, draft: &Draft) -> Vec<i64> {
         .collect()
 }
 
-/// Whether an entry says so in the pool as it is stored.
+/// Whether the stored pool has this key and value in the entry of the ID.
 pub fn is_entry_stored(facts: &SetFacts, id: i64, key: &str, value: &str) -> bool {
     let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
     let mut entry = contexts.filter(|context| context.id == id);
     entry.any(|context| context.data.get(key).is_some_and(|known| known == value))
 }
 
-/// Pods that are wanted, and that the pool as it is stored has neither an entry nor room for.
+/// Number of wanted Pods for which the stored pool has neither an entry nor space.
 pub fn count_missing_ids(facts: &SetFacts) -> usize {
     let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
     let own = contexts.filter(|context| facts.is_own_entry(&context.data));
@@ -286,7 +293,7 @@ pub fn count_missing_ids(facts: &SetFacts) -> usize {
     }
 }
 
-/// Makes as many IDs as Pods are wanted.
+/// Creates IDs until there are as many as wanted Pods, or until the pool is full.
 pub fn grow_to(facts: &SetFacts, draft: &mut Draft, wanted: usize) {
     let counted = counted_ids(facts, draft).len();
     let mut room = Headroom::beside_draft(facts, draft);
@@ -306,13 +313,13 @@ pub fn free_id(draft: &mut Draft, id: i64) {
     draft.ids.remove(&id);
 }
 
-/// Whether an ID is kept for another Pod than this one.
+/// Whether an ID is reserved for another Pod than this one.
 pub fn is_id_reserved_elsewhere(draft: &Draft, id: i64, pod: &Pod) -> bool {
     let noted = draft.ids.get(&id).and_then(|data| data.get(JUST_CREATE));
     noted.is_some_and(|noted| noted != "true" && *noted != pod_digest(pod))
 }
 
-/// Whether an entry carries a mark.
+/// Whether the draft entry of an ID has this key.
 pub fn has_entry_mark(draft: &Draft, id: i64, mark: &str) -> bool {
     draft
         .ids
@@ -320,7 +327,7 @@ pub fn has_entry_mark(draft: &Draft, id: i64, mark: &str) -> bool {
         .is_some_and(|data| data.contains_key(mark))
 }
 
-/// Sets a mark.
+/// Sets a key of the draft entry of an ID, if the entry exists.
 pub fn set_entry_mark(draft: &mut Draft, id: i64, mark: &str, value: &str) {
     if let Some(data) = draft.ids.get_mut(&id)
         && data.get(mark).is_none_or(|known| known != value)
@@ -329,15 +336,15 @@ pub fn set_entry_mark(draft: &mut Draft, id: i64, mark: &str, value: &str) {
     }
 }
 
-/// Removes a mark.
+/// Removes a key from the draft entry of an ID.
 pub fn remove_entry_mark(draft: &mut Draft, id: i64, mark: &str) {
     if let Some(data) = draft.ids.get_mut(&id) {
         data.remove(mark);
     }
 }
 
-/// All entries of the pool as they shall be, with those of others; `None` when that is what they are. That Pods have
-/// been seen is written down once all are there, not Pod by Pod.
+/// Returns all wanted entries of the pool, with those of other owners; `None` if the stored entries are already the
+/// same. The mark of a fresh ID is removed once the Pods of all IDs exist, not by a write for each Pod.
 pub fn changed_entries(facts: &SetFacts, draft: &mut Draft) -> Option<Vec<ContextDetail>> {
     let seen: BTreeSet<i64> = facts.members.keys().copied().collect();
     let complete = draft.ids.keys().all(|id| seen.contains(id));

@@ -1,7 +1,10 @@
-//! What of a plan can be done although the pool of instance IDs can't be written: whatever does not depend on an entry that
-//! is not stored. A Pod that is made under an ID that nobody has written down could be made twice, and one that is given up
-//! before its new revision is written down would be made again of the old one, and given up again: it does not even go off traffic. So
-//! would one be that is deleted by name, where names persist.
+//! Reduces a plan to the writes that are safe while the pool of instance IDs can't be written: those that do not depend
+//! on an entry that is not stored.
+//!
+//! If a Pod were created under an ID that is not stored, it could be created twice. If a Pod were deleted before the
+//! new revision of its ID is stored, its successor would have the old revision and would be deleted again; therefore
+//! such a Pod does not even go off traffic. Under `PersistentSequence` the same holds for a Pod that `podToDelete`
+//! names.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +17,7 @@ use crate::api::resourcecontext::ContextDetail;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
-/// The plan without its pool, and without what needs it. `stored` is the pool as it is.
+/// Returns the plan without the write of the pool, and without the writes that need it. `stored` is the present pool.
 pub fn without_pool_writes(mut plan: SetPlan, stored: Option<&InstancePool>) -> SetPlan {
     let Some(wanted) = plan.pool.take() else {
         return plan;
@@ -31,7 +34,8 @@ pub fn without_pool_writes(mut plan: SetPlan, stored: Option<&InstancePool>) -> 
     plan.pods.retain_mut(|change| match change {
         PodChange::Create { id, .. } => entries.is_written(*id),
         PodChange::Patch(patch) => {
-            // The link to a new half, and a deletion, that are not stored can wait; what else is to be changed can't.
+            // The label that links to a new Pod, and a deletion, can wait until their entry is stored. The other
+            // changes of the Pod can't.
             if !entries.stores_instance_id_as(&patch.labels, keys::REPLACE_PAIR_NEW_ID) {
                 patch.labels.0.remove(keys::REPLACE_PAIR_NEW_ID);
             }
@@ -63,31 +67,31 @@ struct StoredEntries<'a> {
 }
 
 impl StoredEntries<'_> {
-    /// Whether what the Pod of an ID is made of is stored as it is wanted.
+    /// Whether the stored entry already has the wanted revision and origin for the Pod of the ID.
     fn is_written(&self, id: i64) -> bool {
         let (stored, wanted) = (self.stored.get(&id), self.wanted.get(&id));
         let told = |data: &&EntryData| [REVISION, REPLACE_ORIGIN].map(|key| data.get(key).cloned());
         stored.is_some() && stored.map(told) == wanted.map(told)
     }
 
-    /// Whether the name by which the Pod of an ID is deleted is stored, if it is to be.
+    /// Whether the stored entry already records, if wanted, which Pod is deleted because `podToDelete` names it.
     fn is_deletion_written(&self, id: i64) -> bool {
         let named = |data: Option<&&EntryData>| data.and_then(|data| data.get(DELETED).cloned());
         named(self.stored.get(&id)) == named(self.wanted.get(&id))
     }
 
-    /// Whether nobody wants the Pod of an ID.
+    /// Whether the Pod of an ID is not wanted any more.
     fn is_id_unwanted(&self, id: i64) -> bool {
         let wanted = self.wanted.get(&id);
         wanted.is_none_or(|data| data.contains_key(SCALE_IN))
     }
 
-    /// Whether the instance ID that labels give is stored.
+    /// Whether the instance ID in these labels, if any, is stored.
     fn stores_instance_id(&self, labels: &LabelPatch) -> bool {
         self.stores_instance_id_as(labels, keys::INSTANCE_ID)
     }
 
-    /// The same of the ID under another key.
+    /// Whether the ID in the label with this key, if any, is stored.
     fn stores_instance_id_as(&self, labels: &LabelPatch, key: &str) -> bool {
         let given = labels.0.get(key).and_then(Option::as_ref);
         given.is_none_or(|id| id.parse().is_ok_and(|id| self.stored.contains_key(&id)))

@@ -1,5 +1,5 @@
-//! The end of a set (contract 6.7): its Pods go through the lifecycle, then its claims, its instance IDs, its
-//! finalizer.
+//! Plans the end of a set (contract 6.7). The set first deletes its Pods through the lifecycle, then its PVCs, its
+//! instance IDs and its finalizer.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use super::strategy::ResolvedStrategy;
 use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 
-/// Finalizer by which `--cascade=orphan` says that the Pods stay. The garbage collector removes it.
+/// Finalizer that `--cascade=orphan` sets, so that the Pods stay. The garbage collector of Kubernetes removes it.
 const ORPHAN_FINALIZER: &str = "orphan";
 
-/// Whether a set is deleted together with its Pods, by its metadata.
+/// Whether the set is deleted together with its Pods, by its metadata.
 pub fn deletes_its_pods(set: &ObjectMeta) -> bool {
     set.deletion_timestamp.is_some() && !orphans_its_pods(set)
 }
 
-/// Whether a set is deleted and its Pods are not, by its metadata: the garbage collector has yet to release them, or has done so and
-/// admission has noted it.
+/// Whether the set is deleted without its Pods, by its metadata. The Kubernetes garbage collector has yet to release
+/// the Pods, or it has released them and admission has recorded that in an annotation.
 pub fn orphans_its_pods(set: &ObjectMeta) -> bool {
     let noted = set.annotations.iter().flatten();
     let is_noted = |(key, uid): (&String, &String)| {
@@ -34,14 +34,14 @@ pub fn orphans_its_pods(set: &ObjectMeta) -> bool {
         && (awaits_garbage_collector(set) || noted.into_iter().any(is_noted))
 }
 
-/// Whether the garbage collector has yet to release what stays behind.
+/// Whether the Kubernetes garbage collector has yet to release the dependents.
 pub fn awaits_garbage_collector(set: &ObjectMeta) -> bool {
     let mut finalizers = set.finalizers.iter().flatten();
     finalizers.any(|finalizer| finalizer == ORPHAN_FINALIZER)
 }
 
-/// Releases the claims that outlast a set whose spec is not looked into: all that it `retains`, those that it keeps, and those that somebody else's
-/// Pod mounts.
+/// Releases the PVCs that outlast a set whose spec is not evaluated: all PVCs if it `retains` them, the PVCs that it
+/// keeps, and those that a Pod outside the set mounts.
 pub fn release_outlasting_pvcs(observed: &ObservedSet, retains: bool) -> Vec<PvcChange> {
     let uid = observed.set.metadata.uid.as_deref();
     let is_own = |claim: &&Arc<Pvc>| claim.belongs_to_set(uid);
@@ -68,8 +68,8 @@ pub fn release_outlasting_pvcs(observed: &ObservedSet, retains: bool) -> Vec<Pvc
     release.collect()
 }
 
-/// The plan of a set that goes without the finalizer of Operating, which somebody has taken off: the garbage collector deletes its Pods, and would
-/// delete the claims that outlast it.
+/// The plan of a set that is being deleted and whose finalizer of Operating somebody has removed. The Kubernetes
+/// garbage collector deletes its Pods, and would also delete the PVCs that outlast it.
 pub fn plan_without_finalizer(observed: &ObservedSet) -> SetPlan {
     let set = &observed.set;
     let claims = match deletes_its_pods(&set.metadata) {
@@ -85,8 +85,9 @@ pub fn plan_without_finalizer(observed: &ObservedSet) -> SetPlan {
     }
 }
 
-/// Releases what is still owned once the garbage collector has done so; true when nothing is. The collector goes by what its watches
-/// have shown it, and what was adopted a moment before the deletion it overlooks: it would delete that when the set has gone.
+/// Releases the dependents that the set still owns after the Kubernetes garbage collector has released its dependents.
+/// Returns true if none is left. The collector relies on its watches, so it misses an object that the set adopted just
+/// before the deletion. It would delete that object when the set is gone.
 pub fn release_dependents(observed: &ObservedSet, draft: &mut Draft) -> bool {
     if awaits_garbage_collector(&observed.set.metadata) {
         return false;
@@ -95,7 +96,7 @@ pub fn release_dependents(observed: &ObservedSet, draft: &mut Draft) -> bool {
     for pod in &observed.pods {
         draft.set_ownership(pod, OwnershipChange::Release);
     }
-    // One that is kept has no owner, and its label tells the next set of this name what it is.
+    // A kept PVC has no owner. Its label tells the next set of this name about it.
     for claim in observed.pvcs.iter().filter(|c| c.controller == *uid) {
         draft.patch_pvc(claim, LabelPatch::default(), OwnershipChange::Release);
     }
@@ -108,7 +109,7 @@ pub fn release_dependents(observed: &ObservedSet, draft: &mut Draft) -> bool {
     is_left
 }
 
-/// Takes the next step; true when nothing is left to do and the finalizer may go.
+/// Plans the next step of the deletion. Returns true if nothing is left to do and the finalizer may be removed.
 pub fn reclaim_step(facts: &SetFacts, draft: &mut Draft) -> bool {
     if orphans_its_pods(&facts.observed.set.metadata) {
         return release_dependents(facts.observed, draft);
@@ -133,7 +134,8 @@ pub fn reclaim_step(facts: &SetFacts, draft: &mut Draft) -> bool {
             continue;
         }
         let retains = facts.strategy.retain_deleted;
-        // The garbage collector would delete a claim that is still the set's own. A Pod that left the set mounts it.
+        // A Pod that left the set mounts the PVC. If the set still owned the PVC, the Kubernetes garbage collector
+        // would delete it.
         if retains || claim.is_kept_for(uid) || !facts.pods_mounting(&claim.name).is_empty() {
             released = true;
             draft.release_pvc(claim, released_pvc_labels(facts, claim));
@@ -141,7 +143,7 @@ pub fn reclaim_step(facts: &SetFacts, draft: &mut Draft) -> bool {
             draft.pvcs.push(PvcChange::Delete(claim.clone()));
         }
     }
-    // A claim that is deleted must not keep the set.
+    // The release is stored first. A PVC that is being deleted does not delay the end of the set.
     if released {
         return false;
     }
@@ -149,8 +151,8 @@ pub fn reclaim_step(facts: &SetFacts, draft: &mut Draft) -> bool {
     true
 }
 
-/// Releases the claims that the set owns and retains or keeps, while its Pods still exist. In a foreground deletion the garbage collector waits
-/// for that: admission denies its deletions of these claims until they have no owner.
+/// Releases the PVCs that the set owns and retains or keeps, while its Pods still exist. A foreground deletion waits
+/// for this release: admission denies the garbage collector's deletions of these PVCs until they have no owner.
 fn release_retained_pvcs(facts: &SetFacts, draft: &mut Draft) {
     let uid = facts.observed.set.metadata.uid.as_deref();
     let claims = facts.observed.pvcs.iter();
@@ -158,13 +160,14 @@ fn release_retained_pvcs(facts: &SetFacts, draft: &mut Draft) {
         if facts.strategy.retain_deleted {
             draft.release_pvc(claim, released_pvc_labels(facts, claim));
         } else if claim.is_kept_for(uid) {
-            draft.patch_pvc(claim, LabelPatch::default(), OwnershipChange::Release); // let go once no Pod of the set is there
+            // The set releases the PVC once it has no Pod.
+            draft.patch_pvc(claim, LabelPatch::default(), OwnershipChange::Release);
         }
     }
 }
 
-/// The labels that a released claim gets. A kept claim, and the claim of a Pod that has left, are marked so that no later set of this name takes
-/// them.
+/// The labels that a released PVC gets. A kept PVC, and the PVC of a Pod that has left, get a label so that no later
+/// set of this name takes them.
 fn released_pvc_labels(facts: &SetFacts, claim: &Pvc) -> LabelPatch {
     let is_let_go = facts.keeps_pvc(claim) && !facts.strategy.retain_deleted;
     let mut mounting = facts.pods_mounting(&claim.name).iter();

@@ -1,4 +1,4 @@
-//! How many Pods, and which go (contract 6.4).
+//! Fits the number of Pods to `spec.replicas` and chooses the Pods to scale in (contract 6.4).
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use crate::api::keys;
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
-/// Pods that an Event names at most: those of the largest sets would fill it many times over.
+/// Most Pods that one Event names. All names of a large set would exceed the size of an Event many times.
 const MAX_NAMES: usize = 20;
 
-/// A Pod that goes and is not gone is looked at again after this many nanoseconds.
+/// Nanoseconds after which the controller looks again at a Pod that is being deleted and still exists.
 const DELETION_RECHECK_NANOS: u64 = 5_000_000_000;
 
-/// Fits the instance IDs to the replicas, takes surplus Pods away through the lifecycle, and brings back those whose
-/// scale-in is no longer wanted (contract Q33).
+/// Fits the number of instance IDs to the replicas, removes surplus Pods through the lifecycle, and cancels scale-ins
+/// that are no longer wanted (contract Q33).
 pub fn fit_replicas(facts: &SetFacts, draft: &mut Draft) {
     if facts.strategy.paused {
         stop_scale_in(facts, draft);
         return;
     }
     let pod_of = |id: &i64| facts.members.get(id);
-    // What is to be excluded leaves by itself: it is neither chosen nor counted (contract Q34). Where names persist
-    // nothing can be excluded.
+    // A Pod that is to be excluded leaves by itself, so it is neither chosen nor counted (contract Q34). Under
+    // `PersistentSequence` no Pod can be excluded.
     let leaves = |id: &i64| {
         let pod = pod_of(id).or_else(|| facts.waiting.get(id));
         !facts.strategy.sequence && pod.is_some_and(|pod| facts.is_to_exclude(pod))
     };
-    // An instance whose Pod is missing for now is as good as others: it is made again, and has its volumes.
+    // An instance whose Pod is missing for now counts like the others: its Pod is created again, and it has volumes.
     let mut instances = pool::counted_ids(facts, draft);
     instances.retain(|id| !leaves(id));
     instances.sort_by_cached_key(|id| scale_in_order(facts, draft, *id));
@@ -57,16 +57,17 @@ pub fn fit_replicas(facts: &SetFacts, draft: &mut Draft) {
     for id in staying {
         match pod_of(id) {
             Some(pod) => keep_pod(facts, draft, *id, pod),
-            None => pool::remove_entry_mark(draft, *id, pool::SCALE_IN), // wanted after all
+            None => pool::remove_entry_mark(draft, *id, pool::SCALE_IN), // the instance is wanted again
         }
     }
     announce_scale_in(draft, going.iter().filter_map(pod_of));
-    // New halves stand for their origins, and are neither chosen nor counted.
+    // The new Pods of pairs stand for their origins, so they are neither chosen nor counted.
     for (id, pod) in &facts.members {
         let half = draft.ids.get(id);
         if half.is_some_and(|data| pool::is_entry_of_half(facts, data)) {
             if SetOperation::ScaleIn.is_in_progress(pod) && !set_operations::is_leaving(pod) {
-                draft.patch_labels(pod, SetOperation::ScaleIn.undo_labels(pod)); // its pair was lost for a while
+                // The scale-in began while the pool had no entry of the pair.
+                draft.patch_labels(pod, SetOperation::ScaleIn.undo_labels(pod));
             }
             delete_named_pod(facts, draft, *id, pod);
         }
@@ -74,7 +75,7 @@ pub fn fit_replicas(facts: &SetFacts, draft: &mut Draft) {
     pool::grow_to(facts, draft, facts.strategy.replicas);
 }
 
-/// Names the Pods whose scale-in is to begin.
+/// Names in an Event the Pods whose scale-in begins.
 fn announce_scale_in<'a>(draft: &mut Draft, going: impl Iterator<Item = &'a Arc<Pod>>) {
     let beginning = going.filter(|pod| {
         !SetOperation::ScaleIn.is_in_progress(pod) && !set_operations::is_leaving(pod)
@@ -89,7 +90,8 @@ fn announce_scale_in<'a>(draft: &mut Draft, going: impl Iterator<Item = &'a Arc<
     }
 }
 
-/// A set that is paused takes nobody away: who is off traffic for that comes back, and goes when the set goes on.
+/// Stops scale-ins, because a paused set removes no Pod. A Pod that is off traffic for its scale-in comes back, and is
+/// scaled in when the set is no longer paused.
 fn stop_scale_in(facts: &SetFacts, draft: &mut Draft) {
     for (id, pod) in &facts.members {
         if SetOperation::ScaleIn.is_in_progress(pod) && !set_operations::is_leaving(pod) {
@@ -99,15 +101,17 @@ fn stop_scale_in(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// Orders instances, first those to go: those that have gone already, then by name, then those on their way. Who is on the way stays
-/// chosen although another is lost meanwhile, or deleted by a rollout: that one is made again.
+/// Orders instances; those to scale in come first. First come those that the pool marks as scaled in and whose Pod is
+/// gone, then those that `podToDelete` names, then those whose scale-in has begun. A Pod whose scale-in has begun stays
+/// chosen, even if another Pod is lost meanwhile or deleted by a rollout, because that other Pod is created again.
 fn scale_in_order<'a>(facts: &'a SetFacts, draft: &Draft, id: i64) -> impl Ord + use<'a> {
     let pod = facts.members.get(&id);
     let strategy = &facts.strategy;
     let mut any = pod
         .into_iter()
         .chain(facts.former_pods(id).filter(|_| pod.is_none()));
-    // A name that persists tells which instance was meant though its Pod has gone, and nobody has noted why.
+    // A persistent name in `podToDelete` tells which instance was meant, although its Pod is gone and the pool has no
+    // note about the reason.
     let is_vacant = strategy.sequence && pod.is_none() && !strategy.delete.is_empty();
     let is_named = any.any(|pod| strategy.delete.contains(&pod.metadata.name))
         || is_vacant
@@ -118,10 +122,11 @@ fn scale_in_order<'a>(facts: &'a SetFacts, draft: &Draft, id: i64) -> impl Ord +
         let is_on_its_way =
             set_operations::is_leaving(pod) || SetOperation::ScaleIn.is_in_progress(pod);
         (
-            // Of several that can't be deleted, one may be on its way for another reason, such as its replacement.
+            // If several Pods can't be deleted, prefer those that the pool marks as scaled in. Another Pod may be
+            // leaving for another reason, such as its replacement.
             !(is_on_its_way && pool::has_entry_mark(draft, id, pool::SCALE_IN)),
             !is_on_its_way,
-            // Whom the user asks for stays, though it is the youngest.
+            // A Pod in `podToInclude` stays, although it may be the youngest.
             strategy.include.contains(&pod.metadata.name),
         )
     });
@@ -135,7 +140,7 @@ fn scale_in_order<'a>(facts: &'a SetFacts, draft: &Draft, id: i64) -> impl Ord +
         !is_named,
         chosen.unwrap_or((true, true, false)),
         facts.strategy.sequence.then_some(Reverse(id)),
-        // Of one that could not enter nothing is lost.
+        // Prefer a Pod that has not entered yet, because nothing is lost with it.
         !draft.entering.contains(&id),
         pod.is_some(),
         !pool::has_entry_mark(draft, id, pool::JUST_CREATE),
@@ -147,14 +152,15 @@ fn scale_in_order<'a>(facts: &'a SetFacts, draft: &Draft, id: i64) -> impl Ord +
     )
 }
 
-/// What the deletion of a Pod costs, as its annotation says; 0 without one
+/// The value of the Pod's annotation for its deletion cost; 0 without one
 /// (<https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost>).
 fn deletion_cost(pod: &Pod) -> i32 {
     let cost = pod.annotation(keys::DELETION_COST);
     cost.and_then(|cost| cost.parse().ok()).unwrap_or(0)
 }
 
-/// A new half has no place without its origin (contract Q35), and is not made again.
+/// Deletes the new Pod of a pair whose origin is scaled in. It has no place without its origin (contract Q35), and is
+/// not created again.
 fn delete_new_half(facts: &SetFacts, draft: &mut Draft, origin: i64) {
     let Some(new) = draft.ids.get(&origin).and_then(pool::new_of) else {
         return;
@@ -202,8 +208,8 @@ fn keep_pod(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     delete_named_pod(facts, draft, id, pod);
 }
 
-/// Has a Pod deleted that `podToDelete` names, through the lifecycle; it is made again under its ID. Where names persist the pool notes
-/// which Pod was meant: another one of that name is the one that was made again.
+/// Deletes a Pod that `podToDelete` names, through the lifecycle; the set creates it again under its ID. Under
+/// `PersistentSequence` the pool records which Pod was meant, because the next Pod has the same name.
 fn delete_named_pod(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     if !facts.strategy.delete.contains(&pod.metadata.name) {
         pool::remove_entry_mark(draft, id, pool::DELETED);
@@ -217,27 +223,28 @@ fn delete_named_pod(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Arc<Pod>
     }
 }
 
-/// Whether `podToDelete` means this very Pod, and not one of its name that has gone.
+/// Whether `podToDelete` means this Pod, and not an earlier Pod of the same name.
 pub fn is_named_for_deletion(facts: &SetFacts, draft: &Draft, id: i64, pod: &Pod) -> bool {
     let noted = draft.ids.get(&id).and_then(|data| data.get(pool::DELETED));
     let is_meant = || match noted {
         None => true,
         Some(noted) if *noted == pool::pod_digest(pod) => true,
-        // An older build has noted the name: of the Pod that was told to go, or of the one after it.
+        // An older version recorded the name, either for the Pod whose deletion it asked for or for the next Pod.
         Some(noted) => *noted == pod.metadata.name && set_operations::can_withdraw_deletion(pod),
     };
     facts.strategy.delete.contains(&pod.metadata.name) && is_meant()
 }
 
-/// Looks again at a Pod that goes and is not gone: nothing tells that its deletion is refused, or no more.
+/// Plans again for a Pod that is being deleted and still exists, because no watch reports that its deletion is refused
+/// or no longer refused.
 pub fn recheck_deletion(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
     if facts.must_leave(pod) || facts.deletion_refusal(pod).is_some() {
         draft.requeue_after(DELETION_RECHECK_NANOS);
     }
 }
 
-/// Pods that were told to go, and that no step wants away any more: the list is another, the set is paused, the pair was cancelled
-/// or its new Pod is down again.
+/// Withdraws the deletion of Pods that no step of this plan wants deleted any more: the list has changed, the set is
+/// paused, the replacement was cancelled, or its new Pod is down again.
 pub fn withdraw_deletions(facts: &SetFacts, draft: &mut Draft) {
     for pod in facts.members.values() {
         recheck_deletion(facts, draft, pod);

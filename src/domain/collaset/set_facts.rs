@@ -1,4 +1,4 @@
-//! What the objects say.
+//! Derives from the observed objects the facts that the planning steps read.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -26,33 +26,34 @@ use crate::domain::pod::Pod;
 /// Entries of the pool by instance ID.
 type PoolEntries<'a> = BTreeMap<i64, &'a BTreeMap<String, String>>;
 
-/// What the steps look at.
+/// The facts that the planning steps read.
 pub struct SetFacts<'a> {
-    /// The observation.
+    /// The observed objects.
     pub observed: &'a ObservedSet,
     /// The spec with its defaults.
     pub strategy: ResolvedStrategy,
-    /// The selector.
+    /// The compiled `spec.selector`.
     pub selector: Selector,
-    /// Revisions.
+    /// The revisions of the set.
     pub history: RevisionHistory,
     /// The rollout of the present template.
     pub rollout: StoredRollout,
-    /// How a Pod gets from each of them to the updated one; worked out when it is asked for first, as that takes long.
+    /// For each revision, by name: the change in place from it to the updated revision. Computed on first use, because
+    /// the comparison is slow.
     in_place_changes: BTreeMap<String, OnceCell<InPlaceChange>>,
-    /// What of these ways is tried before an update in place begins, as it is asked for.
+    /// For each revision, by name: the dry run before an update in place begins. Computed on first use.
     dry_run_changes: BTreeMap<String, OnceCell<Option<Arc<DryRunChange>>>>,
-    /// Revisions of which Pods have resources, by the names of the Pods; worked out once, as it is asked for at each step.
+    /// Revisions whose resources a Pod has, by the name of the Pod. Computed once, because many steps read it.
     resized: BTreeMap<&'a str, Vec<Arc<Revision>>>,
-    /// All claim templates of these revisions.
+    /// Hashes of all `volumeClaimTemplates` of these revisions.
     pub template_hashes: TemplateHashes,
-    /// The same and those of the spec. They are hashed once, and only if a claim is asked about.
+    /// The same hashes and those of the spec. Computed on first use, which only PVCs cause.
     known_with_spec: OnceCell<TemplateHashes>,
-    /// All claims by the instance ID that they carry.
+    /// PVCs by the instance ID in their label, without those of Pods that have left the set.
     pvcs_by_id: BTreeMap<i64, Vec<Arc<Pvc>>>,
-    /// Instance IDs of the claims that the set has, by their names.
+    /// Instance IDs of the PVCs that belong to the set, by the name of the PVC.
     owned_pvc_ids: BTreeMap<&'a str, i64>,
-    /// All claims by their names.
+    /// All observed PVCs by name.
     pvcs_by_name: BTreeMap<&'a str, &'a Arc<Pvc>>,
     /// IDs that the pool holds for Pods of the set.
     recorded: BTreeSet<i64>,
@@ -62,28 +63,29 @@ pub struct SetFacts<'a> {
     pub pool: &'a str,
     /// IDs of the pool that belong to other sets.
     pub foreign: BTreeSet<i64>,
-    /// Pods that count, by instance ID: controlled, selected, not terminating, not finished.
+    /// Pods that count as members, by instance ID: controlled, selected, not terminating, not finished.
     pub members: BTreeMap<i64, Arc<Pod>>,
-    /// Whether one of them is of another revision than the updated one.
+    /// Whether at least one member is not of the updated revision.
     pub is_rolling_out: bool,
     /// Names of the Pods that the set controls and that are not terminating.
     names: BTreeSet<&'a str>,
-    /// Of them those whose instance ID an older one has.
+    /// Pods that would be members, but whose instance ID an older Pod has.
     pub misnumbered: Vec<Arc<Pod>>,
     /// Controlled Pods that are terminating, by instance ID.
     pub terminating: BTreeMap<i64, Vec<Arc<Pod>>>,
-    /// Controlled and selected Pods that ran to their end.
+    /// Controlled and selected Pods that are finished (`Succeeded` or `Failed`).
     pub finished: Vec<Arc<Pod>>,
-    /// The same by instance ID.
+    /// The finished Pods by instance ID.
     ended: BTreeMap<i64, Vec<Arc<Pod>>>,
-    /// Of them those that are made again later, by instance ID, which they hold until then.
+    /// The finished Pods whose successor the set creates later, by instance ID. Until then the finished Pod holds the
+    /// ID.
     pub waiting: BTreeMap<i64, Arc<Pod>>,
     /// Controlled Pods that the selector no longer matches.
     pub unselected: Vec<Arc<Pod>>,
 }
 
 impl<'a> SetFacts<'a> {
-    /// Sorts what was observed.
+    /// Sorts the observed Pods and PVCs.
     pub fn from_observed(
         observed: &'a ObservedSet,
         strategy: ResolvedStrategy,
@@ -132,7 +134,7 @@ impl<'a> SetFacts<'a> {
         let uid = set.metadata.uid.as_deref();
         for claim in &observed.pvcs {
             let id = claim.labels.get(keys::INSTANCE_ID);
-            // That of a Pod that lives on outside serves nobody else, though it does not say so.
+            // A PVC that a Pod outside the set mounts serves no other Pod, even if the PVC has no label that says so.
             let mut mounting = facts.pods_mounting(&claim.name).iter();
             let is_own = claim.belongs_to_set(uid);
             let has_left = !is_own && mounting.any(|pod| facts.has_left(pod));
@@ -149,7 +151,7 @@ impl<'a> SetFacts<'a> {
         let mut pods: Vec<&Arc<Pod>> = observed.pods.iter().collect();
         let present = pods.iter().filter(|pod| !pod.is_terminating());
         facts.names = present.map(|pod| &*pod.metadata.name).collect();
-        // The older of two Pods with one ID keeps it.
+        // If two Pods have the same ID, the older Pod keeps it.
         pods.sort_by_key(|p| (&p.metadata.creation_timestamp, &p.metadata.name));
         for pod in pods {
             facts.sort_pod(pod);
@@ -165,8 +167,9 @@ impl<'a> SetFacts<'a> {
         facts
     }
 
-    /// Gives the Pods an instance ID that have none of their own: one that the pool knows and no Pod has, which most likely was
-    /// theirs, or else the lowest that is free and of which no other volumes are left. The next plan gives them the same, so it need not be stored at once.
+    /// Gives an instance ID to each Pod that has none of its own. This function prefers an ID that the pool records and
+    /// that no Pod has, because it most likely belonged to the Pod. Otherwise it takes the lowest free ID that has no
+    /// volumes of other Pods. The next plan gives the same IDs, so they need not be stored at once.
     fn number_pods(&mut self) {
         let misnumbered = std::mem::take(&mut self.misnumbered);
         let has_other = |pod: &Arc<Pod>| {
@@ -184,7 +187,7 @@ impl<'a> SetFacts<'a> {
         let mut lowest = 0;
         let set = &self.observed.set;
         for pod in unnumbered {
-            // Not the ID of a new half if the Pod is none, nor one of which the set has other claims.
+            // Neither take the ID reserved for the new Pod of another pair, nor an ID for which the set has other PVCs.
             let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
             let is_own = |claim: &Pvc| claim.terminating || pod.spec.pvcs.contains(&claim.name);
             let suits = |id: &i64| {
@@ -199,7 +202,8 @@ impl<'a> SetFacts<'a> {
                 while !is_free(lowest) {
                     lowest += 1;
                 }
-                // Volumes that a former set of this name has left are taken up with their ID.
+                // Skip an ID for which a former set of this name has left volumes: the Pod would take them together
+                // with the ID.
                 let is_empty = |id: i64| {
                     let mut claims = self.pvcs_with_id(id).iter();
                     claims.all(|claim| is_own(claim) || !pvcs::is_usable_pvc(set, claim))
@@ -215,7 +219,7 @@ impl<'a> SetFacts<'a> {
         }
     }
 
-    /// Names of the origins of pairs, by the ID of the new half.
+    /// Names of the origins of replace pairs, by the instance ID of the new Pod.
     pub fn origin_names_by_half(&self) -> BTreeMap<i64, String> {
         let new = |origin: &Pod| parse_instance_id(origin.label(keys::REPLACE_PAIR_NEW_ID)?);
         let members = self.members.values();
@@ -228,14 +232,15 @@ impl<'a> SetFacts<'a> {
         !has_ended && !self.is_id_held(id) && !self.foreign.contains(&id)
     }
 
-    /// Whether a write of a Pod, or of a claim that it mounts, was refused lately.
+    /// Whether the API server recently refused a write of the Pod, or of a PVC that it mounts.
     pub fn is_write_refused(&self, pod: &Pod) -> bool {
         let refused = &self.observed.refused;
         let mut claims = pod.spec.pvcs.iter();
         refused.pods.contains(&pod.metadata.uid) || claims.any(|claim| refused.pvcs.contains(claim))
     }
 
-    /// Whether what is to leave with a Pod was refused lately: a write of it, or of one of the claims of its ID, mounted or not.
+    /// Whether the API server recently refused a write that the leaving of a Pod needs: a write of the Pod, or of a PVC
+    /// of its ID, mounted or not.
     pub fn is_leaving_refused(&self, id: i64, pod: &Pod) -> bool {
         let refused = &self.observed.refused.pvcs;
         self.is_write_refused(pod)
@@ -244,7 +249,7 @@ impl<'a> SetFacts<'a> {
                 .any(|claim| refused.contains(&claim.name))
     }
 
-    /// Pods that have ended and are made again later. One whose ID another has is none of them.
+    /// Finished Pods whose successor the set creates later. A finished Pod whose ID another Pod has is not among them.
     fn waiting(&self) -> BTreeMap<i64, Arc<Pod>> {
         let mut waiting = BTreeMap::new();
         if self.finished.is_empty() {
@@ -267,17 +272,18 @@ impl<'a> SetFacts<'a> {
         waiting
     }
 
-    /// Whether the next Pod of an ID, by the pool, fares no better than a Pod that has ended: there is to be one, and of its revision.
+    /// Whether the set waits before it creates the successor of a finished Pod. It waits if the pool has an entry for
+    /// the ID and the successor would have the same revision, because such a Pod would most likely end again.
     fn is_recreated_later(&self, entries: Option<&PoolEntries<'_>>, id: i64, pod: &Pod) -> bool {
         let Some(entries) = entries else {
-            return true; // there is no pool
+            return true; // the pool does not exist
         };
         let Some(entry) = entries.get(&id) else {
             return false;
         };
         let origin = data::origin_of(entry).and_then(|id| self.members.get(&id));
         if origin.is_some_and(|origin| origin.label(keys::TO_REPLACE).is_none()) {
-            return false; // the pair was called off
+            return false; // the replacement was cancelled
         }
         let next = entry.get(data::REVISION).map(String::as_str);
         let own = pod.label(keys::REVISION);
@@ -285,33 +291,36 @@ impl<'a> SetFacts<'a> {
         !is_known || own.is_none() || next == own
     }
 
-    /// The Pods of an ID that has none: those that have ended, or are about to.
+    /// The finished and terminating Pods of an ID.
     pub fn former_pods(&self, id: i64) -> impl Iterator<Item = &Arc<Pod>> {
         let ending = self.terminating.get(&id).into_iter().flatten();
         let ended = self.ended.get(&id).into_iter().flatten();
         ending.chain(ended)
     }
 
-    /// When a Pod that has ended is made again, if that is later; nanoseconds since 1970.
+    /// The time at which the set creates the successor of a finished Pod, in nanoseconds since 1970; `None` if it does
+    /// not wait.
     pub fn recreation_due_at(&self, pod: &Pod) -> Option<u64> {
         let until = self.observed.ended_until.get(&pod.metadata.uid).copied()?;
         let waiting = self.waiting.get(&self.instance_id_of(pod)?)?;
         (waiting.metadata.uid == pod.metadata.uid).then_some(until)
     }
 
-    /// Whether a user wants the Pod out of the set, alive.
+    /// Whether a user asks the set to release the Pod alive.
     pub fn is_to_exclude(&self, pod: &Pod) -> bool {
         pod.label(keys::TO_EXCLUDE).is_some() || self.strategy.exclude.contains(&pod.metadata.name)
     }
 
-    /// Whether a Pod is to leave the set alive. Where names persist none can, nor one that is to be included too.
+    /// Whether the Pod will leave the set alive. Under `PersistentSequence` no Pod can. A Pod that `podToInclude` names
+    /// too stays.
     pub fn leaves_alive(&self, pod: &Pod) -> bool {
         let included = self.strategy.include.contains(&pod.metadata.name);
         self.is_to_exclude(pod) && !self.strategy.sequence && !included
     }
 
-    /// Whether a Pod can be called back: see [`lifecycle::may_stay`]. So can one whose deletion is refused: the deletion is made on
-    /// condition of the Pod as it was, and comes too late once the word is taken back.
+    /// Whether the set can still withdraw the deletion of a Pod, see [`set_operations::can_withdraw_deletion`]. It can
+    /// also withdraw a deletion that the API server refuses: the deletion has the Pod's resourceVersion as its
+    /// precondition, so it fails after the withdrawal is stored.
     pub fn may_stay(&self, pod: &Pod) -> bool {
         let is_undeleted = || {
             self.deletion_refusal(pod).is_some()
@@ -320,18 +329,18 @@ impl<'a> SetFacts<'a> {
         set_operations::can_withdraw_deletion(pod) || is_undeleted()
     }
 
-    /// Whether a Pod is on its way out, and nobody can call it back any more.
+    /// Whether the Pod is leaving and nobody can withdraw its deletion.
     pub fn must_leave(&self, pod: &Pod) -> bool {
         set_operations::is_leaving(pod) && !self.may_stay(pod)
     }
 
-    /// Why a Pod that is off traffic to be deleted is not.
+    /// Why the API server refuses to delete a Pod that is off traffic for its deletion; `None` if it does not.
     pub fn deletion_refusal(&self, pod: &Pod) -> Option<&str> {
         let why = self.observed.refused.undeleted.get(&pod.metadata.uid);
         why.map(String::as_str)
     }
 
-    /// Whether a Pod is the new half of a pair whose origin is there: it stands for that one.
+    /// Whether a Pod is the new Pod of a replace pair whose origin still exists.
     pub fn is_new_half(&self, pod: &Pod) -> bool {
         let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
         origin.is_some_and(|origin| self.names.contains(origin))
@@ -360,7 +369,7 @@ impl<'a> SetFacts<'a> {
         }
     }
 
-    /// IDs of the pool that belong to Pods of the set, or to other sets.
+    /// IDs of the pool that belong to Pods of the set (`own`), or to other sets.
     fn pool_ids(&self, own: bool) -> BTreeSet<i64> {
         let contexts = self.observed.pool.iter().flat_map(|pool| &pool.contexts);
         contexts
@@ -371,17 +380,18 @@ impl<'a> SetFacts<'a> {
             .collect()
     }
 
-    /// Whether an entry of the pool is the set's own.
+    /// Whether an entry of the pool belongs to the set.
     pub fn is_own_entry(&self, data: &BTreeMap<String, String>) -> bool {
         owns_entry(&self.observed.set, data)
     }
 
-    /// The revision that a Pod was made or changed to, if it is still known.
+    /// The revision to which the Pod was created or changed, if it still exists.
     pub fn revision_of(&self, pod: &Pod) -> Option<&Arc<Revision>> {
         self.history.find_revision(pod.label(keys::REVISION)?)
     }
 
-    /// The revisions of which a Pod has resources although it is of another one: an update has resized it, and came no further.
+    /// The revisions whose resources a Pod has although its label names another revision. An update has resized the Pod
+    /// and got no further.
     pub fn resized_to(&self, pod: &Pod) -> &[Arc<Revision>] {
         let resized = self.resized.get(&*pod.metadata.name);
         resized.map_or(&[], Vec::as_slice)
@@ -389,7 +399,8 @@ impl<'a> SetFacts<'a> {
 
     fn find_resized(&self, pod: &Pod) -> impl Iterator<Item = &Arc<Revision>> {
         let of = self.revision_of(pod);
-        // A resize is another generation: what the Pod had before the mark it has from somebody else.
+        // A resize changes the generation of the Pod. If the generation is still the noted one, somebody else set these
+        // resources before. A noted generation of 0 is unknown.
         let has_changed =
             |generation: i64| generation != pod.metadata.generation || generation == 0;
         let marked = resize_marks(pod).filter(move |(_, generation)| has_changed(*generation));
@@ -399,12 +410,12 @@ impl<'a> SetFacts<'a> {
         })
     }
 
-    /// Whether there is one.
+    /// Whether the Pod has resources of a revision other than its own.
     pub fn is_resized(&self, pod: &Pod) -> bool {
         !self.resized_to(pod).is_empty()
     }
 
-    /// What turns a Pod of a revision into one of the updated revision.
+    /// Returns the change in place that turns a Pod of this revision into a Pod of the updated revision.
     pub fn in_place_change_from(&self, revision: &Revision) -> Cow<'_, InPlaceChange> {
         let change = || inplace::in_place_change(&revision.data, &self.history.updated.data);
         match self.in_place_changes.get(&revision.name) {
@@ -413,7 +424,7 @@ impl<'a> SetFacts<'a> {
         }
     }
 
-    /// What is tried before a Pod of a revision goes off traffic for a change in place.
+    /// Returns the change that a dry run tries before a Pod of this revision goes off traffic for its update in place.
     pub fn dry_run_change_from(&self, revision: &Revision) -> Option<Arc<DryRunChange>> {
         match self.dry_run_changes.get(&revision.name) {
             Some(known) => {
@@ -424,7 +435,8 @@ impl<'a> SetFacts<'a> {
         }
     }
 
-    /// What is tried before a change in place is made.
+    /// Returns the change that a dry run tries before this change in place is made; `None` if the change is not
+    /// possible in place.
     pub fn dry_run_change(&self, change: &InPlaceChange) -> Option<Arc<DryRunChange>> {
         let InPlaceChange::Yes {
             labels,
@@ -449,29 +461,29 @@ impl<'a> SetFacts<'a> {
         }))
     }
 
-    /// Whether a Pod is of the updated revision.
+    /// Whether a Pod is of the updated revision, and its resources are, too.
     pub fn is_updated(&self, pod: &Pod) -> bool {
         self.has_updated_label(pod) && !self.is_resized(pod) && !is_never_resized(pod)
     }
 
-    /// Whether its label says so.
+    /// Whether the label of a Pod names the updated revision.
     pub fn has_updated_label(&self, pod: &Pod) -> bool {
         pod.label(keys::REVISION) == Some(&self.history.updated.name)
     }
 
-    /// The claims that carry an instance ID, whoever controls them.
+    /// The PVCs with this instance ID, whoever controls them.
     pub fn pvcs_with_id(&self, id: i64) -> &[Arc<Pvc>] {
         self.pvcs_by_id.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// Of these, the ones that the set has.
+    /// The PVCs with this instance ID that belong to the set.
     pub fn owned_pvcs_with_id(&self, id: i64) -> impl Iterator<Item = &Arc<Pvc>> {
         let uid = self.observed.set.metadata.uid.as_deref();
         let at = self.pvcs_with_id(id).iter();
         at.filter(move |claim| claim.belongs_to_set(uid))
     }
 
-    /// The IDs of which the set has claims that nobody mounts, those of the oldest claims first.
+    /// IDs of PVCs that belong to the set and that no Pod mounts. The ID of the oldest PVC comes first.
     pub fn ids_of_unmounted_pvcs(&self) -> Vec<i64> {
         let ids = self.pvcs_by_id.keys().copied();
         let mut left: Vec<_> = ids
@@ -489,14 +501,14 @@ impl<'a> SetFacts<'a> {
         left.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The claims that a Pod mounts and the set has.
+    /// The PVCs that a Pod mounts and that belong to the set.
     pub fn owned_pvcs_of_pod(&self, pod: &Pod) -> impl Iterator<Item = &'a Arc<Pvc>> {
         let uid = self.observed.set.metadata.uid.as_deref();
         let mounted = pod.spec.pvcs.iter().filter_map(|name| self.find_pvc(name));
         mounted.filter(move |claim| claim.belongs_to_set(uid))
     }
 
-    /// The claims that the set has and which only Pods mount of which this is so.
+    /// The PVCs of the set that at least one Pod mounts, and for which `is_so` is true for every Pod that mounts them.
     pub fn pvcs_mounted_only_by(
         &self,
         is_so: impl Fn(&Arc<Pod>) -> bool,
@@ -508,19 +520,20 @@ impl<'a> SetFacts<'a> {
         own.filter_map(|name| self.find_pvc(name))
     }
 
-    /// A claim that the set controls, or nobody does.
+    /// Finds an observed PVC by name: the set controls it, or nobody does.
     pub fn find_pvc(&self, name: &str) -> Option<&'a Arc<Pvc>> {
         self.pvcs_by_name.get(name).copied()
     }
 
-    /// Whether the set never deletes a claim that it has.
+    /// Whether the set keeps the PVC and therefore never deletes it.
     pub fn keeps_pvc(&self, claim: &Pvc) -> bool {
         claim.is_kept_for(self.observed.set.metadata.uid.as_deref())
     }
 
-    /// Whether a claim that enters with its Pod is of a template of the spec, as its hash says. Any other would be deleted as left over once
-    /// the Pod is updated, though whoever made the set again with another template, or included the Pod, was not warned of that. The updated
-    /// revision does not tell: it may be that of a former template, while that of the spec is refused, or the rollout aborted.
+    /// Whether the hash of a PVC that enters with its Pod is the hash of a template of the spec. The set would delete
+    /// any other PVC as left over once the Pod is updated, without a warning to the user who recreated the set or
+    /// included the Pod. The updated revision can't answer this question: it may have a former template while the
+    /// revision of the spec is refused, or while the rollout is aborted.
     pub fn is_pvc_of_spec(&self, claim: &Pvc) -> bool {
         let template = self.template_in_spec(claim);
         let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
@@ -530,7 +543,7 @@ impl<'a> SetFacts<'a> {
         })
     }
 
-    /// Whether a claim that is kept is mounted by Pods of the spec.
+    /// Whether Pods of the spec mount this kept PVC.
     pub fn serves_spec_template(&self, claim: &Pvc) -> bool {
         self.template_in_spec(claim).is_some_and(|template| {
             let known = self.template_hashes_with_spec();
@@ -538,7 +551,7 @@ impl<'a> SetFacts<'a> {
         })
     }
 
-    /// Whether the spec has a template by whose name a claim goes.
+    /// Whether the spec has a volume claim template with the name that the PVC carries.
     pub fn has_template_in_spec(&self, claim: &Pvc) -> bool {
         self.template_in_spec(claim).is_some()
     }
@@ -547,21 +560,21 @@ impl<'a> SetFacts<'a> {
         template_of_pvc(&self.observed.set.spec.volume_claim_templates, claim)
     }
 
-    /// The revision of the spec may have its templates in another notation.
+    /// Includes the spec, because its revision may have the templates in another notation.
     fn template_hashes_with_spec(&self) -> &TemplateHashes {
         let templates = &self.observed.set.spec.volume_claim_templates;
         self.known_with_spec
             .get_or_init(|| self.template_hashes.with_templates(templates))
     }
 
-    /// The hash of the template of a revision by whose name a claim goes, if there is one.
+    /// The hash of the template of this revision that has the name in the PVC's label, if there is such a template.
     pub fn template_hash_in(&self, revision: &Revision, claim: &Pvc) -> Option<Cow<'_, str>> {
         let template = template_of_pvc(pvc_templates(&revision.data), claim)?;
         Some(self.template_hashes.template_hash(template))
     }
 
-    /// Whether a claim that a Pod does not mount lies beside it for the way back: it is kept, and the Pod mounts another of its template, or is
-    /// of a revision without that template.
+    /// Whether the set keeps a PVC that a Pod does not mount, for a return to a former template: the Pod mounts another
+    /// PVC of the same template name, or the Pod's revision does not have that template.
     pub fn is_pvc_set_aside(&self, pod: &Pod, claim: &Pvc) -> bool {
         let is_same = |other: &Arc<Pvc>| {
             let mut keys = [keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
@@ -574,8 +587,9 @@ impl<'a> SetFacts<'a> {
                 || revision.is_some_and(|of| self.template_hash_in(of, claim).is_none()))
     }
 
-    /// Where a claim that a Pod mounts says to be of another known template than the Pod's revision has, the hash of that one: somebody has
-    /// edited the label of one of them, and which can't be told.
+    /// If the label of a mounted PVC names another known template than the Pod's revision has, returns the hash of the
+    /// template of the Pod's revision. Somebody has edited the label of the PVC or of the Pod, and the set can't tell
+    /// which.
     pub fn mismatched_template_hash(&self, pod: &Pod, claim: &Pvc) -> Option<Cow<'_, str>> {
         let said = claim.labels.get(keys::PVC_TEMPLATE_HASH)?;
         let own = self.template_hash_in(self.revision_of(pod)?, claim)?;
@@ -583,20 +597,20 @@ impl<'a> SetFacts<'a> {
         (!pvcs::matches_hash(claim, &own, known) && known.contains(said)).then_some(own)
     }
 
-    /// The Pods that mount a claim.
+    /// The managed Pods that mount a PVC.
     pub fn pods_mounting(&self, claim: &str) -> &[Arc<Pod>] {
         self.observed.mounts.get(claim).map_or(&[], Vec::as_slice)
     }
 
-    /// A Pod that may still write to a claim: it mounts the claim and has not run to its end. A Pod that is terminating may
-    /// write, on a node that is lost too.
+    /// A Pod that may still write to a PVC: it mounts the PVC and is not finished. A terminating Pod may still write,
+    /// also on a lost node.
     pub fn pvc_writer(&self, claim: &str) -> Option<&Arc<Pod>> {
         self.pods_mounting(claim)
             .iter()
             .find(|pod| !pod.is_finished())
     }
 
-    /// A claim that the next Pod of some instance ID waits for, with the Pod that still mounts it.
+    /// A PVC that the next Pod of an instance ID waits for, with the Pod that still mounts it.
     pub fn awaited_pvc(&self) -> Option<(&Pod, &str)> {
         let vacant = self.recorded.iter().filter(|id| !self.is_id_held(**id));
         let claims = vacant.flat_map(|id| self.pvcs_with_id(*id));
@@ -606,7 +620,7 @@ impl<'a> SetFacts<'a> {
         mounted.next()
     }
 
-    /// Whether a Pod is the one that stands for its instance.
+    /// Whether the Pod is the member with its instance ID.
     pub fn is_member(&self, pod: &Pod) -> bool {
         let member = self
             .instance_id_of(pod)
@@ -614,7 +628,8 @@ impl<'a> SetFacts<'a> {
         member.is_some_and(|member| member.metadata.uid == pod.metadata.uid)
     }
 
-    /// Whether a Pod that has left because of its labels has the name of an instance, where names persist.
+    /// Whether a Pod without an owner that the selector does not match has the name of this instance. Only names under
+    /// `PersistentSequence` can be taken.
     pub fn is_name_taken(&self, id: i64) -> bool {
         if !self.strategy.sequence {
             return false;
@@ -627,35 +642,37 @@ impl<'a> SetFacts<'a> {
         })
     }
 
-    /// Whether a Pod was excluded, lives on, and is not to enter again.
+    /// Whether a Pod was excluded, is not finished, and is not in `podToInclude`.
     pub fn has_left(&self, pod: &Pod) -> bool {
         let enters = self.strategy.include.contains(&pod.metadata.name);
         let is_out = pod.label(keys::ORPHANED).is_some() && !self.controls(pod);
         is_out && !enters && !pod.is_finished()
     }
 
-    /// Whether the set controls a Pod: its end makes a new plan.
+    /// Whether the set controls a Pod. The end of such a Pod causes a new plan.
     pub fn controls(&self, pod: &Pod) -> bool {
         let controller = pod.controller().map(|owner| owner.uid.as_str());
         controller.is_some() && controller == self.observed.set.metadata.uid.as_deref()
     }
 
-    /// Whether the set has a Pod of this instance ID, or is to make one again. One that is terminating never comes back.
+    /// Whether the set has a Pod with this instance ID, or a finished one whose successor it creates later. A
+    /// terminating Pod does not count.
     pub fn has_pod_with_id(&self, id: i64) -> bool {
         self.members.contains_key(&id) || self.waiting.contains_key(&id)
     }
 
-    /// Whether a Pod stands in the way of another with this instance ID. A name that persists is free only when the
-    /// Pod is gone (contract 6.0).
+    /// Whether an existing Pod prevents the creation of another Pod with this instance ID. A persistent name is free
+    /// only when the Pod is gone (contract 6.0).
     pub fn is_id_held(&self, id: i64) -> bool {
         self.has_pod_with_id(id)
             || (self.strategy.sequence
                 && (self.terminating.contains_key(&id) || self.ended.contains_key(&id)))
     }
 
-    /// The instance ID of a Pod: where names persist, the one in its name; else the one of the claims that it mounts and the
-    /// set controls; else the one that it carries. The label may have been edited by hand. Claims that carry another ID than
-    /// their Pod would be deleted, or mounted by another Pod.
+    /// The instance ID of a Pod. Under `PersistentSequence` it is the one in the Pod's name. Otherwise it is the one of
+    /// the PVCs that the Pod mounts and that belong to the set, or else the one in the Pod's label. The label comes
+    /// last, because somebody may have edited it by hand. If PVCs had another ID than their Pod, the set would delete
+    /// them or mount them into another Pod.
     pub fn instance_id_of(&self, pod: &Pod) -> Option<i64> {
         let carried = pod.label(keys::INSTANCE_ID).and_then(parse_instance_id);
         let named = || {
@@ -672,7 +689,7 @@ impl<'a> SetFacts<'a> {
         told.or_else(|| self.instance_id_of_pvcs(pod)).or(carried)
     }
 
-    /// The instance ID on which all claims of the set agree that a Pod mounts.
+    /// The instance ID of the set's PVCs that a Pod mounts; `None` if they do not all have the same ID.
     pub fn instance_id_of_pvcs(&self, pod: &Pod) -> Option<i64> {
         let claims = pod.spec.pvcs.iter();
         let mut ids = claims.filter_map(|claim| self.owned_pvc_ids.get(claim.as_str()));
@@ -680,7 +697,7 @@ impl<'a> SetFacts<'a> {
         ids.all(|id| id == first).then_some(*first)
     }
 
-    /// The revisions that Pods and IDs refer to. A Pod that is terminating is none that a rollout has kept.
+    /// The revisions that Pods and pool entries refer to, with the number of Pods of each that are not terminating.
     pub fn revisions_in_use(observed: &ObservedSet, selector: &Selector) -> RevisionUse {
         let orphans = observed.orphans.iter();
         let orphans = orphans.filter(|pod| selector.matches(&pod.metadata.labels));
@@ -706,7 +723,8 @@ impl<'a> SetFacts<'a> {
     }
 }
 
-/// Names of the revisions for which a Pod was to be resized, and the generation that it had then; 0 where that is not known.
+/// Names of the revisions for which a Pod was to be resized, and the generation that the Pod had at that time; 0 if the
+/// generation is unknown.
 pub fn resize_marks(pod: &Pod) -> impl Iterator<Item = (&str, i64)> {
     let marked = pod.annotation(keys::RESIZING).into_iter();
     let marked = marked.flat_map(|marks| marks.split(','));
@@ -716,19 +734,21 @@ pub fn resize_marks(pod: &Pod) -> impl Iterator<Item = (&str, i64)> {
     })
 }
 
-/// Whether a Pod serves although its node never makes the resize by which it was updated: it was to go, and stays after all.
+/// Whether a Pod keeps serving although its node refuses the resize of its update. The Pod was to be made again, but no
+/// update is in progress.
 fn is_never_resized(pod: &Pod) -> bool {
     pod.annotation(keys::LAST_POD_STATUS).is_some()
         && !SetOperation::Update.is_in_progress(pod)
         && matches!(inplace::update_progress(pod), UpdateProgress::Refused(_))
 }
 
-/// Whether a suffix may be one that was chosen at random under naming Random: five letters, of which these are digits.
+/// Whether a suffix of digits may be a random one. Under naming Random the API server chooses five characters, among
+/// them these digits.
 fn may_be_random(suffix: &str) -> bool {
     suffix.len() == 5 && suffix.chars().all(|c| "2456789".contains(c))
 }
 
-/// A cell for each revision.
+/// Creates an empty cell for each readable revision.
 fn revision_cells<T>(history: &RevisionHistory) -> BTreeMap<String, OnceCell<T>> {
     let revisions = history.readable_revisions();
     let cells = revisions.map(|revision| (revision.name.clone(), OnceCell::new()));
@@ -739,7 +759,7 @@ fn parse_instance_id(id: &str) -> Option<i64> {
     id.parse().ok().filter(|id| *id >= 0)
 }
 
-/// The one of some templates by whose name a claim goes.
+/// Finds the template with the name in the PVC's label.
 fn template_of_pvc<'a>(templates: &'a [Value], claim: &Pvc) -> Option<&'a Value> {
     let name = claim.labels.get(keys::PVC_TEMPLATE_NAME)?;
     let mut templates = templates.iter();

@@ -1,4 +1,4 @@
-//! The lifecycle of a CollaSet's own operations: ID `collaset`, types `update` and `scale-in` (contract 3.1).
+//! The lifecycle operations of a CollaSet: ID `collaset`, types `update` and `scale-in` (contract 3.1).
 
 use serde_json::{Map, Value, json};
 
@@ -10,33 +10,34 @@ use crate::domain::lifecycle::{
 };
 use crate::domain::pod::{Owner, Pod};
 
-/// The lifecycle ID of both operations. A change of type is a fresh run (contract Q4).
+/// The lifecycle ID of both operations. A change of the type begins a fresh run (contract Q4).
 pub const LIFECYCLE_ID: &str = "collaset";
 
 /// An operation of a CollaSet on a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetOperation {
-    /// To another revision.
+    /// Changes the Pod to another revision.
     Update,
-    /// Away.
+    /// Deletes the Pod.
     ScaleIn,
 }
 
-/// Where an operation stands.
+/// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationState {
-    /// Not begun.
+    /// The operation has not begun.
     Idle,
-    /// Begun; the Pod may still serve. Or undone, and not yet over.
+    /// The operation has begun and waits, so the Pod may still serve. Also an operation that is undone and not yet
+    /// over.
     Waiting,
-    /// The Pod may be operated on after so many nanoseconds.
+    /// The set may operate on the Pod after this many nanoseconds.
     Delayed(u64),
-    /// The Pod may be operated on.
+    /// The set may operate on the Pod now.
     Allowed,
 }
 
 impl SetOperation {
-    /// Its type in the labels.
+    /// The value of the label `operation-type`.
     pub const fn operation_type(self) -> &'static str {
         match self {
             SetOperation::Update => "update",
@@ -44,7 +45,7 @@ impl SetOperation {
         }
     }
 
-    /// Nanoseconds between `operate` and the work, as the set asks for.
+    /// Nanoseconds between the label `operate` and the work, as the spec asks for.
     pub fn delay_nanos(self, strategy: &ResolvedStrategy) -> u64 {
         match self {
             SetOperation::Update => strategy.update_delay,
@@ -52,32 +53,33 @@ impl SetOperation {
         }
     }
 
-    /// Begins it; `deletes` tells cooperators that the Pod will not come back.
+    /// Returns the labels that begin the operation. `deletes` tells cooperators that the Pod will not come back.
     pub fn begin_labels(self, pod: &Pod, deletes: bool, now: u64) -> LabelPatch {
         operator::begin_labels(pod, LIFECYCLE_ID, self.operation_type(), deletes, now)
     }
 
-    /// Cancels it, and the word that the Pod would go (contract Q6).
+    /// Returns the labels that cancel the operation and the announcement that the Pod will be deleted (contract Q6).
     pub fn undo_labels(self, pod: &Pod) -> LabelPatch {
         let mut labels = operator::undo_labels(LIFECYCLE_ID, self.operation_type());
         remove_deletion_label(pod, &mut labels);
         labels
     }
 
-    /// Says that it is done, and takes back the word that the Pod would go.
+    /// Returns the labels that report the operation as done, and that withdraw the announcement of a deletion.
     pub fn finish_labels(self, pod: &Pod) -> LabelPatch {
         let mut labels = operator::finish_labels(pod, LIFECYCLE_ID);
         remove_deletion_label(pod, &mut labels);
         labels
     }
 
-    /// Where it stands, with `delay` nanoseconds to wait once it is allowed.
+    /// Returns the progress of the operation. `delay` is in nanoseconds and counts from the moment at which the
+    /// operation is allowed.
     pub fn operation_state(self, pod: &Pod, delay: u64, now: u64) -> OperationState {
         if !operator::is_in_progress(pod, LIFECYCLE_ID, self.operation_type()) {
             return OperationState::Idle;
         }
-        // Until an undo has been carried out nothing begins in its place: two that want different things of the Pod
-        // would take turns for ever.
+        // Until an undo has been carried out, no other operation begins in its place. Otherwise two operations that
+        // want different changes of the Pod would alternate forever.
         if self.is_undone(pod)
             || !operator::is_operation_due(pod, LIFECYCLE_ID, self.operation_type(), 0, now)
         {
@@ -93,8 +95,9 @@ impl SetOperation {
         OperationState::Delayed((since.saturating_add(delay)).saturating_sub(now).max(1))
     }
 
-    /// Whether the very write that changes the Pod lets it be operated on: it has come off traffic, and admission steps on with
-    /// any write of it. A delay counts from a step that is stored.
+    /// Whether the write that changes the Pod also allows the operation: the Pod is off traffic, and admission makes
+    /// the next lifecycle step in any write of the Pod. This is only possible without a delay, because a delay counts
+    /// from a step that is stored.
     pub fn is_allowed_by_same_write(self, pod: &Pod, delay: u64) -> bool {
         delay == 0
             && operator::is_in_progress(pod, LIFECYCLE_ID, self.operation_type())
@@ -107,37 +110,38 @@ impl SetOperation {
         pod.label(&Family::UndoOperationType.key(LIFECYCLE_ID)) == Some(self.operation_type())
     }
 
-    /// Whether it has begun and is not over.
+    /// Whether the operation has begun and is not over.
     pub fn is_in_progress(self, pod: &Pod) -> bool {
         self.operation_state(pod, 0, 0) != OperationState::Idle
     }
 }
 
-/// Whether the Pod is on its way out through the lifecycle `pod-delete`, or told to go that way.
+/// Whether the Pod goes through the lifecycle `pod-delete`, or has the label that asks for it.
 pub fn is_leaving(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some()
         || operator::is_in_progress(pod, grace_delete::DELETION_ID, grace_delete::DELETION_TYPE)
 }
 
-/// A number above this one is a time in nanoseconds: 2001 began later.
+/// A number above this one is a time in nanoseconds since 1970: this value is reached in July 1998.
 const MIN_TIMESTAMP_NANOS: u64 = 900_000_000_000_000_000;
 
-/// Whether a set wrote this value of the label `to-replace`: it writes a time in nanoseconds, users and jobs write other words, such
-/// as `true` (contract 2.1).
+/// Whether a set wrote this value of the label `to-replace`. A set writes a time in nanoseconds. Users and jobs write
+/// other words, such as `true` (contract 2.1).
 pub fn is_set_timestamp(value: &str) -> bool {
     value
         .parse()
         .is_ok_and(|nanos: u64| nanos > MIN_TIMESTAMP_NANOS)
 }
 
-/// Whether the Pod is told to go by its set and still serves: the word can be taken back, and nobody notices. Once its rules have let
-/// it go, it goes, and so does one that a user has deleted meanwhile.
+/// Whether the set has asked for the deletion of the Pod and the Pod still serves. Then the set can withdraw the
+/// request without an effect on traffic. It can't once the rules have allowed the deletion, or once a user has deleted
+/// the Pod.
 pub fn can_withdraw_deletion(pod: &Pod) -> bool {
     let phase = stored_phases(pod).get(grace_delete::DELETION_ID).copied();
     is_deletion_requested_by_set(pod) && matches!(phase, None | Some(Phase::PreCheck))
 }
 
-/// Whether the Pod is told to go by its set, and by nobody else.
+/// Whether the set, and nobody else, has asked for the deletion of the Pod.
 pub fn is_deletion_requested_by_set(pod: &Pod) -> bool {
     let told = pod.label(keys::TO_DELETE);
     told.is_some()
@@ -146,13 +150,13 @@ pub fn is_deletion_requested_by_set(pod: &Pod) -> bool {
         && !pod.is_terminating()
 }
 
-/// Whether the Pod is to go, by its set's word or a user's, and the rules have yet to let it: it serves meanwhile.
+/// Whether the deletion of the Pod, by its set or by a user, waits in PreCheck for the rules. Meanwhile the Pod serves.
 pub fn awaits_leave_permission(pod: &Pod) -> bool {
     is_leaving(pod) && stored_phases(pod).get(grace_delete::DELETION_ID) == Some(&Phase::PreCheck)
 }
 
-/// The labels that cancel a run of the set's own ID that is none of its operations, as after an edit by hand: nobody else would
-/// end it.
+/// Returns the labels that cancel a run under the set's own ID whose type is none of the set's operations, for example
+/// after an edit by hand. Nobody else would end such a run.
 pub fn undo_foreign_run(pod: &Pod) -> Option<LabelPatch> {
     let label = |family: Family| pod.label(&family.key(LIFECYCLE_ID));
     let type_ = label(Family::OperationType).unwrap_or_default();
@@ -162,8 +166,8 @@ pub fn undo_foreign_run(pod: &Pod) -> Option<LabelPatch> {
     (other && !undone).then(|| operator::undo_labels(LIFECYCLE_ID, type_))
 }
 
-/// Whether a set makes this step of a Pod in the very write that updates it in place: the Pod has come off traffic and may be
-/// operated on.
+/// Whether a set makes this lifecycle step in the same write that updates the Pod in place: the Pod is off traffic and
+/// the operation may begin.
 pub fn updates_in_step_write(pod: &Pod, step: &LabelPatch) -> bool {
     let own = |key: &String| Family::parse(key).is_some_and(|(_, id)| id == LIFECYCLE_ID);
     let lets = matches!(
@@ -176,8 +180,8 @@ pub fn updates_in_step_write(pod: &Pod, step: &LabelPatch) -> bool {
         && SetOperation::Update.is_allowed_by_same_write(pod, 0)
 }
 
-/// The stage in which a Pod of a CollaSet waits for rules: PreCheck of an operation of the set, or of the deletion that it has asked
-/// for, else PostCheck of any operation, which keeps the Pod off traffic.
+/// The stage in which a Pod of a CollaSet waits for rules. It is PreCheck for an operation of the set, or for the
+/// deletion that the set has asked for. Otherwise it is PostCheck of any operation, which keeps the Pod off traffic.
 pub fn awaited_rule_stage(pod: &Pod) -> Option<Stage> {
     if is_awaiting_rules(pod) {
         return Some(Stage::PreCheck);
@@ -187,19 +191,23 @@ pub fn awaited_rule_stage(pod: &Pod) -> Option<Stage> {
     is_held_back.then_some(Stage::PostCheck)
 }
 
-/// Whether an operation of a CollaSet on the Pod waits in PreCheck for the rules, or the deletion that a set has asked for.
+/// Whether an operation of a CollaSet on the Pod, or the deletion that a set has asked for, waits in PreCheck for the
+/// rules.
 pub fn is_awaiting_rules(pod: &Pod) -> bool {
     let phases = stored_phases(pod);
     let waits = |id| phases.get(id) == Some(&Phase::PreCheck);
     waits(LIFECYCLE_ID) || waits(grace_delete::DELETION_ID)
 }
 
-/// What to merge into the metadata of a Pod on which a CollaSet began an operation, or which it told to go, and which none controls any
-/// more: by the selector, an exclusion, a deletion of the set that leaves its Pods, or a reference that was dropped. It cancels the
-/// operation, which only another set that includes the Pod would end, and forgets what the set noted for it. Otherwise the Pod
-/// would stay off traffic, in a place of its budgets. It takes the word back by which the Pod would be deleted once its rules let it
-/// go. The instance ID tells that the Pod was of a set: the operation ID alone
-/// may be somebody else's.
+/// Returns the metadata to merge into a Pod that no CollaSet controls any more, if a CollaSet began an operation on it
+/// or asked for its deletion. `None` if nothing is left to cancel.
+///
+/// A Pod loses its set if the selector no longer matches it, if it is excluded, if the set is deleted without its Pods,
+/// or if somebody removes the owner reference. The patch cancels the operation and removes the set's notes about it.
+/// Without the patch, only another set that includes the Pod would end the operation. Until then the Pod would stay off
+/// traffic and take a place in the budgets of its rules. The patch also withdraws the request to delete the Pod.
+///
+/// The instance ID shows that the Pod belonged to a set. The operation ID alone may belong to somebody else.
 pub fn abandoned_metadata_patch(pod: &Pod) -> Option<Value> {
     let of_a_set = pod.label(keys::INSTANCE_ID).is_some();
     let controlled = pod.controller().is_some_and(Owner::is_collaset);

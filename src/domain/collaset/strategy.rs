@@ -1,4 +1,4 @@
-//! The spec as the steps read it: defaults filled in, bounds kept, names in sets.
+//! Resolves the spec for the planning steps: fills in defaults, enforces bounds and turns lists of names into sets.
 
 use std::collections::BTreeSet;
 
@@ -9,79 +9,80 @@ use crate::api::collaset::{
 };
 use crate::api::int_or_percent::IntOrPercent;
 
-/// Which Pods a new revision reaches.
+/// The Pods that get a new revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateScope {
-    /// All but this many.
+    /// All Pods except this many.
     Partition(usize),
-    /// Those with the label `update-included`.
+    /// The Pods with the label `update-included`.
     ByLabel,
 }
 
 /// How a Pod gets its new revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdatePolicy {
-    /// Deleted and created again under its instance ID.
+    /// The Pod is deleted and created again under its instance ID.
     Recreate,
-    /// In place where the change allows it, else [`Policy::Recreate`]. `InPlaceOnly` reads as this, as it always has
-    /// (contract 6.5).
+    /// The Pod is updated in place if the change allows it, otherwise as by [`UpdatePolicy::Recreate`]. `InPlaceOnly`
+    /// has the same meaning as `InPlaceIfPossible` (contract 6.5).
     InPlace,
-    /// A new Pod is made available first.
+    /// A new Pod is made available before the old one is deleted.
     Replace,
 }
 
 /// One step of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RolloutStep {
-    /// Updates all Pods but this many.
+    /// Updates all Pods except this many.
     Partition(usize),
-    /// Waits for so many nanoseconds, or until the rollout is promoted.
+    /// Waits for this many nanoseconds, or with `None` until a user promotes the rollout.
     Pause(Option<u64>),
 }
 
-/// What the spec asks for.
+/// The resolved spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedStrategy {
-    /// Wanted Pods.
+    /// Number of wanted Pods.
     pub replicas: usize,
-    /// Neither scaled nor updated; Pods that are lost are made again.
+    /// Whether the set neither scales nor updates. Pods that are lost are still created again.
     pub paused: bool,
     /// How a Pod gets its new revision.
     pub policy: UpdatePolicy,
     /// Which Pods get it.
     pub scope: UpdateScope,
-    /// Most of the wanted Pods that an update leaves unavailable; `None` for no bound.
+    /// How many of the wanted Pods an update may leave unavailable; `None` for no bound.
     pub max_unavailable: Option<usize>,
-    /// Most pairs that an update opens; `None` for no bound.
+    /// How many replace pairs an update may open at once; `None` for no bound.
     pub max_surge: Option<usize>,
-    /// Steps of a rollout; none under [`Scope::ByLabel`].
+    /// Steps of a rollout; empty under [`UpdateScope::ByLabel`].
     pub steps: Vec<RolloutStep>,
     /// Seconds for which a Pod must have been Ready before it is available.
     pub min_ready_seconds: i32,
     /// Nanoseconds without progress after which the set is stalled; `None` for no deadline.
     pub progress_deadline: Option<u64>,
-    /// Label by whose number Pods are updated first.
+    /// Label whose number orders the update of Pods.
     pub priority: Option<String>,
-    /// Nanoseconds between `operate` and the update of a Pod.
+    /// Nanoseconds between the label `operate` and the update of a Pod.
     pub update_delay: u64,
-    /// Nanoseconds between `operate` and the deletion of a Pod that is scaled in (contract Q31).
+    /// Nanoseconds between the label `operate` and the deletion of a Pod that is scaled in (contract Q31).
     pub scale_delay: u64,
-    /// Whether names are `<set>-<id>`.
+    /// Whether Pod names are `<set>-<id>`.
     pub sequence: bool,
-    /// Pods to release.
+    /// Names of Pods to exclude.
     pub exclude: BTreeSet<String>,
-    /// Pods to take in.
+    /// Names of Pods to include.
     pub include: BTreeSet<String>,
-    /// Pods to delete, or to scale in first.
+    /// Names of Pods to delete, or to scale in first.
     pub delete: BTreeSet<String>,
-    /// Whether claims of Pods that are scaled in stay.
+    /// Whether PVCs of Pods that are scaled in are retained.
     pub retain_scaled: bool,
-    /// Whether claims stay when the set is deleted.
+    /// Whether PVCs are retained when the set is deleted.
     pub retain_deleted: bool,
 }
 
 impl ResolvedStrategy {
-    /// Reads a spec. Values that admission refuses but that may be stored read as the nearest that make sense.
+    /// Resolves a spec. A value that admission refuses may still be stored; this function then uses the nearest valid
+    /// value.
     pub fn from_spec(spec: &CollaSetSpec) -> ResolvedStrategy {
         let update = spec.update_strategy.clone().unwrap_or_default();
         let scale = spec.scale_strategy.clone().unwrap_or_default();
@@ -132,7 +133,7 @@ impl ResolvedStrategy {
     }
 }
 
-/// byLabel wins when both are set (contract 1.1).
+/// `byLabel` wins if both fields are set (contract 1.1).
 fn update_scope(rolling: Option<&RollingUpdate>, replicas: usize) -> UpdateScope {
     match rolling {
         Some(RollingUpdate {
@@ -149,7 +150,7 @@ fn update_scope(rolling: Option<&RollingUpdate>, replicas: usize) -> UpdateScope
     }
 }
 
-/// A step that cannot be read waits to be promoted: nothing is rolled out by mistake.
+/// A step that this function can't read becomes a pause until a promotion, so that nothing is rolled out by mistake.
 fn rollout_steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<RolloutStep> {
     let Some(rolling) = rolling.filter(|rolling| rolling.by_label.is_none()) else {
         return Vec::new();
@@ -175,7 +176,8 @@ fn rollout_steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<Rollou
         .collect()
 }
 
-/// A share of the replicas, rounded up. Below 100% it lets one Pod go, or a canary of a small set would be none.
+/// Returns the share of the replicas that is kept, rounded up. A share below 100% keeps at least one Pod less than all,
+/// so that the canary of a small set has a Pod.
 fn kept_by_percent(percent: u32, replicas: usize) -> usize {
     let share = usize::try_from(percent.min(100)).unwrap_or(100);
     let kept = (replicas * share).div_ceil(100);

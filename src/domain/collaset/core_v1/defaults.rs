@@ -1,11 +1,12 @@
-//! What the API server writes into a Pod or a claim where a field is left out: whoever spells that out changes nothing.
+//! Defaults that the API server writes into a Pod or a PVC if a field is missing. A template that contains a default
+//! has the same meaning as one without the field.
 //!
-//! Source: `SetDefaults_*` of `pkg/apis/core/v1/defaults.go` (Kubernetes 1.36), and the admission plugin `ServiceAccount` for
-//! `serviceAccountName`.
+//! Source: `SetDefaults_*` of `pkg/apis/core/v1/defaults.go` (Kubernetes 1.36), and the admission plugin
+//! `ServiceAccount` for `serviceAccountName`.
 
 use serde_json::{Map, Value, json};
 
-/// Takes defaults out of the fields of a struct, which are in their normal form.
+/// Removes defaults from the fields of a struct in normal form.
 pub(super) fn drop_defaults(name: &str, fields: &mut Map<String, Value>) {
     match name {
         "PodSpec" => drop_pod_spec_defaults(fields),
@@ -66,14 +67,14 @@ fn is_default(name: &str, key: &str, value: &Value) -> bool {
 }
 
 fn drop_pod_spec_defaults(spec: &mut Map<String, Value>) {
-    // The old name of a field, which the API server keeps the same.
+    // This is the old name of a field. The API server keeps both fields equal.
     if let Some(account) = spec.shift_remove("serviceAccount") {
         spec.entry("serviceAccountName").or_insert(account);
     }
     if spec.get("hostNetwork") != Some(&json!(true)) {
         return;
     }
-    // On the network of the node each port is one of the node.
+    // With `hostNetwork` each container port is a port of the node.
     let lists = ["containers", "initContainers"];
     for list in lists {
         let containers = spec.get_mut(list).and_then(Value::as_array_mut);
@@ -107,7 +108,7 @@ fn drop_container_defaults(container: &mut Map<String, Value>) {
     }
 }
 
-/// A limit stands for the request that is not given.
+/// A missing request defaults to the limit.
 fn drop_request_defaults(resources: &mut Map<String, Value>) {
     let Some(limits) = resources.get("limits").cloned() else {
         return;
@@ -121,7 +122,7 @@ fn drop_request_defaults(resources: &mut Map<String, Value>) {
     }
 }
 
-/// The pull policy of an image for which none is given.
+/// The default pull policy of an image.
 pub fn default_pull_policy(image: &str) -> &'static str {
     let (named, digest) = match image.split_once('@') {
         Some((named, _)) => (named, true),

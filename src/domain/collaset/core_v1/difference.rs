@@ -1,9 +1,9 @@
-//! Where two values differ, for a reader.
+//! Finds where two values differ, for messages.
 
 use serde_json::Value;
 
-/// Path of the first difference below `path`, such as `spec.containers[app].env`; `None` when they are equal.
-/// Elements of lists go by their name where they have one.
+/// Returns the path of the first difference below `path`, such as `spec.containers[app].env`; `None` if the values are
+/// equal. List elements are named by their field `name` if they have one, otherwise by their index.
 pub fn first_difference(path: &str, a: &Value, b: &Value) -> Option<String> {
     if a == b {
         return None;

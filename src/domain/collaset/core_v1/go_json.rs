@@ -1,4 +1,4 @@
-//! JSON as `encoding/json` of Go writes a value that it has read into the types of Kubernetes 1.22.
+//! Writes JSON as `encoding/json` of Go does for a value of the types of Kubernetes 1.22.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::{Field, Kind, struct_fields};
 use crate::domain::quantity;
 
-/// The JSON: fields in the order of their declaration, map keys sorted, quantities canonical, `<`, `>` and `&` escaped,
-/// fields that 1.22 did not know left out.
+/// Returns the JSON. Fields are in the order of their declaration, map keys are sorted, quantities are canonical, and
+/// `<`, `>` and `&` are escaped. Fields that Kubernetes 1.22 did not know are left out.
 pub fn go_json(kind: &Kind, value: &Value) -> String {
     let mut out = String::new();
     write_value(&mut out, kind, value);
@@ -57,7 +57,7 @@ fn write_struct(out: &mut String, fields: &[Field], value: &Value) {
     });
 }
 
-/// What `omitempty` leaves out. It has no effect on a struct.
+/// Whether `omitempty` leaves the value out. It has no effect on a struct.
 fn is_omitted(kind: &Kind, value: &Value) -> bool {
     match (kind, value) {
         (Kind::Struct(_) | Kind::Quantity | Kind::Time | Kind::IntOrString, _) => false,
@@ -97,7 +97,7 @@ fn write_text(out: &mut String, text: &str) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => {
-                // Writing to a String cannot fail.
+                // A write to a String can't fail.
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
             c => out.push(c),
@@ -126,7 +126,7 @@ mod tests {
         );
     }
 
-    /// Each line is a value and what `encoding/json` made of it in a program with k8s.io/api v0.22.6.
+    /// Each line has a value and the output of `encoding/json` from a Go program with k8s.io/api v0.22.6.
     #[test]
     fn go_json_equals_output_of_go() {
         for line in include_str!("golden-1.22.jsonl").lines() {

@@ -1,7 +1,8 @@
-//! What is known of `core/v1` beyond its raw JSON: when two notations mean the same, and how Go writes it.
+//! The types of `core/v1`: when two notations have the same meaning, and how Go writes them.
 //!
-//! Templates are kept raw, so that no field is lost however new it is (contract Q23). Kuperator has sent all that it
-//! stored through the Go types of Kubernetes 1.22; what it left is understood by means of these types alone.
+//! Templates are stored as raw JSON, so that no field is lost, however new it is (contract Q23). Kuperator passed
+//! everything that it stored through the Go types of Kubernetes 1.22. Therefore the data that it left can only be
+//! understood by these types.
 
 mod defaults;
 mod difference;
@@ -18,10 +19,10 @@ pub use difference::first_difference;
 pub use go_json::go_json;
 pub use normal_form::{normal_form, without_newer_fields};
 
-/// What a value is in Go.
+/// The Go type of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `string`, or a type of strings.
+    /// `string`, or a type based on it.
     Text,
     /// `bool`.
     Bool,
@@ -33,13 +34,13 @@ pub enum Kind {
     IntOrString,
     /// `metav1.Time`.
     Time,
-    /// A pointer: absent differs from empty.
+    /// A pointer: a missing value differs from an empty one.
     Pointer(Box<Kind>),
     /// A slice.
     List(Box<Kind>),
-    /// A map of strings to this.
+    /// A map from strings to this type.
     Map(Box<Kind>),
-    /// A struct of [`fields`].
+    /// A struct with this name, see [`struct_fields`].
     Struct(&'static str),
 }
 
@@ -48,9 +49,9 @@ pub enum Kind {
 pub struct Field {
     /// Name in JSON.
     pub name: &'static str,
-    /// What it is.
+    /// Go type of the field.
     pub kind: Kind,
-    /// Whether Go writes it even when it is empty: no `omitempty`.
+    /// Whether Go writes the field even if it is empty, because it has no `omitempty`.
     pub always: bool,
 }
 
@@ -70,7 +71,7 @@ static TYPES: LazyLock<BTreeMap<&'static str, Vec<Field>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Fields of a struct, in the order in which Go declares and writes them.
+/// Fields of a struct, in the order in which Go declares and writes them. Empty for an unknown name.
 pub fn struct_fields(name: &str) -> &'static [Field] {
     TYPES.get(name).map_or(&[], Vec::as_slice)
 }

@@ -1,4 +1,4 @@
-//! The normal form of a value: what two notations of the same thing have in common.
+//! The normal form of a value: the form that all notations of the same meaning share.
 
 use serde_json::{Map, Value, json};
 
@@ -6,13 +6,13 @@ use super::defaults::drop_defaults;
 use super::{Field, Kind, struct_fields};
 use crate::domain::quantity;
 
-/// The normal form; `None` when the value reads as absent.
+/// Returns the normal form; `None` if the value means the same as a missing one.
 ///
-/// Dropped are nulls, and what Go takes for the zero value of a field that is no pointer: empty strings, lists, maps
-/// and structs, `false` and 0. An empty object or a zero behind a pointer says something (`emptyDir: {}`,
-/// `namespaceSelector: {}`, `runAsUser: 0`) and stays, as do the elements of a list. Quantities become their value.
-/// Fields that 1.22 did not know stay as they are, unless they are null. What the API server would fill in is dropped where
-/// it is spelt out, see [`super::defaults`].
+/// The normal form has no nulls, and no zero values of fields that are not pointers: empty strings, lists, maps and
+/// structs, `false` and 0. An empty object or a zero behind a pointer has a meaning (`emptyDir: {}`,
+/// `namespaceSelector: {}`, `runAsUser: 0`) and stays, and so do the elements of a list. Quantities become their value.
+/// Fields that Kubernetes 1.22 did not know stay unchanged, unless they are null. Defaults of the API server are
+/// removed, see [`super::defaults`].
 pub fn normal_form(kind: &Kind, value: &Value) -> Option<Value> {
     match (kind, value) {
         (_, Value::Null) => None,
@@ -49,7 +49,8 @@ pub fn normal_form(kind: &Kind, value: &Value) -> Option<Value> {
     }
 }
 
-/// `ours` without what 1.22 did not know and `stored` does not have. Elements of lists are compared by their place.
+/// Returns `ours` without the fields that Kubernetes 1.22 did not know and that `stored` does not have. List elements
+/// are compared by their index.
 pub fn without_newer_fields(kind: &Kind, ours: &Value, stored: &Value) -> Value {
     match (kind, ours) {
         (Kind::Pointer(inner), ours) => without_newer_fields(inner, ours, stored),
@@ -88,7 +89,7 @@ fn normal_field(name: &str, key: &str, value: &Value) -> Option<Value> {
     }
 }
 
-/// The normal form where absence is no choice: in a list, in a map, behind a pointer.
+/// Returns the normal form of a value that can't be missing: in a list, in a map, behind a pointer.
 fn normal_present_value(kind: &Kind, value: &Value) -> Value {
     normal_form(kind, value).unwrap_or_else(|| match kind {
         Kind::Text => json!(""),

@@ -1,14 +1,14 @@
-//! Random values of a type, for tests.
+//! Generates random values of a type, for tests.
 
 use serde_json::{Map, Value, json};
 
 use super::{Kind, struct_fields};
 
-/// A sequence of random numbers (SplitMix64).
+/// A sequence of pseudo-random numbers (SplitMix64); the field is its state.
 pub struct RandomValues(pub u64);
 
 impl RandomValues {
-    /// The next one, below `bound`.
+    /// Returns the next number, below `bound`.
     pub fn next_below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -21,7 +21,7 @@ impl RandomValues {
         choice[self.next_below(choice.len() as u64) as usize].clone()
     }
 
-    /// A value of a type, empty and zero values and nulls among them.
+    /// Returns a random value of a type. It may contain empty values, zero values and nulls.
     pub fn random_value(&mut self, kind: &Kind) -> Value {
         match kind {
             Kind::Text => self.choose_value(&[json!(""), json!("a"), json!("b<&>"), json!("c")]),

@@ -1,4 +1,4 @@
-//! Hash of a claim template, the same that Kuperator has put on claims (contract 6.8).
+//! Hashes of volume claim templates, the same as Kuperator stores on PVCs (contract 6.8).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::revision::data::pvc_templates;
 use crate::domain::collaset::revision::hash::short_hash;
 
-/// Hash of a claim template: FNV-1 over the JSON that Go writes of it with the types of Kubernetes 1.22.
+/// Returns the hash of a volume claim template: FNV-1 over the JSON that Go writes for it with the types of Kubernetes
+/// 1.22.
 pub fn hash_template(template: &Value) -> String {
     short_hash(&go_json(&PVC, template))
 }
 
-/// The claim templates of all revisions, which are few, each with its hash, which costs much more than a comparison. A
-/// hash on a claim that is none of these tells nothing about its template.
+/// The volume claim templates of all revisions with their hashes. There are few templates, and a hash costs much more
+/// than a comparison. If a PVC has a hash that is not in this list, its template is unknown.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateHashes(Vec<HashedTemplate>);
 
@@ -24,16 +25,16 @@ pub struct TemplateHashes(Vec<HashedTemplate>);
 struct HashedTemplate {
     template: Value,
     hash: String,
-    /// The hash of the same with its default spelt out, or not.
+    /// The hash of the same template with its default added, or removed.
     other: Option<String>,
-    /// What all notations of it have in common.
+    /// The form that all notations of the template share.
     normal: Option<Value>,
-    /// Place of the first entry that means the same.
+    /// Index of the first entry with the same meaning.
     same: usize,
 }
 
 impl TemplateHashes {
-    /// These templates.
+    /// Hashes these templates.
     pub fn from_templates<'a>(templates: impl IntoIterator<Item = &'a Value>) -> TemplateHashes {
         let mut known = TemplateHashes::default();
         for template in templates {
@@ -54,7 +55,7 @@ impl TemplateHashes {
         known
     }
 
-    /// Those of these revisions.
+    /// Hashes the templates of these revisions.
     pub fn from_revisions<'a>(
         revisions: impl IntoIterator<Item = &'a Arc<Revision>>,
     ) -> TemplateHashes {
@@ -62,13 +63,13 @@ impl TemplateHashes {
         TemplateHashes::from_templates(revisions.flat_map(|r| pvc_templates(&r.data)))
     }
 
-    /// These templates and others, such as those of a spec. Hashes all of them.
+    /// Hashes these templates and further ones, such as those of a spec.
     pub fn with_templates<'a>(&'a self, templates: &'a [Value]) -> TemplateHashes {
         let own = self.0.iter().map(|entry| &entry.template);
         TemplateHashes::from_templates(own.chain(templates))
     }
 
-    /// Hash of a template, be it one of these or not.
+    /// The hash of a template, which need not be in the list.
     pub fn template_hash<'a>(&'a self, template: &Value) -> Cow<'a, str> {
         let mut entries = self.0.iter();
         let known = entries.find(|entry| entry.template == *template);
@@ -78,13 +79,13 @@ impl TemplateHashes {
         )
     }
 
-    /// Whether a hash is of one of these.
+    /// Whether a hash is that of a template in the list.
     pub fn contains(&self, hash: &str) -> bool {
         self.equivalence_class(hash).is_some()
     }
 
-    /// Whether two hashes are of templates that mean the same, as far as is known: what is a default may be spelt out, and quantities have
-    /// several notations.
+    /// Whether two hashes are of templates with the same meaning, as far as is known: a default may be written or left
+    /// out, and quantities have several notations.
     pub fn is_equivalent(&self, a: &str, b: &str) -> bool {
         a == b
             || self
@@ -100,8 +101,8 @@ impl TemplateHashes {
     }
 }
 
-/// A template with the default of `spec.volumeMode` spelt out where it is left out, and without it where it is spelt out; `None` of others. It is the
-/// only default of a claim.
+/// Returns the template with the default of `spec.volumeMode` added if it is missing, or removed if it is present;
+/// `None` for another volume mode. This is the only default of a PVC.
 fn with_toggled_volume_mode(template: &Value) -> Option<Value> {
     const DEFAULT: &str = "Filesystem";
     let mut other = template.clone();
@@ -121,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// The hashes of these come from a program with k8s.io/api v0.22.6.
+    /// These hashes were computed by a Go program with k8s.io/api v0.22.6.
     #[test]
     fn hash_equals_kuperators_hash() {
         let golden = include_str!("../core_v1/golden-1.22.jsonl");
@@ -183,7 +184,7 @@ mod tests {
             assert_ne!(hash_template(same), hash_template(&plain));
             assert!(known.is_equivalent(&hash_template(same), &hash_template(&plain)));
         }
-        // Also where the revision of the one is forgotten.
+        // The same holds if the revision of one of the two does not exist any more.
         let known = TemplateHashes::from_templates([&same[0]]);
         assert!(
             known.is_equivalent(&hash_template(&plain), &hash_template(&same[0]))

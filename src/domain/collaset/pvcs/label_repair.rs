@@ -1,5 +1,5 @@
-//! Claims of the set whose labels somebody has edited. They are read as they were made, and get their labels back: by them a claim that a Pod
-//! mounts would serve another instance, or be deleted as left over.
+//! Repairs labels that somebody has edited on PVCs of the set. A plan reads such a PVC with its original labels, and
+//! restores them. With the edited labels, a mounted PVC would serve another instance or be deleted as left over.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use crate::domain::collaset::revision::data::{pvc_template_name, pvc_templates};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
-/// What is to be read in the place of an observation, and the claims with the labels that they are to get back.
+/// Returns the observation with the original labels of the PVCs, and the PVCs whose labels must be restored.
 pub fn with_corrected_labels(
     observed: &ObservedSet,
 ) -> (Cow<'_, ObservedSet>, Vec<(Arc<Pvc>, LabelPatch)>) {
@@ -40,8 +40,8 @@ pub fn with_corrected_labels(
     (Cow::Owned(as_made), mended)
 }
 
-/// Has the changes of a plan give claims their labels back. What a change says itself of a label counts; a claim that is deleted needs none.
-/// `alone` says whether a claim that is not changed otherwise is written for that.
+/// Adds to the changes of a plan the restored labels of PVCs. A label that a change sets itself has priority, and a PVC
+/// that is deleted needs no repair. `alone` says whether a PVC without another change is patched, too.
 pub fn restore_labels(
     changes: &mut Vec<PvcChange>,
     mended: Vec<(Arc<Pvc>, LabelPatch)>,
@@ -71,7 +71,7 @@ pub fn restore_labels(
     }
 }
 
-/// Claim templates of all revisions, each once: its name, and the prefix of the names of its claims.
+/// Volume claim templates of all revisions, each once: its name, and the prefix of the names of its PVCs.
 type NamedTemplates<'a> = Vec<(&'a str, String)>;
 
 fn named_templates(observed: &ObservedSet) -> NamedTemplates<'_> {
@@ -85,7 +85,8 @@ fn named_templates(observed: &ObservedSet) -> NamedTemplates<'_> {
     templates.collect()
 }
 
-/// The labels of a claim that are other than it was made with; `None` where that is none, as far as can be known.
+/// The original values of the labels of a PVC that somebody has edited; `None` if there are none, as far as can be
+/// known.
 fn label_repairs(
     observed: &ObservedSet,
     templates: &NamedTemplates<'_>,
@@ -94,7 +95,7 @@ fn label_repairs(
     let is_owned = is_owned_pvc(&observed.set, claim);
     let is_ours = is_owned || claim.controller.is_none();
     if !is_ours || pods_mounting(observed, claim).next().is_none() {
-        return None; // what nobody mounts may be labelled so to keep it
+        return None; // a user may label an unmounted PVC so that the set keeps it
     }
     let template =
         mislabelled_template(templates, claim).map(|of| (keys::PVC_TEMPLATE_NAME.to_owned(), of));
@@ -106,7 +107,7 @@ fn label_repairs(
     (!labels.is_empty()).then_some(labels)
 }
 
-/// The Pods of the set, and those of a former one of this name, that mount a claim.
+/// The Pods that mount a PVC and belong to the set, or have no controller and the name of a Pod of this set.
 fn pods_mounting<'a>(observed: &'a ObservedSet, claim: &Pvc) -> impl Iterator<Item = &'a Arc<Pod>> {
     let pods = observed.mounts.get(&claim.name).into_iter().flatten();
     let set = &observed.set.metadata;
@@ -116,7 +117,7 @@ fn pods_mounting<'a>(observed: &'a ObservedSet, claim: &Pvc) -> impl Iterator<It
     })
 }
 
-/// Those of them that the set controls.
+/// The Pods that mount a PVC and that the set controls.
 fn owned_pods_mounting<'a>(
     observed: &'a ObservedSet,
     claim: &Pvc,
@@ -124,7 +125,8 @@ fn owned_pods_mounting<'a>(
     pods_mounting(observed, claim).filter(|pod| pod.controller().is_some())
 }
 
-/// The template by which a claim is named, where it says to be of another, and is not named by that one, be it by another set.
+/// Returns the template in the name of a PVC, if its label names another template. If the name of the PVC contains the
+/// template in the label, the label is correct, even if another set generated the name.
 fn mislabelled_template(templates: &NamedTemplates<'_>, claim: &Pvc) -> Option<String> {
     let said = template_name(claim);
     let named = claim.name.rsplit_once('-').map(|(named, _)| named);
@@ -138,12 +140,14 @@ fn mislabelled_template(templates: &NamedTemplates<'_>, claim: &Pvc) -> Option<S
         .iter()
         .filter(|(_, prefix)| is_generated(prefix, &claim.name));
     let (name, prefix) = of.next()?;
-    let is_told = of.next().is_none() && prefix.len() <= MAX_NAME_PREFIX; // of long names it is cut, and may be that of a template that is gone
+    // A long prefix is truncated, and may be that of a template that is gone.
+    let is_told = of.next().is_none() && prefix.len() <= MAX_NAME_PREFIX;
     (is_told && said != Some(name)).then(|| (*name).to_owned())
 }
 
-/// The instance ID that the Pods of the set which mount a claim agree on, where it is the claim that was edited, and not its Pod: the pool
-/// knows the ID of the Pod and not that of the claim, or another claim of the set has that ID by right.
+/// Returns the instance ID of the Pods that mount a PVC, if somebody has edited the label of the PVC and not of the
+/// Pod. The PVC was edited if the pool has the ID of the Pod and not that of the PVC, or if another PVC of the set has
+/// that ID by right.
 fn instance_id_from_pods(observed: &ObservedSet, claim: &Pvc) -> Option<String> {
     let said = claim.labels.get(keys::INSTANCE_ID);
     let carried = owned_pods_mounting(observed, claim)
@@ -163,7 +167,7 @@ fn instance_id_from_pods(observed: &ObservedSet, claim: &Pvc) -> Option<String> 
             && instance_id_label(other) == instance_id_label(claim)
             && template_name(other) == template_name(claim)
     };
-    // Of several templates, as where they change, an instance has several claims.
+    // An instance may have PVCs of several templates with one name while the templates change.
     let is_same = |other: &Pvc| {
         let hash = |claim: &Pvc| claim.labels.get(keys::PVC_TEMPLATE_HASH).cloned();
         hash(other) == hash(claim)
@@ -177,7 +181,7 @@ fn instance_id_from_pods(observed: &ObservedSet, claim: &Pvc) -> Option<String> 
     is_edited.then(|| carried.to_owned())
 }
 
-/// Whether the pool knows an ID as one of the set.
+/// Whether the pool has an entry of the set with this ID.
 fn is_id_in_pool(observed: &ObservedSet, id: i64) -> bool {
     let contexts = observed.pool.iter().flat_map(|pool| &pool.contexts);
     let mut entry = contexts.filter(|context| context.id == id);

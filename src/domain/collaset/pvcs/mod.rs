@@ -1,4 +1,5 @@
-//! PersistentVolumeClaims: which serves which instance, and what becomes of those that are left (contract 6.8).
+//! Plans PersistentVolumeClaims (PVCs): which PVC serves which instance, and what happens to those that are left over
+//! (contract 6.8).
 
 pub mod hash;
 mod label_repair;

@@ -1,5 +1,5 @@
-//! The data of a ControllerRevision: `{"spec":{"template":{…,"$patch":"replace"},"volumeClaimTemplates":[…]}}`, the
-//! latter only where there are any (contract 6.1).
+//! The data of a ControllerRevision: `{"spec":{"template":{…,"$patch":"replace"},"volumeClaimTemplates":[…]}}`. The
+//! list is absent if it is empty (contract 6.1).
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,9 @@ const PATCH: &str = "$patch";
 
 const CREATION: &str = "creationTimestamp";
 
-/// The data of a spec: its raw template and claim templates, keys sorted. A null `creationTimestamp` of the template,
-/// as `kubectl create --dry-run` writes it, is left out: it is the mark of data by Kuperator.
+/// Returns the data of a spec: its raw template and volume claim templates, with sorted keys. A null
+/// `creationTimestamp` of the template, as `kubectl create --dry-run` writes it, is removed, because it marks data that
+/// Kuperator wrote.
 pub fn revision_data(spec: &CollaSetSpec) -> Value {
     let mut template = spec.template.clone();
     if let Some(template) = template.as_object_mut() {
@@ -34,34 +35,35 @@ pub fn revision_data(spec: &CollaSetSpec) -> Value {
     data
 }
 
-/// The Pod template. Fails, naming the field, where the data is not of this format.
+/// Returns the Pod template. Returns an error that names the field if the data does not have this format.
 pub fn pod_template(data: &Value) -> Result<&Value, String> {
     let template = object_at(data, "/spec/template")?;
     object_at(data, "/spec/template/spec")?;
     Ok(template)
 }
 
-/// The claim templates; none where the data has no list of them.
+/// Returns the volume claim templates; empty if the data has no list of them.
 pub fn pvc_templates(data: &Value) -> &[Value] {
-    let templates = data["spec"]["volumeClaimTemplates"].as_array(); // a pointer would allocate
+    let templates = data["spec"]["volumeClaimTemplates"].as_array(); // `pointer` would allocate
     templates.map_or(&[], Vec::as_slice)
 }
 
-/// Whether two data mean the same, whatever their notation: the types of Go leave their marks
-/// (`"creationTimestamp":null`, `"resources":{}`, quantities in another unit), and a set that is taken over from
-/// Kuperator must not be rolled out for that (contract Q29). The order of claim templates does not count (contract Q45).
+/// Whether two data have the same meaning, whatever their notation. The types of Go leave traces
+/// (`"creationTimestamp":null`, `"resources":{}`, quantities in another unit), and these must not cause a rollout when
+/// a set is taken over from Kuperator (contract Q29). The order of volume claim templates does not count (contract
+/// Q45).
 pub fn is_equal_data(a: &Value, b: &Value) -> bool {
     a == b
         || (normal_template(a) == normal_template(b)
             && have_same_pvc_templates(pvc_templates(a), pvc_templates(b)))
 }
 
-/// Whether stored data is what Kuperator made of `ours`: it has lost each field that 1.22 did not know (contract Q23),
-/// which alone is no reason to roll a set out when it is taken over.
+/// Whether stored data is what Kuperator made of `ours`. Kuperator drops each field that Kubernetes 1.22 did not know
+/// (contract Q23). That difference alone must not cause a rollout when a set is taken over.
 ///
-/// To be asked of the latest revision only, since its Pods lack those fields, and further ones will: a change that
-/// touches nothing else than such fields reaches the Pods together with the next one that does. Data without the mark
-/// of Go, `"creationTimestamp":null`, is compared by [`equal`].
+/// Call this for the latest revision only, because its Pods lack those fields, and its next Pods will, too. A change of
+/// such fields only reaches the Pods together with the next change of other fields. Data without the trace of Go,
+/// `"creationTimestamp":null`, is compared by [`is_equal_data`].
 pub fn is_equal_kuperator_data(stored: &Value, ours: &Value) -> bool {
     let by_go = stored
         .pointer("/spec/template/metadata")
@@ -89,17 +91,17 @@ pub fn is_equal_kuperator_data(stored: &Value, ours: &Value) -> bool {
     is_equal_data(stored, &ours)
 }
 
-/// Whether two lists hold the same claim templates, whatever their notation and order.
+/// Whether two lists contain the same volume claim templates, whatever their notation and order.
 pub fn have_same_pvc_templates(a: &[Value], b: &[Value]) -> bool {
     normal_pvc_templates(a) == normal_pvc_templates(b)
 }
 
-/// Name of a claim template, which is the name of the volume too; empty when it has none.
+/// Name of a volume claim template, which is also the name of the volume; empty if it has none.
 pub fn pvc_template_name(template: &Value) -> &str {
     template["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// The template in its normal form. Undecodable data is compared as it is.
+/// The template in its normal form. Data without a template is compared as it is.
 pub(super) fn normal_template(data: &Value) -> Option<Value> {
     let mut template = data.pointer("/spec/template").unwrap_or(data).clone();
     if let Some(template) = template.as_object_mut() {
@@ -127,7 +129,7 @@ fn object_at<'a>(data: &'a Value, pointer: &str) -> Result<&'a Value, String> {
     }
 }
 
-/// Containers of both templates. That names and order are the same is known by then.
+/// Pairs the containers of both templates. The caller has checked that names and order are the same.
 pub(super) fn container_pairs<'a>(
     from: &'a Value,
     to: &'a Value,

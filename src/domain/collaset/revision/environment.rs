@@ -1,5 +1,5 @@
-//! The environment of a container that comes from the labels, annotations and resources of its Pod. The kubelet makes it when it
-//! starts the container, and never again
+//! Environment variables that a container takes from the labels, annotations and resources of its Pod. The kubelet sets
+//! them when it starts the container, and does not change them later
 //! (<https://kubernetes.io/docs/tasks/inject-data-application/environment-variable-expose-pod-information/>).
 
 use std::collections::BTreeMap;
@@ -10,18 +10,19 @@ use super::data::{container_pairs, string_field, string_map};
 use crate::api::keys;
 use crate::domain::quantity;
 
-/// 1 in the unit of [`quantity::nanos`].
+/// The quantity 1 in the unit of [`quantity::nanos`].
 const NANOS_PER_UNIT: i128 = 1_000_000_000;
 
-/// The first variable that would keep its old value if a Pod of one template became one of the other in place, as a path.
-/// That the rest of the templates is the same is known by then.
+/// Returns the first variable that would keep its old value if a Pod changed in place between these templates, as a
+/// path. The caller has checked that the rest of the templates is the same.
 pub fn first_outdated_variable(from: &Value, to: &Value) -> Option<String> {
     let metadata = ChangedMetadata::between(from, to);
     let lists = ["containers", "initContainers"].into_iter();
     let mut pairs =
         lists.flat_map(|list| container_pairs(from, to, list).map(move |pair| (list, pair)));
     pairs.find_map(|(list, (old, container))| {
-        // Not so for resources: they may come later than the image.
+        // A new image restarts the container with new metadata. This does not help for resources, because they may
+        // change after the image.
         let starts_anew = string_field(old, "image") != string_field(container, "image");
         let env = container.get("env").and_then(Value::as_array);
         let mut variables = env.into_iter().flatten();
@@ -40,7 +41,8 @@ pub fn first_outdated_variable(from: &Value, to: &Value) -> Option<String> {
     })
 }
 
-/// Whether a variable of a container is taken from a resource that differs in the two templates, and whose resize does not restart it.
+/// Whether a variable of a container is taken from a resource that differs in the two templates, and whose resize does
+/// not restart the container.
 fn reads_changed_resource(
     templates: (&Value, &Value),
     container: &Value,
@@ -62,7 +64,7 @@ fn reads_changed_resource(
         .filter(|divisor| *divisor > 0)
         .unwrap_or(NANOS_PER_UNIT);
     let differs = |kind: &str, divisor: i128| {
-        // The kubelet writes them rounded up.
+        // The kubelet rounds the value up to a multiple of the divisor.
         let [before, after] = [templates.0, templates.1].map(|template| {
             let value = resource_nanos(template, of, kind, name)?;
             Some(value.saturating_add(divisor - 1) / divisor)
@@ -74,12 +76,12 @@ fn reads_changed_resource(
         string_field(policy, "resourceName") == name
             && string_field(policy, "restartPolicy") == "RestartContainer"
     });
-    // Some kubelets restart nothing for a request of memory alone.
+    // Some kubelets restart no container if only the memory request changes.
     let is_restarted = || kind == "limits" || name != "memory" || differs("limits", 1);
     differs(kind, divisor) && !(restarts && of == own && is_restarted())
 }
 
-/// A resource of a container. A limit stands for a request that is not given, and that of the Pod for a limit
+/// Returns a resource of a container. A missing request defaults to the limit, and a missing limit to that of the Pod
 /// (`pkg/api/v1/resource/helpers.go`, Kubernetes 1.36).
 fn resource_nanos(template: &Value, container: &str, kind: &str, name: &str) -> Option<i128> {
     let lists = ["containers", "initContainers"].into_iter();
@@ -108,7 +110,7 @@ impl ChangedMetadata {
         }
     }
 
-    /// Whether a variable is one of those that differ.
+    /// Whether a variable is taken from a label or annotation that differs.
     fn affects_variable(&self, variable: &Value) -> bool {
         let field = variable.pointer("/valueFrom/fieldRef/fieldPath");
         let field = field.and_then(Value::as_str).unwrap_or_default();
@@ -118,7 +120,7 @@ impl ChangedMetadata {
         };
         if let Some(key) = key("metadata.labels") {
             let [before, after] = &self.labels;
-            // Each revision has a label of its own.
+            // The label with the revision differs between any two revisions.
             return key == keys::REVISION || before.get(key) != after.get(key);
         }
         key("metadata.annotations").is_some_and(|key| {

@@ -1,17 +1,19 @@
-//! Names of revisions (contract 6.1).
+//! Hashes and names of revisions (contract 6.1).
 
 use serde_json::Value;
 
-// The API server allows 253 for the name of a ControllerRevision, but Pods carry it as the value of a label.
+// The API server allows 253 characters for the name of a ControllerRevision, but Pods have the name as a label value.
 const NAME_LIMIT: usize = 63;
 
-/// Hash of data in the form of [`super::data::of`], keys sorted. `collisions` is the collision count of the status.
+/// Returns the hash of data in the form of [`super::data::revision_data`], with sorted keys. `collisions` is
+/// `status.collisionCount`.
 pub fn hash_data(data: &Value, collisions: Option<i32>) -> String {
     let collisions = collisions.map(|n| n.to_string()).unwrap_or_default();
     short_hash(&format!("{data}{collisions}"))
 }
 
-/// Name of the revision of this hash: `<set>-<hash>`, the former cut so that all fits a label value.
+/// Returns the name of the revision with this hash: `<set>-<hash>`. The name of the set is truncated so that the result
+/// is a valid label value.
 pub fn revision_name(set: &str, hash: &str) -> String {
     let prefix = set
         .get(..max_set_name(hash))
@@ -20,9 +22,10 @@ pub fn revision_name(set: &str, hash: &str) -> String {
     format!("{prefix}-{hash}")
 }
 
-/// Whether a revision has a name that a set of this name gives, or gave under Kuperator: that writes `-` for each `.`, and
-/// leaves the end of a long name as it is cut. A hash has no `-`, so `web` does not take `web-a-<hash>` for its own. The hash is
-/// not taken from the label: Kuperator may have changed only the name after a collision.
+/// Whether a revision has a name that a set of this name gives, or gave under Kuperator. Kuperator writes `-` for each
+/// `.`, and does not trim the end of a truncated name. A hash contains no `-`, so `web` does not match `web-a-<hash>`.
+/// The hash comes from the name and not from the label, because Kuperator may have changed only the name after a
+/// collision.
 pub fn is_revision_name_of(set: &str, revision: &str) -> bool {
     let Some((_, hash)) = revision.rsplit_once('-') else {
         return false;
@@ -36,7 +39,7 @@ fn max_set_name(hash: &str) -> usize {
     NAME_LIMIT.saturating_sub(hash.len() + 1)
 }
 
-/// FNV-1 of 32 bits as a decimal, in the alphabet by which Kubernetes avoids bad words.
+/// Returns the 32-bit FNV-1 hash as a decimal number in the alphabet by which Kubernetes avoids bad words.
 pub fn short_hash(text: &str) -> String {
     const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
@@ -54,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    // FNV-1 of these is 2166136261, 84696446 and 837857890.
+    // The FNV-1 hashes of these texts are 2166136261, 84696446 and 837857890.
     #[test]
     fn the_hash_is_fnv_1_in_the_alphabet_of_kubernetes() {
         for (text, hash) in [

@@ -1,4 +1,4 @@
-//! Which stored revision the template is, and which are kept (contract 6.1).
+//! Finds the stored revision of the template, and decides which revisions are kept (contract 6.1).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,86 +10,88 @@ use crate::api::keys;
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::RevisionChange;
 
-/// Unused revisions that are kept where the spec does not say. A 0 is taken at its word: Kuperator never stored one
-/// that was not given.
+/// Number of unused revisions that are kept if the spec has no limit. A limit of 0 keeps none: Kuperator never stored a
+/// 0 that a user had not given.
 const HISTORY_LIMIT: i32 = 20;
 
 /// The revisions of a CollaSet.
 #[derive(Clone, Debug)]
 pub struct RevisionHistory {
-    /// The revision of the present template; it may be yet to be created, see `changes`.
+    /// The revision of the present template. It may not exist yet, see `changes`.
     pub updated: Arc<Revision>,
-    /// The revision that is kept stable: the one that the status names, or else the updated one.
+    /// The stable revision: the one that the status names, otherwise the updated one.
     pub current: Arc<Revision>,
-    /// Name of the revision that is kept stable, though it may be gone.
+    /// Name of the stable revision, even if that revision does not exist any more.
     pub stable: String,
-    /// Whether `updated` stands in for the revision of the template, which can't be written: nothing is rolled out.
+    /// Whether `updated` is used in place of the revision of the template because that revision can't be written. Then
+    /// nothing is rolled out.
     pub stands_in: bool,
-    /// What is to be written.
+    /// The changes of ControllerRevisions to write.
     pub changes: Vec<RevisionChange>,
-    /// Collision count for the status.
+    /// `collisionCount` for the status.
     pub collisions: Option<i32>,
-    /// What is wrong with stored revisions, each with its remedy.
+    /// Problems of stored revisions, each with its remedy.
     pub problems: Vec<String>,
     by_name: BTreeMap<String, Arc<Revision>>,
 }
 
-/// How a revision becomes that of the template.
+/// The write that makes a revision that of the template.
 enum TemplateRevision {
     Renumbered(Arc<Revision>),
     Created,
 }
 
-/// Why there is no history to plan with.
+/// Why a plan can't have a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HistoryFailure {
-    /// The template is no Pod template; says where.
+    /// The template is not a valid Pod template; the text names the field.
     Invalid(String),
-    /// The revision of the template can't be written, and there is no other.
+    /// The revision of the template can't be written, and no other revision exists.
     NoRevision,
 }
 
 impl RevisionHistory {
-    /// A revision whose data can be read.
+    /// Finds a revision by name whose data can be read.
     pub fn find_revision(&self, name: &str) -> Option<&Arc<Revision>> {
         self.by_name.get(name)
     }
 
-    /// Whether a revision was made after the updated one. The number of a revision does not tell, since that of a former
-    /// template grows when the template is applied again.
+    /// Whether a revision was created after the updated one. The numbers of revisions can't tell, because the number of
+    /// a former template grows when the template is applied again.
     pub fn is_later(&self, name: &str) -> bool {
         let made = |revision: &Arc<Revision>| revision.creation_timestamp;
         let updated = made(&self.updated);
         updated.is_some() && self.find_revision(name).and_then(made) > updated
     }
 
-    /// Has the current revision stand in for that of the template: an aborted rollout goes back to it.
+    /// Uses the current revision in place of that of the template, because an aborted rollout goes back to it.
     pub fn target_current_revision(&mut self) {
         self.updated = Arc::clone(&self.current);
     }
 
-    /// All revisions whose data can be read, by name.
+    /// All revisions whose data can be read.
     pub fn readable_revisions(&self) -> impl Iterator<Item = &Arc<Revision>> {
         self.by_name.values()
     }
 }
 
-/// Finds the revision of the template. `revisions` are those that the set controls, and ones without a controller;
-/// `in_use` are those on Pods and in the pool.
+/// Finds the revision of the template and plans the history. `revisions` are those that the set controls, and those
+/// without a controller. `in_use` are the revisions that Pods and the pool refer to.
 ///
-/// - The latest revision that equals the template stays; an older one becomes the latest (a rollback); else one is
-///   created. Only the latest may have lost fields to Kuperator, see [`data::equal_taken_over`].
-/// - One without a controller is adopted if the selector has `matchLabels`, they match, it is of this format, and it carries
-///   the name of the set: a selector without them would match every revision of the namespace (contract Q39), and the selectors of two
-///   sets may overlap.
-/// - A revision that cannot be read is left alone and reported. The one that the status names as updated stands for
-///   the template as long as it is there, because nobody knows that it differs, and a new one would roll the set out.
-/// - Of those not in use the oldest beyond the history limit are deleted (contract Q30).
+/// - If the latest revision equals the template, it stays. If an older one does, it becomes the latest (a rollback).
+///   Otherwise a revision is created. Only the latest may have lost fields to Kuperator, see
+///   [`data::is_equal_kuperator_data`].
+/// - A revision without a controller is adopted if the selector has `matchLabels` that match, the data has this format,
+///   and the name has the form of the set's revision names. A selector without `matchLabels` would match every revision
+///   of the namespace (contract Q39), and the selectors of two sets may overlap.
+/// - A revision that can't be read is reported and not changed. If the status names it as the updated one, it counts as
+///   the revision of the template while it exists. Nobody knows whether it differs, and a new revision would cause a
+///   rollout.
+/// - Of the revisions not in use, the oldest beyond the history limit are deleted (contract Q30).
+/// - If the revision of the template can't be written (`refused`), the latest existing revision is used in its place.
+///   Then nothing is rolled out, and everything else continues.
 ///
-/// - Where the revision of the template can't be written (`refused`), the latest that is there stands in for it: nothing is
-///   rolled out, and everything else goes on.
-///
-/// Fails where the template is no Pod template, or its revision is refused and there is no other.
+/// Returns an error if the template is not a valid Pod template, or if its revision is refused and no other exists.
 pub fn plan_history(
     set: &CollaSet,
     revisions: &[Arc<Revision>],
@@ -127,7 +129,7 @@ pub fn plan_history(
     }
     readable.sort_by(|a, b| (a.revision, &a.name).cmp(&(b.revision, &b.name)));
     let numbers = revisions.iter().map(|r| r.revision);
-    let next = numbers.max().unwrap_or(0).saturating_add(1); // a hand may have given the largest
+    let next = numbers.max().unwrap_or(0).saturating_add(1); // somebody may have written the largest number by hand
 
     let mut collisions = status.collision_count;
     let latest = readable
@@ -143,7 +145,7 @@ pub fn plan_history(
     } else if stands_in {
         readable.last().cloned().ok_or(HistoryFailure::NoRevision)?
     } else if let Some(older) = older {
-        // A rollback does not wait for its number.
+        // The rollback starts before the new number is stored.
         if !refused && older.revision != next {
             becomes = Some(TemplateRevision::Renumbered(Arc::clone(older)));
         }
@@ -153,7 +155,8 @@ pub fn plan_history(
         })
     } else {
         let mut new = hash::hash_data(&wanted, collisions);
-        // One of the same data that nobody owns is what was asked for before, without what somebody took out of it.
+        // A revision with the same data and without an owner was created by an earlier request, and somebody has
+        // removed its owner or labels. Its name counts as free.
         let is_taken = |r: &Revision, new: &str| {
             r.name == hash::revision_name(set_name(set), new)
                 && (r.controller.is_some() || !data::is_equal_data(&r.data, &wanted))
@@ -179,7 +182,8 @@ pub fn plan_history(
         "" => current.name.clone(),
         known => known.to_owned(),
     };
-    // The note follows the status: that of a rollout that is over would begin another one.
+    // The annotation must follow the status. If the annotation of a complete rollout stayed, it could begin another
+    // rollout after the status is lost.
     let last = readable.last().filter(|last| {
         let is_noted = last.stable.as_ref() == Some(&stable);
         becomes.is_none() && !is_noted && !status.current_revision.is_empty()

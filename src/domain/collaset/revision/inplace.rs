@@ -1,5 +1,5 @@
-//! In-place updates: what can change in a running Pod (contract 6.5). Whether the kubelet has caught up is
-//! [`progress`]'s to say.
+//! In-place updates: which changes a running Pod can take (contract 6.5). [`update_progress`] says whether the kubelet
+//! has applied them.
 
 use std::collections::BTreeMap;
 
@@ -11,32 +11,33 @@ use super::{data, environment, resize};
 use crate::domain::collaset::core_v1::{default_pull_policy, first_difference};
 use crate::domain::lifecycle::LabelPatch;
 
-/// Annotations of the template by which tools ask for new Pods: `kubectl rollout restart`, and charts that put the digest of
-/// a ConfigMap there.
+/// Annotations of the template by which tools ask for new Pods: that of `kubectl rollout restart`, and the prefix that
+/// charts use for the digest of a ConfigMap.
 const RESTART_ANNOTATIONS: (&str, &str) = ("kubectl.kubernetes.io/restartedAt", "checksum/");
 
-/// Whether a Pod of one revision can be turned into one of another.
+/// Whether and how a Pod of one revision can become one of another in place.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InPlaceChange {
-    /// It cannot; the reason names the field.
+    /// It can't; the text names the field.
     No(String),
     /// It can, by this change.
     Yes {
-        /// Labels of the template.
+        /// Labels of the template to set and to remove.
         labels: LabelPatch,
         /// Annotations of the template, to set (`Some`) and to remove (`None`).
         annotations: BTreeMap<String, Option<String>>,
-        /// Strategic merge patch to the content of `spec` for `pods`: the images.
+        /// Strategic merge patch of `spec` for `pods`: the images.
         spec: Option<Value>,
-        /// Strategic merge patch to the content of `spec` for `pods/resize`.
+        /// Strategic merge patch of `spec` for `pods/resize`.
         resize: Option<Value>,
-        /// Names of the containers whose image changes, restartable init containers among them.
+        /// Names of the containers whose image changes, including restartable init containers.
         images: Vec<String>,
     },
 }
 
 impl InPlaceChange {
-    /// As this change, of a Pod that has resources of another revision, from which `other` leads to the same one.
+    /// Extends this change for a Pod that has resources of another revision. `other` is the change from that revision
+    /// to the same target.
     pub fn with_resize_of(mut self, other: &InPlaceChange) -> InPlaceChange {
         match (&mut self, other) {
             (InPlaceChange::No(_), _) => self,
@@ -49,10 +50,10 @@ impl InPlaceChange {
     }
 }
 
-/// What turns a Pod of revision data `from` into one of `to`. Labels, annotations, images of containers and of
-/// restartable init containers, and what `pods/resize` accepts may differ; the rest must mean the same. Of annotations those
-/// that ask for a restart must be the same too, and what a container has in its environment by `fieldRef` and `resourceFieldRef`, unless the
-/// container starts anew.
+/// Returns the change that turns a Pod of revision data `from` into one of `to`. Labels, annotations, images of
+/// containers and of restartable init containers, and the resources that `pods/resize` accepts may differ. The rest
+/// must have the same meaning. Annotations that ask for a restart must be the same. Environment variables by `fieldRef`
+/// and `resourceFieldRef` must be the same unless the container restarts.
 pub fn in_place_change(from: &Value, to: &Value) -> InPlaceChange {
     try_in_place_change(from, to).unwrap_or_else(InPlaceChange::No)
 }
@@ -110,7 +111,7 @@ fn try_in_place_change(from: &Value, to: &Value) -> Result<InPlaceChange, String
     })
 }
 
-/// The template in its normal form, without what may change in place.
+/// The template in its normal form, without the parts that may change in place.
 fn immutable_rest(data: &Value) -> Result<Value, String> {
     data::pod_template(data)?;
     let mut template = data::normal_template(data).unwrap_or_default();
@@ -147,14 +148,14 @@ fn immutable_rest(data: &Value) -> Result<Value, String> {
                 container.shift_remove("resources");
             }
             container.shift_remove("image");
-            container.shift_remove("imagePullPolicy"); // see `have_other_pull_policies`
+            container.shift_remove("imagePullPolicy"); // compared by `have_pull_policies_changed`
         }
     }
     Ok(template)
 }
 
-/// Whether the pull policies differ, which no running Pod can change. One that neither template gives stays what it became by
-/// the first image.
+/// Whether the pull policies differ, which no running Pod can change. If neither template has one, the Pod keeps the
+/// default of its first image.
 fn have_pull_policies_changed(old: &Value, new: &Value) -> bool {
     let given = [old, new].map(|container| string_field(container, "imagePullPolicy"));
     let [before, after] =

@@ -1,4 +1,5 @@
-//! Revisions: what a template is stored as, which of the stored ones it is, and how two compare (contract 6.1, contract 6.5).
+//! Revisions: how a template is stored, which stored revision is that of the template, and how two revisions compare
+//! (contract 6.1, contract 6.5).
 
 pub mod data;
 mod environment;

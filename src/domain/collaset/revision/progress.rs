@@ -1,4 +1,4 @@
-//! Whether the kubelet has caught up with an in-place update (contract 6.5, contract Q44).
+//! Whether the kubelet has applied an in-place update (contract 6.5, contract Q44).
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,22 @@ use crate::domain::pod::{
     Container, ContainerStatus, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING, Resources,
 };
 
-/// How far the kubelet is with an in-place update.
+/// Progress of the kubelet with an in-place update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpdateProgress {
-    /// Every container runs what it is to run; it need not be ready.
+    /// Every container runs its new image with its new resources. It need not be Ready.
     Done,
-    /// It is under way, or stuck; says why.
+    /// The update is in progress or stuck; the text says why.
     Waiting(String),
-    /// It will never be done; says why.
+    /// The update will never be applied; the text says why.
     Refused(String),
 }
 
-/// Value of the annotation `last-pod-status` to be written together with a change of `pod`. The format is Kuperator's,
-/// with more fields: `lastContainerID` tells a container that runs anew under the same image (a retag), `lastImage`
-/// the image that it was made of, and `resize` that resources change as well. What the kubelet has not got to since an
-/// earlier change stays, whether it changes again or not.
+/// Returns the value of the annotation `last-pod-status`, to be written together with a change of `pod`. The format is
+/// that of Kuperator, with more fields. `lastContainerID` reveals a container that has restarted with the same image ID
+/// (a retag). `lastImage` is the image from which the container was created. `resize` says that resources change as
+/// well. Entries of an earlier change that the kubelet has not applied yet are kept, whether the container changes
+/// again or not.
 pub fn last_pod_status(pod: &Pod, change: &InPlaceChange) -> String {
     let InPlaceChange::Yes { spec, resize, .. } = change else {
         return "{}".to_owned();
@@ -48,8 +49,8 @@ pub fn last_pod_status(pod: &Pod, change: &InPlaceChange) -> String {
             let known = earlier.remove(name);
             let mut last = known.unwrap_or_else(|| LastContainerStatus::from_container(pod, name));
             image.clone_into(&mut last.latest_image);
-            // The image in the spec may be one that the container has not restarted for, and the change lead back to the one that it
-            // was made of.
+            // The container may not have restarted yet for the image in the spec. Then this change may lead back to the
+            // image from which the container was created.
             if restarts::is_pending_for_image(pod, name, image) {
                 last.last_image = Some(image.to_owned());
             }
@@ -60,15 +61,17 @@ pub fn last_pod_status(pod: &Pod, change: &InPlaceChange) -> String {
         container_states: earlier.into_iter().chain(changed).collect(),
         resize: resize.is_some() || resized && self::resize_progress(pod) != UpdateProgress::Done,
     };
-    serde_json::to_string(&last).unwrap_or_else(|_| "{}".to_owned()) // texts and a flag: cannot fail
+    // The value contains only strings and a bool, so this can't fail.
+    serde_json::to_string(&last).unwrap_or_else(|_| "{}".to_owned())
 }
 
-/// How far the kubelet is, judged by the annotation of [`last_status`]. Without one, or with one that cannot be read,
-/// there is nothing to wait for.
+/// Returns the progress of the kubelet, judged by the annotation of [`last_pod_status`]. Without the annotation, or
+/// with one that can't be read, there is nothing to wait for.
 ///
-/// An image that is another in the Pod than the one asked for has been rewritten at admission, say to a digest, or changed by
-/// somebody since: either way the container is waited for until it runs anew, or if that image is what it ran before, until
-/// the kubelet has seen so. With an annotation by Kuperator, which does not tell what ran before, it is not waited for.
+/// If the image in the Pod is not the requested one, admission has rewritten it, for example to a digest, or somebody
+/// has changed it since. In both cases this function waits until the container has restarted. If it is the image that
+/// the container ran before, the function waits until the kubelet has observed the spec. An annotation by Kuperator
+/// does not tell what ran before; then the function does not wait for the container.
 pub fn update_progress(pod: &Pod) -> UpdateProgress {
     let last = LastPodStatus::from_pod(pod);
     for (name, last) in &last.container_states {
@@ -89,17 +92,19 @@ pub fn update_progress(pod: &Pod) -> UpdateProgress {
     }
 }
 
-/// How far the kubelet is with the resources, whoever has changed them. It writes that it has seen them before it acts, and what is in force for each
-/// container once that is so
+/// Returns the progress of the kubelet with the resources, whoever has changed them. The kubelet first reports that it
+/// has observed the spec and acts afterwards. Then it reports the resources in force for each container
 /// (<https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/#pod-resize-status>).
 pub fn resize_progress(pod: &Pod) -> UpdateProgress {
     let waiting = |why: &str| UpdateProgress::Waiting(why.to_owned());
     let mut conditions = pod.status.conditions.iter();
     let pending = conditions.find(|c| c.type_ == RESIZE_PENDING && c.status == "True");
     let is_of_before = |said: i64| said != 0 && said < pod.metadata.generation;
-    // Of a resize that it never makes it says no more, whatever else of the spec changes, such as the image that is sent behind it. It
-    // looks at another one before it says that it has seen the spec, but for half a minute after it has started: then a Pod off
-    // traffic is made again that could have been resized.
+    // The kubelet does not update the condition of an infeasible resize when other parts of the spec change, such as
+    // the image in the next write. Therefore such a condition is valid although its generation is older. The kubelet
+    // evaluates a further resize before it reports the spec as observed, except in the first half minute after its
+    // start. In that half minute a Pod may be created again although it could have been resized; the Pod is off traffic
+    // then.
     let says_no_more = |reason: &str| reason == "Infeasible" && pod.status.observed_generation != 0;
     let is_former =
         pending.is_some_and(|p| is_of_before(p.observed_generation) && !says_no_more(&p.reason));
@@ -154,7 +159,7 @@ struct LastContainerStatus {
     latest_image: String,
     #[serde(rename = "lastImageID")]
     last_image_id: String,
-    /// Absent in an annotation by Kuperator, as is the next.
+    /// Absent in an annotation by Kuperator, like the next field.
     #[serde(rename = "lastContainerID", skip_serializing_if = "Option::is_none")]
     last_container_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,7 +167,7 @@ struct LastContainerStatus {
 }
 
 impl LastContainerStatus {
-    /// A container as it is before a change.
+    /// Describes a container before a change.
     fn from_container(pod: &Pod, name: &str) -> LastContainerStatus {
         let status = find_container_status(pod, name);
         LastContainerStatus {
@@ -173,12 +178,12 @@ impl LastContainerStatus {
         }
     }
 
-    /// Whether there is nothing to wait for any more: the container runs anew, or need not.
+    /// Whether there is nothing more to wait for: the container has restarted, or need not restart.
     fn is_settled(&self, pod: &Pod, image: &String, status: Option<&ContainerStatus>) -> bool {
         self.has_restarted(status) || self.is_unchanged(image, status) && pod.is_spec_observed()
     }
 
-    /// Whether the container runs anew.
+    /// Whether the container has restarted.
     fn has_restarted(&self, status: Option<&ContainerStatus>) -> bool {
         let Some(status) = status else {
             return false;
@@ -189,8 +194,8 @@ impl LastContainerStatus {
             || self.last_container_id.as_ref().is_some_and(runs_anew)
     }
 
-    /// Whether the change was taken back before the kubelet got to it: the container runs on, of the image that it has in
-    /// the Pod now, and the kubelet has no reason to touch it.
+    /// Whether the change was withdrawn before the kubelet applied it. The container still runs with the image that the
+    /// Pod has now, so the kubelet has no reason to restart it.
     fn is_unchanged(&self, image: &String, status: Option<&ContainerStatus>) -> bool {
         self.last_image.as_ref() == Some(image)
             && status.is_some_and(|s| {
@@ -302,7 +307,7 @@ mod tests {
             update_progress(&pod(&last, "sha-2", "run-2")),
             UpdateProgress::Done
         );
-        // A resize likewise.
+        // The same holds for a resize.
         let mut resized = pod(r#"{"resize":true}"#, "sha-1", "run-1");
         resized.metadata.generation = 2;
         resized.status.observed_generation = 1;
@@ -494,7 +499,7 @@ mod tests {
             pending("Infeasible", 0),
             UpdateProgress::Refused(_)
         ));
-        // Another image came since, or the kubelet does not tell what it has seen.
+        // The image has changed since, or the kubelet does not report which generation it has observed.
         assert!(matches!(
             pending("Infeasible", 1),
             UpdateProgress::Refused(_)

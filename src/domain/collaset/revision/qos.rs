@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use crate::domain::quantity;
 
-/// The resources by which Kubernetes classes Pods, and the only ones that it resizes.
+/// The resources that determine the QoS class, and the only ones that Kubernetes resizes.
 pub const COMPUTE_RESOURCES: [&str; 2] = ["cpu", "memory"];
 
-/// QoS class of a Pod spec, computed as Kubernetes does without resources at the level of the Pod.
+/// Returns the QoS class of a Pod spec, computed as in Kubernetes but without Pod-level resources.
 pub fn qos_class(spec: &Value) -> &'static str {
     let containers: Vec<_> = ["containers", "initContainers"]
         .into_iter()

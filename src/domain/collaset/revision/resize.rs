@@ -1,4 +1,4 @@
-//! Resizes in place: what `pods/resize` takes (contract 6.5).
+//! In-place resizes: the changes that `pods/resize` accepts (contract 6.5).
 
 use serde_json::{Map, Value, json};
 
@@ -9,9 +9,9 @@ use crate::domain::collaset::core_v1::{Kind, first_difference, normal_form};
 use crate::domain::pod::Pod;
 use crate::domain::quantity;
 
-/// The patch of `pods/resize`; `None` when no resource changes. Fails where Kubernetes would refuse it, or leave it
-/// undone: other resources than cpu and memory, a request or limit that goes away, a memory limit that shrinks under
-/// a running container, another QoS class.
+/// Returns the patch of `pods/resize`; `None` if no resource changes. Returns an error for a change that Kubernetes
+/// would refuse or never apply: of other resources than cpu and memory, the removal of a request or limit, a lower
+/// memory limit of a running container, another QoS class.
 pub fn resize_patch(from: &Value, to: &Value) -> Result<Option<Value>, String> {
     let mut containers = Vec::new();
     for (old, new) in container_pairs(from, to, "containers") {
@@ -91,7 +91,7 @@ fn container_resize(path: &str, old: &Value, new: &Value) -> Result<Option<Value
     Ok(Some(patch.into()))
 }
 
-/// One patch for two that lead to the same resources.
+/// Merges two patches that lead to the same resources.
 pub fn merge_resizes(one: Option<Value>, other: Option<&Value>) -> Option<Value> {
     let (mut one, other) = match (one, other) {
         (Some(one), Some(other)) => (one, other),
@@ -107,7 +107,7 @@ pub fn merge_resizes(one: Option<Value>, other: Option<&Value>) -> Option<Value>
     Some(one)
 }
 
-/// Whether a Pod has any of the resources of revision data `to` where those of its own, `of`, are others.
+/// Whether a Pod has at least one resource value of revision data `to` that differs in its own revision data `of`.
 pub fn has_resized_resources(pod: &Pod, of: &Value, to: &Value) -> bool {
     let (Ok(of), Ok(to)) = (data::pod_template(of), data::pod_template(to)) else {
         return false;
@@ -131,7 +131,7 @@ pub fn has_resized_resources(pod: &Pod, of: &Value, to: &Value) -> bool {
     })
 }
 
-/// A request or limit as the API server has it, which lets a limit stand for the request that is not given.
+/// Returns a request or limit as the API server stores it: a missing request defaults to the limit.
 fn effective_amount<'a>(container: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
     explicit_or_limit(container.get("resources")?, kind, name)
 }

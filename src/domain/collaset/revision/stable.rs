@@ -1,4 +1,4 @@
-//! Which revision was kept stable, where no status says so.
+//! Finds the stable revision if no status names it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,15 +6,18 @@ use std::sync::Arc;
 
 use crate::domain::collaset::observed::Revision;
 
-/// Names of revisions that Pods and instance IDs refer to, and how many Pods are of each.
+/// Names of revisions that Pods and pool entries refer to, with the number of Pods of each.
 pub type RevisionUse = BTreeMap<String, usize>;
 
-/// That of the template where no Pod is of any. Else the one that is noted at the latest revision, as long as it is there. A status that
-/// is lost must not end a rollout, nor begin one, and the set may be made again of the template before the rollout, which takes it back.
+/// Returns the stable revision. If no revision is in use, it is that of the template. Otherwise it is the one that the
+/// latest revision names in its annotation, if it exists. This way the loss of the status neither ends nor begins a
+/// rollout. It also holds if the set is made again with the template from before the rollout, which takes the rollout
+/// back.
 ///
-/// Without a note, as with a revision by Kuperator: of those in use beside that of the template the one that most Pods are of, as a canary is of
-/// fewer. If a template has come back to which no fewer Pods belong, that is stable itself. Its number as it is stored tells: one that has
-/// been applied for longer has the greatest.
+/// Without the annotation, as for revisions by Kuperator, it is the revision with the most Pods among those in use
+/// except that of the template, because a canary has fewer Pods. If the template was applied again and has at least as
+/// many Pods, its revision is the stable one. Its stored number shows that it was applied again: it is lower than that
+/// of the other revision.
 pub fn stable_revision(
     updated: &Arc<Revision>,
     readable: &[Arc<Revision>],
@@ -42,12 +45,13 @@ pub fn stable_revision(
 mod tests {
     use super::*;
 
-    /// The stable revision without a note, given that of the template, and the revisions by number, name and the Pods of each.
+    /// The stable revision without an annotation. `updated` is the revision of the template; `revisions` have a number,
+    /// a name and a number of Pods.
     fn stable(updated: &str, revisions: &[(i64, &str, usize)]) -> String {
         noted(updated, revisions, None)
     }
 
-    /// As [`stable`], with what is noted at each of them.
+    /// Like [`stable`], with the annotation of all revisions.
     fn noted(updated: &str, revisions: &[(i64, &str, usize)], note: Option<&str>) -> String {
         let stored = |number, name: &str| {
             Arc::new(Revision {

@@ -1,8 +1,8 @@
-//! What users say to a rollout, by an annotation on the set ([`keys::ROLLOUT`]).
+//! Commands of users to a rollout, given by an annotation on the set ([`keys::ROLLOUT`]).
 //!
-//! A command is carried out once: the status notes it together with what it changes, and the annotation is removed afterwards.
-//! One that the status has noted is not carried out again, whatever fails in between: neither by this rollout nor by a later one. A
-//! command that was refused is noted too, since it was answered.
+//! A command is carried out once. The status records the command together with its effect, and the controller then
+//! removes the annotation. Neither this rollout nor a later one carries out a recorded command again, even if a write
+//! fails in between. A refused command is recorded too, because it was answered.
 
 use super::steps::{first_step_status, move_to_step};
 use crate::api::collaset::RolloutStatus;
@@ -12,16 +12,18 @@ use crate::domain::collaset::plan::SetEvent;
 use crate::domain::collaset::set_facts::SetFacts;
 use crate::domain::collaset::status::waits;
 
-/// Ends the step that is under way.
+/// Ends the current step.
 pub const PROMOTE: &str = "promote";
 /// Ends all steps.
 pub const PROMOTE_FULL: &str = "promote-full";
-/// Takes the Pods back to the current revision; again, it has tried again what was refused on the way although its dry run had passed.
+/// Takes the Pods back to the current revision. For a rollout that is already aborted, the set repeats the writes that
+/// were refused although their dry run had passed.
 pub const ABORT: &str = "abort";
-/// Begins an aborted rollout anew; of any other it has tried again what was refused although its dry run had passed.
+/// Begins an aborted rollout again. For any other rollout, the set repeats the writes that were refused although their
+/// dry run had passed.
 pub const RETRY: &str = "retry";
 
-/// Carries out what the annotation says, if that is new. True if something was changed.
+/// Carries out the command in the annotation, if it is new. Returns true if the command was carried out.
 pub(super) fn carry_out_command(
     facts: &SetFacts,
     draft: &mut Draft,

@@ -1,8 +1,9 @@
-//! A rollout in steps: a canary, pauses, and what users say to it (promote, abort).
+//! Rollouts in steps: canaries, pauses, and the commands `promote`, `abort` and `retry`.
 //!
-//! The status holds where a rollout stands, and a plan goes by what is stored there: a step that ends is written first, and
-//! what the next step asks for is planned when that has been seen. The position speaks of one revision. Another template
-//! begins anew, and one that is the current revision again (a rollback) takes no steps.
+//! The status stores the position of a rollout, and a plan reads only the stored position. When a step ends, the plan
+//! first writes the new position; the next plan then does the work of the new step. The position belongs to one
+//! revision: another template begins at the first step. A template that is the current revision again (a rollback)
+//! takes no steps.
 
 mod command;
 mod steps;
@@ -14,29 +15,29 @@ use super::revision::history::RevisionHistory;
 use super::strategy::{ResolvedStrategy, RolloutStep, UpdateScope};
 use crate::api::collaset::{CollaSet, RolloutStatus};
 
-/// The rollout of the present template, as it is stored.
+/// The rollout of the present template, as the status stores it.
 #[derive(Clone, Debug)]
 pub struct StoredRollout {
     /// Revision of the present template.
     pub revision: String,
-    /// Whether that is another one than the current revision.
+    /// Whether this is another revision than the current one, so that a rollout is in progress.
     pub is_on: bool,
-    /// Whether the revision of the template can't be written, and an older one stands in for it.
+    /// Whether the revision of the template can't be written and an older one is used in its place.
     stands_in: bool,
     /// Whether the ControllerRevision to which an abort goes back does not exist any more.
     is_current_lost: bool,
-    /// What the status says of it.
+    /// The stored status of this rollout, if there is one.
     stored: Option<RolloutStatus>,
-    /// The command that the status has noted, of whichever rollout.
+    /// The command that the status records, for this rollout or an earlier one.
     noted: String,
-    /// The steps that it takes.
+    /// The steps of the rollout; empty if no rollout is in progress.
     steps: Vec<RolloutStep>,
-    /// The scope without steps.
+    /// The scope of the spec without its steps.
     whole: UpdateScope,
 }
 
 impl StoredRollout {
-    /// What the set says.
+    /// Reads the rollout from the spec and the status of a set.
     pub fn from_set(
         set: &CollaSet,
         history: &RevisionHistory,
@@ -62,17 +63,17 @@ impl StoredRollout {
         }
     }
 
-    /// Whether the Pods go back to the current revision.
+    /// Whether the rollout is aborted, so that the Pods go back to the current revision.
     pub fn is_aborted(&self) -> bool {
         self.stored.as_ref().is_some_and(|stored| stored.aborted)
     }
 
-    /// Whether no Pod is updated, because the revision that the Pods should be of is not stored.
+    /// Whether no Pod is updated because the revision that the Pods should have is not stored.
     pub fn is_frozen(&self) -> bool {
         self.stands_in || self.is_aborted() && self.is_current_lost
     }
 
-    /// Which Pods are to be updated now. An aborted rollout takes back whatever it has reached.
+    /// Which Pods are to be updated now. An aborted rollout takes back every Pod that it has updated.
     pub fn scope(&self) -> UpdateScope {
         match (self.whole, self.current_step()) {
             _ if self.is_frozen() => UpdateScope::Partition(usize::MAX),
@@ -84,7 +85,7 @@ impl StoredRollout {
         }
     }
 
-    /// Which Pods are to be updated in the end.
+    /// Which Pods are to be updated when all steps are over.
     pub fn final_scope(&self) -> UpdateScope {
         match self.is_aborted() {
             true if self.is_frozen() => UpdateScope::Partition(usize::MAX),
@@ -93,40 +94,40 @@ impl StoredRollout {
         }
     }
 
-    /// How many steps it takes.
+    /// Number of steps.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// The step that a status is at; `None` where it is at none, or after the last one.
+    /// The step of a status; `None` before the first and after the last step.
     pub fn step_at(&self, status: &RolloutStatus) -> Option<RolloutStep> {
         let index = usize::try_from(status.step).ok()?.checked_sub(1)?;
         self.steps.get(index).copied()
     }
 
-    /// Whether there is a step that is not over.
+    /// Whether a step is still in progress or ahead.
     pub fn has_steps_left(&self) -> bool {
         !self.is_aborted() && self.current_step().is_some()
     }
 
-    /// Whether a status is of as many steps: a number says nothing once steps were added or taken out.
+    /// Whether the status was written for the same number of steps. Otherwise its step number is meaningless.
     fn has_same_step_count(&self, status: &RolloutStatus) -> bool {
         usize::try_from(status.steps) == Ok(self.steps.len())
     }
 
-    /// Index of the step that is under way.
+    /// Index of the current step, from 0.
     fn step_index(&self) -> usize {
         let stored = self.stored.as_ref().filter(|s| self.has_same_step_count(s));
         let stored = stored.map_or(1, |stored| stored.step.max(1));
         usize::try_from(stored - 1).unwrap_or(0)
     }
 
-    /// The step that is under way; `None` after the last one.
+    /// The current step; `None` after the last one.
     fn current_step(&self) -> Option<RolloutStep> {
         self.steps.get(self.step_index()).copied()
     }
 
-    /// Pods that the steps so far keep on older revisions: all, until a step says otherwise.
+    /// Number of Pods that the steps so far keep on older revisions. Until a step sets a partition, all Pods are kept.
     fn kept_by_steps(&self) -> usize {
         let mut reached = self.steps.iter().take(self.step_index() + 1).rev();
         let partition = reached.find_map(|step| match step {

@@ -1,4 +1,4 @@
-//! From one step to the next.
+//! Advances a rollout from one step to the next.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -19,15 +19,16 @@ use crate::domain::pod::Pod;
 /// What a rollout waits for at a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseWait {
-    /// A time, in nanoseconds since 1970.
+    /// The end of the pause, in nanoseconds since 1970.
     Until(u64),
-    /// The Pods that the steps so far have updated: the time is over, and they are not available.
+    /// The Pods that the steps so far have updated. The duration of the pause is over, but these Pods are not
+    /// available.
     Pods,
-    /// Somebody to promote it.
+    /// A promotion by a user.
     Promotion,
 }
 
-/// Where the rollout stands next, for the status; `None` where there is nothing to say.
+/// Returns the next position of the rollout for the status; `None` if there is nothing to store.
 pub fn advance_rollout(facts: &SetFacts, draft: &mut Draft) -> Option<RolloutStatus> {
     let rollout = &facts.rollout;
     let mut next = rollout
@@ -47,8 +48,8 @@ pub fn advance_rollout(facts: &SetFacts, draft: &mut Draft) -> Option<RolloutSta
     says.then_some(next)
 }
 
-/// What stays of a rollout that is over: the command, for as long as its annotation is there. Otherwise the next rollout would
-/// carry the command out again.
+/// The part of the status that stays when a rollout is over: the command, for as long as its annotation exists.
+/// Otherwise the next rollout would carry out the command again.
 pub fn remaining_command(status: &RolloutStatus) -> Option<RolloutStatus> {
     (!status.command.is_empty()).then(|| RolloutStatus {
         revision: status.revision.clone(),
@@ -57,7 +58,7 @@ pub fn remaining_command(status: &RolloutStatus) -> Option<RolloutStatus> {
     })
 }
 
-/// The first step.
+/// The status of a rollout that begins.
 pub(super) fn first_step_status(facts: &SetFacts) -> RolloutStatus {
     let mut begun = RolloutStatus {
         revision: facts.rollout.revision.clone(),
@@ -70,18 +71,18 @@ pub(super) fn first_step_status(facts: &SetFacts) -> RolloutStatus {
     begun
 }
 
-/// Goes on to a step, numbered from 1.
+/// Moves the status to a step, numbered from 1.
 pub(super) fn move_to_step(facts: &SetFacts, status: &mut RolloutStatus, step: usize) {
     status.step = i32::try_from(step).unwrap_or(i32::MAX);
     status.steps = i32::try_from(facts.rollout.len()).unwrap_or(i32::MAX);
     status.step_since = Some(Time(condition_time(facts.observed.now_nanos)));
 }
 
-/// Goes on while the step under way is over. A step is seen to begin before it is over.
+/// Moves to the next step if the current step is over. A step must be stored as begun before it can be over.
 fn pass_finished_steps(facts: &SetFacts, draft: &mut Draft, status: &mut RolloutStatus) {
     let rollout = &facts.rollout;
     if status.step < 1 || !rollout.has_same_step_count(status) {
-        move_to_step(facts, status, 1); // steps were added or taken out meanwhile
+        move_to_step(facts, status, 1); // the number of steps has changed
         return;
     }
     let Some(step) = rollout.current_step().filter(|_| rollout.stored.is_some()) else {
@@ -100,7 +101,7 @@ fn pass_finished_steps(facts: &SetFacts, draft: &mut Draft, status: &mut Rollout
             _ => false,
         },
     };
-    // This plan may be the first that takes a Pod away.
+    // This plan may be the first that scales a Pod in.
     let is_reached = || {
         let mut places = StepInstances::from_facts(facts);
         places.going.extend(&draft.surplus);
@@ -111,7 +112,7 @@ fn pass_finished_steps(facts: &SetFacts, draft: &mut Draft, status: &mut Rollout
     }
 }
 
-/// What the pause waits for that a status is at; `None` where it is at none.
+/// What the pause of a status waits for; `None` if the status is not at a pause.
 pub fn pause_wait(facts: &SetFacts, status: &RolloutStatus) -> Option<PauseWait> {
     let RolloutStep::Pause(lasts) = facts.rollout.step_at(status)? else {
         return None;
@@ -139,7 +140,7 @@ fn has_running_operation(pod: &Pod) -> bool {
         || pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
 }
 
-/// The Pods that keep the step from being over, as far as they are there.
+/// The existing Pods for which the current step waits.
 pub fn awaited_pods<'a>(facts: &'a SetFacts<'a>) -> impl Iterator<Item = &'a Arc<Pod>> {
     let places = StepInstances::from_facts(facts);
     let members = facts.members.iter();
@@ -147,14 +148,14 @@ pub fn awaited_pods<'a>(facts: &'a SetFacts<'a>) -> impl Iterator<Item = &'a Arc
     awaited.map(|(_, pod)| pod)
 }
 
-/// The Pods as the steps count them: an origin and its new half have one place.
+/// The Pods as the steps count them: an origin and its new Pod count once.
 struct StepInstances<'a> {
     facts: &'a SetFacts<'a>,
-    /// New halves by the names of their origins.
+    /// New Pods of pairs, by the names of their origins.
     halves: HashMap<&'a str, &'a Pod>,
-    /// Names of the Pods that an update works on.
+    /// Names of the Pods whose update is in progress.
     busy: HashSet<&'a str>,
-    /// IDs of Pods that a scale-in takes away.
+    /// IDs of Pods that are scaled in.
     going: BTreeSet<i64>,
 }
 
@@ -184,8 +185,8 @@ impl<'a> StepInstances<'a> {
         }
     }
 
-    /// Whether all Pods that the partition so far lets go, and that stay, are updated, available, and not in an operation. One that is
-    /// updated is awaited although others are enough.
+    /// Whether all Pods that the present partition lets update, and that stay, are updated, available, and not in an
+    /// operation. The step also waits for every updated Pod, even if enough others are available.
     fn is_step_reached(&self) -> bool {
         let facts = self.facts;
         let UpdateScope::Partition(partition) = facts.strategy.scope else {
@@ -206,7 +207,7 @@ impl<'a> StepInstances<'a> {
             >= wanted
     }
 
-    /// Whether the steps wait for a Pod. The new half that a user has asked for is none of theirs.
+    /// Whether the steps wait for a Pod. They do not wait for the new Pod of a replacement that a user has asked for.
     fn awaits_pod(&self, id: i64, pod: &Pod) -> bool {
         let is_of_user = || {
             let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
@@ -216,7 +217,7 @@ impl<'a> StepInstances<'a> {
         has_running_operation(pod) || is_down() && !self.going.contains(&id) && !is_of_user()
     }
 
-    /// Whether a Pod, or the new half that stands in for it, is updated and available.
+    /// Whether a Pod, or the new Pod that stands in for it, is updated and available.
     fn is_updated_and_available(&self, pod: &Pod) -> bool {
         let half = self.halves.get(&*pod.metadata.name).copied();
         let mut both = [Some(pod), half].into_iter().flatten();

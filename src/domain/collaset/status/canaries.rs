@@ -1,4 +1,4 @@
-//! Pods of the updated revision that go down while a rollout pauses at a step.
+//! Reports Pods of the updated revision that go down while a rollout pauses at a step.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::domain::pod::Pod;
 
 /// Reason of the Event.
 const REASON: &str = "CanaryUnavailable";
-/// Pods that it names at most.
+/// Most Pods that the Event names.
 const MAX_NAMES: usize = 20;
 
-/// The pause that a rollout is at; `None` where it is at none.
+/// Returns the pause at which a rollout stands; `None` if it is not at a pause.
 pub fn rollout_pause(facts: &SetFacts, status: &CollaSetStatus) -> Option<PausePoint> {
     let step = waits::describe_pause(facts, status)?;
     let members = facts.members.values();
@@ -26,14 +26,14 @@ pub fn rollout_pause(facts: &SetFacts, status: &CollaSetStatus) -> Option<PauseP
     Some(PausePoint { step, canaries })
 }
 
-/// What is remembered of the canaries of a pause from one plan to the next: the UIDs of those that were available, until it is told
-/// that they are no longer. If it is lost, a Pod that is down by then is not told of.
+/// Remembers the canaries of a pause from one plan to the next: the UIDs of those that were available and have not been
+/// reported as down. If this memory is lost, a Pod that is already down is not reported.
 #[derive(Clone, Debug, Default)]
 pub struct CanaryWatch(BTreeSet<String>);
 
 impl CanaryWatch {
-    /// What is to be told of those that have gone down since the last plan, if any have. A Pod in an operation, or on its way out, is off
-    /// traffic on purpose.
+    /// Returns the Event about canaries that have gone down since the last plan, if there are any. A Pod with an
+    /// operation in progress, or one that is being deleted, is off traffic on purpose and not reported.
     pub fn observe_pause(&mut self, pause: Option<&PausePoint>) -> Option<SetEvent> {
         let Some(pause) = pause else {
             self.0.clear();
@@ -70,7 +70,7 @@ fn canary_message(down: &[&Arc<Pod>], step: &str) -> String {
         "of the updated revision is",
         "of the updated revision are",
     );
-    // No rule holds them: a Pod in an operation is none of them.
+    // No rules are needed here: a Pod that waits for rules has an operation and is not in the list.
     let why = waits::describe_unavailable(None, down.iter().copied());
     format!("{pods} no longer available{names}{why}; {step}")
 }

@@ -1,8 +1,8 @@
-//! Conditions of a CollaSet.
+//! The conditions of a CollaSet.
 //!
-//! `Scale`, `Update` and `Terminating` are True once what they lead to is there. They are False while it is not, with the reasons
-//! that they have always had where a step could not be made. `Ready` says in one word whether everything that the spec asks for is so, and `Stalled`
-//! appears when it will not be without a change, in the form that tools for rollouts read (kstatus).
+//! `Scale`, `Update` and `Terminating` are True when their goal is reached. Until then they are False, with the reasons
+//! that Kuperator also uses for a step that failed. `Ready` says whether everything is as the spec asks. `Stalled`
+//! appears if that can't be reached without a change, in the form that tools for rollouts read (kstatus).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::domain::lifecycle::{Phase, Stage, stored_phases};
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
-/// What could not be done.
+/// A step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedStep {
     /// Pods could not be created.
     ScaleOut,
-    /// Pods could not be taken away.
+    /// Pods could not be deleted.
     ScaleIn,
     /// Pods could not be changed.
     Update,
@@ -47,7 +47,7 @@ pub enum FailedStep {
 }
 
 impl FailedStep {
-    /// The reason of the conditions, and of the Event, that tell of its failure (contract 2.4).
+    /// The reason of the conditions, and of the Event, that report the failure (contract 2.4).
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
@@ -60,8 +60,9 @@ impl FailedStep {
     }
 }
 
-/// Notes a step that failed. `former` are the conditions that are stored: one that says so already keeps its time. `left` is what the
-/// set lacks: an update that failed says what is left of the rollout too, and `Ready` how many Pods are down.
+/// Reports a failed step in the conditions. `former` are the stored conditions: a condition that is already False keeps
+/// its time. `left` is what the set lacks: the condition of a failed update adds what is left of the rollout, and
+/// `Ready` adds how many Pods are down.
 pub fn note_failed_step(
     status: &mut CollaSetStatus,
     former: &[CollaSetCondition],
@@ -77,7 +78,7 @@ pub fn note_failed_step(
         FailedStep::Update | FailedStep::Revisions => "Update",
         FailedStep::Include | FailedStep::Exclude => "Ready",
     };
-    // A rollout that has deleted a Pod, or replaces it, wants the new one.
+    // The missing Pod may be one that a rollout has deleted or replaces. Then the failure concerns the update, too.
     let of_rollout = reason == "ScaleOutFailed" && is_updating(status);
     name_stall_cause(status, message);
     let is_deleted = status.conditions.iter().any(|c| c.type_ == "Terminating");
@@ -113,7 +114,7 @@ pub fn note_failed_step(
     }
 }
 
-/// What a set that goes waits for, and what failed.
+/// Joins what a set that is being deleted waits for and what failed.
 fn with_remaining_work(status: &CollaSetStatus, message: &str) -> String {
     let mut conditions = status.conditions.iter();
     let told = conditions.find(|c| c.type_ == "Terminating");
@@ -129,7 +130,7 @@ fn is_updating(status: &CollaSetStatus) -> bool {
     conditions.any(|c| c.type_ == "Ready" && c.reason == "Updating")
 }
 
-/// Has a condition `Stalled` that tells of no progress name the cause.
+/// Adds the cause to a condition `Stalled` that reports missing progress.
 fn name_stall_cause(status: &mut CollaSetStatus, message: &str) {
     let mut conditions = status.conditions.iter_mut();
     if let Some(stalled) =
@@ -140,7 +141,7 @@ fn name_stall_cause(status: &mut CollaSetStatus, message: &str) {
     }
 }
 
-/// Notes a spec that nothing can be made of. Of a set that goes `Ready` alone says so.
+/// Reports an invalid spec. For a set that is being deleted only `Ready` reports it.
 pub(super) fn note_invalid_spec(
     status: &mut CollaSetStatus,
     message: &str,
@@ -156,7 +157,7 @@ pub(super) fn note_invalid_spec(
     set_condition(status, now, "Ready", false, "Invalid", message.to_owned());
 }
 
-/// The conditions that the facts make; what they do not speak of stays.
+/// Sets the conditions that follow from the facts. Other conditions stay unchanged.
 pub(super) fn update_conditions(facts: &SetFacts, draft: &mut Draft, status: &mut CollaSetStatus) {
     let now = condition_time(facts.observed.now_nanos);
     if facts.observed.set.metadata.deletion_timestamp.is_some() {
@@ -182,7 +183,7 @@ pub(super) fn update_conditions(facts: &SetFacts, draft: &mut Draft, status: &mu
         let message = format!("{}{refused}", orphaning.unwrap_or_else(to_go));
         set_condition(status, now, "Terminating", done, reason, message.clone());
         set_condition(status, now, "Ready", false, "Terminating", message);
-        // Nobody is scaled or updated any more, and nothing is late.
+        // A set that is being deleted neither scales nor updates, so these conditions have no meaning.
         let is_kept = |type_: &str| !["Scale", "Update", "Stalled"].contains(&type_);
         status.conditions.retain(|c| is_kept(&c.type_));
         return;
@@ -257,7 +258,7 @@ pub(super) fn update_conditions(facts: &SetFacts, draft: &mut Draft, status: &mu
     }
 }
 
-/// A message with the field that has a set go on which only waits for it.
+/// Adds to the message of a paused set which field lets it go on.
 fn with_remedy(reason: &str, message: String) -> String {
     match reason {
         "Paused" => message + waits::UNPAUSE_REMEDY,
@@ -269,43 +270,43 @@ fn with_remedy(reason: &str, message: String) -> String {
 pub(super) struct ConditionInputs {
     pub missing: usize,
     pub surplus: usize,
-    /// Pods that are of another revision than the whole rollout is to give them.
+    /// Pods of another revision than the complete rollout will give them.
     pub behind: usize,
-    /// Pods that are missing and that a rollout which is under way has made of the updated revision.
+    /// Missing Pods that a rollout in progress will create of the updated revision.
     to_make: usize,
-    /// Whether all Pods that are missing were there before, and a rollout that is under way makes them anew. One that pauses has deleted
-    /// none of them.
+    /// Whether all missing Pods existed before and a rollout in progress creates them again. A rollout at a pause has
+    /// deleted none of them.
     is_remaking: bool,
     /// Whether the rollout of the updated revision is not complete.
     is_under_way: bool,
-    /// Pods that are to stay on older revisions.
+    /// Pods that stay on older revisions, as the spec asks.
     kept: usize,
     /// Pods with an operation of the set, an update or a scale-in.
     updating: usize,
-    /// Pods that an operation of the set has left and that are on their way back on traffic.
+    /// Pods whose operation of the set has ended and that are not back on traffic yet.
     returning: usize,
-    /// Pairs of which neither half has an operation of the set: the new Pod is on its way.
+    /// Pairs of which neither Pod has an operation of the set, because the new Pod is not available yet.
     opening: usize,
-    /// Pods whose update goes on.
+    /// Pods whose update is in progress.
     updates: usize,
-    /// Pairs of a Pod and the one that takes its place.
+    /// Replace pairs of which both Pods exist.
     pub pairs: usize,
-    /// What is asked of single Pods.
+    /// Requests about single Pods.
     pub asked: MembershipRequests,
     unavailable: Vec<Arc<Pod>>,
-    /// Pods that are terminating and whose names, which persist, others need.
+    /// Terminating Pods whose persistent names other Pods need.
     awaited: Vec<Arc<Pod>>,
-    /// What is asked of Pods and refused.
+    /// Requests about Pods that can't be fulfilled: reason and message.
     refused: Vec<(&'static str, String)>,
-    /// What keeps Pods of the updated revision from running, while a rollout or a replacement goes on.
+    /// Why Pods of the updated revision do not run, while a rollout or a replacement is in progress.
     stuck: Option<String>,
-    /// Which Pods are stuck on older revisions that the rollout does not reach, each after `; `.
+    /// The Pods that are stuck on older revisions and that the rollout does not reach, each after `; `.
     left_out: String,
-    /// What uses `maxUnavailable` up while the update of another Pod waits for a place.
+    /// What uses up `maxUnavailable` while the update of another Pod waits for a place.
     using_up: update::MaxUnavailableUse,
-    /// Pods whose replacements use `maxSurge` up while another Pod waits to be replaced.
+    /// Pods whose replacements use up `maxSurge` while another Pod waits to be replaced.
     using_surge_up: Vec<Arc<Pod>>,
-    /// That the pool has no room for the Pods, or for the pairs, that are wanted.
+    /// Says that the pool has no space for the wanted Pods or pairs; empty if it has.
     no_room: String,
 }
 
@@ -313,19 +314,19 @@ impl ConditionInputs {
     fn from_facts(facts: &SetFacts, draft: &Draft, status: &CollaSetStatus) -> ConditionInputs {
         let pods: Vec<_> = facts.members.values().collect();
         let wanted = facts.strategy.replicas;
-        // A name may be used again: the label of a half whose origin is another Pod goes with this plan.
+        // A name may be used again. If the origin in the label is another Pod now, this plan removes the label.
         let parts = |p: &Pod| draft.removes_label(p, keys::REPLACE_PAIR_ORIGIN_NAME);
         let halves = pods.iter().filter(|p| facts.is_new_half(p) && !parts(p));
         let pairs = halves.clone().count();
         let there = pods.len() - pairs;
-        // Its place is free. That of an origin its new Pod takes.
+        // The place of a Pod that has left is free. The place of an origin is taken by its new Pod.
         let has_left = |pod: &&&Arc<Pod>| {
             let id = facts.instance_id_of(pod);
             let is_out = |id| draft.leaving.contains(&id) && !draft.ids.contains_key(&id);
             id.is_some_and(is_out) && pod.label(keys::REPLACE_PAIR_NEW_ID).is_none()
         };
         let old = pods.iter().filter(|p| !facts.is_updated(p));
-        // A pair has one place.
+        // A pair counts as one Pod.
         let names = old.clone().filter(|_| pairs > 0);
         let names: BTreeSet<&str> = names.map(|p| &*p.metadata.name).collect();
         let busy = pods.iter().filter(|_| pairs > 0);
@@ -344,7 +345,8 @@ impl ConditionInputs {
         };
         let old = old.filter(|pod| !is_second(pod));
         let older = old.clone().count();
-        let made_anew = old.clone().filter(has_left).count(); // under other IDs, counted as missing
+        // They are created again under other IDs, and counted as missing.
+        let made_anew = old.clone().filter(has_left).count();
         let behind = match facts.rollout.final_scope() {
             UpdateScope::Partition(partition) => {
                 let back = update::rolled_back_ids(facts);
@@ -361,9 +363,9 @@ impl ConditionInputs {
         let going = draft.surplus.iter().filter(is_there).count();
         let left = pods.iter().filter(has_left).count();
         let staying = there.saturating_sub(left);
-        // Pods whose places are not free yet leave too.
+        // Pods whose places are not free yet leave, too.
         let leaving = draft.leaving.iter().filter(is_there).count();
-        // One may be missing while another goes.
+        // One Pod may be missing while another is scaled in.
         let missing = wanted.saturating_sub(staying.saturating_sub(going));
         let is_under_way = status.current_revision != status.updated_revision;
         let to_make = match facts.rollout.final_scope() {
@@ -412,7 +414,7 @@ impl ConditionInputs {
         }
     }
 
-    /// What is left of a rollout.
+    /// Describes what is left of a rollout.
     fn remaining_rollout(&self) -> String {
         let behind = format!("{} to update", messages::count_pods(self.behind));
         match self.to_make {
@@ -421,7 +423,7 @@ impl ConditionInputs {
         }
     }
 
-    /// What is left of a rollout and where it stands, in short, after `; `; empty where nothing is.
+    /// Describes in short, after `; `, what is left of a rollout and its position; empty if nothing is left.
     fn remaining_rollout_suffix(&self, facts: &SetFacts, status: &CollaSetStatus) -> String {
         let rollout = status.rollout.as_ref();
         let at = rollout.filter(|r| !r.aborted && facts.rollout.step_at(r).is_some());
@@ -440,8 +442,8 @@ impl ConditionInputs {
         }
     }
 
-    /// How many Pods that are wanted are not available, and what keeps the first that no operation of the set has, in short, after `; `;
-    /// empty if all are. A pair is available if one of its halves is.
+    /// Describes in short, after `; `, how many wanted Pods are not available, and why the first one without an
+    /// operation of the set is not. Empty if all are available. A pair is available if one of its Pods is.
     fn describe_unavailable(&self, facts: &SetFacts) -> String {
         let serving = facts.members.values().filter(|pod| pod.is_available());
         let names: BTreeSet<&str> = serving.clone().map(|pod| &*pod.metadata.name).collect();
@@ -469,7 +471,7 @@ impl ConditionInputs {
         )
     }
 
-    /// What an aborted rollout comes to.
+    /// Describes the result of an aborted rollout.
     fn describe_aborted(&self, facts: &SetFacts) -> String {
         if self.behind + self.updates > 0 || self.missing == 0 {
             return waits::describe_abort(facts, self.behind, self.updates);
@@ -479,13 +481,13 @@ impl ConditionInputs {
         format!("the rollout of revision {revision} was aborted; {missing} to be made")
     }
 
-    /// Whether the rollout has Pods to reach, steps to take, or Pods of the updated revision to wait for.
+    /// Whether the rollout still has Pods to update, steps to take, or Pods of the updated revision to wait for.
     fn is_updating(&self, facts: &SetFacts) -> bool {
         let left = self.behind + self.to_make + self.updates;
         left > 0 || facts.rollout.has_steps_left() || self.updated_pods_down(facts).next().is_some()
     }
 
-    /// What is left of a rollout, and what it waits for.
+    /// Describes what is left of a rollout, and what it waits for.
     fn describe_remaining_update(&self, facts: &SetFacts) -> String {
         let down = self.updated_pods_down(facts).count();
         if self.behind + self.to_make + self.updates > 0 || down == 0 {
@@ -509,7 +511,7 @@ impl ConditionInputs {
         format!("{pods} not available{told}")
     }
 
-    /// Which Pods have to end before others can be made, after `; `.
+    /// Names the Pods that must end before others can be created, after `; `.
     fn describe_awaited_ends(&self, facts: &SetFacts) -> String {
         if !self.awaited.is_empty() {
             let names: Vec<&str> = self.awaited.iter().map(|pod| &*pod.metadata.name).collect();
@@ -527,21 +529,22 @@ impl ConditionInputs {
         format!("; waiting for Pod {name}, which still mounts claim {claim}, to end{finalizers}")
     }
 
-    /// Which bounds of the set hold the rollout up, each after `; `. `named` are Pods that are told of elsewhere.
+    /// Describes the bounds of the set that delay the rollout, each after `; `. Pods for which `named` is true are
+    /// described elsewhere.
     fn describe_bounds(&self, facts: &SetFacts, named: impl Fn(&Pod) -> bool) -> String {
         let unavailable = waits::describe_max_unavailable_use(facts, &self.using_up, named);
         let surge = waits::describe_max_surge_use(facts, &self.using_surge_up);
         unavailable + &surge
     }
 
-    /// Pods of the updated revision that are down, while its rollout is not complete. The rollout does not wait for the new half of a
-    /// replacement that a user has asked for.
+    /// Pods of the updated revision that are down, while its rollout is not complete. The rollout does not wait for the
+    /// new Pod of a replacement that a user has asked for.
     fn updated_pods_down<'a>(&'a self, facts: &'a SetFacts) -> impl Iterator<Item = &'a Arc<Pod>> {
         let down = self.pods_down(facts).filter(|_| self.is_under_way);
         down.filter(|pod| facts.is_updated(pod) && !facts.is_new_half(pod))
     }
 
-    /// Pods that do not serve and that the rollout waits for, although no operation of the set holds them.
+    /// Pods that do not serve and that the rollout waits for, although they have no operation of the set.
     fn pods_down<'a>(&'a self, facts: &'a SetFacts) -> impl Iterator<Item = &'a Arc<Pod>> {
         let unavailable = self.unavailable.iter();
         unavailable.filter(|pod| is_down(facts, pod))
@@ -564,14 +567,15 @@ impl ConditionInputs {
         }
     }
 
-    /// Which Pods a rollout leaves out, and what is asked of Pods and refused, the first few, each after `; `.
+    /// Describes the Pods that a rollout does not reach, and the first requests about Pods that can't be fulfilled,
+    /// each after `; `.
     fn describe_single_pods(&self) -> String {
         let refused = self.refused.iter().take(waits::MAX_NAMES);
         let refused: String = refused.map(|(_, why)| format!("; {why}")).collect();
         format!("{}{refused}", self.left_out)
     }
 
-    /// How the set stands, but for what is refused of single Pods.
+    /// Status, reason and message of `Ready`, without requests about single Pods that can't be fulfilled.
     fn overall_readiness(
         &self,
         facts: &SetFacts,
@@ -694,7 +698,8 @@ impl ConditionInputs {
         )
     }
 
-    /// Reason and message where the number of Pods is not as wanted, or Pods leave or enter the set.
+    /// Reason and message if the number of Pods is not the wanted one, or Pods leave or enter the set; otherwise
+    /// `None`.
     fn scaling_condition(&self, facts: &SetFacts) -> Option<(&'static str, String)> {
         let moves = self.asked.has_moving_pods();
         if self.missing == 0 && self.surplus == 0 && !moves {
@@ -721,7 +726,7 @@ impl ConditionInputs {
     }
 }
 
-/// That the pool has no room for the IDs that are missing, or for Pods that are to be replaced; empty where it has.
+/// Says that the pool has no space for the missing IDs, or for the Pods to replace; empty if it has.
 fn describe_pool_limits(
     facts: &SetFacts,
     draft: &Draft,
@@ -748,8 +753,8 @@ fn describe_pool_limits(
     }
 }
 
-/// How many Pods that are not there would be made of the updated revision; `again`: those alone that were there before, and have not
-/// ended by themselves.
+/// Counts the missing Pods that will be created of the updated revision. With `again`, only those count that existed
+/// before and did not end by themselves.
 fn count_recorded_as_updated(facts: &SetFacts, draft: &Draft, again: bool) -> usize {
     let vacant = draft.ids.iter().filter(|(id, data)| {
         let recorded = data.get(pool::REVISION);
@@ -761,8 +766,8 @@ fn count_recorded_as_updated(facts: &SetFacts, draft: &Draft, again: bool) -> us
     vacant.count()
 }
 
-/// Pods that have to end before others of their names can be made, the first few. On a node that is lost they
-/// hang until the node is back, its object is deleted, or somebody deletes them by force.
+/// The first Pods that must end before others with their names can be created. On a lost node such Pods remain until
+/// the node is back, its object is deleted, or somebody deletes the Pods by force.
 fn pods_to_end(facts: &SetFacts, draft: &Draft) -> Vec<Arc<Pod>> {
     let is_wanted = |id: &i64| {
         let data = draft.ids.get(id);
@@ -776,7 +781,8 @@ fn pods_to_end(facts: &SetFacts, draft: &Draft) -> Vec<Arc<Pod>> {
     pods.take(waits::MAX_NAMES).map(Arc::clone).collect()
 }
 
-/// The first Pods of older revisions that are stuck and that the rollout does not reach, each after `; ` with the way to the updated revision.
+/// Describes the first Pods that are stuck on older revisions and that the rollout does not reach. Each follows `; `
+/// and says how the Pod can get the updated revision.
 fn describe_left_out_pods(facts: &SetFacts, draft: &Draft) -> String {
     let is_half_updated = |pod: &Pod| {
         SetOperation::Update.is_in_progress(pod)
@@ -786,7 +792,7 @@ fn describe_left_out_pods(facts: &SetFacts, draft: &Draft) -> String {
     let old = facts.members.iter();
     let goes = |id: &i64, pod: &Pod| {
         let is_out = draft.leaving.contains(id) || draft.surplus.contains(id);
-        // What becomes of the second of a pair goes by the first.
+        // The new Pod of a pair depends on its origin.
         let is_second = facts.is_new_half(pod);
         is_out
             || is_second
@@ -819,7 +825,8 @@ fn describe_left_out_pods(facts: &SetFacts, draft: &Draft) -> String {
     left_out.take(waits::MAX_NAMES).collect()
 }
 
-/// What uses `maxUnavailable` up, without Pods that are on their way back and named as down: a rollout that goes on has them.
+/// Returns what uses up `maxUnavailable`, without Pods that are on their way back to service and that the message
+/// already names as down.
 fn max_unavailable_use(facts: &SetFacts, draft: &Draft) -> update::MaxUnavailableUse {
     let mut using_up = update::max_unavailable_use(facts, draft);
     let comes_back = |pod: &Pod| {
@@ -832,14 +839,15 @@ fn max_unavailable_use(facts: &SetFacts, draft: &Draft) -> update::MaxUnavailabl
     using_up
 }
 
-/// Whether an operation of the set has left a Pod that does not serve again yet.
+/// Whether an operation of the set on the Pod has ended and the Pod does not serve yet.
 fn is_coming_back(pod: &Pod) -> bool {
     let mut operations = [SetOperation::Update, SetOperation::ScaleIn].iter();
     let is_over = !operations.any(|operation| operation.is_in_progress(pod));
     is_over && !pod.is_available() && stored_phases(pod).contains_key(set_operations::LIFECYCLE_ID)
 }
 
-/// Whether a Pod, which does not serve, is of the updated revision, or held back by rules, and no operation of the set holds it.
+/// Whether a Pod that does not serve has the updated revision or waits in PostCheck for rules, and has no operation of
+/// the set.
 fn is_down(facts: &SetFacts, pod: &Pod) -> bool {
     let mut operations = [SetOperation::Update, SetOperation::ScaleIn].iter();
     let is_of_rollout =
@@ -847,7 +855,7 @@ fn is_down(facts: &SetFacts, pod: &Pod) -> bool {
     is_of_rollout && !operations.any(|operation| operation.is_in_progress(pod))
 }
 
-/// What keeps the first Pods of the updated revision from running, if there are any.
+/// Describes why the first Pods of the updated revision do not run; `None` if there are none.
 fn describe_stuck_pods(facts: &SetFacts, pods: &[&Arc<Pod>]) -> Option<String> {
     let stuck = pods.iter().filter(|p| is_pod_stuck(facts, p));
     let told = stuck.filter_map(|p| {
@@ -875,7 +883,7 @@ const FATAL_WAITING_REASONS: [&str; 6] = [
     "CreateContainerError",
 ];
 
-/// What keeps a container of a Pod from running, if a change of the template is needed.
+/// Describes why a container of a Pod does not run, if that needs a change of the template.
 fn container_trouble(pod: &Pod) -> Option<String> {
     let status = &pod.status;
     let all = status
@@ -893,13 +901,13 @@ fn container_trouble(pod: &Pod) -> Option<String> {
     })
 }
 
-/// The time of conditions, to the second; `now_nanos` since 1970.
+/// Returns the time for a condition, in whole seconds. `now_nanos` is in nanoseconds since 1970.
 pub fn condition_time(now_nanos: u64) -> Timestamp {
     let seconds = i64::try_from(now_nanos / 1_000_000_000).unwrap_or(0);
     Timestamp::from_second(seconds).unwrap_or_default()
 }
 
-/// Sets a condition; the time moves only with the status.
+/// Sets a condition. Its transition time changes only when its status changes.
 fn set_condition(
     status: &mut CollaSetStatus,
     now: Timestamp,

@@ -1,4 +1,4 @@
-//! What the Pods of a set that is deleted wait for, in the words of a condition.
+//! Describes for the conditions what the Pods of a set that is being deleted wait for.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::domain::lifecycle::{Phase, stored_phases};
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
-/// Why a Pod is still there. What may need somebody comes first.
+/// Why a Pod still exists. Reasons that may need an action come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LeaveBlocker {
     ByRules,
@@ -23,7 +23,8 @@ enum LeaveBlocker {
     Terminating,
 }
 
-/// What the first Pods wait for, each after `; `: first those that rules hold, then those that finalizers keep.
+/// Describes what the first Pods wait for, each after `; `. Pods that wait for rules come first, then those that
+/// finalizers keep.
 pub fn describe_leaving_pods(facts: &SetFacts) -> String {
     let pods = facts.observed.pods.iter();
     let mut pods: Vec<_> = pods
@@ -46,7 +47,7 @@ pub fn describe_leaving_pods(facts: &SetFacts) -> String {
     told.collect()
 }
 
-/// The claims that are yet to be deleted, or to be left behind, after `; `; empty where there are none.
+/// Names the PVCs that are yet to be released or deleted, after `; `; empty if there are none.
 pub fn describe_remaining_pvcs(draft: &Draft) -> String {
     let names = |releases: bool| -> Vec<&str> {
         let named = draft.pvcs.iter().filter_map(|change| match change {
@@ -68,7 +69,7 @@ pub fn describe_remaining_pvcs(draft: &Draft) -> String {
     told("released", &names(true)) + &told("deleted", &names(false))
 }
 
-/// What a set that leaves its Pods behind waits for; `None` for one that takes them along.
+/// Describes what a set that is deleted without its Pods waits for; `None` for a set that is deleted with its Pods.
 pub fn describe_orphaning(facts: &SetFacts) -> Option<String> {
     let (observed, set) = (facts.observed, &facts.observed.set.metadata);
     if !reclaim::orphans_its_pods(set) {
@@ -103,7 +104,7 @@ pub fn describe_orphaning(facts: &SetFacts) -> Option<String> {
     Some(format!("{what}{}", told.collect::<String>()))
 }
 
-/// `None` for a Pod that has yet to begin.
+/// Returns `None` for a Pod whose deletion has not begun.
 fn leave_blocker(pod: &Pod) -> Option<LeaveBlocker> {
     let is_kept = blocking_finalizers(pod).next().is_some();
     if pod.is_terminating() && !is_kept {
@@ -119,14 +120,15 @@ fn leave_blocker(pod: &Pod) -> Option<LeaveBlocker> {
     }
 }
 
-/// The finalizers that the Pod waits for: all once it is terminating, before that those of who serves traffic.
+/// The finalizers that the Pod waits for. For a terminating Pod these are all finalizers; before that they are the
+/// protection finalizers of cooperators.
 pub fn blocking_finalizers(pod: &Pod) -> impl Iterator<Item = &str> {
     let finalizers = pod.metadata.finalizers.iter().map(String::as_str);
     let prefix = keys::PROTECTION_FINALIZER_PREFIX;
     finalizers.filter(move |f| pod.is_terminating() || f.starts_with(prefix))
 }
 
-/// The finalizers that keep these Pods from ending, in parentheses after a space; empty where there are none.
+/// Lists the finalizers that keep these terminating Pods, in parentheses after a space; empty if there are none.
 pub fn list_blocking_finalizers<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> String {
     let ending = pods.into_iter().filter(|pod| pod.is_terminating());
     let all: BTreeSet<&str> = ending.flat_map(blocking_finalizers).collect();

@@ -1,5 +1,5 @@
-//! What is asked of single Pods and is not so yet. A plan that begins it counts it already: what is written with the plan must not
-//! say that all is as wanted.
+//! Counts the requests about single Pods that are not fulfilled yet. Requests that this plan begins to fulfil count
+//! already, so that the status written with the plan does not say that everything is as wanted.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,18 @@ use super::super::{scaling, set_operations};
 use crate::api::keys;
 use crate::domain::messages;
 
-/// Pods that are asked for something.
+/// Numbers of Pods for which a request is open.
 pub struct MembershipRequests {
-    /// Those that are told to go, by this plan too.
+    /// Pods whose deletion is requested, also by this plan.
     pub leaving: usize,
-    /// Those that `podToDelete` names and that a later plan tells to go: once the set is no longer paused, or others have entered or left.
+    /// Pods that `podToDelete` names and whose deletion a later plan requests: once the set is no longer paused, or
+    /// once other Pods have entered or left.
     pub held: usize,
-    /// Those that are to be replaced, while the Pod that takes their place is not there.
+    /// Pods that are to be replaced and whose new Pod does not exist yet.
     pub unpaired: usize,
-    /// Those that leave the set with this plan, alive.
+    /// Pods that leave the set alive with this plan.
     pub excluded: usize,
-    /// Those that enter it with this plan.
+    /// Pods that enter the set with this plan.
     pub entering: usize,
 }
 
@@ -53,7 +54,7 @@ impl MembershipRequests {
         self.excluded > 0 || self.entering > 0
     }
 
-    /// How many do, each after `; `.
+    /// Says how many Pods leave and enter, each after `; `.
     pub fn describe_moving_pods(&self) -> String {
         let told = |count: usize, one: &str, many: &str| match count {
             0 => String::new(),

@@ -1,4 +1,4 @@
-//! Counts and conditions (contract 6.9, contract 2.4).
+//! The status of a CollaSet: counts and conditions (contract 6.9, contract 2.4).
 
 mod canaries;
 mod conditions;
@@ -24,7 +24,7 @@ use crate::api::keys;
 use crate::domain::lifecycle::{Phase, stored_phases};
 use crate::domain::pod::Pod;
 
-/// The status that the facts make, with where the rollout stands.
+/// Builds the status from the facts and the position of the rollout.
 pub fn build_status(
     facts: &SetFacts,
     draft: &mut Draft,
@@ -37,7 +37,8 @@ pub fn build_status(
         observed_generation: set.metadata.generation.unwrap_or(0),
         label_selector: facts.selector.to_string(),
         current_revision: match &rollout {
-            Some(next) if next.aborted => facts.history.stable.clone(), // though this plan sees it complete
+            // An abort keeps the stable revision, even if the rollout is complete in this plan.
+            Some(next) if next.aborted => facts.history.stable.clone(),
             _ => current_revision(facts, &pods),
         },
         updated_revision: facts.history.updated.name.clone(),
@@ -49,7 +50,7 @@ pub fn build_status(
     count_pods(&mut status, facts.observed, &pods, |pod| {
         facts.is_updated(pod)
     });
-    // A rollout that is over has no position any more.
+    // A complete rollout has no position any more.
     status.rollout = match rollout {
         Some(over) if over.revision == status.current_revision => rollout::remaining_command(&over),
         rollout => rollout,
@@ -58,10 +59,11 @@ pub fn build_status(
     status
 }
 
-/// Nanoseconds after which a Pod that is under way is looked at again: nothing tells the set that a step of its lifecycle is refused.
+/// Nanoseconds after which the controller looks again at a Pod with an operation in progress, because no watch reports
+/// that a step of its lifecycle is refused.
 const RECHECK_NANOS: u64 = 10_000_000_000;
 
-/// Asks for another look where a Pod is under way.
+/// Requests another plan if a Pod has an operation in progress.
 pub fn requeue_under_way(facts: &SetFacts, draft: &mut Draft) {
     let mut pods = facts.observed.pods.iter();
     let is_under_way = |pod: &Arc<Pod>| {
@@ -78,7 +80,7 @@ pub fn requeue_under_way(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// The status of a set whose spec nothing can be made of: what there is of its Pods, and why nothing is done.
+/// The status of a set with an invalid spec: the counts of its Pods, and why the set does nothing.
 pub fn invalid_spec_status(observed: &ObservedSet, why: &str) -> CollaSetStatus {
     let set = &observed.set;
     let mut status = set.status.clone().unwrap_or_default();
@@ -99,7 +101,7 @@ fn is_operating(pod: &Pod) -> bool {
     SetOperation::Update.is_in_progress(pod) || SetOperation::ScaleIn.is_in_progress(pod)
 }
 
-/// Counts Pods, in the numbers of a status.
+/// Fills the counts of a status.
 fn count_pods(
     status: &mut CollaSetStatus,
     observed: &ObservedSet,
@@ -119,11 +121,11 @@ fn count_pods(
     status.terminating_replicas = count_to_i32(terminating.count());
 }
 
-/// The stable revision moves on when no Pod of an older one is left and enough of the updated one are Ready
-/// (contract Q47).
+/// Returns the stable revision. The updated revision becomes the stable one when all Pods have it and enough of them
+/// are Ready (contract Q47).
 fn current_revision(facts: &SetFacts, pods: &[&Arc<Pod>]) -> String {
     let updated = pods.iter().filter(|p| facts.is_updated(p));
-    // A set with minReadySeconds asks for more than Ready.
+    // With `minReadySeconds`, Ready alone is not enough.
     let is_long_ready = |p: &Pod| facts.strategy.min_ready_seconds == 0 || p.is_available();
     let ready = updated.clone().filter(|p| p.is_ready() && is_long_ready(p));
     let complete = ready.count() >= facts.strategy.replicas && updated.count() == pods.len();

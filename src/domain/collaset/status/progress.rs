@@ -1,7 +1,8 @@
 //! Whether a set makes progress (`spec.progressDeadlineSeconds`).
 //!
-//! The status holds when the last progress was seen. The time runs only while something is left to do that waits neither for a
-//! rule, nor for a person, nor for a delay that the set asks for: a rollout that a budget holds up is not stalled.
+//! The status stores the time of the last progress. The deadline counts only while the set has work that waits neither
+//! for a rule, nor for a person, nor for a delay in the spec. Therefore a rollout that waits for a budget is not
+//! stalled.
 
 use std::sync::Arc;
 
@@ -16,11 +17,11 @@ use super::conditions::ConditionInputs;
 use crate::api::collaset::CollaSetStatus;
 use crate::domain::pod::Pod;
 
-/// Reason of the condition `Stalled`, as a Deployment's `Progressing` has it.
+/// Reason of the condition `Stalled`; a Deployment's condition `Progressing` has the same.
 pub const DEADLINE_REASON: &str = "ProgressDeadlineExceeded";
 
-/// Whether no progress was made for as long as the set allows. Notes progress in the status, and asks for another look when the
-/// time is over.
+/// Whether the set has made no progress for the duration of its deadline. This function stores the time of the last
+/// progress in the status, and requests another plan for the end of the deadline.
 pub fn is_deadline_exceeded(
     facts: &SetFacts,
     draft: &mut Draft,
@@ -46,7 +47,8 @@ pub fn is_deadline_exceeded(
     left == 0
 }
 
-/// Whether more is as it is to be than before: more Pods that serve or are updated, or fewer while there are too many.
+/// Whether the set is closer to its goal than before: more Pods are available or updated, or there are fewer surplus
+/// Pods.
 fn has_progressed(
     former: &CollaSetStatus,
     status: &CollaSetStatus,
@@ -75,7 +77,7 @@ fn has_progressed(
         || step(former) != step(status)
 }
 
-/// Whether something is left to do that waits for nobody.
+/// Whether the set has work that waits for nobody.
 fn is_progress_expected(facts: &SetFacts, status: &CollaSetStatus, view: &ConditionInputs) -> bool {
     if facts.strategy.paused {
         return false;

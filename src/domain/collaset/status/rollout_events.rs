@@ -1,9 +1,10 @@
-//! What of a new status is told by an Event.
+//! Derives Events from the difference between the stored and the new status.
 
 use super::super::plan::SetEvent;
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 
-/// That a rollout begins, is over, or pauses, and that the set is stalled. An abort begins no rollout of the old revision. Each is told once; `former` is the stored status.
+/// Returns the Events that a rollout begins, is complete or pauses, and that the set is stalled. Each is sent once.
+/// `former` is the stored status. An abort does not count as the rollout of the old revision.
 pub fn rollout_events(
     former: Option<&CollaSetStatus>,
     status: &CollaSetStatus,
@@ -22,7 +23,7 @@ pub fn rollout_events(
         };
         noted(status).filter(|_| noted(former).is_none() || is_next)
     };
-    // A pause may follow a pause, of this rollout or of another.
+    // A pause may follow another pause, of this rollout or of another.
     let revision = &status.updated_revision;
     let step = |s: &CollaSetStatus| s.rollout.as_ref().map(|rollout| rollout.step);
     let is_next = step(former) != step(status) || former.updated_revision != *revision;

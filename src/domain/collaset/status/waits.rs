@@ -1,4 +1,4 @@
-//! What Pods wait for, in the words of a condition.
+//! Describes for the conditions what Pods wait for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::domain::lifecycle::{Phase, Stage, min_ready, stored_phases};
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
-/// Pods that a message names at most.
+/// Most Pods that one message names.
 pub const MAX_NAMES: usize = 3;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What has a set that is paused go on, after `; `.
+/// Says how a paused set can go on, after `; `.
 pub const UNPAUSE_REMEDY: &str = "; set spec.paused to false to go on";
 
-/// Rules that hold Pods, by the UIDs of the Pods, see [`super::super::observed::Observed::held`].
+/// The rules for which Pods wait, by the UIDs of the Pods, see [`super::super::observed::ObservedSet::held`].
 pub type HeldPods = BTreeMap<String, Vec<String>>;
 
-/// Says what a Pod waits for, if it is known.
+/// Describes what a Pod waits for; `None` if that is unknown.
 type DescribeWait = fn(&SetFacts, &Pod) -> Option<String>;
 
-/// What the first of these Pods that are under way wait for, each after `; `; empty where none waits for anything that is known
-/// here.
+/// Describes what the first Pods with an operation in progress wait for, each after `; `. Only Pods for which `is_told`
+/// is true count. Empty if no such wait is known.
 pub fn describe_under_way(facts: &SetFacts, is_told: impl Fn(&Pod) -> bool) -> String {
     let going = facts.misnumbered.iter().chain(&facts.unselected);
     let members = facts.members.values().chain(going);
@@ -52,7 +52,7 @@ pub fn describe_under_way(facts: &SetFacts, is_told: impl Fn(&Pod) -> bool) -> S
     waiting.take(MAX_NAMES).collect()
 }
 
-/// Why so many Pods stay on older revisions, as the spec asks for.
+/// Describes why `count` Pods stay on older revisions, as the spec asks.
 pub fn describe_kept_pods(facts: &SetFacts, count: usize) -> String {
     let why = match (facts.rollout.final_scope(), count) {
         (_, 0) => return String::new(),
@@ -66,8 +66,8 @@ pub fn describe_kept_pods(facts: &SetFacts, count: usize) -> String {
     format!("{pods} on older revisions: {why}{raised}")
 }
 
-/// That a partition which keeps only so many Pods would have to take others back, and the way to that, after `; `; empty where it keeps
-/// as many as it says.
+/// Says, after `; `, that a partition can't take updated Pods back, and what can. Empty if the partition keeps as many
+/// Pods as it says.
 fn describe_raised_partition(facts: &SetFacts, count: usize) -> String {
     let UpdateScope::Partition(partition) = facts.rollout.final_scope() else {
         return String::new();
@@ -85,19 +85,20 @@ fn describe_raised_partition(facts: &SetFacts, count: usize) -> String {
     )
 }
 
-/// Whether the status notes an abort of which the plan knows nothing yet.
+/// Whether the status records an abort that the facts do not contain yet.
 pub fn is_abort_pending(facts: &SetFacts, status: &CollaSetStatus) -> bool {
     let noted = status.rollout.as_ref().is_some_and(|r| r.aborted);
     noted && !facts.rollout.is_aborted()
 }
 
-/// What an abort leads to that has just been noted.
+/// Describes the effect of an abort that this plan has just recorded.
 pub fn describe_pending_abort(facts: &SetFacts) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
     format!("the rollout of revision {revision} is aborted; Pods go back to revision {current}")
 }
 
-/// That a new half which is to leave the set alive does so once its pair is over; `None` of every other Pod.
+/// Says that the new Pod of a pair, if it is to be excluded, leaves once it has taken the place of its origin; `None`
+/// for every other Pod.
 pub fn describe_later_exclusion(facts: &SetFacts, pod: &Pod) -> Option<String> {
     let waits = facts.is_new_half(pod) && facts.leaves_alive(pod);
     let origin = pod
@@ -109,14 +110,14 @@ pub fn describe_later_exclusion(facts: &SetFacts, pod: &Pod) -> Option<String> {
     ))
 }
 
-/// The first of these, each after `; `.
+/// Describes the first of these exclusions, each after `; `.
 pub fn describe_later_exclusions(facts: &SetFacts) -> String {
     let told = facts.members.values();
     let told = told.filter_map(|pod| Some(format!("; {}", describe_later_exclusion(facts, pod)?)));
     told.take(MAX_NAMES).collect()
 }
 
-/// That the pool has no room for more instance IDs, after `; `; empty where it has.
+/// Says, after `; `, that the pool has no space for more instance IDs; empty if it has.
 pub fn describe_full_pool(facts: &SetFacts, draft: &Draft) -> String {
     if !Headroom::beside_draft(facts, draft).is_full() {
         return String::new();
@@ -131,7 +132,7 @@ pub fn describe_full_pool(facts: &SetFacts, draft: &Draft) -> String {
     )
 }
 
-/// That the pool has no room for more pairs than those that are open, after `; `; empty where it has.
+/// Says, after `; `, that the pool has no space for more than the `open` pairs; empty if it has.
 pub fn describe_pair_limit(facts: &SetFacts, draft: &Draft, open: usize) -> String {
     if Headroom::beside_draft(facts, draft).pairs_that_fit() > 0 {
         return String::new();
@@ -146,7 +147,8 @@ pub fn describe_pair_limit(facts: &SetFacts, draft: &Draft, open: usize) -> Stri
     }
 }
 
-/// What an aborted rollout comes to, and the remedy, unless the set has to go on first. `behind` Pods are of another revision, and `updates` have been changed and are not over.
+/// Describes the result of an aborted rollout, and the remedy unless the set is paused and has work left. `behind` Pods
+/// have another revision. `updates` Pods have been changed and their update is not over.
 pub fn describe_abort(facts: &SetFacts, behind: usize, updates: usize) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
     let left = match (behind, updates) {
@@ -165,7 +167,7 @@ pub fn describe_abort(facts: &SetFacts, behind: usize, updates: usize) -> String
         }
     };
     let remedy = match facts.strategy.paused && behind + updates > 0 {
-        true => String::new(), // the caller has it
+        true => String::new(), // the caller adds the remedy for a paused set
         false => format!(
             "; change spec.template, or set the annotation {}={}",
             keys::ROLLOUT,
@@ -181,7 +183,7 @@ pub fn is_at_pause(facts: &SetFacts, status: &CollaSetStatus) -> bool {
     rollout.is_some_and(|rollout| rollout::pause_wait(facts, rollout).is_some())
 }
 
-/// The pause that a rollout is at, and how it ends; `None` where it is at none.
+/// Describes the pause of a rollout, and how it ends; `None` if the rollout is not at a pause.
 pub fn describe_pause(facts: &SetFacts, status: &CollaSetStatus) -> Option<String> {
     let rollout = status.rollout.as_ref().filter(|r| !r.aborted)?;
     let (step, steps) = (rollout.step, facts.rollout.len());
@@ -211,7 +213,7 @@ pub fn describe_pause(facts: &SetFacts, status: &CollaSetStatus) -> Option<Strin
     })
 }
 
-/// The step that a rollout is at, after `; `; empty where it has none.
+/// Describes the current step of a rollout, after `; `; empty if it has none.
 pub fn describe_step(facts: &SetFacts, status: &CollaSetStatus) -> String {
     if let Some(pause) = describe_pause(facts, status) {
         return format!("; {pause}");
@@ -224,7 +226,7 @@ pub fn describe_step(facts: &SetFacts, status: &CollaSetStatus) -> String {
     }
 }
 
-/// Why the first Pods that are not available are not, each after `; `, with what was observed of rules and refusals.
+/// Describes why the first of these Pods are not available, each after `; `. `observed` adds rules and refusals.
 pub fn describe_unavailable<'a>(
     observed: Option<&ObservedSet>,
     pods: impl Iterator<Item = &'a Arc<Pod>>,
@@ -239,8 +241,9 @@ pub fn describe_unavailable<'a>(
     told.take(MAX_NAMES).collect()
 }
 
-/// That `maxUnavailable` of the set is used up, after `; `, by how many Pods that are missing and by which that are there, the first of
-/// those that are not `named` elsewhere. Empty where only operations of the set use it: what they wait for is told.
+/// Says, after `; `, that `maxUnavailable` is used up, by how many missing Pods and by which existing ones. It leaves
+/// out the Pods that are `named` elsewhere. Empty if only operations of the set use it up, because the message then
+/// describes what those wait for.
 pub fn describe_max_unavailable_use(
     facts: &SetFacts,
     by: &MaxUnavailableUse,
@@ -271,7 +274,7 @@ pub fn describe_max_unavailable_use(
     format!("; updateStrategy.maxUnavailable ({bound}) is used up{parts}")
 }
 
-/// That a rollout which deletes Pods waits for others that are refused, after `; `; empty where that is not so.
+/// Says, after `; `, that a rollout deletes no Pod while the creation of others is refused; empty if that is not so.
 pub fn describe_blocked_deletions(facts: &SetFacts) -> &'static str {
     let mut members = facts.members.iter();
     let is_refused = !facts.observed.refused.creations.is_empty();
@@ -286,7 +289,7 @@ pub fn describe_blocked_deletions(facts: &SetFacts) -> &'static str {
     }
 }
 
-/// That `maxSurge` of the set is used up, after `; `, and by the replacements of which Pods; empty where none is named.
+/// Says, after `; `, that `maxSurge` is used up, and by the replacements of which Pods; empty if `by` is.
 pub fn describe_max_surge_use(facts: &SetFacts, by: &[Arc<Pod>]) -> String {
     let update = facts.observed.set.spec.update_strategy.as_ref();
     let bound = update.and_then(|update| update.max_surge.as_ref());
@@ -305,7 +308,7 @@ pub fn describe_max_surge_use(facts: &SetFacts, by: &[Arc<Pod>]) -> String {
     })
 }
 
-/// When the first Pods that have ended are made again, each after `; `.
+/// Says when the first finished Pods are created again, each after `; `.
 pub fn describe_ended_pods(facts: &SetFacts) -> String {
     let told = facts.waiting.values().filter_map(|pod| {
         let at = condition_time(facts.recreation_due_at(pod)?);
@@ -342,7 +345,7 @@ fn describe_operation(facts: &SetFacts, pod: &Pod) -> Option<String> {
     }
 }
 
-/// What a Pod waits for that is off traffic and has yet to be operated on.
+/// Describes what a Pod waits for that is off traffic and whose operation has not been carried out yet.
 fn describe_offline_wait(facts: &SetFacts, pod: &Pod) -> String {
     let operation = match SetOperation::Update.is_in_progress(pod) {
         true => SetOperation::Update,
@@ -367,7 +370,7 @@ fn describe_offline_wait(facts: &SetFacts, pod: &Pod) -> String {
     }
 }
 
-/// What the kubelet is yet to do of a resize although the Pod is not of the revision that it is for.
+/// Describes what the kubelet has yet to do for a resize, if the Pod does not have the revision that the resize is for.
 fn describe_resize(facts: &SetFacts, pod: &Pod) -> Option<String> {
     match resize_progress(pod) {
         UpdateProgress::Waiting(why) if facts.is_resized(pod) => Some(why),
@@ -375,7 +378,7 @@ fn describe_resize(facts: &SetFacts, pod: &Pod) -> Option<String> {
     }
 }
 
-/// Which Pods stay on their revisions and have resources of others; `None` if there are none.
+/// Describes the Pods that stay on their revisions but have resources of others; `None` if there are none.
 pub fn describe_resized_pods(facts: &SetFacts) -> Option<String> {
     let members = facts.members.values();
     let resized = members.filter(|pod| facts.is_resized(pod));
@@ -393,7 +396,7 @@ pub fn describe_resized_pods(facts: &SetFacts) -> Option<String> {
     (!told.is_empty()).then(|| told.join("; "))
 }
 
-/// The first Pod that is off traffic and whose deletion is refused, after `; `; empty where there is none.
+/// Describes the first Pod that is off traffic and whose deletion is refused, after `; `; empty if there is none.
 pub fn describe_refused_deletion(facts: &SetFacts) -> String {
     let refused = |pod: &&Arc<Pod>| facts.deletion_refusal(pod).is_some();
     let mut pods = facts.observed.pods.iter().filter(refused);
@@ -401,7 +404,7 @@ pub fn describe_refused_deletion(facts: &SetFacts) -> String {
     told.map_or_else(String::new, |(name, why)| format!("; Pod {name} {why}"))
 }
 
-/// What a Pod waits for that is told to go.
+/// Describes what a Pod waits for whose deletion is requested.
 fn describe_deletion(facts: &SetFacts, pod: &Pod) -> Option<String> {
     if !set_operations::is_leaving(pod) {
         return None;
@@ -418,14 +421,14 @@ fn describe_deletion(facts: &SetFacts, pod: &Pod) -> Option<String> {
     Some(format!("is to be deleted{waits}"))
 }
 
-/// What a Pod waits for that waits to be let off traffic.
+/// Describes what a Pod waits for before it may go off traffic.
 pub fn describe_rule_wait(facts: &SetFacts, pod: &Pod) -> String {
     let rules = holding_rules(&facts.observed.held, pod);
     let unstepped = describe_blocked_lifecycle(facts.observed, pod);
     rules.unwrap_or_else(|| "waits to be let off traffic".to_owned()) + &unstepped
 }
 
-/// The rules that hold a Pod; `None` where none is known.
+/// Names the rules for which a Pod waits; `None` if none is known.
 fn holding_rules(held: &HeldPods, pod: &Pod) -> Option<String> {
     let held = held.get(&pod.metadata.uid)?.join(", and for ");
     (!held.is_empty()).then(|| format!("waits for {held}"))
@@ -444,7 +447,7 @@ pub fn describe_traffic_wait(facts: &SetFacts, pod: &Pod) -> String {
     }
 }
 
-/// That the lifecycle of a Pod can't go on, after `: `; empty where it can.
+/// Says, after `: `, that the lifecycle of a Pod can't make its next step; empty if it can.
 fn describe_blocked_lifecycle(observed: &ObservedSet, pod: &Pod) -> String {
     let why = observed.refused.unstepped.get(&pod.metadata.uid);
     why.map_or_else(String::new, |why| {
@@ -452,7 +455,7 @@ fn describe_blocked_lifecycle(observed: &ObservedSet, pod: &Pod) -> String {
     })
 }
 
-/// Whether somebody wants the Pod off traffic.
+/// Whether the obstacle is a request that the Pod be off traffic.
 fn is_offline_wanted(obstacle: &ServiceObstacle) -> bool {
     matches!(
         obstacle,
@@ -460,7 +463,7 @@ fn is_offline_wanted(obstacle: &ServiceObstacle) -> bool {
     )
 }
 
-/// Whether somebody else keeps a Pod off traffic.
+/// Whether somebody other than the set keeps a Pod off traffic.
 pub fn is_kept_off(pod: &Pod) -> bool {
     let obstacles = service_obstacles::service_obstacles(
         pod,
@@ -469,7 +472,7 @@ pub fn is_kept_off(pod: &Pod) -> bool {
     obstacles.iter().any(is_offline_wanted)
 }
 
-/// Why a Pod does not serve.
+/// Describes why a Pod does not serve.
 fn describe_pod(observed: Option<&ObservedSet>, pod: &Pod) -> String {
     let why = describe_pod_itself(observed, pod);
     let unstepped = observed.map(|observed| describe_blocked_lifecycle(observed, pod));
@@ -516,7 +519,7 @@ fn describe_pod_itself(observed: Option<&ObservedSet>, pod: &Pod) -> String {
     }
 }
 
-/// Why a Pod does not serve whose containers run, as far as is known here.
+/// Describes why a Pod does not serve although its containers run.
 fn describe_readiness(obstacles: &[ServiceObstacle], pod: &Pod) -> String {
     let is_ready = pod.is_ready();
     let told = obstacles.iter().filter(|obstacle| match obstacle {

@@ -1,4 +1,4 @@
-//! Pods that an update has taken off traffic, or is about to, serve while the update can't go on.
+//! Pods that an update has taken off traffic, or is about to, serve while the update can't continue.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn serving(world: &World) -> usize {
     world.pods.values().filter(|pod| pod.is_available()).count()
 }
 
-/// A set whose Pods are of its second image, the first being that of Pods that have been made as well.
+/// A set whose Pods run its second image. Pods of the first image were also created before.
 fn second_image(replicas: i32, spec: Value) -> World {
     let mut world = World::on_plane(replicas, spec);
     world.settle();
@@ -29,7 +29,7 @@ fn second_image(replicas: i32, spec: Value) -> World {
     world
 }
 
-/// Steps until an update has taken Pods off traffic.
+/// Repeats plans until an update has taken Pods off traffic.
 fn until_some_are_off(world: &mut World) {
     let all = world.pods.len();
     for _ in 0..50 {
@@ -189,7 +189,7 @@ fn new_halves_that_serve_stay_while_their_origins_are_down() {
         let mut world = World::on_plane(3, json!({ "updateStrategy": bounded }));
         world.settle();
         let origins: Vec<String> = world.pods.keys().cloned().collect();
-        world.troubles.holds = true; // a rule of another kind lets no origin go
+        world.troubles.holds = true; // another rule lets no origin go
         world.image("app:2");
         world.settle();
         let uids: Vec<_> = origins

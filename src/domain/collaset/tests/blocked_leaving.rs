@@ -1,4 +1,4 @@
-//! Pods that are to go, and can't for now: the others go on without them, and the status says why.
+//! Pods that are to leave and can't for now: the other Pods continue without them, and the status says why.
 
 use serde_json::json;
 
@@ -104,8 +104,8 @@ fn pod_that_cannot_leave_is_not_recreated_for_impossible_resize() {
     assert!(left.controller().is_none() && left.is_available());
 }
 
-/// Of three instances two are wanted, and the first is to go and can't for now. The last one ends while the pool is lost: it comes back with
-/// its claim.
+/// Two of three instances are wanted. The first is to leave and can't for now. The last Pod ends while the pool is
+/// lost, and must come back with its PVC.
 fn ends_beside_one_that_goes(list: &str, hold: impl FnOnce(&mut World, &Pod)) {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
@@ -138,7 +138,7 @@ fn lost_pool_recovers_ended_instance_while_scale_in_is_held() {
     });
 }
 
-/// A Pod of instance 0 that a user deletes, while the deletion is refused, that fails and is to be excluded.
+/// The Pod of instance 0, which a user deletes while the deletion is refused. It then fails and is to be excluded.
 fn failed_to_go_and_to_leave() -> (World, Pod) {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
@@ -225,7 +225,7 @@ fn by_partition(partition: u32) -> serde_json::Value {
     json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": partition } } } })
 }
 
-/// A set of so many Pods of which one is the canary, and that one.
+/// A set of this many Pods, and the one that is its canary.
 fn canary(replicas: i32) -> (World, Pod) {
     let mut world = World::on_plane(replicas, one_claim());
     world.settle();
@@ -251,7 +251,7 @@ fn canary_that_can_not_leave_keeps_its_place() {
         world.edit(json!({ "scaleStrategy": { "podToExclude": [] } }));
         world.run_rounds(30);
         assert_eq!(updated(&world), 1);
-        // Once it leaves the Pod that is made in its place is the canary: nobody is restarted for that.
+        // Once the canary has left, its successor is the canary, and no other Pod is restarted.
         let before = super::reconcile::uids(&world);
         world.troubles.stubborn.clear();
         exclude(&mut world, &pod);
@@ -299,7 +299,7 @@ fn lost_pool_recovers_ended_instance_while_failed_pod_cannot_leave() {
     assert_eq!(member(&world, 1).spec.pvcs, last.spec.pvcs);
 }
 
-/// Three Pods of the instances 1, 2 and 3, of which the second has gone and can't be made.
+/// Three Pods of the instances 1, 2 and 3. The second is gone and can't be created again.
 fn without_the_second() -> (World, Pod) {
     let mut world = World::on_plane(4, one_claim());
     world.settle();
@@ -372,7 +372,7 @@ fn emptied_pool_recovers_instance_of_terminating_pod() {
     assert_eq!(member(&world, 2).spec.pvcs, last.spec.pvcs);
 }
 
-/// A Pod that has left with its claim and whose inclusion is refused once the claim has entered, and the name of the claim.
+/// A Pod that left with its PVC. Its inclusion is refused after the PVC has entered. Also returns the name of the PVC.
 fn half_included() -> (World, String, String) {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
@@ -478,7 +478,7 @@ fn pod_that_cannot_leave_is_not_reported_as_leaving() {
     let name = member(&world, 0).metadata.name;
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
     world.run_rounds(10);
-    // Before the refusal is told.
+    // This plan does not know the refusal yet.
     let conditions = plan_set(&world.observe()).status.unwrap().conditions;
     let scale = conditions.into_iter().find(|c| c.type_ == "Scale");
     let told = scale.unwrap().message;
@@ -525,7 +525,7 @@ fn pod_to_replace_serves_during_update_despite_unwritable_pool() {
     assert!(member(&world, 0).is_available());
 }
 
-/// The Pod that is to enter fails, or is deleted, while `podToInclude` names it.
+/// The entering Pod fails, or is deleted, while `podToInclude` names it.
 fn ends_half_included(is_deleted: bool) {
     let (mut world, name, claim) = half_included();
     match is_deleted {
@@ -590,7 +590,7 @@ fn failed_orphan_is_removed_beside_its_replacement() {
         .troubles
         .undeletable
         .insert(failed.metadata.uid.clone());
-    // Its place is taken while it can't be deleted.
+    // Another Pod takes its place while it can't be deleted.
     let mut running = failed.clone();
     running.metadata.name = "web-other".into();
     running.metadata.uid = "other".into();
@@ -635,7 +635,7 @@ fn failed_canary_that_leaves_triggers_no_other_update() {
     let (mut world, pod) = canary(2);
     let is_other = |other: &&Pod| other.metadata.uid != pod.metadata.uid;
     let other = world.pods.values().find(is_other).unwrap().clone();
-    // The plan goes on beside a write that is refused.
+    // The plan continues beside a write that is refused.
     world.troubles.stubborn.insert(pod.metadata.uid.clone());
     fail(&mut world, &pod.metadata.name, 0);
     exclude(&mut world, &pod);
@@ -668,7 +668,7 @@ fn named_pod_finishes_update_while_deletion_cannot_be_noted() {
     assert_ne!(member(&world, 0).metadata.uid, before.metadata.uid);
 }
 
-/// A Failed Pod that can't be deleted, beside the one that was made in its place.
+/// A failed Pod that can't be deleted, beside its successor.
 fn beside_a_failed_one() -> (World, Pod) {
     let mut world = World::on_plane(1, one_claim());
     world.settle();

@@ -1,4 +1,4 @@
-//! Updates that change resources: what is refused, by whom, and what comes of it.
+//! Updates that change resources: who refuses a resize, and what the set does then.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::api::keys;
 use crate::domain::collaset::set_operations::SetOperation;
 use crate::domain::pod::Pod;
 
-/// A spec whose container has this image, and asks for so much cpu.
+/// A spec whose container has this image and cpu request.
 fn resources(image: &str, cpu: &str) -> Value {
     json!({ "template": { "spec": { "containers": [{
         "name": "app", "image": image, "resources": { "requests": { "cpu": cpu } },
@@ -41,7 +41,7 @@ fn a_pod_that_can_not_be_resized_is_made_again() {
 
 #[test]
 fn pods_serve_unchanged_while_quota_denies_resize() {
-    // From the beginning, or once they are off traffic.
+    // The quota denies the resize from the beginning, or once the Pods are off traffic.
     for late in [false, true] {
         let mut world = World::on_plane(3, resources("app:1", "1"));
         world.settle();
@@ -106,7 +106,7 @@ fn resize_with_refused_image_is_reverted_with_template() {
     }
     assert!(is_ready(&world));
     assert_eq!(uids(&world), before);
-    // To a third revision likewise.
+    // The same holds for a third revision.
     world.edit(resources("app:2", "2"));
     world.run_plan();
     world.troubles.refused.insert(WriteKind::PodChange);
@@ -154,7 +154,7 @@ fn held_leaving_pod_serves_despite_impossible_resize() {
     }
     let serve = |world: &World| names.iter().all(|n| world.pods[n].is_available());
     assert!(serve(&world));
-    // And is made again after all, should it stay.
+    // If the Pod stays after all, it is created again.
     for name in &names {
         let take_back = |pod: &mut Pod| pod.metadata.labels.retain(|key, _| key != keys::TO_DELETE);
         assert!(world.write_pod(name, take_back));
@@ -165,13 +165,14 @@ fn held_leaving_pod_serves_despite_impossible_resize() {
     assert!(is_ready(&world));
 }
 
-/// What all Pods ask for of a resource.
+/// Whether all Pods request this amount of a resource.
 fn all_ask_for(world: &World, resource: &str, amount: &str) -> bool {
     let mut pods = world.pods.values();
     pods.all(|pod| pod.spec.containers[0].resources["requests"][resource] == amount)
 }
 
-/// A set whose Pods have been resized from 1 cpu to 2, and whose next image is refused. Their kubelets answer like this.
+/// A set whose Pods have been resized from 1 cpu to 2, and whose next image is refused. Their kubelets react to the
+/// resize as given.
 fn half_resized(spec: Value, resizing: Resizing) -> World {
     let mut world = World::on_plane(2, resources("app:1", "1"));
     world.edit(spec);
@@ -235,7 +236,7 @@ fn kubelet_resize_status_counts_despite_later_image_change() {
     }
 }
 
-/// The kubelet says so of the spec that had the resize, and no more when another image comes.
+/// The kubelet reports the refusal for the generation of the resize, and does not repeat it for a later image.
 #[test]
 fn never_resized_pod_is_recreated_despite_later_image() {
     let mut world = World::on_plane(2, resources("app:1", "1"));
@@ -339,7 +340,7 @@ fn set_is_not_ready_with_impossible_resize() {
     assert_ne!(status.current_revision, status.updated_revision);
 }
 
-/// The resources that a Pod has from a LimitRange, or by hand, before anything is updated.
+/// Sets a resource that Pods got from a LimitRange, or by hand, before any update.
 fn given(world: &mut World, path: (&str, &str), amount: &str) {
     for pod in world.pods.values_mut() {
         pod.spec.containers[0].resources[path.0][path.1] = json!(amount);
@@ -378,7 +379,7 @@ fn reverted_resize_leaves_unresized_pods_alone() {
     }
 }
 
-/// A set whose Pods have got a resize that their nodes never make.
+/// A set whose Pods got a resize that their nodes can never apply.
 fn infeasible(replicas: i32) -> World {
     let mut world = World::on_plane(replicas, resources("app:1", "1"));
     world.settle();

@@ -1,4 +1,5 @@
-//! What readers who had not written it did to rollouts: statuses and revisions that are lost, steps that are edited, aborts in odd moments.
+//! Rollouts under unusual conditions: lost statuses and revisions, edited steps, late aborts, and inclusions that are
+//! refused.
 use serde_json::{Value, json};
 
 use super::reconcile::{condition, one_claim, settled};
@@ -91,7 +92,7 @@ fn update_condition_after_paused() {
     assert_ne!(condition(&w, "Update").1, "Paused");
 }
 
-/// The surroundings, where Pods whose names are given never end.
+/// Runs the world until it settles. The terminating Pods in `lost` never end.
 fn settle_with_lost(w: &mut World, lost: &[&str]) {
     for _ in 0..100 {
         let kept: Vec<_> = w
@@ -124,13 +125,13 @@ fn recreate_with_a_lost_node_sequence() {
         5,
         json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" }, "updateStrategy": { "podUpgradePolicy": "Recreate" } }),
     );
-    // node of web-2 is lost: not Ready
+    // The node of web-2 is lost, so the Pod is not Ready.
     let pod = w.pods.get_mut("web-2").unwrap();
     pod.status.conditions.clear();
     pod.status.conditions =
         serde_json::from_value(json!([{ "type": "Ready", "status": "False" }])).unwrap();
     w.image("app:2");
-    // kubelet of the world would make it ready again: step first
+    // The kubelet of the world would make the Pod Ready again, so restore its status after each step.
     for _ in 0..3 {
         w.run_plan();
         let lost = w.pods["web-2"].clone();
@@ -156,7 +157,7 @@ fn deadline_while_replace_waits_for_a_rule() {
         w.run_plan();
         let before = w.pods.clone();
         w.step_surroundings();
-        // origins are held by a rule: they wait in PreCheck of pod-delete
+        // A rule holds the origins: they wait in PreCheck of `pod-delete`.
         for (n, p) in before {
             if p.label(keys::TO_DELETE).is_some() {
                 let mut p = p;
@@ -196,7 +197,7 @@ fn rollback_whose_renumbering_is_refused() {
     w.settle();
     w.refused.revision = Some("a policy refuses".into());
     w.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
-    w.image("app:1"); // roll back, without a partition
+    w.image("app:1"); // rollback, without a partition
     for _ in 0..20 {
         let mut p = crate::domain::collaset::planner::plan_set(&w.observe());
         p.revisions.clear();
@@ -226,7 +227,7 @@ fn new_template_is_refused_while_old_rollout_is_paused() {
 
 #[test]
 fn min_ready_counts_for_the_end_of_a_rollout() {
-    // Ready but not available (minReadySeconds): is the rollout over, can it be aborted?
+    // The Pods are Ready but not available because of `minReadySeconds`, so the rollout is not over.
     let mut w = settled(
         3,
         json!({ "minReadySeconds": 600, "updateStrategy": { "podUpgradePolicy": "Recreate" } }),
@@ -278,7 +279,7 @@ fn scale_in_leaves_only_canaries() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
-    // delete the old ones first: podToDelete names them
+    // `podToDelete` names the old Pods, so they are deleted first.
     let old: Vec<_> = w
         .pods
         .values()
@@ -300,7 +301,7 @@ fn abort_of_recreate_with_changed_claims_keeps_the_data() {
     let before: Vec<_> = w.claims.keys().cloned().collect();
     let mut change = one_claim();
     change["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
-    // the Pods of the new template are refused
+    // The API server refuses Pods of the new template.
     w.forbidden.insert("app:2".into());
     w.edit(change);
     w.image("app:2");
@@ -373,7 +374,7 @@ fn pod_that_never_ends_holds_up_no_other() {
         json!({ "namingStrategy": naming, "updateStrategy": strategy }),
     );
     w.refused.proven.clear();
-    // It should have ended long ago.
+    // The Pod should have ended long ago.
     let pod = w.pods.get_mut("web-0").unwrap();
     pod.metadata.deletion_timestamp = Some("2020-01-01T00:00:00Z".to_owned());
     w.image("app:2");
@@ -402,7 +403,7 @@ fn replacement_that_a_user_asked_for_outlasts_a_rollback() {
     assert_eq!(world.images(), ["app:1"; 2]);
 }
 
-/// Adds a Pod `stranger` that no set controls, with these of the labels of another.
+/// Adds a Pod `stranger` without a controller. It has those of another Pod's labels that are listed.
 fn add_stranger(world: &mut World, labels: &[&str]) {
     let mut own = world.pods.values().filter(|pod| world.owns(pod));
     let mut stranger = own.next().unwrap().clone();
@@ -609,7 +610,7 @@ fn paused_set_is_not_ready_while_deletion_waits() {
     assert_eq!(condition(&world, "Ready").0, "True");
 }
 
-/// What was told with a reason.
+/// Messages of the Events with this reason.
 fn told_of<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
     let told = world.told.iter().filter(|(r, _)| *r == reason);
     told.map(|(_, message)| message.as_str()).collect()
@@ -656,7 +657,8 @@ fn exclusion_is_told_once_it_is_written() {
     assert_eq!(told_of(&world, "ExcludeTarget"), [told]);
 }
 
-/// There is nothing left to go back to, and nobody asks for the template that was given up.
+/// The revision to which the abort goes back does not exist any more. The set must not roll out the aborted template
+/// instead.
 #[test]
 fn current_revision_deleted_after_abort() {
     let mut w = settled(4, canary());
@@ -676,7 +678,7 @@ fn current_revision_deleted_after_abort() {
     assert_eq!(running(&w, "app:1"), 4);
 }
 
-/// The Pods are chosen for the template that is refused.
+/// The labels choose these Pods for the template that is refused.
 #[test]
 fn labelled_pods_stay_while_the_revision_is_refused() {
     for is_aborted in [false, true] {

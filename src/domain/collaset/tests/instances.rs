@@ -1,4 +1,5 @@
-//! Whose volumes go: those of the instances that a scale-in has chosen, and of no other that is missing for now.
+//! The PVCs that a scale-in deletes: those of the instances that it has chosen, and of no other instance whose Pod is
+//! missing for now.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ fn name(world: &World, id: i64) -> String {
     world.members()[&id].metadata.name.clone()
 }
 
-/// Instance IDs of the claims that are there.
+/// Instance IDs of the PVCs that are not terminating.
 fn claims(world: &World) -> Vec<&str> {
     let claims = world.claims.values().filter(|claim| !claim.terminating);
     let mut ids: Vec<&str> = claims.map(|c| &*c.labels[keys::INSTANCE_ID]).collect();
@@ -34,7 +35,7 @@ fn sequence(mut spec: Value) -> Value {
     spec
 }
 
-/// Three replicas of a new image, with this strategy of the scale-in.
+/// Edits the set to three replicas of a new image, with this scale strategy.
 fn fewer_and_updated(world: &mut World, strategy: &Value) {
     let containers = json!([{ "name": "app", "image": "app:2" }]);
     world.edit(json!({
@@ -146,7 +147,7 @@ fn lost_pod_is_recreated_during_scale_in_of_another() {
     assert_eq!(claims(&world), ["0", "1", "2"]);
 }
 
-/// A Pod fails, and is made again in so many seconds.
+/// Lets a Pod fail. Its successor is created after this many seconds.
 pub fn fail(world: &mut World, name: &str, seconds: u64) {
     let until = world.now() + seconds * 1_000_000_000;
     let pod = world.pods.get_mut(name).unwrap();
@@ -155,7 +156,7 @@ pub fn fail(world: &mut World, name: &str, seconds: u64) {
     world.ended_until.insert(pod.metadata.uid.clone(), until);
 }
 
-/// How many Pods of instance ID 3 there are in a while in which each fails at once, and is to be made again an hour later.
+/// Counts the Pods of instance ID 3 during some rounds. Each fails at once, and its successor is created an hour later.
 fn made_again(world: &mut World) -> usize {
     let mut seen = BTreeSet::new();
     for _ in 0..12 {
@@ -223,7 +224,7 @@ fn failed_pod_that_is_named_is_the_one_that_goes() {
     }
 }
 
-/// `WALK_SEED=3100000511`: the pairs of others took the ID that the label names, and lost it again in each plan.
+/// `WALK_SEED=3100000511`: other pairs took the ID that the label names, and lost it again in each plan.
 #[test]
 fn irremovable_pair_label_dissolves_no_other_pair() {
     let mut world = World::on_plane(3, json!({}));
@@ -348,7 +349,7 @@ fn paused_set_does_not_recreate_pods_ended_by_scale_in() {
     }
 }
 
-/// Its next Pod is of another revision, which may fare better.
+/// The next Pod of the failed Pod has another revision, so it may not fail.
 #[test]
 fn rollout_continues_beside_failed_pod_awaiting_recreation() {
     for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
@@ -460,7 +461,7 @@ fn undeletable_duplicate_is_not_kept_off_traffic() {
 
 #[test]
 fn doubles_that_may_not_go_serve_although_operations_had_begun() {
-    // An update in place that has changed the Pod, and a scale-in.
+    // The operation is an update in place that has changed the Pod, or a scale-in.
     for scaled_in in [false, true] {
         let mut world = World::on_plane(3, json!({}));
         world.settle();
@@ -493,7 +494,7 @@ fn doubles_that_may_not_go_serve_although_operations_had_begun() {
     }
 }
 
-/// A Pod like that of instance ID 0, under nobody's control, with this instance ID.
+/// Adds a Pod like that of instance ID 0, without a controller and with this instance ID.
 pub fn stranger(world: &mut World, name: &str, id: Option<&str>) {
     let mut stranger = world.members()[&0].clone();
     stranger.metadata.name = name.into();
@@ -567,7 +568,8 @@ fn undeletable_failed_pod_blocks_no_rollout() {
     }
 }
 
-/// A set of three, made again with another image after its Pods were left alone. One of them can't be adopted.
+/// A set of three that was deleted without its Pods and created again with another image. One of its Pods can't be
+/// adopted.
 fn with_an_orphan_that_can_not_enter() -> (World, String) {
     let mut world = World::on_plane(3, recreated());
     world.edit(json!({ "updateStrategy": { "maxUnavailable": 2 } }));
@@ -610,8 +612,8 @@ fn orphan_that_cannot_enter_blocks_no_rollout_and_goes_first() {
     assert!(world.pods.contains_key(&orphan));
 }
 
-/// A Pod of instance ID 0 whose exclusion is refused after its claim has left, that fails, and that is not to be excluded any more; its name
-/// and claim.
+/// The Pod of instance ID 0, whose exclusion is refused after its PVC has left. It then fails, and is not to be
+/// excluded any more. Returns its name and its PVC.
 fn failed_half_way_out(before: usize, after: usize) -> (World, String, String) {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
@@ -668,7 +670,7 @@ fn terminating_origin_has_given_up_id_even_with_lost_pool() {
     }
 }
 
-/// The origin is told to go by its pair, or somebody else deletes it.
+/// The deletion of the origin is requested by its pair, or made by somebody else.
 fn given_up_for_a_lost_pool(is_deleted: bool) {
     let mut world = replaced_in_sequence();
     let lasts = Kubelet {

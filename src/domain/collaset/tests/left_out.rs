@@ -1,4 +1,5 @@
-//! What a status says of single Pods: those that a rollout leaves out, those that it waits for, and those of which something is refused.
+//! What the status says about single Pods: those that a rollout does not reach, those that it waits for, and those
+//! about which a request is refused.
 
 use serde_json::json;
 
@@ -14,7 +15,8 @@ fn message(world: &World, type_: &str) -> String {
     condition(world, type_).2
 }
 
-/// A set of three Pods, one of which hangs on an image that can't be pulled and is left out since: by its label, or by the partition.
+/// A set of three Pods. One hangs on an image that can't be pulled, and a later rollout does not reach it because of
+/// its label or the partition.
 fn hanging(policy: &str, by_label: bool) -> (World, String) {
     let rolling = |partition: i64| match by_label {
         true => json!({ "byLabel": {} }),
@@ -54,7 +56,7 @@ fn hanging(policy: &str, by_label: bool) -> (World, String) {
     (world, name)
 }
 
-/// It is of a revision that nobody wants any more, and no other template reaches it.
+/// The Pod has a revision that nobody wants any more, and the new template does not reach it.
 #[test]
 fn pod_that_hangs_and_is_left_out_is_named() {
     for policy in ["InPlaceIfPossible", "Recreate"] {
@@ -83,7 +85,7 @@ fn scaled_in_pod_is_not_named_as_left_out() {
     assert!(!told.contains("is stuck"), "{told}");
 }
 
-/// Nothing that a user could set would have it updated.
+/// No setting of a user would update the Pod.
 #[test]
 fn pod_is_not_left_out_while_new_revision_is_refused() {
     let mut world = World::on_plane(2, json!({}));
@@ -103,7 +105,8 @@ fn pod_is_not_left_out_while_new_revision_is_refused() {
     );
 }
 
-/// The message of `Update` of a paused set of two Pods that gets another image while a rule holds the replacement of one Pod.
+/// Returns the message of `Update` for a paused set of two Pods that gets another image while a rule delays the
+/// replacement of one Pod.
 fn update_beside_a_pair(world: &mut World, origin: &str, image: &str) -> String {
     world.troubles.holds = true;
     world.relabel(origin, keys::TO_REPLACE, "true");
@@ -115,7 +118,7 @@ fn update_beside_a_pair(world: &mut World, origin: &str, image: &str) -> String 
     message(world, "Update")
 }
 
-/// The template goes back while a user has a Pod of the new one replaced.
+/// The template is rolled back while a user has a Pod of the new template replaced.
 #[test]
 fn pair_that_is_taken_back_is_counted_once() {
     let partition = |partition: i64| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": partition } } } });

@@ -1,5 +1,5 @@
-//! Plans carried out in a world of plain objects: the API server's, the kubelet's and the lifecycle's part is played
-//! by [`world`], in as few lines as show what they do to a plan.
+//! Tests that carry out plans in a world of plain objects. [`world`] plays the API server, the kubelet and the
+//! lifecycle, with as little code as shows their effect on a plan.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod availability;

@@ -1,4 +1,4 @@
-//! What was seen on a plane of rollouts that are taken back, and of Pods and claims that live on outside of the set.
+//! Rollouts that are rolled back, and Pods and PVCs that live outside the set.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,6 @@ fn under_a_partition(mut spec: Value, policy: &str) -> World {
     world
 }
 
-/// Another size of the claims.
 #[test]
 fn abort_when_last_pod_is_ready_rolls_back() {
     let mut spec = json!({});
@@ -123,8 +122,8 @@ fn canary_rolls_back_when_set_is_recreated_with_former_template() {
     }
 }
 
-/// A set that was orphaned amid a canary of another size, or amid the way back from it, and is made again of the former template; and
-/// the claims of the former size.
+/// A set that was deleted without its Pods and created again with its former template. This happened during a canary
+/// with larger volumes, or during the rollback of it. Also returns the PVCs of the former size.
 fn made_again_of_the_former(goes_back: bool) -> (World, Vec<String>) {
     let mut world = under_a_partition(one_claim(), "Recreate");
     let claims = world.claims.keys().cloned().collect();
@@ -326,7 +325,8 @@ fn scale_out_works_while_failed_pod_cannot_leave() {
     assert_eq!(world.claims[&leaver.spec.pvcs[0]].controller, None);
 }
 
-/// A Pod and a claim of a set of another name, and a set whose inclusion of the Pod is refused once the claim has entered.
+/// A Pod and a PVC of a set with another name, and a set whose inclusion of the Pod is refused after the PVC has
+/// entered.
 fn half_of_another_set() -> World {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
@@ -500,7 +500,7 @@ fn relabelled_pod_stays_outside_with_data_after_scale_in() {
         }
         assert!(world.pods.contains_key(name), "{suffix}");
         assert!(world.claims.contains_key(claim), "{suffix}");
-        // Wanted again, it comes back to them.
+        // When the instance is wanted again, it comes back to the Pod and its PVC.
         world.edit(json!({ "replicas": 2 }));
         world.settle();
         assert!(world.owns(&world.pods[name]), "{suffix}");
@@ -534,7 +534,8 @@ fn partitioned_instance_is_recreated_with_its_own_revision() {
     world.image("app:2");
     world.settle();
     assert_eq!(running(&world, "app:1"), 2);
-    // As another implementation, which moves on while Pods are kept, may have left it.
+    // Another implementation may have left such a status: it advances the current revision while a partition keeps
+    // Pods.
     let status = world.set.status.as_mut().unwrap();
     status.current_revision = status.updated_revision.clone();
     let claims: Vec<_> = world.claims.keys().cloned().collect();

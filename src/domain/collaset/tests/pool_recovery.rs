@@ -1,4 +1,4 @@
-//! Instance IDs and what is noted of them: retained volumes, deletions by name, and a pool that was lost.
+//! Instance IDs and their records in the pool: retained volumes, deletions by name, and a lost pool.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ fn uid(world: &World, name: &str) -> String {
     world.pods[name].metadata.uid.clone()
 }
 
-/// Has the set name a Pod to delete.
+/// Names a Pod in `podToDelete`.
 fn delete_by_name(world: &mut World, name: &str) {
     world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
 }
@@ -31,7 +31,7 @@ fn label(world: &mut World, name: &str, key: &str, value: &str) {
     labels.insert(key.into(), value.into());
 }
 
-/// A set that was scaled in and kept the volumes, with their names, and a Pod of it.
+/// A set that was scaled in and retained the volumes. Returns the names of the retained PVCs, and a Pod of the set.
 fn with_retained_volumes(spec: Value) -> (World, BTreeSet<String>, String) {
     let mut all = one_claim();
     all["scaleStrategy"] =
@@ -73,7 +73,7 @@ fn replacement_leaves_volumes_of_scaled_in_instances_alone() {
         assert_eq!(world.pods.contains_key(&name), taken_back);
         assert!(are_untouched(&world, &kept));
         assert_eq!(world.claims.len(), 5);
-        // The next instances have them again.
+        // The next instances mount the retained volumes again.
         world.edit(json!({ "replicas": 6 }));
         world.settle();
         let mounted = world.pods.values().flat_map(|pod| pod.spec.pvcs.clone());
@@ -112,7 +112,7 @@ fn pod_that_is_included_gets_no_id_with_retained_volumes() {
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
     world.settle();
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [] } }));
-    world.settle(); // another Pod has its ID
+    world.settle(); // another Pod gets its ID
     let own = world.pods[&name].spec.pvcs.clone();
     world.edit(json!({ "replicas": 4, "scaleStrategy": { "podToInclude": [name] } }));
     world.settle();
@@ -185,7 +185,7 @@ fn deletion_by_name_outlasts_a_pause() {
     }
 }
 
-/// What older builds noted: the name.
+/// Older versions recorded the name of the Pod.
 #[test]
 fn deletion_that_is_noted_by_name_is_done() {
     let mut world = World::on_plane(2, sequence());
@@ -215,7 +215,7 @@ fn pod_that_was_scaled_in_by_name_comes_back_once() {
     }
     assert_eq!(seen.len(), 1);
     assert_eq!(condition(&world, "Ready").0, "True");
-    // Named anew it goes.
+    // If the list names the Pod again, the Pod is deleted.
     delete_by_name(&mut world, "");
     world.settle();
     delete_by_name(&mut world, "web-0");
@@ -250,7 +250,7 @@ fn lost_pool_recovers_instance_of_terminating_pod() {
         world.delete(&pod.metadata.name);
         world.pool = None;
         for _ in 0..6 {
-            world.run_plan(); // it takes its time to end
+            world.run_plan(); // the Pod takes its time to end
         }
         world.settle();
         assert_eq!(world.ids(), [0, 1, 2]);

@@ -1,5 +1,5 @@
-//! Claims in trouble: none is mounted by two Pods, and none that a Pod mounts is deleted. The world checks both at each
-//! creation and deletion.
+//! Retention of PVCs in unusual situations. No PVC may be mounted by two Pods, and none that a Pod mounts may be
+//! deleted. The world checks both at each creation and deletion.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ fn retained() -> Value {
     spec
 }
 
-/// UIDs and mounted claims by instance ID.
+/// UIDs and mounted PVCs by instance ID.
 fn placed(world: &World) -> BTreeMap<i64, (String, Vec<String>)> {
     let members = world.members().into_iter();
     members
@@ -34,7 +34,7 @@ fn placed(world: &World) -> BTreeMap<i64, (String, Vec<String>)> {
         .collect()
 }
 
-/// What `--cascade=orphan` leaves, under a set that was made again.
+/// Leaves the Pods as `--cascade=orphan` does, under a set that was created again.
 fn orphan(world: &mut World) {
     for pod in world.pods.values_mut() {
         pod.metadata.owner_references.clear();
@@ -49,7 +49,7 @@ fn orphan(world: &mut World) {
     world.set.status = None;
 }
 
-/// The same, where another set of the pool has taken the IDs of which this is so.
+/// Like `orphan`, but another set of the pool has taken the IDs for which `is_taken` is true.
 fn orphan_beside_another_set(world: &mut World, is_taken: impl Fn(i64) -> bool) {
     let mut pool = world.pool.take().unwrap();
     orphan(world);
@@ -90,7 +90,7 @@ fn orphans_are_adopted_under_their_ids_with_their_claims() {
     }
 }
 
-/// As one does with a StatefulSet to have larger volumes from then on.
+/// Users do this with a StatefulSet to get larger volumes for new Pods.
 #[test]
 fn orphans_keep_pvcs_when_set_returns_with_new_template() {
     for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
@@ -105,7 +105,7 @@ fn orphans_keep_pvcs_when_set_returns_with_new_template() {
             let now = world.claims.get(name);
             let now = now.unwrap_or_else(|| panic!("{policy}: {name} is gone"));
             let mut labels = claim.labels.clone();
-            // The new half of a pair has another instance ID: that of the claim goes.
+            // The new Pod of a pair has another instance ID. The origin's ID is freed, so its PVC is released.
             match policy {
                 "Replace" => labels.insert(keys::ORPHANED.into(), "true".into()),
                 _ => labels.insert(keys::KEPT_FOR.into(), UID.into()),
@@ -123,7 +123,7 @@ fn orphans_keep_pvcs_when_set_returns_with_new_template() {
             "{:?}",
             world.told
         );
-        // Back to the former template, back to the former volumes.
+        // With the former template the Pods mount the former volumes again.
         world.edit(one_claim());
         world.settle();
         if policy != "Replace" {
@@ -136,7 +136,7 @@ fn orphans_keep_pvcs_when_set_returns_with_new_template() {
     }
 }
 
-/// Where two sets share a pool, the other may have taken the IDs meanwhile.
+/// If two sets share a pool, the other set may have taken the IDs meanwhile.
 #[test]
 fn orphan_whose_id_is_taken_is_adopted_under_another_id() {
     let mut world = settled(2, one_claim());
@@ -182,7 +182,7 @@ fn surplus_orphan_with_taken_id_is_reported() {
     assert!(world.told.iter().any(told), "{:?}", world.told);
 }
 
-/// Twice, so that the revision of the template is there already.
+/// The set is orphaned twice, so that the revision of the template already exists.
 #[test]
 fn orphans_keep_pvcs_when_set_returns_with_former_template() {
     let mut world = settled(2, one_claim());
@@ -195,7 +195,7 @@ fn orphans_keep_pvcs_when_set_returns_with_former_template() {
     orphan(&mut world);
     world.edit(one_claim());
     world.settle();
-    // Nor do edits to another template and back, and the end of the revision of the former one.
+    // Neither do edits to another template and back delete a PVC, nor the deletion of the former revision.
     let kept =
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 2 } } } });
     world.edit(kept);
@@ -215,7 +215,7 @@ fn orphans_keep_pvcs_when_set_returns_with_former_template() {
     assert_eq!(gone, [""; 0]);
 }
 
-/// While its Pod ends, for which a finalizer may take long.
+/// The labels are edited while the Pod ends, which a finalizer may delay.
 #[test]
 fn unlabelled_pvc_of_ending_pod_goes_to_its_next_pod() {
     for value in [Some("7"), None] {
@@ -272,7 +272,7 @@ fn orphan_outside_set_stays_outside_if_nothing_is_missing() {
     assert_eq!(placed(&world), before);
 }
 
-/// By its label, with `kubectl label --overwrite`.
+/// The labels are edited as by `kubectl label --overwrite`.
 #[test]
 fn pvc_labelled_for_other_instance_or_template_stays_with_pod() {
     for (key, value) in [
@@ -292,7 +292,7 @@ fn pvc_labelled_for_other_instance_or_template_stays_with_pod() {
             placed.into_values().collect()
         };
         assert_eq!(pods(placed(&world)), pods(before), "{key}={value}");
-        // The next Pods of both have the same volumes.
+        // The next Pods of both instances mount the same volumes.
         world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
         world.settle();
         let names: Vec<_> = world.claims.keys().collect();
@@ -300,7 +300,7 @@ fn pvc_labelled_for_other_instance_or_template_stays_with_pod() {
     }
 }
 
-/// Where no webhook looks it is stored.
+/// The API server stores such a set if it does not call the webhook.
 #[test]
 fn set_whose_selector_misses_its_template_creates_no_pod() {
     for there in [0, 2] {
@@ -379,7 +379,7 @@ fn only_orphans_of_the_set_are_adopted() {
     }
 }
 
-/// Found by the walk: the set would wait for ever for the Pod that mounts its claim.
+/// A random walk found this case: the set would wait forever for the Pod that mounts its PVC.
 #[test]
 fn orphan_without_id_is_identified_by_its_pvcs() {
     let mut world = settled(2, one_claim());
@@ -447,7 +447,7 @@ fn orphaned_claims_follow_an_included_pod_to_another_id() {
     labels.insert(keys::ORPHANED.into(), "true".into());
     world.claims.get_mut(&claim).unwrap().controller = None;
     world.settle();
-    // Somebody took the mark from the claim: it would look free.
+    // If somebody removes the label from the PVC, the PVC looks free.
     let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
     labels.remove(keys::ORPHANED);
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": [name] } }));
@@ -522,7 +522,7 @@ fn claims_of_a_pod_of_an_unknown_revision_stay() {
     world.revisions.remove(&old);
     world.settle();
     assert_eq!(world.claims, claims);
-    // Nor are they lost once nobody mounts them.
+    // The PVCs are not deleted either when no Pod mounts them.
     for pod in world.pods.values_mut() {
         pod.spec.pvcs.clear();
     }
@@ -631,7 +631,7 @@ fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
                 .map(|c| c.id)
                 .collect();
             assert_eq!(ids, world.ids());
-            // A scale-in retains as ever.
+            // A scale-in retains PVCs as before.
             world.edit(json!({ "replicas": 1 }));
             world.settle();
             assert_eq!(world.claims.len(), 2);
@@ -686,7 +686,7 @@ fn deleted_pvc_of_unscheduled_pod_is_recreated() {
     assert_eq!(plan_set(&world.observe()).pvcs, []);
 }
 
-/// `kubectl delete pvc` of a claim that a Pod mounts: it goes once the Pod has ended.
+/// This happens after `kubectl delete pvc` for a mounted PVC: the API server keeps it until the Pod has ended.
 #[test]
 fn terminating_mounted_pvc_is_reported_without_change() {
     let mut world = settled(2, one_claim());
@@ -732,7 +732,7 @@ fn pvc_that_cannot_be_released_blocks_no_other_pod() {
     assert_eq!(world.claims[&old].controller, None);
 }
 
-/// Somebody's copy of a Pod: it has no instance ID, and mounts nothing.
+/// The Pod is a copy that somebody made: it has no instance ID and mounts no PVC.
 #[test]
 fn pod_without_an_id_gets_none_whose_volumes_are_retained() {
     for owned in [true, false] {
@@ -786,7 +786,7 @@ fn finalizers_of_a_pod_that_is_waited_for_are_named() {
     }
 }
 
-/// A set of two whose Pods were those of a former one and stay on claims of the former template, for the partition keeps them.
+/// A set of two that adopted the Pods of a former set. A partition keeps them on PVCs of the former template.
 fn on_kept_claims() -> World {
     let mut world = settled(2, one_claim());
     orphan(&mut world);
@@ -800,7 +800,7 @@ fn on_kept_claims() -> World {
     world
 }
 
-/// The only claim of the Pod of an instance.
+/// The only PVC of the Pod of an instance.
 fn claim_of(world: &World, id: i64) -> String {
     let [claim] = &world.members()[&id].spec.pvcs[..] else {
         panic!("{:?}", world.members()[&id].spec.pvcs)
@@ -812,7 +812,7 @@ fn is_orphaned(world: &World, claim: &str) -> bool {
     world.claims[claim].labels.contains_key(keys::ORPHANED)
 }
 
-/// What is not known by its hash might be of any template.
+/// A PVC with an unknown hash might be of any template.
 #[test]
 fn kept_pvc_of_unknown_revision_is_unused_after_scale_in() {
     let mut world = settled(2, one_claim());
@@ -825,7 +825,7 @@ fn kept_pvc_of_unknown_revision_is_unused_after_scale_in() {
         world.image(image);
         world.settle();
     }
-    // Nor one that has lost its own claim.
+    // An instance that has lost its own PVC does not mount the kept one either.
     let (name, own) = (name_of(&world, 0), claim_of(&world, 0));
     world.pods.remove(&name);
     world.claims.remove(&own);
@@ -842,7 +842,7 @@ fn kept_pvc_of_unknown_revision_is_unused_after_scale_in() {
     assert!(world.claims.contains_key(&former) && world.claims.len() == 2);
 }
 
-/// The claim carries the labels by which the former selector matched.
+/// The PVC has only the labels that the former selector matched.
 #[test]
 fn kept_pvc_is_mounted_by_next_pod_despite_stricter_selector() {
     let mut spec = one_claim();
@@ -929,7 +929,7 @@ fn kept_claims_come_back_where_scaled_in_instances_retain_theirs() {
     assert_eq!(claims(placed(&world)), claims(before));
 }
 
-/// Whether the set owned the claim before can't be told.
+/// Nobody can tell whether the set owned the PVC before.
 #[test]
 fn pod_returning_on_pvc_of_other_template_keeps_it() {
     let mut world = settled(2, one_claim());
@@ -957,7 +957,7 @@ fn pod_returning_on_pvc_of_other_template_keeps_it() {
     assert_eq!(claim_of(&world, 0), claim, "the next Pod has it");
 }
 
-/// Without the mark it is read as any claim without an owner.
+/// Without the label the PVC counts as a PVC without an owner.
 #[test]
 fn kept_pvc_becomes_owned_when_its_template_returns() {
     let mut world = on_kept_claims();
@@ -984,7 +984,7 @@ fn kept_pvc_becomes_owned_when_its_template_returns() {
     assert!(now.controller.as_deref() == Some(UID) && !now.labels.contains_key(keys::KEPT_FOR));
 }
 
-/// A set of another UID has had it: this one was made again since.
+/// The label names the UID of a former set; this set was created later.
 #[test]
 fn pvc_kept_for_deleted_set_counts_as_unowned() {
     let mut world = on_kept_claims();
@@ -1009,7 +1009,7 @@ fn pvc_kept_for_deleted_set_counts_as_unowned() {
     }
 }
 
-/// UIDs and claims of all Pods.
+/// UIDs and PVCs of all Pods.
 fn placed_anywhere(world: &World) -> Vec<(String, Vec<String>)> {
     let pods = world.pods.values();
     pods.map(|pod| (pod.metadata.uid.clone(), pod.spec.pvcs.clone()))
@@ -1029,7 +1029,7 @@ fn labels_of_kept_pvc_are_repaired_while_its_pod_ends() {
     assert_eq!(claim_of(&world, 0), claim);
 }
 
-/// Whose label was edited can't be told: the Pod runs on, and the claim is deleted by nobody.
+/// Nobody can tell whose label was edited. The Pod continues to run, and the set does not delete the PVC.
 #[test]
 fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     for (edit_pod, ends) in [(false, false), (true, false), (false, true)] {
@@ -1074,7 +1074,8 @@ fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     }
 }
 
-/// In another implementation's notation, or of another set: it is taken for one of the Pod's.
+/// The hash may be in the notation of another implementation, or of another set. The PVC then counts as one of the
+/// Pod's template.
 #[test]
 fn kept_pvc_of_unknown_template_serves_next_pods_of_instance() {
     let mut world = settled(1, one_claim());
@@ -1103,7 +1104,7 @@ fn kept_pvc_of_unknown_template_serves_next_pods_of_instance() {
     assert_eq!(claim_of(&world, 0), claim, "the way back");
 }
 
-/// Nobody was warned, as it means the same.
+/// The set sends no warning, because the template has the same meaning.
 #[test]
 fn pvcs_stay_when_template_spells_out_default() {
     for orphaned in [false, true] {
@@ -1124,7 +1125,7 @@ fn pvcs_stay_when_template_spells_out_default() {
     }
 }
 
-/// A set of one that keeps few revisions, and the claim of its former template that it retains.
+/// A set of one that keeps few revisions, and the retained PVC of its former template.
 fn grown_beside_a_retained_claim() -> (World, String) {
     let mut spec = retained();
     spec["historyLimit"] = json!(1);
@@ -1150,7 +1151,7 @@ fn of_claims_of_forgotten_templates_the_latest_serves() {
     assert_eq!(claim_of(&world, 0), second);
 }
 
-/// It has a claim for the way back beside the one that its Pod mounts.
+/// The ID has a PVC that is kept for a return to the former template, beside the one that the Pod mounts.
 #[test]
 fn orphan_enters_beside_kept_pvc_of_its_id() {
     let mut world = settled(1, one_claim());
@@ -1166,7 +1167,7 @@ fn orphan_enters_beside_kept_pvc_of_its_id() {
     assert_eq!(world.claims[&former].labels[keys::KEPT_FOR], UID);
 }
 
-/// The next set of this name would take it, and delete it as its own.
+/// Otherwise the next set of this name would take the PVC and delete it as its own.
 #[test]
 fn kept_pvc_with_immutable_labels_keeps_its_set() {
     let mut world = on_kept_claims();
@@ -1183,7 +1184,7 @@ fn kept_pvc_with_immutable_labels_keeps_its_set() {
     assert!(world.gone && claims.iter().all(|claim| is_orphaned(&world, claim)));
 }
 
-/// Nor does a set that was made again without any of its Pods go on with them.
+/// This also holds for a set that was created again after all its Pods were gone.
 #[test]
 fn claims_of_a_former_set_serve_their_own_template_alone() {
     let mut world = settled(2, one_claim());
@@ -1204,13 +1205,13 @@ fn claims_of_a_former_set_serve_their_own_template_alone() {
                 .all(|id| !former.contains(&claim_of(&world, *id)))
         );
     }
-    // The way back.
+    // With the former template the instances mount their former PVCs.
     world.edit(one_claim());
     world.settle();
     assert_eq!([claim_of(&world, 0), claim_of(&world, 1)], former);
 }
 
-/// Such as one that can be mounted by many.
+/// Such a PVC may allow mounts by many Pods.
 #[test]
 fn pvc_also_mounted_by_foreign_pod_is_not_kept() {
     let mut world = settled(1, one_claim());
@@ -1229,7 +1230,7 @@ fn pvc_also_mounted_by_foreign_pod_is_not_kept() {
     assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], "other");
 }
 
-/// Its set is web-data, and the template is logs.
+/// The PVC belongs to the set web-data with the template logs.
 #[test]
 fn pvc_of_included_pod_is_not_matched_by_name_alone() {
     let mut spec = one_claim();
@@ -1257,14 +1258,14 @@ fn pvc_of_included_pod_is_not_matched_by_name_alone() {
     assert_eq!(world.claims[&claim.name].labels, claim.labels);
 }
 
-/// The former revision stands in for one that is refused, and says nothing of the template that is asked for.
+/// The former revision is used in place of the refused one, and does not describe the template in the spec.
 #[test]
 fn orphan_pvcs_are_kept_while_other_template_revision_is_refused() {
     let mut world = settled(2, one_claim());
     let before: Vec<_> = world.claims.keys().cloned().collect();
     orphan(&mut world);
     for revision in world.revisions.values_mut() {
-        revision.controller = Some(UID.into()); // a quota of revisions lets it be adopted
+        revision.controller = Some(UID.into()); // a quota of revisions does not prevent their adoption
     }
     world.troubles.refused.insert(WriteKind::Revision);
     world.edit(grown());
@@ -1277,7 +1278,7 @@ fn orphan_pvcs_are_kept_while_other_template_revision_is_refused() {
     assert!(before.iter().all(|claim| world.claims.contains_key(claim)));
 }
 
-/// An aborted rollout goes back to the former template, until it is tried again.
+/// An aborted rollout goes back to the former template until a user retries it.
 #[test]
 fn pvc_of_pod_returning_during_aborted_rollout_is_kept() {
     let mut world = on_kept_claims();
@@ -1298,7 +1299,7 @@ fn pvc_of_pod_returning_during_aborted_rollout_is_kept() {
     assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
 }
 
-/// As after many changes of the template, under whenScaled: Retain.
+/// The template is forgotten after many changes of the template under `whenScaled: Retain`.
 #[test]
 fn pvc_of_forgotten_template_is_unused_beside_later_one() {
     let (mut world, first) = grown_beside_a_retained_claim();
@@ -1316,7 +1317,7 @@ fn pvc_of_forgotten_template_is_unused_beside_later_one() {
     assert_eq!(world.claims.len(), 3);
 }
 
-/// The kept one lies beside it for the way back, and stays there.
+/// The kept PVC stays beside the serving one, for a return to its template.
 #[test]
 fn claim_that_lost_its_hash_serves_beside_a_kept_one() {
     let mut world = settled(1, one_claim());
@@ -1331,7 +1332,7 @@ fn claim_that_lost_its_hash_serves_beside_a_kept_one() {
     assert_eq!(claim_of(&world, 0), claim);
 }
 
-/// By `kubectl label pvc`, of a claim in another implementation's notation.
+/// A user keeps the PVC by `kubectl label pvc`. The PVC has a hash in another implementation's notation, or none.
 #[test]
 fn pvc_kept_by_user_still_serves_its_pods() {
     for hash in ["notation", ""] {
@@ -1358,7 +1359,7 @@ fn pvc_kept_by_user_still_serves_its_pods() {
     }
 }
 
-/// The revision keeps the notation that it was made in.
+/// The revision keeps the notation in which it was created.
 #[test]
 fn pvcs_of_spec_are_owned_in_any_notation() {
     let mut world = settled(1, one_claim());
@@ -1374,7 +1375,7 @@ fn pvcs_of_spec_are_owned_in_any_notation() {
     assert!(claim.controller.is_some() && !claim.labels.contains_key(keys::KEPT_FOR));
 }
 
-/// Nobody mounts its kept claim, which is there for the way back.
+/// No Pod mounts the kept PVC, which is there for a return to the former template.
 #[test]
 fn pod_with_kept_pvc_of_removed_template_keeps_id() {
     for is_owner_lost in [true, false] {
@@ -1401,7 +1402,7 @@ fn pod_with_kept_pvc_of_removed_template_keeps_id() {
     }
 }
 
-/// In a foreground deletion the set stays until its claims have gone, and no claim that outlasts it goes.
+/// In a foreground deletion the set stays until its owned PVCs are gone. No PVC that outlasts the set may be deleted.
 #[test]
 fn deleted_set_without_finalizer_releases_outlasting_pvcs() {
     let mut world = settled(2, retained());
@@ -1413,7 +1414,7 @@ fn deleted_set_without_finalizer_releases_outlasting_pvcs() {
     assert_eq!(plan_set(&world.observe()).pvcs.len(), 2);
 }
 
-/// In a foreground deletion the garbage collector deletes what the set owns while its Pods are there.
+/// In a foreground deletion the garbage collector deletes the dependents of the set while its Pods still exist.
 #[test]
 fn deleted_set_releases_outlasting_pvcs_before_pods_end() {
     let mut world = settled(2, retained());

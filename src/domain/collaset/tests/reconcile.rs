@@ -1,4 +1,4 @@
-//! What each strategy does, one case each.
+//! The effect of each strategy, one test each.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub fn settled(replicas: i32, spec: serde_json::Value) -> World {
     world
 }
 
-/// A spec with one claim template.
+/// A spec with one volume claim template.
 pub fn one_claim() -> serde_json::Value {
     json!({ "volumeClaimTemplates": [{
         "metadata": { "name": "data" },
@@ -23,7 +23,7 @@ pub fn one_claim() -> serde_json::Value {
     }] })
 }
 
-/// The same with a larger volume.
+/// The same spec with a larger volume.
 pub fn grown() -> serde_json::Value {
     let mut spec = one_claim();
     spec["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
@@ -228,7 +228,7 @@ fn third_image_during_replacement_removes_no_pod() {
 #[test]
 fn cancelled_replacement_removes_no_pod_after_leader_loss() {
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
-    // So many plans after the template is taken back it dies, after so many writes.
+    // The controller dies after this many plans since the rollback, and after this many writes of the next plan.
     for (plans, written) in (0..5).flat_map(|plans| (0..12).map(move |w| (plans, w))) {
         let mut world = World::on_plane(2, replace.clone());
         world.settle();
@@ -261,7 +261,7 @@ fn cancelled_replacement_removes_no_pod_after_leader_loss() {
 
 #[test]
 fn updates_that_wait_beyond_the_bound_are_called_back() {
-    // The bound is lowered while all wait, or those that were down when they began serve again.
+    // Either the bound is lowered while all Pods wait, or Pods that were down when their update began serve again.
     for lowered in [true, false] {
         let most = if lowered { 5 } else { 1 };
         let mut world = World::on_plane(5, json!({ "updateStrategy": { "maxUnavailable": most } }));
@@ -344,7 +344,7 @@ fn other_pods_update_at_once_after_first_creation() {
     assert_eq!((most, world.images()), (3, vec!["app:2"; 4]));
 }
 
-/// Steps through an update; the most of this at any time.
+/// Runs an update, and returns the largest value of `count` at any time.
 fn most(world: &mut World, count: impl Fn(&World) -> usize) -> usize {
     let mut most = 0;
     for _ in 0..60 {
@@ -459,7 +459,7 @@ fn a_partition_keeps_pods_on_the_old_revision() {
     assert_eq!(updated(&world), 3);
     let status = world.set.status.clone().unwrap();
     assert_ne!(status.current_revision, status.updated_revision);
-    // The one that dies comes back as it was.
+    // A Pod that is deleted comes back with its old revision.
     let (old, _) = world
         .members()
         .into_iter()
@@ -526,7 +526,7 @@ fn labelled_pod_of_older_revision_counts_as_behind() {
     label(&mut world, 0);
     world.settle();
     assert_eq!(ready(&world), "AsWanted");
-    // Another is of the updated revision and carries no label.
+    // A second Pod gets the label, while the updated Pod has lost it.
     label(&mut world, 1);
     world.run_plan();
     assert_eq!(ready(&world), "Updating");
@@ -971,7 +971,7 @@ fn updated_pod_loses_its_update_label() {
     world.image("app:3");
     world.settle();
     assert_eq!(world.images(), ["app:2", "app:1"]);
-    // Rolled back before anything was done.
+    // The template is rolled back before the update has changed anything.
     let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
     labels.insert(keys::UPDATE_INCLUDED.into(), "1".into());
     world.run_until_idle();
@@ -1102,7 +1102,7 @@ fn new_half_replaces_origin_on_manual_label() {
     let name = world.pods.keys().next().unwrap().clone();
     let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
     labels.insert(keys::TO_REPLACE.into(), "1".into());
-    world.run_until_idle(); // no kubelet: the new half does not become Ready
+    world.run_until_idle(); // no kubelet: the new Pod does not become Ready
     let mut pods = world.pods.values();
     let half = pods.find(|pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&name));
     let new = half.unwrap().metadata.name.clone();

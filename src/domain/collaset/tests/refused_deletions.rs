@@ -73,7 +73,8 @@ fn origin_serves_again_once_its_rollout_is_taken_back() {
     assert!(!world.pods.values().any(is_paired));
 }
 
-/// Pod 0 of these can't be deleted, and is not Ready since so many seconds, as a Pod that has come back, or whose node is lost.
+/// A set whose Pod 0 can't be deleted and has not been Ready for this many seconds. It may have come back from an
+/// update, or its node may be lost.
 fn down(spec: Value, seconds: u64) -> World {
     let mut world = World::on_plane(4, spec);
     world.settle();
@@ -147,7 +148,7 @@ fn recreate(bound: Option<u32>) -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Recreate", "maxUnavailable": bound } })
 }
 
-/// Each has its turn at a dry run, and takes no place from the others.
+/// Each of these Pods gets a dry run in turn, and takes no place from the others.
 #[test]
 fn several_undeletable_pods_block_no_other() {
     for (bound, undeletable) in [(None, 2), (Some(2), 2), (Some(2), 3)] {
@@ -164,7 +165,7 @@ fn several_undeletable_pods_block_no_other() {
                 world.advance_time(100);
             }
             assert_eq!(updated(&world), 6 - undeletable);
-            // One of them can be deleted by now.
+            // One of them can be deleted now.
             let last = world.troubles.undeletable.pop_last();
             assert!(last.is_some());
             for _ in 0..20 {
@@ -176,7 +177,7 @@ fn several_undeletable_pods_block_no_other() {
     }
 }
 
-/// It is Ready, and not available before `minReadySeconds` are over.
+/// The Pod is Ready, but not available before `minReadySeconds` are over.
 #[test]
 fn next_pod_waits_for_min_ready_of_refused_pod() {
     let mut spec = recreate(None);
@@ -209,7 +210,7 @@ fn next_pod_waits_for_min_ready_of_refused_pod() {
     );
 }
 
-/// What is refused as a deletion takes its place as a change.
+/// A Pod whose deletion is refused takes a place again when its update becomes a change in place.
 #[test]
 fn update_in_place_keeps_max_unavailable_after_refused_deletions() {
     let fewest = |world: &mut World| {
@@ -248,7 +249,7 @@ fn update_in_place_keeps_max_unavailable_after_refused_deletions() {
     assert_eq!(updated(&world), 6);
 }
 
-/// Its dry run is refused, so nobody else goes off traffic in vain.
+/// The dry run of the Pod is refused, so no other Pod goes off traffic in vain.
 #[test]
 fn other_pods_use_max_unavailable_beside_refused_dry_run() {
     let mut spec = recreate(Some(4));

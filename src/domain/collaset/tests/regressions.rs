@@ -1,4 +1,4 @@
-//! What the walks found, one case each.
+//! Cases that the random walks found, one test each.
 
 use std::collections::BTreeSet;
 
@@ -168,7 +168,7 @@ fn claims_of_an_exclusion_that_is_taken_back_return() {
     world.settle();
     assert!(world.pods[&name].controller().is_some());
     assert_eq!(world.claims, before);
-    // As do those that somebody else took from the set.
+    // The same holds for PVCs that somebody else took from the set.
     let claim = world.claims.values_mut().next().unwrap();
     claim.controller = None;
     claim.labels.insert(keys::ORPHANED.into(), "true".into());
@@ -229,7 +229,7 @@ fn every_pod_that_hangs_is_named() {
     world.edit(json!({ "updateStrategy": one }));
     world.image("app:2");
     world.settle();
-    // Of an older revision, and it hangs too.
+    // This Pod has an older revision and hangs, too.
     world.troubles.unpullable.insert("app:3".into());
     world.image("app:3");
     world.settle();
@@ -402,7 +402,7 @@ fn pod_adopted_during_rolled_back_update_returns() {
         world.set_mask_bits(u8::MAX);
         world.run_plan();
     }
-    // What the set noted of the update goes with it; its container has not restarted yet.
+    // The write removes the set's note about the update. The container has not restarted yet.
     world.write_pod(&name, |pod| {
         pod.metadata.owner_references.clear();
         pod.metadata.annotations.remove(keys::LAST_POD_STATUS);
@@ -447,7 +447,7 @@ fn change_that_is_taken_back_right_after_a_restart_ends() {
     let mut world = World::on_plane(1, json!({}));
     world.settle();
     world.image("app:2");
-    // Changed, and its container runs anew: what it was before stays noted until it is ready.
+    // The Pod is changed and its container restarts. The earlier state stays recorded until the container is ready.
     for _ in 0..20 {
         world.run_plan();
         world.set_mask_bits(u8::MAX);
@@ -479,7 +479,7 @@ fn new_half_counts_if_origin_was_recreated_under_same_name() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = World::on_plane(3, naming);
     world.settle();
-    // The pool knows of no pair: the label is left of one whose origin was another Pod of the name.
+    // The pool has no such pair. The label was left by a pair whose origin was an earlier Pod of that name.
     label(
         &mut world,
         "web-2",

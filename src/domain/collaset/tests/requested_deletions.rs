@@ -1,4 +1,4 @@
-//! Pods that were told to go while a rule holds them: the word is taken back with its reason.
+//! Pods whose deletion is requested while a rule holds them: the set withdraws the request when its reason is gone.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn is_available(world: &World, name: &str) -> bool {
     world.pods.get(name).is_some_and(|pod| pod.is_available())
 }
 
-/// A set whose first Pod is told to go and waits for a rule.
+/// A set whose first Pod is to be deleted and waits for a rule.
 fn held_from_deletion() -> (World, String) {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
@@ -81,7 +81,7 @@ fn excluded_pod_no_longer_to_delete_leaves() {
     assert!(!world.owns(&world.pods[&name]));
 }
 
-/// Origins wait for a rule, and the new halves serve.
+/// A set whose origins wait for a rule while their new Pods serve.
 fn held_replacement() -> (World, Vec<String>) {
     held_replacement_of(json!({}))
 }
@@ -238,7 +238,7 @@ fn earlier_withdrawn_user_deletion_does_not_bind_set() {
     assert_eq!(world.pods[&name].label(keys::TO_DELETE), None);
 }
 
-/// Has a Pod excluded, by its label or by its name.
+/// Excludes a Pod by its label or by its name.
 fn exclude(world: &mut World, name: &str, by_label: bool) {
     if by_label {
         world.write_pod(name, |pod| {
@@ -251,7 +251,7 @@ fn exclude(world: &mut World, name: &str, by_label: bool) {
     world.settle();
 }
 
-/// The Pod is out of the set and serves, and the rollout has ended without it.
+/// Checks that the Pod is out of the set and serves, and that the rollout has ended without it.
 fn has_left_alive(world: &World, name: &str) {
     assert!(is_available(world, name));
     let pod = &world.pods[name];

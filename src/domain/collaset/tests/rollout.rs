@@ -1,4 +1,4 @@
-//! Rollouts in steps, their deadlines, and Pods that must have been Ready for a time.
+//! Rollouts in steps, their deadlines, and Pods that must be Ready for some time.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn canary() -> Value {
     ]))
 }
 
-/// How many Pods run an image.
+/// Number of Pods that run an image.
 pub fn running(world: &World, image: &str) -> usize {
     world.images().into_iter().filter(|i| *i == image).count()
 }
@@ -83,7 +83,7 @@ fn command_is_carried_out_once() {
     world.command("promote");
     world.run_plan();
     assert_eq!(step(&world), Some(2));
-    // Its removal is lost, again and again.
+    // The removal of the annotation fails several times.
     for _ in 0..3 {
         world.command("promote");
         world.run_plan();
@@ -113,7 +113,7 @@ fn commands_without_a_meaning_are_refused_and_removed() {
     }
 }
 
-/// Whoever sets it has mended what was refused.
+/// A user who sets the annotation has corrected the cause of the refusal.
 #[test]
 fn retry_only_retries_what_was_refused() {
     let mut world = settled(3, canary());
@@ -158,7 +158,7 @@ fn aborted_rollout_goes_back_and_can_be_retried() {
             assert_eq!((&*status, &*reason), (wanted, "RolloutAborted"), "{type_}");
             assert!(message.contains("all Pods are of revision"), "{message}");
         }
-        // A Pod that is lost comes back as the others are.
+        // A lost Pod comes back with the revision of the others.
         let name = world.pods.keys().next().unwrap().clone();
         world.delete(&name);
         world.settle();
@@ -416,7 +416,7 @@ fn command_whose_removal_is_refused_commands_no_later_rollout() {
         assert_eq!(running(&world, "app:3"), 1, "{command}");
         assert_eq!(step(&world), Some(2), "{command}");
         assert_eq!(condition(&world, "Update").1, "StepPaused", "{command}");
-        // Once it can be removed, it is, and the next one counts.
+        // Once the annotation can be removed, it is removed, and the next command counts.
         world.settle();
         world.command("promote");
         world.settle();
@@ -446,7 +446,7 @@ fn recreate(rolling: Value) -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Recreate", "rollingUpdate": rolling } })
 }
 
-/// A quota or a policy: the old Pod has gone, and no Pod of the new template can be made.
+/// By a quota or a policy, the old Pod is gone and no Pod of the new template can be created.
 #[test]
 fn updated_is_false_while_deleted_pod_is_missing() {
     for rolling in [json!({}), json!({ "byLabel": {} })] {
@@ -650,7 +650,7 @@ fn failed_update_tells_how_much_is_left() {
         for type_ in ["Update", "Ready"] {
             let (_, reason, message) = condition(world, type_);
             assert_eq!(reason, "UpdateFailed", "{type_}");
-            // `Ready` says of the Pod that the rollout has deleted that it is down.
+            // `Ready` adds that the Pod that the rollout has deleted is not available.
             let message = message.trim_end_matches("; 1 of 4 Pods is not available");
             assert!(message.ends_with(wanted), "{type_}: {message}");
         }
@@ -740,7 +740,7 @@ fn each_canary_outage_at_pause_is_reported_once() {
     );
     assert_eq!(told(&world)[0], wanted);
 
-    // That Pods go down for the next step is no news.
+    // Pods that go down for the next step cause no Event.
     world.command("promote");
     world.settle();
     assert_eq!((running(&world, "app:2"), step(&world)), (2, Some(4)));

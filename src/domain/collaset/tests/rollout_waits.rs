@@ -1,4 +1,5 @@
-//! The order and the pace of a rollout: which Pod comes next, when a step is over, and what takes a place of `maxSurge`.
+//! The order and the pace of a rollout: which Pod is updated next, when a step is over, and which Pods count for
+//! `maxSurge`.
 
 use serde_json::{Value, json};
 
@@ -23,7 +24,7 @@ fn step(world: &World) -> Option<i32> {
     status.rollout.as_ref().map(|rollout| rollout.step)
 }
 
-/// Puts the node of a Pod out of reach.
+/// Makes the node of a Pod unreachable.
 fn lose(world: &mut World, name: &str) {
     let uid = world.pods[name].metadata.uid.clone();
     let lost = Kubelet {
@@ -40,7 +41,8 @@ fn label(world: &mut World, name: &str, key: &str, value: &str) {
     }));
 }
 
-/// Four Pods whose rollout by `Recreate` updates some and pauses for ten minutes.
+/// Four Pods whose rollout by `Recreate` updates some and pauses for ten minutes. Also returns the names of the updated
+/// Pods.
 fn at_pause(partition: Value) -> (World, Vec<String>) {
     let steps =
         json!([{ "partition": partition }, { "pause": { "duration": "10m" } }, { "partition": 0 }]);
@@ -110,7 +112,7 @@ fn pause_waits_for_a_canary_though_others_are_enough() {
     waits_for(&world, &canaries[1]);
 }
 
-/// The only canary goes, and its rules hold it: another Pod is updated in its stead, and the rollout goes on.
+/// The only canary is scaled in and its rules hold it. Another Pod is updated instead, and the rollout continues.
 #[test]
 fn step_ignores_scaled_in_pods() {
     let (mut world, canaries) = at_pause(json!("75%"));
@@ -130,7 +132,7 @@ fn step_ignores_scaled_in_pods() {
     assert_eq!(with_image(&world, "app:1"), [""; 0]);
 }
 
-/// The labels `order` of the Pods, as they are updated.
+/// The values of the label `order` of the Pods, in the order of their updates.
 fn updated_in_order(rolling: Value) -> Vec<String> {
     let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": rolling });
     let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
@@ -177,7 +179,7 @@ fn pod_that_is_down_is_made_again_first() {
     assert_eq!(begun.unwrap().metadata.name, down);
 }
 
-/// Most Pods that are being replaced by an update at a time.
+/// Largest number of Pods that an update replaces at the same time.
 fn most_pairs(world: &mut World) -> usize {
     let labels = [keys::TO_REPLACE, keys::REPLACED_BY_REPLACE_UPDATE];
     let mut most = 0;
@@ -191,7 +193,8 @@ fn most_pairs(world: &mut World) -> usize {
     most
 }
 
-/// A user's replacement whose origin went down before it was called off: the new Pod stays, as it serves alone.
+/// A replacement by a user whose origin went down before the replacement was cancelled. The new Pod stays, because it
+/// serves and its origin does not.
 fn called_off(strategy: Value) -> (World, String) {
     let mut world = World::on_plane(3, json!({ "updateStrategy": strategy }));
     world.settle();

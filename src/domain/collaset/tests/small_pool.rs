@@ -1,4 +1,4 @@
-//! A pool of instance IDs that has room for a few: nothing gets stuck, and the status says why the rest waits.
+//! A pool with space for few instance IDs: nothing gets stuck, and the status says why the other Pods wait.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::world::World;
 use crate::api::keys;
 use crate::domain::collaset::headroom;
 
-/// The same set with room for so many IDs.
+/// Limits the pool of the set to this many IDs.
 fn bound(world: &mut World, entries: usize) {
     world.pool_bytes = headroom::MAX_POOL_BYTES / headroom::max_replicas("web") * entries;
 }
@@ -77,7 +77,7 @@ fn set_grows_to_pool_limit_and_reports_it() {
         let full = "ResourceContext web is full with 5 instance IDs";
         assert!(message.contains(full), "{message}");
     }
-    // One that is lost is made again: its ID is there.
+    // A lost Pod is created again, because its ID is in the pool.
     let name = world.pods.keys().next().unwrap().clone();
     world.delete(&name);
     world.settle();

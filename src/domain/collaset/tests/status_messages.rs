@@ -1,4 +1,4 @@
-//! What Events and conditions say is so, whatever the API server refuses.
+//! Events and conditions are true, whatever the API server refuses.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ fn recreate() -> serde_json::Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } })
 }
 
-/// Lets everybody do what they do for a while.
+/// Runs the set and its surroundings for some rounds.
 fn rounds(world: &mut World) {
     for _ in 0..20 {
         world.run_plan();

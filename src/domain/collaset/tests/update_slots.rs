@@ -1,4 +1,5 @@
-//! What is wanted in one edit, in one plan: bounds hold across its steps, and the conditions speak of what the plan does.
+//! Several changes in one edit, and so in one plan: bounds hold across the steps of the plan, and the conditions
+//! describe what the plan does.
 
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ fn name_of(world: &World, id: i64) -> String {
     world.members()[&id].metadata.name.clone()
 }
 
-/// Available Pods that nothing takes away, the fewest on the way to rest.
+/// The smallest number of available Pods that nothing removes, until the set comes to rest.
 fn fewest_staying(world: &mut World) -> usize {
     let operating = Family::Operating.key("collaset");
     let mut fewest = usize::MAX;
@@ -377,7 +378,7 @@ fn lower_max_surge_closes_pairs_without_new_pods() {
     assert_eq!(world.images(), ["app:2"; 6]);
 }
 
-/// Between the plan that opens a pair and the one that makes its new Pod.
+/// The template is rolled back between the plan that opens a pair and the one that creates its new Pod.
 #[test]
 fn new_half_of_withdrawn_pair_is_not_created() {
     let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });

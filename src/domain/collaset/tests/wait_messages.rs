@@ -1,4 +1,4 @@
-//! What the status of a set and `operating why` say of a Pod that waits: both name the cause.
+//! The status of a set and `operating why` both name the cause for which a Pod waits.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::domain::diagnosis::{Diagnosis, ObservedPod, PodContext, PodController
 
 const RULE: &str = "rule sessions of PodTransitionRule web: endpoint says no";
 
-/// What `operating why` says of a Pod of the set, under no rule.
+/// The diagnosis of `operating why` for a Pod of the set, without rules.
 fn why(world: &World, name: &str) -> Diagnosis {
     let pods = world.pods.values().cloned().map(Arc::new);
     diagnose(&ObservedPod {
@@ -30,7 +30,7 @@ fn why(world: &World, name: &str) -> Diagnosis {
     })
 }
 
-/// The remark of `operating why` on what the set does with a Pod.
+/// The remark of `operating why` about the set's work on a Pod.
 fn remark(world: &World, name: &str) -> String {
     why(world, name).owner.unwrap().remark.unwrap_or_default()
 }
@@ -53,7 +53,7 @@ fn label(world: &mut World, name: &str, key: &str, value: &str) {
     assert!(world.write_pod(name, write));
 }
 
-/// Has a Pod lose Ready for good.
+/// Makes a Pod lose Ready and never get it back.
 pub fn take_down(world: &mut World, name: &str) {
     let pod = world.pods.get_mut(name).unwrap();
     let uid = pod.metadata.uid.clone();
@@ -63,7 +63,7 @@ pub fn take_down(world: &mut World, name: &str) {
     world.kubelets.entry(uid).or_default().is_slow = true;
 }
 
-/// So many rounds of the set and its surroundings.
+/// Runs this many rounds of the set and its surroundings.
 pub fn rounds(world: &mut World, count: usize) {
     world.run_rounds(count);
     world.run_plan();
@@ -84,7 +84,7 @@ fn is_stalled(world: &World) -> bool {
     conditions.iter().any(|c| c.type_ == "Stalled")
 }
 
-/// A set whose only update is held by a rule of PostCheck, with a deadline.
+/// A set with a deadline whose only update waits for a rule in PostCheck.
 fn held_back(replicas: i32) -> World {
     let spec = json!({ "progressDeadlineSeconds": 30, "updateStrategy": { "maxUnavailable": 1 } });
     let mut world = World::on_plane(replicas, spec);
@@ -157,7 +157,7 @@ fn label_that_keeps_a_pod_off_traffic_is_named() {
     assert!(why(&world, &name).summary.contains(keys::STAY_OFFLINE));
 }
 
-/// The condition after an update of a Pod with this annotation, and the waits that `why` names.
+/// The condition after an update of a Pod with this annotation, and the waits that `operating why` names.
 fn after_update(annotation: &str) -> (World, String, Vec<String>) {
     let mut world = World::on_plane(2, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     world.settle();
@@ -788,7 +788,7 @@ fn pod_is_told_as_missing_while_another_goes() {
     assert!(message.contains(told), "{message}");
 }
 
-/// A quota refuses the Pods of a scale-out, and the template that would mend it is applied.
+/// A quota refuses the Pods of a scale-out, and the user applies a template that would help.
 #[test]
 fn rollout_reports_that_refused_creations_block_deletions() {
     for (policy, is_told) in [("Recreate", true), ("InPlaceIfPossible", false)] {
@@ -809,7 +809,8 @@ fn rollout_reports_that_refused_creations_block_deletions() {
     }
 }
 
-/// By a policy that denies changes of Pods, and lets those of their status pass: the Pod is off traffic, and comes no further.
+/// A policy may deny changes of Pods and allow changes of their status. Then the lifecycle of the Pod can't make its
+/// next step.
 #[test]
 fn refused_lifecycle_step_is_reported_for_waiting_pod() {
     let mut world = settled(3, json!({}));

@@ -1,4 +1,4 @@
-//! Which Pods use `maxUnavailable` and `maxSurge` of the set up, for its status.
+//! Finds the Pods that use up `maxUnavailable` and `maxSurge`, for the status of the set.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::{pods, scope, slots};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-/// What uses `maxUnavailable` up while the update of at least one Pod waits for a place; nothing where none does.
+/// What uses up `maxUnavailable` while the update of at least one Pod waits for a place. Empty if no update waits.
 #[derive(Debug, Default)]
 pub struct MaxUnavailableUse {
-    /// The Pods that do not serve, or go.
+    /// Pods that are not available, or that an operation or a deletion takes off traffic.
     pub pods: Vec<Arc<Pod>>,
-    /// How many Pods are not there that the rollout has not deleted.
+    /// Number of missing Pods that the rollout has not deleted.
     pub missing: usize,
 }
 
-/// What uses `maxUnavailable` up, see [`UsingUp`].
+/// Returns what uses up `maxUnavailable`, see [`MaxUnavailableUse`].
 pub fn max_unavailable_use(facts: &SetFacts, draft: &Draft) -> MaxUnavailableUse {
     let strategy = &facts.strategy;
     let is_bound = strategy.max_unavailable.is_some() && strategy.policy != UpdatePolicy::Replace;
@@ -61,7 +61,8 @@ pub fn max_unavailable_use(facts: &SetFacts, draft: &Draft) -> MaxUnavailableUse
     }
 }
 
-/// The Pods whose replacements use `maxSurge` up, while at least one other Pod waits to be replaced; empty where none does.
+/// Returns the Pods whose replacements use up `maxSurge` while at least one other Pod waits to be replaced. Empty if no
+/// Pod waits.
 pub fn max_surge_use(facts: &SetFacts, draft: &Draft) -> Vec<Arc<Pod>> {
     let strategy = &facts.strategy;
     let most = strategy.max_surge;

@@ -1,4 +1,4 @@
-//! Which Pods are to be of the updated revision, and how each gets there (contract 6.5).
+//! Decides which Pods get the updated revision, and how each Pod gets there (contract 6.5).
 
 mod bounds;
 mod pods;
@@ -18,7 +18,7 @@ pub use pods::{is_updated_by_deletion, return_to_service};
 pub use scope::{ids_in_scope as in_scope, rolled_back_ids};
 use slots::UpdateSlots;
 
-/// Begins, does, finishes and cancels updates, and records the revision that each instance ID is to have.
+/// Begins, carries out, finishes and cancels updates, and records the revision of each instance ID in the pool.
 pub fn update_instances(facts: &SetFacts, draft: &mut Draft) {
     let counted = pool::counted_ids(facts, draft);
     let scope = if facts.strategy.paused {
@@ -37,10 +37,11 @@ pub fn update_instances(facts: &SetFacts, draft: &mut Draft) {
         .filter_map(|id| Some((*id, facts.members.get(id)?)))
         .collect();
     let is_proven = slots::is_creation_proven(facts);
-    // Those under way have their places already. A Pod whose change or deletion is refused takes no place from another.
+    // Updates that have begun come first, because they already have a place. A Pod whose change or deletion is refused
+    // takes no place from another.
     pods.sort_by_cached_key(|(id, pod)| {
         let underway = SetOperation::Update.is_in_progress(pod);
-        // Those whose update was refused take no place, and come before those that can't be written.
+        // A Pod whose update was refused takes no place, and comes before Pods that can't be written.
         let is_stubborn = facts.observed.refused.pods.contains(&pod.metadata.uid);
         let is_refused = pods::is_update_refused(facts, *id, pod);
         let order = scope::update_order(facts, draft, *id);
@@ -70,7 +71,7 @@ pub fn update_instances(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// The revision that a Pod will be made of. One that is not known any more is no use.
+/// Records the revision of which a missing Pod will be created. A revision that does not exist any more is replaced.
 fn record_unmade_revision(facts: &SetFacts, draft: &mut Draft, id: i64, in_scope: bool) {
     let recorded = draft
         .ids

@@ -1,4 +1,4 @@
-//! One Pod on its way to a revision.
+//! Plans the next step of the update of one Pod.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::api::keys;
 use crate::domain::inplace::restarting_resources;
 use crate::domain::pod::Pod;
 
-/// The next step of one Pod.
+/// Plans the next step of the update of one Pod.
 pub fn update_pod(
     facts: &SetFacts,
     draft: &mut Draft,
@@ -36,7 +36,7 @@ pub fn update_pod(
     if set_operations::is_leaving(pod) {
         if facts.may_stay(pod) {
             match in_scope && behind {
-                // The template may ask for another revision by now than the pair is for.
+                // The revision of the template may have changed since the pair was opened.
                 true if pod.label(keys::TO_REPLACE).is_some() => {
                     replace_pod(facts, draft, places, pod);
                 }
@@ -44,7 +44,8 @@ pub fn update_pod(
                 false => withdraw_replacement(facts, draft, pod),
             }
         }
-        // A Pod whose deletion a policy refuses may stay for good. Its update is undone, so that the Pod holds up no other.
+        // A Pod whose deletion a policy refuses may stay forever. Its update is undone, so that the Pod delays no
+        // other.
         let stays =
             set_operations::awaits_leave_permission(pod) || facts.deletion_refusal(pod).is_some();
         if stays && SetOperation::Update.is_in_progress(pod) {
@@ -95,7 +96,7 @@ pub fn update_pod(
     }
 }
 
-/// Notes the revision that the Pod would be made again of.
+/// Records in the pool the revision of which the Pod would be created again.
 fn record_revision(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod, in_scope: bool) {
     let own = pod
         .label(keys::REVISION)
@@ -112,7 +113,7 @@ fn needs_update(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
     !facts.is_updated(pod) || have_pvcs_changed(facts, id, pod)
 }
 
-/// Asked of the claims that the Pod mounts: others of its ID may be kept for a rollback.
+/// Compares only the PVCs that the Pod mounts, because other PVCs of its ID may be kept for a rollback.
 fn have_pvcs_changed(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
     let observed = facts.observed;
     let templates = data::pvc_templates(&facts.history.updated.data);
@@ -130,7 +131,7 @@ fn have_pvcs_changed(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
     )
 }
 
-/// A Pod in a pair is updated by its new half, whatever the policy.
+/// A Pod in a pair is updated by its new Pod, whatever the policy.
 fn is_updated_by_pair(facts: &SetFacts, pod: &Pod) -> bool {
     facts.strategy.policy == UpdatePolicy::Replace || pod.label(keys::TO_REPLACE).is_some()
 }
@@ -143,11 +144,11 @@ fn replace_pod(facts: &SetFacts, draft: &mut Draft, places: &mut UpdateSlots, po
     if pod.label(keys::TO_REPLACE).is_none() {
         let opened = match pair::serving_half_of_cancelled_pair(facts, draft, pod) {
             None => places.take_pair_slot(),
-            // A pair that an update had opened has its place.
+            // A pair that an update had opened already has its place.
             Some(half) => slots::is_pair_of_update(pod, half) || places.take_reopened_pair_slot(),
         };
         if !opened {
-            // It serves until it has a place.
+            // The Pod serves until it gets a place.
             if SetOperation::Update.is_in_progress(pod) {
                 return_without_update(facts, draft, pod);
             }
@@ -159,7 +160,7 @@ fn replace_pod(facts: &SetFacts, draft: &mut Draft, places: &mut UpdateSlots, po
         let message = format!("Pod {name} is to be replaced by a Pod of revision {revision}");
         draft.announce_once_written(pod, "ReplaceUpdateTarget", message);
     }
-    // An update of another kind that had begun is not needed any more.
+    // An update by another policy that had begun is not needed any more.
     if SetOperation::Update.is_in_progress(pod) {
         draft.patch_labels(pod, SetOperation::Update.undo_labels(pod));
     }
@@ -170,8 +171,8 @@ fn replace_pod(facts: &SetFacts, draft: &mut Draft, places: &mut UpdateSlots, po
     );
 }
 
-/// A replacement that only an update had asked for goes with it: the Pod left the scope, or is of the updated
-/// revision again. What users and jobs asked for goes on, with a Pod of the origin's own revision.
+/// Cancels a replacement that only an update had asked for, because the Pod left the scope or has the updated revision
+/// again. A replacement that users or jobs asked for continues, with a new Pod of the origin's own revision.
 fn withdraw_replacement(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     if pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_none() || facts.strategy.paused {
         return;
@@ -193,7 +194,7 @@ fn begin_update(
     pod: &Arc<Pod>,
 ) {
     if draft.removes_pod(pod) {
-        return; // by a step before
+        return; // an earlier step removes the Pod
     }
     let way = update_way(facts, id, pod);
     let deletes = !matches!(*way, InPlaceChange::Yes { .. });
@@ -201,7 +202,7 @@ fn begin_update(
         return;
     }
     let only_tried = is_update_refused(facts, id, pod);
-    // What is only tried writes nothing: whatever else is to be written comes first.
+    // A dry run without a write can't be combined with other changes, so the other changes are written first.
     if only_tried && draft.changes_pod(pod) {
         return;
     }
@@ -230,8 +231,8 @@ fn begin_update(
     }
 }
 
-/// Whether the change in place that the Pod is to get was refused, or is in doubt while the Pod waits for its rules: it serves as it is
-/// until a dry run says otherwise.
+/// Whether the in-place change of the Pod was refused, or it is unknown whether it will be while the Pod waits for its
+/// rules. The Pod serves unchanged until a dry run has passed.
 pub fn is_change_refused(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
     let (refused, updated) = (&facts.observed.refused, &facts.history.updated.name);
     let waits =
@@ -240,29 +241,29 @@ pub fn is_change_refused(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
         && matches!(*update_way(facts, id, pod), InPlaceChange::Yes { .. })
 }
 
-/// Whether a Pod whose update deletes it can't go for now: none could be made in its place, its revision can't be written down, or the API
-/// server does not let it be deleted. It serves meanwhile.
+/// Whether a Pod whose update deletes it must not be deleted for now: its successor could not be created, the revision
+/// of its ID can't be stored, or the API server refuses the deletion. Meanwhile the Pod serves.
 fn is_deletion_blocked(facts: &SetFacts, places: &UpdateSlots, id: i64, pod: &Pod) -> bool {
-    // A Pod that waits for its rules serves: it need not begin anew each time that a quota is full for a moment.
+    // A Pod that waits for its rules serves. It must not begin again each time a quota is full for a moment.
     places.are_deletions_blocked() && !set_operations::is_awaiting_rules(pod)
         || is_deletion_refused(facts, pod)
         || is_pool_unwritten(facts, id)
 }
 
-/// Whether the update of a Pod was refused, as a change or as a deletion. It is only tried by a dry run, takes no place for that from
-/// others, and begins once it has passed.
+/// Whether the update of a Pod was refused, as a change or as a deletion. The controller then only makes a dry run,
+/// which takes no place from other Pods. Once the dry run has passed, the update begins.
 pub fn is_update_refused(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
     is_change_refused(facts, id, pod)
         || is_deletion_refused(facts, pod) && is_updated_by_deletion(facts, id, pod)
 }
 
-/// Whether the API server did not let a Pod be deleted.
+/// Whether the API server refused to delete the Pod.
 pub fn is_deletion_refused(facts: &SetFacts, pod: &Pod) -> bool {
     let refused = &facts.observed.refused.deletions;
     refused.contains(&pod.metadata.uid)
 }
 
-/// Whether the pool can't be written, and does not say that the next Pod of an ID is of the updated revision.
+/// Whether the pool can't be written and does not yet record the updated revision for an ID.
 fn is_pool_unwritten(facts: &SetFacts, id: i64) -> bool {
     let updated = &facts.history.updated.name;
     facts.observed.refused.pool && !pool::is_entry_stored(facts, id, pool::REVISION, updated)
@@ -275,7 +276,7 @@ pub fn is_updated_by_deletion(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
         && !matches!(*update_way(facts, id, pod), InPlaceChange::Yes { .. })
 }
 
-/// How the Pod gets from its revision to the updated one.
+/// Returns how the Pod gets from its revision to the updated one.
 fn update_way<'a>(facts: &'a SetFacts, id: i64, pod: &Pod) -> Cow<'a, InPlaceChange> {
     let no = |why: String| Cow::Owned(InPlaceChange::No(why));
     if facts.strategy.policy != UpdatePolicy::InPlace {
@@ -320,7 +321,7 @@ fn carry_out_update(
 ) {
     let way = update_way(facts, id, pod);
     if announce_resize(facts, draft, pod, &way) {
-        return; // it is resized once that is stored
+        return; // the resize follows once the annotation is stored
     }
     let before = inplace::last_pod_status(pod, &way);
     let InPlaceChange::Yes {
@@ -342,7 +343,7 @@ fn carry_out_update(
     patch.resize = resize;
     patch.annotations.extend(annotations);
     draft.patch_annotation(pod, keys::LAST_POD_STATUS, Some(before));
-    remove_resize_mark(draft, pod); // the Pod is of the revision from now on
+    remove_resize_mark(draft, pod); // from this write on the Pod has the revision
     draft.patch_label(
         pod,
         keys::REVISION,
@@ -351,8 +352,9 @@ fn carry_out_update(
     draft.patch_labels(pod, labels);
 }
 
-/// Notes on a Pod that it is going to be resized, unless that is there; whether it was to be noted. A resize is a request of its own, and
-/// the one after it, which changes the revision of the Pod, may be refused.
+/// Records in an annotation that the Pod will be resized, if that is not recorded yet. Returns whether it had to be
+/// recorded. The resize is a request of its own, and the next request, which changes the revision of the Pod, may be
+/// refused.
 fn announce_resize(
     facts: &SetFacts,
     draft: &mut Draft,
@@ -378,7 +380,7 @@ fn announce_resize(
     news
 }
 
-/// Deletes a Pod, which is made again of the updated revision under its ID.
+/// Deletes a Pod. The set creates it again under its ID with the updated revision.
 fn delete_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     let refused = &facts.observed.refused;
     if let Some(why) = refused.resize_refusal(pod, &facts.history.updated.name) {
@@ -395,8 +397,9 @@ fn report_update_refusal(draft: &mut Draft, pod: &Pod, why: &str) {
     draft.announce_event(true, "ResizeRefused", message);
 }
 
-/// Whether an update has changed nothing of the Pod yet, or the kubelet has followed. A Pod that does not get to what it was changed to,
-/// as to an image that can't be pulled, has no way but on: its next change is tried again.
+/// Whether the update has changed nothing in the Pod yet, or the kubelet has applied the change. A Pod that can't reach
+/// the changed state, for example because an image can't be pulled, can only go forward: its next change is tried
+/// again.
 fn can_return_to_service(facts: &SetFacts, pod: &Pod) -> bool {
     match pod.annotation(keys::LAST_POD_STATUS) {
         Some(_) => !matches!(inplace::update_progress(pod), UpdateProgress::Waiting(_)),
@@ -404,7 +407,7 @@ fn can_return_to_service(facts: &SetFacts, pod: &Pod) -> bool {
     }
 }
 
-/// Whether the kubelet is yet to make a resize of an update that came no further, and restarts containers for it.
+/// Whether the kubelet has yet to apply the resize of an update that got no further, and restarts containers for it.
 fn is_being_resized(facts: &SetFacts, pod: &Pod) -> bool {
     let mut containers = pod.spec.containers.iter();
     containers.any(|container| restarting_resources(container).next().is_some())
@@ -412,7 +415,7 @@ fn is_being_resized(facts: &SetFacts, pod: &Pod) -> bool {
         && matches!(inplace::resize_progress(pod), UpdateProgress::Waiting(_))
 }
 
-/// Has a Pod serve that is to go or to leave, and can't yet, whatever of the set's operations had begun.
+/// Returns a Pod to service that is to be deleted or to leave and can't yet, whatever operation of the set had begun.
 pub fn return_to_service(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     if SetOperation::Update.is_in_progress(pod) {
         return_without_update(facts, draft, pod);
@@ -422,15 +425,16 @@ pub fn return_to_service(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     }
 }
 
-/// Has a Pod serve again although it is not updated: it is to go, and its rules hold it, or its change is refused. An update that has
-/// changed it is finished when the kubelet has followed, another is cancelled.
+/// Returns a Pod to service although it is not updated, because its rules delay its deletion or its change is refused.
+/// If the update has changed the Pod, it is finished when the kubelet has applied the change. Otherwise it is
+/// cancelled.
 fn return_without_update(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     if pod.annotation(keys::LAST_POD_STATUS).is_none() {
         return cancel_update(facts, draft, pod);
     }
     match inplace::update_progress(pod) {
         UpdateProgress::Waiting(_) => {}
-        // What its node never makes stays noted, for when the Pod stays.
+        // The annotation stays if the node refuses the change. It is needed if the Pod stays after all.
         UpdateProgress::Refused(_) => {
             draft.patch_labels(pod, SetOperation::Update.finish_labels(pod))
         }
@@ -438,8 +442,9 @@ fn return_without_update(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     }
 }
 
-/// Cancels an update that has not changed the revision of the Pod. Where it has resized it, the kubelet may be about to restart
-/// containers: it is waited for, and the Pod is still to get the resources of its revision.
+/// Cancels an update that has not changed the revision of the Pod. If the update has resized the Pod, the kubelet may
+/// be about to restart containers. The cancellation waits for the kubelet, and the Pod must still get the resources of
+/// its own revision.
 fn cancel_update(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     if is_being_resized(facts, pod) {
         return;
@@ -456,7 +461,7 @@ fn remove_resize_mark(draft: &mut Draft, pod: &Arc<Pod>) {
     }
 }
 
-/// Ends an update that the kubelet has done; `reached` says whether the Pod is where it is to be.
+/// Ends an update that the kubelet has applied. `reached` says whether the Pod has its wanted revision.
 fn finish_update(draft: &mut Draft, pod: &Arc<Pod>, reached: bool) {
     draft.patch_labels(pod, SetOperation::Update.finish_labels(pod));
     if reached {
@@ -466,8 +471,8 @@ fn finish_update(draft: &mut Draft, pod: &Arc<Pod>, reached: bool) {
     remove_resize_mark(draft, pod);
 }
 
-/// The Pod is where it is to be: an operation that is under way is finished when the kubelet has followed, and
-/// cancelled when it has changed nothing yet.
+/// Ends the operation of a Pod that needs no update any more. The operation is finished when the kubelet has applied
+/// it, and cancelled if it has changed nothing yet.
 fn settle_updated_pod(
     facts: &SetFacts,
     draft: &mut Draft,
@@ -476,8 +481,8 @@ fn settle_updated_pod(
     turn: OperationState,
 ) {
     if turn == OperationState::Idle {
-        // While a rollout goes on, one that it has reached must not be dragged into the next. At rest the label is a choice
-        // for the rollout to come.
+        // During a rollout, remove the label of an updated Pod, so that the next rollout does not include the Pod.
+        // Without a rollout the label is a choice for the next rollout.
         let labelled = pod.label(keys::UPDATE_INCLUDED).is_some() && facts.is_updated(pod);
         if labelled && facts.is_rolling_out && !facts.rollout.is_frozen() {
             draft.patch_label(pod, keys::UPDATE_INCLUDED, None);
@@ -487,7 +492,7 @@ fn settle_updated_pod(
     if pod.annotation(keys::LAST_POD_STATUS).is_none() {
         cancel_update(facts, draft, pod);
         if facts.is_updated(pod) {
-            draft.patch_label(pod, keys::UPDATE_INCLUDED, None); // rolled back
+            draft.patch_label(pod, keys::UPDATE_INCLUDED, None); // the template was rolled back
         }
         return;
     }
@@ -499,7 +504,7 @@ fn settle_updated_pod(
                 report_update_refusal(draft, pod, &why);
                 draft.delete_pod(pod);
             } else {
-                return_without_update(facts, draft, pod); // it serves until it can be made again
+                return_without_update(facts, draft, pod); // the Pod serves until it can be created again
             }
         }
         UpdateProgress::Done => finish_update(draft, pod, true),

@@ -1,4 +1,4 @@
-//! Which instance IDs are to be of the updated revision.
+//! Chooses the instance IDs that get the updated revision.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -12,13 +12,13 @@ use super::super::strategy::UpdateScope;
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-/// The IDs in scope. A partition of `p` keeps `p` of the wanted Pods out; those that are furthest come first, so that the
-/// choice stays the same while it is carried out, and a smaller partition only ever adds to it. IDs without a Pod come before
-/// Pods that run: a set that grows under a partition gets Pods of the updated revision, and nobody is restarted for that
-/// (contract 6.2).
+/// Returns the IDs in scope. A partition of `p` keeps `p` of the wanted Pods out of scope. The Pods whose update has
+/// progressed most come first, so that the choice stays the same while it is carried out, and a smaller partition only
+/// adds Pods. IDs without a Pod come before running Pods: a set that grows under a partition gets Pods of the updated
+/// revision, and no running Pod is restarted for that (contract 6.2).
 pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
-    // A Pod that leaves, or is to be deleted, and can't for now, is left as it is, and takes no place from another but the one that it
-    // has. The halves of a pair have one between them.
+    // A Pod that leaves or is to be deleted, and can't for now, stays unchanged. It takes no place from another Pod
+    // except the place that it already has. The two Pods of a pair share one place.
     let is_vacant = |id: &i64| !facts.members.contains_key(id);
     let is_another =
         |id: &i64| is_vacant(id) && pool::has_entry_mark(draft, *id, pool::JUST_CREATE);
@@ -38,18 +38,18 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
         return labelled.chain(beyond).filter(stays).collect();
     };
     let size = facts.strategy.replicas;
-    // Without an ID for want of room in the pool.
+    // IDs that do not exist because the pool is full.
     let missing = size.saturating_sub(counted.len());
     let reached = size.saturating_sub(partition.saturating_add(missing));
     let mut ids: Vec<i64> = staying.collect();
-    // Those that go back anyhow take no place from one that is kept.
+    // Pods that go back in any case must not take the place of a Pod that is kept.
     let back = rolled_back_ids(facts).chain(unmade_rolled_back_ids(facts, draft, counted));
     let back: BTreeSet<i64> = back.collect();
     ids.sort_by_cached_key(|id| {
         let is_sure = back.contains(id) || is_id_updated(facts, draft, *id);
         (!is_sure, update_order(facts, draft, *id))
     });
-    // A Pod that is scaled in keeps its place while it is there, and takes none from one that stays.
+    // A Pod that is scaled in keeps its place while it exists, and takes none from a Pod that stays.
     let staying = ids.iter().filter(|id| !draft.surplus.contains(id));
     let staying = staying.take(reached);
     let reached = ids.iter().take(reached).chain(staying).copied();
@@ -57,8 +57,8 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
     reached.chain(beyond).filter(stays).collect()
 }
 
-/// IDs of the Pods that a rollout had reached whose template was then taken back to that of the current revision: a partition keeps Pods on older
-/// revisions, and these are of one that was made later.
+/// IDs of the Pods that a rollout had updated before its template was changed back to that of the current revision. A
+/// partition keeps Pods on older revisions, but the revision of these Pods is newer.
 pub fn rolled_back_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     let members = facts
         .members
@@ -71,7 +71,7 @@ pub fn rolled_back_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     later.map(|(id, _)| *id)
 }
 
-/// IDs whose next Pods would be of such a revision: they could not be made of it.
+/// IDs without a Pod for which the pool records such a newer revision. Their Pods must not be created of it.
 fn unmade_rolled_back_ids(
     facts: &SetFacts,
     draft: &Draft,
@@ -93,7 +93,7 @@ fn is_template_rolled_back(facts: &SetFacts) -> bool {
     facts.history.updated.name == facts.history.stable
 }
 
-/// Whether the Pod of an ID is of the updated revision, or the next one is to be.
+/// Whether the Pod of an ID has the updated revision, or its next Pod will have it.
 fn is_id_updated(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
     match facts.members.get(&id) {
         Some(pod) => facts.is_updated(pod),
@@ -104,7 +104,8 @@ fn is_id_updated(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
     }
 }
 
-/// IDs of the Pods that are of the updated revision by their label, and have yet to get its resources: no choice keeps them as they are.
+/// IDs of the Pods whose label names the updated revision and whose resources are not those of it yet. They are always
+/// in scope.
 fn unfinished_resize_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     let members = facts.members.iter();
     let unfinished =
@@ -112,7 +113,7 @@ fn unfinished_resize_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     unfinished.map(|(id, _)| *id)
 }
 
-/// Orders IDs, first those that are updated first.
+/// Sort key of IDs; those that are updated first come first.
 pub fn update_order(facts: &SetFacts, draft: &Draft, id: i64) -> impl Ord + use<> {
     let pod = facts.members.get(&id);
     let updated = is_id_updated(facts, draft, id);
@@ -127,7 +128,7 @@ pub fn update_order(facts: &SetFacts, draft: &Draft, id: i64) -> impl Ord + use<
     (
         !updated,
         !underway,
-        !pod.is_some_and(|p| facts.is_resized(p)), // of no revision as it is
+        !pod.is_some_and(|p| facts.is_resized(p)), // its resources and its label differ, so it matches no revision
         !replaced,
         pod.is_some(),
         Reverse(update_priority(facts, pod)),
@@ -138,7 +139,7 @@ pub fn update_order(facts: &SetFacts, draft: &Draft, id: i64) -> impl Ord + use<
     )
 }
 
-/// The number in the label by which users order updates; a Pod without one comes last.
+/// The number in the label by which users order updates. A Pod without a number comes last.
 fn update_priority(facts: &SetFacts, pod: Option<&Arc<Pod>>) -> Option<i64> {
     let key = facts.strategy.priority.as_deref()?;
     pod?.label(key)?.parse().ok()

@@ -1,4 +1,5 @@
-//! How many Pods an update may take away at a time, as far as the set itself has a say: a rule holds the rest.
+//! Limits how many Pods an update takes off traffic at a time, as far as the set itself decides. Rules may hold further
+//! Pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,45 +17,50 @@ use crate::api::keys;
 use crate::domain::lifecycle::{Phase, min_ready, stored_phases};
 use crate::domain::pod::Pod;
 
-/// Nanoseconds beyond its deletion timestamp, which is when it is to be gone, after which a Pod is overdue.
+/// Nanoseconds after its deletion timestamp at which a terminating Pod is overdue. The Pod should be gone at the
+/// timestamp.
 const OVERDUE_NANOS: u64 = 10_000_000_000;
 
-/// For so many nanoseconds a Pod that has come back from an update is waited for.
+/// Most nanoseconds for which other updates wait for a Pod that has come back from an update.
 const RETURN_WAIT_NANOS: u64 = 60_000_000_000;
 
-/// Places for updates.
+/// The places that are free for updates.
 ///
-/// - While the API server refuses to create a Pod of the updated revision, no other Pod is given up for one.
-/// - Until a Pod of the updated revision has been created, one at a time is: the template may be refused.
-/// - While deletions or changes are refused although their dry run has passed, one Pod at a time is off traffic for the update.
-/// - No more than `maxUnavailable` of the wanted Pods are unavailable for an update. One that is unavailable already takes
-///   nothing away.
-/// - No more than `maxSurge` pairs are open for an update, or cancelled and not over, and no more than the pool has room for.
+/// - While the API server refuses to create a Pod of the updated revision, no other Pod is deleted for the update.
+/// - Until a Pod of the updated revision has been created, one Pod at a time is deleted, because the template may be
+///   refused.
+/// - While deletions or changes are refused although their dry run has passed, one Pod at a time is off traffic for the
+///   update.
+/// - At most `maxUnavailable` of the wanted Pods are unavailable for an update. The update of a Pod that is already
+///   unavailable does not count.
+/// - At most `maxSurge` pairs are open for an update, or cancelled and not over, and at most as many as fit into the
+///   pool.
 #[derive(Debug)]
 pub struct UpdateSlots {
-    /// Why one at a time begins.
+    /// Why only one update at a time begins.
     doubts: UpdateDoubts,
-    /// Pods whose update may begin and will delete them.
+    /// Number of updates that may begin and will delete their Pod.
     begin: usize,
-    /// Pods that may be deleted.
+    /// Number of Pods that may be deleted.
     delete: usize,
     /// Whether the API server refuses to create a Pod of the updated revision.
     is_refused: bool,
-    /// Available Pods whose update may begin.
+    /// Number of available Pods whose update may begin.
     available: usize,
-    /// UIDs of Pods that wait for their rules and serve, and that must not go any more.
+    /// UIDs of serving Pods that wait for their rules and whose update must be withdrawn.
     excess: BTreeSet<String>,
-    /// Pairs that may be opened as far as the pool has room.
+    /// Number of pairs that may be opened by the space in the pool.
     room: usize,
-    /// Pairs that may be opened as far as `maxSurge` goes.
+    /// Number of pairs that may be opened by `maxSurge`.
     surge: usize,
-    /// UIDs of the origins of pairs that are beyond it and whose new Pod is not there.
+    /// UIDs of the origins of pairs that exceed `maxSurge` and whose new Pod does not exist.
     unmade: BTreeSet<String>,
 }
 
 impl UpdateSlots {
-    /// Those of a plan. `underway` is the number of Pods whose update has begun and will delete them; `waiting` are those that have begun, serve
-    /// and wait for their rules, the last of the order first; `unmade` is [`beyond_surge`].
+    /// Computes the places of a plan. `underway` is the number of Pods whose update has begun and will delete them.
+    /// `waiting` are the Pods whose update has begun and that serve and wait for their rules, in reverse order of
+    /// updates. `unmade` is the result of [`origins_beyond_surge`].
     pub fn from_facts<'a>(
         facts: &SetFacts,
         draft: &mut Draft,
@@ -90,14 +96,14 @@ impl UpdateSlots {
         }
     }
 
-    /// Whether there is a place for the beginning of the update of a Pod.
+    /// Whether there is a place for the update of a Pod to begin.
     pub fn has_update_slot(&self, pod: &Pod, deletes: bool) -> bool {
         let serves = pod.is_available();
         let is_held_up = self.available == 0 || self.doubts.holds_up_update(deletes);
         !(deletes && self.begin == 0 || serves && is_held_up)
     }
 
-    /// Takes a place for the beginning of the update of a Pod, if there is one.
+    /// Takes a place for the update of a Pod to begin. Returns false if there is none.
     pub fn take_update_slot(&mut self, pod: &Pod, deletes: bool) -> bool {
         if !self.has_update_slot(pod, deletes) {
             return false;
@@ -109,40 +115,41 @@ impl UpdateSlots {
         true
     }
 
-    /// Whether the update of a Pod that waits for its rules is to be called back: the bound is lower by now, or the Pod was down when the
-    /// update began and serves again.
+    /// Whether the update of a Pod that waits for its rules must be withdrawn: `maxUnavailable` is lower now, or the
+    /// Pod was down when the update began and serves again.
     pub fn must_withdraw_update(&self, pod: &Pod) -> bool {
         self.excess.contains(&pod.metadata.uid)
     }
 
-    /// Whether nobody can be given up for the updated revision until the API server lets a Pod of it be created.
+    /// Whether no Pod may be deleted for the update until the API server accepts the creation of a Pod of the updated
+    /// revision.
     pub fn are_deletions_blocked(&self) -> bool {
         self.is_refused
     }
 
-    /// Takes a place for a deletion, if there is one.
+    /// Takes a place for a deletion. Returns false if there is none.
     pub fn take_deletion_slot(&mut self) -> bool {
         take_slot(&mut self.delete)
     }
 
-    /// Takes a place for a pair, if there is one.
+    /// Takes a place for a pair. Returns false if there is none.
     pub fn take_pair_slot(&mut self) -> bool {
         self.surge > 0 && take_slot(&mut self.room) && take_slot(&mut self.surge)
     }
 
-    /// Whether a pair is beyond `maxSurge`, which is lower by now, and its new Pod yet to be made.
+    /// Whether a pair exceeds `maxSurge`, which is lower now, and its new Pod has not been created.
     pub fn is_pair_beyond_surge(&self, origin: &Pod) -> bool {
         self.unmade.contains(&origin.metadata.uid)
     }
 
-    /// Takes a place for a pair whose new half is there, if there is one.
+    /// Takes a place for a pair whose new Pod already exists. Returns false if there is none.
     pub fn take_reopened_pair_slot(&mut self) -> bool {
         take_slot(&mut self.surge)
     }
 }
 
-/// Whether Pods that go off traffic for an update may do so in vain: the deletion of some is refused, or a change is refused although its
-/// dry run has passed. One at a time finds out.
+/// Whether Pods may go off traffic for an update in vain, because some deletions are refused or a change is refused
+/// although its dry run has passed. One Pod at a time then tries.
 #[derive(Debug)]
 struct UpdateDoubts {
     deletions: bool,
@@ -165,7 +172,7 @@ impl UpdateDoubts {
         }
     }
 
-    /// Whether an available Pod may not begin, to be deleted or changed: the one before it is to serve again first.
+    /// Whether the update of an available Pod must wait until the Pod before it serves again.
     fn holds_up_update(&self, deletes: bool) -> bool {
         let is_doubted = if deletes {
             self.deletions
@@ -176,16 +183,16 @@ impl UpdateDoubts {
     }
 }
 
-/// Whether a Pod that is yet to be updated is off traffic for that, or has come back from it lately. When one serves that crashes, or whose
-/// node is lost, is not known.
+/// Whether a Pod that is not updated yet is off traffic for its update, or came back from it recently. The wait is
+/// limited, because a Pod that crashes or whose node is lost may never serve again.
 fn is_offline_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Pod) -> bool {
     if pod.is_available() || facts.is_updated(pod) || SetOperation::ScaleIn.is_in_progress(pod) {
         return false;
     }
     match stored_phases(pod).get(set_operations::LIFECYCLE_ID) {
-        Some(Phase::PreCheck) => return false, // rules hold it
+        Some(Phase::PreCheck) => return false, // its rules delay it
         Some(_) => {
-            draft.requeue_after(RETURN_WAIT_NANOS); // nothing tells that the doubts are over
+            draft.requeue_after(RETURN_WAIT_NANOS); // no watch reports that the doubts are over
             return true;
         }
         None => {}
@@ -207,7 +214,7 @@ fn is_offline_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Pod) -> bool
     true
 }
 
-/// A time of an object in nanoseconds since 1970.
+/// Parses a timestamp of an object into nanoseconds since 1970.
 fn parse_time_nanos(time: Option<&str>) -> Option<u64> {
     let time: Timestamp = time?.parse().ok()?;
     u64::try_from(time.as_nanosecond()).ok()
@@ -219,7 +226,7 @@ fn take_slot(places: &mut usize) -> bool {
     free
 }
 
-/// IDs without a Pod that are to have one of the updated revision.
+/// IDs without a Pod whose next Pod has the updated revision.
 fn vacant_ids(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> Vec<i64> {
     let updated = &facts.history.updated.name;
     let vacant = counted
@@ -233,7 +240,8 @@ fn vacant_ids(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> Vec<i64> {
     vacant.collect()
 }
 
-/// How many Pods may begin, and how many may be deleted, as far as it is known that Pods of the updated revision can be created.
+/// Returns how many updates may begin and how many Pods may be deleted, depending on whether the API server is known to
+/// accept Pods of the updated revision.
 fn deletion_slots(
     facts: &SetFacts,
     draft: &mut Draft,
@@ -243,10 +251,11 @@ fn deletion_slots(
     if is_creation_proven(facts) {
         return (usize::MAX, usize::MAX);
     }
-    // One that has ended waits in its back-off, however often it does.
+    // An overdue predecessor, or a finished Pod that waits in its backoff, must not delay others.
     vacant
         .retain(|id| !is_predecessor_overdue(facts, draft, *id) && !facts.waiting.contains_key(id));
-    // Nor does it wait for those that can't be cleaned away, can't enter or can't leave, or whose names others have.
+    // Neither must an ID whose predecessor can't be deleted, whose Pod or PVCs enter or leave, or whose name another
+    // Pod has.
     vacant.retain(|id| {
         let mut former = facts.former_pods(*id);
         let is_kept = former.any(|pod| is_deletion_refused(facts, pod));
@@ -256,8 +265,8 @@ fn deletion_slots(
     (one_but(vacant.len() + underway), one_but(vacant.len()))
 }
 
-/// Whether it is known that Pods of the updated revision can be created: one was, or is there. Under `InPlaceIfPossible` a Pod may have
-/// been changed to it.
+/// Whether the API server is known to accept Pods of the updated revision: it has accepted one, or one exists. Under
+/// `InPlaceIfPossible` an existing Pod counts only if it was created with this revision and not changed to it.
 pub fn is_creation_proven(facts: &SetFacts) -> bool {
     let updated = &facts.history.updated.name;
     if facts.observed.refused.proven.contains(updated) {
@@ -272,20 +281,20 @@ pub fn is_creation_proven(facts: &SetFacts) -> bool {
     pods.any(|pod| facts.is_updated(pod) && created(pod))
 }
 
-/// Whether the next Pod of an ID may have to wait long for the end of this one, as on a lost node: others are given up first to find out
-/// whether Pods of the updated revision can be created.
+/// Whether the next Pod of an ID may have to wait long for the end of this one, for example on a lost node. Other Pods
+/// are then deleted first to find out whether Pods of the updated revision can be created.
 pub fn may_end_slowly(facts: &SetFacts, pod: &Pod) -> bool {
     let is_awaited = facts.strategy.sequence || !pod.spec.pvcs.is_empty();
     is_awaited && !pod.is_ready()
 }
 
-/// Whether the Pod that an ID waits for should have ended long ago: it may never end, as on a lost node, and must not hold up all
-/// others. If it may yet end in time, asks for another look.
+/// Whether the Pod that an ID waits for should have ended long ago. It may never end, for example on a lost node, and
+/// must not delay all others. If it may still end in time, this function requests another plan.
 fn is_predecessor_overdue(facts: &SetFacts, draft: &mut Draft, id: i64) -> bool {
     let named = facts.strategy.sequence.then(|| facts.terminating.get(&id));
     let mut named = named.flatten().into_iter().flatten();
     let awaited = named.next().or_else(|| {
-        // A claim without an owner counts too: the next Pod of the ID takes it up.
+        // A PVC without an owner counts too, because the next Pod of the ID takes it.
         let claims = facts.pvcs_with_id(id).iter();
         let mut claims = claims.filter(|claim| !claim.labels.contains_key(keys::ORPHANED));
         claims.find_map(|claim| facts.pvc_writer(&claim.name))
@@ -293,7 +302,7 @@ fn is_predecessor_overdue(facts: &SetFacts, draft: &mut Draft, id: i64) -> bool 
     let Some(awaited) = awaited else {
         return false;
     };
-    // One that is not told to end, as a Pod that was excluded, keeps its claim for as long as it runs.
+    // A Pod that is not being deleted, such as an excluded Pod, holds its PVC for as long as it runs.
     let Some(due) = parse_time_nanos(awaited.metadata.deletion_timestamp.as_deref()) else {
         return true;
     };
@@ -306,8 +315,8 @@ fn is_predecessor_overdue(facts: &SetFacts, draft: &mut Draft, id: i64) -> bool 
     left == 0
 }
 
-/// How many available Pods may go off traffic for an update, beside those that are away or that this plan takes away; and how many are
-/// on their way beyond that.
+/// Returns how many more available Pods may go off traffic for an update, in addition to those that are off traffic or
+/// that this plan removes. The second number is how many Pods too many are on their way.
 pub fn count_spare_available(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> (usize, usize) {
     let Some(most) = facts.strategy.max_unavailable else {
         return (usize::MAX, 0);
@@ -318,7 +327,7 @@ pub fn count_spare_available(facts: &SetFacts, draft: &Draft, counted: &[i64]) -
         let pods = ids.iter().filter_map(|id| facts.members.get(id));
         pods.filter(|pod| stays_available(draft, pod)).count()
     };
-    // A Pod that can't leave yet serves in place of the Pod that is made once it has left.
+    // A Pod that can't leave yet serves in place of the Pod that is created once it has left.
     let unmade = facts.strategy.replicas.saturating_sub(wanted.len());
     let needed = facts.strategy.replicas.saturating_sub(most);
     let staying = serving(&wanted) + serving(&leaving).min(unmade);
@@ -328,7 +337,7 @@ pub fn count_spare_available(facts: &SetFacts, draft: &Draft, counted: &[i64]) -
     )
 }
 
-/// Whether a Pod serves, and nothing takes it away.
+/// Whether a Pod serves and nothing removes it.
 pub fn stays_available(draft: &Draft, pod: &Pod) -> bool {
     let goes =
         SetOperation::Update.is_in_progress(pod) || SetOperation::ScaleIn.is_in_progress(pod);
@@ -337,7 +346,7 @@ pub fn stays_available(draft: &Draft, pod: &Pod) -> bool {
 
 fn pair_room(facts: &SetFacts, draft: &Draft) -> usize {
     if facts.strategy.policy != UpdatePolicy::Replace {
-        return usize::MAX; // no pair is opened
+        return usize::MAX; // the update opens no pair
     }
     let members = facts.members.iter();
     let waiting = members.filter(|(id, pod)| {
@@ -355,14 +364,14 @@ fn surge_slots(facts: &SetFacts, draft: &Draft) -> usize {
     })
 }
 
-/// `maxSurge` where pairs update the set.
+/// `maxSurge`, if the set is updated by pairs.
 fn max_surge(facts: &SetFacts) -> Option<usize> {
     let most = facts.strategy.max_surge;
     most.filter(|_| facts.strategy.policy == UpdatePolicy::Replace)
 }
 
-/// The origins of the pairs that count for `maxSurge`: those that an update has opened, also those that were cancelled, while both halves
-/// are there.
+/// The origins of the pairs that count for `maxSurge`: the pairs that an update has opened, and cancelled ones while
+/// both Pods exist.
 pub fn surging_origins<'a>(
     facts: &'a SetFacts,
     draft: &Draft,
@@ -383,8 +392,8 @@ pub fn surging_origins<'a>(
     open.chain(cancelled)
 }
 
-/// UIDs of the origins of pairs that an update has opened beyond `maxSurge`, as far as their new Pods are not there, from the end of the
-/// order.
+/// UIDs of the origins of pairs that an update has opened beyond `maxSurge` and whose new Pods do not exist. Those that
+/// are last in the order come first.
 pub fn origins_beyond_surge(
     facts: &SetFacts,
     draft: &Draft,
@@ -405,7 +414,8 @@ pub fn origins_beyond_surge(
     uids.take(excess).collect()
 }
 
-/// Whether an update has opened a pair: the half of one that a user had asked for is of its origin's own revision.
+/// Whether an update has opened a pair. The new Pod of a replacement that a user asked for has its origin's own
+/// revision.
 pub fn is_pair_of_update(origin: &Pod, half: &Pod) -> bool {
     origin.label(keys::REVISION) != half.label(keys::REVISION)
 }

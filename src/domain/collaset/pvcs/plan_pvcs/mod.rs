@@ -1,4 +1,4 @@
-//! Planning of claims (contract 6.8, contract Q45).
+//! Plans the PersistentVolumeClaims (PVCs) of instances (contract 6.8, contract Q45).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,26 +18,29 @@ use crate::domain::collaset::revision::data::{pvc_template_name, pvc_templates};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
-/// What one instance needs.
+/// The PVCs that one instance needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InstancePvcs {
-    /// Claims to create.
+    /// PVCs to create.
     pub create: Vec<PvcChange>,
-    /// Name of the claim that serves each template, where there is one.
+    /// Name of the PVC that serves each volume claim template, if it exists.
     pub volumes: BTreeMap<String, String>,
-    /// Whether every template has its claim, so that the Pod can be made.
+    /// Whether every template has its PVC, so that the Pod can be created.
     pub ready: bool,
 }
 
-/// The claims of instance `id`, whose Pod is of a revision with these templates. `existing` are all claims observed,
-/// `known` the templates of all
-/// revisions.
+/// Returns the PVCs of instance `id`, whose Pod has a revision with these templates. `existing` are all observed PVCs,
+/// and `known` the templates of all revisions.
 ///
-/// A claim serves a template when it is not being deleted, and is of this instance, template and hash. One that the set owns with a hash
-/// that no revision knows serves too, since that may be another implementation's notation of the same template; one with
-/// the wanted hash goes before it, and beside one of another known hash it serves nobody: it is of an older template of the set then. One that is kept
-/// serves the template that it was kept as, too. Claims that the set owns go before all others. Of several the oldest is taken: a younger one may have come
-/// by a request that was carried out late, and is empty.
+/// A PVC serves a template if it is not being deleted, and has the instance ID, the template name and the hash. These
+/// rules refine that:
+///
+/// - A PVC that the set owns serves too if no revision knows its hash, because the hash may be another implementation's
+///   notation of the same template. A PVC with the wanted hash is preferred. If the instance also has a PVC with
+///   another known hash, the unknown one is of an older template and serves nobody.
+/// - A kept PVC also serves the template in its label `kept-as`.
+/// - PVCs that belong to the set are preferred.
+/// - The oldest PVC is preferred. A younger one may come from a request that was carried out late, and be empty.
 pub fn plan_instance_pvcs(
     set: &CollaSet,
     templates: &[Value],
@@ -63,8 +66,9 @@ pub fn plan_instance_pvcs(
     wanted
 }
 
-/// Claims of the templates of a revision's data that a Pod mounts and that are gone, under the names that it knows them by. A Pod that was never scheduled
-/// doesn't keep its claims from being deleted, and waits for them in vain.
+/// Returns the PVCs that a Pod mounts and that are gone, to be created under the names that the Pod has. Only templates
+/// in the revision's data count. A Pod that was never scheduled does not protect its PVCs from deletion, and waits for
+/// them in vain.
 pub fn missing_pvcs(
     set: &CollaSet,
     revision: &Value,
@@ -87,7 +91,7 @@ pub fn missing_pvcs(
         };
         let mut mounted = pod.spec.pvcs.iter().filter(|claim| is_of(template, claim));
         let gone = mounted.find(|claim| !is_there(claim) && !is_given(claim))?;
-        // Of long names the prefix is cut, so that it may be that of several.
+        // Long names share a truncated prefix, so a PVC may match several templates.
         let mut of = pvc_templates(revision)
             .iter()
             .filter(|other| is_of(other, gone));
@@ -103,9 +107,9 @@ pub fn missing_pvcs(
     missing.collect()
 }
 
-/// Whether instance `id` has claims of other templates than these, so that its Pod has to be made anew. A claim that is
-/// missing or being deleted is no reason: the Pod may run on, and gets a new claim when it is made anew for another one.
-/// That a template was added or removed shows in the revisions, see [`super::super::revision::inplace::change`].
+/// Whether the PVCs of instance `id` are of other templates than these, so that its Pod must be created again. A
+/// missing or terminating PVC is no reason: the Pod may run on, and gets a new PVC when it is created again for another
+/// reason. Added and removed templates show in the revisions, see [`super::super::revision::inplace::in_place_change`].
 pub fn have_templates_changed(
     set: &CollaSet,
     templates: &[Value],
@@ -128,14 +132,16 @@ pub fn have_templates_changed(
     })
 }
 
-/// The claims that no Pod asks for any more; [`give_up`] says what becomes of them. `needed` are the templates of each instance that has an ID: of its Pod's
-/// revision, and of the revision that its next Pod will be of. It has to be complete, for what it lacks is deleted. What
-/// becomes of claims when the set is deleted is [`super::super::reclaim`]'s to say.
+/// Returns the PVCs that no Pod needs any more; see [`delete_or_release`] for what the set does with them. `needed` are
+/// the templates of each instance that has an ID: those of its Pod's revision, and those of the revision that its next
+/// Pod will have. `needed` must be complete, because the set deletes PVCs of other templates. [`super::super::reclaim`]
+/// decides about PVCs when the set is deleted.
 ///
-/// - A claim whose instance is gone, or whose template is removed or changed and needed by no Pod, is left over unless
-///   `whenScaled` is Retain. One with a hash that no revision knows counts as of its template.
-/// - One that is kept is left over with its instance only: who goes back to its template goes back to its data.
-/// - One that the set does not have stays: it enters with the Pod that mounts it.
+/// - A PVC is left over if its instance is gone, or if its template is removed or changed and no Pod needs it. With
+///   `whenScaled: Retain` no PVC is left over. A PVC with a hash that no revision knows counts as one of its template
+///   name.
+/// - A kept PVC is left over only if its instance is gone, so that a return to its template is a return to its data.
+/// - A PVC that does not belong to the set stays. It enters with the Pod that mounts it.
 pub fn leftover_pvcs(
     set: &CollaSet,
     existing: &[Arc<Pvc>],
@@ -157,11 +163,13 @@ pub fn leftover_pvcs(
         is_owned_pvc(set, claim) && is_ours && !claim.terminating && !retains && !is_needed(claim)
     });
     let mut left: Vec<_> = left.cloned().collect();
-    left.sort_by_cached_key(|claim| (claim.creation_timestamp, claim.name.clone())); // the order is not that of the cache
+    // The order of the cache is arbitrary.
+    left.sort_by_cached_key(|claim| (claim.creation_timestamp, claim.name.clone()));
     left
 }
 
-/// What becomes of a claim that is left over: it is deleted, or, if it is kept, let go, so that it serves nobody as if it were deleted.
+/// Returns the change for a PVC that is left over. The set deletes it, or releases it if it keeps it. A released PVC
+/// serves nobody, as if it were deleted.
 pub fn delete_or_release(set: &CollaSet, claim: &Arc<Pvc>) -> PvcChange {
     match is_kept_pvc(set, claim) {
         true => PvcChange::LetGo(Arc::clone(claim)),
@@ -169,7 +177,7 @@ pub fn delete_or_release(set: &CollaSet, claim: &Arc<Pvc>) -> PvcChange {
     }
 }
 
-/// The label of a claim that goes with a Pod, or stays behind for nobody.
+/// The label of a PVC that leaves with a Pod, or that stays and may not be taken by any set.
 pub fn left_behind_labels() -> LabelPatch {
     LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into())
 }
@@ -188,7 +196,7 @@ fn serving_pvcs<'a>(
             && template_name(c) == Some(template)
     });
     let is_exact = |c: &Pvc| matches_hash(c, hash, known);
-    // Of unknown templates the latest was the last to serve.
+    // Among PVCs of unknown templates, the template that came last served last.
     let since = |c: &Pvc| {
         let of = label(c, keys::PVC_TEMPLATE_HASH);
         let same = of_instance.clone();
@@ -209,7 +217,7 @@ fn serving_pvcs<'a>(
     let serving = serving.filter(|c| !c.terminating && serves_template(set, c, hash, known));
     let serving = serving.min_by_key(|c| order(c))?;
     let is_known = |c: &Pvc| {
-        // One that is kept may lie beside it for good.
+        // A kept PVC may stay beside the serving one forever.
         let of = label(c, keys::PVC_TEMPLATE_HASH);
         is_owned_pvc(set, c) && !is_kept_pvc(set, c) && of.is_some_and(|of| known.contains(of))
     };
@@ -217,7 +225,7 @@ fn serving_pvcs<'a>(
     (!is_older).then_some(serving)
 }
 
-/// Whether a claim is of one of these templates, as far as can be known.
+/// Whether a PVC is of one of these templates, as far as its labels tell.
 fn is_from_templates(
     set: &CollaSet,
     claim: &Pvc,
@@ -230,27 +238,27 @@ fn is_from_templates(
     })
 }
 
-/// Whether a claim is of the template with this hash, as far as can be known.
+/// Whether a PVC is of the template with this hash, as far as its labels tell.
 fn serves_template(set: &CollaSet, claim: &Pvc, hash: &str, known: &TemplateHashes) -> bool {
-    // What nobody owns may be of a template of long ago.
+    // A PVC without an owner may be of a very old template.
     let is_controlled = set.metadata.uid.is_some() && claim.controller == set.metadata.uid;
     let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
     let may_be = is_controlled && !known.contains(of);
     may_be || matches_hash(claim, hash, known)
 }
 
-/// Whether a claim has this hash, or is or was kept as of it.
+/// Whether a PVC has this hash, or has it in its label `kept-as`.
 pub fn matches_hash(claim: &Pvc, hash: &str, known: &TemplateHashes) -> bool {
     let mut keys = [keys::PVC_TEMPLATE_HASH, keys::KEPT_AS].into_iter();
     keys.any(|key| label(claim, key).is_some_and(|of| known.is_equivalent(of, hash)))
 }
 
-/// Whether a claim may serve an instance of the set: it is the set's own, or left for it to take.
+/// Whether a PVC may serve an instance of the set: it belongs to the set, or the set may adopt it.
 pub fn is_usable_pvc(set: &CollaSet, claim: &Pvc) -> bool {
     is_owned_pvc(set, claim) || is_adoptable_pvc(set, claim)
 }
 
-/// Whether the set has a claim.
+/// Whether the PVC belongs to the set.
 pub(super) fn is_owned_pvc(set: &CollaSet, claim: &Pvc) -> bool {
     claim.belongs_to_set(set.metadata.uid.as_deref())
 }
@@ -259,8 +267,8 @@ fn is_kept_pvc(set: &CollaSet, claim: &Pvc) -> bool {
     claim.is_kept_for(set.metadata.uid.as_deref())
 }
 
-/// Whether a claim without a controller may be taken by its labels and its name. Sets whose selectors overlap give their claims
-/// the same labels; the name tells whose claim it is.
+/// Whether the set may adopt a PVC without a controller, by its labels and its name. Sets with overlapping selectors
+/// give their PVCs the same labels; the name tells to which set a PVC belongs.
 fn is_adoptable_pvc(set: &CollaSet, claim: &Pvc) -> bool {
     claim.controller.is_none()
         && has_generated_name(set, claim)
@@ -270,14 +278,14 @@ fn is_adoptable_pvc(set: &CollaSet, claim: &Pvc) -> bool {
         && matches_selector(set, claim)
 }
 
-/// Whether a claim has a name that the set gives those of its template.
+/// Whether a PVC has a name that the set generates for the PVC's template.
 pub fn has_generated_name(set: &CollaSet, claim: &Pvc) -> bool {
     let template = template_name(claim).unwrap_or_default();
     is_generated(&name_prefix(set, template), &claim.name)
 }
 
-/// Whether a claim carries `matchLabels`, or what the expressions of a selector without them ask for. A selector that is empty,
-/// or that only rules labels out, has no claim to any.
+/// Whether a PVC has the labels in `matchLabels`, or, for a selector without them, matches the expressions. A selector
+/// that is empty, or that only excludes labels, matches no PVC.
 fn matches_selector(set: &CollaSet, claim: &Pvc) -> bool {
     let Some(selector) = set.spec.selector.as_ref() else {
         return false;
@@ -290,15 +298,15 @@ fn matches_selector(set: &CollaSet, claim: &Pvc) -> bool {
     asks && Selector::compile(selector).is_ok_and(|selector| selector.matches(&claim.labels))
 }
 
-/// Keys of labels that the expressions of a selector ask for.
+/// Label keys whose presence the expressions of a selector require.
 fn expression_keys(selector: &LabelSelector) -> impl Iterator<Item = &String> {
     let expressions = selector.match_expressions.iter().flatten();
     let asking = expressions.filter(|e| ["In", "Exists"].contains(&e.operator.as_str()));
     asking.map(|e| &e.key)
 }
 
-/// Labels by which the selector matches a claim: those of `matchLabels`, and those of the Pod template that its expressions ask
-/// for.
+/// Labels by which the selector matches a PVC: those of `matchLabels`, and those of the Pod template that its
+/// expressions require.
 fn selector_labels(set: &CollaSet) -> Map<String, Value> {
     let selector = set.spec.selector.clone().unwrap_or_default();
     let template = template_labels(&set.spec.template);
@@ -315,10 +323,10 @@ fn label<'a>(claim: &'a Pvc, key: &str) -> Option<&'a str> {
     claim.labels.get(key).map(String::as_str)
 }
 
-/// Longest part of a `generateName` that a name is made of, by the API server and by this program.
+/// Longest part of a `generateName` that becomes part of a name, both in the API server and in this program.
 pub(super) const MAX_NAME_PREFIX: usize = 58;
 
-/// Whether a name is made of this `generateName` or ends with a number in the place of the random letters.
+/// Whether a name is generated from this `generateName`, or ends with a number in the place of the random characters.
 pub fn is_generated(prefix: &str, name: &str) -> bool {
     let prefix = prefix.get(..MAX_NAME_PREFIX).unwrap_or(prefix);
     name.strip_prefix(prefix)
@@ -329,7 +337,7 @@ pub(super) fn name_prefix(set: &CollaSet, template: &str) -> String {
     format!("{}-{template}-", set_name(set))
 }
 
-/// The instance ID that a claim carries.
+/// The instance ID in the label of a PVC.
 pub fn instance_id_label(claim: &Pvc) -> Option<i64> {
     label(claim, keys::INSTANCE_ID)?.parse().ok()
 }

@@ -321,7 +321,7 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
     assert_eq!(pvc_names(&all(json!({}))), ["old", "removed", "z-gone"]);
     assert_eq!(pvc_names(&all(json!({ "whenScaled": "Delete" }))).len(), 3);
     assert_eq!(all(json!({ "whenScaled": "Retain" })), []);
-    // One that is kept goes with its instance, and is let go.
+    // A kept PVC is left over with its instance, and is released.
     let last = kept_pvc("kept", 9, &data);
     let left = leftover_pvcs(
         &set_with_policy(json!({})),
@@ -380,8 +380,8 @@ fn retained_pvc_serves_only_its_instance() {
 }
 
 proptest! {
-    /// Whatever claims there are: what serves an instance is never deleted, and the order in which they are seen is
-    /// no matter.
+    /// Whatever PVCs exist, one that serves an instance is never deleted, and the order in which they are observed does
+    /// not matter.
     #[test]
     fn serving_pvc_is_not_deleted(picks in proptest::collection::vec((0..4_i64, 0..3_usize, 0..4), 0..12), rotate in 0..12_usize) {
         let sizes = ["1Gi", "2Gi"].map(|size| template("data", size));
@@ -440,7 +440,7 @@ fn retained_pvc_is_adopted_by_selector_expressions() {
     let existing = [Arc::new(left)];
     let again = plan_instance_pvcs(&set, &[data], 0, &existing, &known);
     assert_eq!((again.ready, again.create.len()), (true, 0));
-    // One that only rules labels out takes nothing.
+    // A selector that only excludes labels adopts nothing.
     let none = json!([{ "key": "other", "operator": "DoesNotExist" }]);
     set.spec.selector = serde_json::from_value(json!({ "matchExpressions": none })).unwrap();
     let again = plan_instance_pvcs(&set, &[template("data", "1Gi")], 0, &existing, &known);

@@ -40,7 +40,7 @@ fn plan_unused(set: &CollaSet, revisions: &[Arc<Revision>]) -> RevisionHistory {
     plan_history(set, revisions, &RevisionUse::new(), false).unwrap()
 }
 
-/// The revisions as they are once the changes are written.
+/// The revisions after the changes are written.
 fn apply_changes(
     mut revisions: Vec<Arc<Revision>>,
     changes: &[RevisionChange],
@@ -125,7 +125,7 @@ fn a_revision_by_kuperator_is_taken_over() {
     assert_eq!(history.changes, []);
     assert_eq!(history.updated.name, "web-go");
 
-    // Further back it would be a rollback to something that has lost fields.
+    // An older revision that has lost fields must not become the target of a rollback.
     let revisions = [
         stored_revision("web-go", 3, kuperator_data(&newer, &[])),
         our_revision("web-2", 7, "a:2"),
@@ -282,7 +282,7 @@ fn only_revisions_named_by_the_set_are_adopted() {
         ("web-a", "web-65bb57b6b5", false),
         (&long, &hash::revision_name(&long, "65bb57b6b5"), true),
         (&dashed, &hash::revision_name(&dashed, "65bb57b6b5"), true),
-        // As Kuperator cuts a long name, and writes one with dots.
+        // Kuperator truncates long names and replaces dots in this way.
         (&dashed, &format!("{}--65bb57b6b5", "a".repeat(51)), true),
         ("web.a", "web-a-65bb57b6b5", true),
         ("web.a", "web.a-65bb57b6b5", true),
@@ -447,7 +447,7 @@ fn the_oldest_beyond_the_limit_are_deleted_unless_in_use() {
 }
 
 proptest! {
-    /// Edits, one after another, each planned until nothing is left to do.
+    /// Each edit is planned until there is nothing left to do.
     #[test]
     fn plans_settle_and_keep_what_is_in_use(edits in proptest::collection::vec((0..6, 0..3), 1..12)) {
         let (mut revisions, mut current) = (vec![], String::new());

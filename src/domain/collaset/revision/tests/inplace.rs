@@ -33,7 +33,7 @@ fn data_of(template: &Value) -> Value {
     data::revision_data(&set(template.clone(), json!([])).spec)
 }
 
-/// The change from the base to the base after an edit.
+/// The change from the base template to the base template after an edit.
 fn change_after_edit(edit: impl FnOnce(&mut Value)) -> InPlaceChange {
     let mut to = base_template();
     edit(&mut to);
@@ -313,7 +313,7 @@ fn resources_are_resized() {
             "requests": { "cpu": "1", "memory": "1024Mi" }, "limits": { "cpu": "2", "memory": "4Gi" },
         } }] }))
     );
-    // The API server lets a limit stand for the request, in the running Pod too.
+    // A missing request defaults to the limit, in the running Pod too.
     let limits = |memory: &str| json!({ "spec": { "containers": [{ "name": "a", "resources": { "limits": { "memory": memory } } }] } });
     let InPlaceChange::Yes { resize, .. } =
         in_place_change(&data_of(&limits("1Gi")), &data_of(&limits("2Gi")))
@@ -351,7 +351,7 @@ fn a_memory_limit_shrinks_where_the_container_restarts_for_it() {
     );
 }
 
-/// What the API server makes of the patches, as far as they go: containers by name, amounts by resource.
+/// Applies the patches as the API server does, as far as these tests need: containers by name, amounts by resource.
 fn apply_change(pod: &mut Value, change: InPlaceChange) {
     let InPlaceChange::Yes {
         labels,
@@ -397,7 +397,7 @@ fn pod(name: &str, data: Value) -> Value {
     .unwrap()
 }
 
-/// What a change in place covers, in normal form; requests as the API server completes them.
+/// The fields that an in-place change covers, in normal form. Requests are completed as by the API server.
 fn in_place_fields(pod: &Value) -> Option<Value> {
     let mut pod = pod.clone();
     pod["metadata"]["labels"]
@@ -454,7 +454,7 @@ proptest! {
     }
 }
 
-/// `GOMAXPROCS` and `GOMEMLIMIT` of charts: the kubelet resolves them when it starts the container.
+/// Charts set `GOMAXPROCS` and `GOMEMLIMIT` this way: the kubelet resolves them when it starts the container.
 #[test]
 fn environment_variable_from_changed_resource_needs_container_restart() {
     let with = |memory: &str, policy: &str, field: &Value, image: &str| {
@@ -488,7 +488,7 @@ fn environment_variable_from_changed_resource_needs_container_restart() {
         (in_gi.clone(), free, "4Gi", "x:1", true),
         (in_gi, free, "5Gi", "x:1", false),
         (of_side, restarts, "4Gi", "x:1", false),
-        // The resize may be deferred, and the image not.
+        // The node may defer the resize and still restart the container for the image.
         (of("limits.memory"), free, "4Gi", "x:2", false),
     ] {
         let way = in_place_change(

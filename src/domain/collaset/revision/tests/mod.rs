@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::api::collaset::CollaSet;
 use crate::domain::collaset::core_v1::{POD_TEMPLATE, PVC, go_json};
 
-/// A set of UID `u1` with a selector of labels and these templates.
+/// A set with the UID `u1`, a selector of labels and these templates.
 fn set(template: Value, claims: Value) -> CollaSet {
     serde_json::from_value(json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1",

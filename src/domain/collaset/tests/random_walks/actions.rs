@@ -1,4 +1,5 @@
-//! What happens on a walk: what users, other controllers and nodes do, what the API server begins to refuse, and time.
+//! The actions of a walk: of users, of other controllers and of nodes, faults of the API server, and the passing of
+//! time.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -12,61 +13,62 @@ use crate::domain::collaset::headroom;
 use crate::domain::collaset::pvcs::hash::hash_template;
 use crate::domain::collaset::revision::data::pvc_templates;
 
-/// One thing that happens. Pods are told by their place among all of the namespace.
+/// One action. Pods are named by their index among all Pods of the namespace.
 #[derive(Clone, Debug)]
 pub enum WalkAction {
-    /// The spec is edited.
+    /// A user edits the spec.
     Edit(Value),
-    /// Users say something to a rollout.
+    /// A user commands a rollout.
     Command(&'static str),
-    /// The list of a spec holds one Pod, or none.
+    /// A user puts one Pod, or none, into a list of the spec.
     List(&'static str, Option<usize>),
     /// Somebody else writes to a Pod.
     Label(usize, String, Option<String>),
-    /// Somebody else writes to the first claim of a Pod of the set.
+    /// Somebody else writes to the first PVC of a Pod of the set.
     LabelClaim(usize, &'static str, String),
     /// A Pod is deleted, or fails.
     Kill(usize),
     Fail(usize),
-    /// Somebody takes its owner from a Pod.
+    /// Somebody removes the owner of a Pod.
     Orphan(usize),
-    /// Its kubelet becomes slow, and so on, or is itself again.
+    /// The properties of its kubelet change.
     Kubelet(usize, Kubelet),
-    /// No write of the set to this Pod passes any more, or it does again.
+    /// Every write of the set to this Pod is refused from now on, or accepted again.
     Stubborn(usize, bool),
-    /// This Pod can't be deleted any more, or can again.
+    /// The deletion of this Pod is refused from now on, or accepted again.
     Undeletable(usize, bool),
     /// Somebody edits the pool.
     LosePool,
     LoseEntry(usize),
-    /// The controller begins anew.
+    /// The controller restarts.
     Forget,
-    /// The API server begins to refuse something, or stops.
+    /// The API server begins or stops to refuse something.
     Refuse(WriteKind, bool),
     Forbid(u8, bool),
     Unpullable(u8, bool),
     MostPods(Option<usize>),
     MostClaims(Option<usize>),
-    /// The pool has room for so many instance IDs of Pods that are no pairs.
+    /// The pool has space for this many instance IDs of Pods without pairs.
     PoolRoom(usize),
-    /// Webhooks pin images at creations and at changes.
+    /// Whether webhooks pin images at creations and at changes.
     Pins(bool, bool),
-    /// Rules hold whoever would go, and whoever would come back.
+    /// Whether rules let no Pod go off traffic, and whether they let none come back.
     Hold(bool, bool),
     Budget(Option<usize>),
-    /// The set is deleted, with its Pods or without, and later made again.
+    /// The set is deleted, with its Pods or without, and created again later.
     DeleteSet(bool),
-    /// A plan is made and carried out, up to so many writes.
+    /// A plan is made and carried out, up to this many writes.
     Step(usize),
-    /// The Pods of the mask have a turn of everybody else.
+    /// Everybody else acts on the Pods in the mask.
     Turn(u8),
-    /// Seconds pass.
+    /// This many seconds pass.
     Pass(u64),
-    /// Until nothing happens any more, whatever is refused.
+    /// The walk continues until nothing changes, whatever is refused.
     Settle,
 }
 
-/// Each kind of act is part of a walk or not: what is rare among all is frequent among few.
+/// Each kind of action is part of a walk or not, so that an action that is rare among all kinds is frequent in some
+/// walks.
 const KINDS: [fn(&mut StdRng) -> WalkAction; 56] = [
     |rng| edit("replicas", rng.random_range(0..6)),
     |rng| edit("replicas", rng.random_range(2..5)),
@@ -218,7 +220,7 @@ const KINDS: [fn(&mut StdRng) -> WalkAction; 56] = [
     |rng| WalkAction::DeleteSet(rng.random_bool(0.7)),
 ];
 
-/// The acts of one walk.
+/// Draws the actions of one walk.
 pub fn draw_actions(rng: &mut StdRng) -> Vec<WalkAction> {
     let share = *[0.1, 0.2, 0.4, 0.8].choose(rng).unwrap();
     let kinds: Vec<_> = KINDS.iter().filter(|_| rng.random_bool(share)).collect();
@@ -272,7 +274,7 @@ fn image(rng: &mut StdRng) -> WalkAction {
     container(json!({ "image": image }))
 }
 
-/// An edit of the only container: it keeps what it has besides, see [`World::change_container`].
+/// An edit of the only container that keeps its other fields, see `edit_spec`.
 fn container(part: Value) -> WalkAction {
     WalkAction::Edit(json!({ "container": part }))
 }
@@ -332,7 +334,7 @@ fn write(rng: &mut StdRng) -> WriteKind {
     *all.choose(rng).unwrap()
 }
 
-/// Claim templates, none and others.
+/// Variants of volume claim templates, one of them without any.
 pub fn templates(variant: u8) -> Value {
     let template = |name: &str, size: &str| {
         json!({
@@ -358,14 +360,14 @@ pub fn naming(sequence: bool) -> Value {
     json!({ "podNamingSuffixPolicy": policy })
 }
 
-/// Does what is not the controller's nor time's to do.
+/// Carries out an action, except those of the controller and of time.
 pub fn apply_action(world: &mut World, act: &WalkAction) {
     match act {
         WalkAction::Edit(spec) => edit_spec(world, spec),
         WalkAction::Command(command) => world.command(command),
         WalkAction::List(list, pod) => {
             let name = pod.and_then(|pod| name(world, pod));
-            // Admission refuses it where names persist.
+            // Admission refuses this under `PersistentSequence`.
             if *list == "podToDelete" || !is_sequence(world) || name.is_none() {
                 let names: Vec<String> = name.into_iter().collect();
                 let mut part = json!({});
@@ -506,7 +508,7 @@ fn apply_pod_action(world: &mut World, name: &str, act: &WalkAction) {
 
 fn edit_spec(world: &mut World, spec: &Value) {
     let Some(part) = spec.get("container") else {
-        // Where names persist admission refuses these lists.
+        // Under `PersistentSequence` admission refuses these lists.
         if spec["namingStrategy"] == naming(true) {
             let lists = json!({ "podToExclude": [], "podToInclude": [] });
             world.edit(json!({ "scaleStrategy": lists }));
@@ -522,7 +524,7 @@ fn name(world: &World, place: usize) -> Option<String> {
     world.pods.keys().nth(place).cloned()
 }
 
-/// Whether names persist.
+/// Whether the naming policy is `PersistentSequence`.
 pub fn is_sequence(world: &World) -> bool {
     let naming = world.set.spec.naming_strategy.clone().unwrap_or_default();
     naming.pod_naming_suffix_policy == Some(PodNamingSuffixPolicy::PersistentSequence)

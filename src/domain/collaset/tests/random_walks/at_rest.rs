@@ -1,4 +1,4 @@
-//! What a set is once it has been left alone.
+//! Checks the state of a set that has been left alone.
 
 use super::super::world::World;
 use super::actions::is_sequence;
@@ -10,7 +10,7 @@ use crate::domain::collaset::revision::data::pvc_templates;
 use crate::domain::collaset::strategy::{ResolvedStrategy, UpdateScope};
 use crate::domain::pod::Pod;
 
-/// Ends all troubles, and takes back what only users take back.
+/// Removes all faults, and the requests that only users withdraw.
 pub fn lift_obstacles(world: &mut World) {
     world.troubles = Default::default();
     world.forbidden.clear();
@@ -20,7 +20,7 @@ pub fn lift_obstacles(world: &mut World) {
         "paused": false, "scaleStrategy": { "podToDelete": [], "podToInclude": [], "podToExclude": [] },
         "updateStrategy": { "rollingUpdate": { "steps": [] } },
     }));
-    // A command that nobody has seen yet might be an abort; one that was aborted is tried again.
+    // A command that no plan has seen yet might be an abort. An aborted rollout is retried.
     let annotations = world.set.metadata.annotations.get_or_insert_default();
     annotations.remove(keys::ROLLOUT);
     let rollout = world.set.status.as_ref().and_then(|s| s.rollout.as_ref());
@@ -34,7 +34,7 @@ pub fn lift_obstacles(world: &mut World) {
             let labels = &mut pod.metadata.labels;
             labels.retain(|key, _| ![keys::TO_REPLACE, keys::STAY_OFFLINE].contains(&&**key));
             if keeps_names {
-                labels.remove(keys::TO_EXCLUDE); // refused for as long as it is there
+                labels.remove(keys::TO_EXCLUDE); // otherwise the exclusion is refused as long as the label exists
             }
         });
         let pod = &world.pods[&name];
@@ -44,7 +44,7 @@ pub fn lift_obstacles(world: &mut World) {
             .iter()
             .filter_map(|claim| world.claims.get(claim));
         let holds = claims.any(|claim| !claim.labels.contains_key(keys::ORPHANED));
-        // What holds up a name that persists, or a claim, and is not known to the set.
+        // Delete a Pod outside the set that holds a persistent name or a PVC.
         let foreign = !world.owns(pod) || !pod.is_managed() || pod.label("app") != Some("web");
         if foreign && (keeps_names || holds) {
             world.delete(&name);
@@ -52,7 +52,7 @@ pub fn lift_obstacles(world: &mut World) {
     }
 }
 
-/// The set is what its spec says.
+/// Checks that the set is as its spec says.
 pub fn check_at_rest(world: &World) -> Result<(), String> {
     let strategy = ResolvedStrategy::from_spec(&world.set.spec);
     let wanted = strategy.replicas;
@@ -84,9 +84,9 @@ pub fn check_at_rest(world: &World) -> Result<(), String> {
     for (id, pod) in &members {
         let revision = pod.label(keys::REVISION).unwrap_or_default();
         let Some(revision) = world.revisions.get(revision) else {
-            continue; // of an older one, see above
+            continue; // the Pod has an older revision, see above
         };
-        // The Pod is what its label says.
+        // The Pod is as the revision in its label says.
         let image = &revision.data["spec"]["template"]["spec"]["containers"][0]["image"];
         let plain = pod.spec.containers[0].image.split('@').next();
         ensure!(
@@ -138,7 +138,7 @@ pub fn check_at_rest(world: &World) -> Result<(), String> {
                 .pods
                 .values()
                 .any(|p| p.spec.pvcs.contains(&claim.name));
-            // Of several that serve one volume the others go with their ID.
+            // If an instance has several PVCs for one volume, the unused ones are deleted with the instance.
             let id = claim
                 .labels
                 .get(keys::INSTANCE_ID)
@@ -167,7 +167,7 @@ pub fn check_at_rest(world: &World) -> Result<(), String> {
         );
     }
     let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
-    // Half resized, and out of the scope of the rollout: whose turn it is users have to say.
+    // The Pod was resized halfway and is out of the scope of the rollout. Users have to decide about it.
     let by_label = matches!(strategy.scope, UpdateScope::ByLabel);
     let is_kept = by_label && ready.is_some_and(|c| c.message.contains("is kept on revision"));
     ensure!(

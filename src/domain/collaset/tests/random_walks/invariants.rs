@@ -1,4 +1,4 @@
-//! What holds after every step. It is read off the objects, not off what the planner thinks of them.
+//! Checks what must hold after every step. The checks read the objects and not the planner's view of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ macro_rules! ensure {
 }
 pub(super) use ensure;
 
-/// Whether an operation of the set is on.
+/// Whether an operation of the set is in progress.
 pub fn is_on(pod: &Pod, type_: &str) -> bool {
     operator::is_in_progress(pod, "collaset", type_)
 }
@@ -32,7 +32,7 @@ fn is_leaving(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some() || operator::is_in_progress(pod, "pod-delete", "delete")
 }
 
-/// The Pods that count.
+/// The Pods that count as members.
 pub fn members(world: &World) -> Vec<&Pod> {
     let pods = world.pods.values();
     let counts = |pod: &&Pod| {
@@ -45,8 +45,8 @@ pub fn members(world: &World) -> Vec<&Pod> {
     pods.filter(counts).collect()
 }
 
-/// Whether a Pod is the new half of a pair. A name may be used again: one that came later, and names no new half of its
-/// own, is nobody's origin.
+/// Whether a Pod is the new Pod of a pair. A name may be used again: a Pod that was created later and names no new Pod
+/// of its own is not the origin.
 pub fn is_half(world: &World, pod: &Pod) -> bool {
     let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
     let origin = origin.and_then(|name| world.pods.get(name));
@@ -59,7 +59,7 @@ pub fn is_half(world: &World, pod: &Pod) -> bool {
     })
 }
 
-/// What holds of a plan for a world as it is before.
+/// Checks a plan against the world before the plan.
 pub fn judge_plan(world: &World, plan: &SetPlan) -> Verdict {
     judge_deletions(plan)?;
     judge_creations(world, plan)?;
@@ -74,7 +74,8 @@ pub fn judge_plan(world: &World, plan: &SetPlan) -> Verdict {
     Ok(())
 }
 
-/// No instance is given up whose Pod is missing for now, unless there are more than are wanted, beside those that are to be excluded.
+/// Checks that the plan gives up no instance whose Pod is missing for now, unless there are more instances than wanted.
+/// Instances that are to be excluded do not count.
 fn judge_instances(world: &World, plan: &SetPlan) -> Verdict {
     let (Some(stored), Some(next)) = (&world.pool, &plan.pool) else {
         return Ok(());
@@ -85,7 +86,7 @@ fn judge_instances(world: &World, plan: &SetPlan) -> Verdict {
         let is_named = strategy.exclude.contains(&pod.metadata.name);
         is_named || pod.label(keys::TO_EXCLUDE).is_some()
     };
-    // Who leaves takes its ID along, though somebody has taken that label off, or changed it.
+    // A leaving Pod takes its ID along, even if somebody has removed or changed its label.
     let carries_its_own = |pod: &Pod| {
         let mut ids = stored.contexts.iter().map(|entry| entry.id);
         let is_named = |id: i64| !strategy.sequence || pod.metadata.name == format!("web-{id}");
@@ -96,7 +97,7 @@ fn judge_instances(world: &World, plan: &SetPlan) -> Verdict {
     if own.any(|pod| !carries_its_own(pod) && is_leaving(pod)) {
         return Ok(());
     }
-    // Of two Pods that carry one ID, since somebody has changed it, one may have another place.
+    // If somebody has changed an ID and two Pods have the same, one of them may have another place.
     let leaves = |id: i64| {
         let mut pods = members(world).into_iter().filter(|pod| is_of(pod, id));
         !strategy.sequence && pods.next().is_some_and(to_exclude) && pods.all(to_exclude)
@@ -107,7 +108,7 @@ fn judge_instances(world: &World, plan: &SetPlan) -> Verdict {
     let has_a_pod = |id: i64| world.pods.values().any(|pod| is_of(&pod, id));
     let given_up = stored.contexts.iter().find(|entry| {
         let stays = next.iter().any(|other| other.id == entry.id);
-        // Its new half stands for it.
+        // The new Pod of its pair stands for it.
         let is_replaced = entry.data.contains_key(pool::REPLACE_NEW);
         counts(&entry.data) && !is_replaced && !stays && !has_a_pod(entry.id)
     });
@@ -122,7 +123,7 @@ fn judge_instances(world: &World, plan: &SetPlan) -> Verdict {
     }
 }
 
-/// Nobody is deleted who serves.
+/// Checks that no serving Pod is deleted.
 fn judge_deletions(plan: &SetPlan) -> Verdict {
     for change in &plan.pods {
         if let PodChange::Delete(pod, _) = change {
@@ -139,7 +140,7 @@ fn judge_deletions(plan: &SetPlan) -> Verdict {
     Ok(())
 }
 
-/// Whether the pool notes that the Pod which `podToDelete` meant was another one of this name.
+/// Whether the pool records that `podToDelete` meant an earlier Pod of this name.
 fn is_made_again(world: &World, plan: &SetPlan, pod: &Pod) -> bool {
     let id = label_after_plan(plan, pod, keys::INSTANCE_ID).and_then(|id| id.parse().ok());
     let mut entries = world.pool.iter().flat_map(|pool| &pool.contexts);
@@ -148,7 +149,7 @@ fn is_made_again(world: &World, plan: &SetPlan, pod: &Pod) -> bool {
     noted.is_some_and(|noted| *noted != pool::pod_digest(pod))
 }
 
-/// The value of a label once the plan has been carried out.
+/// The value of a label after the plan.
 fn label_after_plan<'a>(plan: &'a SetPlan, pod: &'a Pod, key: &str) -> Option<&'a str> {
     let mut patches = plan.pods.iter().filter_map(|change| match change {
         PodChange::Patch(patch) if patch.pod.metadata.uid == pod.metadata.uid => Some(patch),
@@ -178,7 +179,7 @@ fn is_released(plan: &SetPlan, pod: &Pod) -> bool {
     })
 }
 
-/// Whether the plan has a Pod go, or begins to scale it in.
+/// Whether the plan asks for the deletion of a Pod, or begins its scale-in.
 fn is_taken_away(plan: &SetPlan, pod: &Pod) -> bool {
     let [operating, type_] = [Family::Operating, Family::OperationType].map(|f| f.key("collaset"));
     let is_scaled_in = label_after_plan(plan, pod, &operating).is_some()
@@ -186,7 +187,7 @@ fn is_taken_away(plan: &SetPlan, pod: &Pod) -> bool {
     label_after_plan(plan, pod, keys::TO_DELETE).is_some() || is_scaled_in
 }
 
-/// No instance ID has two Pods that are both kept, and each is written down before its Pod is made.
+/// Checks that no instance ID has two Pods that both stay, and that each ID is in the pool before its Pod is created.
 fn judge_creations(world: &World, plan: &SetPlan) -> Verdict {
     let mut ids = BTreeSet::new();
     let staying = members(world).into_iter().filter(|pod| {
@@ -226,12 +227,12 @@ fn judge_creations(world: &World, plan: &SetPlan) -> Verdict {
     Ok(())
 }
 
-/// Where the rollout of the template was when the plan was made.
+/// The stored position of the rollout when the plan was made.
 fn stored(world: &World) -> Option<&RolloutStatus> {
     world.set.status.as_ref()?.rollout.as_ref()
 }
 
-/// Whether a Pod goes back to the current revision, which is that of the template again, from one that was made later.
+/// Whether a Pod goes back from a later revision to the current one, because the template was rolled back.
 fn is_taken_back(world: &World, status: &CollaSetStatus, pod: &Pod) -> bool {
     let updated = &status.updated_revision;
     let known = world.set.status.as_ref();
@@ -241,14 +242,14 @@ fn is_taken_back(world: &World, status: &CollaSetStatus, pod: &Pod) -> bool {
     is_back && made(updated).is_some() && made(of) > made(updated)
 }
 
-/// Which Pods may be updated by now. A plan goes by the position that is stored, and an aborted rollout takes all back.
+/// The Pods that may be updated now. A plan uses the stored position, and an aborted rollout takes all Pods back.
 fn scope(world: &World, status: &CollaSetStatus, strategy: &ResolvedStrategy) -> UpdateScope {
     let Some(next) = status.rollout.as_ref() else {
         return strategy.scope;
     };
     let stored = stored(world).filter(|stored| stored.revision == next.revision);
     if stored.is_some_and(|stored| stored.aborted) {
-        return UpdateScope::Partition(0); // also in the plan that tells of a retry
+        return UpdateScope::Partition(0); // also in the plan that carries out a retry
     }
     if next.step == 0 && !next.aborted {
         return strategy.scope;
@@ -269,11 +270,11 @@ fn scope(world: &World, status: &CollaSetStatus, strategy: &ResolvedStrategy) ->
     UpdateScope::Partition(kept.max(partition.unwrap_or(usize::MAX)))
 }
 
-/// Updates begin within their bounds.
+/// Checks that updates begin within their bounds.
 fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -> Verdict {
     let strategy = ResolvedStrategy::from_spec(&world.set.spec);
     let members = members(world);
-    // The new half of a pair that is over with this plan counts like any other.
+    // If the plan ends a pair, its new Pod counts like any other.
     let is_paired = |pod: &Pod| {
         is_half(world, pod) && label_after_plan(plan, pod, keys::REPLACE_PAIR_ORIGIN_NAME).is_some()
     };
@@ -306,7 +307,7 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
     let is_old = |pod: &Pod| pod.label(keys::REVISION) != Some(&status.updated_revision);
     let moves = |pod: &Pod| begins(pod) || opens(pod);
     if let UpdateScope::Partition(kept) = scope(world, status, &strategy) {
-        // One whose update is taken back stays as it is, unless it is replaced in its stead.
+        // A Pod whose update is cancelled stays unchanged, unless it is replaced instead.
         let undo = Family::UndoOperationType.key("collaset");
         let stays = |pod: &&Pod| {
             let is_updated = is_on(pod, "update")
@@ -348,7 +349,8 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
             pod.label(keys::TO_REPLACE).is_some()
                 && pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
         };
-        // The new half of a pair that was cancelled, until it is terminating or stands alone; one of its origin's revision was asked for by a user.
+        // The new Pod of a cancelled pair counts until it is terminating or the pair is over. If it has its origin's
+        // revision, a user had asked for it.
         let cancelled = |pod: &&&Pod| {
             let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
             let origin = origin.and_then(|name| world.pods.get(name));
@@ -356,7 +358,7 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
                 && label_after_plan(plan, pod, keys::REPLACE_PAIR_ORIGIN_NAME).is_some()
                 && origin.is_some_and(|origin| {
                     origin.label(keys::TO_REPLACE).is_none()
-                        && !opens(origin) // goes on
+                        && !opens(origin) // the pair continues
                         && origin.label(keys::REVISION) != pod.label(keys::REVISION)
                 })
         };
@@ -370,7 +372,7 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
     Ok(())
 }
 
-/// The conditions say nothing that is not so.
+/// Checks that the conditions are true.
 fn judge_conditions(world: &World, plan: &SetPlan, status: &CollaSetStatus) -> Verdict {
     let is_true = |type_: &str| {
         let mut conditions = status.conditions.iter();
@@ -399,7 +401,7 @@ fn judge_conditions(world: &World, plan: &SetPlan, status: &CollaSetStatus) -> V
         );
     }
     let is_old = |pod: &&&Pod| pod.label(keys::REVISION) != Some(&status.updated_revision);
-    // Of two with one ID the one that goes takes no part in an update.
+    // If two Pods have one ID, the one that is deleted takes no part in an update.
     let is_double = |pod: &Pod| {
         let id = label_after_plan(plan, pod, keys::INSTANCE_ID);
         let mut others = members
@@ -410,7 +412,7 @@ fn judge_conditions(world: &World, plan: &SetPlan, status: &CollaSetStatus) -> V
     };
     let single = members.iter().filter(|pod| !is_double(pod));
     let old = single.clone().filter(is_old);
-    // A pair has one place.
+    // A pair counts as one Pod.
     let is_half_of_old = |pod: &Pod| {
         let origin = label_after_plan(plan, pod, keys::REPLACE_PAIR_ORIGIN_NAME);
         origin.is_some_and(|name| old.clone().any(|old| old.metadata.name == name))
@@ -487,7 +489,7 @@ fn judge_conditions(world: &World, plan: &SetPlan, status: &CollaSetStatus) -> V
             !is_leaving(pod) && !goes,
             "Ready is True, and Pod {name} is to be deleted"
         );
-        // In several lists, which admission refuses, it stays, and the message says why.
+        // Admission refuses a Pod in several lists. Such a Pod stays, and the message says why.
         let in_all = strategy.include.contains(name) && strategy.exclude.contains(name);
         let named = strategy.delete.contains(name) && !is_made_again(world, plan, pod);
         let named = named && !in_all;
@@ -509,7 +511,7 @@ fn judge_conditions(world: &World, plan: &SetPlan, status: &CollaSetStatus) -> V
     Ok(())
 }
 
-/// An updated Pod is what the template says, and its containers run that.
+/// Checks that an updated Pod is as the template says, and that its containers run accordingly.
 fn judge_running_pod(world: &World, pod: &Pod) -> Verdict {
     let name = &pod.metadata.name;
     let template = &world.set.spec.template["spec"]["containers"][0];
@@ -540,7 +542,7 @@ fn judge_running_pod(world: &World, pod: &Pod) -> Verdict {
     );
     let wanted = Resources::from_resources(&container.resources);
     let (is, told) = (status.resources, [status.resources, wanted]);
-    // An update that somebody has ended by hand is none that the set waits for.
+    // The set does not wait for an update that somebody has ended by hand.
     let is_cut_short = pod.annotation(keys::LAST_POD_STATUS).is_some() && !is_on(pod, "update");
     ensure!(
         told.contains(&Resources::default()) || is == wanted || is_cut_short,
@@ -549,7 +551,7 @@ fn judge_running_pod(world: &World, pod: &Pod) -> Verdict {
     Ok(())
 }
 
-/// What holds of a world at any time.
+/// Checks what must hold in a world at any time.
 pub fn judge_cluster(world: &World) -> Verdict {
     let mut writers = BTreeMap::new();
     for pod in world.pods.values().filter(|pod| !pod.is_finished()) {
@@ -569,8 +571,8 @@ pub fn judge_cluster(world: &World) -> Verdict {
     Ok(())
 }
 
-/// What holds when nothing happens any more although something may be refused: whoever is off traffic for an operation of the
-/// set is told of.
+/// Checks what must hold when nothing changes any more, even if something is refused: the status names every Pod that
+/// is off traffic for an operation of the set.
 pub fn judge_stuck(world: &World) -> Verdict {
     if world.gone || world.set.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -602,7 +604,7 @@ pub fn judge_stuck(world: &World) -> Verdict {
             !own || reasons,
             "Pod {name} is off traffic and nobody says why: {told:#?}"
         );
-        // What an update has not changed yet goes back on traffic, if it can be written.
+        // If an update has not changed the Pod yet, the Pod goes back on traffic, provided that it can be written.
         let troubles = &world.troubles;
         let is_free = !troubles.refused.contains(&WriteKind::PodPatch)
             && !troubles.stubborn.contains(&pod.metadata.uid)

@@ -1,16 +1,17 @@
-//! Random walks: whatever is done to a set, and whatever is refused to it, nothing is lost or untrue at any step, and once it is
-//! left alone it comes to rest as its spec says.
+//! Random walks. Whatever is done to a set and whatever is refused to it, every step must keep the invariants, and a
+//! set that is left alone must come to rest as its spec says.
 //!
-//! `WALK_STEPS=1000000 cargo test --release --lib -- walks:: --nocapture` walks so many steps; without it a few seconds' worth.
-//! A step is one act and all that follows from it. `WALK_SEED=…` chooses other walks, or repeats one that has failed. A walk that fails is cut down
-//! to the few acts that make it fail, which make a test in `found.rs`.
+//! `WALK_STEPS=1000000 cargo test --release --lib -- random_walks:: --nocapture` runs this many steps; without the
+//! variable the test takes a few seconds. A step is one action with all its consequences. `WALK_SEED=…` chooses other
+//! walks, or repeats one that has failed. A walk that fails is reduced to the few actions that make it fail; these
+//! become a test in `regressions.rs`.
 //!
-//! | File | What it holds |
+//! | File | Contents |
 //! |---|---|
-//! | `acts` | what happens |
-//! | `judge` | what holds after every step |
-//! | `rest` | what holds at the end |
-//! | `show` | a world in a few lines |
+//! | `actions` | the actions of a walk |
+//! | `invariants` | the checks after every step |
+//! | `at_rest` | the checks at the end |
+//! | `print` | a short print of a world |
 
 mod actions;
 mod at_rest;
@@ -28,11 +29,12 @@ use crate::domain::collaset::planner;
 use actions::{WalkAction, apply_action};
 use invariants::ensure;
 
-/// Steps of a run that nobody asked for more.
+/// Steps of a run without `WALK_STEPS`.
 const STEPS: usize = 15_000;
-/// Seed of such a run: what a change breaks is to fail, and not what the seed of the day finds.
+/// Seed of a run without `WALK_SEED`. It is fixed, so that a failure comes from a change of the code and not from a new
+/// seed.
 const SEED: u64 = 1;
-/// Rounds within which a set comes to rest.
+/// Rounds within which a set must come to rest.
 const ROUNDS: usize = 400;
 
 /// One walk.
@@ -42,7 +44,7 @@ struct Walk {
     sequence: bool,
     claims: u8,
     acts: Vec<WalkAction>,
-    /// Whether each world is printed.
+    /// Whether to print the world after each action.
     shown: bool,
 }
 
@@ -61,7 +63,7 @@ impl Walk {
         }
     }
 
-    /// Walks; the error says what does not hold, and at which act.
+    /// Runs the walk. The error names the check that failed and the action.
     fn run(&self) -> Result<(), String> {
         let mut at = None;
         let done = catch_unwind(AssertUnwindSafe(|| self.walk(&mut at)));
@@ -117,7 +119,7 @@ impl Walk {
         settled.and_then(|()| at_rest::check_at_rest(&world))
     }
 
-    /// The walk with as few acts as fail in the same way, as far as leaving some out shows.
+    /// Removes actions as long as the walk still fails in the same way.
     fn shrink(mut self) -> Walk {
         let mut size = self.acts.len().div_ceil(2);
         while size > 0 {
@@ -136,7 +138,7 @@ impl Walk {
     }
 }
 
-/// Plans and carries the plan out, up to so many writes; whether something was written.
+/// Plans and carries out the plan, up to `most` writes. Returns whether something was written.
 fn step(world: &mut World, most: usize) -> Result<bool, String> {
     if world.gone {
         world.recreate_set();
@@ -151,13 +153,14 @@ fn step(world: &mut World, most: usize) -> Result<bool, String> {
     let useless = done.useless;
     ensure!(useless.is_empty(), "written for nothing: {useless:?}");
     invariants::judge_cluster(world)?;
-    // That another one is refused, as each of several that are tried again from time to time, is told and no more.
+    // A refusal that only changes the status does not count. The controller tries several refused writes again from
+    // time to time, and the status names a different one each time.
     let is_told = !done.refused.is_empty()
         && before == (world.pods.clone(), world.claims.clone(), world.pool.clone());
     Ok(done.written > 0 && !is_told)
 }
 
-/// Goes on until nothing happens any more, however long something is waited for.
+/// Continues until nothing changes any more, however long something has to wait.
 fn settle(world: &mut World) -> Result<(), String> {
     let mut still = 0;
     for _ in 0..ROUNDS {

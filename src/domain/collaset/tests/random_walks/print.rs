@@ -1,9 +1,9 @@
-//! A world in a few lines, to follow a walk that fails.
+//! Prints a world in a few lines, to follow a walk that fails.
 
 use super::super::world::World;
 use crate::api::keys;
 
-/// Prints it.
+/// Prints the world under the title `what`.
 pub fn print_cluster(world: &World, what: &str) {
     println!(
         "{what}, at {} s",

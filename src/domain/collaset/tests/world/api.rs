@@ -1,5 +1,5 @@
-//! The API server: it writes what a plan says, in the order of the plan, but for what is refused. What follows from a refusal is
-//! what the controller makes of it (`controllers/collaset/apply`).
+//! Plays the API server: it makes the writes of a plan, in the order of the plan, except those that are refused. After
+//! a refusal this code does the same as the controller (`controllers/collaset/apply`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::domain::collaset::status::{FailedStep, condition_time, news, note_fai
 use crate::domain::collaset::{SetOperation, orphans_its_pods};
 use crate::domain::pod::Pod;
 
-/// Refused creations after which no further one is tried.
+/// Number of refused creations after which no further creation is tried.
 const CAREFUL: usize = 3;
 /// Nanoseconds after which a refused creation, and a refused revision, are forgotten.
 const FORGOTTEN: (u64, u64) = (70_000_000_000, 10_000_000_000);
@@ -37,22 +37,23 @@ pub enum WriteKind {
     /// A change of a Pod to another revision.
     PodChange,
     PodDeletion,
-    /// A resize, for a reason of the node or of the request itself: another way is looked for.
+    /// A resize that is refused because of the node or the request itself. The set then updates the Pod in another way.
     Resize,
-    /// A resize, by a quota or a policy.
+    /// A resize that a quota or a policy refuses.
     AnyResize,
-    /// A change that fails again and again, as with 500 or by a timeout. A dry run of it fails too, and tells nothing.
+    /// A change that fails each time, for example with status 500 or a timeout. Its dry run fails too, so it reveals
+    /// nothing.
     FailingChange,
-    /// A resize that is found invalid when it is sent, and not by its dry run.
+    /// A resize that is refused as invalid when it is written, although its dry run has passed.
     LateResize,
 }
 
-/// What does not go as the set wants it, until somebody lifts it.
+/// Faults that are in effect until a test removes them.
 #[derive(Clone, Debug, Default)]
 pub struct InjectedFaults {
     /// Kinds of writes of the set that are refused.
     pub refused: BTreeSet<WriteKind>,
-    /// UIDs of Pods, and names of claims, of which no write of the set passes.
+    /// UIDs of Pods, and names of PVCs, for which every write of the set is refused.
     pub stubborn: BTreeSet<String>,
     /// UIDs of Pods whose deletion is refused.
     pub undeletable: BTreeSet<String>,
@@ -61,35 +62,35 @@ pub struct InjectedFaults {
     /// Quotas.
     pub most_pods: Option<usize>,
     pub most_claims: Option<usize>,
-    /// A webhook pins images, of Pods that are created and of Pods that are changed.
+    /// Whether a webhook pins the images of Pods that are created, and of Pods that are changed.
     pub pins_created: bool,
     pub pins_changed: bool,
     /// Images that can't be pulled.
     pub unpullable: BTreeSet<String>,
-    /// A rule lets nobody go off traffic, or back on.
+    /// Whether a rule lets no Pod go off traffic, and whether one lets no Pod come back.
     pub holds: bool,
     pub holds_back: bool,
     /// UIDs of Pods that a rule does not let go off traffic.
     pub held: BTreeSet<String>,
-    /// A rule lets so many be off traffic.
+    /// The number of Pods that a rule allows to be off traffic.
     pub max_unavailable: Option<usize>,
 }
 
-/// What came of a plan.
+/// The results of the writes of a plan.
 #[derive(Debug, Default)]
 pub struct WriteResults {
-    /// Writes that were done.
+    /// Number of writes that succeeded.
     pub written: usize,
-    /// Writes that were refused, first those that are told first.
+    /// Writes that were refused, in the order in which they are reported.
     pub refused: Vec<(FailedStep, String)>,
     /// Writes that changed nothing.
     pub useless: Vec<String>,
-    /// How many more writes there may be.
+    /// Number of writes that are still possible.
     left: usize,
 }
 
 impl WriteResults {
-    /// Takes the place of one write; false once there is none left.
+    /// Counts one write. Returns false if no further write is possible.
     fn count_write(&mut self) -> bool {
         let may = self.left > 0;
         self.left = self.left.saturating_sub(1);
@@ -103,7 +104,7 @@ impl WriteResults {
     }
 }
 
-/// Such as the API server gives for a `generateName`; another for each second.
+/// Returns a suffix like the one that the API server generates for a `generateName`. It differs for each second.
 fn name_suffix(now: u64) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let (mut left, letters) = (now / 1_000_000_000, LETTERS.len() as u64);
@@ -115,7 +116,7 @@ fn name_suffix(now: u64) -> String {
     suffix.collect()
 }
 
-/// The digest that a webhook pins an image to.
+/// Returns the image with the digest to which a webhook pins it.
 pub fn pin_image(image: &str) -> String {
     match image.contains('@') {
         true => image.to_owned(),
@@ -124,7 +125,8 @@ pub fn pin_image(image: &str) -> String {
 }
 
 impl World {
-    /// Carries a plan out, up to so many writes: with fewer than it has, the controller dies in the middle.
+    /// Carries out a plan, up to `most` writes. If the plan has more, this simulates a controller that dies in the
+    /// middle.
     pub fn apply_plan(&mut self, plan: SetPlan, most: usize) -> WriteResults {
         self.tick();
         let mut done = WriteResults {
@@ -140,7 +142,7 @@ impl World {
         done
     }
 
-    /// What the controller remembers of refusals lasts for a while.
+    /// Forgets refusals after some time, as the controller does.
     fn forget_ended_refusals(&mut self) {
         if !self.on_plane {
             return;
@@ -160,7 +162,7 @@ impl World {
         }
     }
 
-    /// Has a set that leaves its Pods release those too that no cache shows.
+    /// Makes a set that is deleted without its Pods also release the Pods that no cache shows.
     fn drop_unseen_writes(&self, plan: &mut SetPlan) {
         if !plan.remove_finalizer || !orphans_its_pods(&self.set.metadata) {
             return;
@@ -190,7 +192,7 @@ impl World {
             if let RevisionChange::Create(revision) = &change
                 && self.revisions.contains_key(&revision.name)
             {
-                // Another's: the next plan finds another name.
+                // The name belongs to a revision of somebody else, so the next plan uses another name.
                 let status = self.set.status.get_or_insert_default();
                 *status.collision_count.get_or_insert(0) += 1;
                 done.written += 1;
@@ -199,12 +201,13 @@ impl World {
             self.write_revision(change, done);
         }
         if !known && self.refused.revision.is_some() {
-            return None; // nothing of the plan stands without its revision
+            return None; // the rest of the plan depends on the revision
         }
         if let Some(contexts) = plan.pool.clone() {
             may(done)?;
             let bytes = |contexts: &[_]| serde_json::to_string(contexts).unwrap().len();
-            // A pool that outgrew the bound elsewhere can still be written: etcd takes some more than the bound.
+            // A pool that has exceeded the bound by other writers can still be written, because etcd accepts a little
+            // more than the bound.
             let stored = self.pool.as_ref().map_or(0, |p| bytes(&p.contexts));
             let bytes = bytes(&contexts);
             if self.is_refused(WriteKind::Pool) || bytes > self.pool_bytes.max(stored + stored / 20)
@@ -281,15 +284,15 @@ impl World {
             may(done)?;
             let finalizers = self.set.metadata.finalizers.get_or_insert_default();
             finalizers.retain(|f| f != keys::PRE_RECLAIM_FINALIZER);
-            // On the plane the garbage collector takes the finalizer of orphans off.
+            // On the simulated control plane the garbage collector removes the finalizer `orphan`.
             self.gone = finalizers.is_empty();
             done.written += 1;
         }
         Some(())
     }
 
-    /// Creates until so many are refused: first what was never refused, then what was refused longest ago. Of what is refused the
-    /// first of the plan is told, tried or not.
+    /// Creates objects until too many creations are refused. First come those that were never refused, then those whose
+    /// refusal is oldest. The first refused creation of the plan is reported, whether this call tried it or not.
     fn create_in_turn<T>(
         &mut self,
         mut created: Vec<T>,
@@ -328,7 +331,7 @@ impl World {
     }
 
     fn refuse_creation(&mut self, id: i64, words: String) {
-        // Of several claims always the same words.
+        // If several PVCs are refused, always report the same message.
         let known = self
             .refused
             .creations
@@ -481,7 +484,7 @@ impl World {
                     claim.name
                 );
                 if self.mounts(|_| true).contains_key(&claim.name) {
-                    // Seen by a look at the API server.
+                    // The controller finds this Pod by a live read.
                     if self.set.metadata.deletion_timestamp.is_some() {
                         self.claims.get_mut(&claim.name).unwrap().controller = None;
                         done.written += 1;
@@ -603,7 +606,7 @@ impl World {
         done.written += 1;
     }
 
-    /// The answer to a resize on the way to a revision, or to its dry run.
+    /// Answers a resize towards a revision, or its dry run.
     fn try_resize(
         &mut self,
         uid: &str,
@@ -622,20 +625,20 @@ impl World {
         if self.is_refused(WriteKind::Resize) {
             let why = (revision.to_owned(), "no resize on this node".to_owned());
             self.refused.resizes.insert(uid.to_owned(), why);
-            done.written += 1; // it goes on by another way
+            done.written += 1; // the next plan updates the Pod in another way
             return Err(());
         }
         Ok(())
     }
 
-    /// Once a change was refused that others could make, theirs is tried again.
+    /// If a change was refused that was accepted for others, their changes need a dry run again.
     fn note_change_refused(&mut self, uid: &str, revision: &str) {
         if self.refused.changes.contains_key(uid) {
             self.refused.accepted.remove(revision);
         }
     }
 
-    /// The answer to a change of a Pod to a revision, or to its dry run.
+    /// Answers a change of a Pod to a revision, or its dry run.
     fn may_change(&mut self, pod: &Pod, revision: &str, done: &mut WriteResults) -> bool {
         let uid = &pod.metadata.uid;
         let may =
@@ -692,7 +695,7 @@ impl World {
             }
         }
         if patch.only_tried {
-            return; // it begins with the next plan
+            return; // the next plan begins the update
         }
         if let Some(revision) = patch.leads_to.clone() {
             let resize = patch.resize.as_ref();
@@ -715,7 +718,7 @@ impl World {
                 }
                 pod.metadata.generation += i64::from(pod.spec != before);
             }
-            // Of two requests the second may be refused.
+            // The resize and the change are two requests, and the second may be refused.
             if !self.may_change(&patch.pod, &revision, done) {
                 return self.note_change_refused(uid, &revision);
             }

@@ -1,5 +1,6 @@
-//! Admission of Pods, the lifecycle's controllers, the kubelet, the controller of nodes and the garbage collector: each takes one
-//! step at a turn of a Pod, by the code that the server runs where that is pure.
+//! Plays admission of Pods, the controllers of the lifecycle, the kubelet, the node controller and the garbage
+//! collector. Each makes one step when it is the turn of a Pod. Where the server's code is pure, the tests run that
+//! code.
 
 use serde_json::json;
 
@@ -16,32 +17,32 @@ use crate::domain::pod::{
     Condition, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING, ReadinessGate, Resources, WaitingState,
 };
 
-/// What a node does with a resize.
+/// The reaction of a node to a resize.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resizing {
-    /// It makes it.
+    /// The node applies it.
     #[default]
     Prompt,
-    /// It has no room now.
+    /// The node has no space for it now.
     Deferred,
-    /// It never has.
+    /// The node can never apply it.
     Infeasible,
 }
 
-/// What is particular of the kubelet of a Pod.
+/// Properties of the kubelet of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubelet {
     /// It does nothing for now.
     pub is_slow: bool,
     /// Its node is lost.
     pub is_lost: bool,
-    /// The end of its Pod takes long.
+    /// Its Pod takes long to end.
     pub ends_slowly: bool,
     pub resizing: Resizing,
 }
 
 impl World {
-    /// Gives each Pod whose place is in the mask a turn; false when nothing came of it.
+    /// Gives a turn to each Pod whose bit is set in the mask. Returns false if nothing has changed.
     pub fn set_mask_bits(&mut self, mask: u8) -> bool {
         self.tick();
         let state = |world: &World| (world.pods.clone(), world.set.metadata.clone(), world.gone);
@@ -73,7 +74,7 @@ impl World {
         }
     }
 
-    /// What somebody else writes to a Pod; false if admission refuses it.
+    /// Writes to a Pod as somebody else. Returns false if admission refuses the write.
     pub fn write_pod(&mut self, name: &str, change: impl FnOnce(&mut Pod)) -> bool {
         let Some(old) = self.pods.get(name).cloned() else {
             return false;
@@ -87,13 +88,13 @@ impl World {
         admitted
     }
 
-    /// Somebody else sets a label of a Pod, which admission lets be.
+    /// Sets a label of a Pod as somebody else. Admission must allow it.
     pub fn relabel(&mut self, name: &str, key: &str, value: &str) {
         let label = (key.to_owned(), value.to_owned());
         assert!(self.write_pod(name, |pod| pod.metadata.labels.extend([label])));
     }
 
-    /// What admission makes of a new Pod.
+    /// Changes a new Pod as admission does.
     pub fn admit_new(&self, pod: &mut Pod) {
         pod.metadata.generation = 1;
         pod.status.phase = "Pending".into();
@@ -107,7 +108,7 @@ impl World {
             .push(ReadinessGate { condition_type });
     }
 
-    /// What admission makes of a write of a Pod, or of its status.
+    /// Judges and changes a write of a Pod, or of its status, as admission does.
     pub fn admit(&self, old: &Pod, new: &mut Pod, of_status: bool) -> Result<(), String> {
         if !old.is_managed() || !new.is_managed() || old.is_terminating() {
             return Ok(());
@@ -164,7 +165,7 @@ impl World {
         (*old != new).then_some(new)
     }
 
-    /// `controllers/lifecycle`.
+    /// Plays `controllers/lifecycle`.
     fn step_lifecycle(&self, pod: &Pod) -> Option<Pod> {
         let mut new = pod.clone();
         if let Some(metadata) = abandoned_metadata_patch(pod) {
@@ -200,7 +201,7 @@ impl World {
         self.admitted(pod, new, true)
     }
 
-    /// `controllers/poddeletion`.
+    /// Plays `controllers/poddeletion`.
     fn step_deletion(&self, pod: &Pod) -> Option<Pod> {
         if pod.is_terminating() || !pod.is_managed() {
             return None;
@@ -224,7 +225,7 @@ impl World {
         self.admitted(pod, new, false)
     }
 
-    /// Whether a Pod that was told to go is off traffic, and its deletion is refused.
+    /// Whether a Pod is off traffic for its deletion and the deletion is refused.
     pub fn is_undeleted(&self, pod: &Pod) -> bool {
         let (id, type_) = (grace_delete::DELETION_ID, grace_delete::DELETION_TYPE);
         pod.label(keys::TO_DELETE).is_some()
@@ -256,7 +257,7 @@ impl World {
         }
         let seen = &mut new.status.observed_generation;
         if *seen < pod.metadata.generation {
-            // It writes what it has seen before it does anything about it.
+            // The kubelet reports the generation that it has observed before it acts.
             *seen = pod.metadata.generation;
             self.see_resize(&mut new, kubelet.resizing);
         } else {
@@ -269,7 +270,7 @@ impl World {
             pod.condition(keys::SERVICE_READY) == Some(true) || !pod.has_service_ready_gate();
         let ready = if runs && gate { "True" } else { "False" };
         self.set_condition(&mut new, "Ready", ready);
-        (*pod != new).then_some(new) // admission changes nothing in what a kubelet writes
+        (*pod != new).then_some(new) // admission changes nothing in a write of the kubelet
     }
 
     fn see_resize(&self, pod: &mut Pod, resizing: Resizing) {
@@ -288,7 +289,8 @@ impl World {
             .collect();
         let asked: Box<str> = format!("{asked:?}").into();
         let conditions = &mut pod.status.conditions;
-        // A kubelet looks at no resize again that it never makes, and its word stays that of the spec that had it.
+        // A kubelet does not evaluate an infeasible resize again, and its condition keeps the generation of that
+        // resize.
         let is_known =
             |c: &Condition| c.reason == "Infeasible" && c.message.as_ref() == Some(&asked);
         if differs && conditions.iter().any(is_known) {
@@ -367,7 +369,8 @@ impl World {
         }
     }
 
-    /// Takes the references to a set off that leaves its Pods, but for some that it has not seen yet. Admission notes that it has.
+    /// Plays the garbage collector for a set that is deleted without its Pods: it removes the references to the set,
+    /// except from objects that it has not seen yet. Admission records that it has done so.
     pub fn collect_garbage(&mut self) {
         if !self.dead.is_empty() {
             self.collect_dependents();
@@ -398,7 +401,7 @@ impl World {
         self.gone |= finalizers.count() == 0;
     }
 
-    /// Deletes what refers to sets that have gone.
+    /// Deletes the objects that refer to deleted sets.
     fn collect_dependents(&mut self) {
         let (due, dead) = (self.describe_due(), &self.dead);
         let lost = |uid: Option<&String>| uid.is_some_and(|uid| dead.contains_key(uid));
@@ -422,7 +425,7 @@ impl World {
             .retain(|_, revision| !lost(revision.controller.as_ref()));
     }
 
-    /// Makes the set again once it has gone.
+    /// Creates the set again after it is gone.
     pub fn recreate_set(&mut self) {
         if !self.gone {
             return;
@@ -438,7 +441,7 @@ impl World {
         self.forget_refusals();
     }
 
-    /// The controller begins anew: it has forgotten what it knew.
+    /// Restarts the controller, which then has forgotten everything that it remembered.
     pub fn forget_refusals(&mut self) {
         self.refused = Default::default();
         self.noted = Default::default();
@@ -446,7 +449,7 @@ impl World {
         self.ended_until.clear();
     }
 
-    /// Deletes the set, which leaves its Pods, and waits until it has gone.
+    /// Deletes the set without its Pods, and waits until it is gone.
     pub fn orphan_set(&mut self) {
         self.delete_set(true);
         for _ in 0..1000 {

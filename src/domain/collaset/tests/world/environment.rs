@@ -1,4 +1,4 @@
-//! Lifecycle and kubelet in a few lines: both do at once whatever they are asked for.
+//! Plays the lifecycle and the kubelet in a few lines: both do at once what they are asked for.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
 
 impl World {
-    /// What the lifecycle, the kubelet and the garbage collector do; false when there was nothing.
+    /// Makes one step of the lifecycle, the kubelet and the garbage collector. Returns false if nothing has changed.
     pub fn step_surroundings(&mut self) -> bool {
         if self.on_plane {
             return self.set_mask_bits(u8::MAX);
@@ -32,7 +32,7 @@ impl World {
     }
 }
 
-/// Grants at once; finishing and undoing leave no trace.
+/// Allows every operation at once. Finished and undone operations leave no labels.
 fn advance_lifecycle(pod: &mut Pod, now: &str) {
     let labels = &mut pod.metadata.labels;
     let id = "collaset";
@@ -51,7 +51,7 @@ fn advance_lifecycle(pod: &mut Pod, now: &str) {
     }
 }
 
-/// Runs what the spec says.
+/// Makes the containers run as the spec says.
 fn advance_kubelet(pod: &mut Pod, now: &str) {
     let containers: Vec<Value> = pod
         .spec

@@ -1,10 +1,10 @@
-//! Objects, and what becomes of them when a plan is carried out.
+//! The objects of a test, and the effects of plans on them.
 //!
-//! | File | Whose part it plays |
+//! | File | Part that it plays |
 //! |---|---|
-//! | `api` | the API server's: it writes what a plan says, but for what is in [`Troubles`] |
-//! | `nature` | that of lifecycle and kubelet in a few lines, as most cases need them |
-//! | `plane` | that of admission, the lifecycle's controllers, the kubelet and the garbage collector, step by step |
+//! | `api` | the API server: makes the writes of a plan, except for the faults in [`InjectedFaults`] |
+//! | `environment` | the lifecycle and the kubelet in a few lines, enough for most tests |
+//! | `control_plane` | step by step: admission, the lifecycle controllers, the kubelet, the garbage collector |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,37 +42,37 @@ pub struct World {
     pub claims: BTreeMap<String, Pvc>,
     pub pool: Option<InstancePool>,
     pub gone: bool,
-    /// Until when Pods that have ended are left, by UID.
+    /// Time until which the set leaves a finished Pod as it is, by UID.
     pub ended_until: BTreeMap<String, u64>,
-    /// Rules that cover Pods, by UID.
+    /// Rules for which Pods wait, by UID.
     pub held: BTreeMap<String, Vec<String>>,
-    /// What the API server has refused.
+    /// The writes that the API server has refused.
     pub refused: ApiRefusals,
-    /// Images of which it creates no Pod.
+    /// Images of which the API server creates no Pod.
     pub forbidden: BTreeSet<String>,
-    /// Most bytes of the entries of the pool.
+    /// Largest allowed size of the entries of the pool in bytes.
     pub pool_bytes: usize,
-    /// What else it refuses, and what it makes of what is written.
+    /// Further faults of the API server and its webhooks.
     pub troubles: InjectedFaults,
-    /// What is particular of kubelets, by the UID of their Pods.
+    /// Properties of kubelets, by the UID of their Pods.
     pub kubelets: BTreeMap<String, Kubelet>,
-    /// Whether lifecycle and kubelet are played step by step, see [`World::turn`].
+    /// Whether lifecycle and kubelet are played step by step, see [`World::set_mask_bits`].
     pub on_plane: bool,
-    /// When creations were refused, and the revision.
+    /// Times at which creations were refused, and the time at which the revision was.
     noted: (BTreeMap<i64, u64>, u64),
-    /// When changes were refused, by UID of the Pod or name of the claim.
+    /// Times at which changes were refused, by UID of the Pod or name of the PVC.
     noted_changes: BTreeMap<String, u64>,
-    /// What was told of the set, each reason and sentence.
+    /// Events about the set: reason and message.
     pub told: Vec<(&'static str, String)>,
-    /// What the controller remembers of the Pods of a pause.
+    /// What the controller remembers of the canaries of a pause.
     canaries: CanaryWatch,
-    /// UIDs of the sets that have gone, and whether they have left their Pods behind.
+    /// UIDs of deleted sets, and whether they were deleted without their Pods.
     dead: BTreeMap<String, bool>,
     clock: u64,
 }
 
 impl World {
-    /// An empty set of `replicas` with an image, and more of a spec on top.
+    /// Creates a set of `replicas` with an image and no Pods, and merges `spec` into its spec.
     pub fn new(replicas: i32, spec: Value) -> World {
         let mut set: CollaSet = serde_json::from_value(json!({
             "metadata": { "name": "web", "namespace": "shop", "uid": UID, "generation": 1 },
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// The same with lifecycle and kubelet played step by step.
+    /// Like `new`, with lifecycle and kubelet played step by step.
     pub fn on_plane(replicas: i32, spec: Value) -> World {
         World {
             on_plane: true,
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Merges into the spec.
+    /// Merges a patch into the spec.
     pub fn edit(&mut self, patch: Value) {
         let mut raw = serde_json::to_value(&self.set.spec).unwrap();
         json_patch::merge(&mut raw, &patch);
@@ -135,7 +135,7 @@ impl World {
         annotations.insert(keys::ROLLOUT.to_owned(), command.to_owned());
     }
 
-    /// Lets time pass.
+    /// Advances the clock by this many seconds.
     pub fn wait(&mut self, seconds: u64) {
         self.clock += seconds * 1_000_000_000;
     }
@@ -222,7 +222,7 @@ impl World {
         self.advance_time(1)
     }
 
-    /// Plans, and has everything around the set react, so many times.
+    /// Plans and lets everything around the set react, this many times.
     pub fn run_rounds(&mut self, rounds: usize) {
         for _ in 0..rounds {
             self.run_plan();
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// Lets so many seconds pass.
+    /// Advances the clock by this many seconds and returns its new value in nanoseconds.
     pub fn advance_time(&mut self, seconds: u64) -> u64 {
         self.clock += seconds * 1_000_000_000;
         self.clock
@@ -240,7 +240,7 @@ impl World {
         self.clock
     }
 
-    /// Plans and carries it out; false when there was nothing to do, or nothing that was not refused.
+    /// Plans and carries out the plan. Returns false if the plan was empty or every write was refused.
     pub fn run_plan(&mut self) -> bool {
         if self.gone {
             return false;
@@ -253,14 +253,14 @@ impl World {
         self.apply_plan(plan, usize::MAX).written > 0
     }
 
-    /// Steps until there is nothing to do, while nobody else does anything. Panics if that takes too long.
+    /// Repeats plans until there is nothing to do, while nobody else does anything. Panics if that takes too long.
     pub fn run_until_idle(&mut self) {
         if !(0..20).any(|_| !self.run_plan()) {
             panic!("one plan after the other: {:#?}", plan_set(&self.observe()));
         }
     }
 
-    /// Steps, grants and lets the kubelet run until nothing happens any more. Panics if that takes too long.
+    /// Repeats plans, steps of the lifecycle and of the kubelet until nothing changes. Panics if that takes too long.
     pub fn settle(&mut self) {
         for _ in 0..200 {
             let busy = self.run_plan();
@@ -271,19 +271,19 @@ impl World {
         panic!("never at rest: {:#?}", plan_set(&self.observe()));
     }
 
-    /// Marks a Pod terminating.
+    /// Marks a Pod as terminating.
     pub fn delete(&mut self, name: &str) {
         let due = self.describe_due();
         let pod = self.pods.get_mut(name).expect("is there");
         pod.metadata.deletion_timestamp.get_or_insert(due);
     }
 
-    /// The deletion timestamp of a Pod that is deleted now: when its grace period ends.
+    /// The deletion timestamp of a Pod that is deleted now: the end of its grace period.
     pub fn describe_due(&self) -> String {
         status::condition_time(self.clock + GRACE).to_string()
     }
 
-    /// Pods that are not on their way out, by instance ID.
+    /// Pods that are not terminating, by instance ID.
     pub fn members(&self) -> BTreeMap<i64, &Pod> {
         let pods = self.pods.values();
         let pods = pods.filter(|p| !p.is_terminating() && p.is_managed() && self.owns(p));
