@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::lenient;
 
-/// The `apiVersion` of every resource in a [`Request`]; Kuperator writes this and not `v1`.
+/// The `apiVersion` of every resource in a [`EndpointRequest`]; Kuperator writes this and not `v1`.
 pub const POD_API_VERSION: &str = "core/v1";
 
 /// Body of the POST that asks about Pods.
@@ -41,7 +41,7 @@ pub struct RequestResource {
     pub parameters: BTreeMap<String, String>,
 }
 
-/// Answer to a [`Request`].
+/// Answer to a [`EndpointRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointResponse {
@@ -105,7 +105,7 @@ impl EndpointResponse {
     }
 }
 
-/// Reads the body of an [`Answer`] or [`Progress`]. Names of fields are matched as Go does for Kuperator: in any casing, and
+/// Reads the body of an [`EndpointResponse`] or [`Progress`]. Names of fields are matched as Go does for Kuperator: in any casing, and
 /// of several spellings of one field the last that is not null counts. The error says what is wrong with it and quotes nothing: the body may
 /// be that of any server which a rule's author can name and not read.
 pub fn parse_response<T: ProtocolFields>(body: &[u8]) -> Result<T, String> {

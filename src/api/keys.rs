@@ -99,7 +99,7 @@ pub const REPLACES: &str = "operating.kusionstack.io/replaces";
 /// else's. Written, read and removed by CollaSet.
 pub const SENT_AWAY: &str = "operating.kusionstack.io/sent-away";
 /// Annotation on a Pod with the label [`TO_DELETE`]: options of the DELETE or eviction that asked for it, as JSON, see
-/// [`crate::domain::deletion::Wishes`]. Written at admission, read and removed by the controller of deletions.
+/// [`crate::domain::deletion::DeletionOptions`]. Written at admission, read and removed by the controller of deletions.
 pub const DELETE_OPTIONS: &str = "operating.kusionstack.io/delete-options";
 /// Annotation on a Pod with the label [`TO_DELETE`]: the value of that, and the UID of the ReplicaSet, or ReplicationController, if
 /// nobody but that has asked for the deletion, to have fewer Pods. Written at admission, read and removed by the controller of deletions.

@@ -168,7 +168,7 @@ impl FieldErrors {
         self.listed.len() >= MAX_ERRORS
     }
 
-    /// The errors that were left out by [`FieldErrors::forgiving`], up to a hundred.
+    /// The errors that were left out by [`FieldErrors::ignoring_existing`], up to a hundred.
     pub fn existing_errors(&self) -> &[FieldError] {
         match &self.mode {
             Mode::Forgive(_, forgiven) => forgiven,

@@ -13,7 +13,7 @@ use crate::domain::pod::Pod;
 /// Removes the label from a write that sets it by hand on a Pod that is not Ready, or has not been Ready for
 /// `minReadySeconds` at `now_nanos` since 1970. The annotation [`keys::REPLACES`] then records which origin the Pod
 /// replaces. Returns the warning for the user, or `None` if the write does not set the label in this way.
-/// [`super::validate`] checks the label on other Pods.
+/// [`super::validate()`] checks the label on other Pods.
 pub fn take_manual_label(old: &Pod, new: &mut Pod, now_nanos: u64) -> Option<String> {
     let key = keys::SERVICE_AVAILABLE;
     let asked = new.label(key)?;

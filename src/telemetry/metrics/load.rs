@@ -79,7 +79,7 @@ impl LoadMetrics {
         self.open.get_or_create_owned(&labels)
     }
 
-    /// Connections of a listener that the server closed. The reasons are those of [`ShedLabels`].
+    /// Connections of a listener that the server closed. The reasons are those of `ShedLabels`.
     pub fn shed(&self, listener: &'static str, reason: &'static str) -> Counter {
         self.shed
             .get_or_create_owned(&ShedLabels { listener, reason })

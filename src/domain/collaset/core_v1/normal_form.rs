@@ -12,7 +12,7 @@ use crate::domain::quantity;
 /// structs, `false` and 0. An empty object or a zero behind a pointer has a meaning (`emptyDir: {}`,
 /// `namespaceSelector: {}`, `runAsUser: 0`) and stays, and so do the elements of a list. Quantities become their value.
 /// Fields that Kubernetes 1.22 did not know stay unchanged, unless they are null. Defaults of the API server are
-/// removed, see [`super::defaults`].
+/// removed, see `defaults`.
 pub fn normal_form(kind: &Kind, value: &Value) -> Option<Value> {
     match (kind, value) {
         (_, Value::Null) => None,
