@@ -1,4 +1,4 @@
-//! Runs tests, passes their output on, and names the slowest tests before the last line of the result.
+//! Runs tests, passes their output on, and names the slowest tests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -31,28 +31,17 @@ pub fn run(mut command: Command, host: &str) -> Result<bool> {
         .spawn()
         .with_context(|| format!("starting {:?}", command.get_program()))?;
     let mut slowest = Slowest::default();
-    let mut held = None;
     if let Some(output) = child.stdout.take() {
         let mut out = std::io::stdout().lock();
         for line in BufReader::new(output).split(b'\n') {
             let line = line.context("reading the output of the tests")?;
-            let line = String::from_utf8_lossy(&line).into_owned();
-            // An empty line follows a result. The last result is printed behind the slowest tests.
-            if held.is_some() && !line.is_empty() {
-                writeln!(out, "{}\n", held.take().unwrap_or_default())?;
-            }
+            let line = String::from_utf8_lossy(&line);
             slowest.read_line(&line);
-            match line.starts_with("test result: ") {
-                true => held = Some(line),
-                false if held.is_none() => writeln!(out, "{line}")?,
-                false => {}
-            }
+            writeln!(out, "{line}")?;
         }
+        writeln!(out, "the slowest tests:")?;
         for (seconds, name) in slowest.named() {
             writeln!(out, "{seconds:>8.1} s  {name}")?;
-        }
-        if let Some(line) = held {
-            writeln!(out, "\n{line}")?;
         }
     }
     Ok(child.wait()?.success())

@@ -176,7 +176,11 @@ pub(in crate::cluster) fn workload_from_object(
         ),
         // The API server writes the default into ReplicaSets and similar kinds. A CollaSet without replicas counts as
         // 0.
-        _ => (Some(to_count(spec.replicas)), false),
+        WatchedKind::ReplicaSet | WatchedKind::ReplicationController | WatchedKind::CollaSet => {
+            (Some(to_count(spec.replicas)), false)
+        }
+        // Objects of the other kinds own no Pods.
+        _ => (None, false),
     };
     let recreates = kind == WatchedKind::Deployment
         && spec.strategy.as_ref().and_then(|s| s.type_.as_deref()) == Some("Recreate");

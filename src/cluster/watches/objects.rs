@@ -34,6 +34,28 @@ impl<W: CachedKind> CacheSink<W> {
         }
     }
 
+    /// Replaces the objects of the cache. Returns the CollaSets that the change affects. The kind is not yet marked as
+    /// listed.
+    fn fill_cache(&self, objects: Vec<W>, version: u64) -> BTreeSet<(String, String)> {
+        let mut affected = BTreeSet::new();
+        for object in &objects {
+            affected.extend(self.affected_collaset_keys(object.metadata()));
+        }
+        let kept = objects
+            .into_iter()
+            .map(|o| (o.object_key(), o.into_cached()))
+            .collect();
+        for key in W::object_cache(&self.caches.objects).replace(kept, version) {
+            // The controller of an object that was deleted before we saw it is unknown; treat it as absent.
+            affected.extend(self.affected_collaset_keys(&Metadata {
+                namespace: key.namespace,
+                name: key.name,
+                ..Metadata::default()
+            }));
+        }
+        affected
+    }
+
     fn affected_collaset_keys(&self, metadata: &Metadata) -> Vec<(String, String)> {
         W::affected_collasets(metadata, &self.caches.objects)
             .into_iter()
@@ -47,24 +69,9 @@ impl<W: CachedKind> WatchSink<W> for CacheSink<W> {
         serde_json::from_str(raw)
     }
     fn replace(&self, objects: Vec<W>, version: u64) {
-        let mut told = BTreeSet::new();
-        for object in &objects {
-            told.extend(self.affected_collaset_keys(object.metadata()));
-        }
-        let kept = objects
-            .into_iter()
-            .map(|o| (o.object_key(), o.into_cached()))
-            .collect();
-        for key in W::object_cache(&self.caches.objects).replace(kept, version) {
-            // The controller of an object that was deleted before we saw it is unknown; treat it as absent.
-            told.extend(self.affected_collaset_keys(&Metadata {
-                namespace: key.namespace,
-                name: key.name,
-                ..Metadata::default()
-            }));
-        }
+        let affected = self.fill_cache(objects, version);
         self.caches.index.mark_listed(W::KIND);
-        self.notify(told);
+        self.notify(affected);
     }
 
     fn apply(&self, object: W) {
@@ -107,8 +114,11 @@ impl WatchSink<CollaSetObject> for CollaSetSink {
             .iter()
             .map(|o| self.budget.read_owner(o.budget.clone()))
             .collect();
+        // The budget marks the kind as listed, so it comes last: decisions wait for the budget, and the controller of
+        // CollaSets waits for the cache.
+        let affected = self.cache.fill_cache(objects, version);
         self.budget.replace(budget, version);
-        self.cache.replace(objects, version);
+        self.cache.notify(affected);
     }
 
     fn apply(&self, object: CollaSetObject) {
@@ -129,5 +139,44 @@ impl WatchSink<CollaSetObject> for CollaSetSink {
 
     fn parse_unreadable(&self, raw: &str) -> Option<CollaSetObject> {
         self.cache.parse_unreadable(raw)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::kind::WatchedKind;
+
+    #[test]
+    fn collasets_count_as_listed_once_budget_and_cache_are_filled() {
+        let caches = Caches::default();
+        let sink = CollaSetSink {
+            budget: OwnerSink::new(&caches, WatchedKind::CollaSet),
+            cache: CacheSink::new(&caches),
+        };
+        let set = json!({ "metadata": { "namespace": "n", "name": "web", "uid": "set" }, "spec": { "replicas": 1 } });
+        let listed = || vec![serde_json::from_value(set.clone()).unwrap()];
+        let is_listed = || {
+            !caches
+                .index
+                .listed_kinds()
+                .missing_kinds()
+                .contains(&"CollaSet")
+        };
+        let is_cached = || caches.objects.sets.get("n", "web").is_some();
+        let is_counted = || {
+            let state = caches.index.read_state();
+            state
+                .namespace("n")
+                .is_some_and(|home| home.workload("set").is_some())
+        };
+        assert!(!is_listed());
+        sink.cache.fill_cache(listed(), 5);
+        assert!(is_cached() && !is_counted() && !is_listed());
+        sink.replace(listed(), 6);
+        assert!(is_cached() && is_counted() && is_listed());
     }
 }
