@@ -38,7 +38,7 @@ case $verb in
     ;;
   begin)
     request
-    wait_for "jsonpath={.metadata.labels.operate\\.podopslifecycle\\.kusionstack\\.io/$id}"
+    wait_for "jsonpath={.metadata.labels.operate\\.podopslifecycle\\.kusionstack\\.io/${id//./\\.}}"
     # The kubelet reports the closed readiness gate a moment later. Do not work on the Pod before.
     wait_for condition=Ready=False
     ;;

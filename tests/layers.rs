@@ -286,7 +286,7 @@ fn tasks_begin_where_their_end_is_noticed() {
     known.sort();
     assert_eq!(
         found, known,
-        "start tasks by Supervisor::keep, or say in BEGINNINGS who notices that one has ended"
+        "start tasks by Supervisor::spawn_supervised, or say in BEGINNINGS who notices that one has ended"
     );
 }
 
