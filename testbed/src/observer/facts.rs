@@ -56,6 +56,8 @@ pub struct Owner {
 }
 
 impl Record for Fact {
+    const MAY_SKIP: bool = true;
+
     fn read(kind: &str, object: &DynamicObject) -> Result<Self> {
         Ok(match kind {
             "Pod" => Self::Pod(Box::new(Pod::read(object))),

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use futures::StreamExt;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -36,6 +36,10 @@ const CATCH_UP: Duration = Duration::from_secs(120);
 
 /// What an observer keeps of an object.
 pub trait Record: Sized + Send + Sync + 'static {
+    /// Whether an observer may skip the changes that a restarted API server does not deliver any more. Otherwise the
+    /// observer fails, because a test that judges every version must not miss one.
+    const MAY_SKIP: bool;
+
     /// Reads an object of a kind.
     ///
     /// # Errors
@@ -51,6 +55,8 @@ impl<K> Record for K
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
 {
+    const MAY_SKIP: bool = false;
+
     fn read(_: &str, object: &DynamicObject) -> Result<Self> {
         Ok(serde_json::from_value(serde_json::to_value(object)?)?)
     }
@@ -373,9 +379,12 @@ async fn follow<T: Record>(
                     }
                     WatchEvent::Error(status) => {
                         // An API server that has just started knows no older versions.
-                        if status.code == 410
-                            && let Err(error) = relist(&api, &kind, &mut from, &seen).await
-                        {
+                        let listed = match status.code {
+                            410 if T::MAY_SKIP => relist(&api, &kind, &mut from, &seen).await,
+                            410 => Err(anyhow!("the API server does not know version {from}")),
+                            _ => Ok(()),
+                        };
+                        if let Err(error) = listed {
                             lock(&seen).failure = Some(format!("{error:#}"));
                             return;
                         }

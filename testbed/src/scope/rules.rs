@@ -42,10 +42,11 @@ impl Scope {
         self.rules().create(&PostParams::default(), &rule).await
     }
 
-    /// The status of a rule; the default where there is none.
+    /// The status of a rule; the default where there is none. Panics if the status does not fit the type.
     pub async fn status<S: DeserializeOwned + Default>(&self, rule: &str) -> S {
         let rule = self.rules().get(rule).await.unwrap();
-        read_status(&rule).unwrap_or_default()
+        let status = rule.data.get("status").cloned();
+        status.map_or_else(S::default, |status| serde_json::from_value(status).unwrap())
     }
 
     /// Number of claims in the ledger of a rule.
@@ -88,7 +89,10 @@ impl Scope {
             let status = &rule.data["status"];
             let counts =
                 ["expectedPods", "availablePods"].map(|count| status[count].as_i64().unwrap_or(0));
-            counts == [i64::from(expected); 2] && claims(status) == 0 && serving == expected
+            !status.is_null()
+                && counts == [i64::from(expected); 2]
+                && claims(status) == 0
+                && serving == expected
         })
         .await;
     }
