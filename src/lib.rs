@@ -18,7 +18,7 @@
 
 pub mod admission;
 pub mod api;
-pub mod apirequest;
+pub mod api_request;
 pub mod cli;
 pub mod cluster;
 pub mod controllers;

@@ -6,29 +6,29 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const INNER: &[&str] = &["api", "apirequest", "domain", "ledger", "cluster", "tasks"];
+const INNER: &[&str] = &["api", "api_request", "domain", "ledger", "cluster", "tasks"];
 
 /// Every layer, and what of the others it may use: a module, or a path below one.
 const LAYERS: &[(&str, &[&str])] = &[
     ("api", &[]),
-    ("apirequest", &[]),
+    ("api_request", &[]),
     ("domain", &["api"]),
     ("tasks", &[]),
     ("ledger", &["api", "domain"]),
     (
         "cluster",
-        &["api", "apirequest", "domain", "ledger", "tasks"],
+        &["api", "api_request", "domain", "ledger", "tasks"],
     ),
     ("admission", INNER),
     ("controllers", INNER),
     ("telemetry", &[]),
-    ("tls", &["apirequest", "telemetry"]),
+    ("tls", &["api_request", "telemetry"]),
     ("server", &["admission::review", "tls", "telemetry"]),
     (
         "cli",
         &[
             "api",
-            "apirequest",
+            "api_request",
             "domain",
             "ledger",
             "cluster",
@@ -227,7 +227,7 @@ const BEGINNINGS: &[(&str, usize, &str)] = &[
         "of a recorder without a supervisor, for one decision of the command line",
     ),
     (
-        "cluster/workqueue/mod.rs",
+        "cluster/work_queue/mod.rs",
         2,
         "a worker's panic goes on to its controller; a timer only sleeps and adds its key",
     ),

@@ -9,9 +9,9 @@ use kube::Client;
 use kube::client::Body;
 use operating::api::podtransitionrule::{Ledger, PodTransitionRule};
 use operating::cluster::index::Index;
-use operating::cluster::rulestore::RuleStore;
+use operating::cluster::rule_store::RuleStore;
 use operating::domain::rules::SkipAnnotation;
-use operating::ledger::protocol::Operation;
+use operating::ledger::protocol::ClaimOperation;
 use operating::ledger::store::{LedgerStore, RuleKey, RuleSnapshot};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -53,10 +53,10 @@ pub fn run(data: &[u8]) {
 }
 
 /// The words that are stored for one Pod, those of operations that are not known last; how many they are.
-fn words(ledger: &Ledger) -> BTreeMap<(String, Operation), usize> {
+fn words(ledger: &Ledger) -> BTreeMap<(String, ClaimOperation), usize> {
     let mut all = BTreeMap::new();
     for claim in &ledger.claims {
-        let operation = Operation::parse(&claim.operation);
+        let operation = ClaimOperation::parse(&claim.operation);
         *all.entry((claim.pod_uid.clone(), operation)).or_default() += 1;
     }
     all

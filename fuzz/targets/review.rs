@@ -6,13 +6,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 use operating::admission::review::{Request, Verdict};
 use operating::admission::routes::Route;
-use operating::admission::{AdmissionSettings, Context, MAX_RULES_PER_NAMESPACE, handlers};
+use operating::admission::{
+    AdmissionContext, AdmissionSettings, MAX_RULES_PER_NAMESPACE, handlers,
+};
 use operating::cluster::events::EventRecorder;
 use operating::cluster::index::{Index, NamespaceFacts};
 use operating::cluster::kind::WatchedKind;
 use operating::cluster::owner_sizes::LiveOwners;
 use operating::cluster::presence::ObjectLookup;
-use operating::cluster::rulestore::RuleStore;
+use operating::cluster::rule_store::RuleStore;
 use operating::ledger::commit::Ledgers;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -92,7 +94,7 @@ fn good(verdict: &Verdict, request: &Request, path: &str) {
 }
 
 /// A replica that knows a namespace with a rule, two Pods that serve, and their ReplicaSet.
-fn replica(mood: u8) -> (Arc<Context>, Asked) {
+fn replica(mood: u8) -> (Arc<AdmissionContext>, Asked) {
     let now = || Timestamp::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let rule = rule();
     let (client, asked) = apiserver::client(
@@ -129,12 +131,12 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
         index.replace_workloads(kind, Vec::new(), Vec::new(), 200);
     }
     let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
-    let context = Context {
+    let context = AdmissionContext {
         events: EventRecorder::new(client.clone(), now),
-        kinds: ObjectLookup::new(client.clone()),
+        object_lookup: ObjectLookup::new(client.clone()),
         client,
         owners: LiveOwners::new(&index),
-        deleted_sets: Default::default(),
+        deleted_collasets: Default::default(),
         identity: Default::default(),
         index,
         objects: Arc::default(),

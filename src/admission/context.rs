@@ -8,19 +8,19 @@ use jiff::Timestamp;
 use kube::Client;
 
 use crate::cluster::deleted_collasets::DeletedCollaSets;
-use crate::cluster::disruptionbudgets::DisruptionBudgets;
+use crate::cluster::disruption_budgets::DisruptionBudgets;
 use crate::cluster::events::EventRecorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
 use crate::cluster::objects::ObjectCaches;
 use crate::cluster::owner_sizes::LiveOwners;
 use crate::cluster::presence::ObjectLookup;
-use crate::cluster::rulestore::RuleStore;
+use crate::cluster::rule_store::RuleStore;
 use crate::domain::lifecycle::restarts::WriteTime;
 use crate::domain::pod::Pod;
 use crate::domain::rules::webhook::EndpointNetworks;
 use crate::ledger::commit::{Disruption, Ledgers};
-use crate::ledger::protocol::Operation;
+use crate::ledger::protocol::ClaimOperation;
 use crate::ledger::store::ClaimDetail;
 
 /// Settings of admission.
@@ -49,7 +49,7 @@ pub const MAX_OWNER_LOOKUPS: usize = 8;
 pub const MAX_RULES_PER_NAMESPACE: u32 = 200;
 
 /// The state that all admission handlers share.
-pub struct Context {
+pub struct AdmissionContext {
     /// Client for the live reads of admission: the Pod of an eviction, the rules of a namespace whose cache is empty or
     /// not trusted, and owners of Pods that are in doubt.
     pub client: Client,
@@ -62,11 +62,11 @@ pub struct Context {
     /// PodDisruptionBudgets, which can also refuse an eviction.
     pub disruption_budgets: Arc<DisruptionBudgets>,
     /// Looks up whether owners of Pods exist that no cache holds.
-    pub kinds: ObjectLookup,
+    pub object_lookup: ObjectLookup,
     /// Live reads of the owners of Pods.
     pub owners: Arc<LiveOwners>,
     /// Live reads that tell whether a CollaSet is being deleted.
-    pub deleted_sets: DeletedCollaSets,
+    pub deleted_collasets: DeletedCollaSets,
     /// The ledgers of all rules, with the commit queues of this replica.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Records Events for users.
@@ -81,7 +81,7 @@ pub struct Context {
     pub earliest: fn() -> Timestamp,
 }
 
-impl Context {
+impl AdmissionContext {
     /// The present time in nanoseconds since the epoch, which is the value of lifecycle labels.
     pub fn now_nanos(&self) -> u64 {
         u64::try_from((self.now)().as_nanosecond()).unwrap_or(0)
@@ -97,7 +97,7 @@ impl Context {
     }
 
     /// A disruption of a Pod that is asked for now.
-    pub fn new_disruption(&self, pod: &Arc<Pod>, operation: Operation) -> Disruption {
+    pub fn new_disruption(&self, pod: &Arc<Pod>, operation: ClaimOperation) -> Disruption {
         let since = (self.now)();
         let until = since
             .checked_add(self.settings.request_timeout)
@@ -121,17 +121,17 @@ impl Context {
 }
 
 #[cfg(test)]
-impl Context {
+impl AdmissionContext {
     /// For unit tests: a replica that has not seen any object yet, at the epoch.
-    pub fn at_epoch(client: Client) -> Context {
+    pub fn at_epoch(client: Client) -> AdmissionContext {
         let index = Arc::new(Index::default());
         let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
-        Context {
+        AdmissionContext {
             events: EventRecorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
-            kinds: ObjectLookup::new(client.clone()),
+            object_lookup: ObjectLookup::new(client.clone()),
             client,
             owners: LiveOwners::new(&index),
-            deleted_sets: DeletedCollaSets::default(),
+            deleted_collasets: DeletedCollaSets::default(),
             identity: Identity::default(),
             index,
             objects: Arc::default(),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::review::Verdict;
 use crate::domain::messages;
 use crate::ledger::commit::{Denied, DenyReason};
-use crate::ledger::protocol::Operation;
+use crate::ledger::protocol::ClaimOperation;
 
 /// HTTP status and reason of every operation that rules deny. `kubectl drain` and controllers retry on this status.
 pub const TOO_MANY_REQUESTS: (u16, &str) = (429, "TooManyRequests");
@@ -159,13 +159,13 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
 }
 
 /// Why a write that leaves the Pod running takes a place in the budget; `None` for other operations.
-pub fn explain_held_write(operation: Operation) -> Option<&'static str> {
+pub fn explain_held_write(operation: ClaimOperation) -> Option<&'static str> {
     match operation {
-        Operation::Leave => Some(
+        ClaimOperation::Leave => Some(
             "after this change of its labels the rule would neither count nor hold the Pod, so the change takes a place in the \
              budget as a deletion does",
         ),
-        Operation::Deadline => Some(
+        ClaimOperation::Deadline => Some(
             "the kubelet ends the Pod when spec.activeDeadlineSeconds is over, so to set or lower it takes a place in the \
              budget as a deletion does",
         ),
@@ -177,7 +177,7 @@ pub fn explain_held_write(operation: Operation) -> Option<&'static str> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::admission::guarded;
+    use crate::admission::denial_counts;
     use crate::api::int_or_percent::IntOrPercent;
     use crate::domain::rules::budget::BindingMinimum;
     use crate::ledger::commit::{AwaitedRestart, BudgetBlockers};
@@ -309,8 +309,8 @@ mod tests {
 
     #[test]
     fn denial_of_write_to_running_pod_gives_reason() {
-        for operation in Operation::ALL {
-            let is_said = matches!(operation, Operation::Leave | Operation::Deadline);
+        for operation in ClaimOperation::ALL {
+            let is_said = matches!(operation, ClaimOperation::Leave | ClaimOperation::Deadline);
             assert_eq!(
                 explain_held_write(operation).is_some(),
                 is_said,
@@ -446,7 +446,7 @@ mod tests {
             DenyReason::Unreachable("x".into()),
         ] {
             let word = audit_reason(&why);
-            assert!(guarded::DENIAL_REASONS.contains(&word), "{word}");
+            assert!(denial_counts::DENIAL_REASONS.contains(&word), "{word}");
             let verdict = denied_to_verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
             assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
         }

@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::ListParams;
 use tokio::time::{Instant, timeout};
 
-use super::context::{Context, MAX_OWNER_LOOKUPS};
+use super::context::{AdmissionContext, MAX_OWNER_LOOKUPS};
 use super::review::Request;
 use super::rule_check;
 use crate::api::keys;
@@ -32,7 +32,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// This function does not exempt a Pod that is not available. The handlers decide about such a Pod: its eviction, and
 /// its deletion shortly before it becomes available, may need a claim.
 pub async fn find_exemption(
-    context: &Context,
+    context: &AdmissionContext,
     request: &Request,
     pod: &Pod,
     deadline: Instant,
@@ -117,7 +117,7 @@ fn is_owner_gone(state: &IndexState, pod: &Pod) -> bool {
 /// scale and roll out. So this function verifies the facts: the namespace is terminating, or no owner of the Pod is
 /// left.
 pub async fn exemption_for_controller_manager(
-    context: &Context,
+    context: &AdmissionContext,
     request: &Request,
     pod: &Pod,
 ) -> Option<&'static str> {
@@ -145,14 +145,18 @@ pub async fn exemption_for_controller_manager(
 ///
 /// An owner reference alone does not make a Pod exempt: it must have the UID of this set, and a write that gives a Pod
 /// another controller needs a claim.
-pub async fn is_deleted_with_collaset(context: &Context, pod: &Pod, deadline: Instant) -> bool {
+pub async fn is_deleted_with_collaset(
+    context: &AdmissionContext,
+    pod: &Pod,
+    deadline: Instant,
+) -> bool {
     let Some(owner) = pod.controller() else {
         return false;
     };
     if !context.index.read_state().is_collaset_absent(pod) {
         return false;
     }
-    let (sets, client) = (&context.deleted_sets, &context.client);
+    let (sets, client) = (&context.deleted_collasets, &context.client);
     sets.is_deleted_owner(client, &pod.metadata.namespace, owner, deadline)
         .await
 }
@@ -162,7 +166,7 @@ pub const COLLASET_DELETED: &str = "set-deleted";
 
 /// Whether a namespace is terminating, by a live read; false if the read fails. The read is a list, because the server
 /// has no right to `get` namespaces.
-async fn is_namespace_terminating(context: &Context, name: &str) -> bool {
+async fn is_namespace_terminating(context: &AdmissionContext, name: &str) -> bool {
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let one = ListParams::default().fields(&format!("metadata.name={name}"));
     let Ok(Ok(list)) = timeout(READ_TIMEOUT, namespaces.list_metadata(&one)).await else {
@@ -175,7 +179,7 @@ async fn is_namespace_terminating(context: &Context, name: &str) -> bool {
 /// Whether the Pod has owners, and all of them are proven to be deleted or being deleted. An owner that cannot be read
 /// counts as deleted only if its kind is watched. If there are too many owners to look up, the result is false and the
 /// deletion is held.
-async fn has_no_live_owner(context: &Context, pod: &Pod) -> bool {
+async fn has_no_live_owner(context: &AdmissionContext, pod: &Pod) -> bool {
     let namespace = &pod.metadata.namespace;
     let owners = &pod.metadata.owner_references;
     let is_known = |owner: &Owner| {
@@ -187,12 +191,12 @@ async fn has_no_live_owner(context: &Context, pod: &Pod) -> bool {
         return false;
     }
     for owner in owners {
-        match context.kinds.look_up_owner(namespace, owner).await {
+        match context.object_lookup.look_up_owner(namespace, owner).await {
             Presence::Gone => {}
             Presence::Unknown(_)
                 if WatchedKind::from_owner(owner).is_some()
                     && context.index.listed_kinds().has_decision_kinds() => {}
-            Presence::Here | Presence::Leaving | Presence::Unknown(_) => return false,
+            Presence::Exists | Presence::Leaving | Presence::Unknown(_) => return false,
         }
     }
     !owners.is_empty()
@@ -268,7 +272,7 @@ mod tests {
         owners: &[&str],
         answers: &[(&'static str, (u16, Value))],
     ) -> Option<&'static str> {
-        let context = Context::at_epoch(api_server(answers));
+        let context = AdmissionContext::at_epoch(api_server(answers));
         exemption_for_controller_manager(&context, &review(user), &pod(owners)).await
     }
 
@@ -366,7 +370,7 @@ mod tests {
 
     #[tokio::test]
     async fn namespace_that_was_terminating_before_a_restore_frees_nothing() {
-        let context = Context::at_epoch(api_server(&[]));
+        let context = AdmissionContext::at_epoch(api_server(&[]));
         context.index.apply_namespace(terminating());
         let mut pod = pod(&["a"]);
         pod.metadata.creation_timestamp = Some("2026-01-01T00:00:09Z".to_owned());
@@ -374,19 +378,19 @@ mod tests {
             let deadline = Instant::now() + Duration::from_secs(5);
             find_exemption(&context, &review("alice"), &pod, deadline).await
         };
-        context.index.following.trust_for_a_year();
+        context.index.decision_watches.trust_for_a_year();
         assert_eq!(asked().await, Some("namespace-terminating"));
-        context.index.following.pods.end_trust(); // and the API server answers no list
+        context.index.decision_watches.pods.end_trust(); // and the API server answers no list
         assert_eq!(asked().await, None);
-        context.index.following.trust_for_a_year();
-        context.index.timeline.mark_lost("Pods", 9, 4);
+        context.index.decision_watches.trust_for_a_year();
+        context.index.etcd_history.mark_lost("Pods", 9, 4);
         assert_eq!(asked().await, None);
     }
 
     #[tokio::test]
     async fn shared_account_is_exempt_if_live_read_shows_terminating_namespace() {
         for (going, expected) in [(true, Some("namespace-terminating")), (false, None)] {
-            let context = Context::at_epoch(api_server(&[(NAMESPACES, listed(going))]));
+            let context = AdmissionContext::at_epoch(api_server(&[(NAMESPACES, listed(going))]));
             context.index.apply_namespace(terminating());
             let found =
                 exemption_for_controller_manager(&context, &review(CONTROLLER_MANAGER), &pod(&[]))
@@ -442,7 +446,7 @@ mod tests {
     async fn pod_of_too_many_owners_is_held_without_look_ups() {
         for (owners, expected) in [(8, Some("owner-gone")), (9, None), (4_000, None)] {
             let (client, calls) = counting(&[(GROUPS, things()), (THING, status(404))]);
-            let context = Context::at_epoch(client);
+            let context = AdmissionContext::at_epoch(client);
             let pod = pod(&vec!["a"; owners]);
             let found = has_no_live_owner(&context, &pod).await;
             assert_eq!(found.then_some("owner-gone"), expected, "{owners}");

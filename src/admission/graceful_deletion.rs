@@ -6,16 +6,16 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use super::bypass::{Approval, BypassCheck};
-use super::context::Context;
+use super::context::AdmissionContext;
 use super::exempt::CONTROLLER_MANAGER;
-use super::review::{Operation as Asked, Request, Verdict};
+use super::review::{Request, RequestOperation as Asked, Verdict};
 use super::{denial, rule_check};
-use crate::apirequest::{self, Failure};
+use crate::api_request::{self, ApiFailure};
 use crate::cluster::{pod_requests, scale_in};
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::grace_delete::{self, DeletionRequest};
 use crate::domain::pod::Pod;
-use crate::ledger::protocol::Operation;
+use crate::ledger::protocol::ClaimOperation;
 
 /// Maximum number of attempts to write the label on a Pod that changes all the time.
 const MAX_MARK_WRITES: u32 = 5;
@@ -37,7 +37,7 @@ pub fn is_lifecycle_running(enabled: bool, pod: &Pod) -> bool {
 pub async fn decide_deletion(
     bypass: &BypassCheck<'_>,
     pod: &Arc<Pod>,
-    operation: Operation,
+    operation: ClaimOperation,
     wishes: DeletionOptions,
 ) -> Verdict {
     let context = bypass.context;
@@ -63,9 +63,9 @@ pub async fn decide_deletion(
     }
     let asked = DeletionRequest {
         scaled_in_by,
-        wishes,
+        options: wishes,
     };
-    let wanted = DeletionOptions::from_pod(pod).merge_later(&asked.wishes);
+    let wanted = DeletionOptions::from_pod(pod).merge_later(&asked.options);
     let is_news =
         !grace_delete::is_deletion_requested(pod) || wanted != DeletionOptions::from_pod(pod);
     if is_news
@@ -90,7 +90,7 @@ pub async fn decide_deletion(
         }
     };
     let mut text = grace_delete::deletion_refusal(&pod);
-    if operation == Operation::Evict {
+    if operation == ClaimOperation::Evict {
         text = format!("Pod {name} is being drained: {text}");
     }
     if let Some(note) = note {
@@ -110,7 +110,7 @@ pub async fn decide_deletion(
 async fn bypass_lifecycle(
     bypass: &BypassCheck<'_>,
     pod: &Arc<Pod>,
-    operation: Operation,
+    operation: ClaimOperation,
 ) -> Result<Verdict, Option<String>> {
     let context = bypass.context;
     // The user needs the right on every rule object, including objects that the cache does not have yet.
@@ -186,7 +186,7 @@ fn refuse_excess_scale_in(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict
     }
     let state = bypass.context.index.read_state();
     let home = state.namespace(&pod.metadata.namespace)?;
-    let others = scale_in::others_chosen(home, &owner.uid, pod, bypass.context.now_nanos())?;
+    let others = scale_in::excess_choices(home, &owner.uid, pod, bypass.context.now_nanos())?;
     let message = format!(
         "Pod {} stays: {} {} deletes as many Pods as it has too many, and {others} others go through their lifecycle for that",
         pod.metadata.name, owner.kind, owner.name
@@ -197,7 +197,11 @@ fn refuse_excess_scale_in(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict
 
 /// Whether a request is the dry run by which this program asks whether policies and other webhooks accept a deletion or
 /// an eviction. No rule holds such a dry run.
-pub async fn is_own_dry_run(context: &Context, request: &Request, deadline: Instant) -> bool {
+pub async fn is_own_dry_run(
+    context: &AdmissionContext,
+    request: &Request,
+    deadline: Instant,
+) -> bool {
     let is_eviction =
         request.operation == Asked::Create && request.sub_resource.as_deref() == Some("eviction");
     if !request.dry_run || !(is_eviction || request.operation == Asked::Delete) {
@@ -212,7 +216,7 @@ pub async fn is_own_dry_run(context: &Context, request: &Request, deadline: Inst
 async fn dry_run_deletion(
     bypass: &BypassCheck<'_>,
     pod: &Pod,
-    operation: Operation,
+    operation: ClaimOperation,
     wishes: &DeletionOptions,
 ) -> Option<Verdict> {
     let client = &bypass.context.client;
@@ -221,16 +225,16 @@ async fn dry_run_deletion(
         // Policies and webhooks for evictions are not called for a DELETE. They also see the eviction only after this
         // program has answered, so ask them by a dry-run eviction.
         match operation {
-            Operation::Evict => pod_requests::dry_run_evict_pod(client, pod).await,
+            ClaimOperation::Evict => pod_requests::dry_run_evict_pod(client, pod).await,
             _ => Ok(()),
         }
     };
     let name = &pod.metadata.name;
-    match apirequest::by(bypass.deadline, ask).await {
+    match api_request::by(bypass.deadline, ask).await {
         Ok(()) => None,
         // The Pod with this UID is deleted. The request itself fails for the same reason.
-        Err(Failure::Answered(status)) if matches!(status.code, 404 | 409) => None,
-        Err(Failure::Answered(status)) if (400..500).contains(&status.code) => {
+        Err(ApiFailure::Answered(status)) if matches!(status.code, 404 | 409) => None,
+        Err(ApiFailure::Answered(status)) if (400..500).contains(&status.code) => {
             let message = format!(
                 "Pod {name} can't be deleted through its lifecycle: {}",
                 status.message
@@ -264,7 +268,7 @@ async fn mark_for_deletion(
             return Ok(Some(pod));
         };
         let write = pod_requests::patch_metadata(&context.client, &pod, metadata);
-        match apirequest::by(bypass.deadline, write).await {
+        match api_request::by(bypass.deadline, write).await {
             Ok(written) => return Ok(Some(Arc::new(written))),
             Err(failure) if failure.code() == Some(404) => return Ok(None),
             Err(failure) if failure.code() == Some(409) => {}
@@ -272,7 +276,7 @@ async fn mark_for_deletion(
         }
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
         let read = pod_requests::get_pod(&context.client, namespace, name);
-        let found = apirequest::by(bypass.deadline, read).await;
+        let found = api_request::by(bypass.deadline, read).await;
         match found.map_err(|failure| failure.text())? {
             Some(found) if found.metadata.uid == pod.metadata.uid => pod = Arc::new(found),
             Some(_) => return Err("another Pod has taken its name".to_owned()),

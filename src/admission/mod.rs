@@ -5,10 +5,10 @@ mod bypass;
 pub mod collasets;
 mod context;
 mod denial;
+pub mod denial_counts;
 pub mod evictions;
 mod exempt;
 mod graceful_deletion;
-pub mod guarded;
 mod namespace_label;
 mod overlap;
 pub mod persistentvolumeclaims;
@@ -27,12 +27,12 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use context::{AdmissionSettings, Context, MAX_RULES_PER_NAMESPACE};
+pub use context::{AdmissionContext, AdmissionSettings, MAX_RULES_PER_NAMESPACE};
 use review::Handler;
 use routes::Route;
 
 /// The handler of every route that is served.
-pub fn handlers(context: &Arc<Context>) -> Vec<(&'static str, Arc<dyn Handler>)> {
+pub fn handlers(context: &Arc<AdmissionContext>) -> Vec<(&'static str, Arc<dyn Handler>)> {
     let collasets = context.settings.collasets;
     Route::ALL
         .into_iter()
@@ -46,15 +46,15 @@ pub fn handlers(context: &Arc<Context>) -> Vec<(&'static str, Arc<dyn Handler>)>
                 Route::MutatePodTransitionRules => Arc::new(rules::RuleMutator(context)),
                 Route::ValidatePodTransitionRules => Arc::new(rules::RuleValidator(context)),
                 Route::MutateCollaSets => Arc::new(collasets::CollaSetMutator(context)),
-                Route::NoteLeavingCollaSets => Arc::new(collasets::OrphanAnnotator),
+                Route::MarkOrphaningCollaSets => Arc::new(collasets::OrphanAnnotator),
                 Route::ValidateCollaSets => Arc::new(collasets::CollaSetValidator(context)),
                 Route::ValidateResourceContexts => {
                     Arc::new(resourcecontexts::ResourceContextValidator)
                 }
-                Route::ValidateClaims => {
+                Route::ValidatePvcDeletions => {
                     Arc::new(persistentvolumeclaims::PvcDeletionValidator(context))
                 }
-                Route::ValidateCollectedClaims => {
+                Route::ValidatePvcCollections => {
                     Arc::new(persistentvolumeclaims::PvcCollectionValidator(context))
                 }
             };

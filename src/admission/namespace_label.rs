@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, Patch, PatchParams};
 
-use super::context::Context;
+use super::context::AdmissionContext;
 use crate::api::keys;
 use crate::cluster::request_path;
 use crate::domain::rules::enforcement::{self, NamespaceEnforcement, ObservedNamespace};
@@ -26,7 +26,7 @@ const MAX_PATCHES: usize = 5;
 /// The API server refuses a patch, for example because the namespace does not exist, or it stores every patch without
 /// the label.
 pub async fn ensure_namespace_label(
-    context: &Context,
+    context: &AdmissionContext,
     name: &str,
     mark: NamespaceEnforcement,
 ) -> kube::Result<()> {
@@ -61,7 +61,7 @@ pub async fn ensure_namespace_label(
     }
     let message = format!(
         "the API server stores it without the label {}, or others keep writing it",
-        keys::NAMESPACE_HAS_RULES
+        keys::NAMESPACE_ENFORCEMENT
     );
     Err(kube::Error::Service(message.into()))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::task::yield_now;
 
-use super::context::Context;
+use super::context::AdmissionContext;
 use crate::cluster::index::Index;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{MAX_OBJECTS_PER_POD, RuleSet};
@@ -77,7 +77,7 @@ pub fn availability_rule_names<'a>(index: &Index, rules: &'a [RuleKey]) -> Vec<&
 /// A Pod of the cache that `new`, which replaces `old`, covers together with too many other rule objects. A Pod that
 /// `old` did not cover takes precedence over a Pod that `old` covered.
 pub async fn find_overlap(
-    context: &Context,
+    context: &AdmissionContext,
     new: &RuleSet,
     old: Option<&RuleSet>,
 ) -> Option<Overlap> {

@@ -71,7 +71,7 @@ fn require_enforce_verb(message: String) -> Validation {
 /// Without this policy, a user who may patch a namespace could switch off its rules: without the namespace enforcement
 /// label, or with the exclusion label, the API server does not call the webhooks.
 fn namespace_labels_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
-    let [mark, exclude] = [keys::NAMESPACE_HAS_RULES, keys::NAMESPACE_EXCLUDED];
+    let [mark, exclude] = [keys::NAMESPACE_ENFORCEMENT, keys::NAMESPACE_EXCLUDED];
     let label = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}']");
     let changed = |key| format!("{} != {}", label("object", key), label("oldObject", key));
     // A new namespace may be created with the enforcement label. If it has no rules, the leader removes the label.
@@ -246,7 +246,7 @@ fn recreate_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBin
     };
     let enforced = LabelSelector {
         match_expressions: Some(vec![
-            requirement(keys::NAMESPACE_HAS_RULES, "Exists"),
+            requirement(keys::NAMESPACE_ENFORCEMENT, "Exists"),
             requirement(keys::NAMESPACE_EXCLUDED, "DoesNotExist"),
         ]),
         match_labels: None,

@@ -8,11 +8,11 @@ use kube::api::Api;
 use kube::core::PartialObjectMeta;
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 
-use super::context::Context;
+use super::context::AdmissionContext;
 use super::{overlap, stored_pod};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::apirequest::{self, Failure};
+use crate::api_request::{self, ApiFailure};
 use crate::cluster::index::Index;
 use crate::cluster::owner_sizes::{self, OwnerReadError};
 use crate::cluster::{paging, request_path, selection};
@@ -20,7 +20,7 @@ use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{AvailabilityRules, RuleSet};
 use crate::ledger::commit::{Denied, DenyReason, Disruption};
-use crate::ledger::protocol::{ClaimGrant, Operation};
+use crate::ledger::protocol::{ClaimGrant, ClaimOperation};
 use crate::ledger::store::RuleKey;
 
 /// Maximum number of attempts of a request whose rules change while it waits for them.
@@ -33,7 +33,7 @@ const CACHE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Takes a claim for a disruption from every rule object that covers the Pod. The result has the rule objects and their
 /// grants; it is empty if no rule holds the Pod.
 pub async fn claim_for_disruption(
-    context: &Context,
+    context: &AdmissionContext,
     disruption: &Disruption,
     dry_run: bool,
     deadline: Instant,
@@ -57,7 +57,7 @@ pub async fn claim_for_disruption(
 }
 
 /// Generations of the rule objects of a namespace, by name.
-pub fn rule_generations(context: &Context, namespace: &str) -> BTreeMap<String, i64> {
+pub fn rule_generations(context: &AdmissionContext, namespace: &str) -> BTreeMap<String, i64> {
     let state = context.index.read_state();
     let rules = state
         .namespace(namespace)
@@ -73,7 +73,7 @@ type RuleVersions = BTreeMap<String, (String, i64)>;
 
 /// Waits until the cache has the rule objects of a namespace that the API server has at this moment.
 async fn wait_for_rule_cache(
-    context: &Context,
+    context: &AdmissionContext,
     namespace: &str,
     deadline: Instant,
 ) -> Result<(), Denied> {
@@ -91,7 +91,7 @@ async fn wait_for_rule_cache(
 /// The rule objects of a live read. A rule object whose deletion has begun holds no Pod, and the cache does not contain
 /// it.
 async fn list_live_rules(
-    context: &Context,
+    context: &AdmissionContext,
     namespace: &str,
     deadline: Instant,
 ) -> Result<RuleVersions, Denied> {
@@ -111,7 +111,7 @@ async fn list_live_rules(
 }
 
 /// The rule objects in the cache.
-fn cached_rules(context: &Context, namespace: &str) -> RuleVersions {
+fn cached_rules(context: &AdmissionContext, namespace: &str) -> RuleVersions {
     let state = context.index.read_state();
     let rules = state
         .namespace(namespace)
@@ -136,7 +136,7 @@ fn is_cache_current(live: &RuleVersions, cached: &RuleVersions) -> bool {
 /// Takes claims as [`claim_for_disruption`] does, from these rule objects only. A claim is written only if the Pod is
 /// stored as the request shows it.
 pub async fn claim_by_rules(
-    context: &Context,
+    context: &AdmissionContext,
     rules: Vec<RuleKey>,
     disruption: &Disruption,
     dry_run: bool,
@@ -158,7 +158,7 @@ pub async fn claim_by_rules(
     });
     refresh_owners(context, of_budgets, deadline).await?;
     // The eviction handler has just read the Pod live.
-    let is_shown = disruption.operation != Operation::Evict;
+    let is_shown = disruption.operation != ClaimOperation::Evict;
     if is_shown && !dry_run && !rules.is_empty() {
         match stored_pod::load_reviewed_pod(context, &disruption.pod, deadline).await? {
             Some(pod) => disruption.pod = pod,
@@ -182,7 +182,7 @@ pub async fn claim_by_rules(
 /// For a deletion that a full budget denies: adds to the denial that the Pod belongs to a rollout which the rule keeps
 /// from ending.
 fn add_rollout_cause(
-    context: &Context,
+    context: &AdmissionContext,
     key: &RuleKey,
     disruption: &Disruption,
     denied: &mut Denied,
@@ -191,7 +191,7 @@ fn add_rollout_cause(
         return;
     };
     let pod = &disruption.pod;
-    let (Operation::Delete, Some(owner)) = (disruption.operation, pod.controller()) else {
+    let (ClaimOperation::Delete, Some(owner)) = (disruption.operation, pod.controller()) else {
         return;
     };
     let state = context.index.read_state();
@@ -201,7 +201,7 @@ fn add_rollout_cause(
         return;
     };
     let found = home.workload(&owner.uid).and_then(|controller| {
-        selection::blocked_rollout(home, &entry.snapshot.rules, controller, *limit)
+        selection::held_rollout(home, &entry.snapshot.rules, controller, *limit)
     });
     lasting.rollout = found.map(|(owner, cause)| {
         let owner = format!("{} {}", owner.kind.name(), owner.name);
@@ -213,7 +213,7 @@ fn add_rollout_cause(
 /// of a rule no longer selects the Pod. Labels of the lifecycle are ignored, because they change with each step and do
 /// not evade a rule.
 pub async fn rules_losing_pod(
-    context: &Context,
+    context: &AdmissionContext,
     old: &Arc<Pod>,
     new: &Pod,
     deadline: Instant,
@@ -235,7 +235,7 @@ pub async fn rules_losing_pod(
 /// in `beyond` are not asked. A Pod that an operation has taken off traffic may go, because its rules were asked when
 /// the operation began.
 pub async fn admit_unavailable(
-    context: &Context,
+    context: &AdmissionContext,
     pod: &Arc<Pod>,
     beyond: &BTreeSet<String>,
     deadline: Instant,
@@ -244,7 +244,7 @@ pub async fn admit_unavailable(
         return Ok(());
     }
     let namespace = &pod.metadata.namespace;
-    let is_alive = context.index.following.rules.is_trusted_now();
+    let is_alive = context.index.decision_watches.rules.is_trusted_now();
     if !is_alive
         || !context.index.listed_kinds().has_decision_kinds()
         || !has_cached_rules(context, namespace)
@@ -286,7 +286,7 @@ fn rules_holding_unavailable(index: &Index, pod: &Pod) -> Vec<RuleKey> {
 }
 
 /// Whether an availability rule of the object holds the Pod.
-fn has_budget(context: &Context, key: &RuleKey, pod: &Pod) -> bool {
+fn has_budget(context: &AdmissionContext, key: &RuleKey, pod: &Pod) -> bool {
     let state = context.index.read_state();
     let entry = state.rule(&key.namespace, &key.name);
     entry.is_some_and(|entry| {
@@ -298,7 +298,7 @@ fn has_budget(context: &Context, key: &RuleKey, pod: &Pod) -> bool {
 /// Reads the owners live whose replicas these rule objects do not know for sure. If an owner cannot be read, the
 /// request is denied.
 async fn refresh_owners(
-    context: &Context,
+    context: &AdmissionContext,
     rules: impl Iterator<Item = &RuleKey>,
     deadline: Instant,
 ) -> Result<(), Denied> {
@@ -346,7 +346,7 @@ fn is_lifecycle_label(key: &str) -> bool {
 /// The rule objects that cover a Pod. The API server calls the webhooks that claim only in namespaces with rules. If
 /// the cache has no rule of the namespace, the cache may be behind, and this function reads the rules live.
 pub async fn covering_rules(
-    context: &Context,
+    context: &AdmissionContext,
     pod: &Arc<Pod>,
     deadline: Instant,
 ) -> Result<Vec<RuleKey>, Denied> {
@@ -369,11 +369,11 @@ pub async fn covering_rules(
 /// Makes sure that the cache has the current rule objects of a namespace. If their watch is not trusted, this function
 /// reads them live.
 pub async fn ensure_rules_current(
-    context: &Context,
+    context: &AdmissionContext,
     namespace: &str,
     deadline: Instant,
 ) -> Result<(), Denied> {
-    match context.index.following.rules.is_trusted_now() {
+    match context.index.decision_watches.rules.is_trusted_now() {
         true => Ok(()),
         false => wait_for_rule_cache(context, namespace, deadline).await,
     }
@@ -382,11 +382,11 @@ pub async fn ensure_rules_current(
 /// Makes sure that etcd still has the history that the caches hold, and was not restored to an earlier state. The watch
 /// of Pods normally notices a restore; while that watch is not trusted, this function asks the API server.
 pub async fn ensure_etcd_history(
-    context: &Context,
+    context: &AdmissionContext,
     namespace: &str,
     deadline: Instant,
 ) -> Result<(), Denied> {
-    if !context.index.following.pods.is_trusted_now() {
+    if !context.index.decision_watches.pods.is_trusted_now() {
         let assured = timeout_at(deadline, context.ledgers.verify_history(namespace)).await;
         let late = |_| DenyReason::Unreachable("no answer in time".to_owned());
         return assured
@@ -394,13 +394,13 @@ pub async fn ensure_etcd_history(
             .flatten()
             .map_err(Denied::without_rule);
     }
-    match context.index.timeline.lost_reason() {
+    match context.index.etcd_history.lost_reason() {
         Some(why) => Err(Denied::unreachable(why.as_ref())),
         None => Ok(()),
     }
 }
 
-fn has_cached_rules(context: &Context, namespace: &str) -> bool {
+fn has_cached_rules(context: &AdmissionContext, namespace: &str) -> bool {
     let state = context.index.read_state();
     let namespace = state.namespace(namespace);
     namespace.is_some_and(|n| !n.rules.is_empty())
@@ -411,10 +411,10 @@ async fn read_rules<T>(
     deadline: Instant,
     read: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, Denied> {
-    let found = apirequest::by(deadline, read).await;
+    let found = api_request::by(deadline, read).await;
     found.map_err(|failure| {
         Denied::unreachable(match failure {
-            Failure::NoAnswer(_) => "the rules could not be read in time".to_owned(),
+            ApiFailure::NoAnswer(_) => "the rules could not be read in time".to_owned(),
             failure => failure.text(),
         })
     })

@@ -10,14 +10,14 @@ use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::context::Context;
+use super::context::AdmissionContext;
 use super::namespace_label;
 use super::overlap::{self, Overlap};
 use super::responses;
-use super::review::{Handler, Operation, Request, Verdict};
+use super::review::{Handler, Request, RequestOperation, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
-use crate::apirequest;
+use crate::api_request;
 use crate::cluster::index::IndexState;
 use crate::cluster::selection;
 use crate::domain::rules::RuleSet;
@@ -29,10 +29,10 @@ use crate::domain::rules::rollouts;
 const KIND: &str = "PodTransitionRule";
 
 /// Sets defaults, and labels the namespace before the rule is stored.
-pub struct RuleMutator(pub Arc<Context>);
+pub struct RuleMutator(pub Arc<AdmissionContext>);
 
 /// Validates rules, and warns of rules that hold fewer Pods than their author may think.
-pub struct RuleValidator(pub Arc<Context>);
+pub struct RuleValidator(pub Arc<AdmissionContext>);
 
 /// Time limit of the live read for a warning. If the read is late, the warning is left out.
 const WARNING_READ_TIMEOUT: Duration = Duration::from_secs(1);
@@ -65,7 +65,7 @@ impl Handler for RuleMutator {
         // An update needs a new label only if its rules need a stricter value than plain rules do.
         let asks_for_more =
             mark > NamespaceEnforcement::Ruled && !is_unchanged(old.as_ref(), &rule);
-        if (request.operation == Operation::Create || asks_for_more)
+        if (request.operation == RequestOperation::Create || asks_for_more)
             && !request.dry_run
             && let Err(why) = self
                 .label_namespace(&request.namespace, mark, deadline)
@@ -75,7 +75,7 @@ impl Handler for RuleMutator {
                 "the namespace {} could not be written ({why}): before a rule is stored, its namespace gets the label {} \
                  and a new annotation {}",
                 request.namespace,
-                keys::NAMESPACE_HAS_RULES,
+                keys::NAMESPACE_ENFORCEMENT,
                 keys::RULE_ADMITTED
             );
             return Verdict::deny(503, "ServiceUnavailable", message);
@@ -140,7 +140,7 @@ impl RuleMutator {
         )
         .await
         {
-            Ok(written) => written.map_err(|e| apirequest::text(&e)),
+            Ok(written) => written.map_err(|e| api_request::text(&e)),
             Err(_) => Err("no answer in time".into()),
         }
     }
@@ -239,7 +239,7 @@ fn permanent_hold_warnings(state: &IndexState, rules: &RuleSet) -> Vec<String> {
         let limit = expected.total.saturating_sub(desired);
         let home = state.namespace(&rules.namespace).into_iter();
         let owners = home.flat_map(|home| home.workloads());
-        let kept = owners.filter(|(_, owner)| selection::is_recreate_blocked(rules, owner, limit));
+        let kept = owners.filter(|(_, owner)| selection::is_recreate_held(rules, owner, limit));
         kept.map(|(_, owner)| owner.name.clone()).collect()
     });
     let frozen = conditions::zero_budget_warning(rules, expected);
@@ -267,7 +267,7 @@ fn is_unchanged(old: Option<&PodTransitionRule>, object: &PodTransitionRule) -> 
 /// Validates a spec that is new or changed. Requests that do not change the spec must stay possible even if the stored
 /// spec is invalid. An error that the stored spec already has becomes a warning, because it must be possible to relax a
 /// rule that holds a drain.
-fn validate_spec(context: &Context, request: &Request) -> Verdict {
+fn validate_spec(context: &AdmissionContext, request: &Request) -> Verdict {
     use validation::podtransitionrule::check_rules;
     let object: PodTransitionRule = match responses::parse_object(request.object.as_deref(), KIND) {
         Ok(object) => object,
@@ -285,7 +285,9 @@ fn validate_spec(context: &Context, request: &Request) -> Verdict {
         return responses::deny_invalid(KIND, &request.name, &errors);
     }
     let verdict = match request.operation {
-        Operation::Create => refuse_over_limit(context, request).unwrap_or_else(Verdict::allow),
+        RequestOperation::Create => {
+            refuse_over_limit(context, request).unwrap_or_else(Verdict::allow)
+        }
         _ => Verdict::allow(),
     };
     errors
@@ -299,7 +301,7 @@ fn validate_spec(context: &Context, request: &Request) -> Verdict {
 /// Denies a new object if the namespace has as many rule objects as allowed. An object that is being deleted and kept
 /// by a finalizer counts too, because every cache and every live read contains it. This function counts the objects in
 /// the cache, so objects that are created at the same time do not see each other.
-fn refuse_over_limit(context: &Context, request: &Request) -> Option<Verdict> {
+fn refuse_over_limit(context: &AdmissionContext, request: &Request) -> Option<Verdict> {
     let most = context.settings.max_rules;
     let (live, ending) = {
         let state = context.index.read_state();
@@ -345,7 +347,7 @@ mod tests {
         Request::parse(review.to_string().as_bytes()).unwrap()
     }
 
-    async fn created(context: Context) -> Vec<Verdict> {
+    async fn created(context: AdmissionContext) -> Vec<Verdict> {
         let rules = json!([{ "name": "a", "labelCheck": { "requires": {} } }]);
         let object = with_spec(json!({ "selector": {}, "rules": rules }));
         let request = review("CREATE", object, None);
@@ -429,11 +431,11 @@ mod tests {
         assert!(!warned("check.example.com").await);
     }
 
-    fn with_rules(count: usize) -> Context {
+    fn with_rules(count: usize) -> AdmissionContext {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
         });
-        let mut context = Context::at_epoch(kube::Client::new(service, "default"));
+        let mut context = AdmissionContext::at_epoch(kube::Client::new(service, "default"));
         context.settings.max_rules = 3;
         for i in 0..count {
             let rule = json!({ "metadata": { "namespace": "shop", "name": format!("r{i}"), "uid": format!("u{i}") } });
@@ -459,7 +461,7 @@ mod tests {
 
     #[tokio::test]
     async fn rules_whose_deletion_is_held_up_count_towards_the_limit() {
-        let ending = |context: &Context, number: usize| {
+        let ending = |context: &AdmissionContext, number: usize| {
             let rule = json!({ "metadata": {
                 "namespace": "shop", "name": format!("e{number}"), "uid": format!("ue{number}"),
                 "deletionTimestamp": "2026-01-01T00:00:10Z", "finalizers": ["example.com/keep"],
@@ -513,7 +515,7 @@ mod tests {
     }
 
     /// A context with `count` rule objects that cover the Pod web-1.
-    fn covering(count: usize) -> Context {
+    fn covering(count: usize) -> AdmissionContext {
         let context = with_rules(0);
         let pod = json!({ "metadata": {
             "namespace": "shop", "name": "web-1", "uid": "p", "resourceVersion": "1",
@@ -575,14 +577,14 @@ mod tests {
         for count in [16, 17] {
             let context = covering(count);
             context.index.mark_all_listed();
-            context.index.following.trust_for_a_year();
+            context.index.decision_watches.trust_for_a_year();
             let pod = context
                 .index
                 .read_state()
                 .pod("shop", "p")
                 .cloned()
                 .unwrap();
-            let disruption = context.new_disruption(&pod, protocol::Operation::Delete);
+            let disruption = context.new_disruption(&pod, protocol::ClaimOperation::Delete);
             let deadline = Instant::now() + Duration::from_secs(5);
             let denied =
                 rule_check::claim_for_disruption(&context, &disruption, true, deadline).await;

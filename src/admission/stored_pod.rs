@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::context::Context;
-use crate::apirequest;
+use super::context::AdmissionContext;
+use crate::api_request;
 use crate::cluster::pod_requests;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, DenyReason};
@@ -23,7 +23,7 @@ use crate::ledger::commit::{Denied, DenyReason};
 /// [`DenyReason::Unconfirmed`] if the stored Pod differs from the Pod in the review or is older,
 /// [`DenyReason::Unreachable`] if the Pod cannot be read.
 pub async fn load_reviewed_pod(
-    context: &Context,
+    context: &AdmissionContext,
     shown: &Arc<Pod>,
     deadline: Instant,
 ) -> Result<Option<Arc<Pod>>, Denied> {
@@ -37,15 +37,15 @@ pub async fn load_reviewed_pod(
     }
     // A cache that is newer than the review is no proof: etcd may have been restored to an earlier state.
     let read = pod_requests::get_pod(&context.client, namespace, &shown.metadata.name);
-    let live = apirequest::by(deadline, read).await;
+    let live = api_request::by(deadline, read).await;
     let live = live.map_err(|failure| Denied::unreachable(failure.text()))?;
     let live = live.filter(|live| live.metadata.uid == *uid);
     let Some(live) = live else { return Ok(None) };
     let found = live.metadata.resource_version;
     if found < seen {
-        context.index.timeline.mark_lost("Pods", seen, found);
+        context.index.etcd_history.mark_lost("Pods", seen, found);
     }
-    if let Some(why) = context.index.timeline.lost_reason() {
+    if let Some(why) = context.index.etcd_history.lost_reason() {
         return Err(Denied::unreachable(why.as_ref()));
     }
     match found.cmp(&version) {
@@ -102,7 +102,7 @@ mod tests {
             let response = Response::builder().status(code).body(body).unwrap();
             std::future::ready(Ok::<_, Infallible>(response))
         });
-        let context = Context::at_epoch(Client::new(service, "default"));
+        let context = AdmissionContext::at_epoch(Client::new(service, "default"));
         if let Some(pod) = cached {
             let version = pod.metadata.resource_version;
             context

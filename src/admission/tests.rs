@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::review::Request;
-use super::{Context, handlers};
+use super::{AdmissionContext, handlers};
 
 /// Requests that the handlers send for a valid review of `shop/web`.
 const GOOD: [&str; 6] = [
@@ -31,7 +31,7 @@ const GOOD: [&str; 6] = [
 const GOOD_LIST: &str = "GET /api/v1/namespaces?&fieldSelector=metadata.name%3Dshop";
 
 /// An API server that records method and URI of every request, and has no objects.
-fn recorder() -> (Arc<Context>, Arc<Mutex<Vec<String>>>) {
+fn recorder() -> (Arc<AdmissionContext>, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);
     let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -43,7 +43,7 @@ fn recorder() -> (Arc<Context>, Arc<Mutex<Vec<String>>>) {
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let client = Client::new(service, "default");
-    (Arc::new(Context::at_epoch(client)), asked)
+    (Arc::new(AdmissionContext::at_epoch(client)), asked)
 }
 
 /// A review that makes its handler send requests.

@@ -132,9 +132,9 @@ pub const SERVICE_READY: &str = "pod.kusionstack.io/service-ready";
 
 /// Label on a Namespace that holds at least one rule: the webhooks for DELETE and eviction select by it, so that
 /// namespaces without rules never notice them. Written at admission of a rule and by the rule controller.
-pub const NAMESPACE_HAS_RULES: &str = "podtransitionrule.kusionstack.io/enforced";
-/// Value of [`NAMESPACE_HAS_RULES`] where a rule holds unavailable Pods too: their deletions are sent as well.
-pub const NAMESPACE_HAS_STRICT_RULES: &str = "strict";
+pub const NAMESPACE_ENFORCEMENT: &str = "podtransitionrule.kusionstack.io/enforced";
+/// Value of [`NAMESPACE_ENFORCEMENT`] where a rule holds unavailable Pods too: their deletions are sent as well.
+pub const NAMESPACE_ENFORCEMENT_STRICT: &str = "strict";
 /// Annotation on a Namespace: when a rule that needs the mark was last admitted, and a random number. Its change gives the
 /// namespace another resourceVersion, by which the leader knows that a rule may be about to be stored. Written at admission
 /// of a rule, removed with the mark, read by nobody.

@@ -13,13 +13,13 @@ use kube::client::Body;
 use tokio_util::sync::CancellationToken;
 
 use super::serve::metrics::{self, MetricsCollector};
-use crate::admission::guarded::DenialCounts;
+use crate::admission::denial_counts::DenialCounts;
 use crate::cluster::caches::Caches;
-use crate::cluster::rulestore::RuleStore;
+use crate::cluster::rule_store::RuleStore;
 use crate::cluster::watch::CatchUpSignal;
 use crate::cluster::watches;
 use crate::controllers::ControllerStats;
-use crate::controllers::rule_endpoints::EndpointPool;
+use crate::controllers::rule_endpoints::EndpointCaller;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::RuleKey;
 use crate::tasks::Supervisor;
@@ -164,7 +164,7 @@ fn example_exposition() -> anyhow::Result<String> {
         namespace: "shop".into(),
         name: "web".into(),
     };
-    let calls = Arc::<EndpointPool>::default();
+    let calls = Arc::<EndpointCaller>::default();
     calls.ignored.count_ignored(&rule, "ask", 1);
     let reads = MetricsCollector {
         caches,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::changes::Changes;
-use super::disruptionbudgets::DisruptionBudgets;
+use super::disruption_budgets::DisruptionBudgets;
 use super::index::Index;
 use super::objects::ObjectCaches;
 use super::watch::UnreadableObjects;

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::request_path::ResourcePath;
-use crate::apirequest;
+use crate::api_request;
 use crate::domain::pod::Pod;
 use crate::tasks::Supervisor;
 
@@ -414,7 +414,7 @@ impl EventRequest {
         let sent = tokio::time::timeout(CALL_TIMEOUT, self.send_event(client)).await;
         let (error, is_over) = match sent {
             Ok(Ok(())) => return true,
-            Ok(Err(e)) => (apirequest::text(&e), is_permanent_error(&e)),
+            Ok(Err(e)) => (api_request::text(&e), is_permanent_error(&e)),
             Err(_) => ("not in time".to_owned(), false),
         };
         debug!(event = %self.name, error, "an Event was not written");

@@ -15,7 +15,7 @@ pub struct Leadership(Arc<Mutex<LeadershipState>>);
 enum LeadershipState {
     #[default]
     Over,
-    At(Instant),
+    Until(Instant),
     Always,
 }
 
@@ -29,7 +29,7 @@ impl Leadership {
     /// Records that a request that began `at` this moment renewed the Lease. The leadership is valid for `holds` from
     /// then.
     pub(crate) fn extend_leadership(&self, at: Instant, holds: Duration) {
-        *self.0.lock() = LeadershipState::At(at + holds);
+        *self.0.lock() = LeadershipState::Until(at + holds);
     }
 
     /// Ends the leadership of this process.
@@ -42,7 +42,7 @@ impl Leadership {
     pub fn is_leading(&self) -> bool {
         match *self.0.lock() {
             LeadershipState::Over => false,
-            LeadershipState::At(until) => Instant::now() < until,
+            LeadershipState::Until(until) => Instant::now() < until,
             LeadershipState::Always => true,
         }
     }

@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use super::events::EventRecorder;
 use super::leadership::Leadership;
-use crate::apirequest;
+use crate::api_request;
 
 /// Name of the Lease. It is Kuperator's name, so that Kuperator and Operating never lead at the same time.
 pub const LEASE_NAME: &str = "kusionstack-controller-manager";
@@ -90,7 +90,7 @@ impl LeaderElector {
                     "it stood still and could not renew the lease in time",
                 );
             }
-            match apirequest::within(RETRY_PERIOD * 2, self.try_acquire_or_renew()).await {
+            match api_request::within(RETRY_PERIOD * 2, self.try_acquire_or_renew()).await {
                 Ok(leads) => {
                     renewed = asked;
                     if leads {

@@ -7,7 +7,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::changes::Change;
 use super::index::Index;
-use super::rulestore::RuleStore;
+use super::rule_store::RuleStore;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::RuleKey;
 

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::domain::interner::Interner;
 use crate::domain::pod::{Container, Owner, Pod, ReadinessGate};
-use crate::domain::shared::Interner;
 use crate::ledger::store::Uid;
 
 /// The Pods of one namespace, by the UID of their controller.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::not_found;
 use super::request_path::{self, is_path_safe};
-use crate::apirequest;
+use crate::api_request;
 use crate::domain::collaset::orphans_its_pods;
 use crate::domain::pod::Owner;
 
@@ -33,7 +33,7 @@ const DOUBTED_DISCOVERY_TTL: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// The object exists and its deletion has not begun.
-    Here,
+    Exists,
     /// The deletion of the object has begun, and its dependents stay.
     Leaving,
     /// The object does not exist, has another UID, or is being deleted together with its dependents.
@@ -167,7 +167,7 @@ impl ObjectLookup {
             return served.clone();
         }
         let discovery = Discovery::new(self.client.clone());
-        let served = apirequest::within(READ_TIMEOUT, discovery.run_aggregated()).await;
+        let served = api_request::within(READ_TIMEOUT, discovery.run_aggregated()).await;
         let served = served.map(Arc::new).map_err(|failure| failure.text());
         *known = Some((Instant::now(), served.clone()));
         served
@@ -226,13 +226,13 @@ fn has_scale(capabilities: &ApiCapabilities) -> bool {
 
 fn presence_from_metadata(object: &ObjectMeta) -> Presence {
     match object.deletion_timestamp {
-        None => Presence::Here,
+        None => Presence::Exists,
         Some(_) if orphans_its_pods(object) => Presence::Leaving,
         Some(_) => Presence::Gone,
     }
 }
 
 async fn with_read_timeout(read: impl Future<Output = Result<Presence, Error>>) -> Presence {
-    let found = apirequest::within(READ_TIMEOUT, read).await;
+    let found = api_request::within(READ_TIMEOUT, read).await;
     found.unwrap_or_else(|failure| Presence::Unknown(failure.text()))
 }

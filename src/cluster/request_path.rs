@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::api::labels;
 
 /// A request in the form that kube's client sends.
-pub type ApiRequest = http::Request<Vec<u8>>;
+pub type UnsentRequest = http::Request<Vec<u8>>;
 
 /// The objects of one resource in one namespace.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl ResourcePath {
     ///
     /// # Errors
     /// If `name` is not a valid name.
-    pub fn get(&self, name: &str) -> Result<ApiRequest, Error> {
+    pub fn get(&self, name: &str) -> Result<UnsentRequest, Error> {
         map_request_error(self.0.get(&encode_segment(name)?, &GetParams::default()))
     }
 
@@ -65,7 +65,7 @@ impl ResourcePath {
     ///
     /// # Errors
     /// If the parameters contradict each other.
-    pub fn list(&self, params: &ListParams) -> Result<ApiRequest, Error> {
+    pub fn list(&self, params: &ListParams) -> Result<UnsentRequest, Error> {
         map_request_error(self.0.list(params))
     }
 
@@ -73,7 +73,7 @@ impl ResourcePath {
     ///
     /// # Errors
     /// If the parameters contradict each other.
-    pub fn list_metadata(&self, params: &ListParams) -> Result<ApiRequest, Error> {
+    pub fn list_metadata(&self, params: &ListParams) -> Result<UnsentRequest, Error> {
         map_request_error(self.0.list_metadata(params))
     }
 
@@ -81,7 +81,7 @@ impl ResourcePath {
     ///
     /// # Errors
     /// If the parameters are not valid.
-    pub fn create(&self, params: &PostParams, body: Vec<u8>) -> Result<ApiRequest, Error> {
+    pub fn create(&self, params: &PostParams, body: Vec<u8>) -> Result<UnsentRequest, Error> {
         map_request_error(self.0.create(params, body))
     }
 
@@ -95,7 +95,7 @@ impl ResourcePath {
         subresource: &str,
         params: &PostParams,
         body: Vec<u8>,
-    ) -> Result<ApiRequest, Error> {
+    ) -> Result<UnsentRequest, Error> {
         let (name, subresource) = (encode_segment(name)?, encode_segment(subresource)?);
         map_request_error(self.0.create_subresource(&subresource, &name, params, body))
     }
@@ -109,7 +109,7 @@ impl ResourcePath {
         name: &str,
         subresource: Option<&str>,
         patch: &Patch<P>,
-    ) -> Result<ApiRequest, Error> {
+    ) -> Result<UnsentRequest, Error> {
         self.patch_with(&PatchParams::default(), name, subresource, patch)
     }
 
@@ -122,7 +122,7 @@ impl ResourcePath {
         name: &str,
         subresource: Option<&str>,
         patch: &Patch<P>,
-    ) -> Result<ApiRequest, Error> {
+    ) -> Result<UnsentRequest, Error> {
         self.patch_with(&PatchParams::default().dry_run(), name, subresource, patch)
     }
 
@@ -132,7 +132,7 @@ impl ResourcePath {
         name: &str,
         subresource: Option<&str>,
         patch: &Patch<P>,
-    ) -> Result<ApiRequest, Error> {
+    ) -> Result<UnsentRequest, Error> {
         let name = encode_segment(name)?;
         map_request_error(match subresource {
             Some(subresource) => {
@@ -147,7 +147,7 @@ impl ResourcePath {
     ///
     /// # Errors
     /// If `name` is not a valid name.
-    pub fn delete(&self, name: &str, params: &DeleteParams) -> Result<ApiRequest, Error> {
+    pub fn delete(&self, name: &str, params: &DeleteParams) -> Result<UnsentRequest, Error> {
         map_request_error(self.0.delete(&encode_segment(name)?, params))
     }
 }
@@ -266,7 +266,9 @@ fn encode_segment(text: &str) -> Result<Cow<'_, str>, Error> {
     Ok(Cow::Owned(encoded))
 }
 
-fn map_request_error(request: Result<ApiRequest, request::Error>) -> Result<ApiRequest, Error> {
+fn map_request_error(
+    request: Result<UnsentRequest, request::Error>,
+) -> Result<UnsentRequest, Error> {
     request.map_err(Error::BuildRequest)
 }
 

@@ -59,7 +59,7 @@ pub fn is_selected(rules: &RuleSet, owner: &Workload) -> bool {
 
 /// Whether the owner is a Deployment with the strategy `Recreate`, and the rules do not let it delete all of its Pods
 /// at once, because it has more Pods than may be unavailable (`limit`).
-pub fn is_recreate_blocked(rules: &RuleSet, owner: &Workload, limit: u32) -> bool {
+pub fn is_recreate_held(rules: &RuleSet, owner: &Workload, limit: u32) -> bool {
     owner.recreates
         && owner.replicas.is_some_and(|n| n > limit)
         && pod_from_template(owner).is_some_and(|pod| {
@@ -70,7 +70,7 @@ pub fn is_recreate_blocked(rules: &RuleSet, owner: &Workload, limit: u32) -> boo
 /// The owner whose rollout deletes the Pods of `controller`, and why this rollout cannot end after the budget is used
 /// up. `None` if the rollout can end. For a ReplicaSet the owner is its Deployment. A StatefulSet or a DaemonSet is its
 /// own owner here. `limit` is how many Pods may be unavailable.
-pub fn blocked_rollout<'a>(
+pub fn held_rollout<'a>(
     home: &'a NamespaceIndex,
     rules: &RuleSet,
     controller: &'a Workload,
@@ -96,8 +96,8 @@ pub fn blocked_rollout<'a>(
         let other = w.controller.as_ref();
         other.is_some_and(|other| other.uid == owner.uid)
     });
-    let recreates = is_recreate_blocked(rules, deployment, limit)
-        && siblings.all(|(_, w)| w.replicas == Some(0));
+    let recreates =
+        is_recreate_held(rules, deployment, limit) && siblings.all(|(_, w)| w.replicas == Some(0));
     recreates.then_some((deployment, RolloutHeldCause::Recreates))
 }
 
@@ -192,7 +192,7 @@ mod tests {
         let rules = RuleSet::compile(&serde_json::from_value(rule).unwrap());
         let state = index.read_state();
         let home = state.namespace("n").unwrap();
-        let found = blocked_rollout(home, &rules, home.workload("db").unwrap(), 1);
+        let found = held_rollout(home, &rules, home.workload("db").unwrap(), 1);
         found.is_some_and(|(owner, cause)| owner.name == "db" && cause == RolloutHeldCause::Leaves)
     }
 

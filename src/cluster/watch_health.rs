@@ -128,7 +128,7 @@ impl WatchHealth {
 /// noticed.
 pub(super) struct MonitoredSink<S> {
     pub sink: Arc<S>,
-    pub pulse: Arc<WatchHealth>,
+    pub health: Arc<WatchHealth>,
 }
 
 impl<T, S: WatchSink<T>> WatchSink<T> for MonitoredSink<S> {
@@ -137,7 +137,7 @@ impl<T, S: WatchSink<T>> WatchSink<T> for MonitoredSink<S> {
     }
     fn replace(&self, objects: Vec<T>, version: u64) {
         self.sink.replace(objects, version);
-        self.pulse.raise_position(version);
+        self.health.raise_position(version);
     }
     fn apply(&self, object: T) {
         self.sink.apply(object);
@@ -160,14 +160,14 @@ impl<T, S: WatchSink<T>> WatchSink<T> for MonitoredSink<S> {
     fn on_kind_absent(&self) -> bool {
         let is_news = self.sink.on_kind_absent();
         if is_news {
-            self.pulse.record_heard();
+            self.health.record_heard();
         }
         is_news
     }
     fn on_heard(&self, version: u64) {
         self.sink.on_heard(version);
-        self.pulse.raise_position(version);
-        self.pulse.record_heard();
+        self.health.raise_position(version);
+        self.health.record_heard();
     }
     fn on_known_at(&self, at: tokio::time::Instant) {
         self.sink.on_known_at(at);
@@ -177,7 +177,7 @@ impl<T, S: WatchSink<T>> WatchSink<T> for MonitoredSink<S> {
     }
     fn on_attempt_ended(&self) {
         self.sink.on_attempt_ended();
-        self.pulse.record_activity();
+        self.health.record_activity();
     }
 }
 
@@ -213,7 +213,7 @@ mod tests {
         while Instant::now() == long_ago {}
         act(&MonitoredSink {
             sink: Arc::new(NoopSink),
-            pulse: Arc::clone(&pulse),
+            health: Arc::clone(&pulse),
         });
         let times = *pulse.times.lock();
         (times.heard > long_ago, times.moved > long_ago)
@@ -244,7 +244,7 @@ mod tests {
         let pulse = pulses.register_watch("/api/v1/pods", CatchUpSignal::default());
         let felt = MonitoredSink {
             sink: Arc::new(NoopSink),
-            pulse: Arc::clone(&pulse),
+            health: Arc::clone(&pulse),
         };
         felt.replace(Vec::new(), 5);
         assert_eq!(

@@ -24,7 +24,7 @@ pub enum RegistrationChange {
     /// Something is missing now: the text of [`RequiredConfiguration::configuration_gap`].
     Lacking(String),
     /// The registration is complete again.
-    Whole,
+    Complete,
 }
 
 /// The stored configuration of a name.
@@ -35,7 +35,7 @@ pub enum StoredConfiguration {
     /// It does not exist.
     Absent,
     /// It exists.
-    There(WebhookConfiguration),
+    Stored(WebhookConfiguration),
 }
 
 impl WebhookRegistration {
@@ -46,7 +46,7 @@ impl WebhookRegistration {
         all.iter().find_map(|(needed, stored)| match stored {
             StoredConfiguration::Unknown => None,
             StoredConfiguration::Absent => needed.configuration_gap(None, labels),
-            StoredConfiguration::There(found) => needed.configuration_gap(Some(found), labels),
+            StoredConfiguration::Stored(found) => needed.configuration_gap(Some(found), labels),
         })
     }
 
@@ -61,7 +61,7 @@ impl WebhookRegistration {
         let mut marks = marks.filter_map(|mark| {
             Some(
                 [(
-                    keys::NAMESPACE_HAS_RULES.to_owned(),
+                    keys::NAMESPACE_ENFORCEMENT.to_owned(),
                     mark.label_value()?.to_owned(),
                 )]
                 .into(),
@@ -101,7 +101,7 @@ impl WebhookRegistration {
                     .iter()
                     .all(|(_, stored)| *stored != StoredConfiguration::Unknown);
                 let lacked = is_known && self.lacking.swap(false, Ordering::Relaxed);
-                lacked.then_some(RegistrationChange::Whole)
+                lacked.then_some(RegistrationChange::Complete)
             }
         }
     }
@@ -120,7 +120,7 @@ mod tests {
             "name": "delete", "failurePolicy": "Fail",
             "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"] }],
         }] });
-        let there = || StoredConfiguration::There(serde_json::from_value(stored.clone()).unwrap());
+        let there = || StoredConfiguration::Stored(serde_json::from_value(stored.clone()).unwrap());
         let needed = RequiredConfiguration::from_installed(
             "ValidatingWebhookConfiguration",
             "ours",
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(told(StoredConfiguration::Absent), lacking());
         assert_eq!(told(StoredConfiguration::Unknown), None);
         assert_eq!(told(StoredConfiguration::Absent), None);
-        assert_eq!(told(there()), Some(RegistrationChange::Whole));
+        assert_eq!(told(there()), Some(RegistrationChange::Complete));
         assert_eq!(told(StoredConfiguration::Unknown), None);
         assert_eq!(told(there()), None);
         assert_eq!(told(StoredConfiguration::Absent), lacking());

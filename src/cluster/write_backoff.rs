@@ -22,7 +22,7 @@ pub struct WriteBackoff<K>(Mutex<HashMap<K, BackoffEntry>>);
 struct BackoffEntry {
     pause: Duration,
     until: Instant,
-    told: Instant,
+    logged_at: Instant,
 }
 
 impl<K> Default for WriteBackoff<K> {
@@ -42,7 +42,7 @@ impl<K: Eq + Hash + Clone> WriteBackoff<K> {
     pub fn should_log_failure(&self, key: &K, now: Instant) -> bool {
         let failures = self.0.lock();
         let failure = failures.get(key);
-        failure.is_none_or(|failure| now - failure.told >= LOG_INTERVAL)
+        failure.is_none_or(|failure| now - failure.logged_at >= LOG_INTERVAL)
     }
 
     /// Records a failed try. Returns whether to log it, see [`Self::should_log_failure`].
@@ -51,11 +51,11 @@ impl<K: Eq + Hash + Clone> WriteBackoff<K> {
         let mut failures = self.0.lock();
         let known = failures.get(key);
         let pause = known.map_or(MIN_DELAY, |failure| (failure.pause * 2).min(MAX_DELAY));
-        let told = known.map(|failure| failure.told).filter(|_| !is_news);
+        let told = known.map(|failure| failure.logged_at).filter(|_| !is_news);
         let failure = BackoffEntry {
             pause,
             until: now + pause,
-            told: told.unwrap_or(now),
+            logged_at: told.unwrap_or(now),
         };
         failures.insert(key.clone(), failure);
         is_news

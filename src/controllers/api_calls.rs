@@ -7,10 +7,10 @@ use std::time::Duration;
 use kube::Error;
 use tracing::{debug, warn};
 
-use super::Context;
-use crate::apirequest::{self, Failure};
+use super::ControllerContext;
+use crate::api_request::{self, ApiFailure};
 use crate::cluster::pod_requests;
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::pod::Pod;
 
 /// Timeout of a single request of a controller.
@@ -19,7 +19,7 @@ pub(super) const API_CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Returns a Pod with all its fields. The Pod is read live if the cache contains only its metadata, because the rest is
 /// too large or can't be parsed. Returns `None` if there is nothing to act on; a newer version enqueues the Pod again.
 pub(super) async fn read_whole_pod(
-    context: &Context,
+    context: &ControllerContext,
     cached: Arc<Pod>,
 ) -> Result<Option<Arc<Pod>>, ReconcileOutcome> {
     if cached.is_readable() {
@@ -58,22 +58,22 @@ pub(super) async fn call_api_again<T>(
 /// Awaits a request for at most [`API_CALL_TIMEOUT`].
 pub(super) async fn with_api_deadline<T>(
     call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Failure> {
-    apirequest::within(API_CALL_TIMEOUT, call).await
+) -> Result<T, ApiFailure> {
+    api_request::within(API_CALL_TIMEOUT, call).await
 }
 
 /// The outcome for the key after a request.
 pub(super) fn call_outcome<T>(
     what: &'static str,
     failing: bool,
-    done: Result<T, Failure>,
+    done: Result<T, ApiFailure>,
 ) -> Result<T, ReconcileOutcome> {
     match done {
         Ok(done) => return Ok(done),
-        Err(Failure::Answered(status)) if matches!(status.code, 404 | 409) => {
+        Err(ApiFailure::Answered(status)) if matches!(status.code, 404 | 409) => {
             debug!(what, code = status.code, "the object has moved on");
         }
-        Err(Failure::Answered(status)) if status.code == 429 => {
+        Err(ApiFailure::Answered(status)) if status.code == 429 => {
             debug!(what, message = %status.message, "held");
         }
         Err(e) if failing => debug!(what, error = e.text(), "write failed again"),

@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use kube::Client;
 
 use super::pod_write_failures::PodWriteFailures;
-use super::rule_endpoints::EndpointPool;
+use super::rule_endpoints::EndpointCaller;
 use crate::cluster::events::EventRecorder;
 use crate::cluster::index::Index;
 use crate::cluster::leadership::Leadership;
 use crate::cluster::objects::ObjectCaches;
 use crate::cluster::owner_sizes::LiveOwners;
-use crate::cluster::rulestore::RuleStore;
+use crate::cluster::rule_store::RuleStore;
 use crate::cluster::scale_in::BegunPods;
 use crate::cluster::watch_health::WatchRegistry;
 use crate::cluster::webhook_registration::WebhookRegistration;
@@ -23,13 +23,13 @@ use crate::ledger::store::Uid;
 /// A Pod: namespace and UID.
 pub type PodKey = (String, Uid);
 /// A rule object: namespace and name.
-pub type RuleName = (String, String);
+pub type RuleObjectName = (String, String);
 
 /// A CollaSet: namespace and name.
 pub type CollaSetName = (String, String);
 
 /// The shared state and clients of the controllers.
-pub struct Context {
+pub struct ControllerContext {
     /// Client for the API server.
     pub client: Client,
     /// The namespace that the server runs in.
@@ -41,7 +41,7 @@ pub struct Context {
     /// The stored webhook configurations of the server.
     pub registration: Arc<WebhookRegistration>,
     /// The health of each watch: how far it has come, and when.
-    pub pulses: Arc<WatchRegistry>,
+    pub watch_registry: Arc<WatchRegistry>,
     /// Live reads of the owners of Pods.
     pub owners: Arc<LiveOwners>,
     /// The ledgers of all rule objects.
@@ -49,7 +49,7 @@ pub struct Context {
     /// Records Events.
     pub events: Arc<EventRecorder>,
     /// Until when this process is the leader.
-    pub tenure: Leadership,
+    pub leadership: Leadership,
     /// The API server's `--request-timeout`. A claim without effect lapses this time and
     /// [`LAPSE_MARGIN`](crate::ledger::evidence::LAPSE_MARGIN) after its last attempt.
     pub request_timeout: Duration,
@@ -59,11 +59,11 @@ pub struct Context {
     pub blocked_deletions: Arc<PodWriteFailures>,
     /// Pods in a scale-in of their ReplicaSet whose lifecycle the leader has begun. The cache may not show this begin
     /// yet.
-    pub beginnings: Arc<BegunPods>,
+    pub begun_pods: Arc<BegunPods>,
     /// Pods whose lifecycle step is refused.
     pub blocked_lifecycles: Arc<PodWriteFailures>,
     /// Calls to the endpoints of webhook rules.
-    pub calls: Arc<EndpointPool>,
+    pub endpoint_caller: Arc<EndpointCaller>,
     /// Whether CollaSets are reconciled (feature gate `CollaSets`).
     pub collasets: bool,
     /// Whether deletions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
@@ -77,29 +77,29 @@ pub struct Context {
 }
 
 #[cfg(test)]
-impl Context {
+impl ControllerContext {
     /// A context with an empty index, whose clock is at the epoch.
-    pub(in crate::controllers) fn at_epoch(client: Client) -> Arc<Context> {
+    pub(in crate::controllers) fn at_epoch(client: Client) -> Arc<ControllerContext> {
         use crate::cluster::watch::CatchUpSignal;
         let index = Arc::new(Index::default());
         let store = RuleStore::new(client.clone(), Arc::clone(&index), CatchUpSignal::default());
-        Arc::new(Context {
+        Arc::new(ControllerContext {
             client: client.clone(),
             namespace: "kusionstack-system".to_owned(),
             owners: LiveOwners::new(&index),
             index,
             objects: Arc::default(),
             registration: Arc::default(),
-            pulses: Arc::default(),
+            watch_registry: Arc::default(),
             ledgers: Ledgers::new(store),
             events: EventRecorder::new(client, || Timestamp::UNIX_EPOCH),
-            tenure: Leadership::permanent(),
+            leadership: Leadership::permanent(),
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
             blocked_deletions: Arc::default(),
-            beginnings: Arc::default(),
+            begun_pods: Arc::default(),
             blocked_lifecycles: Arc::default(),
-            calls: Arc::default(),
+            endpoint_caller: Arc::default(),
             collasets: true,
             grace_delete: false,
             now: || Timestamp::UNIX_EPOCH,

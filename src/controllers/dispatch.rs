@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::wait_queue::WaitQueue;
-use super::{Context, Queues};
+use super::{ControllerContext, Queues};
 use crate::api::keys;
 use crate::cluster::changes::Change;
 use crate::cluster::index::Index;
@@ -16,9 +16,9 @@ use crate::ledger::store::Uid;
 
 /// Fills the queues until `stop`: first with all objects, then with each change.
 pub async fn run_dispatcher(
-    context: Arc<Context>,
+    context: Arc<ControllerContext>,
     queues: Arc<Queues>,
-    turns: Arc<WaitQueue>,
+    wait_queue: Arc<WaitQueue>,
     stop: CancellationToken,
 ) {
     let index = &context.index;
@@ -30,7 +30,7 @@ pub async fn run_dispatcher(
             tokio::select! { () = stop.cancelled() => return, change = changes.recv() => change };
         match change {
             Ok(change) => {
-                mark_wait_queue_changed(&turns, &change); // before the change causes a run
+                mark_wait_queue_changed(&wait_queue, &change); // before the change causes a run
                 enqueue_change(&context, &queues, change);
             }
             Err(RecvError::Lagged(missed)) => {
@@ -38,7 +38,7 @@ pub async fn run_dispatcher(
                     missed,
                     "fell behind the changes; looking at everything again"
                 );
-                turns.mark_all_changed();
+                wait_queue.mark_all_changed();
                 enqueue_all(&context, &queues);
             }
             Err(RecvError::Closed) => return,
@@ -46,7 +46,7 @@ pub async fn run_dispatcher(
     }
 }
 
-fn enqueue_all(context: &Context, queues: &Queues) {
+fn enqueue_all(context: &ControllerContext, queues: &Queues) {
     let (index, objects) = (&context.index, &context.objects);
     let state = index.read_state();
     for (name, namespace) in state.namespaces() {
@@ -66,7 +66,7 @@ fn enqueue_all(context: &Context, queues: &Queues) {
     }
 }
 
-fn enqueue_change(context: &Context, queues: &Queues, change: Change) {
+fn enqueue_change(context: &ControllerContext, queues: &Queues, change: Change) {
     let index = &context.index;
     match change {
         Change::Pod(namespace, uid) => {
@@ -105,7 +105,12 @@ fn enqueue_pod(queues: &Queues, namespace: &str, uid: &Uid) {
 }
 
 /// Enqueues the CollaSets that include a Pod without a controller, or may adopt it.
-fn enqueue_including_sets(context: &Context, queues: &Queues, namespace: &str, uid: &Uid) {
+fn enqueue_including_sets(
+    context: &ControllerContext,
+    queues: &Queues,
+    namespace: &str,
+    uid: &Uid,
+) {
     let state = context.index.read_state();
     let pod = state.pod(namespace, uid);
     let Some(pod) = pod.filter(|pod| pod.controller().is_none()) else {

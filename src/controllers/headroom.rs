@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::cluster::index::{IndexState, RuleEntry};
-use crate::cluster::rulestore::RuleStore;
+use crate::cluster::rule_store::RuleStore;
 use crate::domain::rules::budget::{BudgetGauges, ExpectedPods};
 use crate::ledger::commit::Ledgers;
 

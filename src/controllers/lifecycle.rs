@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use super::api_calls::{call_api, read_whole_pod};
 use super::wait_queue::WaitQueue;
 use super::written_versions::WrittenVersions;
-use super::{Context, PodKey, pod_write_failures};
+use super::{ControllerContext, PodKey, pod_write_failures};
 use crate::api::keys;
 use crate::cluster::events::pod_reference;
 use crate::cluster::presence::{ObjectLookup, Presence};
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 use crate::cluster::{pod_requests, request_path};
 use crate::domain::collaset::{abandoned_metadata_patch, updates_in_step_write};
 use crate::domain::lifecycle::{
@@ -46,10 +46,10 @@ const FINALIZER_EVENT_REASON: &str = "ExpectedFinalizerMissing";
 const SET_STEP_GRACE: Duration = Duration::from_secs(1);
 
 /// The controller of PodOpsLifecycle.
-pub struct Lifecycle {
-    context: Arc<Context>,
-    turns: Arc<WaitQueue>,
-    kinds: ObjectLookup,
+pub struct LifecycleController {
+    context: Arc<ControllerContext>,
+    wait_queue: Arc<WaitQueue>,
+    object_lookup: ObjectLookup,
     written: WrittenVersions,
     /// Pods for which a grant by a write of the status had no effect. The webhook of another build may ignore such a
     /// write.
@@ -58,14 +58,14 @@ pub struct Lifecycle {
     set_step_deadlines: Mutex<HashMap<Uid, Instant>>,
 }
 
-impl Lifecycle {
+impl LifecycleController {
     /// Creates the controller.
-    pub fn new(context: Arc<Context>, turns: Arc<WaitQueue>) -> Arc<Self> {
+    pub fn new(context: Arc<ControllerContext>, turns: Arc<WaitQueue>) -> Arc<Self> {
         let kinds = ObjectLookup::new(context.client.clone());
-        Arc::new(Lifecycle {
+        Arc::new(LifecycleController {
             context,
-            turns,
-            kinds,
+            wait_queue: turns,
+            object_lookup: kinds,
             written: WrittenVersions::default(),
             ignored_status_writes: Mutex::default(),
             set_step_deadlines: Mutex::default(),
@@ -245,7 +245,7 @@ impl Lifecycle {
     fn operations_to_grant(&self, pod: &Pod, step: &LifecycleStep) -> Vec<(Stage, String)> {
         let waiting = step.reevaluate.iter();
         let mut stages = waiting.clone().map(|(stage, _)| *stage);
-        let is_next = stages.any(|stage| stage == Stage::PreCheck) && self.turns.is_next(pod);
+        let is_next = stages.any(|stage| stage == Stage::PreCheck) && self.wait_queue.is_next(pod);
         let asking = waiting.filter(|(stage, _)| is_next || *stage == Stage::PostCheck);
         let asking: Vec<_> = asking.cloned().collect();
         self.filter_passing_rules(pod, asking)
@@ -290,7 +290,7 @@ impl Lifecycle {
         for key in read {
             match self.check_expected_object(pod, key).await? {
                 Presence::Gone | Presence::Leaving => gone.push(key.clone()),
-                Presence::Here => {}
+                Presence::Exists => {}
                 Presence::Unknown(why) => unknown.push(format!("{key} ({why})")),
             }
         }
@@ -321,7 +321,7 @@ impl Lifecycle {
         key: &str,
     ) -> Result<Presence, ReconcileOutcome> {
         let [kind, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
-            return Ok(Presence::Here);
+            return Ok(Presence::Exists);
         };
         if ![namespace, name]
             .into_iter()
@@ -343,11 +343,11 @@ impl Lifecycle {
                 Err(_) => None,
             };
             return Ok(match service.is_some_and(|s| service_selects(&s, pod)) {
-                true => Presence::Here,
+                true => Presence::Exists,
                 false => Presence::Gone,
             });
         }
-        Ok(self.kinds.find_object(kind, namespace, name).await)
+        Ok(self.object_lookup.find_object(kind, namespace, name).await)
     }
 
     /// Whether the Pod has been Ready and not available for so long that an Event is useful.
@@ -416,7 +416,7 @@ mod tests {
     }
 
     /// A controller whose cache contains one Pod and whose API server answers with another one. Also returns its calls.
-    fn controller(cached: Value, live: Value) -> (Lifecycle, Arc<Mutex<Vec<String>>>) {
+    fn controller(cached: Value, live: Value) -> (LifecycleController, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
         let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -425,7 +425,7 @@ mod tests {
             let body = Body::from(live.to_string().into_bytes());
             async move { Ok::<_, Infallible>(http::Response::new(body)) }
         });
-        let context = Context::at_epoch(Client::new(service, "default"));
+        let context = ControllerContext::at_epoch(Client::new(service, "default"));
         let cached = serde_json::from_value(cached).unwrap();
         context.index.apply_pod(cached);
         let turns = WaitQueue::new(
@@ -433,7 +433,7 @@ mod tests {
             &ControllerStats::default().begin_term(),
             &CancellationToken::new(),
         );
-        let lifecycle = Lifecycle::new(context, turns);
+        let lifecycle = LifecycleController::new(context, turns);
         (Arc::into_inner(lifecycle).unwrap(), calls)
     }
 

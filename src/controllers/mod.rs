@@ -8,8 +8,8 @@ mod dispatch;
 mod headroom;
 pub mod lifecycle;
 pub mod namespaces;
+pub mod pod_deletion;
 mod pod_write_failures;
-pub mod poddeletion;
 mod queues;
 pub mod rule_endpoints;
 pub mod rules;
@@ -22,23 +22,23 @@ use std::sync::Arc;
 
 use tracing::{Instrument, error_span};
 
-use crate::cluster::workqueue::StopTokens;
+use crate::cluster::work_queue::StopTokens;
 
-pub use context::{CollaSetName, Context, PodKey, RuleName};
+pub use context::{CollaSetName, ControllerContext, PodKey, RuleObjectName};
 pub use pod_write_failures::PodWriteFailures;
 pub use queues::{ControllerFigures, ControllerStats, Queues};
 
 /// Runs all controllers until the stop in `ends`, for example because the lease was lost. `work` provides the queues
 /// and counts the runs.
-pub async fn run(context: Arc<Context>, work: &ControllerStats, ends: StopTokens) {
+pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: StopTokens) {
     let stop = ends.begun.clone();
     let queues = work.begin_term();
     let turns = wait_queue::WaitQueue::new(&context, &queues, &stop);
-    let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context), Arc::clone(&turns));
-    let rules = rules::Rules::new(&context, &queues, &turns, &stop);
-    let collasets = collaset::CollaSets::new(Arc::clone(&context));
+    let lifecycle = lifecycle::LifecycleController::new(Arc::clone(&context), Arc::clone(&turns));
+    let rules = rules::RuleController::new(&context, &queues, &turns, &stop);
+    let collasets = collaset::CollaSetController::new(Arc::clone(&context));
     let deletion = context.clone();
-    let namespaces = namespaces::Namespaces::new(Arc::clone(&context));
+    let namespaces = namespaces::NamespaceController::new(Arc::clone(&context));
     let start = Arc::clone(&rules);
     tokio::join!(
         start.begin_term(&stop),
@@ -59,7 +59,7 @@ pub async fn run(context: Arc<Context>, work: &ControllerStats, ends: StopTokens
         }),
         Arc::clone(&queues.poddeletion).run_workers(8, ends.clone(), move |key| {
             let context = Arc::clone(&deletion);
-            async move { poddeletion::reconcile(&context, key).await }
+            async move { pod_deletion::reconcile(&context, key).await }
         }),
         Arc::clone(&queues.collasets).run_workers(8, ends.clone(), move |name| {
             let collasets = Arc::clone(&collasets);

@@ -32,18 +32,18 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::Context;
+use super::ControllerContext;
 use super::api_calls::call_api;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 use crate::cluster::{paging, request_path};
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::enforcement::{NamespaceEnforcement, ObservedNamespace};
 use crate::ledger::evidence::LAPSE_MARGIN;
 
 /// The controller of the namespace enforcement label.
-pub struct Namespaces {
-    context: Arc<Context>,
+pub struct NamespaceController {
+    context: Arc<ControllerContext>,
     idle: Mutex<IdleVersions>,
 }
 
@@ -69,10 +69,10 @@ impl IdleVersions {
     }
 }
 
-impl Namespaces {
+impl NamespaceController {
     /// Creates the controller.
-    pub fn new(context: Arc<Context>) -> Arc<Self> {
-        Arc::new(Namespaces {
+    pub fn new(context: Arc<ControllerContext>) -> Arc<Self> {
+        Arc::new(NamespaceController {
             context,
             idle: Mutex::default(),
         })
@@ -141,7 +141,7 @@ impl Namespaces {
 /// The namespace in the cache, and the label that its rules need; `None` if the namespace needs no change or is being
 /// deleted.
 fn observe_namespace(
-    context: &Context,
+    context: &ControllerContext,
     name: &str,
 ) -> Option<(ObservedNamespace, NamespaceEnforcement)> {
     let state = context.index.read_state();

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use kube::Error;
 use parking_lot::Mutex;
 
-use super::Context;
+use super::ControllerContext;
 use super::api_calls::{call_outcome, with_api_deadline};
-use crate::apirequest::Failure;
+use crate::api_request::ApiFailure;
 use crate::cluster::events::pod_reference;
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::pod::Pod;
 
 /// Reason of the Event about a lifecycle step that is refused or never answered.
@@ -54,23 +54,23 @@ impl PodWriteFailures {
 
 /// The text of a refusal that may last, or of a request without an answer; `None` if a newer object or the next try may
 /// succeed.
-pub fn lasting_failure(failure: &Failure) -> Option<String> {
+pub fn lasting_failure(failure: &ApiFailure) -> Option<String> {
     match failure {
-        Failure::Answered(status) => {
+        ApiFailure::Answered(status) => {
             (!matches!(status.code, 404 | 409 | 429)).then(|| failure.text())
         }
-        Failure::NoAnswer(limit) => Some(format!(
+        ApiFailure::NoAnswer(limit) => Some(format!(
             "the API server has not answered within {} s; a webhook that it calls may be slow",
             limit.as_secs()
         )),
-        Failure::Broken(_) => None,
+        ApiFailure::Broken(_) => None,
     }
 }
 
 /// Writes a lifecycle step of a Pod. A refusal may last while the Pod is off traffic. Therefore an Event on the Pod and
 /// the status of its CollaSet report it.
 pub async fn write_lifecycle_step<T>(
-    context: &Context,
+    context: &ControllerContext,
     pod: &Pod,
     what: &'static str,
     request: impl Future<Output = Result<T, Error>>,
@@ -109,7 +109,7 @@ mod tests {
         let service = tower::service_fn(|_: http::Request<Body>| {
             pending::<Result<http::Response<Body>, std::convert::Infallible>>()
         });
-        let context = Context::at_epoch(Client::new(service, "default"));
+        let context = ControllerContext::at_epoch(Client::new(service, "default"));
         let mut pod = Pod::default();
         pod.metadata.uid = "u".to_owned();
         let never = pending::<Result<(), Error>>();

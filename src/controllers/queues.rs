@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::{CollaSetName, PodKey, RuleName};
-use crate::cluster::workqueue::{QueueCounters, QueueKey, WorkQueue};
+use super::{CollaSetName, PodKey, RuleObjectName};
+use crate::cluster::work_queue::{QueueCounters, QueueKey, WorkQueue};
 
 /// Declares the controllers: the name of each, and the key of its queue.
 macro_rules! controllers {
@@ -54,7 +54,7 @@ controllers! {
     /// Pods that are deleted through the lifecycle.
     poddeletion: PodKey,
     /// Rule objects.
-    rules: RuleName,
+    rules: RuleObjectName,
     /// CollaSets.
     collasets: CollaSetName,
     /// Namespaces.
@@ -76,7 +76,7 @@ pub struct ControllerFigures {
     /// Number of keys that wait for a worker; 0 while this process is not the leader.
     pub depth: usize,
     /// Number of runs since the start, by outcome.
-    pub turns: [(&'static str, u64); 4],
+    pub runs: [(&'static str, u64); 4],
     /// A number that grows with each run; the watchdog compares it.
     pub progress: u64,
 }
@@ -95,8 +95,8 @@ fn figures_of_queue<K: QueueKey>(
     ControllerFigures {
         controller,
         depth: queue.map_or(0, |queue| queue.depth()),
-        turns: outcomes.map(|(outcome, count)| (outcome, count.load(Ordering::Relaxed))),
-        progress: turns.completed_runs(),
+        runs: outcomes.map(|(outcome, count)| (outcome, count.load(Ordering::Relaxed))),
+        progress: turns.progress_count(),
     }
 }
 

@@ -11,7 +11,7 @@ use kube::Resource;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Context;
+use super::ControllerContext;
 use super::yielder::Yielder;
 use crate::api::keys;
 use crate::cluster::events::pod_reference;
@@ -35,7 +35,7 @@ const REST_FACTOR: u32 = 10;
 const MAX_JUDGED_OPERATIONS: usize = 500;
 
 /// Records Events about long waits until `stop`.
-pub async fn run_wait_events(context: Arc<Context>, stop: CancellationToken) {
+pub async fn run_wait_events(context: Arc<ControllerContext>, stop: CancellationToken) {
     let threshold = SignedDuration::try_from(context.wait_notice).unwrap_or(SignedDuration::MAX);
     let mut notices = WaitNotices::new(threshold);
     let period = (context.wait_notice / 4).clamp(Duration::from_millis(250), CHECK_PERIOD);
@@ -87,7 +87,7 @@ struct NamespaceSnapshot {
 }
 
 impl NamespaceSnapshot {
-    fn from_index(context: &Context, namespace: &str) -> Option<NamespaceSnapshot> {
+    fn from_index(context: &ControllerContext, namespace: &str) -> Option<NamespaceSnapshot> {
         let state = context.index.read_state();
         let home = state.namespace(namespace)?;
         let rules = home.rules.values().map(|entry| {
@@ -152,7 +152,7 @@ impl NamespaceSnapshot {
     /// The Pod of a wait, and the explanation in one line.
     fn explain_wait(
         &self,
-        context: &Context,
+        context: &ControllerContext,
         namespace: &str,
         wait: &WaitingOperation,
     ) -> Option<(Arc<Pod>, String)> {
@@ -166,7 +166,7 @@ impl NamespaceSnapshot {
             pods: self.pods.clone(),
             controller: set.map(PodController::CollaSet),
             jobs: Vec::new(),
-            around: PodContext::default(),
+            context: PodContext::default(),
             notes: Vec::new(),
             now: (context.now)(),
         };
@@ -175,7 +175,7 @@ impl NamespaceSnapshot {
 
     fn event_from_notice(
         &self,
-        context: &Context,
+        context: &ControllerContext,
         namespace: &str,
         notice: &WaitNotice,
     ) -> Option<WaitEvent> {
@@ -207,7 +207,7 @@ impl NamespaceSnapshot {
 
 /// Checks one namespace.
 async fn collect_wait_events(
-    context: &Context,
+    context: &ControllerContext,
     namespace: &str,
     notices: &mut WaitNotices,
     pace: &mut Yielder,
@@ -254,11 +254,11 @@ mod tests {
     const CHECKS: usize = 20;
 
     /// A namespace with many Pods whose operations wait for many rules.
-    fn crowd() -> Arc<Context> {
+    fn crowd() -> Arc<ControllerContext> {
         let service = tower::service_fn(|_: http::Request<Body>| async {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
-        let context = Context::at_epoch(Client::new(service, "default"));
+        let context = ControllerContext::at_epoch(Client::new(service, "default"));
         for rule in 0..RULES {
             let checks = (0..CHECKS).map(|n| {
                 let requires = json!({ "matchLabels": { "never": "there" } });

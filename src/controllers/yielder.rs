@@ -16,7 +16,7 @@ pub struct Yielder {
     paused_at: usize,
     /// The largest number of steps between two pauses.
     at_once: usize,
-    spent: Duration,
+    elapsed: Duration,
     since: Instant,
 }
 
@@ -27,7 +27,7 @@ impl Yielder {
             steps: 0,
             paused_at: 0,
             at_once: 0,
-            spent: Duration::ZERO,
+            elapsed: Duration::ZERO,
             since: Instant::now(),
         }
     }
@@ -42,7 +42,7 @@ impl Yielder {
     }
 
     fn record_pause(&mut self) {
-        self.spent += self.since.elapsed();
+        self.elapsed += self.since.elapsed();
         self.at_once = self.at_once.max(self.steps - self.paused_at);
         self.paused_at = self.steps;
     }
@@ -50,6 +50,6 @@ impl Yielder {
     /// The number of steps, the largest number between two pauses, and the time that the steps took.
     pub fn into_totals(mut self) -> (usize, usize, Duration) {
         self.record_pause();
-        (self.steps, self.at_once, self.spent)
+        (self.steps, self.at_once, self.elapsed)
     }
 }

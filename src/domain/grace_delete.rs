@@ -75,7 +75,7 @@ pub struct DeletionRequest {
     /// UID of the ReplicaSet that makes the request to scale in.
     pub scaled_in_by: Option<String>,
     /// The options of the request.
-    pub wishes: DeletionOptions,
+    pub options: DeletionOptions,
 }
 
 /// UID of the ReplicaSet that is the only client that asked for the deletion of a Pod. The ReplicaSet may choose
@@ -115,7 +115,7 @@ pub fn deletion_request_metadata(
     let mark = pod.label(keys::TO_DELETE).unwrap_or(&now);
     set(
         keys::DELETE_OPTIONS,
-        before.merge_later(&asked.wishes).annotation_value(mark),
+        before.merge_later(&asked.options).annotation_value(mark),
     );
     // Once another client has asked, the ReplicaSet does not decide about the deletion any more.
     let scaled_in_by = asked.scaled_in_by.clone();
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn options_of_earlier_requests_are_kept() {
         let with = |grace| DeletionRequest {
-            wishes: DeletionOptions {
+            options: DeletionOptions {
                 grace_period_seconds: grace,
                 ..DeletionOptions::default()
             },

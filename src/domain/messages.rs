@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys::Family;
-use crate::domain::footprint::MAX_POD_BYTES;
+use crate::domain::pod_size::MAX_POD_BYTES;
 use crate::domain::rules::budget::BindingMinimum;
 
 /// A duration for people: `90s`, `5m`, `3h`, `4d`. A negative duration, from clocks that differ, gives `0s`.

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
 use super::digest::Digest;
+use super::interner::Shared;
 use super::quantity;
-use super::shared::Shared;
 use crate::api::keys;
 
 /// Type of the condition of a Pod whose resize the kubelet has not begun: the resize is deferred, or infeasible on its

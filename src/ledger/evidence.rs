@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::protocol::Operation;
+use super::protocol::ClaimOperation;
 use crate::domain::inplace::RestartProgress;
 
 /// A claim without effect lapses this long after the API server's request timeout. The margin covers the time of the
@@ -39,14 +39,14 @@ pub enum ClaimedPodState {
 /// cannot come after the Pod has changed. An eviction deletes the Pod whatever its version. The restart for an in-place
 /// change, the end by a deadline and the deletion by the Kubernetes garbage collector come after the write that was
 /// judged.
-pub const fn is_conditional(operation: Operation) -> bool {
+pub const fn is_conditional(operation: ClaimOperation) -> bool {
     match operation {
-        Operation::Delete | Operation::Begin | Operation::Leave => true,
-        Operation::Evict
-        | Operation::InPlace
-        | Operation::Deadline
-        | Operation::Reown
-        | Operation::Unknown => false,
+        ClaimOperation::Delete | ClaimOperation::Begin | ClaimOperation::Leave => true,
+        ClaimOperation::Evict
+        | ClaimOperation::InPlace
+        | ClaimOperation::Deadline
+        | ClaimOperation::Reown
+        | ClaimOperation::Unknown => false,
     }
 }
 
@@ -66,7 +66,11 @@ pub const fn is_conditional(operation: Operation) -> bool {
 /// - A deadline or another controller ends the Pod some time after the write. Only a newer Pod without the deadline or
 ///   the controller is evidence.
 /// - For an operation that this version does not know, only the end of the Pod is evidence.
-pub fn release_evidence(operation: Operation, at: u64, sighting: ClaimedPodState) -> Option<u64> {
+pub fn release_evidence(
+    operation: ClaimOperation,
+    at: u64,
+    sighting: ClaimedPodState,
+) -> Option<u64> {
     match sighting {
         ClaimedPodState::Gone { version } => Some(version),
         ClaimedPodState::Seen { version, .. } if version <= at => None,
@@ -79,10 +83,10 @@ pub fn release_evidence(operation: Operation, at: u64, sighting: ClaimedPodState
         } => {
             let released = terminating
                 || match operation {
-                    Operation::Delete | Operation::Begin | Operation::Leave => true,
-                    Operation::Evict | Operation::Unknown => false,
-                    Operation::Deadline | Operation::Reown => !applied,
-                    Operation::InPlace => {
+                    ClaimOperation::Delete | ClaimOperation::Begin | ClaimOperation::Leave => true,
+                    ClaimOperation::Evict | ClaimOperation::Unknown => false,
+                    ClaimOperation::Deadline | ClaimOperation::Reown => !applied,
+                    ClaimOperation::InPlace => {
                         !applied || (restart >= RestartProgress::Nothing && available)
                     }
                 };
@@ -98,7 +102,7 @@ pub fn release_evidence(operation: Operation, at: u64, sighting: ClaimedPodState
 /// At this time, a restart that cannot be proven counts as done, because the kubelet stops the containers as soon as it
 /// has seen the change. A Pod that has what the claim admitted may never have been written: its request was refused
 /// after the admission, and the change back led to the same spec.
-pub fn is_claim_lapsed(operation: Operation, live: ClaimedPodState) -> bool {
+pub fn is_claim_lapsed(operation: ClaimOperation, live: ClaimedPodState) -> bool {
     match live {
         ClaimedPodState::Gone { .. } => false,
         ClaimedPodState::Seen {
@@ -110,13 +114,13 @@ pub fn is_claim_lapsed(operation: Operation, live: ClaimedPodState) -> bool {
             restart,
             ..
         } => match operation {
-            Operation::Evict | Operation::Delete => true,
-            Operation::Begin | Operation::Leave => available,
+            ClaimOperation::Evict | ClaimOperation::Delete => true,
+            ClaimOperation::Begin | ClaimOperation::Leave => available,
             // A deadline can only be lowered, and the garbage collector may be slow: a stored change will still take
             // effect.
-            Operation::Deadline | Operation::Reown => !applied,
-            Operation::Unknown => false,
-            Operation::InPlace => {
+            ClaimOperation::Deadline | ClaimOperation::Reown => !applied,
+            ClaimOperation::Unknown => false,
+            ClaimOperation::InPlace => {
                 !applied
                     || restart == RestartProgress::Unproven
                     || (restart > RestartProgress::Unproven && available)
@@ -146,33 +150,33 @@ mod tests {
             applied: true,
             restart: RestartProgress::Proven,
         };
-        for operation in Operation::ALL {
+        for operation in ClaimOperation::ALL {
             assert_eq!(release_evidence(operation, 5, same), None, "{operation:?}");
         }
     }
 
     #[test]
     fn only_evictions_and_restarts_come_whatever_the_version() {
-        let unconditional: Vec<_> = Operation::ALL
+        let unconditional: Vec<_> = ClaimOperation::ALL
             .into_iter()
             .filter(|o| !is_conditional(*o))
             .collect();
         assert_eq!(
             unconditional,
             [
-                Operation::Evict,
-                Operation::InPlace,
-                Operation::Deadline,
-                Operation::Reown,
-                Operation::Unknown
+                ClaimOperation::Evict,
+                ClaimOperation::InPlace,
+                ClaimOperation::Deadline,
+                ClaimOperation::Reown,
+                ClaimOperation::Unknown
             ]
         );
     }
 
     #[test]
     fn an_eviction_waits_for_the_deletion() {
-        assert_eq!(release_evidence(Operation::Delete, 5, NEWER), Some(6));
-        assert_eq!(release_evidence(Operation::Evict, 5, NEWER), None);
+        assert_eq!(release_evidence(ClaimOperation::Delete, 5, NEWER), Some(6));
+        assert_eq!(release_evidence(ClaimOperation::Evict, 5, NEWER), None);
         let flap = ClaimedPodState::Seen {
             version: 6,
             terminating: false,
@@ -180,7 +184,7 @@ mod tests {
             applied: false,
             restart: RestartProgress::Awaited,
         };
-        assert_eq!(release_evidence(Operation::Evict, 5, flap), None);
+        assert_eq!(release_evidence(ClaimOperation::Evict, 5, flap), None);
         let going = ClaimedPodState::Seen {
             version: 6,
             terminating: true,
@@ -188,9 +192,13 @@ mod tests {
             applied: false,
             restart: RestartProgress::Awaited,
         };
-        assert_eq!(release_evidence(Operation::Evict, 5, going), Some(6));
+        assert_eq!(release_evidence(ClaimOperation::Evict, 5, going), Some(6));
         assert_eq!(
-            release_evidence(Operation::Evict, 5, ClaimedPodState::Gone { version: 9 }),
+            release_evidence(
+                ClaimOperation::Evict,
+                5,
+                ClaimedPodState::Gone { version: 9 }
+            ),
             Some(9)
         );
     }
@@ -215,7 +223,7 @@ mod tests {
         ] {
             let sighting = seen(applied, restart, available);
             assert_eq!(
-                release_evidence(Operation::InPlace, 5, sighting),
+                release_evidence(ClaimOperation::InPlace, 5, sighting),
                 based_on,
                 "{sighting:?}"
             );
@@ -231,7 +239,7 @@ mod tests {
             applied,
             restart: RestartProgress::Awaited,
         };
-        for operation in [Operation::Deadline, Operation::Reown] {
+        for operation in [ClaimOperation::Deadline, ClaimOperation::Reown] {
             assert_eq!(release_evidence(operation, 5, seen(true, false)), None);
             assert_eq!(release_evidence(operation, 5, seen(false, false)), Some(6));
             assert_eq!(release_evidence(operation, 5, seen(true, true)), Some(6));
@@ -242,17 +250,17 @@ mod tests {
 
     #[test]
     fn claim_of_unknown_operation_ends_with_its_pod_only() {
-        assert_eq!(release_evidence(Operation::Unknown, 5, NEWER), None);
-        assert!(!is_claim_lapsed(Operation::Unknown, NEWER));
+        assert_eq!(release_evidence(ClaimOperation::Unknown, 5, NEWER), None);
+        assert!(!is_claim_lapsed(ClaimOperation::Unknown, NEWER));
         let gone = ClaimedPodState::Gone { version: 9 };
-        assert_eq!(release_evidence(Operation::Unknown, 5, gone), Some(9));
+        assert_eq!(release_evidence(ClaimOperation::Unknown, 5, gone), Some(9));
     }
 
     #[test]
     fn a_claim_lapses_only_if_nothing_came_of_it() {
-        assert!(is_claim_lapsed(Operation::Evict, NEWER));
+        assert!(is_claim_lapsed(ClaimOperation::Evict, NEWER));
         assert!(!is_claim_lapsed(
-            Operation::Evict,
+            ClaimOperation::Evict,
             ClaimedPodState::Gone { version: 9 }
         ));
         let applied = |restart, available| ClaimedPodState::Seen {
@@ -263,12 +271,12 @@ mod tests {
             restart,
         };
         assert!(!is_claim_lapsed(
-            Operation::InPlace,
+            ClaimOperation::InPlace,
             applied(RestartProgress::Awaited, true)
         ));
         // A Pod that is not available counts as such without a claim, and may be resized during an operation.
         assert!(is_claim_lapsed(
-            Operation::InPlace,
+            ClaimOperation::InPlace,
             applied(RestartProgress::Unproven, false)
         ));
         for over in [
@@ -276,8 +284,11 @@ mod tests {
             RestartProgress::Nothing,
             RestartProgress::Proven,
         ] {
-            assert!(is_claim_lapsed(Operation::InPlace, applied(over, true)));
+            assert!(is_claim_lapsed(
+                ClaimOperation::InPlace,
+                applied(over, true)
+            ));
         }
-        assert!(is_claim_lapsed(Operation::InPlace, NEWER));
+        assert!(is_claim_lapsed(ClaimOperation::InPlace, NEWER));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// The operation that a claim was taken for. A Pod can hold one claim per operation, and each claim is released on its
 /// own evidence. The budget counts the Pod once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Operation {
+pub enum ClaimOperation {
     /// A DELETE of the Pod, alone or as part of a deletecollection.
     Delete,
     /// A request to `pods/eviction`. The deletion behind the eviction passes no admission.
@@ -29,38 +29,38 @@ pub enum Operation {
     Unknown,
 }
 
-impl Operation {
+impl ClaimOperation {
     /// All operations, in the order of the variants.
-    pub const ALL: [Operation; 8] = [
-        Operation::Delete,
-        Operation::Evict,
-        Operation::Begin,
-        Operation::InPlace,
-        Operation::Leave,
-        Operation::Deadline,
-        Operation::Reown,
-        Operation::Unknown,
+    pub const ALL: [ClaimOperation; 8] = [
+        ClaimOperation::Delete,
+        ClaimOperation::Evict,
+        ClaimOperation::Begin,
+        ClaimOperation::InPlace,
+        ClaimOperation::Leave,
+        ClaimOperation::Deadline,
+        ClaimOperation::Reown,
+        ClaimOperation::Unknown,
     ];
 
     /// The word for this operation in the status and in messages.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Operation::Delete => "Delete",
-            Operation::Evict => "Evict",
-            Operation::Begin => "Begin",
-            Operation::InPlace => "InPlace",
-            Operation::Leave => "Leave",
-            Operation::Deadline => "Deadline",
-            Operation::Reown => "Reown",
-            Operation::Unknown => "Unknown",
+            ClaimOperation::Delete => "Delete",
+            ClaimOperation::Evict => "Evict",
+            ClaimOperation::Begin => "Begin",
+            ClaimOperation::InPlace => "InPlace",
+            ClaimOperation::Leave => "Leave",
+            ClaimOperation::Deadline => "Deadline",
+            ClaimOperation::Reown => "Reown",
+            ClaimOperation::Unknown => "Unknown",
         }
     }
 
     /// The operation for a word in the status. [`Operation::Unknown`] if this version does not know the word.
-    pub fn parse(word: &str) -> Operation {
-        let mut all = Operation::ALL.into_iter();
+    pub fn parse(word: &str) -> ClaimOperation {
+        let mut all = ClaimOperation::ALL.into_iter();
         all.find(|o| o.as_str() == word)
-            .unwrap_or(Operation::Unknown)
+            .unwrap_or(ClaimOperation::Unknown)
     }
 }
 
@@ -86,7 +86,7 @@ pub struct Claim<D> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ledger<K: Ord, D> {
     /// The claims by Pod and operation.
-    pub claims: BTreeMap<(K, Operation), Claim<D>>,
+    pub claims: BTreeMap<(K, ClaimOperation), Claim<D>>,
     /// A replica must have seen every Pod event up to this resourceVersion before it decides or releases. 0: nobody has
     /// decided yet, see [`Ledger::start_watermark_at`].
     pub watermark: u64,
@@ -110,11 +110,11 @@ pub trait Purpose {
     /// Whether a claim with this purpose may replace one with the purpose `earlier`, on the same Pod and for the same
     /// operation. A second in-place change may not replace the first while the first is under way: the restart for the
     /// first would count as the restart for the second.
-    fn may_replace(&self, earlier: &Self, operation: Operation) -> bool;
+    fn may_replace(&self, earlier: &Self, operation: ClaimOperation) -> bool;
 }
 
 impl Purpose for () {
-    fn may_replace(&self, (): &(), _: Operation) -> bool {
+    fn may_replace(&self, (): &(), _: ClaimOperation) -> bool {
         true
     }
 }
@@ -141,7 +141,7 @@ pub struct ClaimRequest<K, D> {
     /// The UID of the Pod.
     pub pod: K,
     /// The kind of the disruption.
-    pub operation: Operation,
+    pub operation: ClaimOperation,
     /// The resourceVersion of the Pod in the request. For an eviction: the resourceVersion of the live read.
     pub at: u64,
     /// The detail that the claim keeps.
@@ -184,7 +184,7 @@ pub struct ClaimGrant {
 impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Whether the Pod holds a claim for any operation.
     pub fn has_claim(&self, pod: &K) -> bool {
-        Operation::ALL
+        ClaimOperation::ALL
             .into_iter()
             .any(|o| self.claims.contains_key(&(pod.clone(), o)))
     }
@@ -225,7 +225,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         let known = self
             .claims
             .iter()
-            .filter(|((_, o), _)| *o != Operation::Unknown);
+            .filter(|((_, o), _)| *o != ClaimOperation::Unknown);
         let claims = known.map(|(_, claim)| claim.at);
         claims.chain([self.watermark]).max().unwrap_or(0)
     }
@@ -236,7 +236,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     pub fn lower_versions_to(&mut self, present: u64) {
         self.watermark = self.watermark.min(present);
         for ((_, operation), claim) in &mut self.claims {
-            if *operation != Operation::Unknown {
+            if *operation != ClaimOperation::Unknown {
                 claim.at = claim.at.min(present);
             }
         }
@@ -293,7 +293,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Closes the claim that the attempt `opened` created. A closing claim admits nothing, so it ends after the
     /// requests that it has admitted. Without this, a request that is sent again and again would keep its place for
     /// ever. Returns false, and changes nothing, if that claim is gone or already closing.
-    pub fn close_claim(&mut self, pod: &K, operation: Operation, opened: u64) -> bool {
+    pub fn close_claim(&mut self, pod: &K, operation: ClaimOperation, opened: u64) -> bool {
         let claim = self.claims.get_mut(&(pod.clone(), operation));
         let open = claim.filter(|claim| claim.opened == opened && !claim.closing);
         open.map(|claim| claim.closing = true).is_some()
@@ -341,7 +341,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         &mut self,
         position: u64,
         pod: &K,
-        operation: Operation,
+        operation: ClaimOperation,
         attempt: u64,
         based_on: u64,
     ) -> bool {
@@ -357,7 +357,12 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Withdraws a claim whose disruption was refused before anything happened. Only the attempt that created the claim
     /// may withdraw it: if another request has renewed the claim since, the claim is also for that request. Returns
     /// whether the claim was removed.
-    pub fn withdraw_claim(&mut self, pod: &K, operation: Operation, grant: ClaimGrant) -> bool {
+    pub fn withdraw_claim(
+        &mut self,
+        pod: &K,
+        operation: ClaimOperation,
+        grant: ClaimGrant,
+    ) -> bool {
         let key = (pod.clone(), operation);
         let mine = grant.fresh
             && self
@@ -396,7 +401,7 @@ mod tests {
     fn delete(pod: &'static str, at: u64) -> ClaimRequest<&'static str, ()> {
         ClaimRequest {
             pod,
-            operation: Operation::Delete,
+            operation: ClaimOperation::Delete,
             at,
             detail: (),
         }
@@ -451,7 +456,7 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
         let evict = ClaimRequest {
-            operation: Operation::Evict,
+            operation: ClaimOperation::Evict,
             ..delete("a", 1)
         };
         assert!(ledger.admit_claim(&view, 1, evict).is_ok());
@@ -471,7 +476,7 @@ mod tests {
                 fresh: false
             }
         );
-        assert_eq!(ledger.claims[&("a", Operation::Delete)].at, 7);
+        assert_eq!(ledger.claims[&("a", ClaimOperation::Delete)].at, 7);
     }
 
     #[test]
@@ -484,8 +489,8 @@ mod tests {
             ledger.admit_claim(&view, 1, delete("a", 7)),
             Err(ClaimRefusal::Behind { watermark: 11 })
         );
-        assert!(!ledger.release_claim(10, &"a", Operation::Delete, 1, 8));
-        assert!(ledger.release_claim(11, &"a", Operation::Delete, 1, 12));
+        assert!(!ledger.release_claim(10, &"a", ClaimOperation::Delete, 1, 8));
+        assert!(ledger.release_claim(11, &"a", ClaimOperation::Delete, 1, 12));
         assert_eq!(ledger.watermark, 12);
     }
 
@@ -498,17 +503,17 @@ mod tests {
         ledger.watermark = 4;
         assert_eq!(ledger.newest_version(), u64::MAX);
         ledger.lower_versions_to(9);
-        let at = |pod| ledger.claims[&(pod, Operation::Delete)].at;
+        let at = |pod| ledger.claims[&(pod, ClaimOperation::Delete)].at;
         assert_eq!((at("a"), at("b"), ledger.watermark), (9, 3, 4));
         ledger.watermark = u64::MAX;
-        let mut foreign = ledger.claims[&("a", Operation::Delete)].clone();
+        let mut foreign = ledger.claims[&("a", ClaimOperation::Delete)].clone();
         foreign.at = u64::MAX;
         ledger
             .claims
-            .insert(("a", Operation::Unknown), foreign.clone());
+            .insert(("a", ClaimOperation::Unknown), foreign.clone());
         ledger.lower_versions_to(9);
         assert_eq!((ledger.newest_version(), ledger.claims.len()), (9, 3));
-        assert_eq!(ledger.claims[&("a", Operation::Unknown)], foreign);
+        assert_eq!(ledger.claims[&("a", ClaimOperation::Unknown)], foreign);
     }
 
     #[test]
@@ -516,11 +521,11 @@ mod tests {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
         let first = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
-        assert!(ledger.release_claim(10, &"a", Operation::Delete, first.attempt, 2));
+        assert!(ledger.release_claim(10, &"a", ClaimOperation::Delete, first.attempt, 2));
         let second = ledger.admit_claim(&view, 1, delete("a", 3)).unwrap();
-        assert!(!ledger.withdraw_claim(&"a", Operation::Delete, first));
-        assert!(!ledger.release_claim(10, &"a", Operation::Delete, first.attempt, 2));
-        assert!(ledger.withdraw_claim(&"a", Operation::Delete, second));
+        assert!(!ledger.withdraw_claim(&"a", ClaimOperation::Delete, first));
+        assert!(!ledger.release_claim(10, &"a", ClaimOperation::Delete, first.attempt, 2));
+        assert!(ledger.withdraw_claim(&"a", ClaimOperation::Delete, second));
     }
 
     #[test]
@@ -529,9 +534,9 @@ mod tests {
         let mut ledger = Ledger::default();
         let first = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
         let second = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
-        assert!(!ledger.close_claim(&"a", Operation::Delete, second.attempt));
-        assert!(ledger.close_claim(&"a", Operation::Delete, first.attempt));
-        assert!(!ledger.close_claim(&"a", Operation::Delete, first.attempt));
+        assert!(!ledger.close_claim(&"a", ClaimOperation::Delete, second.attempt));
+        assert!(ledger.close_claim(&"a", ClaimOperation::Delete, first.attempt));
+        assert!(!ledger.close_claim(&"a", ClaimOperation::Delete, first.attempt));
         let before = ledger.clone();
         assert_eq!(
             ledger.admit_claim(&view, 0, delete("a", 1)),
@@ -540,11 +545,11 @@ mod tests {
         assert_eq!(ledger, before);
         // Another operation on the Pod has its own claim.
         let evict = ClaimRequest {
-            operation: Operation::Evict,
+            operation: ClaimOperation::Evict,
             ..delete("a", 1)
         };
         assert!(ledger.admit_claim(&view, 1, evict).is_ok());
-        assert!(ledger.release_claim(10, &"a", Operation::Delete, second.attempt, 2));
+        assert!(ledger.release_claim(10, &"a", ClaimOperation::Delete, second.attempt, 2));
         assert!(ledger.admit_claim(&view, 1, delete("a", 3)).unwrap().fresh);
     }
 
@@ -553,9 +558,9 @@ mod tests {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
         let first = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
-        assert!(ledger.release_claim(10, &"a", Operation::Delete, first.attempt, 2));
+        assert!(ledger.release_claim(10, &"a", ClaimOperation::Delete, first.attempt, 2));
         ledger.admit_claim(&view, 1, delete("a", 3)).unwrap();
-        assert!(!ledger.close_claim(&"a", Operation::Delete, first.attempt));
+        assert!(!ledger.close_claim(&"a", ClaimOperation::Delete, first.attempt));
     }
 
     #[test]
@@ -563,14 +568,14 @@ mod tests {
         #[derive(Clone)]
         struct Image(u8);
         impl Purpose for Image {
-            fn may_replace(&self, earlier: &Image, _: Operation) -> bool {
+            fn may_replace(&self, earlier: &Image, _: ClaimOperation) -> bool {
                 self.0 == earlier.0
             }
         }
         let view = Pods(vec!["a", "b"], 2);
         let change = |image| ClaimRequest {
             pod: "a",
-            operation: Operation::InPlace,
+            operation: ClaimOperation::InPlace,
             at: 1,
             detail: Image(image),
         };
@@ -589,8 +594,8 @@ mod tests {
         let mut ledger = Ledger::default();
         let first = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
         let second = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
-        assert!(!ledger.withdraw_claim(&"a", Operation::Delete, first));
-        assert!(!ledger.withdraw_claim(&"a", Operation::Delete, second));
+        assert!(!ledger.withdraw_claim(&"a", ClaimOperation::Delete, first));
+        assert!(!ledger.withdraw_claim(&"a", ClaimOperation::Delete, second));
         assert!(ledger.has_claim(&"a"));
     }
 }

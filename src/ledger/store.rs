@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::protocol::{BudgetView, Ledger, Operation, Purpose};
+use super::protocol::{BudgetView, ClaimOperation, Ledger, Purpose};
 use crate::api::podtransitionrule::{self as api, UnknownFields};
-use crate::domain::announced_disruption::AnnouncedDisruption;
 use crate::domain::inplace::ContainerBefore;
+use crate::domain::pending_disruption::PendingDisruption;
 use crate::domain::rules::RuleSet;
 
 /// The UID of a Pod or a rule object.
@@ -69,16 +69,16 @@ impl ClaimDetail {
     pub fn merge_earlier_detail(
         mut self,
         earlier: Option<&ClaimDetail>,
-        operation: Operation,
+        operation: ClaimOperation,
         gives_way: bool,
     ) -> ClaimDetail {
         if let Some(earlier) = earlier {
             self.since = earlier.since;
             self.carried = earlier.carried.clone();
-            if operation == Operation::Deadline {
+            if operation == ClaimOperation::Deadline {
                 self.target = later_deadline(earlier.target.as_ref(), self.target);
             }
-            if operation == Operation::Reown {
+            if operation == ClaimOperation::Reown {
                 self.target = join_owner_uids(earlier.target.as_deref(), self.target);
             }
             let kept = earlier
@@ -119,17 +119,17 @@ fn later_deadline(one: Option<&String>, other: Option<String>) -> Option<String>
 const MAX_CLAIM_OWNERS: usize = 8;
 
 impl Purpose for ClaimDetail {
-    fn may_replace(&self, earlier: &ClaimDetail, operation: Operation) -> bool {
+    fn may_replace(&self, earlier: &ClaimDetail, operation: ClaimOperation) -> bool {
         let resizes = !self.containers.is_empty()
             && self
                 .containers
                 .iter()
                 .all(|c| c.by_resources && c.image.is_none());
         // The change back to the former controller must not wait until the Pod ends.
-        let reowns = operation == Operation::Reown
+        let reowns = operation == ClaimOperation::Reown
             && (earlier.target.as_ref())
                 .is_none_or(|all| all.split(' ').count() < MAX_CLAIM_OWNERS);
-        operation == Operation::Deadline || self.target == earlier.target || resizes || reowns
+        operation == ClaimOperation::Deadline || self.target == earlier.target || resizes || reowns
     }
 }
 
@@ -227,7 +227,7 @@ pub trait LedgerStore: Send + Sync + 'static {
     /// longest first.
     fn unavailable_pods(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)>;
     /// Names of Pods that `rules` selects and that serve, but do not count as available, each with the reason.
-    fn announced_disruptions(&self, rules: &RuleSet) -> Vec<(String, AnnouncedDisruption)>;
+    fn pending_disruptions(&self, rules: &RuleSet) -> Vec<(String, PendingDisruption)>;
     /// Name of a Pod that `rules` selects and that does not count as available, because the cache has only its
     /// metadata.
     fn unreadable_pod(&self, rules: &RuleSet) -> Option<String>;
@@ -262,12 +262,12 @@ mod tests {
             (None, None, None),
         ] {
             let (earlier, new) = (given(earlier), given(new));
-            assert!(new.may_replace(&earlier, Operation::Reown));
-            let both = new.merge_earlier_detail(Some(&earlier), Operation::Reown, false);
+            assert!(new.may_replace(&earlier, ClaimOperation::Reown));
+            let both = new.merge_earlier_detail(Some(&earlier), ClaimOperation::Reown, false);
             assert_eq!(both.target.as_deref(), wanted);
         }
         let many = (0..MAX_CLAIM_OWNERS).map(|n| n.to_string());
         let many = given(Some(&many.collect::<Vec<_>>().join(" ")));
-        assert!(!given(Some("x")).may_replace(&many, Operation::Reown));
+        assert!(!given(Some("x")).may_replace(&many, ClaimOperation::Reown));
     }
 }

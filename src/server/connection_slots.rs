@@ -42,12 +42,12 @@ pub(super) struct ConnectionSlot {
     source: SourceNetwork,
     age: u64,
     shed: CancellationToken,
-    standing: Mutex<Standing>,
+    state: Mutex<SlotState>,
 }
 
-enum Standing {
+enum SlotState {
     /// No verdict so far, and no review in progress.
-    Waiting { _share: Share },
+    Unproven { _share: Share },
     /// No verdict so far, and this number of reviews in progress.
     Deciding(usize),
     /// The connection is proven and keeps its slot.
@@ -89,11 +89,11 @@ impl ConnectionSlots {
             source: SourceNetwork::from_ip(peer.ip()),
             age: self.ages.fetch_add(1, Ordering::Relaxed),
             shed: CancellationToken::new(),
-            standing: Mutex::new(Standing::Own),
+            state: Mutex::new(SlotState::Own),
         };
         self.open.unproven.inc();
         if !self.own.is_own_peer(peer) {
-            place.join_unproven(&mut place.standing.lock());
+            place.join_unproven(&mut place.state.lock());
         }
         Arc::new(place)
     }
@@ -105,11 +105,11 @@ impl ConnectionSlots {
 }
 
 impl ConnectionSlot {
-    fn join_unproven(&self, standing: &mut Standing) {
+    fn join_unproven(&self, standing: &mut SlotState) {
         let unproven = &self.places.unproven;
         let share = unproven.new_share(self.source, self.age, self.shed.clone());
         share.add_units(1);
-        *standing = Standing::Waiting { _share: share };
+        *standing = SlotState::Unproven { _share: share };
     }
 
     /// The network from which the connection comes.
@@ -128,20 +128,20 @@ impl ConnectionSlot {
     }
 
     pub(super) fn is_proven(&self) -> bool {
-        matches!(*self.standing.lock(), Standing::Proven { .. })
+        matches!(*self.state.lock(), SlotState::Proven { .. })
     }
 
     /// Makes the connection proven; `false` if no slot for a proven connection is free, and the connection must end.
     pub(super) fn mark_proven(&self) -> bool {
-        let mut standing = self.standing.lock();
+        let mut standing = self.state.lock();
         match *standing {
-            Standing::Proven { .. } | Standing::Own => return true,
-            Standing::Waiting { .. } | Standing::Deciding(_) => {}
+            SlotState::Proven { .. } | SlotState::Own => return true,
+            SlotState::Unproven { .. } | SlotState::Deciding(_) => {}
         }
         let Ok(permit) = Arc::clone(&self.places.proven).try_acquire_owned() else {
             return false;
         };
-        *standing = Standing::Proven { _permit: permit };
+        *standing = SlotState::Proven { _permit: permit };
         self.places.open.unproven.dec();
         self.places.open.proven.inc();
         true
@@ -149,11 +149,11 @@ impl ConnectionSlot {
 
     /// Keeps the slot while a review of the connection is being decided.
     pub(super) fn begin_review(self: &Arc<Self>) -> Deciding {
-        let mut standing = self.standing.lock();
+        let mut standing = self.state.lock();
         match &mut *standing {
-            waiting @ Standing::Waiting { .. } => *waiting = Standing::Deciding(1),
-            Standing::Deciding(reviews) => *reviews += 1,
-            Standing::Proven { .. } | Standing::Own => {}
+            waiting @ SlotState::Unproven { .. } => *waiting = SlotState::Deciding(1),
+            SlotState::Deciding(reviews) => *reviews += 1,
+            SlotState::Proven { .. } | SlotState::Own => {}
         }
         Deciding(Arc::clone(self))
     }
@@ -161,8 +161,8 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        match self.standing.get_mut() {
-            Standing::Proven { .. } => self.places.open.proven.dec(),
+        match self.state.get_mut() {
+            SlotState::Proven { .. } => self.places.open.proven.dec(),
             _ => self.places.open.unproven.dec(),
         };
     }
@@ -177,11 +177,11 @@ pub(super) struct Deciding(Arc<ConnectionSlot>);
 
 impl Drop for Deciding {
     fn drop(&mut self) {
-        let mut standing = self.0.standing.lock();
+        let mut standing = self.0.state.lock();
         match &mut *standing {
-            Standing::Deciding(1) => self.0.join_unproven(&mut standing),
-            Standing::Deciding(reviews) => *reviews -= 1,
-            Standing::Waiting { .. } | Standing::Proven { .. } | Standing::Own => {}
+            SlotState::Deciding(1) => self.0.join_unproven(&mut standing),
+            SlotState::Deciding(reviews) => *reviews -= 1,
+            SlotState::Unproven { .. } | SlotState::Proven { .. } | SlotState::Own => {}
         }
     }
 }

@@ -30,12 +30,12 @@ pub struct Fault {
     /// Name of the task, a noun with its article.
     pub task: Cow<'static, str>,
     /// What happened to the task: a clause that begins with a verb, such as `panicked`.
-    pub what: String,
+    pub description: String,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.task, self.what)
+        write!(f, "{} {}", self.task, self.description)
     }
 }
 
@@ -94,7 +94,10 @@ impl Supervisor {
         error!(%task, what, "the process can't go on");
         self.fault.send_if_modified(|fault| {
             let first = fault.is_none();
-            fault.get_or_insert(Fault { task, what });
+            fault.get_or_insert(Fault {
+                task,
+                description: what,
+            });
             first
         });
     }

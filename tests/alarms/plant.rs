@@ -14,7 +14,7 @@ use http::{Request, Response, StatusCode};
 use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
-use operating::admission::guarded::{DenialCounts, guard_handlers};
+use operating::admission::denial_counts::{DenialCounts, guard_handlers};
 use operating::admission::review::{self, Handler, Verdict};
 use operating::cli::serve::metrics::{self, MetricsCollector};
 use operating::cluster::caches::Caches;
@@ -22,9 +22,9 @@ use operating::cluster::events::EventRecorder;
 use operating::cluster::index::{Index, NamespaceFacts};
 use operating::cluster::leadership::Leadership;
 use operating::cluster::owner_sizes::LiveOwners;
-use operating::cluster::rulestore::RuleStore;
+use operating::cluster::rule_store::RuleStore;
 use operating::cluster::watches;
-use operating::controllers::rule_endpoints::EndpointPool;
+use operating::controllers::rule_endpoints::EndpointCaller;
 use operating::controllers::{self, ControllerStats};
 use operating::ledger::commit::Ledgers;
 use operating::server::path_filter::filter_paths;
@@ -160,7 +160,7 @@ impl Plant {
         let reads = MetricsCollector {
             caches: caches.clone(),
             ledgers: Arc::clone(&ledgers),
-            calls: Arc::new(EndpointPool::default()),
+            calls: Arc::new(EndpointCaller::default()),
             denials: denials.clone(),
             work: Arc::clone(&work),
             lead,
@@ -305,7 +305,7 @@ impl Plant {
         let handlers = guard_handlers(
             handlers,
             &self.supervisor,
-            &self.index.timeline,
+            &self.index.etcd_history,
             &self.denials,
         );
         let router = webhooks::webhook_router(handlers, &limits, &self.metrics);
@@ -354,23 +354,23 @@ impl Plant {
             terminating_since: None,
         };
         self.index.apply_namespace(namespace);
-        let context = Arc::new(controllers::Context {
+        let context = Arc::new(controllers::ControllerContext {
             client: self.client.clone(),
             namespace: "kusionstack-system".to_owned(),
             index: Arc::clone(&self.index),
             objects: Arc::clone(&self.caches.objects),
             registration: Arc::clone(&self.caches.registration),
-            pulses: Arc::clone(&self.caches.pulses),
+            watch_registry: Arc::clone(&self.caches.pulses),
             owners: LiveOwners::new(&self.index),
             ledgers: Arc::clone(&self.ledgers),
-            tenure: Leadership::permanent(),
+            leadership: Leadership::permanent(),
             blocked_deletions: Arc::default(),
-            beginnings: Arc::default(),
+            begun_pods: Arc::default(),
             blocked_lifecycles: Arc::default(),
             events: EventRecorder::new(self.client.clone(), Timestamp::now),
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
-            calls: Arc::default(),
+            endpoint_caller: Arc::default(),
             collasets: true,
             grace_delete: false,
             now: Timestamp::now,

@@ -56,7 +56,7 @@ impl Surroundings {
             disruption_budgets: budgets
                 .map(|b| serde_json::from_value(b).unwrap())
                 .collect(),
-            trial: self.trial.map(|(code, message)| match code {
+            dry_run_deletion: self.trial.map(|(code, message)| match code {
                 200 => DryRunDeletion::Allowed,
                 code => DryRunDeletion::from_api_refusal(code, &message),
             }),
@@ -212,7 +212,7 @@ fn observed(situation: Situation) -> ObservedPod {
             .into_iter()
             .collect(),
         pods,
-        around: situation.around.read(),
+        context: situation.around.read(),
         notes: Vec::new(),
         now: now(),
     }
@@ -238,7 +238,7 @@ fn golden_situations() {
         let explanation = diagnose(&observed(situation));
         let json = serde_json::to_string_pretty(&explanation).unwrap() + "\n";
         for (extension, said) in [
-            ("txt", tree::render_explanation(&explanation, now())),
+            ("txt", tree::render_diagnosis(&explanation, now())),
             ("json", json),
         ] {
             let golden = file.with_extension(extension);
@@ -268,7 +268,7 @@ fn deletions_are_not_said_to_wait_for_a_rule_that_looks_at_labels_alone() {
               rules: [{ name: drained, labelCheck: { requires: { matchLabels: { drained: "yes" } } } }]
     "#;
     let mut observed = observed(serde_norway::from_str(situation).unwrap());
-    observed.around.trial = Some(DryRunDeletion::Allowed);
+    observed.context.dry_run_deletion = Some(DryRunDeletion::Allowed);
     let said = diagnose(&observed);
     let begin = "Pod web-3 is available, and an operation on it would wait for rule drained of PodTransitionRule web: ";
     assert!(said.summary.starts_with(begin), "{}", said.summary);
@@ -296,7 +296,7 @@ fn rule_of_post_check_would_hold_the_end_of_an_operation() {
               rules: [{ name: verified, stage: PostCheck, labelCheck: { requires: { matchLabels: { verified: "yes" } } } }]
     "#;
     let said = diagnose(&observed(serde_norway::from_str(situation).unwrap()));
-    let text = tree::render_explanation(&said, now());
+    let text = tree::render_diagnosis(&said, now());
     let rule = "rule verified of PodTransitionRule web (labelCheck, PostCheck) would hold the end of an operation\n";
     assert!(text.contains(rule), "{text}");
 }

@@ -49,7 +49,7 @@ impl History {
         let seen = Arc::default();
         let namespace = follow(&namespaces, Some(name), &seen, |namespace, _| {
             Stored::Namespace {
-                marked: namespace.labels().contains_key(keys::NAMESPACE_HAS_RULES),
+                marked: namespace.labels().contains_key(keys::NAMESPACE_ENFORCEMENT),
             }
         })
         .await;
@@ -154,7 +154,7 @@ fn takes_mark_off(asked: &Asked) -> bool {
     let body = || serde_json::from_slice::<Value>(&asked.body).unwrap();
     asked.method == Method::PATCH
         && asked.uri.path().starts_with("/api/v1/namespaces/")
-        && body()["metadata"]["labels"].get(keys::NAMESPACE_HAS_RULES) == Some(&Value::Null)
+        && body()["metadata"]["labels"].get(keys::NAMESPACE_ENFORCEMENT) == Some(&Value::Null)
 }
 
 #[tokio::test]
@@ -205,8 +205,8 @@ async fn admission_of_a_rule_writes_a_marked_namespace_and_lowers_no_mark() {
     let namespace = async || {
         let namespaces: Api<Namespace> = Api::all(scope.client.clone());
         let found = namespaces.get(&scope.namespace).await.unwrap();
-        let strict = keys::NAMESPACE_HAS_STRICT_RULES;
-        assert_eq!(found.labels()[keys::NAMESPACE_HAS_RULES], strict);
+        let strict = keys::NAMESPACE_ENFORCEMENT_STRICT;
+        assert_eq!(found.labels()[keys::NAMESPACE_ENFORCEMENT], strict);
         let admitted = found.annotations()[keys::RULE_ADMITTED].clone();
         (found.resource_version().unwrap(), admitted)
     };

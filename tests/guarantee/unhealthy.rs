@@ -74,7 +74,10 @@ async fn all_say(scope: &Scope, pod: &str, held: bool) -> Option<(Status, Status
 async fn mark(scope: &Scope) -> Option<String> {
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
     let namespace = namespaces.get(&scope.namespace).await.unwrap();
-    namespace.metadata.labels?.remove(keys::NAMESPACE_HAS_RULES)
+    namespace
+        .metadata
+        .labels?
+        .remove(keys::NAMESPACE_ENFORCEMENT)
 }
 
 #[tokio::test]
@@ -82,7 +85,7 @@ async fn a_pod_that_is_down_goes_only_while_enough_others_serve() {
     let (scope, pods) = three(Some("IfHealthyBudget")).await;
     assert_eq!(
         mark(&scope).await.as_deref(),
-        Some(keys::NAMESPACE_HAS_STRICT_RULES)
+        Some(keys::NAMESPACE_ENFORCEMENT_STRICT)
     );
     for pod in &pods[..2] {
         fails(&scope, pod).await;

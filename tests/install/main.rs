@@ -148,7 +148,7 @@ async fn a_dead_webhook_stops_only_what_a_rule_may_hold() {
         cluster.namespace("ruled").await,
         cluster.namespace("free").await,
     );
-    let mark = json!({"metadata": {"labels": {keys::NAMESPACE_HAS_RULES: "true"}}});
+    let mark = json!({"metadata": {"labels": {keys::NAMESPACE_ENFORCEMENT: "true"}}});
     cluster
         .patch::<Namespace>(None, &ruled, "", &mark)
         .await
@@ -371,7 +371,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
     install::apply_policies(&client).await.unwrap();
     let namespace = cluster.namespace("left").await;
     let mark = json!({"metadata": {
-        "labels": {keys::NAMESPACE_HAS_RULES: "true"},
+        "labels": {keys::NAMESPACE_ENFORCEMENT: "true"},
         "annotations": {keys::RULE_ADMITTED: "now"},
     }});
     cluster
@@ -441,7 +441,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
     );
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let unmarked = namespaces.get(&namespace).await.unwrap();
-    assert!(!unmarked.labels().contains_key(keys::NAMESPACE_HAS_RULES));
+    assert!(!unmarked.labels().contains_key(keys::NAMESPACE_ENFORCEMENT));
     assert!(!unmarked.annotations().contains_key(keys::RULE_ADMITTED));
     assert!(
         namespaces

@@ -32,7 +32,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
     .await
     .unwrap();
     let shop = cluster.namespace("shop").await;
-    label(&admin, &shop, "", keys::NAMESPACE_HAS_RULES, Some("true"))
+    label(&admin, &shop, "", keys::NAMESPACE_ENFORCEMENT, Some("true"))
         .await
         .unwrap();
     let tenant = tenant(&cluster, &shop).await;
@@ -50,8 +50,8 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
 
     for part in ["", "status", "finalize"] {
         for (key, value) in [
-            (keys::NAMESPACE_HAS_RULES, None),
-            (keys::NAMESPACE_HAS_RULES, Some("strict")),
+            (keys::NAMESPACE_ENFORCEMENT, None),
+            (keys::NAMESPACE_ENFORCEMENT, Some("strict")),
             (keys::NAMESPACE_EXCLUDED, Some("true")),
             (keys::NAMESPACE_EXCLUDED, Some("")),
         ] {
@@ -78,7 +78,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
     let excluded = made("excluded", keys::NAMESPACE_EXCLUDED);
     let denied = namespaces.create(&PostParams::default(), &excluded).await;
     assert!(denied.unwrap_err().to_string().contains(NEEDED));
-    let marked = made("marked", keys::NAMESPACE_HAS_RULES);
+    let marked = made("marked", keys::NAMESPACE_ENFORCEMENT);
     namespaces
         .create(&PostParams::default(), &marked)
         .await
@@ -93,7 +93,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
     let server = cluster.plane().client_from(&account).await.unwrap();
     for allowed in [&server, &admin] {
         for value in [None, Some("strict"), Some("true")] {
-            label(allowed, &shop, "", keys::NAMESPACE_HAS_RULES, value)
+            label(allowed, &shop, "", keys::NAMESPACE_ENFORCEMENT, value)
                 .await
                 .unwrap();
         }
@@ -136,9 +136,15 @@ async fn recreate_deployment_under_a_rule_is_warned_about() {
         cluster.namespace("ruled").await,
         cluster.namespace("free").await,
     );
-    label(&admin, &ruled, "", keys::NAMESPACE_HAS_RULES, Some("true"))
-        .await
-        .unwrap();
+    label(
+        &admin,
+        &ruled,
+        "",
+        keys::NAMESPACE_ENFORCEMENT,
+        Some("true"),
+    )
+    .await
+    .unwrap();
     let deployment = |name: &str, strategy: &str, managed: bool| {
         let control = if managed {
             keys::CONTROL_VALUE
@@ -253,7 +259,7 @@ async fn tenant(cluster: &Cluster, namespace: &str) -> Client {
 async fn mark(client: &Client, namespace: &str) -> Option<String> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let found = namespaces.get(namespace).await.unwrap();
-    found.labels().get(keys::NAMESPACE_HAS_RULES).cloned()
+    found.labels().get(keys::NAMESPACE_ENFORCEMENT).cloned()
 }
 
 /// Sets a label of a namespace or of its subresource by a patch; `None` takes it off.

@@ -177,7 +177,7 @@ impl Cluster {
         let namespaces: Api<Namespace> = Api::all(self.client());
         wait::until("the namespace is marked", async || {
             let found = namespaces.get(&namespace).await.unwrap();
-            found.labels().contains_key(keys::NAMESPACE_HAS_RULES)
+            found.labels().contains_key(keys::NAMESPACE_ENFORCEMENT)
         })
         .await;
         namespace

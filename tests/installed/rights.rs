@@ -213,7 +213,7 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
 fn granted() -> Vec<Right> {
     let all = PERMISSION_SETS
         .iter()
-        .flat_map(|grant| grant.cluster.iter().chain(grant.home));
+        .flat_map(|grant| grant.cluster.iter().chain(grant.namespaced));
     let named = all.filter(|access| access.group != "*");
     let rights = |access: &AccessRule| {
         let group = access.group;

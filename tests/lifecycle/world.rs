@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::{
-    FieldError, LabelPatch, LifecycleStep, LifecycleWrite, Stage, controller_step,
+    LabelPatch, LifecycleError, LifecycleStep, LifecycleWrite, Stage, controller_step,
     controller_step_with_passed, follow_readiness, is_held_offline, operator, restarts, validate,
 };
 use operating::domain::pod::{Condition, Pod, ReadinessGate};
@@ -80,7 +80,7 @@ impl World {
     }
 
     /// One request: admission of the write that `change` makes.
-    pub fn write(&mut self, change: impl FnOnce(&mut Pod)) -> Result<(), Vec<FieldError>> {
+    pub fn write(&mut self, change: impl FnOnce(&mut Pod)) -> Result<(), Vec<LifecycleError>> {
         self.write_to(false, change)
     }
 
@@ -89,7 +89,7 @@ impl World {
         &mut self,
         status: bool,
         change: impl FnOnce(&mut Pod),
-    ) -> Result<(), Vec<FieldError>> {
+    ) -> Result<(), Vec<LifecycleError>> {
         self.now += 1;
         let mut new = self.pod.clone();
         change(&mut new);
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    pub fn patch(&mut self, patch: &LabelPatch) -> Result<(), Vec<FieldError>> {
+    pub fn patch(&mut self, patch: &LabelPatch) -> Result<(), Vec<LifecycleError>> {
         self.write(|pod| patch.apply(&mut pod.metadata.labels))
     }
 

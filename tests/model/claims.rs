@@ -5,7 +5,7 @@ use operating::ledger::evidence::{
     ClaimedPodState, is_claim_lapsed, is_conditional, release_evidence,
 };
 use operating::ledger::protocol::{
-    Claim, ClaimRefusal, ClaimRequest as Disruption, Operation, Purpose,
+    Claim, ClaimOperation, ClaimRefusal, ClaimRequest as Disruption, Purpose,
 };
 
 use super::cluster::{Change, Pod};
@@ -82,7 +82,7 @@ impl World {
         };
         let desired = view.expected.saturating_sub(self.rules[rule].max);
         let detail = match operation {
-            Operation::InPlace => Change {
+            ClaimOperation::InPlace => Change {
                 target,
                 run: object.run,
                 running: object.running,
@@ -148,7 +148,7 @@ impl World {
 
     /// Whether a change takes the place of one that the kubelet has deferred, as a claim of its own.
     fn begins_anew(former: &Claim<Change>, asked: &Disruption<u8, Change>, object: &Pod) -> bool {
-        asked.operation == Operation::InPlace
+        asked.operation == ClaimOperation::InPlace
             && former.at <= asked.at
             && object.is_deferred()
             && asked.detail.may_replace(&former.detail, asked.operation)
@@ -204,7 +204,7 @@ impl World {
     ) {
         let r = &mut s.requests[request];
         r.back.extend(self.covering(r.pod).zip(grants));
-        let free = r.operation == Operation::Evict && !object.is_available();
+        let free = r.operation == ClaimOperation::Evict && !object.is_available();
         r.phase = match free {
             true if self.lacks(Fault::UnconditionalFreeEviction) => admitted(None, Vec::new()),
             true => admitted(Some(object.version), Vec::new()),
@@ -235,7 +235,7 @@ impl World {
         replica: usize,
         rule: usize,
         pod: u8,
-        operation: Operation,
+        operation: ClaimOperation,
     ) -> Option<Release> {
         let claim = s.ledgers[rule].claims.get(&(pod, operation))?;
         let position = s.replicas[replica].position;
@@ -265,11 +265,11 @@ impl World {
                 ..
             } if version > at => {
                 let released = match operation {
-                    Operation::Evict => {
+                    ClaimOperation::Evict => {
                         self.lacks(Fault::EvictionReleasedOnMove)
                             || (self.lacks(Fault::EvictionReleasedOnFlap) && !available)
                     }
-                    Operation::InPlace => {
+                    ClaimOperation::InPlace => {
                         self.lacks(Fault::InPlaceReleasedOnMove)
                             || (self.lacks(Fault::CrashPassesForRestart)
                                 && restart == RestartProgress::Unproven
@@ -301,7 +301,7 @@ impl World {
         s: &State,
         position: u8,
         pod: u8,
-        operation: Operation,
+        operation: ClaimOperation,
         claim: &Claim<Change>,
     ) -> Option<ClaimedPodState> {
         let i = usize::from(pod);
@@ -332,7 +332,7 @@ impl World {
         replica: usize,
         rule: usize,
         pod: u8,
-        operation: Operation,
+        operation: ClaimOperation,
     ) -> Option<Release> {
         let claim = s.ledgers[rule].claims.get(&(pod, operation))?;
         let under_way = s.requests.iter().any(|r| {

@@ -2,7 +2,7 @@
 
 use operating::domain::inplace::RestartProgress;
 use operating::ledger::evidence::ClaimedPodState;
-use operating::ledger::protocol::{Operation, Purpose};
+use operating::ledger::protocol::{ClaimOperation, Purpose};
 
 /// Most Pods that a scenario has.
 pub const PODS: usize = 3;
@@ -145,7 +145,7 @@ pub struct Change {
 }
 
 impl Purpose for Change {
-    fn may_replace(&self, earlier: &Change, _: Operation) -> bool {
+    fn may_replace(&self, earlier: &Change, _: ClaimOperation) -> bool {
         self.target == earlier.target || self.stacked
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use operating::ledger::protocol::Operation;
+use operating::ledger::protocol::ClaimOperation;
 use stateright::{Model, Property};
 
 use super::cluster::{History, PODS};
@@ -33,7 +33,7 @@ pub struct World {
     /// How many replicas there are.
     pub replicas: usize,
     /// The requests: what, of which Pod, and how often it begins anew.
-    pub requests: &'static [(Operation, u8, u8)],
+    pub requests: &'static [(ClaimOperation, u8, u8)],
     /// What may go wrong.
     pub mishaps: Mishaps,
     /// Decision and write of a claim are steps of their own.
@@ -77,7 +77,7 @@ pub enum Step {
     Close {
         rule: usize,
         pod: u8,
-        operation: Operation,
+        operation: ClaimOperation,
     },
     /// The leader takes the availability label off a Pod that is not ready.
     Unlabel { pod: u8 },
@@ -104,14 +104,14 @@ pub enum Step {
         replica: usize,
         rule: usize,
         pod: u8,
-        operation: Operation,
+        operation: ClaimOperation,
     },
     /// The same, because the request has ended without the effect.
     Lapse {
         replica: usize,
         rule: usize,
         pod: u8,
-        operation: Operation,
+        operation: ClaimOperation,
     },
     /// A decided release arrives.
     Land { replica: usize },
@@ -256,7 +256,7 @@ impl World {
         admitted
             && pods
                 .filter(|(_, pod)| pod.is_available() && pod.will_restart())
-                .all(|(i, _)| claimed(i, Operation::InPlace))
+                .all(|(i, _)| claimed(i, ClaimOperation::InPlace))
     }
 
     /// Where nothing can happen but that a request is sent again, no claim is left.
@@ -329,7 +329,7 @@ impl Model for World {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        let request = |&(operation, pod, retries): &(Operation, u8, u8)| Request {
+        let request = |&(operation, pod, retries): &(ClaimOperation, u8, u8)| Request {
             operation,
             pod,
             target: 0,
@@ -341,7 +341,7 @@ impl Model for World {
         for (target, request) in (1..).zip(
             requests
                 .iter_mut()
-                .filter(|r| r.operation == Operation::InPlace),
+                .filter(|r| r.operation == ClaimOperation::InPlace),
         ) {
             // A world in which the kubelet may not make a change has one there and one back.
             let back = self.mishaps.infeasible + self.mishaps.deferred > 0;
@@ -396,7 +396,7 @@ impl Model for World {
                     if request.is_endless() && !marked {
                         steps.push(Step::Refuse { request: i });
                     }
-                    if request.operation == Operation::Evict && !marked {
+                    if request.operation == ClaimOperation::Evict && !marked {
                         steps.push(Step::Mark { request: i });
                     }
                 }

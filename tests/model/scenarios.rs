@@ -1,12 +1,12 @@
 //! The bounded worlds that are explored to their end, and the one in which each control fails.
 
-use operating::ledger::protocol::Operation::{self, Begin, Delete, Evict, InPlace, Leave};
+use operating::ledger::protocol::ClaimOperation::{self, Begin, Delete, Evict, InPlace, Leave};
 
 use super::fault::Fault;
 use super::model::{Rule, World};
 use super::state::{ENDLESS, Mishaps};
 
-type Requests = &'static [(Operation, u8, u8)];
+type Requests = &'static [(ClaimOperation, u8, u8)];
 
 /// Two Pods, one of which may be unavailable.
 const PAIR: &[Rule] = &[Rule {

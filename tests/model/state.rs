@@ -1,6 +1,6 @@
 //! The state of the model: etcd, the caches of the replicas, and the requests on their way.
 
-use operating::ledger::protocol::{BudgetView, ClaimGrant, Ledger, Operation};
+use operating::ledger::protocol::{BudgetView, ClaimGrant, ClaimOperation, Ledger};
 
 use super::cluster::{Change, History, PODS, Pod};
 
@@ -49,7 +49,7 @@ pub struct Release {
     /// The Pod.
     pub pod: u8,
     /// The operation of the claim.
-    pub operation: Operation,
+    pub operation: ClaimOperation,
     /// The attempt that was looked at.
     pub attempt: u64,
     /// The Pod event that it rests on.
@@ -62,7 +62,7 @@ pub struct Release {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// What.
-    pub operation: Operation,
+    pub operation: ClaimOperation,
     /// Of which Pod.
     pub pod: u8,
     /// For an in-place change, the spec that it wants.

@@ -1,6 +1,6 @@
 //! What each step does.
 
-use operating::ledger::protocol::Operation;
+use operating::ledger::protocol::ClaimOperation;
 
 use super::cluster::{PODS, Pending, Pod};
 use super::fault::Fault;
@@ -123,13 +123,13 @@ impl World {
         let pod = s.pods.now()[usize::from(s.requests[request].pod)];
         let operation = s.requests[request].operation;
         let moot = match operation {
-            Operation::InPlace => pod.offline || pod.spec == s.requests[request].target,
-            Operation::Begin => pod.offline,
+            ClaimOperation::InPlace => pod.offline || pod.spec == s.requests[request].target,
+            ClaimOperation::Begin => pod.offline,
             _ => false,
         };
         let unconditional = match operation {
-            Operation::Evict => true,
-            Operation::InPlace => {
+            ClaimOperation::Evict => true,
+            ClaimOperation::InPlace => {
                 !self.lacks(Fault::FreeInPlace)
                     && (pod.label || !self.lacks(Fault::FreeInPlaceOffLabel))
             }
@@ -178,7 +178,7 @@ impl World {
             let r = &s.requests[request];
             (r.pod, r.operation, r.target)
         };
-        let by_name = operation == Operation::Evict && self.lacks(Fault::NoUidPrecondition);
+        let by_name = operation == ClaimOperation::Evict && self.lacks(Fault::NoUidPrecondition);
         let pod = match by_name && self.is_made_again(s.pods.now(), pod) {
             true => NAMESAKE,
             false => pod,
@@ -193,11 +193,11 @@ impl World {
         }
         let at_once = self.at_once;
         s.pods.write(pod, true, |p| match operation {
-            Operation::Delete | Operation::Evict if at_once => p.exists = false,
-            Operation::Delete | Operation::Evict => p.terminating = true,
-            Operation::Begin => p.offline = true,
-            Operation::Leave => p.left = true,
-            Operation::InPlace => (p.spec, p.pending) = (target, None),
+            ClaimOperation::Delete | ClaimOperation::Evict if at_once => p.exists = false,
+            ClaimOperation::Delete | ClaimOperation::Evict => p.terminating = true,
+            ClaimOperation::Begin => p.offline = true,
+            ClaimOperation::Leave => p.left = true,
+            ClaimOperation::InPlace => (p.spec, p.pending) = (target, None),
             other => unreachable!("no world asks for {other:?}"),
         });
         s.requests[request].phase = Phase::Done;
@@ -214,8 +214,8 @@ pub fn admitted(only_at: Option<u8>, grants: Vec<super::state::Answer>) -> Phase
 }
 
 /// The version that the effect of an operation is conditional on: an eviction deletes whatever it finds.
-pub fn condition(operation: Operation, object: &Pod) -> Option<u8> {
-    (operation != Operation::Evict).then_some(object.version)
+pub fn condition(operation: ClaimOperation, object: &Pod) -> Option<u8> {
+    (operation != ClaimOperation::Evict).then_some(object.version)
 }
 
 /// The request has failed; it begins anew if somebody tries again.

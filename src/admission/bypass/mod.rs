@@ -19,16 +19,16 @@ use kube::api::PostParams;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::context::Context;
+use super::context::AdmissionContext;
 use super::review::{Request, Verdict};
 use super::{denial, overlap, rule_check};
 use crate::api::keys;
-use crate::apirequest;
+use crate::api_request;
 use crate::cluster::events::pod_reference;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{SkipAnnotation, unreadable_skips_message};
 use crate::ledger::commit::{Denied, DenyReason, Disruption};
-use crate::ledger::protocol::{ClaimGrant, Operation};
+use crate::ledger::protocol::{ClaimGrant, ClaimOperation};
 use crate::ledger::store::RuleKey;
 
 /// The RBAC verb on `podtransitionrules`. The name of the rule object is the resource name.
@@ -50,7 +50,7 @@ const ACCESS_REVIEW_TIMEOUT: Duration = Duration::from_secs(3);
 /// The bypass check of one request.
 pub struct BypassCheck<'a> {
     /// The state that all handlers share.
-    pub context: &'a Context,
+    pub context: &'a AdmissionContext,
     /// The request. Its user needs the right.
     pub request: &'a Request,
     /// The Pod whose annotation names the reason: the new Pod of an update, the stored Pod of a deletion or an
@@ -83,14 +83,14 @@ pub struct Approval {
 /// A denial, and the reasons why the bypass check and the skip annotation did not prevent it. The note is silent about
 /// a bypass or an annotation that the user did not try.
 #[derive(Debug)]
-pub struct DenialWithNote {
+pub struct ExplainedDenial {
     /// The denial.
     pub denied: Denied,
     /// Text that is appended to the message. It also says when the Pod's skip annotation cannot be parsed.
     pub note: Option<String>,
 }
 
-impl DenialWithNote {
+impl ExplainedDenial {
     /// The message for the user: the denial and the note.
     pub fn denial_message(&self, pod: &str, now: Timestamp) -> String {
         let text = denial::describe_denial(pod, &self.denied, now);
@@ -101,7 +101,7 @@ impl DenialWithNote {
     }
 
     /// Adds the reason why rules hold a write that leaves the Pod running.
-    pub fn with_held_write_reason(mut self, operation: Operation) -> DenialWithNote {
+    pub fn with_held_write_reason(mut self, operation: ClaimOperation) -> ExplainedDenial {
         let parts = denial::explain_held_write(operation).map(str::to_owned);
         let parts: Vec<_> = parts.into_iter().chain(self.note.take()).collect();
         self.note = (!parts.is_empty()).then(|| parts.join("; "));
@@ -148,7 +148,7 @@ impl BypassCheck<'_> {
     pub async fn claim_or_bypass(
         &self,
         mut disruption: Disruption,
-    ) -> Result<Approval, DenialWithNote> {
+    ) -> Result<Approval, ExplainedDenial> {
         loop {
             let asked = rule_check::claim_for_disruption(
                 self.context,
@@ -177,7 +177,7 @@ impl BypassCheck<'_> {
     }
 
     /// Asks the rules that hold Pods which are not available. The result has the names of the bypassed rules.
-    pub async fn admit_unavailable(&self, pod: &Arc<Pod>) -> Result<Approval, DenialWithNote> {
+    pub async fn admit_unavailable(&self, pod: &Arc<Pod>) -> Result<Approval, ExplainedDenial> {
         let mut beyond = BTreeSet::new();
         while let Err(denied) =
             rule_check::admit_unavailable(self.context, pod, &beyond, self.deadline).await
@@ -234,7 +234,7 @@ impl BypassCheck<'_> {
         denied: Denied,
         pod: &Pod,
         beyond: &mut BTreeSet<String>,
-    ) -> Result<(), DenialWithNote> {
+    ) -> Result<(), ExplainedDenial> {
         let by_rule = matches!(
             denied.why,
             DenyReason::Full { .. }
@@ -245,7 +245,7 @@ impl BypassCheck<'_> {
         );
         let by_number = matches!(denied.why, DenyReason::Overlapping { .. }) && beyond.is_empty();
         if !by_number && (!by_rule || beyond.contains(&denied.object)) {
-            return Err(DenialWithNote { denied, note: None });
+            return Err(ExplainedDenial { denied, note: None });
         }
         let rule = by_rule.then_some(denied.object.as_str());
         let note = match self.may_bypass(rule).await {
@@ -270,7 +270,7 @@ impl BypassCheck<'_> {
         };
         let notes: Vec<_> = skips.into_iter().chain(note).collect();
         let note = (!notes.is_empty()).then(|| notes.join("; "));
-        Err(DenialWithNote { denied, note })
+        Err(ExplainedDenial { denied, note })
     }
 
     /// The reason in the annotation, if it applies to this request.
@@ -301,7 +301,7 @@ impl BypassCheck<'_> {
         }
         let user = &self.request.user_info.username;
         let limit = self.deadline.min(Instant::now() + ACCESS_REVIEW_TIMEOUT);
-        let why = match apirequest::by(limit, self.is_allowed(rule)).await {
+        let why = match api_request::by(limit, self.is_allowed(rule)).await {
             Ok(true) => return Ok(()),
             Ok(false) => {
                 let object = rule.map_or_else(

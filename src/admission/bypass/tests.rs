@@ -14,7 +14,7 @@ use super::*;
 type AccessReviews = Arc<Mutex<Vec<Value>>>;
 
 /// A context whose API server gives the same answer to every request; with `None` it never answers.
-fn context(answer: Option<(u16, Value)>) -> (Context, AccessReviews) {
+fn context(answer: Option<(u16, Value)>) -> (AdmissionContext, AccessReviews) {
     let asked = AccessReviews::default();
     let seen = Arc::clone(&asked);
     let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -29,7 +29,7 @@ fn context(answer: Option<(u16, Value)>) -> (Context, AccessReviews) {
             Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
         }
     });
-    let context = Context::at_epoch(Client::new(service, "default"));
+    let context = AdmissionContext::at_epoch(Client::new(service, "default"));
     (context, asked)
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::probe::{self, DryRunFinding, DryRunProbe};
 use crate::api::validation::FieldErrors;
-use crate::apirequest::{self, Failure};
+use crate::api_request::{self, ApiFailure};
 use crate::cluster::request_path::ResourcePath;
 
 /// Dry-run requests that run at the same time.
@@ -61,7 +61,7 @@ pub async fn dry_run_probes(
                 object,
             } = probe;
             let asked = create_dry_run(client, namespace, resource, object);
-            (at, apirequest::by(deadline - ANSWER_MARGIN, asked).await)
+            (at, api_request::by(deadline - ANSWER_MARGIN, asked).await)
         })
         .buffered(MAX_CONCURRENT);
     while !report.errors.is_full()
@@ -72,8 +72,8 @@ pub async fn dry_run_probes(
                 report.add_warnings(&at, warnings);
                 continue;
             }
-            Err(Failure::Answered(status)) => probe::classify_refusal(&status, &at),
-            Err(Failure::NoAnswer(_)) => {
+            Err(ApiFailure::Answered(status)) => probe::classify_refusal(&status, &at),
+            Err(ApiFailure::NoAnswer(_)) => {
                 DryRunFinding::Unknown("the API server gave no answer in time".into())
             }
             Err(failure) => DryRunFinding::Unknown(format!(

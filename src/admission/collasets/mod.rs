@@ -2,9 +2,9 @@
 
 mod dry_run;
 mod former_pvcs;
-mod headroom;
 mod orphaning;
 mod partition;
+mod pool_limits;
 pub(crate) mod probe;
 mod size_limit;
 mod unbounded_update;
@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::context::Context;
+use super::context::AdmissionContext;
 use super::responses;
 use super::review::{Handler, Request, Verdict};
 use crate::api::collaset::CollaSetSpec;
@@ -39,10 +39,10 @@ const CHECKED_SUBJECT: &str = "the CollaSet";
 const BYTES_PER_VALUE: usize = 1_024;
 
 /// Sets the defaults of a CollaSet, and reports errors before the API server checks the schema.
-pub struct CollaSetMutator(pub Arc<Context>);
+pub struct CollaSetMutator(pub Arc<AdmissionContext>);
 
 /// Validates a CollaSet whose spec is new or changed.
-pub struct CollaSetValidator(pub Arc<Context>);
+pub struct CollaSetValidator(pub Arc<AdmissionContext>);
 
 #[async_trait]
 impl Handler for CollaSetMutator {
@@ -261,7 +261,7 @@ impl SpecChange {
             let former = old.as_ref().map(|old| &old.spec);
             let mut all = validation::collaset::warnings(former, &new.spec);
             all.extend(warnings::spec_warnings(former, &new.spec));
-            all.extend(headroom::replace_warning(
+            all.extend(pool_limits::replace_warning(
                 &new.metadata.known_name(),
                 former,
                 &new.spec,
@@ -297,7 +297,7 @@ impl SpecChange {
             errors.extend(validate_change(old, &self.new.spec));
         }
         let name = self.new.metadata.known_name();
-        errors.extend(headroom::replicas_error(&name, old, &self.new.spec));
+        errors.extend(pool_limits::replicas_error(&name, old, &self.new.spec));
         errors
     }
 
@@ -305,7 +305,7 @@ impl SpecChange {
     /// the specs, so that only the probes stay in memory while the API server is asked.
     async fn dry_run_templates(
         &mut self,
-        context: &Context,
+        context: &AdmissionContext,
         request: &Request,
         deadline: Instant,
     ) -> DryRunReport {

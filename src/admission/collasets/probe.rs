@@ -62,7 +62,7 @@ impl SpecTemplates {
     pub fn probes(self, old: Option<SpecTemplates>) -> (Vec<DryRunProbe>, Option<FieldError>) {
         let old = old.map(|old| old.claims).unwrap_or_default();
         let pod = probe_object(self.pod, "Pod").map(|mut object| {
-            add_claim_volumes(&mut object["spec"], &self.claims);
+            add_pvc_volumes(&mut object["spec"], &self.claims);
             // Without this label, the API server does not call our own webhooks for the probe.
             if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
                 labels.shift_remove(keys::CONTROL);
@@ -126,7 +126,7 @@ fn probe_object(mut template: Value, kind: &str) -> Option<Value> {
 }
 
 /// Adds a volume for each PVC template. It replaces a volume of the same name (contract 6.8).
-fn add_claim_volumes(spec: &mut Value, claims: &[Value]) {
+fn add_pvc_volumes(spec: &mut Value, claims: &[Value]) {
     if spec["volumes"].is_null() {
         spec["volumes"] = json!([]);
     }

@@ -14,7 +14,7 @@ use super::*;
 
 /// An API server that gives the same answer to every dry run.
 struct FakeApiServer {
-    context: Arc<Context>,
+    context: Arc<AdmissionContext>,
     /// URI and body of each request that it received.
     asked: Arc<Mutex<Vec<(String, Value)>>>,
 }
@@ -45,7 +45,7 @@ impl FakeApiServer {
                 )
             }
         });
-        let context = Context::at_epoch(Client::new(service, "default"));
+        let context = AdmissionContext::at_epoch(Client::new(service, "default"));
         FakeApiServer {
             context: Arc::new(context),
             asked,

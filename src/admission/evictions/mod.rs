@@ -9,25 +9,25 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, timeout_at};
 
-use super::bypass::{BypassCheck, DenialWithNote};
-use super::context::Context;
+use super::bypass::{BypassCheck, ExplainedDenial};
+use super::context::AdmissionContext;
 use super::review::{Handler, Request, Verdict};
 use super::{denial, exempt, graceful_deletion, rule_check};
-use crate::apirequest;
-use crate::cluster::{disruptionbudgets, pod_requests};
+use crate::api_request;
+use crate::cluster::{disruption_budgets, pod_requests};
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::disruptionbudget::EvictionRefusal;
 use crate::domain::lifecycle::is_held_offline;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{DenyReason, Disruption};
-use crate::ledger::protocol::Operation;
+use crate::ledger::protocol::ClaimOperation;
 use eviction_object::{DeleteBinding, Eviction};
 
 /// Time limit of a live read. It is short, so that a denial is still in time when the API server does not answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Decides evictions.
-pub struct EvictionHandler(pub Arc<Context>);
+pub struct EvictionHandler(pub Arc<AdmissionContext>);
 
 #[async_trait]
 impl Handler for EvictionHandler {
@@ -114,14 +114,15 @@ impl EvictionHandler {
             let wishes =
                 DeletionOptions::from_eviction(&bypass.request.object_json()["deleteOptions"]);
             let verdict =
-                graceful_deletion::decide_deletion(bypass, pod, Operation::Evict, wishes).await;
+                graceful_deletion::decide_deletion(bypass, pod, ClaimOperation::Evict, wishes)
+                    .await;
             return (verdict, DeleteBinding::Uid);
         }
         if exempt::is_deleted_with_collaset(context, pod, bypass.deadline).await {
             let verdict = Verdict::allow().with_audit("free", exempt::COLLASET_DELETED);
             return (verdict, DeleteBinding::Uid);
         }
-        let disruption = context.new_disruption(pod, Operation::Evict);
+        let disruption = context.new_disruption(pod, ClaimOperation::Evict);
         if pod.is_available() {
             return (
                 self.claim_eviction(bypass, disruption).await,
@@ -192,7 +193,7 @@ impl EvictionHandler {
             }
             // This denial ends a drain, so a live read must confirm the cache.
             EvictionRefusal::Several => {
-                let live = disruptionbudgets::read_live_refusal(&context.client, pod);
+                let live = disruption_budgets::read_live_refusal(&context.client, pod);
                 let limit = bypass.deadline.min(Instant::now() + READ_TIMEOUT);
                 let Ok(Ok(Some(EvictionRefusal::Several))) = timeout_at(limit, live).await else {
                     return None;
@@ -215,7 +216,7 @@ impl EvictionHandler {
         }
     }
 
-    fn deny_eviction(&self, pod: &Pod, refused: &DenialWithNote) -> Verdict {
+    fn deny_eviction(&self, pod: &Pod, refused: &ExplainedDenial) -> Verdict {
         refused.to_verdict(&pod.metadata.name, (self.0.now)())
     }
 
@@ -226,7 +227,7 @@ impl EvictionHandler {
     ) -> Result<Option<Pod>, String> {
         let limit = deadline.min(Instant::now() + READ_TIMEOUT);
         let read = pod_requests::get_pod(&self.0.client, &request.namespace, &request.name);
-        let live = apirequest::by(limit, read).await;
+        let live = api_request::by(limit, read).await;
         live.map_err(|failure| failure.text())
     }
 
@@ -256,7 +257,7 @@ mod tests {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
         });
-        let context = Context::at_epoch(Client::new(service, "default"));
+        let context = AdmissionContext::at_epoch(Client::new(service, "default"));
         context.index.mark_all_listed();
         let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "u", "operation": "CREATE", "namespace": "shop", "name": "web-1", "subResource": "eviction",

@@ -11,12 +11,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::is_namespace_terminating;
-use crate::admission::context::Context;
+use crate::admission::context::AdmissionContext;
 use crate::admission::exempt::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR};
 use crate::admission::responses;
 use crate::admission::review::{Handler, Request, Verdict};
 use crate::api::keys;
-use crate::apirequest;
+use crate::api_request;
 use crate::cluster::request_path::{self, ResourcePath};
 use crate::domain::collaset::orphans_its_pods;
 use crate::domain::pod::{Metadata, Owner};
@@ -25,7 +25,7 @@ use crate::domain::pod::{Metadata, Owner};
 const CHECKED_SUBJECT: &str = "whether the PersistentVolumeClaim outlasts its CollaSet";
 
 /// Decides deletions of PVCs by the garbage collector, which retries a denied deletion.
-pub struct PvcCollectionValidator(pub Arc<Context>);
+pub struct PvcCollectionValidator(pub Arc<AdmissionContext>);
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -59,7 +59,7 @@ impl Handler for PvcCollectionValidator {
         let owners = claim.owner_references.iter();
         for owner in owners.filter(|owner| owner.is_collaset()) {
             let read = self.read_collaset(&request.namespace, owner);
-            let set = match apirequest::by(deadline, read).await {
+            let set = match api_request::by(deadline, read).await {
                 Ok(set) => set.filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid)),
                 Err(failure) => return self.fallback(request, &failure.text()),
             };

@@ -11,11 +11,11 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use tokio::time::Instant;
 
-use super::context::Context;
+use super::context::AdmissionContext;
 use super::responses;
 use super::review::{Handler, Request, Verdict};
 use crate::api::keys;
-use crate::apirequest;
+use crate::api_request;
 use crate::cluster::request_path;
 pub use garbage_collection::PvcCollectionValidator;
 
@@ -24,7 +24,7 @@ pub use garbage_collection::PvcCollectionValidator;
 const MAX_PODS_LISTED: u32 = 500;
 
 /// Decides deletions of PVCs.
-pub struct PvcDeletionValidator(pub Arc<Context>);
+pub struct PvcDeletionValidator(pub Arc<AdmissionContext>);
 
 #[async_trait]
 impl Handler for PvcDeletionValidator {
@@ -45,7 +45,7 @@ impl Handler for PvcDeletionValidator {
         if !pending || terminating {
             return Verdict::allow();
         }
-        match apirequest::by(deadline, self.find_mounting_pod(request, &claim, id)).await {
+        match api_request::by(deadline, self.find_mounting_pod(request, &claim, id)).await {
             Ok(None) => Verdict::allow(),
             Ok(Some(pod)) => {
                 let message = format!(
@@ -87,7 +87,7 @@ impl PvcDeletionValidator {
 }
 
 /// Whether the cache shows that a namespace, with everything in it, is being deleted.
-fn is_namespace_terminating(context: &Context, namespace: &str) -> bool {
+fn is_namespace_terminating(context: &AdmissionContext, namespace: &str) -> bool {
     let index = context.index.read_state();
     let home = index.namespace(namespace);
     home.is_some_and(|home| home.terminating_since.is_some())

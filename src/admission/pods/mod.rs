@@ -1,9 +1,9 @@
 //! Reviews Pods: [`PodMutator`] advances the lifecycle, and [`PodValidator`] denies requests that would violate a rule.
 
+mod entering_rules;
 mod mutate;
 mod pod_updates;
 mod replacement;
-mod rule_entry;
 mod service_ready;
 mod validate;
 mod wait_messages;
@@ -14,7 +14,7 @@ pub use mutate::PodMutator;
 pub use validate::PodValidator;
 
 use super::review::{Request, Verdict};
-use crate::domain::lifecycle::FieldError;
+use crate::domain::lifecycle::LifecycleError;
 use crate::domain::pod::Pod;
 
 /// Parses the Pod of a review. A Pod without namespace or name, as in a CREATE, gets those of the request.
@@ -38,7 +38,7 @@ fn parse_pod(request: &Request, raw: Option<&RawValue>) -> Result<Pod, Verdict> 
 }
 
 /// The verdict on invalid fields. The message has the path and the remedy of each field.
-fn deny_invalid_pod(pod: &Pod, errors: &[FieldError]) -> Verdict {
+fn deny_invalid_pod(pod: &Pod, errors: &[LifecycleError]) -> Verdict {
     let list: Vec<_> = errors
         .iter()
         .map(|e| format!("{}: {}", e.path, e.message))

@@ -13,12 +13,11 @@ use tracing::warn;
 
 use super::{deny_invalid_pod, parse_pod, pod_updates, replacement, service_ready, wait_messages};
 use crate::admission::bypass::{AGAINST_RULE, Approval, BypassCheck};
-use crate::admission::context::Context;
-use crate::admission::review::{Handler, Operation, Request, Verdict};
+use crate::admission::context::AdmissionContext;
+use crate::admission::review::{Handler, Request, RequestOperation, Verdict};
 use crate::admission::{denial, exempt, overlap, rule_check};
 use crate::api::keys::{self, Family};
 use crate::cluster::index::RuleEntry;
-use crate::domain::footprint;
 use crate::domain::grace_delete::is_deletion_in_flight;
 use crate::domain::lifecycle::restarts::{self, PendingRestarts};
 use crate::domain::lifecycle::{
@@ -26,25 +25,26 @@ use crate::domain::lifecycle::{
 };
 use crate::domain::messages;
 use crate::domain::pod::Pod;
+use crate::domain::pod_size;
 use crate::domain::rules::stage::{new_candidate, operation_rejections};
 use crate::domain::rules::webhook::Candidate;
 use crate::domain::rules::{SkipAnnotation, unreadable_skips_message};
-use crate::ledger::protocol::Operation as Claimed;
+use crate::ledger::protocol::ClaimOperation as Claimed;
 
 /// Maximum number of Pods of a wait queue that are checked for a Pod that waits longer. If rules keep all of these Pods
 /// waiting for other reasons than the budget, a Pod behind them may go first, and the ledger decides.
 const MAX_QUEUED_PODS: usize = 50;
 
 /// Advances the lifecycle of Pods.
-pub struct PodMutator(pub Arc<Context>);
+pub struct PodMutator(pub Arc<AdmissionContext>);
 
 #[async_trait]
 impl Handler for PodMutator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         let verdict = match request.operation {
-            Operation::Create => self.review_create(request),
-            Operation::Update => self.review_update(request, deadline).await,
-            Operation::Delete | Operation::Connect => return Verdict::allow(),
+            RequestOperation::Create => self.review_create(request),
+            RequestOperation::Update => self.review_update(request, deadline).await,
+            RequestOperation::Delete | RequestOperation::Connect => return Verdict::allow(),
         };
         let warnings = self
             .skip_warning(request)
@@ -95,10 +95,10 @@ impl Handler for PodMutator {
 /// The warning for a managed Pod that becomes too large to be cached.
 fn size_warning(old: Option<&Pod>, new: &Pod) -> Option<String> {
     let bytes = new.pod_bytes();
-    let is_news = bytes > footprint::MAX_POD_BYTES
-        && old.is_none_or(|old| old.pod_bytes() <= footprint::MAX_POD_BYTES);
+    let is_news = bytes > pod_size::MAX_POD_BYTES
+        && old.is_none_or(|old| old.pod_bytes() <= pod_size::MAX_POD_BYTES);
     is_news.then(|| {
-        let excess = footprint::excess_message(bytes);
+        let excess = pod_size::excess_message(bytes);
         match new.metadata.name.as_str() {
             "" => format!("the Pod {excess}"),
             name => format!("Pod {name} {excess}"),
@@ -650,7 +650,7 @@ mod tests {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
         let client = kube::Client::new(service, "default");
-        let mutate = PodMutator(Arc::new(Context::at_epoch(client)));
+        let mutate = PodMutator(Arc::new(AdmissionContext::at_epoch(client)));
         let (operating, type_) = (Family::Operating.key("x1"), Family::OperationType.key("x1"));
         let pod = |mut labels: Value| {
             labels[keys::CONTROL] = json!(keys::CONTROL_VALUE);
@@ -678,7 +678,7 @@ mod tests {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
         let client = kube::Client::new(service, "default");
-        PodMutator(Arc::new(Context::at_epoch(client)))
+        PodMutator(Arc::new(AdmissionContext::at_epoch(client)))
     }
 
     fn labelled(mut labels: Value) -> Value {
@@ -757,7 +757,7 @@ mod tests {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
         let client = kube::Client::new(service, "default");
-        let mutate = PodMutator(Arc::new(Context::at_epoch(client)));
+        let mutate = PodMutator(Arc::new(AdmissionContext::at_epoch(client)));
         let (fine, odd) = (Some(r#"{"skipRules":["a"]}"#), Some("all"));
         for (old, new, warned) in [
             (pod(None), pod(odd), true),
@@ -784,7 +784,7 @@ mod tests {
             let pod = json!({ "metadata": { "name": "web-1" }, "spec": { "restartPolicy": "x".repeat(bytes) } });
             serde_json::from_value::<Pod>(pod).unwrap()
         };
-        let (small, large) = (sized(10), sized(footprint::MAX_POD_BYTES));
+        let (small, large) = (sized(10), sized(pod_size::MAX_POD_BYTES));
         let said = size_warning(None, &large).unwrap();
         for part in [
             "Pod web-1 takes 9",
@@ -804,10 +804,10 @@ mod tests {
         let service = tower::service_fn(|_: http::Request<Body>| {
             std::future::pending::<Result<http::Response<Body>, Infallible>>()
         });
-        let context = Context::at_epoch(kube::Client::new(service, "default"));
+        let context = AdmissionContext::at_epoch(kube::Client::new(service, "default"));
         let mut new = pod(None);
         new["metadata"]["labels"] = json!({ (keys::CONTROL): keys::CONTROL_VALUE });
-        new["spec"] = json!({ "containers": [{ "name": "a", "image": "x".repeat(footprint::MAX_POD_BYTES) }] });
+        new["spec"] = json!({ "containers": [{ "name": "a", "image": "x".repeat(pod_size::MAX_POD_BYTES) }] });
         let request = review(&Value::Null, &new);
         let verdict = PodMutator(Arc::new(context))
             .review(&request, Instant::now())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::admission::context::{Context, MAX_OWNER_LOOKUPS};
+use crate::admission::context::{AdmissionContext, MAX_OWNER_LOOKUPS};
 use crate::cluster::presence::Presence;
 use crate::domain::inplace::{self, InPlaceRestart};
 use crate::domain::lifecycle::is_held_offline;
@@ -13,19 +13,19 @@ use crate::domain::lifecycle::restarts::PendingRestarts;
 use crate::domain::ownership;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Disruption;
-use crate::ledger::protocol::Operation;
+use crate::ledger::protocol::ClaimOperation;
 
 /// The disruptions that an UPDATE brings; each needs a claim. Owners that are not in the cache are looked up until
 /// `deadline`. A new owner that cannot be read counts as absent, an old owner as present.
 pub async fn update_disruptions(
-    context: &Context,
+    context: &AdmissionContext,
     old: &Arc<Pod>,
     new: &Pod,
     deadline: Instant,
 ) -> Vec<Disruption> {
     let mut found = Vec::new();
     if let Some(change) = in_place_restart(context, old, new) {
-        let mut disruption = context.new_disruption(old, Operation::InPlace);
+        let mut disruption = context.new_disruption(old, ClaimOperation::InPlace);
         disruption.detail.target = Some(change.target);
         disruption.detail.containers = change.containers;
         let is_off = is_offline_throughout(old, new) && !old.is_available();
@@ -38,20 +38,19 @@ pub async fn update_disruptions(
         found.push(disruption);
     }
     if let Some(seconds) = lowered_deadline(old, new) {
-        let mut disruption = context.new_disruption(old, Operation::Deadline);
+        let mut disruption = context.new_disruption(old, ClaimOperation::Deadline);
         disruption.detail.target = Some(seconds.to_string());
         found.push(disruption);
     }
     if let Some(reowned) = ownership::owner_change(old, new) {
         let mut left = MAX_OWNER_LOOKUPS;
         // An unknown owner makes the write take a claim: as a new owner it counts as absent and does not keep the Pod.
-        let lives =
-            look_up_owners(context, new, deadline, &mut left).await == OwnerLookup::OneIsHere;
+        let lives = look_up_owners(context, new, deadline, &mut left).await == OwnerLookup::Exists;
         // A claim does not save a Pod from the Kubernetes garbage collector, but an owner that exists does.
         let saves = lives
-            && look_up_owners(context, old, deadline, &mut left).await == OwnerLookup::AllAreGone;
+            && look_up_owners(context, old, deadline, &mut left).await == OwnerLookup::NoneExists;
         if !saves && (reowned.other_controller || !lives) {
-            let mut disruption = context.new_disruption(old, Operation::Reown);
+            let mut disruption = context.new_disruption(old, ClaimOperation::Reown);
             // The claim is held as long as the Pod carries the target. With an owner that exists, nothing more happens
             // to the Pod, so the claim ends with the next version of the Pod.
             disruption.detail.target =
@@ -63,25 +62,25 @@ pub async fn update_disruptions(
 }
 
 /// Whether [`update_disruptions`] may find a disruption. This function reads nothing from the API server.
-pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
+pub fn may_disrupt(context: &AdmissionContext, old: &Pod, new: &Pod) -> bool {
     may_end_pod(context, old, new) || ownership::owner_change(old, new).is_some()
 }
 
 /// Whether an UPDATE restarts a container or ends the Pod in a way that needs a claim.
-fn may_end_pod(context: &Context, old: &Pod, new: &Pod) -> bool {
+fn may_end_pod(context: &AdmissionContext, old: &Pod, new: &Pod) -> bool {
     in_place_restart(context, old, new).is_some() || lowered_deadline(old, new).is_some()
 }
 
 /// The same as [`may_end_pod`], for a write by which the Pod comes under a budget. The restart record of a Pod that was
 /// not managed does not count, because anybody could write it.
-pub fn may_end_on_entry(context: &Context, old: &Pod, new: &Pod) -> bool {
+pub fn may_end_on_entry(context: &AdmissionContext, old: &Pod, new: &Pod) -> bool {
     may_end_pod(context, old, new)
         || !old.is_managed() && inplace::in_place_restart(old, new).is_some()
 }
 
 /// Whether an UPDATE may need a claim, by the review alone. It does not trust what the caches say of a Pod that is
 /// down.
-pub fn may_disrupt_by_itself(context: &Context, old: &Pod, new: &Pod) -> bool {
+pub fn may_disrupt_by_itself(context: &AdmissionContext, old: &Pod, new: &Pod) -> bool {
     let restarts = inplace::in_place_restart(old, new)
         .is_some_and(|change| !old.is_broken() && !is_offline_until_restart(&change, old, new));
     restarts || may_disrupt(context, old, new)
@@ -96,7 +95,7 @@ pub fn may_disrupt_by_itself(context: &Context, old: &Pod, new: &Pod) -> bool {
 /// is not enough, because a short outage, or anybody by hand, can remove it.
 ///
 /// A [lost](is_lost) Pod needs no claim either. If it can come back by itself, the restart must be recorded, too.
-fn in_place_restart(context: &Context, old: &Pod, new: &Pod) -> Option<InPlaceRestart> {
+fn in_place_restart(context: &AdmissionContext, old: &Pod, new: &Pod) -> Option<InPlaceRestart> {
     let change = inplace::in_place_restart(old, new)?;
     let recorded = PendingRestarts::from_pod(new).unwrap_or_default();
     let is_lost =
@@ -115,7 +114,7 @@ fn is_offline_until_restart(change: &InPlaceRestart, old: &Pod, new: &Pod) -> bo
 }
 
 /// Whether a Pod is down and is not expected to come back by itself, except by the end of an operation.
-pub fn is_lost(context: &Context, pod: &Pod) -> bool {
+pub fn is_lost(context: &AdmissionContext, pod: &Pod) -> bool {
     let may_end_with_the_write = is_held_offline(pod) && !pod.is_broken();
     !pod.is_available()
         && !may_end_with_the_write
@@ -142,16 +141,16 @@ fn lowered_deadline(old: &Pod, new: &Pod) -> Option<i64> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnerLookup {
     /// At least one owner exists.
-    OneIsHere,
+    Exists,
     /// No owner exists, or the Pod names no owner.
-    AllAreGone,
+    NoneExists,
     /// No owner is known to exist, and at least one owner could not be read or was not looked up.
     Unknown,
 }
 
 /// Looks up the owners of a Pod. At most `left` owners are read, and `left` is reduced by their number.
 async fn look_up_owners(
-    context: &Context,
+    context: &AdmissionContext,
     pod: &Pod,
     deadline: Instant,
     left: &mut usize,
@@ -162,7 +161,7 @@ async fn look_up_owners(
         let state = context.index.read_state();
         let home = state.namespace(namespace);
         if home.is_some_and(|home| owners.iter().any(|o| home.has_owner(o))) {
-            return OwnerLookup::OneIsHere;
+            return OwnerLookup::Exists;
         }
     }
     let may = (*left).min(owners.len());
@@ -170,16 +169,16 @@ async fn look_up_owners(
     let look_up = async {
         let mut all_are_gone = may == owners.len();
         for owner in &owners[..may] {
-            match context.kinds.look_up_owner(namespace, owner).await {
-                Presence::Here => return OwnerLookup::OneIsHere,
+            match context.object_lookup.look_up_owner(namespace, owner).await {
+                Presence::Exists => return OwnerLookup::Exists,
                 Presence::Gone | Presence::Leaving => {}
                 Presence::Unknown(_) => {
-                    all_are_gone &= !context.kinds.may_owner_exist(owner).await;
+                    all_are_gone &= !context.object_lookup.may_owner_exist(owner).await;
                 }
             }
         }
         match all_are_gone {
-            true => OwnerLookup::AllAreGone,
+            true => OwnerLookup::NoneExists,
             false => OwnerLookup::Unknown,
         }
     };
@@ -203,14 +202,14 @@ mod tests {
     use crate::domain::lifecycle::restarts;
 
     /// A context whose API server never answers.
-    fn context() -> Context {
+    fn context() -> AdmissionContext {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             std::future::pending::<
                 Result<http::Response<kube::client::Body>, std::convert::Infallible>,
             >()
             .await
         });
-        Context::at_epoch(kube::Client::new(service, "default"))
+        AdmissionContext::at_epoch(kube::Client::new(service, "default"))
     }
 
     fn pod(image: &str, labels: &Value, status: &Value) -> Pod {
@@ -311,7 +310,7 @@ mod tests {
         Arc::new(pod)
     }
 
-    async fn found_disruptions(old: &Arc<Pod>, new: &Pod) -> Vec<(Operation, Option<String>)> {
+    async fn found_disruptions(old: &Arc<Pod>, new: &Pod) -> Vec<(ClaimOperation, Option<String>)> {
         let soon = Instant::now() + std::time::Duration::from_secs(1);
         let found = update_disruptions(&context(), old, new, soon).await;
         found
@@ -322,7 +321,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn deadline_set_or_lowered_needs_a_claim() {
-        let one = vec![(Operation::Deadline, Some("1".to_owned()))];
+        let one = vec![(ClaimOperation::Deadline, Some("1".to_owned()))];
         for earlier in [None, Some(2)] {
             assert_eq!(
                 found_disruptions(&pod_with(earlier, None), &pod_with(Some(1), None)).await,
@@ -340,7 +339,7 @@ mod tests {
         let new = pod_with(None, Some("new"));
         for earlier in [None, Some("old")] {
             let found = found_disruptions(&pod_with(None, earlier), &new).await;
-            assert_eq!(found, [(Operation::Reown, Some("new".to_owned()))]);
+            assert_eq!(found, [(ClaimOperation::Reown, Some("new".to_owned()))]);
         }
         assert_eq!(
             found_disruptions(&pod_with(None, Some("old")), &pod_with(None, None)).await,
@@ -389,12 +388,12 @@ mod tests {
             .index
             .set_workload("shop", "old".into(), Some(other));
         let moved = update_disruptions(&context, &old, &new, soon).await;
-        assert_eq!(moved[0].operation, Operation::Reown);
+        assert_eq!(moved[0].operation, ClaimOperation::Reown);
         assert_eq!(moved[0].detail.target, None);
     }
 
     /// A context whose API server serves the kind `Thing`, has the objects named in `here`, and counts its requests.
-    fn counting_context(here: &'static [&'static str]) -> (Context, Arc<AtomicUsize>) {
+    fn counting_context(here: &'static [&'static str]) -> (AdmissionContext, Arc<AtomicUsize>) {
         let calls = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&calls);
         let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -439,7 +438,7 @@ mod tests {
             async move { Ok::<_, std::convert::Infallible>(response.unwrap()) }
         });
         let client = kube::Client::new(service, "default");
-        (Context::at_epoch(client), calls)
+        (AdmissionContext::at_epoch(client), calls)
     }
 
     /// A Pod with owners of these names. The first owner is the controller, and each has its name as its UID.

@@ -7,31 +7,31 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{deny_invalid_pod, parse_pod, pod_updates, rule_entry};
-use crate::admission::bypass::{BypassCheck, DenialWithNote};
-use crate::admission::context::Context;
-use crate::admission::review::{Handler, Operation, Request, Verdict};
+use super::{deny_invalid_pod, entering_rules, parse_pod, pod_updates};
+use crate::admission::bypass::{BypassCheck, ExplainedDenial};
+use crate::admission::context::AdmissionContext;
+use crate::admission::review::{Handler, Request, RequestOperation, Verdict};
 use crate::admission::{denial, exempt, graceful_deletion, rule_check};
 use crate::api::keys::Family;
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::grace_delete::is_operation_allowed;
-use crate::domain::lifecycle::FieldError;
+use crate::domain::lifecycle::LifecycleError;
 use crate::domain::lifecycle::{is_held_offline, restarts, validate};
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, Disruption};
-use crate::ledger::protocol::{ClaimGrant, Operation as Claimed};
+use crate::ledger::protocol::{ClaimGrant, ClaimOperation as Claimed};
 use crate::ledger::store::RuleKey;
 
 /// Denies writes that would violate a rule.
-pub struct PodValidator(pub Arc<Context>);
+pub struct PodValidator(pub Arc<AdmissionContext>);
 
 #[async_trait]
 impl Handler for PodValidator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         match request.operation {
-            Operation::Delete => self.review_delete(request, deadline).await,
-            Operation::Update => self.review_update(request, deadline).await,
-            Operation::Create | Operation::Connect => Verdict::allow(),
+            RequestOperation::Delete => self.review_delete(request, deadline).await,
+            RequestOperation::Update => self.review_update(request, deadline).await,
+            RequestOperation::Create | RequestOperation::Connect => Verdict::allow(),
         }
     }
 
@@ -41,7 +41,7 @@ impl Handler for PodValidator {
             Err(verdict) => return verdict,
         };
         let free = match request.operation {
-            Operation::Update => match parse_pod(request, request.object.as_deref()) {
+            RequestOperation::Update => match parse_pod(request, request.object.as_deref()) {
                 Ok(new) => self.update_exemption(request, &old, &new),
                 Err(verdict) => return verdict,
             },
@@ -147,7 +147,7 @@ impl PodValidator {
         {
             return self.deny_held(&old, &denied); // the Pod may come under a rule that the cache does not have yet
         }
-        if let Some(refused) = rule_entry::refuse_entry(&self.0, request, &old, &new)
+        if let Some(refused) = entering_rules::refuse_entering(&self.0, request, &old, &new)
             && exempt::find_exemption(&self.0, request, &new, deadline)
                 .await
                 .is_none()
@@ -158,7 +158,7 @@ impl PodValidator {
             return Verdict::allow().with_audit("free", reason);
         }
         if new.is_managed() {
-            let errors: Vec<FieldError> = validate(Some(&old), &new);
+            let errors: Vec<LifecycleError> = validate(Some(&old), &new);
             if !errors.is_empty() {
                 return deny_invalid_pod(&new, &errors);
             }
@@ -210,7 +210,7 @@ impl PodValidator {
                     Err(denied) => {
                         let note = None;
                         let refused =
-                            DenialWithNote { denied, note }.with_held_write_reason(Claimed::Leave);
+                            ExplainedDenial { denied, note }.with_held_write_reason(Claimed::Leave);
                         return refused.to_verdict(&old.metadata.name, (self.0.now)());
                     }
                 }
@@ -286,7 +286,9 @@ impl PodValidator {
     /// they could need a claim, is held, because it is unknown which rules the Pod enters or leaves.
     fn update_exemption(&self, request: &Request, old: &Pod, new: &Pod) -> Option<&'static str> {
         let may_be_held = exempt::exemption_by_request(request, new).is_none();
-        if may_be_held && rule_entry::refuse_entry_by_review(&self.0, request, old, new).is_some() {
+        if may_be_held
+            && entering_rules::refuse_entry_by_review(&self.0, request, old, new).is_some()
+        {
             return None;
         }
         if let Some(reason) = exempt::exemption_by_request(request, old) {
@@ -322,7 +324,7 @@ impl TakenClaims {
     }
 
     /// Withdraws all of these claims, because the request is denied.
-    fn withdraw(self, context: &Context, pod: &Pod) {
+    fn withdraw(self, context: &AdmissionContext, pod: &Pod) {
         for (operation, claims) in self.0 {
             let uid = &pod.metadata.uid;
             context.ledgers.withdraw_claims(uid, operation, claims);
@@ -363,7 +365,7 @@ mod tests {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
         });
-        let context = Context::at_epoch(Client::new(service, "default"));
+        let context = AdmissionContext::at_epoch(Client::new(service, "default"));
         context.index.mark_all_listed();
         context.index.apply_namespace(NamespaceFacts {
             name: "shop".to_owned(),
@@ -411,7 +413,7 @@ mod tests {
 
     /// The fallback verdict on an UPDATE of a Pod. `change` is applied to the stored Pod.
     fn update_fallback(old: &Value, change: impl FnOnce(&mut Value)) -> Verdict {
-        let context = Context::at_epoch(Client::new(
+        let context = AdmissionContext::at_epoch(Client::new(
             tower::service_fn(|_: http::Request<kube::client::Body>| async {
                 Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
             }),

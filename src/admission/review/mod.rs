@@ -53,7 +53,7 @@ pub trait Handler: Send + Sync + 'static {
 /// The operation on the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Operation {
+pub enum RequestOperation {
     /// `CREATE`, also of a subresource such as `pods/eviction`.
     Create,
     /// `UPDATE`, including patches.
@@ -64,14 +64,14 @@ pub enum Operation {
     Connect,
 }
 
-impl Operation {
+impl RequestOperation {
     /// The name in an AdmissionReview.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Operation::Create => "CREATE",
-            Operation::Update => "UPDATE",
-            Operation::Delete => "DELETE",
-            Operation::Connect => "CONNECT",
+            RequestOperation::Create => "CREATE",
+            RequestOperation::Update => "UPDATE",
+            RequestOperation::Delete => "DELETE",
+            RequestOperation::Connect => "CONNECT",
         }
     }
 }
@@ -141,7 +141,7 @@ pub struct Request {
     /// Namespace, a DNS label; empty for cluster-scoped objects.
     pub namespace: String,
     /// Operation of the request.
-    pub operation: Operation,
+    pub operation: RequestOperation,
     /// The user, as the caller states it.
     pub user_info: UserInfo,
     /// Whether the client certificate proves that the caller is an API server.

@@ -55,7 +55,7 @@ fn reads_the_request_and_keeps_objects_byte_for_byte() {
     assert_eq!(request.resource.resource, "pods");
     assert_eq!(request.sub_resource, None);
     assert_eq!(request.object_name(), "shop/web-0");
-    assert_eq!(request.operation, Operation::Delete);
+    assert_eq!(request.operation, RequestOperation::Delete);
     assert_eq!(request.user_info.username, "ann");
     assert_eq!(request.user_info.groups, ["dev"]);
     assert!(!request.dry_run);

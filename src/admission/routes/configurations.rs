@@ -191,16 +191,18 @@ fn namespace_selector(w: &Webhook, settings: &ConfigurationSettings) -> LabelSel
     match w.namespaces {
         NamespaceScope::All => {}
         NamespaceScope::WithRules => {
-            expressions.push(requirement(keys::NAMESPACE_HAS_RULES, "Exists", None))
+            expressions.push(requirement(keys::NAMESPACE_ENFORCEMENT, "Exists", None))
         }
         NamespaceScope::WithStrictRules => expressions.push(requirement(
-            keys::NAMESPACE_HAS_RULES,
+            keys::NAMESPACE_ENFORCEMENT,
             "In",
-            Some(vec![keys::NAMESPACE_HAS_STRICT_RULES.to_owned()]),
+            Some(vec![keys::NAMESPACE_ENFORCEMENT_STRICT.to_owned()]),
         )),
-        NamespaceScope::WithoutRules => {
-            expressions.push(requirement(keys::NAMESPACE_HAS_RULES, "DoesNotExist", None))
-        }
+        NamespaceScope::WithoutRules => expressions.push(requirement(
+            keys::NAMESPACE_ENFORCEMENT,
+            "DoesNotExist",
+            None,
+        )),
     }
     LabelSelector {
         match_expressions: Some(expressions),

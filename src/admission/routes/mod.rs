@@ -27,7 +27,7 @@ pub enum Route {
     /// CollaSets, before they are stored.
     MutateCollaSets,
     /// CollaSets that are being deleted and leave their Pods.
-    NoteLeavingCollaSets,
+    MarkOrphaningCollaSets,
     /// Updates and deletions of Pods.
     ValidatePods,
     /// PodTransitionRules, after all mutating webhooks.
@@ -37,9 +37,9 @@ pub enum Route {
     /// ResourceContexts.
     ValidateResourceContexts,
     /// Deletions of PVCs.
-    ValidateClaims,
+    ValidatePvcDeletions,
     /// Deletions of PVCs by the Kubernetes garbage collector.
-    ValidateCollectedClaims,
+    ValidatePvcCollections,
 }
 
 /// The two kinds of admission webhook.
@@ -58,13 +58,13 @@ impl Route {
         Route::MutateEvictions,
         Route::MutatePodTransitionRules,
         Route::MutateCollaSets,
-        Route::NoteLeavingCollaSets,
+        Route::MarkOrphaningCollaSets,
         Route::ValidatePods,
         Route::ValidatePodTransitionRules,
         Route::ValidateCollaSets,
         Route::ValidateResourceContexts,
-        Route::ValidateClaims,
-        Route::ValidateCollectedClaims,
+        Route::ValidatePvcDeletions,
+        Route::ValidatePvcCollections,
     ];
 
     /// Path of the URL, with the leading slash.
@@ -74,13 +74,13 @@ impl Route {
             Route::MutateEvictions => "/mutate/evictions",
             Route::MutatePodTransitionRules => "/mutate/podtransitionrules",
             Route::MutateCollaSets => "/mutate/collasets",
-            Route::NoteLeavingCollaSets => "/mutate/leaving-collasets",
+            Route::MarkOrphaningCollaSets => "/mutate/leaving-collasets",
             Route::ValidatePods => "/validate/pods",
             Route::ValidatePodTransitionRules => "/validate/podtransitionrules",
             Route::ValidateCollaSets => "/validate/collasets",
             Route::ValidateResourceContexts => "/validate/resourcecontexts",
-            Route::ValidateClaims => "/validate/persistentvolumeclaims",
-            Route::ValidateCollectedClaims => "/validate/collected-persistentvolumeclaims",
+            Route::ValidatePvcDeletions => "/validate/persistentvolumeclaims",
+            Route::ValidatePvcCollections => "/validate/collected-persistentvolumeclaims",
         }
     }
 
@@ -88,11 +88,11 @@ impl Route {
     pub const fn is_for_collasets(self) -> bool {
         match self {
             Route::MutateCollaSets
-            | Route::NoteLeavingCollaSets
+            | Route::MarkOrphaningCollaSets
             | Route::ValidateCollaSets
             | Route::ValidateResourceContexts
-            | Route::ValidateClaims
-            | Route::ValidateCollectedClaims => true,
+            | Route::ValidatePvcDeletions
+            | Route::ValidatePvcCollections => true,
             Route::MutatePods
             | Route::MutateEvictions
             | Route::MutatePodTransitionRules
@@ -108,13 +108,13 @@ impl Route {
             | Route::MutateEvictions
             | Route::MutatePodTransitionRules
             | Route::MutateCollaSets
-            | Route::NoteLeavingCollaSets => WebhookKind::Mutating,
+            | Route::MarkOrphaningCollaSets => WebhookKind::Mutating,
             Route::ValidatePods
             | Route::ValidatePodTransitionRules
             | Route::ValidateCollaSets
             | Route::ValidateResourceContexts
-            | Route::ValidateClaims
-            | Route::ValidateCollectedClaims => WebhookKind::Validating,
+            | Route::ValidatePvcDeletions
+            | Route::ValidatePvcCollections => WebhookKind::Validating,
         }
     }
 }

@@ -20,10 +20,10 @@ pub struct WebhookMatchRule {
 pub enum NamespaceScope {
     /// All namespaces.
     All,
-    /// Namespaces with a rule ([`crate::api::keys::NAMESPACE_HAS_RULES`]).
+    /// Namespaces with a rule ([`crate::api::keys::NAMESPACE_ENFORCEMENT`]).
     WithRules,
     /// Namespaces with a rule that also holds Pods which are not available
-    /// ([`crate::api::keys::NAMESPACE_HAS_STRICT_RULES`]).
+    /// ([`crate::api::keys::NAMESPACE_ENFORCEMENT_STRICT`]).
     WithStrictRules,
     /// Namespaces without a rule.
     WithoutRules,
@@ -213,7 +213,7 @@ pub const WEBHOOKS: &[Webhook] = &[
     // server no controller would complete the deletion anyway.
     Webhook {
         name: "collaset-leaving.apps.kusionstack.io",
-        route: Route::NoteLeavingCollaSets,
+        route: Route::MarkOrphaningCollaSets,
         rules: COLLASETS_UPDATES,
         managed_only: false,
         namespaces: NamespaceScope::All,
@@ -344,7 +344,7 @@ pub const WEBHOOKS: &[Webhook] = &[
     // held.
     Webhook {
         name: "claim-delete.apps.kusionstack.io",
-        route: Route::ValidateClaims,
+        route: Route::ValidatePvcDeletions,
         rules: CLAIM_DELETES,
         managed_only: true,
         namespaces: NamespaceScope::All,
@@ -364,7 +364,7 @@ pub const WEBHOOKS: &[Webhook] = &[
     // objects is not required, because a PVC that has lost it still has its owner.
     Webhook {
         name: "claim-collected.apps.kusionstack.io",
-        route: Route::ValidateCollectedClaims,
+        route: Route::ValidatePvcCollections,
         rules: CLAIM_DELETES,
         managed_only: false,
         namespaces: NamespaceScope::All,

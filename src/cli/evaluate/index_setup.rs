@@ -11,7 +11,7 @@ use crate::api::keys;
 use crate::cluster::index::{Index, NamespaceFacts};
 use crate::cluster::kind::WatchedKind;
 use crate::cluster::owner_sizes::{self};
-use crate::cluster::rulestore::RuleStore;
+use crate::cluster::rule_store::RuleStore;
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::{BudgetGauges, ExpectedPods};
 use crate::ledger::commit::Ledgers;
@@ -89,7 +89,7 @@ fn namespace_facts(objects: &InputObjects) -> Vec<NamespaceFacts> {
     }
     for name in of_rules {
         let labels = &mut all.entry(name.to_owned()).or_default().labels;
-        labels.insert(keys::NAMESPACE_HAS_RULES.to_owned(), "true".to_owned());
+        labels.insert(keys::NAMESPACE_ENFORCEMENT.to_owned(), "true".to_owned());
     }
     for namespace in &objects.namespaces {
         let metadata = &namespace["metadata"];

@@ -20,14 +20,14 @@ use tokio::time::Instant;
 use super::args::{ExplainArgs, Output};
 use super::{output, why};
 use crate::admission::review::{Handler, Request, Verdict};
-use crate::admission::{self, AdmissionSettings, Context};
+use crate::admission::{self, AdmissionContext, AdmissionSettings};
 use crate::cluster::deleted_collasets::DeletedCollaSets;
 use crate::cluster::events::EventRecorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
 use crate::cluster::owner_sizes::LiveOwners;
 use crate::cluster::presence::ObjectLookup;
-use crate::cluster::rulestore::RuleStore;
+use crate::cluster::rule_store::RuleStore;
 use crate::cluster::watch::CatchUpSignal;
 use crate::domain::rules::webhook::EndpointNetworks;
 use crate::ledger::commit::Ledgers;
@@ -82,22 +82,22 @@ async fn evaluate_review(args: &ExplainArgs) -> anyhow::Result<EvaluationOutcome
     let index = Arc::new(Index::default());
     notes.extend(index_setup::fill_index(&index, &objects));
     let (client, unanswered) = fake_api::fake_client(&objects);
-    index.following.trust_for_a_year(); // files do not change
+    index.decision_watches.trust_for_a_year(); // files do not change
     let ledgers = Ledgers::new(RuleStore::new(
         client.clone(),
         Arc::clone(&index),
         CatchUpSignal::default(),
     ));
-    let context = Arc::new(Context {
+    let context = Arc::new(AdmissionContext {
         events: EventRecorder::new(client.clone(), Timestamp::now),
-        kinds: ObjectLookup::new(client.clone()),
+        object_lookup: ObjectLookup::new(client.clone()),
         client,
         identity: Identity::default(),
         index: Arc::clone(&index),
         objects: Arc::default(),
         disruption_budgets: Arc::default(),
         owners: LiveOwners::new(&index),
-        deleted_sets: DeletedCollaSets::default(),
+        deleted_collasets: DeletedCollaSets::default(),
         ledgers: Arc::clone(&ledgers),
         settings: AdmissionSettings {
             request_timeout: DECISION_TIMEOUT,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use kube::Error;
 
-use crate::apirequest::{self, Failure};
+use crate::api_request::{self, ApiFailure};
 
 /// Longest wait for one answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,9 +25,9 @@ where
 {
     let mut pause = MIN_BACKOFF;
     for attempt in 1.. {
-        let error = match apirequest::within(ATTEMPT_TIMEOUT, call()).await {
+        let error = match api_request::within(ATTEMPT_TIMEOUT, call()).await {
             Ok(answer) => return Ok(answer),
-            Err(Failure::NoAnswer(_)) if attempt == MAX_ATTEMPTS => break,
+            Err(ApiFailure::NoAnswer(_)) if attempt == MAX_ATTEMPTS => break,
             Err(failure) if attempt == MAX_ATTEMPTS || !is_passing(&failure) => {
                 return Err(readable_error(failure)).context(what.to_owned());
             }
@@ -63,26 +63,26 @@ where
 
 /// Whether another attempt may succeed: after a conflict, if the API server is overloaded or starting, or after a
 /// broken connection.
-fn is_passing(failure: &Failure) -> bool {
+fn is_passing(failure: &ApiFailure) -> bool {
     match failure {
-        Failure::Answered(status) => matches!(status.code, 409 | 429 | 500 | 502 | 503 | 504),
-        Failure::NoAnswer(_) => true,
-        Failure::Broken(error) => matches!(error, Error::HyperError(_) | Error::Service(_)),
+        ApiFailure::Answered(status) => matches!(status.code, 409 | 429 | 500 | 502 | 503 | 504),
+        ApiFailure::NoAnswer(_) => true,
+        ApiFailure::Broken(error) => matches!(error, Error::HyperError(_) | Error::Service(_)),
     }
 }
 
 /// The error in the API server's words, without the debug format of the library.
-fn readable_error(failure: Failure) -> anyhow::Error {
+fn readable_error(failure: ApiFailure) -> anyhow::Error {
     match failure {
-        Failure::Answered(status) if !status.message.is_empty() => {
+        ApiFailure::Answered(status) if !status.message.is_empty() => {
             anyhow!("{} ({})", status.message, status.code)
         }
-        Failure::Answered(status) => anyhow!("{} ({})", status.reason, status.code),
-        Failure::NoAnswer(limit) => anyhow!("no answer within {} s", limit.as_secs()),
-        Failure::Broken(Error::Service(cause)) => {
+        ApiFailure::Answered(status) => anyhow!("{} ({})", status.reason, status.code),
+        ApiFailure::NoAnswer(limit) => anyhow!("no answer within {} s", limit.as_secs()),
+        ApiFailure::Broken(Error::Service(cause)) => {
             anyhow!(cause).context("cannot reach the API server")
         }
-        Failure::Broken(other) => other.into(),
+        ApiFailure::Broken(other) => other.into(),
     }
 }
 

@@ -17,10 +17,10 @@ use crate::cluster::events::EventRecorder;
 use crate::cluster::leadership::Leadership;
 use crate::cluster::lease::{DRAIN_TIMEOUT, LeaderElector};
 use crate::cluster::owner_sizes::LiveOwners;
-use crate::cluster::rulestore::RuleStore;
-use crate::cluster::workqueue::StopTokens;
-use crate::controllers::rule_endpoints::EndpointPool;
-use crate::controllers::{self, Context, ControllerStats};
+use crate::cluster::rule_store::RuleStore;
+use crate::cluster::work_queue::StopTokens;
+use crate::controllers::rule_endpoints::EndpointCaller;
+use crate::controllers::{self, ControllerContext, ControllerStats};
 use crate::ledger::commit::Ledgers;
 use crate::tasks::Supervisor;
 
@@ -37,7 +37,7 @@ pub struct ControllerParts<'a> {
     /// The ledgers.
     pub ledgers: &'a Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
-    pub calls: &'a Arc<EndpointPool>,
+    pub calls: &'a Arc<EndpointCaller>,
     /// The figures of the controllers.
     pub work: &'a Arc<ControllerStats>,
     /// Sends whether this replica is the leader.
@@ -54,23 +54,23 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         true => Leadership::default(),
         false => Leadership::permanent(),
     };
-    let context = Arc::new(Context {
+    let context = Arc::new(ControllerContext {
         client: client.clone(),
         namespace: args.cluster.namespace.clone(),
         index: Arc::clone(&parts.caches.index),
         objects: Arc::clone(&parts.caches.objects),
         registration: Arc::clone(&parts.caches.registration),
-        pulses: Arc::clone(&parts.caches.pulses),
+        watch_registry: Arc::clone(&parts.caches.pulses),
         owners: Arc::clone(parts.owners),
         ledgers: Arc::clone(parts.ledgers),
         events: Arc::clone(&events),
-        tenure: tenure.clone(),
+        leadership: tenure.clone(),
         request_timeout: args.request_timeout,
         wait_notice: args.wait_notice,
         blocked_deletions: Arc::default(),
-        beginnings: Arc::default(),
+        begun_pods: Arc::default(),
         blocked_lifecycles: Arc::default(),
-        calls: Arc::clone(parts.calls),
+        endpoint_caller: Arc::clone(parts.calls),
         collasets: args.features.collasets(),
         grace_delete: args.features.grace_delete(),
         now: clock::now,
@@ -115,7 +115,7 @@ fn replica_identity(args: &ServeArgs) -> String {
 }
 
 async fn run_when_leading(
-    context: Arc<Context>,
+    context: Arc<ControllerContext>,
     work: &ControllerStats,
     mut lead: watch::Receiver<bool>,
     stop: CancellationToken,

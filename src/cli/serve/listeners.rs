@@ -11,7 +11,7 @@ use tracing::info;
 
 use super::replica::Replica;
 use crate::admission;
-use crate::admission::guarded::guard_handlers;
+use crate::admission::denial_counts::guard_handlers;
 use crate::cli::args::ServeArgs;
 use crate::cluster::index::Index;
 use crate::server::connections::Listener;
@@ -56,7 +56,7 @@ impl Listeners {
         let handlers = guard_handlers(
             admission::handlers(&replica.admission_context()),
             &replica.supervisor,
-            &index.timeline,
+            &index.etcd_history,
             &replica.denials,
         );
         let metrics = &replica.metrics;

@@ -14,14 +14,14 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
-use crate::admission::guarded::DenialCounts;
+use crate::admission::denial_counts::DenialCounts;
 use crate::api::collaset::CollaSet;
 use crate::cluster::caches::Caches;
-use crate::cluster::rulestore::RuleStore;
+use crate::cluster::rule_store::RuleStore;
 use crate::controllers::ControllerStats;
-use crate::controllers::rule_endpoints::{EndpointPool, RuleLabels};
+use crate::controllers::rule_endpoints::{EndpointCaller, RuleLabels};
 use crate::ledger::commit::Ledgers;
-use crate::ledger::protocol::Operation;
+use crate::ledger::protocol::ClaimOperation;
 use crate::telemetry::logs;
 use crate::telemetry::metrics::Exposition;
 use crate::telemetry::watchdog::WatchdogStatus;
@@ -38,7 +38,7 @@ pub struct MetricsCollector {
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
-    pub calls: Arc<EndpointPool>,
+    pub calls: Arc<EndpointCaller>,
     /// The counts of denials.
     pub denials: DenialCounts,
     /// The controllers.
@@ -203,8 +203,8 @@ impl MetricsCollector {
 
     fn encode_claims(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
         let now = (self.now)();
-        let mut flight = Operation::ALL.map(|operation| (operation.as_str(), 0u64));
-        let mut oldest = Operation::ALL.map(|operation| (operation.as_str(), 0.0f64));
+        let mut flight = ClaimOperation::ALL.map(|operation| (operation.as_str(), 0u64));
+        let mut oldest = ClaimOperation::ALL.map(|operation| (operation.as_str(), 0.0f64));
         {
             let state = self.caches.index.read_state();
             let rules = state
@@ -285,7 +285,7 @@ impl MetricsCollector {
             .0
             .encode_descriptor("reconciles", help, None, MetricType::Counter)?;
         for figures in &figures {
-            for (outcome, count) in figures.turns {
+            for (outcome, count) in figures.runs {
                 let labels = [("controller", figures.controller), ("outcome", outcome)];
                 ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
             }

@@ -12,8 +12,8 @@ use super::controllers::{ControllerParts, start_controllers};
 use super::ending::{self, RunningTasks};
 use super::listeners::Listeners;
 use super::{metrics, registration, watchdog};
-use crate::admission::guarded::DenialCounts;
-use crate::admission::{self, AdmissionSettings, Context};
+use crate::admission::denial_counts::DenialCounts;
+use crate::admission::{self, AdmissionContext, AdmissionSettings};
 use crate::cli::args::ServeArgs;
 use crate::cli::{connect, install};
 use crate::cluster::caches::Caches;
@@ -24,10 +24,10 @@ use crate::cluster::identity::Identity;
 use crate::cluster::ledger_restore;
 use crate::cluster::owner_sizes::LiveOwners;
 use crate::cluster::presence::ObjectLookup;
-use crate::cluster::rulestore::RuleStore;
+use crate::cluster::rule_store::RuleStore;
 use crate::cluster::watches;
 use crate::controllers::ControllerStats;
-use crate::controllers::rule_endpoints::{AddressPolicy, ApiServer, EndpointPool};
+use crate::controllers::rule_endpoints::{AddressPolicy, ApiServer, EndpointCaller};
 use crate::domain::rules::SkipAnnotation;
 use crate::domain::rules::webhook::EndpointNetworks;
 use crate::ledger::commit::Ledgers;
@@ -59,7 +59,7 @@ pub(super) struct Replica {
     pub owners: Arc<LiveOwners>,
     /// The addresses that endpoints of rules may have.
     pub endpoint_networks: EndpointNetworks,
-    pub endpoint_pool: Arc<EndpointPool>,
+    pub endpoint_pool: Arc<EndpointCaller>,
     pub controller_stats: Arc<ControllerStats>,
     pub denials: DenialCounts,
     pub leading: watch::Sender<bool>,
@@ -106,7 +106,7 @@ impl Replica {
         let replica = Replica {
             owners: LiveOwners::new(index),
             endpoint_networks,
-            endpoint_pool: Arc::new(EndpointPool::new(reach)),
+            endpoint_pool: Arc::new(EndpointCaller::new(reach)),
             denials: DenialCounts::default(),
             args,
             client,
@@ -185,17 +185,17 @@ impl Replica {
     }
 
     /// What the handlers of admission work with.
-    pub fn admission_context(&self) -> Arc<Context> {
+    pub fn admission_context(&self) -> Arc<AdmissionContext> {
         let (args, client) = (&self.args, &self.client);
-        Arc::new(Context {
-            kinds: ObjectLookup::new(client.clone()),
+        Arc::new(AdmissionContext {
+            object_lookup: ObjectLookup::new(client.clone()),
             client: client.clone(),
             identity: Identity::default(),
             index: Arc::clone(&self.caches.index),
             objects: Arc::clone(&self.caches.objects),
             disruption_budgets: Arc::clone(&self.caches.disruption_budgets),
             owners: Arc::clone(&self.owners),
-            deleted_sets: DeletedCollaSets::default(),
+            deleted_collasets: DeletedCollaSets::default(),
             ledgers: Arc::clone(&self.ledgers),
             events: EventRecorder::new_supervised(client.clone(), clock::now, &self.supervisor),
             settings: AdmissionSettings {

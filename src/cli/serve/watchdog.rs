@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use crate::cluster::caches::Caches;
 use crate::cluster::index::Index;
-use crate::cluster::rulestore::RuleStore;
+use crate::cluster::rule_store::RuleStore;
 use crate::cluster::watch_health::WatchAge;
 use crate::cluster::watch_health::WatchRegistry;
 use crate::controllers::{ControllerFigures, ControllerStats};
@@ -203,7 +203,7 @@ mod tests {
         [ControllerFigures {
             controller: "rules",
             depth,
-            turns: [("done", 0), ("later", 0), ("retry", 0), ("panic", 0)],
+            runs: [("done", 0), ("later", 0), ("retry", 0), ("panic", 0)],
             progress,
         }]
     }

@@ -80,10 +80,10 @@ pub async fn uninstall(
 /// Removes the namespace enforcement label.
 async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(client.clone());
-    let labelled = ListParams::default().labels(keys::NAMESPACE_HAS_RULES);
+    let labelled = ListParams::default().labels(keys::NAMESPACE_ENFORCEMENT);
     let params = PatchParams::default();
     let patch = Patch::Merge(json!({"metadata": {
-        "labels": {keys::NAMESPACE_HAS_RULES: null},
+        "labels": {keys::NAMESPACE_ENFORCEMENT: null},
         "annotations": {keys::RULE_ADMITTED: null},
     }}));
     for namespace in retry_request("list namespaces", || api.list(&labelled)).await? {
@@ -92,7 +92,7 @@ async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
         retry_optional_request(
             &format!(
                 "take the label {} off namespace {name}",
-                keys::NAMESPACE_HAS_RULES
+                keys::NAMESPACE_ENFORCEMENT
             ),
             unlabel,
         )

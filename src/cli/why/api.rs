@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::apirequest::{self, Failure};
+use crate::api_request::{self, ApiFailure};
 use crate::domain::diagnosis::RuleObject;
 
 /// Longest time of one read.
@@ -25,7 +25,7 @@ pub async fn call_with_timeout<T>(
     namespace: Option<&str>,
     read: impl Future<Output = Result<T, Error>>,
 ) -> anyhow::Result<T> {
-    let found = apirequest::within(CALL_TIMEOUT, read).await;
+    let found = api_request::within(CALL_TIMEOUT, read).await;
     found.map_err(|failure| explain_failure(verb, plural, namespace, failure))
 }
 
@@ -34,7 +34,7 @@ pub fn explain_failure(
     verb: &str,
     plural: &str,
     namespace: Option<&str>,
-    describe_read_error: Failure,
+    describe_read_error: ApiFailure,
 ) -> anyhow::Error {
     let (place, flag) = match namespace {
         Some(namespace) => (
@@ -44,11 +44,11 @@ pub fn explain_failure(
         None => ("in all namespaces".to_owned(), "-A".to_owned()),
     };
     match describe_read_error {
-        Failure::NoAnswer(limit) => anyhow::anyhow!(
+        ApiFailure::NoAnswer(limit) => anyhow::anyhow!(
             "cannot {verb} {plural}: the API server has not answered within {}s; is it the right one (--context)?",
             limit.as_secs()
         ),
-        Failure::Answered(status) => match status.code {
+        ApiFailure::Answered(status) => match status.code {
             403 => anyhow::anyhow!(
                 "you may not {verb} {plural} {place}: ask for that right (kubectl auth can-i {verb} {plural} {flag}), or name \
                  another namespace with -n"
@@ -62,7 +62,7 @@ pub fn explain_failure(
             ),
             _ => anyhow::anyhow!("cannot {verb} {plural} {place}: {}", status.message),
         },
-        Failure::Broken(error) => anyhow::Error::new(error).context(format!(
+        ApiFailure::Broken(error) => anyhow::Error::new(error).context(format!(
             "cannot {verb} {plural} {place}: the API server can't be reached, or does not answer as one; is it the right one \
              (--context)?"
         )),
@@ -143,7 +143,7 @@ mod tests {
             "list",
             plural,
             Some("shop"),
-            Failure::Answered(Box::new(status)),
+            ApiFailure::Answered(Box::new(status)),
         )
         .to_string()
     }

@@ -28,7 +28,7 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
     let first = collect::observe_pod(&client, &namespace, &name).await?;
     let first = first.with_context(|| api::no_such_pod(&namespace, &name))?;
     if !args.watch {
-        return output::write_stdout(&format_explanation(&first, args.output, false)?);
+        return output::write_stdout(&format_diagnosis(&first, args.output, false)?);
     }
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &namespace);
     let rules: Api<PartialObjectMeta<PodTransitionRule>> =
@@ -46,12 +46,15 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
                 args.output,
             )?));
         };
-        let text = format_explanation(&observed, args.output, true)?;
+        let text = format_diagnosis(&observed, args.output, true)?;
         observed.now = began; // a change of ages alone is not printed
-        observed.around.trial = observed.around.trial.map(DryRunDeletion::without_text);
+        observed.context.dry_run_deletion = observed
+            .context
+            .dry_run_deletion
+            .map(DryRunDeletion::without_text);
         Ok(FollowFrame::open_frame(
             text,
-            format_explanation(&observed, args.output, true)?,
+            format_diagnosis(&observed, args.output, true)?,
         ))
     };
     follow_mode::follow_changes(changes, look).await
@@ -82,10 +85,10 @@ pub async fn run_budget(args: BudgetArgs) -> anyhow::Result<()> {
 }
 
 /// Formats the diagnosis. With `line`, JSON is on one line.
-fn format_explanation(observed: &ObservedPod, form: Output, line: bool) -> anyhow::Result<String> {
+fn format_diagnosis(observed: &ObservedPod, form: Output, line: bool) -> anyhow::Result<String> {
     let explanation = diagnose(observed);
     match form {
-        Output::Text => Ok(tree::render_explanation(&explanation, observed.now)),
+        Output::Text => Ok(tree::render_diagnosis(&explanation, observed.now)),
         Output::Json => to_json_text(&explanation, line),
     }
 }

@@ -58,7 +58,7 @@ pub async fn observe_context(
         }
     }
     if pod.is_managed() && !pod.is_terminating() && !pod.is_finished() {
-        around.trial = dry_run_deletion(client, pod).await;
+        around.dry_run_deletion = dry_run_deletion(client, pod).await;
     }
     (around, notes)
 }

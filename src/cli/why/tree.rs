@@ -47,7 +47,7 @@ impl TreeNode {
 }
 
 /// The diagnosis as text. Ages are relative to `now`.
-pub fn render_explanation(all: &Diagnosis, now: Timestamp) -> String {
+pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
     let mut tree = vec![pod_node(all, now)];
     tree.extend(all.owner.as_ref().map(owner_node));
     tree.extend(all.owner.iter().flat_map(owner_problem_nodes));

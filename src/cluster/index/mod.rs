@@ -39,9 +39,9 @@ pub use namespaces::NamespaceFacts;
 #[derive(Debug)]
 pub struct Index {
     /// Whether the API server still has the history that this index rests on.
-    pub timeline: EtcdHistory,
+    pub etcd_history: EtcdHistory,
     /// Whether the watches that decisions rest on are fresh.
-    pub following: Arc<DecisionWatches>,
+    pub decision_watches: Arc<DecisionWatches>,
     state: RwLock<IndexState>,
     position: watch::Sender<u64>,
     listed: watch::Sender<ListedKinds>,
@@ -105,7 +105,7 @@ pub struct NamespaceIndex {
     pub ending_rules: BTreeSet<String>,
     owners: PodsByController,
     workloads: Workloads,
-    lost: ShortOutages,
+    short_outages: ShortOutages,
 }
 
 /// A rule object with its counts.
@@ -141,8 +141,8 @@ impl Default for Index {
             ..IndexState::default()
         };
         Index {
-            timeline: EtcdHistory::default(),
-            following,
+            etcd_history: EtcdHistory::default(),
+            decision_watches: following,
             state: RwLock::new(state),
             position: watch::Sender::new(0),
             listed: watch::Sender::new(ListedKinds::default()),

@@ -59,7 +59,7 @@ impl Index {
             rules,
             owners,
             workloads,
-            lost,
+            short_outages: lost,
             ..
         } = state.namespaces.entry(namespace.to_owned()).or_default();
         let new = pod.map(|mut pod| {

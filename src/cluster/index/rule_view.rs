@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{IndexState, NamespaceIndex};
 use crate::cluster::tally::Tally;
-use crate::domain::announced_disruption::counts_as_available;
+use crate::domain::pending_disruption::counts_as_available;
 use crate::domain::pod::Pod;
 use crate::domain::rules::conditions::UnknownReplicasOwners;
 use crate::domain::rules::{ExpectedPods, RuleSet};

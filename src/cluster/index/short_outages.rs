@@ -66,7 +66,7 @@ impl IndexState {
         if known.map_or_else(|| has_started(pod), |known| is_readiness_change(known, pod)) {
             return Some(BRIEFLY_DOWN);
         }
-        let since = namespace?.lost.0.get(uid)?;
+        let since = namespace?.short_outages.0.get(uid)?;
         let left = BRIEFLY_DOWN.saturating_sub(since.elapsed());
         (!left.is_zero()).then_some(left)
     }
@@ -128,7 +128,7 @@ mod tests {
 
     fn index_after_versions(versions: impl IntoIterator<Item = Pod>) -> Index {
         let index = Index::default();
-        index.following.trust_for_a_year();
+        index.decision_watches.trust_for_a_year();
         for version in versions {
             index.apply_pod(version);
         }
@@ -175,7 +175,7 @@ mod tests {
     async fn pod_found_down_after_a_restart_counts_as_lost_then() {
         let down = unlabelled(false);
         let index = Index::default();
-        index.following.trust_for_a_year();
+        index.decision_watches.trust_for_a_year();
         index.replace_pods(vec![down.clone()], 7);
         assert!(index.read_state().is_briefly_down(&down));
         tokio::time::advance(BRIEFLY_DOWN).await;
@@ -233,7 +233,7 @@ mod tests {
         let index = index_after_versions([pod(true, json!({})), down.clone()]);
         tokio::time::advance(BRIEFLY_DOWN).await;
         assert!(!index.read_state().is_briefly_down(&down));
-        index.following.pods.end_trust();
+        index.decision_watches.pods.end_trust();
         assert_eq!(
             index.read_state().remaining_brief_outage(&down),
             Some(BRIEFLY_DOWN)
@@ -248,7 +248,7 @@ mod tests {
             index
                 .read_state()
                 .namespace("n")
-                .map_or(0, |n| n.lost.0.len())
+                .map_or(0, |n| n.short_outages.0.len())
         };
         let index = index_after_versions([pod(true, json!({})), pod(false, json!({}))]);
         assert_eq!(kept(&index), 1);

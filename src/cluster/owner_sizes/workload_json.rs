@@ -9,8 +9,8 @@ use super::Workload;
 use crate::api::keys;
 use crate::api::selector::Selector;
 use crate::cluster::kind::WatchedKind;
-use crate::domain::footprint::{MAX_LABEL_BYTES, fitting_labels};
 use crate::domain::pod::Owner;
+use crate::domain::pod_size::{MAX_LABEL_BYTES, fitting_labels};
 use crate::ledger::store::Uid;
 
 /// The default of `spec.managedBy` of a Job: the Job controller creates its Pods.

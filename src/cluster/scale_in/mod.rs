@@ -27,7 +27,7 @@ pub use owner_wake::should_wake_owner;
 /// The owner prefers a Pod that is down to all Pods that serve. Therefore a chosen Pod that serves does not prevent the
 /// choice of a Pod that is down. A chosen Pod that is off traffic and that the owner no longer asks for does not
 /// prevent it either: only the owner deletes that Pod, and the owner asks only for the other Pod.
-pub fn others_chosen(
+pub fn excess_choices(
     home: &NamespaceIndex,
     owner: &str,
     pod: &Pod,

@@ -109,7 +109,7 @@ fn lapsed(surplus: usize, pods: &[Pod]) -> Vec<String> {
 fn may_choose(surplus: usize, pods: &[Pod], pod: &Pod) -> bool {
     let index = index(pods.len() - surplus, 0, pods);
     let state = index.read_state();
-    others_chosen(state.namespace("n").unwrap(), "set", pod, NOW * SECOND).is_none()
+    excess_choices(state.namespace("n").unwrap(), "set", pod, NOW * SECOND).is_none()
 }
 
 fn begins(surplus: usize, pods: &[Pod], pod: &Pod) -> bool {
@@ -166,13 +166,13 @@ fn pod_beyond_those_that_are_too_many_is_not_chosen() {
     let late = index(1, 9, &pods);
     let state = late.read_state();
     let home = state.namespace("n").unwrap();
-    let others = others_chosen(home, "set", &pods[1], NOW * SECOND);
+    let others = excess_choices(home, "set", &pods[1], NOW * SECOND);
     assert_eq!(others, None, "two are too many");
     let pods = [pods[0].clone(), chosen("b", true, 1), pods[2].clone()];
     let late = index(1, 9, &pods);
     let state = late.read_state();
     let home = state.namespace("n").unwrap();
-    let others = others_chosen(home, "set", &pods[2], NOW * SECOND);
+    let others = excess_choices(home, "set", &pods[2], NOW * SECOND);
     assert_eq!(others, Some(2), "a status that is late allows no third");
     let by_others = [asked_by_others(chosen("a", true, 1)), serving("b")];
     assert!(!may_choose(1, &by_others, &by_others[1]));

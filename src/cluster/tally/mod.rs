@@ -17,7 +17,7 @@ use self::selected_pods::SelectedPods;
 use super::kind::WatchedKind;
 use super::owner_sizes::Workloads;
 use crate::api::keys::Family;
-use crate::domain::announced_disruption::counts_as_available;
+use crate::domain::pending_disruption::counts_as_available;
 use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::conditions::UnknownReplicasOwners;

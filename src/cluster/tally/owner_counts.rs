@@ -207,7 +207,7 @@ fn assess_owners<'a>(
     let size = workloads.owner_size(root);
     let doubt = match size {
         OwnerSize::Count(n) => workloads.may_change_unseen(root) || alive > n,
-        OwnerSize::Alive | OwnerSize::Each => false,
+        OwnerSize::Alive | OwnerSize::SelfCounted => false,
         OwnerSize::NoScale | OwnerSize::Gone => workloads.may_change_unseen(root),
         OwnerSize::Unread | OwnerSize::Unset => true,
     };
@@ -229,7 +229,7 @@ fn assess_owners<'a>(
             found.unset = workloads.owner_without_replicas(root).cloned();
             assess_each_owner(root, members, workloads, &mut found);
         }
-        OwnerSize::Each | OwnerSize::Gone | OwnerSize::Unread => {
+        OwnerSize::SelfCounted | OwnerSize::Gone | OwnerSize::Unread => {
             assess_each_owner(root, members, workloads, &mut found)
         }
     }
@@ -253,7 +253,7 @@ fn assess_each_owner<'a>(
                     found.doubts.push(uid.clone());
                 }
             }
-            OwnerSize::Each | OwnerSize::NoScale | OwnerSize::Gone => {
+            OwnerSize::SelfCounted | OwnerSize::NoScale | OwnerSize::Gone => {
                 found.sum.orphaned += u64::from(alive)
             }
             OwnerSize::Alive | OwnerSize::Unset | OwnerSize::Unread => {

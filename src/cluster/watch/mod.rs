@@ -26,7 +26,7 @@ use tracing::{debug, info, warn};
 use super::etcd_history::EtcdHistory;
 use super::list_position;
 use super::request_path::ResourcePath;
-use crate::apirequest;
+use crate::api_request;
 use list::list_pages;
 pub use source::{LONG_WATCH_SECONDS, Source};
 pub use unreadable_set::UnreadableObjects;
@@ -184,7 +184,7 @@ pub async fn run_watch<T, S>(
 
 fn error_text(error: &anyhow::Error) -> String {
     let answer = error.downcast_ref::<kube::Error>();
-    answer.map_or_else(|| error.to_string(), apirequest::text)
+    answer.map_or_else(|| error.to_string(), api_request::text)
 }
 
 fn is_not_served(error: &anyhow::Error) -> bool {
@@ -324,7 +324,7 @@ where
             Ok(Err(e)) => {
                 warn!(
                     path = source.path,
-                    error = apirequest::text(&e),
+                    error = api_request::text(&e),
                     "watch failed"
                 );
                 return end(version, false, fruitful);

@@ -1,7 +1,7 @@
 //! Starts the watches of this replica, and connects each watch with the cache that it fills. Only this module starts
 //! watches.
 
-mod disruptionbudgets;
+mod disruption_budgets;
 mod namespaces;
 mod objects;
 mod owners;
@@ -29,7 +29,7 @@ use crate::domain::disruptionbudget::DisruptionBudget;
 use crate::domain::pod::Pod;
 use crate::tasks::Supervisor;
 
-use disruptionbudgets::DisruptionBudgetSink;
+use disruption_budgets::DisruptionBudgetSink;
 pub(crate) use namespaces::NamespaceSink;
 use objects::{CacheSink, CollaSetSink};
 pub(crate) use owners::OwnerSink;
@@ -150,13 +150,16 @@ fn spawn_watch<T, S>(
     let pulse = caches.pulses.register_watch(source.path, catch_up.clone());
     let task = format!("the watch of {}", pulse.resource());
     let stop = supervisor.stop().clone();
-    let sink = Arc::new(MonitoredSink { sink, pulse });
+    let sink = Arc::new(MonitoredSink {
+        sink,
+        health: pulse,
+    });
     let watch = watch::run_watch::<T, _>(
         client.clone(),
         source,
         sink,
         catch_up,
-        caches.index.timeline.clone(),
+        caches.index.etcd_history.clone(),
         stop,
     );
     supervisor.spawn_supervised(task, watch);

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use crate::cluster::caches::Caches;
 use crate::cluster::pods_by_controller::Neighbours;
 use crate::cluster::watch::{UnreadableObjects, WatchSink};
-use crate::domain::footprint::{MAX_POD_BYTES, excess_message};
 use crate::domain::pod::{Metadata, Pod};
+use crate::domain::pod_size::{MAX_POD_BYTES, excess_message};
 
 /// The sink of managed Pods.
 pub(crate) struct PodSink {
@@ -59,10 +59,10 @@ impl WatchSink<Pod> for PodSink {
         self.caches.index.bookmark_pods(version);
     }
     fn on_known_at(&self, at: Instant) {
-        self.caches.index.following.pods.extend_trust(at);
+        self.caches.index.decision_watches.pods.extend_trust(at);
     }
     fn on_lost(&self) {
-        self.caches.index.following.pods.end_trust();
+        self.caches.index.decision_watches.pods.end_trust();
     }
     /// Keeps only the metadata of the Pod, so that the Pod counts as expected but not as available. The known state
     /// must not stay, because the Pod may be off traffic since. The Pod must not be removed either: a Pod that counts

@@ -57,7 +57,7 @@ struct ConfigurationSink {
 
 impl ConfigurationSink {
     fn set_stored(&self, stored: StoredConfiguration) {
-        if let StoredConfiguration::There(configuration) = &stored {
+        if let StoredConfiguration::Stored(configuration) = &stored {
             (self.told)(configuration);
         }
         if self.caches.registration.set_stored(self.place, stored) {
@@ -67,7 +67,7 @@ impl ConfigurationSink {
                     gap,
                     "the API server does not send all that the rules hold; {CONFIGURATION_REMEDY}"
                 ),
-                Some(RegistrationChange::Whole) => {
+                Some(RegistrationChange::Complete) => {
                     info!("the API server sends all that the rules hold again")
                 }
                 None => {}
@@ -85,10 +85,10 @@ impl WatchSink<WebhookConfiguration> for ConfigurationSink {
     }
     fn replace(&self, objects: Vec<WebhookConfiguration>, _version: u64) {
         let found = objects.into_iter().next();
-        self.set_stored(found.map_or(StoredConfiguration::Absent, StoredConfiguration::There));
+        self.set_stored(found.map_or(StoredConfiguration::Absent, StoredConfiguration::Stored));
     }
     fn apply(&self, object: WebhookConfiguration) {
-        self.set_stored(StoredConfiguration::There(object));
+        self.set_stored(StoredConfiguration::Stored(object));
     }
     fn delete(&self, _object: WebhookConfiguration) {
         self.set_stored(StoredConfiguration::Absent);

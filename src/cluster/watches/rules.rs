@@ -48,10 +48,10 @@ impl WatchSink<PodTransitionRule> for RuleSink {
     }
     fn bookmark(&self, _version: u64) {}
     fn on_known_at(&self, at: Instant) {
-        self.0.index.following.rules.extend_trust(at);
+        self.0.index.decision_watches.rules.extend_trust(at);
     }
     fn on_lost(&self) {
-        self.0.index.following.rules.end_trust();
+        self.0.index.decision_watches.rules.end_trust();
     }
     /// Parses the parts of the rule that can be read. The result holds all Pods that the rule may cover, or has an
     /// unusable ledger.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::keys;
 use crate::cluster::index::Index;
-use crate::domain::footprint::MAX_POD_BYTES;
+use crate::domain::pod_size::MAX_POD_BYTES;
 
 fn deliver(caches: &Caches, kind: &str, object: &Value) -> Option<u64> {
     let source = Source::from_path("/api/v1/pods");

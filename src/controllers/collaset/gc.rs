@@ -1,16 +1,16 @@
 //! Deletes ResourceContexts that deleted CollaSets have left behind.
 
-use super::super::Context;
+use super::super::ControllerContext;
 use super::CollaSetName;
 use super::requests::{RequestError, request_with_deadline};
 use crate::cluster::objects::{ResourceContextObject, object_requests};
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 
 /// Deletes the ResourceContext of this name if it is empty (contract 9) and no CollaSet uses it. Somebody may have
 /// edited it, or an earlier controller may have left it. A ResourceContext with entries stays, because another set of
 /// that name may continue to use them.
 pub async fn delete_empty_resource_context(
-    context: &Context,
+    context: &ControllerContext,
     (namespace, name): &CollaSetName,
 ) -> ReconcileOutcome {
     let objects = &context.objects;

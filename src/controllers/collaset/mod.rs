@@ -42,17 +42,17 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{CollaSetName, Context};
+use super::{CollaSetName, ControllerContext};
 use crate::api::collaset::CollaSet;
 use crate::cluster::objects::cache_positions::{self, CachePositions};
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::collaset::planner;
 use crate::ledger::store::LedgerStore;
 use reconcile_state::ReconcileState;
 
 /// The CollaSet controller.
-pub struct CollaSets {
-    context: Arc<Context>,
+pub struct CollaSetController {
+    context: Arc<ControllerContext>,
     memories: Mutex<HashMap<CollaSetName, Arc<ReconcileState>>>,
     /// The positions of the caches when this term began, read once. Everything that a former leader wrote is at or
     /// below these positions.
@@ -69,10 +69,10 @@ struct TermStart {
     others: CachePositions,
 }
 
-impl CollaSets {
+impl CollaSetController {
     /// Creates the controller of one term.
-    pub fn new(context: Arc<Context>) -> Arc<Self> {
-        Arc::new(CollaSets {
+    pub fn new(context: Arc<ControllerContext>) -> Arc<Self> {
+        Arc::new(CollaSetController {
             context,
             memories: Mutex::default(),
             begun: OnceCell::new(),
@@ -123,7 +123,8 @@ impl CollaSets {
                     .store()
                     .read_present_position(namespace)
                     .await?,
-                others: cache_positions::read_positions(client, &self.context.pulses).await?,
+                others: cache_positions::read_positions(client, &self.context.watch_registry)
+                    .await?,
             })
         };
         // The positions are read once, even if the API server is slow: a position that is read again moves on, and the

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::super::Context;
+use super::super::ControllerContext;
 use super::blocking_rules::describe_blocking_rules;
 use super::names::NameSlot;
 use super::reconcile_state::ReconcileState;
@@ -16,7 +16,7 @@ use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::cluster::index::{IndexState, NamespaceIndex};
 use crate::cluster::objects::ObjectCaches;
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::collaset::has_name_of_set;
 use crate::domain::collaset::headroom;
 use crate::domain::collaset::observed::{ObservedSet, Pvc, Revision, pool_name};
@@ -35,7 +35,7 @@ pub const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// awaited once, when the term begins. While the Pod watch is silent, this function returns an error, because the
 /// ledger does not decide then either.
 pub async fn observe_collaset(
-    context: &Context,
+    context: &ControllerContext,
     set: &Arc<CollaSet>,
     memory: &ReconcileState,
 ) -> Result<ObservedSet, ReconcileOutcome> {
@@ -130,7 +130,7 @@ fn is_set_present(objects: &ObjectCaches, namespace: &str, uid: &str) -> bool {
 
 /// Waits until the Pod cache has reached this resourceVersion.
 async fn wait_for_pod_cache(
-    context: &Context,
+    context: &ControllerContext,
     set: &CollaSet,
     version: u64,
 ) -> Result<(), ReconcileOutcome> {

@@ -12,11 +12,11 @@ use super::backoff::FinishedPodBackoff;
 use super::names::{NameSlot, PendingNames};
 use super::pod_lookups::PodLookups;
 use super::refusals::{
-    BACKOFF_RANGE, MAX_UNTRIED_BACKOFF, RefusalBackoff, RefusalInfo, RefusalKey,
+    BACKOFF_RANGE, KnownRefusal, MAX_UNTRIED_BACKOFF, RefusalBackoff, RefusalKey,
 };
 use crate::api::keys;
 use crate::api::size_limits::truncate_text;
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::collaset::api_refusals::ApiRefusals;
 use crate::domain::collaset::plan::{PausePoint, SetEvent};
 use crate::domain::collaset::status::CanaryWatch;
@@ -39,26 +39,26 @@ const RECENTLY_HELD: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct ReconcileState {
     uid: String,
-    inner: Mutex<Inner>,
+    inner: Mutex<LockedState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct LockedState {
     /// The largest resourceVersion of a Pod that this controller has written.
-    reached: u64,
+    written_version: u64,
     names: PendingNames,
     /// Pods and PVCs by UID: the time until which they are not written, and the message of the denial if admission
     /// denied a write.
     held: HashMap<String, (Instant, Option<String>)>,
     status: Option<Instant>,
-    looked: Option<Instant>,
+    last_run: Option<Instant>,
     failures: u32,
     /// The time of the next run, for this generation. A new generation ends the pause.
     pause: Option<(Instant, i64)>,
     refusals: RefusalBackoff,
     backoff: FinishedPodBackoff,
     /// The answers of the API server about Pods that are to be included and that no cache contains.
-    answers: PodLookups,
+    pod_lookups: PodLookups,
     /// Pods of the updated revision that were available at a pause of the rollout.
     canaries: CanaryWatch,
     /// Refused resizes, by the UID of the Pod: the revision and the reason.
@@ -68,7 +68,7 @@ struct Inner {
     /// UIDs of the Pods whose deletion is refused.
     deletions: BTreeSet<String>,
     /// Pods by UID whose dry run has passed: the revision, and the time until which no other dry run is needed.
-    passed: HashMap<String, (String, Instant)>,
+    passed_dry_runs: HashMap<String, (String, Instant)>,
     /// Revisions to which Pods can be changed in place.
     accepted: BTreeSet<String>,
     /// Revisions for which a Pod has been created.
@@ -94,11 +94,11 @@ impl ReconcileState {
     /// Begins a run. If it is too early for a run, returns the outcome with the remaining time.
     pub fn begin_reconcile(&self, now: Instant, generation: i64) -> Option<ReconcileOutcome> {
         let mut inner = self.inner.lock();
-        let spaced = inner.looked.map(|at| at + MIN_RECONCILE_INTERVAL);
+        let spaced = inner.last_run.map(|at| at + MIN_RECONCILE_INTERVAL);
         let paused = inner.pause.filter(|(_, of)| *of == generation);
         let earliest = spaced.max(paused.map(|(at, _)| at));
         let Some(at) = earliest.filter(|at| *at > now) else {
-            inner.looked = Some(now);
+            inner.last_run = Some(now);
             return None;
         };
         // The queue keeps one time for each set. If this state kept a second time, a run would be lost whenever the two
@@ -126,13 +126,13 @@ impl ReconcileState {
 
     /// The resourceVersion that the Pod cache must reach before the next plan.
     pub fn required_pod_version(&self) -> u64 {
-        self.inner.lock().reached
+        self.inner.lock().written_version
     }
 
     /// Records the resourceVersion of a Pod that was written.
     pub fn record_pod_write(&self, version: u64) {
         let mut inner = self.inner.lock();
-        inner.reached = inner.reached.max(version);
+        inner.written_version = inner.written_version.max(version);
     }
 
     /// Returns the name for an object to be created, see [`PendingNames::choose_name`].
@@ -271,16 +271,13 @@ impl ReconcileState {
     }
 
     /// What is known of a write that a plan asks for; `None` if it was not refused.
-    pub fn refusal_info(
+    pub fn mark_write_wanted(
         &self,
         key: &RefusalKey,
         now: Instant,
         generation: i64,
-    ) -> Option<RefusalInfo> {
-        self.inner
-            .lock()
-            .refusals
-            .refusal_info(key, now, generation)
+    ) -> Option<KnownRefusal> {
+        self.inner.lock().refusals.mark_wanted(key, now, generation)
     }
 
     /// The remaining backoff of a write, and the message of its refusal; `None` if the write may be tried.
@@ -328,13 +325,13 @@ impl ReconcileState {
     ) -> Vec<String> {
         self.inner
             .lock()
-            .answers
+            .pod_lookups
             .names_to_look_up(unknown, now, generation)
     }
 
     /// Whether there were more names to look up than one run may read, see [`PodLookups::has_more_names`].
     pub fn has_more_lookups(&self) -> bool {
-        self.inner.lock().answers.has_more_names()
+        self.inner.lock().pod_lookups.has_more_names()
     }
 
     /// Records answers of the API server, see [`PodLookups::record_lookup`]. Returns all Pods that are known to exist
@@ -346,9 +343,9 @@ impl ReconcileState {
     ) -> Vec<Arc<Pod>> {
         let mut inner = self.inner.lock();
         for (name, unmanaged) in answers {
-            inner.answers.record_lookup(name, unmanaged, now);
+            inner.pod_lookups.record_lookup(name, unmanaged, now);
         }
-        inner.answers.unmanaged_pods()
+        inner.pod_lookups.unmanaged_pods()
     }
 
     /// The Event about the canaries of a rollout pause, see [`CanaryWatch::observe_pause`].
@@ -382,19 +379,22 @@ impl ReconcileState {
     /// revision stands for the deletion of the Pod.
     pub fn record_passed_dry_run(&self, uid: &str, revision: &str, until: Instant) {
         let passed = (revision.to_owned(), until);
-        self.inner.lock().passed.insert(uid.to_owned(), passed);
+        self.inner
+            .lock()
+            .passed_dry_runs
+            .insert(uid.to_owned(), passed);
     }
 
     /// Whether a valid dry run has passed for the update of a Pod to a revision.
     pub fn has_passed_dry_run(&self, uid: &str, revision: &str, now: Instant) -> bool {
         let inner = self.inner.lock();
-        let passed = inner.passed.get(uid);
+        let passed = inner.passed_dry_runs.get(uid);
         passed.is_some_and(|(of, until)| of == revision && *until > now)
     }
 
     /// Forgets the dry run of a Pod whose update has begun.
     pub fn forget_passed_dry_run(&self, uid: &str) {
-        self.inner.lock().passed.remove(uid);
+        self.inner.lock().passed_dry_runs.remove(uid);
     }
 
     /// Whether the deletion of a Pod needs a dry run first, because deletions of Pods of this set were refused.
@@ -455,7 +455,7 @@ impl ReconcileState {
         inner
             .held
             .retain(|_, (until, _)| *until + RECENTLY_HELD > now);
-        inner.passed.retain(|_, (_, until)| *until > now);
+        inner.passed_dry_runs.retain(|_, (_, until)| *until > now);
         if !inner.resizes.is_empty() || !inner.changes.is_empty() || !inner.deletions.is_empty() {
             let there: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
             inner.resizes.retain(|uid, _| there.contains(&**uid));

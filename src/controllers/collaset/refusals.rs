@@ -75,7 +75,7 @@ pub enum BatchKind {
     /// Changes of Pods to another revision.
     PodChanges,
     /// Updates that begin with a dry run.
-    PodTrials,
+    PodDryRuns,
     /// Creations of Pods.
     PodCreations,
 }
@@ -94,11 +94,11 @@ struct RefusalRecord {
 
 /// What is known of a write that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusalInfo {
+pub struct KnownRefusal {
     /// When the write was last tried.
     pub at: Instant,
     /// The remaining backoff; zero if the write may be tried.
-    pub left: Duration,
+    pub remaining: Duration,
     /// The reason; `None` if the spec has changed since.
     pub message: Option<String>,
 }
@@ -165,19 +165,19 @@ impl RefusalBackoff {
     }
 
     /// What is known of a write that a plan asks for; `None` if it was not refused.
-    pub fn refusal_info(
+    pub fn mark_wanted(
         &mut self,
         key: &RefusalKey,
         now: Instant,
         generation: i64,
-    ) -> Option<RefusalInfo> {
+    ) -> Option<KnownRefusal> {
         let refusal = self.0.get_mut(key)?;
         refusal.wanted = now;
         let stands = refusal.generation == generation;
         let left = refusal.until.saturating_duration_since(now);
-        Some(RefusalInfo {
+        Some(KnownRefusal {
             at: refusal.at,
-            left: if stands { left } else { Duration::ZERO },
+            remaining: if stands { left } else { Duration::ZERO },
             message: stands.then(|| refusal.message.clone()),
         })
     }

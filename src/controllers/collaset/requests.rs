@@ -9,7 +9,7 @@ use kube::core::Status;
 use tracing::{debug, warn};
 
 use super::super::api_calls::API_CALL_TIMEOUT;
-use crate::apirequest::{self, Failure};
+use crate::api_request::{self, ApiFailure};
 use crate::cluster::pod_requests;
 use crate::domain::collaset::status::FailedStep;
 
@@ -99,41 +99,43 @@ pub async fn request_with_deadline<T>(
     what: &str,
     request: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, RequestError> {
-    let failure = match apirequest::within(API_CALL_TIMEOUT, request).await {
+    let failure = match api_request::within(API_CALL_TIMEOUT, request).await {
         Ok(done) => return Ok(done),
         Err(failure) => failure,
     };
     let trouble = match &failure {
-        Failure::Answered(status)
+        ApiFailure::Answered(status)
             if is_admission_denied(status) && !pod_requests::is_own_denial(status) =>
         {
             RequestError::Denied(format!("{what}: {}", status.message))
         }
-        Failure::Answered(status) if status.reason == "AlreadyExists" => RequestError::Exists,
-        Failure::Answered(status) if status.code == 409 => RequestError::Moved,
-        Failure::Answered(status) if status.code == 404 && has_object_name(status) => {
+        ApiFailure::Answered(status) if status.reason == "AlreadyExists" => RequestError::Exists,
+        ApiFailure::Answered(status) if status.code == 409 => RequestError::Moved,
+        ApiFailure::Answered(status) if status.code == 404 && has_object_name(status) => {
             RequestError::Moved
         }
-        Failure::Answered(status) if status.code == 429 && pod_requests::is_own_denial(status) => {
+        ApiFailure::Answered(status)
+            if status.code == 429 && pod_requests::is_own_denial(status) =>
+        {
             RequestError::Held(status.message.clone())
         }
-        Failure::Answered(status) if status.code == 429 => {
+        ApiFailure::Answered(status) if status.code == 429 => {
             RequestError::Held(format!("{what}: {}", status.message))
         }
-        Failure::Answered(status)
+        ApiFailure::Answered(status)
             if matches!(status.code, 400 | 404 | 405 | 413 | 422) || is_node_incapable(status) =>
         {
             RequestError::Refused(format!("{what}: {}", failure.text()))
         }
-        Failure::Answered(status) if status.code == 403 && !is_authorization_denied(status) => {
+        ApiFailure::Answered(status) if status.code == 403 && !is_authorization_denied(status) => {
             RequestError::Denied(format!("{what}: {}", status.message))
         }
-        Failure::Answered(status) => RequestError::Failed(format!("{what}: {}", status.message)),
-        Failure::NoAnswer(limit) => RequestError::Failed(format!(
+        ApiFailure::Answered(status) => RequestError::Failed(format!("{what}: {}", status.message)),
+        ApiFailure::NoAnswer(limit) => RequestError::Failed(format!(
             "{what}: the API server did not answer within {} s; it is tried again",
             limit.as_secs()
         )),
-        Failure::Broken(error) => RequestError::Failed(format!("{what}: {error}")),
+        ApiFailure::Broken(error) => RequestError::Failed(format!("{what}: {error}")),
     };
     if let RequestError::Failed(message)
     | RequestError::Denied(message)
@@ -189,7 +191,7 @@ pub struct BatchOutcome {
     /// The most severe failure; if several are equal, the failure of the first request.
     pub result: Result<(), Halt>,
     /// Whether at least one request ended without [`Halt::Failed`].
-    pub any: bool,
+    pub any_succeeded: bool,
     /// Whether so many requests failed that the rest was not tried.
     pub given_up: bool,
     /// How many requests were begun. They are the first ones.
@@ -233,7 +235,7 @@ where
         let Some((place, outcome)) = running.next().await else {
             return BatchOutcome {
                 result: outcomes.into_values().fold(Ok(()), worse_result),
-                any: done > 0,
+                any_succeeded: done > 0,
                 given_up: failed >= patience,
                 begun,
             };
@@ -284,7 +286,7 @@ mod tests {
     fn outcome(result: Result<(), Halt>, any: bool, begun: usize) -> BatchOutcome {
         BatchOutcome {
             result,
-            any,
+            any_succeeded: any,
             given_up: begun < 100,
             begun,
         }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use super::super::Context;
+use super::super::ControllerContext;
 use super::reconcile_state::ReconcileState;
 use crate::api::collaset::CollaSet;
-use crate::apirequest;
+use crate::api_request;
 use crate::cluster::request_path::ResourcePath;
 use crate::domain::pod::Pod;
 
@@ -21,7 +21,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The Pods in `podToInclude` that exist and are not managed, in the order of their names.
 pub async fn find_unmanaged_pods(
-    context: &Context,
+    context: &ControllerContext,
     set: &CollaSet,
     memory: &ReconcileState,
 ) -> Vec<Arc<Pod>> {
@@ -53,7 +53,7 @@ pub async fn find_unmanaged_pods(
 /// is repeated after the same time. If the Pod is managed, the Pod cache does not contain it yet, and the next plan
 /// waits for the cache. Otherwise the controller would create another Pod in its place.
 async fn read_unmanaged_pod(
-    context: &Context,
+    context: &ControllerContext,
     namespace: &str,
     name: &str,
     memory: &ReconcileState,
@@ -62,7 +62,7 @@ async fn read_unmanaged_pod(
         let request = ResourcePath::from_parts("/api/v1", namespace, "pods")?.get(name)?;
         context.client.request::<Pod>(request).await
     };
-    let mut pod = apirequest::within(LOOKUP_TIMEOUT, request).await.ok()?;
+    let mut pod = api_request::within(LOOKUP_TIMEOUT, request).await.ok()?;
     if pod.is_managed() {
         memory.record_pod_write(pod.metadata.resource_version);
     }

@@ -49,7 +49,7 @@ type RoundRobin<T> = VecDeque<(String, T)>;
 /// A permit for one call. It is returned when it is dropped.
 #[derive(Debug)]
 pub struct CallPermit {
-    places: Arc<CallPermits>,
+    permits: Arc<CallPermits>,
     route: CallRoute,
 }
 
@@ -72,15 +72,18 @@ impl CallPermits {
             let Some((route, waiter)) = next else { return };
             let places = Arc::clone(self);
             // If the receiver is gone, the permit is dropped here and thereby returned.
-            drop(waiter.send(CallPermit { places, route }));
+            drop(waiter.send(CallPermit {
+                permits: places,
+                route,
+            }));
         }
     }
 }
 
 impl Drop for CallPermit {
     fn drop(&mut self) {
-        self.places.0.lock().release_permit(&self.route);
-        self.places.grant_permits();
+        self.permits.0.lock().release_permit(&self.route);
+        self.permits.grant_permits();
     }
 }
 

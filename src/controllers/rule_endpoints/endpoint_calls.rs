@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use futures::StreamExt;
 use serde_json::Value;
 
-use super::super::Context;
+use super::super::ControllerContext;
 use super::super::api_calls::API_CALL_TIMEOUT;
 use super::call_permits::{CallPermit, CallRoute};
 use super::{EndpointCall, endpoint_protocol, http, trace_id};
 use crate::api::endpoint_protocol::{EndpointResponse, Progress};
-use crate::apirequest;
+use crate::api_request;
 use crate::cluster::pod_requests;
-use crate::domain::rules::webhook::{CallAction, Candidate, Parameter, slim_pod_json};
+use crate::domain::rules::webhook::{CallAction, Candidate, CompiledParameter, slim_pod_json};
 
 /// Maximum number of Pods that are read at once for their parameters.
 const MAX_CONCURRENT_READS: usize = 8;
@@ -37,7 +37,7 @@ pub struct EndpointAnswer<T> {
 }
 
 fn parse_answer<T: endpoint_protocol::ProtocolFields>(
-    answered: http::EndpointResponse,
+    answered: http::HttpAnswer,
 ) -> Result<EndpointAnswer<T>, String> {
     let answer = endpoint_protocol::parse_response(&answered.body)?;
     Ok(EndpointAnswer {
@@ -57,7 +57,7 @@ pub enum ParametersError {
 
 /// Asks about operations on Pods. Each Pod is named once, with the parameters that it has now.
 pub async fn ask_endpoint(
-    context: &Context,
+    context: &ControllerContext,
     call: &EndpointCall,
     place: &CallPermit,
     about: &[Candidate],
@@ -97,12 +97,12 @@ pub async fn ask_endpoint(
         Ok(body) => {
             let endpoint = &webhook.endpoint;
             let sent = async {
-                let reach = &context.calls.reach;
+                let reach = &context.endpoint_caller.reach;
                 let answered =
                     http::call_url(&endpoint.url, &endpoint.ca, Some(body), reach).await?;
                 parse_answer(answered)
             };
-            context.calls.run_counted(place, sent).await
+            context.endpoint_caller.run_counted(place, sent).await
         }
         Err(e) => Err(e.to_string()),
     };
@@ -112,7 +112,7 @@ pub async fn ask_endpoint(
 
 /// Polls a task.
 pub async fn poll_task(
-    context: &Context,
+    context: &ControllerContext,
     call: &EndpointCall,
     place: &CallPermit,
     task: &str,
@@ -120,9 +120,11 @@ pub async fn poll_task(
     let poll = call.webhook.poll.as_ref().ok_or("the rule has no poll")?;
     let (url, endpoint) = (poll.poll_url(task), &poll.endpoint);
     let sent = async {
-        parse_answer(http::call_url(&url, &endpoint.ca, None, &context.calls.reach).await?)
+        parse_answer(
+            http::call_url(&url, &endpoint.ca, None, &context.endpoint_caller.reach).await?,
+        )
     };
-    context.calls.run_counted(place, sent).await
+    context.endpoint_caller.run_counted(place, sent).await
 }
 
 impl EndpointCall {
@@ -142,7 +144,7 @@ impl EndpointCall {
 
 /// The parameters for a Pod. The Pod is read live only if the rule needs fields that the cache does not contain.
 async fn pod_parameters(
-    context: &Context,
+    context: &ControllerContext,
     call: &EndpointCall,
     candidate: &Candidate,
 ) -> Result<BTreeMap<String, String>, ParametersError> {
@@ -150,7 +152,7 @@ async fn pod_parameters(
     let unread = |why: &str| ParametersError::Unread(format!("the Pod could not be read: {why}"));
     let pod: Value = if call.webhook.needs_whole_pods() {
         let read = pod_requests::get_raw_pod(&context.client, namespace, name);
-        let pod = apirequest::within(API_CALL_TIMEOUT, read).await;
+        let pod = api_request::within(API_CALL_TIMEOUT, read).await;
         let pod = pod.map_err(|failure| unread(&failure.text()))?;
         let same = |pod: &Value| pod["metadata"]["uid"] == *candidate.pod_uid;
         pod.filter(same).ok_or_else(|| unread("it is gone"))?
@@ -160,5 +162,6 @@ async fn pod_parameters(
         pod.map(|pod| slim_pod_json(pod))
             .ok_or_else(|| unread("it is gone"))?
     };
-    Parameter::pod_values(&call.webhook.parameters, &pod).map_err(ParametersError::Parameter)
+    CompiledParameter::pod_values(&call.webhook.parameters, &pod)
+        .map_err(ParametersError::Parameter)
 }

@@ -20,10 +20,10 @@ pub const NO_PERMIT_REASON: &str = "its endpoint is asked later: other calls of 
 
 /// The calls of this process, with their permits and counters.
 #[derive(Default)]
-pub struct EndpointPool {
+pub struct EndpointCaller {
     /// The addresses that may be called.
     pub reach: AddressPolicy,
-    places: Arc<CallPermits>,
+    permits: Arc<CallPermits>,
     /// Number of calls that were made.
     pub made: AtomicU64,
     /// Number of calls that failed.
@@ -34,18 +34,18 @@ pub struct EndpointPool {
     pub ignored: IgnoredCounts,
 }
 
-impl EndpointPool {
+impl EndpointCaller {
     /// A pool of calls to the addresses that `reach` allows.
-    pub fn new(reach: AddressPolicy) -> EndpointPool {
-        EndpointPool {
+    pub fn new(reach: AddressPolicy) -> EndpointCaller {
+        EndpointCaller {
             reach,
-            ..EndpointPool::default()
+            ..EndpointCaller::default()
         }
     }
 
     /// Waits for a permit for a call; `None` if the wait takes too long.
     pub async fn acquire_permit(&self, route: &CallRoute) -> Option<CallPermit> {
-        let place = timeout(MAX_PERMIT_WAIT, self.places.request_permit(route)).await;
+        let place = timeout(MAX_PERMIT_WAIT, self.permits.request_permit(route)).await;
         // The sender is dropped without a permit only if this receiver is gone.
         let place = place.ok().and_then(Result::ok);
         if place.is_none() {
@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_of_a_namespace_to_one_endpoint_are_bounded() {
-        let pool = Arc::new(EndpointPool::default());
+        let pool = Arc::new(EndpointCaller::default());
         let most = Arc::new(AtomicU64::new(0));
         let now = Arc::new(AtomicU64::new(0));
         let calls = (0..40).map(|_| {
@@ -109,7 +109,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn call_that_finds_no_place_is_given_up_and_counted() {
-        let pool = EndpointPool::default();
+        let pool = EndpointCaller::default();
         let mut held = Vec::new();
         for _ in 0..4 {
             held.push(pool.acquire_permit(&route("a")).await.unwrap());

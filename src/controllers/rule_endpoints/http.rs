@@ -46,7 +46,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// An answer with a status 2xx.
 #[derive(Debug)]
-pub struct EndpointResponse {
+pub struct HttpAnswer {
     /// The body.
     pub body: Bytes,
     /// The problem with the rule's `caBundle`, if the endpoint is trusted all the same.
@@ -60,7 +60,7 @@ pub async fn call_url(
     ca: &[u8],
     body: Option<Vec<u8>>,
     reach: &AddressPolicy,
-) -> Result<EndpointResponse, String> {
+) -> Result<HttpAnswer, String> {
     match timeout(CALL_DEADLINE, exchange_request(url, ca, body, reach)).await {
         Ok(outcome) => outcome,
         Err(_) => Err(format!("no answer within {} s", CALL_DEADLINE.as_secs())),
@@ -101,7 +101,7 @@ async fn exchange_request(
     ca: &[u8],
     body: Option<Vec<u8>>,
     reach: &AddressPolicy,
-) -> Result<EndpointResponse, String> {
+) -> Result<HttpAnswer, String> {
     let uri: Uri = url.parse().map_err(|e| format!("the URL is odd: {e}"))?;
     let target = CallTarget::from_uri(&uri).ok_or("the URL has no host")?;
     let stream = BoundedStream::new(connect_to_target(&target, reach).await?, MAX_RECEIVED_BYTES);
@@ -151,7 +151,7 @@ async fn exchange_request(
         .collect()
         .await
     {
-        Ok(body) => Ok(EndpointResponse {
+        Ok(body) => Ok(HttpAnswer {
             body: body.to_bytes(),
             warning,
         }),

@@ -3,10 +3,10 @@
 
 use kube::Resource;
 
-use super::super::Context;
+use super::super::ControllerContext;
 use crate::cluster::events::pod_reference;
-use crate::domain::rules::Rule;
-use crate::domain::rules::webhook::IgnoredFailure;
+use crate::domain::rules::CompiledRule;
+use crate::domain::rules::webhook::IgnoredPass;
 use crate::ledger::store::{RuleKey, Uid};
 
 /// Maximum number of Pods that get an Event at a time. The Event about the rule object covers all.
@@ -16,10 +16,22 @@ const MAX_EVENT_PODS: usize = 10;
 const EVENT_REASON: &str = "PassedByIgnore";
 
 /// Counts the operations, and records Events about the rule object and the Pods.
-pub fn report_ignored(context: &Context, key: &RuleKey, rule: &Rule, ignored: &[IgnoredFailure]) {
+pub fn report_ignored(
+    context: &ControllerContext,
+    key: &RuleKey,
+    rule: &CompiledRule,
+    ignored: &[IgnoredPass],
+) {
     let rule = &rule.id;
-    for IgnoredFailure { who, why } in ignored {
-        context.calls.ignored.count_ignored(key, rule, who.len());
+    for IgnoredPass {
+        operations: who,
+        why,
+    } in ignored
+    {
+        context
+            .endpoint_caller
+            .ignored
+            .count_ignored(key, rule, who.len());
         let state = context.index.read_state();
         let events = &context.events;
         if let Some(entry) = state.rule(&key.namespace, &key.name) {

@@ -27,21 +27,21 @@ use tracing::warn;
 use self::call_permits::CallPermit;
 use self::waiting_operations::{WaitingOperations, WaitingSnapshot};
 use super::api_calls::call_api;
-use super::{Context, Queues, RuleName, headroom};
+use super::{ControllerContext, Queues, RuleObjectName, headroom};
 use crate::api::endpoint_protocol;
 use crate::api::podtransitionrule::{PodTransitionRule, RuleState};
 use crate::api::size_limits::{self, MAX_STATES_BYTES};
 use crate::cluster::index::{IndexState, RuleEntry};
 use crate::cluster::request_path;
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::lifecycle::Stage;
 use crate::domain::rules::webhook::{CallAction, CallState, Candidate};
-use crate::domain::rules::{CompiledWebhook, Rule, RuleSet};
+use crate::domain::rules::{CompiledRule, CompiledWebhook, RuleSet};
 use crate::ledger::store::{RuleKey, Uid};
 
 pub use address::{AddressPolicy, ApiServer};
 use endpoint_calls::ParametersError;
-pub use endpoint_pool::EndpointPool;
+pub use endpoint_pool::EndpointCaller;
 use endpoint_pool::NO_PERMIT_REASON;
 pub use ignored_failures::RuleLabels;
 
@@ -62,28 +62,32 @@ pub type CallStates = BTreeMap<String, CallState>;
 
 /// The part of the rule controller that calls endpoints.
 pub struct RuleEndpoints {
-    context: Arc<Context>,
+    context: Arc<ControllerContext>,
     queues: Arc<Queues>,
     /// By UID of the rule object.
-    memories: Mutex<HashMap<Uid, CallStates>>,
+    call_states: Mutex<HashMap<Uid, CallStates>>,
     stop: CancellationToken,
 }
 
 /// A call to be made.
 struct EndpointCall {
     key: RuleKey,
-    rule: Rule,
+    rule: CompiledRule,
     webhook: Arc<CompiledWebhook>,
     action: CallAction,
 }
 
 impl RuleEndpoints {
     /// Creates the state of one term. The calls end at `stop`.
-    pub fn new(context: Arc<Context>, queues: Arc<Queues>, stop: CancellationToken) -> Arc<Self> {
+    pub fn new(
+        context: Arc<ControllerContext>,
+        queues: Arc<Queues>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         Arc::new(RuleEndpoints {
             context,
             queues,
-            memories: Mutex::default(),
+            call_states: Mutex::default(),
             stop,
         })
     }
@@ -109,17 +113,17 @@ impl RuleEndpoints {
 
     /// Calls `look` with the states of a rule object's webhook rules; `None` if they are not known yet.
     pub fn with_call_states<R>(&self, uid: &Uid, look: impl FnOnce(Option<&CallStates>) -> R) -> R {
-        look(self.memories.lock().get(uid))
+        look(self.call_states.lock().get(uid))
     }
 
     /// Forgets a rule object that is gone. The results of its running calls are ignored.
     pub fn forget_rule(&self, uid: &Uid) {
-        self.memories.lock().remove(uid);
-        self.context.calls.ignored.forget_rule(uid);
+        self.call_states.lock().remove(uid);
+        self.context.endpoint_caller.ignored.forget_rule(uid);
     }
 
     fn has_call_states(&self, key: &RuleKey) -> bool {
-        self.memories.lock().contains_key(&key.uid)
+        self.call_states.lock().contains_key(&key.uid)
     }
 
     /// Restores the states that an earlier leader has stored. The rule object is read live, because that leader may
@@ -152,7 +156,7 @@ impl RuleEndpoints {
             (rule.id.clone(), memory)
         });
         let restored = restored.collect();
-        self.memories.lock().insert(key.uid.clone(), restored);
+        self.call_states.lock().insert(key.uid.clone(), restored);
         Ok(())
     }
 
@@ -166,7 +170,7 @@ impl RuleEndpoints {
         let state = self.context.index.read_state();
         let entry = state.rule(&key.namespace, &key.name);
         let entry = entry.filter(|entry| entry.snapshot.rules.uid == key.uid)?;
-        let mut memories = self.memories.lock();
+        let mut memories = self.call_states.lock();
         let memories = memories.get_mut(&key.uid)?;
         Some(look(&state, entry, memories))
     }
@@ -200,7 +204,12 @@ impl RuleEndpoints {
                     memory.set_share(
                         share.saturating_sub(size_limits::json_bytes(&rule.id) + STATE_BYTES),
                     );
-                    let plan = memory.plan_calls(webhook, now, &waiting.staying, &waiting.askable);
+                    let plan = memory.plan_calls(
+                        webhook,
+                        now,
+                        &waiting.subject_operations,
+                        &waiting.askable,
+                    );
                     (plan, memory.take_ignored())
                 })
             });
@@ -224,14 +233,14 @@ impl RuleEndpoints {
     async fn find_waiting_operations(
         &self,
         key: &RuleKey,
-        rule: &Rule,
+        rule: &CompiledRule,
         webhook: &CompiledWebhook,
         now: Timestamp,
     ) -> Option<(WaitingOperations, i64)> {
         let crowd = self.with_entry_states(key, |state, entry, memories| {
             let generation = entry.snapshot.rules.generation;
             let mut now_there = webhooks_of_entry(entry);
-            let same = |r: &Rule, w: &CompiledWebhook| {
+            let same = |r: &CompiledRule, w: &CompiledWebhook| {
                 r.id == rule.id && w.fingerprint == webhook.fingerprint
             };
             if !now_there.any(|(r, w)| same(r, w)) {
@@ -265,13 +274,17 @@ impl RuleEndpoints {
         let made = self.stop.run_until_cancelled(self.perform_call(call));
         if AssertUnwindSafe(made).catch_unwind().await.is_err() {
             self.forget_rule(&key.uid);
-            let name: RuleName = (key.namespace, key.name);
+            let name: RuleObjectName = (key.namespace, key.name);
             self.queues.rules.add_after(name, PANIC_PAUSE);
         }
     }
 
     async fn perform_call(&self, call: EndpointCall) {
-        let place = self.context.calls.acquire_permit(&call.route()).await;
+        let place = self
+            .context
+            .endpoint_caller
+            .acquire_permit(&call.route())
+            .await;
         match &call.action {
             CallAction::Ask(about) => self.perform_ask(&call, place, about).await,
             CallAction::Poll(id) => self.perform_poll(&call, place, id).await,
@@ -373,7 +386,7 @@ impl RuleEndpoints {
     fn apply_call_result(&self, call: &EndpointCall, take: impl FnOnce(&mut CallState, Timestamp)) {
         let now = (self.context.now)();
         let ignored = {
-            let mut memories = self.memories.lock();
+            let mut memories = self.call_states.lock();
             let memory = memories
                 .get_mut(&call.key.uid)
                 .and_then(|m| m.get_mut(&call.rule.id));
@@ -386,7 +399,7 @@ impl RuleEndpoints {
             }
         };
         ignored_events::report_ignored(&self.context, &call.key, &call.rule, &ignored);
-        let name: RuleName = (call.key.namespace.clone(), call.key.name.clone());
+        let name: RuleObjectName = (call.key.namespace.clone(), call.key.name.clone());
         self.queues.rules.add(name);
     }
 
@@ -438,11 +451,13 @@ pub fn endpoint_wait_reason(
     memories?.get(rule)?.wait_reason(candidate)
 }
 
-fn webhooks_of_entry(entry: &RuleEntry) -> impl Iterator<Item = (&Rule, &Arc<CompiledWebhook>)> {
+fn webhooks_of_entry(
+    entry: &RuleEntry,
+) -> impl Iterator<Item = (&CompiledRule, &Arc<CompiledWebhook>)> {
     webhook_rules(&entry.snapshot.rules)
 }
 
-fn webhook_rules(rules: &RuleSet) -> impl Iterator<Item = (&Rule, &Arc<CompiledWebhook>)> {
+fn webhook_rules(rules: &RuleSet) -> impl Iterator<Item = (&CompiledRule, &Arc<CompiledWebhook>)> {
     [Stage::PreCheck, Stage::PostCheck]
         .into_iter()
         .flat_map(|stage| rules.webhook_rules(stage))

@@ -10,7 +10,7 @@ use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::{has_immediate_rejection, stage_candidates};
 use crate::domain::rules::webhook::{CallState, Candidate};
-use crate::domain::rules::{Rule, RuleSet};
+use crate::domain::rules::{CompiledRule, RuleSet};
 use crate::ledger::store::Uid;
 
 /// After this many selector matches, other tasks may run.
@@ -20,7 +20,7 @@ const MATCHES_PER_YIELD: usize = 1_000;
 #[derive(Debug, Default)]
 pub struct WaitingOperations {
     /// All operations that are subject to the rule.
-    pub staying: BTreeSet<Candidate>,
+    pub subject_operations: BTreeSet<Candidate>,
     /// The operations that may be asked about, the longest waiting first.
     pub askable: Vec<Candidate>,
 }
@@ -30,16 +30,16 @@ pub struct WaitingOperations {
 pub struct WaitingSnapshot {
     stage: Stage,
     staying: BTreeSet<Candidate>,
-    cases: Vec<WaitingPod>,
+    waiting_pods: Vec<WaitingPod>,
     /// The rule objects of the namespace.
-    home: Vec<Arc<RuleSet>>,
+    rule_sets: Vec<Arc<RuleSet>>,
 }
 
 /// A Pod that waits.
 struct WaitingPod {
     pod: Arc<Pod>,
     /// Its operations that have passed the earlier webhook rules of the object.
-    own: Vec<Candidate>,
+    candidates: Vec<Candidate>,
     /// Whether the operation of the Pod would use up the budgets.
     takes: bool,
     /// Whether the Pod reduces the headroom for the Pods behind it.
@@ -51,7 +51,7 @@ impl WaitingSnapshot {
     pub fn from_entry(
         state: &IndexState,
         entry: &RuleEntry,
-        rule: &Rule,
+        rule: &CompiledRule,
         memories: &BTreeMap<String, CallState>,
     ) -> WaitingSnapshot {
         let (rules, stage) = (&entry.snapshot.rules, rule.stage);
@@ -60,8 +60,8 @@ impl WaitingSnapshot {
         let mut crowd = WaitingSnapshot {
             stage,
             staying: BTreeSet::new(),
-            cases: Vec::new(),
-            home: home.map(|e| Arc::clone(&e.snapshot.rules)).collect(),
+            waiting_pods: Vec::new(),
+            rule_sets: home.map(|e| Arc::clone(&e.snapshot.rules)).collect(),
         };
         let memory = memories.get(&rule.id);
         for pod in pods_in_stage(state, entry, stage) {
@@ -87,9 +87,9 @@ impl WaitingSnapshot {
             let takes = stage == Stage::PreCheck && pod.is_available();
             // A refused Pod is asked about again, and does not reduce the headroom for the Pods behind it.
             let counts = takes && !own.is_empty() && !own.iter().all(refused);
-            crowd.cases.push(WaitingPod {
+            crowd.waiting_pods.push(WaitingPod {
                 pod: Arc::clone(pod),
-                own,
+                candidates: own,
                 takes,
                 counts,
             });
@@ -103,17 +103,20 @@ impl WaitingSnapshot {
     /// object.
     pub async fn find_askable(self, allowed: impl Fn(&str) -> Option<u32>) -> WaitingOperations {
         let mut waiting = WaitingOperations {
-            staying: self.staying,
+            subject_operations: self.staying,
             askable: Vec::new(),
         };
         let (mut rooms, mut matched) = (RemainingHeadroom::default(), 0);
-        for case in self.cases {
-            matched += self.home.len();
+        for case in self.waiting_pods {
+            matched += self.rule_sets.len();
             if matched >= MATCHES_PER_YIELD {
                 matched = 0;
                 yield_now().await;
             }
-            let covering = self.home.iter().filter(|rules| rules.selects(&case.pod));
+            let covering = self
+                .rule_sets
+                .iter()
+                .filter(|rules| rules.selects(&case.pod));
             let covering: Vec<_> = covering.collect();
             let mut rejects = covering
                 .iter()
@@ -121,16 +124,16 @@ impl WaitingSnapshot {
             if rejects.any(|rejects| rejects) {
                 continue;
             }
-            if case.takes && !rooms.take_headroom(&allowed, &covering, case.counts) {
+            if case.takes && !rooms.check_headroom(&allowed, &covering, case.counts) {
                 continue;
             }
-            waiting.askable.extend(case.own);
+            waiting.askable.extend(case.candidates);
         }
         waiting
     }
 }
 
-fn is_subject_to(rules: &RuleSet, rule: &Rule, pod: &Pod) -> bool {
+fn is_subject_to(rules: &RuleSet, rule: &CompiledRule, pod: &Pod) -> bool {
     rules.selector.is_ok()
         && rules
             .applicable_rules(rule.stage, pod)
@@ -156,7 +159,7 @@ struct RemainingHeadroom(BTreeMap<String, Option<u32>>);
 
 impl RemainingHeadroom {
     /// Whether all of these rule objects have headroom for one more Pod. If `take` is true, the headroom is reduced.
-    fn take_headroom(
+    fn check_headroom(
         &mut self,
         allowed: impl Fn(&str) -> Option<u32>,
         covering: &[&Arc<RuleSet>],
@@ -247,7 +250,10 @@ mod tests {
             waiting.as_mut().poll(context)
         });
         let found = found.await;
-        assert_eq!((found.staying.len(), found.askable.len()), (PODS, 3));
+        assert_eq!(
+            (found.subject_operations.len(), found.askable.len()),
+            (PODS, 3)
+        );
         let next: Vec<_> = found.askable.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(next, ["pod-0", "pod-1", "pod-2"]);
         assert_eq!(measured.get(), RULES, "each budget is measured once");

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::super::api_calls::API_CALL_TIMEOUT;
-use super::super::{Context, wait_queue};
-use crate::apirequest;
+use super::super::{ControllerContext, wait_queue};
+use crate::api_request;
 use crate::cluster::index::IndexState;
 use crate::cluster::pod_requests;
 use crate::domain::inplace;
@@ -20,7 +20,7 @@ use crate::ledger::commit::Evidence;
 use crate::ledger::evidence::{
     ClaimedPodState, LAPSE_MARGIN, is_claim_lapsed, is_conditional, release_evidence,
 };
-use crate::ledger::protocol::{Claim, Operation};
+use crate::ledger::protocol::{Claim, ClaimOperation};
 use crate::ledger::store::{ClaimDetail, LedgerStore as _, RuleKey, Uid};
 
 /// How long the release of the claim of an unavailable Pod may wait for a new claim of the same rule, so that one write
@@ -36,7 +36,7 @@ const RELEASE_RECHECK: Duration = Duration::from_secs(1);
 /// machines are never compared. A new leader starts again, and therefore a claim may live longer.
 #[derive(Default)]
 pub struct ClaimDeadlines {
-    seen: Mutex<HashMap<ClaimKey, ClaimTimes>>,
+    claim_times: Mutex<HashMap<ClaimKey, ClaimTimes>>,
     /// Claims with evidence for their release: the attempt, and the time since which the evidence exists.
     proven: Mutex<HashMap<ClaimKey, (u64, Instant)>>,
     /// The last live read for a claim whose Pod is not cached in full: the resourceVersion in the cache, and the time
@@ -45,7 +45,7 @@ pub struct ClaimDeadlines {
 }
 
 /// Key of a claim: UID of the rule object, UID of the Pod, operation.
-type ClaimKey = (Uid, Uid, Operation);
+type ClaimKey = (Uid, Uid, ClaimOperation);
 
 /// The times of a claim, as this process observed them.
 #[derive(Clone, Copy)]
@@ -100,11 +100,11 @@ impl ClaimDeadlines {
         &self,
         rule: &Uid,
         pod: &Uid,
-        operation: Operation,
+        operation: ClaimOperation,
         claim: &Claim<ClaimDetail>,
         now: Instant,
     ) -> ClaimTimes {
-        let mut seen = self.seen.lock();
+        let mut seen = self.claim_times.lock();
         let key = (rule.clone(), pod.clone(), operation);
         let current = ClaimTimes::from_claim(claim, seen.get(&key).copied(), now);
         seen.insert(key, current);
@@ -124,14 +124,14 @@ impl ClaimDeadlines {
     }
 
     /// Forgets the claims of a rule object that are not in `current`.
-    fn retain_claims(&self, rule: &Uid, current: impl Fn(&Uid, Operation) -> bool) {
+    fn retain_claims(&self, rule: &Uid, current: impl Fn(&Uid, ClaimOperation) -> bool) {
         self.read
             .lock()
             .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
         self.proven
             .lock()
             .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
-        self.seen
+        self.claim_times
             .lock()
             .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
     }
@@ -154,7 +154,7 @@ impl ClaimDeadlines {
 /// Releases the claims of a rule object that can be released. Returns the time until the next check, if there are
 /// claims.
 pub async fn release_ledger_claims(
-    context: &Arc<Context>,
+    context: &Arc<ControllerContext>,
     deadlines: &ClaimDeadlines,
     key: &RuleKey,
 ) -> Option<Duration> {
@@ -174,7 +174,7 @@ pub async fn release_ledger_claims(
     let mut wait = RELEASE_COALESCING;
     for ((pod, operation), claim) in claims {
         let claimed = (pod, *operation);
-        let PodObservation {
+        let ClaimPodObservation {
             sighting,
             position,
             is_known,
@@ -197,7 +197,7 @@ pub async fn release_ledger_claims(
         let seen = deadlines.observe_claim(&key.uid, pod, *operation, claim, now);
         match seen.closes_in(claim, context.request_timeout, now) {
             // This build does not know the operation; the claim stays as a newer build has stored it.
-            Some(Duration::ZERO) if *operation == Operation::Unknown => {}
+            Some(Duration::ZERO) if *operation == ClaimOperation::Unknown => {}
             Some(Duration::ZERO) => {
                 info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim that is renewed without effect is closing");
                 let (pod, opened) = (pod.clone(), claim.opened);
@@ -206,7 +206,7 @@ pub async fn release_ledger_claims(
             }
             pause => next.extend(pause),
         }
-        if *operation == Operation::Begin {
+        if *operation == ClaimOperation::Begin {
             next.push(wait_queue::CLAIM_LOST_AFTER.unsigned_abs()); // the wait queue may have to ask for its Pod again
         }
         let end = seen.ends_in(context.request_timeout, now);
@@ -246,7 +246,7 @@ pub async fn release_ledger_claims(
 }
 
 /// What is known of the Pod of a claim.
-struct PodObservation {
+struct ClaimPodObservation {
     sighting: Option<ClaimedPodState>,
     /// Position of the cache.
     position: u64,
@@ -256,12 +256,12 @@ struct PodObservation {
 
 /// Reads the Pod of a claim from the cache, and live if the cache does not contain enough of it.
 async fn observe_claim_pod(
-    context: &Arc<Context>,
+    context: &Arc<ControllerContext>,
     deadlines: &ClaimDeadlines,
     key: &RuleKey,
-    (pod, operation): (&Uid, Operation),
+    (pod, operation): (&Uid, ClaimOperation),
     claim: &Claim<ClaimDetail>,
-) -> PodObservation {
+) -> ClaimPodObservation {
     let (sighting, position, cached) = {
         let state = context.index.read_state();
         let sighting = sighting_from_cache(&state, key, pod, operation, claim);
@@ -289,7 +289,7 @@ async fn observe_claim_pod(
         }
         (sighting, _) => sighting,
     };
-    PodObservation {
+    ClaimPodObservation {
         sighting,
         position,
         is_known,
@@ -298,7 +298,7 @@ async fn observe_claim_pod(
 
 fn new_evidence(
     pod: &Uid,
-    operation: Operation,
+    operation: ClaimOperation,
     claim: &Claim<ClaimDetail>,
     based_on: u64,
     position: u64,
@@ -319,7 +319,7 @@ fn sighting_from_cache(
     state: &IndexState,
     key: &RuleKey,
     pod: &Uid,
-    operation: Operation,
+    operation: ClaimOperation,
     claim: &Claim<ClaimDetail>,
 ) -> Option<ClaimedPodState> {
     match state.pod(&key.namespace, pod) {
@@ -334,7 +334,7 @@ fn sighting_from_cache(
 /// The state of a Pod that is too large to be cached, from its metadata. The metadata prove that the Pod ended. They
 /// also suffice for operations that are conditional on the resourceVersion, because a newer version is enough evidence.
 /// Such a Pod counts as not available, with or without a claim.
-fn sighting_from_stub(pod: &Pod, operation: Operation) -> Option<ClaimedPodState> {
+fn sighting_from_stub(pod: &Pod, operation: ClaimOperation) -> Option<ClaimedPodState> {
     let terminating = pod.is_terminating();
     (terminating || is_conditional(operation)).then_some(ClaimedPodState::Seen {
         version: pod.metadata.resource_version,
@@ -347,7 +347,7 @@ fn sighting_from_stub(pod: &Pod, operation: Operation) -> Option<ClaimedPodState
 
 fn sighting_from_pod(
     pod: &Pod,
-    operation: Operation,
+    operation: ClaimOperation,
     claim: &Claim<ClaimDetail>,
 ) -> ClaimedPodState {
     ClaimedPodState::Seen {
@@ -360,25 +360,25 @@ fn sighting_from_pod(
 }
 
 /// Whether the Pod contains the change for which its claim was taken.
-fn is_applied(pod: &Pod, operation: Operation, detail: &ClaimDetail) -> bool {
+fn is_applied(pod: &Pod, operation: ClaimOperation, detail: &ClaimDetail) -> bool {
     let Some(target) = detail.target.as_deref() else {
         return false;
     };
     match operation {
         // If the change has replaced an earlier resize, the change need not be visible: the resize may still take
         // effect.
-        Operation::InPlace => {
+        ClaimOperation::InPlace => {
             let stacked = detail.containers.iter().any(|c| c.by_resources);
             stacked || inplace::is_spec_applied(pod, target)
         }
         // If the target can't be parsed, it may be any deadline.
-        Operation::Deadline => {
+        ClaimOperation::Deadline => {
             let latest = target.parse().unwrap_or(i64::MAX);
             let deadline = pod.spec.active_deadline_seconds;
             deadline.is_some_and(|seconds| seconds <= latest)
         }
         // If no controller is set, the target is another owner, because the garbage collector checks all owners.
-        Operation::Reown => {
+        ClaimOperation::Reown => {
             let mut owners = pod.metadata.owner_references.iter();
             owners.any(|owner| target.split(' ').any(|one| one == uid_token(&owner.uid)))
         }
@@ -389,10 +389,10 @@ fn is_applied(pod: &Pod, operation: Operation, detail: &ClaimDetail) -> bool {
 /// Reads a Pod live that has left the cache. The Pod may only have lost its control label, and may get it back while an
 /// eviction or a restart is still on its way. Returns `None` if the Pod can't be read now.
 async fn confirm_gone(
-    context: &Arc<Context>,
+    context: &Arc<ControllerContext>,
     key: &RuleKey,
     pod: &Uid,
-    operation: Operation,
+    operation: ClaimOperation,
     claim: &Claim<ClaimDetail>,
     gone: ClaimedPodState,
 ) -> Option<ClaimedPodState> {
@@ -405,7 +405,7 @@ async fn confirm_gone(
 /// end, by an event that is newer than the claim. No such event comes if the Pod never existed, or if no Pod has
 /// reached the resourceVersion of the claim.
 async fn confirmed_gone_at(
-    context: &Arc<Context>,
+    context: &Arc<ControllerContext>,
     key: &RuleKey,
     pod: &Uid,
     claim: &Claim<ClaimDetail>,
@@ -430,20 +430,20 @@ async fn confirmed_gone_at(
 
 /// Confirms by a live read that the claim had no effect, and returns the resourceVersion of the Pod.
 async fn confirmed_lapsed_at(
-    context: &Arc<Context>,
+    context: &Arc<ControllerContext>,
     key: &RuleKey,
     pod: &Uid,
-    operation: Operation,
+    operation: ClaimOperation,
     claim: &Claim<ClaimDetail>,
 ) -> Option<u64> {
     let live = read_claim_pod(context, key, pod, claim).await??; // if the Pod is gone, the cache will show its end
     let nothing_comes = is_claim_lapsed(operation, sighting_from_pod(&live, operation, claim))
-        || (operation == Operation::Reown && has_controller(context, &live));
+        || (operation == ClaimOperation::Reown && has_controller(context, &live));
     nothing_comes.then_some(live.metadata.resource_version)
 }
 
 /// Whether the Pod's controller exists. If it does, the garbage collector does not delete the Pod.
-fn has_controller(context: &Context, pod: &Pod) -> bool {
+fn has_controller(context: &ControllerContext, pod: &Pod) -> bool {
     let state = context.index.read_state();
     let namespace = state.namespace(&pod.metadata.namespace);
     let owner = pod.controller();
@@ -454,14 +454,14 @@ fn has_controller(context: &Context, pod: &Pod) -> bool {
 
 /// Reads the Pod of a claim from the API server. `Some(None)` means that the Pod is gone, `None` that the read failed.
 async fn read_claim_pod(
-    context: &Arc<Context>,
+    context: &Arc<ControllerContext>,
     key: &RuleKey,
     pod: &Uid,
     claim: &Claim<ClaimDetail>,
 ) -> Option<Option<Pod>> {
     let name = &claim.detail.pod_name;
     let read = pod_requests::get_pod(&context.client, &key.namespace, name);
-    let live = apirequest::within(API_CALL_TIMEOUT, read).await;
+    let live = api_request::within(API_CALL_TIMEOUT, read).await;
     let live = live.inspect_err(|failure| {
         warn!(pod = %name, error = failure.text(), "the Pod of a claim could not be read");
     });
@@ -505,9 +505,9 @@ mod tests {
                 target: Some(change.new_controller_token().into_owned()),
                 ..claim(1, 1).detail
             };
-            let detail = detail.merge_earlier_detail(Some(&earlier), Operation::Reown, false);
+            let detail = detail.merge_earlier_detail(Some(&earlier), ClaimOperation::Reown, false);
             for other in uids {
-                let is_applied = is_applied(&owned(other), Operation::Reown, &detail);
+                let is_applied = is_applied(&owned(other), ClaimOperation::Reown, &detail);
                 assert_eq!(is_applied, other == uid, "{other} for {uid}");
             }
         }
@@ -581,19 +581,19 @@ mod tests {
             stub(json!({})),
             stub(json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" })),
         );
-        for operation in Operation::ALL {
+        for operation in ClaimOperation::ALL {
             let conditional = is_conditional(operation);
             assert_eq!(released(&living, operation), conditional.then_some(6));
             assert_eq!(released(&going, operation), Some(6), "{operation:?}");
         }
         let same = stub(json!({ "resourceVersion": "5" }));
-        assert_eq!(released(&same, Operation::Delete), None);
+        assert_eq!(released(&same, ClaimOperation::Delete), None);
     }
 
     #[test]
     fn pod_is_read_once_for_each_version() {
         let (deadlines, now) = (ClaimDeadlines::default(), Instant::now());
-        let claimed: ClaimKey = ("rule".into(), "web-1".into(), Operation::InPlace);
+        let claimed: ClaimKey = ("rule".into(), "web-1".into(), ClaimOperation::InPlace);
         let reads = |version, now| deadlines.is_read_due(claimed.clone(), version, now);
         assert!(reads(6, now) && !reads(6, now) && reads(7, now));
         assert!(reads(7, now + LAPSE_MARGIN) && !reads(7, now + LAPSE_MARGIN));
@@ -658,7 +658,7 @@ mod tests {
     }
 
     struct Bed {
-        context: Arc<Context>,
+        context: Arc<ControllerContext>,
     }
 
     /// An API server that stores this Pod.
@@ -670,7 +670,7 @@ mod tests {
         });
         let client = Client::new(service, "default");
         Bed {
-            context: Context::at_epoch(client),
+            context: ControllerContext::at_epoch(client),
         }
     }
 }

@@ -29,13 +29,13 @@ use self::wait_reasons::WaitReasonCounts;
 use super::api_calls::{call_api, call_api_again};
 use super::rule_endpoints::{CallStates, RuleEndpoints};
 use super::wait_queue::{Requester, Round, RoundLookup, WaitQueue};
-use super::{Context, Queues, RuleName, headroom};
+use super::{ControllerContext, Queues, RuleObjectName, headroom};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::{IndexState, RuleEntry};
 use crate::cluster::owner_sizes::OwnerReadError;
 use crate::cluster::request_path;
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 use crate::cluster::write_backoff::WriteBackoff;
 use crate::domain::lifecycle::Stage;
 use crate::domain::rules::budget::BudgetGauges;
@@ -68,18 +68,18 @@ const OWNERS_TIMEOUT: Duration = Duration::from_secs(5);
 const NO_GENERATION: i64 = -1;
 
 /// The controller of PodTransitionRules.
-pub struct Rules {
-    context: Arc<Context>,
+pub struct RuleController {
+    context: Arc<ControllerContext>,
     queues: Arc<Queues>,
-    turns: Arc<WaitQueue>,
-    seen: Mutex<HashMap<RuleName, LastReconcile>>,
+    wait_queue: Arc<WaitQueue>,
+    last_reconciles: Mutex<HashMap<RuleObjectName, LastReconcile>>,
     deadlines: claims::ClaimDeadlines,
     doubts: version_checks::VersionChecks,
     facts: status_inputs::StatusInputCache,
     storing: storage_probe::StorageProbe,
     /// Backoff of the status writes that failed.
-    unwritten: WriteBackoff<RuleName>,
-    pace: rate_limit::StatusRateLimiter,
+    unwritten: WriteBackoff<RuleObjectName>,
+    rate_limiter: rate_limit::StatusRateLimiter,
     webhooks: Arc<RuleEndpoints>,
     retries: retries::Retries,
 }
@@ -97,27 +97,27 @@ struct LastReconcile {
     counted: Option<(Instant, Arc<WaitReasonCounts>)>,
 }
 
-impl Rules {
+impl RuleController {
     /// Creates the controller. Its calls to endpoints end at `stop`.
     pub fn new(
-        context: &Arc<Context>,
+        context: &Arc<ControllerContext>,
         queues: &Arc<Queues>,
         turns: &Arc<WaitQueue>,
         stop: &CancellationToken,
     ) -> Arc<Self> {
-        Arc::new(Rules {
+        Arc::new(RuleController {
             webhooks: RuleEndpoints::new(Arc::clone(context), Arc::clone(queues), stop.clone()),
             context: Arc::clone(context),
             queues: Arc::clone(queues),
-            turns: Arc::clone(turns),
-            seen: Mutex::default(),
+            wait_queue: Arc::clone(turns),
+            last_reconciles: Mutex::default(),
             deadlines: claims::ClaimDeadlines::default(),
             doubts: version_checks::VersionChecks::default(),
             retries: retries::Retries::default(),
             facts: status_inputs::StatusInputCache::default(),
             storing: storage_probe::StorageProbe::default(),
             unwritten: WriteBackoff::default(),
-            pace: rate_limit::StatusRateLimiter::default(),
+            rate_limiter: rate_limit::StatusRateLimiter::default(),
         })
     }
 
@@ -127,7 +127,7 @@ impl Rules {
     }
 
     /// Reconciles one rule object.
-    pub async fn reconcile(&self, name: RuleName) -> ReconcileOutcome {
+    pub async fn reconcile(&self, name: RuleObjectName) -> ReconcileOutcome {
         let key = {
             let state = self.context.index.read_state();
             state
@@ -140,7 +140,7 @@ impl Rules {
         let unread = self.read_owners(&key).await;
         let known = match self.has_waiting(&name) {
             true => self
-                .turns
+                .wait_queue
                 .latest_round(&name.0, Requester::Rule(name.1.clone())),
             false => RoundLookup::Fresh(Arc::default()),
         };
@@ -178,8 +178,8 @@ impl Rules {
         // No event may tell that the owner can be read again.
         let owners = (!unread.is_empty()).then_some(OWNERS_PERIOD);
         facts.unreadable = describe_unreadable_owners(&unread);
-        facts.mended = self.doubts.ledger_repair(&key.uid);
-        facts.storing = storage_probe::storage_finding(&self.context, &key);
+        facts.ledger_repair_message = self.doubts.ledger_repair(&key.uid);
+        facts.ledger_storage = storage_probe::storage_finding(&self.context, &key);
         let head = round.first_in_line(&key.uid).cloned();
         // The status names the Pod that is first in the wait queue.
         let status = match is_known {
@@ -219,7 +219,7 @@ impl Rules {
     }
 
     /// Whether a Pod waits in PreCheck for a rule object.
-    fn has_waiting(&self, name: &RuleName) -> bool {
+    fn has_waiting(&self, name: &RuleObjectName) -> bool {
         let state = self.context.index.read_state();
         let entry = state.rule(&name.0, &name.1);
         entry.is_some_and(|entry| entry.tally.pre_check_waiting().len() > 0)
@@ -229,13 +229,13 @@ impl Rules {
     /// changed, all in the namespace. Returns whether a rule object that was reconciled before has changed.
     async fn wake_waiting_pods(
         &self,
-        name: &RuleName,
+        name: &RuleObjectName,
         uid: &Uid,
         generation: i64,
         round: &Round,
     ) -> bool {
         let (changed, edited) = {
-            let mut seen = self.seen.lock();
+            let mut seen = self.last_reconciles.lock();
             let entry = seen.entry(name.clone()).or_insert(LastReconcile {
                 uid: uid.clone(),
                 generation: NO_GENERATION,
@@ -294,9 +294,9 @@ impl Rules {
     }
 
     /// The time until the next wake of Pods for which the budget has headroom.
-    fn time_until_wake(&self, name: &RuleName) -> Duration {
+    fn time_until_wake(&self, name: &RuleObjectName) -> Duration {
         let now = Instant::now();
-        let mut seen = self.seen.lock();
+        let mut seen = self.last_reconciles.lock();
         let Some(seen) = seen.get_mut(name) else {
             return Duration::ZERO;
         };
@@ -349,8 +349,8 @@ impl Rules {
 
     /// Handles a rule object that is deleted or being deleted: wakes the Pods that waited for it, and removes a
     /// finalizer of Kuperator.
-    async fn clean_up_deleted_rule(&self, name: RuleName) -> ReconcileOutcome {
-        let seen = self.seen.lock().remove(&name);
+    async fn clean_up_deleted_rule(&self, name: RuleObjectName) -> ReconcileOutcome {
+        let seen = self.last_reconciles.lock().remove(&name);
         if let Some(seen) = seen {
             self.deadlines.forget_rule(&seen.uid);
             self.doubts.forget_rule(&seen.uid);
@@ -395,24 +395,27 @@ impl Rules {
         }
     }
 
-    fn rule_api(&self, name: &RuleName) -> kube::Result<Api<PodTransitionRule>> {
+    fn rule_api(&self, name: &RuleObjectName) -> kube::Result<Api<PodTransitionRule>> {
         request_path::namespaced_api(&self.context.client, &name.0)
     }
 
     async fn reconcile_status(
         &self,
-        name: &RuleName,
+        name: &RuleObjectName,
         uid: &Uid,
         facts: &status::StatusInputs,
         head: Option<Uid>,
     ) -> ReconcileOutcome {
         // Before anything is compared, because the comparison takes time too if there is always something to write.
-        if let Some(pause) = self.pace.time_until_allowed(&name.0, Instant::now()) {
+        if let Some(pause) = self
+            .rate_limiter
+            .time_until_allowed(&name.0, Instant::now())
+        {
             return ReconcileOutcome::After(pause);
         }
-        let mut queue = status::WaitingPods {
+        let mut queue = status::QueueFacts {
             head,
-            ..status::WaitingPods::default()
+            ..status::QueueFacts::default()
         };
         let (counted, recount) = self.count_wait_reasons(name, uid, facts, &mut queue).await;
         queue.counted = counted;
@@ -427,7 +430,7 @@ impl Rules {
     /// another object has its name.
     fn with_rule_entry<R>(
         &self,
-        name: &RuleName,
+        name: &RuleObjectName,
         uid: &Uid,
         look: impl FnOnce(&IndexState, &RuleEntry, Option<&CallStates>) -> R,
     ) -> Option<R> {
@@ -443,7 +446,7 @@ impl Rules {
         &self,
         state: &IndexState,
         entry: &RuleEntry,
-        queue: &mut status::WaitingPods,
+        queue: &mut status::QueueFacts,
     ) -> Option<BudgetGauges> {
         let claims = self
             .context
@@ -456,10 +459,10 @@ impl Rules {
 
     async fn write_status(
         &self,
-        name: &RuleName,
+        name: &RuleObjectName,
         uid: &Uid,
         facts: &status::StatusInputs,
-        queue: &mut status::WaitingPods,
+        queue: &mut status::QueueFacts,
     ) -> ReconcileOutcome {
         let found = self.with_rule_entry(name, uid, |state, entry, memories| {
             let gauges = self.collect_gauges(state, entry, queue)?;
@@ -472,7 +475,7 @@ impl Rules {
         let asks = self
             .webhooks
             .with_call_states(uid, |memories| memories.is_some_and(|m| !m.is_empty()));
-        if let Some(seen) = self.seen.lock().get_mut(name) {
+        if let Some(seen) = self.last_reconciles.lock().get_mut(name) {
             let is_busy = seen.woken.is_some_and(|at| at.elapsed() < BUSY_PERIOD);
             let period = status_period(haste, asks, is_busy);
             match seen.written.map(|at| period.saturating_sub(at.elapsed())) {
@@ -484,7 +487,7 @@ impl Rules {
             return ReconcileOutcome::After(pause);
         }
         let patch = json!({ "status": patch });
-        self.pace
+        self.rate_limiter
             .charge_bytes(&name.0, patch.to_string().len(), Instant::now());
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let store = async {
@@ -509,10 +512,10 @@ impl Rules {
 
     /// Logs that the API server does not store the conditions. The status of such a rule object can't show any problem;
     /// only the log and the metrics can.
-    fn report_dropped_conditions(&self, name: &RuleName, stored: &PodTransitionRule) {
+    fn report_dropped_conditions(&self, name: &RuleObjectName, stored: &PodTransitionRule) {
         let status = stored.status.as_ref();
         let kept = status.is_some_and(|status| !status.conditions.is_empty()); // `Enforced` is always written
-        let mut seen = self.seen.lock();
+        let mut seen = self.last_reconciles.lock();
         let Some(seen) = seen.get_mut(name) else {
             return;
         };

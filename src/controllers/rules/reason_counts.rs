@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::RuleName;
+use super::super::RuleObjectName;
 use super::super::yielder::{STEPS_PER_YIELD, Yielder};
-use super::Rules;
-use super::status::{self, StatusInputs, WaitingPods};
+use super::RuleController;
+use super::status::{self, QueueFacts, StatusInputs};
 use super::wait_reasons::WaitReasonCounts;
 use crate::ledger::store::Uid;
 
@@ -18,15 +18,15 @@ const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(2);
 /// The pause after a count is this many times as long as the count took.
 const REST_FACTOR: u32 = 10;
 
-impl Rules {
+impl RuleController {
     /// The counted reasons, if the status can't list all waiting Pods. Also returns the time until the next count, if
     /// an earlier count is still valid.
     pub(super) async fn count_wait_reasons(
         &self,
-        name: &RuleName,
+        name: &RuleObjectName,
         uid: &Uid,
         facts: &StatusInputs,
-        queue: &mut WaitingPods,
+        queue: &mut QueueFacts,
     ) -> (Option<Arc<WaitReasonCounts>>, Option<Duration>) {
         let is_crowd =
             self.with_rule_entry(name, uid, |_, entry, _| status::exceeds_details(entry));
@@ -36,7 +36,7 @@ impl Rules {
         }
         let now = Instant::now();
         let known = self
-            .seen
+            .last_reconciles
             .lock()
             .get(name)
             .and_then(|seen| seen.counted.clone());
@@ -70,10 +70,10 @@ impl Rules {
 
     fn store_reason_counts(
         &self,
-        name: &RuleName,
+        name: &RuleObjectName,
         counted: Option<(Instant, Arc<WaitReasonCounts>)>,
     ) {
-        if let Some(seen) = self.seen.lock().get_mut(name) {
+        if let Some(seen) = self.last_reconciles.lock().get_mut(name) {
             seen.counted = counted;
         }
     }
@@ -90,7 +90,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::super::super::wait_queue::WaitQueue;
-    use super::super::super::{Context, ControllerStats};
+    use super::super::super::{ControllerContext, ControllerStats};
     use super::*;
     use crate::api::keys::{self, Family};
     use crate::domain::rules::conditions::{LedgerStorage, NamespaceState, SelectorMatches};
@@ -114,7 +114,7 @@ mod tests {
         let service = tower::service_fn(|_: http::Request<Body>| async {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
-        let context = Context::at_epoch(Client::new(service, "default"));
+        let context = ControllerContext::at_epoch(Client::new(service, "default"));
         let requires = json!({ "matchLabels": { "fit": "yes" } });
         let rule = json!({
             "metadata": { "namespace": "n", "name": "web", "uid": "rule", "resourceVersion": "5", "generation": 1 },
@@ -134,19 +134,19 @@ mod tests {
             ControllerStats::default().begin_term(),
         );
         let turns = WaitQueue::new(&context, &queues, &stop);
-        let rules = Rules::new(&context, &queues, &turns, &stop);
+        let rules = RuleController::new(&context, &queues, &turns, &stop);
         let (name, uid) = (("n".to_owned(), "web".to_owned()), Uid::from("rule"));
         rules.reconcile(name.clone()).await;
         let facts = StatusInputs {
-            place: NamespaceState::default(),
+            namespace_state: NamespaceState::default(),
             grace_delete: false,
             matches: SelectorMatches::Managed,
             unreadable: Vec::new(),
-            mended: None,
-            storing: LedgerStorage::default(),
+            ledger_repair_message: None,
+            ledger_storage: LedgerStorage::default(),
         };
         let look = async || {
-            let mut queue = WaitingPods::default();
+            let mut queue = QueueFacts::default();
             let (counted, again) = rules
                 .count_wait_reasons(&name, &uid, &facts, &mut queue)
                 .await;

@@ -14,7 +14,7 @@ use crate::domain::rules::rollouts::{HeldRollout, RolloutHeldCause};
 use crate::ledger::store::Uid;
 
 /// Owners whose rollout is stuck now, or will get stuck. `gauges` are those of the rule object.
-pub fn stalled_rollouts(
+pub fn held_rollouts(
     home: &NamespaceIndex,
     entry: &RuleEntry,
     gauges: BudgetGauges,
@@ -27,7 +27,7 @@ pub fn stalled_rollouts(
         };
         let (owner, cause, held) = match workload.kind {
             WatchedKind::Deployment
-                if selection::is_recreate_blocked(rules, workload, gauges.limit) =>
+                if selection::is_recreate_held(rules, workload, gauges.limit) =>
             {
                 (workload, RolloutHeldCause::Recreates, false)
             }
@@ -35,7 +35,7 @@ pub fn stalled_rollouts(
                 if gauges.allowed == 0 && has_pods_to_delete(home, uid, workload) =>
             {
                 let sets = sets.get_or_init(|| ReplicaSets::from_namespace(home));
-                match stall_cause(home, sets, rules, uid, workload, gauges.limit) {
+                match rollout_held_cause(home, sets, rules, uid, workload, gauges.limit) {
                     Some((owner, cause)) => (owner, cause, true),
                     None => continue,
                 }
@@ -47,10 +47,10 @@ pub fn stalled_rollouts(
             kind: owner.kind.name(),
             name: owner.name.clone(),
             cause,
-            held,
+            held_now: held,
         });
-        if held && !rollout.held {
-            (rollout.cause, rollout.held) = (cause, true);
+        if held && !rollout.held_now {
+            (rollout.cause, rollout.held_now) = (cause, true);
         }
     }
     found.into_values().collect()
@@ -78,8 +78,8 @@ impl<'a> ReplicaSets<'a> {
 }
 
 /// The owner whose rollout deletes the Pods of `controller`, and why the rollout can't finish once the budget is used
-/// up; `None` if it can finish. See [`selection::blocked_rollout`] and [`find_stuck_scale_down`].
-pub fn stall_cause<'a>(
+/// up; `None` if it can finish. See [`selection::held_rollout`] and [`find_stuck_scale_down`].
+pub fn rollout_held_cause<'a>(
     home: &'a NamespaceIndex,
     sets: &ReplicaSets<'a>,
     rules: &RuleSet,
@@ -87,9 +87,9 @@ pub fn stall_cause<'a>(
     controller: &'a Workload,
     limit: u32,
 ) -> Option<(&'a Workload, RolloutHeldCause)> {
-    selection::blocked_rollout(home, rules, controller, limit).or_else(|| {
+    selection::held_rollout(home, rules, controller, limit).or_else(|| {
         let found = find_stuck_scale_down(home, sets, uid, controller)?;
-        Some((found.deployment, RolloutHeldCause::Overhangs))
+        Some((found.deployment, RolloutHeldCause::StuckScaleDown))
     })
 }
 
@@ -120,23 +120,23 @@ pub struct StuckScaleDown<'a> {
     /// The other old ReplicaSet; if there are several, the first by name.
     pub failing: &'a Workload,
     /// `spec.replicas` of the ReplicaSet.
-    pub wanted: u32,
+    pub spec_replicas: u32,
     /// The number of its living Pods.
     pub living: u32,
     newest: u64,
     /// The sum of `spec.replicas` of all other old ReplicaSets.
-    others: usize,
+    other_replicas: usize,
 }
 
 impl StuckScaleDown<'_> {
     /// The state that must change before further scale-backs are tried. `spec.replicas` of the ReplicaSet is no part of
     /// it, because the Deployment controller may change it each time.
     pub fn scale_down_state(&self, home: &NamespaceIndex, uid: &Uid) -> OwnerState {
-        let covering = owner_state::covering_rules(home, uid);
+        let covering = owner_state::rules_counting_owner(home, uid);
         OwnerState {
             version: self.newest,
             alive: usize::try_from(self.living).unwrap_or(usize::MAX),
-            free: self.others,
+            free: self.other_replicas,
             rules: owner_state::rules_fingerprint(covering.map(|entry| &*entry.snapshot.rules)),
         }
     }
@@ -172,10 +172,10 @@ pub fn find_stuck_scale_down<'a>(
     Some(StuckScaleDown {
         deployment,
         failing,
-        wanted,
+        spec_replicas: wanted,
         living: count_as_u32(home.living_pods_of(uid)),
         newest,
-        others: others
+        other_replicas: others
             .iter()
             .map(|(_, _, n)| usize::try_from(*n).unwrap_or(usize::MAX))
             .fold(0, usize::saturating_add),
@@ -339,10 +339,10 @@ mod tests {
         };
         let state = index.read_state();
         let home = state.namespace("n").unwrap();
-        let found = stalled_rollouts(home, state.rule("n", "rule").unwrap(), gauges);
+        let found = held_rollouts(home, state.rule("n", "rule").unwrap(), gauges);
         let mut found: Vec<_> = found
             .into_iter()
-            .map(|r| (r.kind, r.name, r.cause, r.held))
+            .map(|r| (r.kind, r.name, r.cause, r.held_now))
             .collect();
         found.sort_by_key(|(kind, ..)| *kind);
         found

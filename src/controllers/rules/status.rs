@@ -44,7 +44,7 @@ const LONGEST_MESSAGE: usize = 2048;
 /// Facts about a rule object that are not counts of its Pods.
 pub struct StatusInputs {
     /// The state of its namespace.
-    pub place: NamespaceState,
+    pub namespace_state: NamespaceState,
     /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,
     /// Which Pods the selector of the rule object matches.
@@ -52,9 +52,9 @@ pub struct StatusInputs {
     /// The owners of its Pods that the last run could not read, each as a clause of a sentence.
     pub unreadable: Vec<String>,
     /// How its ledger was repaired, as a clause of a sentence; `None` if there was no repair.
-    pub mended: Option<String>,
+    pub ledger_repair_message: Option<String>,
     /// Whether the API server stores the ledger as it is written.
-    pub storing: LedgerStorage,
+    pub ledger_storage: LedgerStorage,
 }
 
 /// How soon a status is written.
@@ -75,7 +75,7 @@ pub fn rule_status_patch(
     gauges: BudgetGauges,
     memories: Option<&CallStates>,
     facts: &StatusInputs,
-    queue: &WaitingPods,
+    queue: &QueueFacts,
     now: Timestamp,
 ) -> Option<(Value, StatusUrgency)> {
     let status = entry.object.status.as_ref();
@@ -87,9 +87,9 @@ pub fn rule_status_patch(
     // budget that is used up.
     let limited = rules.availability_limits().next().is_some()
         && gauges.expected > 0
-        && facts.place == NamespaceState::default()
+        && facts.namespace_state == NamespaceState::default()
         && facts.matches != SelectorMatches::FilteredOut;
-    let silent = silent_owners(entry, facts);
+    let silent = unknown_replicas(entry, facts);
     let look = StatusView {
         state,
         entry,
@@ -100,7 +100,7 @@ pub fn rule_status_patch(
     };
     let (details, reasons) = wait_details(&look);
     let fault = entry.snapshot.fault.as_deref();
-    let is_dropped = facts.storing == LedgerStorage::Dropped;
+    let is_dropped = facts.ledger_storage == LedgerStorage::Dropped;
     let allowed = match look.denies_all || fault.is_some() || is_dropped {
         true => 0,
         false => gauges.allowed,
@@ -124,8 +124,7 @@ pub fn rule_status_patch(
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let home = state.namespace(&rules.namespace);
     let rollouts = home.filter(|_| limited);
-    let rollouts =
-        rollouts.map_or_else(Vec::new, |home| held::stalled_rollouts(home, entry, gauges));
+    let rollouts = rollouts.map_or_else(Vec::new, |home| held::held_rollouts(home, entry, gauges));
     let partly = home.filter(|_| limited && facts.matches == SelectorMatches::Managed);
     let partly = partly
         .and_then(|home| conditions::partly_matched_condition(partly_selected_owners(home, entry)));
@@ -133,15 +132,19 @@ pub fn rule_status_patch(
     let conditions = [
         Some((
             "Enforced",
-            conditions::enforced_condition(rules, &facts.place, facts.grace_delete),
+            conditions::enforced_condition(rules, &facts.namespace_state, facts.grace_delete),
         )),
         Some(("Matched", matched)),
         conditions::expected_known_condition(rules, silent).map(|found| ("ExpectedKnown", found)),
         rollouts::rollouts_held_condition(rules, &rollouts).map(|found| ("RolloutsHeld", found)),
         endpoints::endpoints_answer_condition(rules, &states)
             .map(|found| (endpoints::ENDPOINTS_ANSWER, found)),
-        conditions::ledger_usable_condition(fault, facts.storing, facts.mended.as_deref())
-            .map(|found| ("LedgerUsable", found)),
+        conditions::ledger_usable_condition(
+            fault,
+            facts.ledger_storage,
+            facts.ledger_repair_message.as_deref(),
+        )
+        .map(|found| ("LedgerUsable", found)),
     ];
     let conditions: Vec<_> = conditions
         .into_iter()
@@ -226,7 +229,7 @@ fn default_value(like: &Value) -> Value {
 
 /// Facts about the Pods that wait for a rule object, besides its gauges.
 #[derive(Clone, Debug, Default)]
-pub struct WaitingPods {
+pub struct QueueFacts {
     /// The Pod that is first in the wait queue.
     pub head: Option<Uid>,
     /// Pods that hold a claim. A full budget does not refuse these Pods.
@@ -236,7 +239,7 @@ pub struct WaitingPods {
 }
 
 /// Owners whose number of replicas is not known.
-fn silent_owners(entry: &RuleEntry, facts: &StatusInputs) -> UnknownReplicasOwners {
+fn unknown_replicas(entry: &RuleEntry, facts: &StatusInputs) -> UnknownReplicasOwners {
     UnknownReplicasOwners {
         unreadable: facts.unreadable.clone(),
         ..entry.tally.unknown_replicas_owners()
@@ -245,7 +248,7 @@ fn silent_owners(entry: &RuleEntry, facts: &StatusInputs) -> UnknownReplicasOwne
 
 /// A Pod that waits in a stage, as the tally counts it.
 #[derive(Clone, Debug)]
-pub struct Waiter {
+pub struct StageWait {
     uid: Uid,
     stage: Stage,
     /// Whether the Pod that is first in the wait queue waits longer than this Pod.
@@ -253,10 +256,10 @@ pub struct Waiter {
 }
 
 /// Pods in PreCheck, the longest waiting first.
-fn pre_check_waiters(entry: &RuleEntry, head: Option<&Uid>) -> impl Iterator<Item = Waiter> {
+fn pre_check_waiters(entry: &RuleEntry, head: Option<&Uid>) -> impl Iterator<Item = StageWait> {
     let mut is_behind = false;
     entry.tally.pre_check_waiting().map(move |uid| {
-        let waiter = Waiter {
+        let waiter = StageWait {
             uid: uid.clone(),
             stage: Stage::PreCheck,
             is_behind,
@@ -267,8 +270,8 @@ fn pre_check_waiters(entry: &RuleEntry, head: Option<&Uid>) -> impl Iterator<Ite
 }
 
 /// Pods in PostCheck.
-fn post_check_waiters(entry: &RuleEntry) -> impl Iterator<Item = Waiter> {
-    entry.tally.post_check_waiting().map(|uid| Waiter {
+fn post_check_waiters(entry: &RuleEntry) -> impl Iterator<Item = StageWait> {
+    entry.tally.post_check_waiting().map(|uid| StageWait {
         uid: uid.clone(),
         stage: Stage::PostCheck,
         is_behind: false,
@@ -281,7 +284,7 @@ pub fn exceeds_details(entry: &RuleEntry) -> bool {
 }
 
 /// All Pods that wait in PreCheck or PostCheck.
-pub fn all_waiters(entry: &RuleEntry, head: Option<&Uid>) -> Vec<Waiter> {
+pub fn all_waiters(entry: &RuleEntry, head: Option<&Uid>) -> Vec<StageWait> {
     pre_check_waiters(entry, head)
         .chain(post_check_waiters(entry))
         .collect()
@@ -293,8 +296,8 @@ pub fn count_reasons(
     gauges: BudgetGauges,
     memories: Option<&CallStates>,
     facts: &StatusInputs,
-    queue: &WaitingPods,
-    waiters: &[Waiter],
+    queue: &QueueFacts,
+    waiters: &[StageWait],
     reasons: &mut WaitReasonCounts,
 ) {
     let look = StatusView {
@@ -302,7 +305,7 @@ pub fn count_reasons(
         entry,
         gauges,
         memories,
-        denies_all: silent_owners(entry, facts).denies_all(),
+        denies_all: unknown_replicas(entry, facts).denies_all(),
         queue,
     };
     for wait in waiters.iter().filter_map(|waiter| look.pod_wait(waiter)) {
@@ -319,7 +322,7 @@ struct PodWait<'a> {
     /// Whether the Pod is down for a moment and may become available again by itself.
     down_for_a_moment: bool,
     /// Whether no budget holds the Pod, because the Pod is deleted with its CollaSet.
-    goes_with_its_set: bool,
+    is_deleted_with_collaset: bool,
 }
 
 /// What is the same for all Pods of one rule object.
@@ -330,7 +333,7 @@ struct StatusView<'a> {
     memories: Option<&'a CallStates>,
     /// Whether admission denies every disruption, because the number of replicas of an owner is not known.
     denies_all: bool,
-    queue: &'a WaitingPods,
+    queue: &'a QueueFacts,
 }
 
 impl<'a> StatusView<'a> {
@@ -339,7 +342,7 @@ impl<'a> StatusView<'a> {
         self.state.pod(namespace, uid).map(|pod| &**pod)
     }
 
-    fn pod_wait(&self, waiter: &Waiter) -> Option<PodWait<'a>> {
+    fn pod_wait(&self, waiter: &StageWait) -> Option<PodWait<'a>> {
         let pod = self.find_pod(&waiter.uid)?;
         let head = self.queue.head.as_ref().filter(|_| waiter.is_behind);
         let head = head.and_then(|uid| self.find_pod(uid));
@@ -348,7 +351,7 @@ impl<'a> StatusView<'a> {
             stage: waiter.stage,
             behind: head.map(|pod| pod.metadata.name.as_str()),
             down_for_a_moment: self.state.is_briefly_down(pod),
-            goes_with_its_set: self.state.is_deleted_with_collaset(pod),
+            is_deleted_with_collaset: self.state.is_deleted_with_collaset(pod),
         })
     }
 }
@@ -472,7 +475,7 @@ fn rule_refusals<'a>(
         .flat_map(|rejection| refusals_by_operation(look, &rejection, waiting))
         .collect();
     if stage == Stage::PreCheck
-        && !wait.goes_with_its_set
+        && !wait.is_deleted_with_collaset
         && let AvailabilityRules::Held(held) = rules.availability_rules(pod)
     {
         let refusing = held.into_iter().filter_map(|(name, limits)| {
@@ -544,7 +547,7 @@ fn turn_refusals(rules: &RuleSet, wait: &PodWait<'_>) -> Vec<WaitRefusal> {
         AvailabilityRules::Held(held) => held,
         _ => Vec::new(),
     };
-    let takes_a_turn = wait.pod.is_available() && !wait.goes_with_its_set;
+    let takes_a_turn = wait.pod.is_available() && !wait.is_deleted_with_collaset;
     let turn = wait.behind.filter(|_| takes_a_turn);
     let turn = held.first().zip(turn);
     turn.map(|((rule, _), head)| WaitRefusal::new(rule, &messages::queue_position(head)))
@@ -579,16 +582,16 @@ mod tests {
         let index = Index::default();
         index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
         let facts = StatusInputs {
-            place: NamespaceState::default(),
+            namespace_state: NamespaceState::default(),
             grace_delete: false,
             matches: SelectorMatches::Managed,
             unreadable: unreadable.iter().map(|&s| s.to_owned()).collect(),
-            mended: None,
-            storing,
+            ledger_repair_message: None,
+            ledger_storage: storing,
         };
         let state = index.read_state();
         let entry = state.rule("n", "web").unwrap();
-        let (now, turns) = (Timestamp::UNIX_EPOCH, WaitingPods::default());
+        let (now, turns) = (Timestamp::UNIX_EPOCH, QueueFacts::default());
         rule_status_patch(&state, entry, gauges, None, &facts, &turns, now)
     }
 
@@ -702,7 +705,7 @@ mod tests {
         let conditions = [serde_json::from_value(again).unwrap()];
         assert_eq!(
             LedgerStorage::from_last_write(None, &conditions),
-            LedgerStorage::Again
+            LedgerStorage::Restored
         );
         assert_eq!(
             LedgerStorage::from_last_write(Some(false), &conditions),
@@ -710,9 +713,9 @@ mod tests {
         );
         assert_eq!(
             LedgerStorage::from_last_write(Some(true), &[]),
-            LedgerStorage::NotDoubted
+            LedgerStorage::Unproven
         );
-        let (none, _) = usable(json!({}), LedgerStorage::NotDoubted).unwrap();
+        let (none, _) = usable(json!({}), LedgerStorage::Unproven).unwrap();
         assert_eq!(none, Value::Null);
     }
 
@@ -762,14 +765,14 @@ mod tests {
             ..BudgetGauges::default()
         };
         let facts = StatusInputs {
-            place: NamespaceState::default(),
+            namespace_state: NamespaceState::default(),
             grace_delete: false,
             matches: SelectorMatches::Managed,
             unreadable: Vec::new(),
-            mended: None,
-            storing: LedgerStorage::default(),
+            ledger_repair_message: None,
+            ledger_storage: LedgerStorage::default(),
         };
-        let turns = WaitingPods {
+        let turns = QueueFacts {
             head: head.map(Uid::from),
             claimed: claimed.iter().map(|&uid| Uid::from(uid)).collect(),
             counted: None,
@@ -811,12 +814,12 @@ mod tests {
             index.apply_pod(waiting(&format!("{i:0>253}"), "1", true));
         }
         let facts = StatusInputs {
-            place: NamespaceState::default(),
+            namespace_state: NamespaceState::default(),
             grace_delete: false,
             matches: SelectorMatches::Managed,
             unreadable: vec!["x".repeat(1_000_000)],
-            mended: None,
-            storing: LedgerStorage::default(),
+            ledger_repair_message: None,
+            ledger_storage: LedgerStorage::default(),
         };
         let gauges = BudgetGauges {
             expected: 200,
@@ -832,7 +835,7 @@ mod tests {
             gauges,
             None,
             &facts,
-            &WaitingPods::default(),
+            &QueueFacts::default(),
             now,
         )
         .unwrap();
@@ -863,16 +866,16 @@ mod tests {
         pod.metadata.labels.extend(labels);
         index.apply_pod(pod);
         let facts = StatusInputs {
-            place: NamespaceState::default(),
+            namespace_state: NamespaceState::default(),
             grace_delete: false,
             matches: SelectorMatches::Managed,
             unreadable: Vec::new(),
-            mended: None,
-            storing: LedgerStorage::default(),
+            ledger_repair_message: None,
+            ledger_storage: LedgerStorage::default(),
         };
         let state = index.read_state();
         let entry = state.rule("n", "web").unwrap();
-        let (now, queue) = (Timestamp::UNIX_EPOCH, WaitingPods::default());
+        let (now, queue) = (Timestamp::UNIX_EPOCH, QueueFacts::default());
         let known = entry.object.status.clone().unwrap().rule_states;
         let memories = known.into_iter().map(|state| {
             let rules = &entry.snapshot.rules.rules;
@@ -913,16 +916,16 @@ mod tests {
             index.apply_pod(waiting(&format!("web-{i:03}"), "1", i > 0));
         }
         let facts = StatusInputs {
-            place: NamespaceState::default(),
+            namespace_state: NamespaceState::default(),
             grace_delete: false,
             matches: SelectorMatches::Managed,
             unreadable: Vec::new(),
-            mended: None,
-            storing: LedgerStorage::default(),
+            ledger_repair_message: None,
+            ledger_storage: LedgerStorage::default(),
         };
         let state = index.read_state();
         let entry = state.rule("n", "web").unwrap();
-        let mut queue = WaitingPods::default();
+        let mut queue = QueueFacts::default();
         let mut reasons = WaitReasonCounts::default();
         let at = (&*state, entry);
         assert!(exceeds_details(entry));
@@ -965,14 +968,14 @@ mod tests {
             index.apply_pod(waiting(&name, "1", true));
         }
         let facts = StatusInputs {
-            place: NamespaceState::default(),
+            namespace_state: NamespaceState::default(),
             grace_delete: false,
             matches: SelectorMatches::Managed,
             unreadable: Vec::new(),
-            mended: None,
-            storing: LedgerStorage::default(),
+            ledger_repair_message: None,
+            ledger_storage: LedgerStorage::default(),
         };
-        let (gauges, turns) = (BudgetGauges::default(), WaitingPods::default());
+        let (gauges, turns) = (BudgetGauges::default(), QueueFacts::default());
         let state = index.read_state();
         let entry = state.rule("n", "web").unwrap();
         let now = Timestamp::UNIX_EPOCH;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::super::Context;
+use super::super::ControllerContext;
 use super::status::StatusInputs;
 use crate::api::keys;
 use crate::cluster::index::{IndexState, RuleEntry};
@@ -56,7 +56,7 @@ impl StatusInputCache {
     /// time after which to collect them again. `None` if the rule object is gone.
     pub async fn gather_status_inputs(
         &self,
-        context: &Context,
+        context: &ControllerContext,
         (namespace, name): (&str, &str),
         uid: &Uid,
     ) -> Option<(StatusInputs, Option<Duration>)> {
@@ -87,11 +87,13 @@ impl StatusInputCache {
                 (looked.generation, looked.last) = (rules.generation, None);
             }
             let mut again = None;
-            looked.lacking = place.lacks.map(|_| looked.lacking.unwrap_or(now));
+            looked.lacking = place
+                .missing_enforcement
+                .map(|_| looked.lacking.unwrap_or(now));
             if let Some(since) = looked.lacking {
                 let left = LABEL_GRACE.saturating_sub(now.duration_since(since));
                 if !left.is_zero() {
-                    (place.lacks, again) = (None, Some(left));
+                    (place.missing_enforcement, again) = (None, Some(left));
                 }
             }
             (!managed && is_listing_due(looked.last, now), again)
@@ -102,12 +104,12 @@ impl StatusInputCache {
                 false => SelectorMatches::Managed,
             };
             let facts = StatusInputs {
-                place,
+                namespace_state: place,
                 grace_delete: context.grace_delete,
                 matches,
                 unreadable: Vec::new(),
-                mended: None,
-                storing: LedgerStorage::default(),
+                ledger_repair_message: None,
+                ledger_storage: LedgerStorage::default(),
             };
             return Some((facts, again));
         }
@@ -132,12 +134,12 @@ impl StatusInputCache {
             .min();
         let matches = looked.found.clone();
         let facts = StatusInputs {
-            place,
+            namespace_state: place,
             grace_delete: context.grace_delete,
             matches,
             unreadable: Vec::new(),
-            mended: None,
-            storing: LedgerStorage::default(),
+            ledger_repair_message: None,
+            ledger_storage: LedgerStorage::default(),
         };
         Some((facts, again))
     }
@@ -168,7 +170,7 @@ fn selects_managed(state: &IndexState, entry: &RuleEntry) -> bool {
 }
 
 /// Whether the API server sends the requests of a namespace to the webhooks.
-fn namespace_place(context: &Context, state: &IndexState, name: &str) -> NamespaceState {
+fn namespace_place(context: &ControllerContext, state: &IndexState, name: &str) -> NamespaceState {
     let namespace = state.namespace(name);
     let labels = namespace.and_then(|n| n.labels.as_ref());
     let lacks = namespace
@@ -186,12 +188,12 @@ fn namespace_place(context: &Context, state: &IndexState, name: &str) -> Namespa
         let mark = needed
             .max(NamespaceEnforcement::from_labels(&labels))
             .label_value();
-        labels.extend(mark.map(|mark| (keys::NAMESPACE_HAS_RULES.to_owned(), mark.to_owned())));
+        labels.extend(mark.map(|mark| (keys::NAMESPACE_ENFORCEMENT.to_owned(), mark.to_owned())));
         context.registration.describe_gap(&labels)
     });
     NamespaceState {
         excluded: conditions::exclusion_reason(name, labels, Some(&context.namespace)),
-        lacks,
+        missing_enforcement: lacks,
         unregistered,
     }
 }

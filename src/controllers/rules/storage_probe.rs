@@ -10,9 +10,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::super::Context;
+use super::super::ControllerContext;
 use super::super::api_calls::API_CALL_TIMEOUT;
-use crate::apirequest;
+use crate::api_request;
 use crate::domain::rules::conditions::LedgerStorage as Finding;
 use crate::ledger::store::{RuleKey, Uid};
 
@@ -71,7 +71,11 @@ impl StorageProbe {
 
     /// Writes the ledger of a rule object by a dry run, if the ledger seems not to be stored. Returns the time until
     /// the next probe.
-    pub async fn probe_ledger_storage(&self, context: &Context, key: &RuleKey) -> Option<Duration> {
+    pub async fn probe_ledger_storage(
+        &self,
+        context: &ControllerContext,
+        key: &RuleKey,
+    ) -> Option<Duration> {
         let store = context.ledgers.store();
         let snapshot = context.ledgers.latest_snapshot(key)?;
         let is_dropped = storage_finding(context, key) == Finding::Dropped;
@@ -93,7 +97,7 @@ impl StorageProbe {
             return Some(left);
         }
         let swap = store.dry_run_claims(key, &snapshot.claims);
-        let tried = apirequest::within(API_CALL_TIMEOUT, swap).await;
+        let tried = api_request::within(API_CALL_TIMEOUT, swap).await;
         let now = Instant::now();
         let mut tries = self.0.lock();
         match tried {
@@ -120,7 +124,7 @@ impl StorageProbe {
 
 /// Whether the ledger of a rule object is stored: by the last write or probe of this process, otherwise by the
 /// condition that another leader has written.
-pub fn storage_finding(context: &Context, key: &RuleKey) -> Finding {
+pub fn storage_finding(context: &ControllerContext, key: &RuleKey) -> Finding {
     let keeps = context.ledgers.store().is_ledger_kept(key);
     let state = context.index.read_state();
     let entry = state.rule(&key.namespace, &key.name);

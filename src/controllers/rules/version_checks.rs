@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::super::Context;
+use super::super::ControllerContext;
 use super::super::api_calls::API_CALL_TIMEOUT;
 use crate::ledger::store::{LedgerStore, RuleKey, Uid};
 
@@ -46,7 +46,7 @@ impl VersionChecks {
     /// etcd. Returns the time until the next check, if the cache has not reached the versions.
     pub async fn check_ledger_versions(
         &self,
-        context: &Context,
+        context: &ControllerContext,
         key: &RuleKey,
     ) -> Option<Duration> {
         let snapshot = context.ledgers.latest_snapshot(key)?;

@@ -16,10 +16,10 @@ pub use self::round::Round;
 use self::round::RoundBudget;
 use self::rounds::Rounds;
 pub use self::rounds::{Requester, RoundLookup};
-use super::{Context, Queues, headroom};
+use super::{ControllerContext, Queues, headroom};
 use crate::cluster::index::{IndexState, RuleEntry};
 use crate::domain::pod::Pod;
-use crate::ledger::protocol::Operation;
+use crate::ledger::protocol::ClaimOperation;
 use crate::ledger::store::Uid;
 
 /// If a Pod still waits this long after it got a claim, the claim is requested again: the answer was lost, or the Pod
@@ -29,7 +29,7 @@ pub const CLAIM_LOST_AFTER: SignedDuration = SignedDuration::from_secs(2);
 
 /// The wait queues of all namespaces.
 pub struct WaitQueue {
-    context: Arc<Context>,
+    context: Arc<ControllerContext>,
     queues: Arc<Queues>,
     stop: CancellationToken,
     rounds: Rounds,
@@ -39,7 +39,7 @@ impl WaitQueue {
     /// Creates an empty wait queue. Requesters that must wait for a round are put back into `queues`. All rounds end at
     /// `stop`.
     pub fn new(
-        context: &Arc<Context>,
+        context: &Arc<ControllerContext>,
         queues: &Arc<Queues>,
         stop: &CancellationToken,
     ) -> Arc<Self> {
@@ -115,7 +115,11 @@ impl WaitQueue {
     }
 }
 
-fn measure_budget(context: &Context, state: &IndexState, entry: &RuleEntry) -> RoundBudget {
+fn measure_budget(
+    context: &ControllerContext,
+    state: &IndexState,
+    entry: &RuleEntry,
+) -> RoundBudget {
     RoundBudget::new(
         headroom::allowed_disruptions(&context.ledgers, state, entry),
         headroom::is_overdrawn(&context.ledgers, state, entry),
@@ -125,14 +129,16 @@ fn measure_budget(context: &Context, state: &IndexState, entry: &RuleEntry) -> R
 
 /// Pods that have had a claim for [`CLAIM_LOST_AFTER`]. A closing claim is left out, because it admits nothing: its Pod
 /// waits until the claim is gone, and then until it is next.
-fn pods_with_lost_claim(context: &Context, entry: &RuleEntry) -> BTreeSet<Uid> {
+fn pods_with_lost_claim(context: &ControllerContext, entry: &RuleEntry) -> BTreeSet<Uid> {
     let claims = context
         .ledgers
         .newer_snapshot(&entry.rule_key(), &entry.snapshot)
         .claims;
     let now = (context.now)();
     let old = claims.claims.iter().filter(|((_, operation), claim)| {
-        *operation == Operation::Begin && !claim.closing && is_old_claim(claim.detail.since, now)
+        *operation == ClaimOperation::Begin
+            && !claim.closing
+            && is_old_claim(claim.detail.since, now)
     });
     old.map(|((pod, _), _)| pod.clone()).collect()
 }

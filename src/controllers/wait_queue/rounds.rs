@@ -136,7 +136,7 @@ impl Rounds {
             home.is_stale = false;
         }
         let round = judge.await;
-        running.rest = round.spent.saturating_mul(REST_FACTOR);
+        running.rest = round.elapsed.saturating_mul(REST_FACTOR);
         if let Some(home) = self.0.lock().get_mut(namespace) {
             home.good_until = Some(Instant::now() + running.rest.max(ROUND_TTL));
             home.is_usable = true;

@@ -169,7 +169,7 @@ impl Draft {
     /// Changes labels of a PVC and its controller.
     pub fn patch_pvc(&mut self, claim: &Arc<Pvc>, labels: LabelPatch, ownership: OwnershipChange) {
         self.pvcs.push(PvcChange::Patch {
-            claim: Arc::clone(claim),
+            pvc: Arc::clone(claim),
             labels,
             ownership,
         });

@@ -236,7 +236,7 @@ fn is_orphan(facts: &SetFacts, pod: &Pod) -> bool {
 
 /// Whether an entering Pod can have this instance ID. No other Pod and no other set may have the ID, and it may not be
 /// reserved for the new Pod of a pair. The set may have no PVCs of this ID that the Pod does not mount, except those
-/// that are [set aside](SetFacts::is_pvc_set_aside).
+/// that are [spare](SetFacts::is_pvc_spare).
 fn is_id_free_for(facts: &SetFacts, draft: &Draft, pod: &Pod, id: i64) -> bool {
     let paired = [pool::REPLACE_NEW, pool::REPLACE_ORIGIN];
     !facts.foreign.contains(&id)
@@ -248,7 +248,7 @@ fn is_id_free_for(facts: &SetFacts, draft: &Draft, pod: &Pod, id: i64) -> bool {
             .any(|mark| pool::has_entry_mark(draft, id, mark))
         && facts.owned_pvcs_with_id(id).all(|claim| {
             let is_mounted = pod.spec.pvcs.contains(&claim.name);
-            is_mounted || claim.terminating || facts.is_pvc_set_aside(pod, claim)
+            is_mounted || claim.terminating || facts.is_pvc_spare(pod, claim)
         })
 }
 

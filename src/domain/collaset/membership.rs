@@ -78,7 +78,7 @@ pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
         }
         if let Some(id) = id.filter(|id| may_instance_return(facts, draft, *id))
             && !inclusion::has_other_pvcs(facts, pod, id)
-            && !do_pvcs_leave_elsewhere(facts, pod)
+            && !do_pvcs_leave_with_another(facts, pod)
             && inclusion::take_mounted_pvcs(facts, draft, pod, id)
         {
             pool::take_id(facts, draft, id, None); // the ID was freed when the PVCs left
@@ -140,7 +140,7 @@ pub fn may_instance_return(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
 
 /// Whether PVCs that a Pod mounts leave, or have left, together with another Pod that mounts them. This happens if both
 /// Pods had one ID, one after the end of the other.
-fn do_pvcs_leave_elsewhere(facts: &SetFacts, pod: &Pod) -> bool {
+fn do_pvcs_leave_with_another(facts: &SetFacts, pod: &Pod) -> bool {
     let mut mounting = pod
         .spec
         .pvcs

@@ -32,7 +32,7 @@ pub struct SetPlan {
     /// The text that the conditions add when a step fails.
     pub shortfall: Shortfall,
     /// Whether to remove the annotation [`crate::api::keys::ROLLOUT`] from the observed version of the set.
-    pub forget_command: bool,
+    pub clear_command: bool,
     /// Events about the CollaSet, sent after the writes.
     pub events: Vec<SetEvent>,
     /// Events that the controller sends once the status is stored. Each plan until then contains them again.
@@ -73,7 +73,7 @@ pub enum RevisionChange {
     /// A rollback: sets the position of the revision in the history, and the name of the stable revision.
     Renumber(Arc<Revision>, i64, String),
     /// Stores the name of the stable revision in an annotation of the revision.
-    Note(Arc<Revision>, String),
+    MarkStable(Arc<Revision>, String),
     /// Makes the CollaSet the controller of the revision.
     Adopt(Arc<Revision>),
     /// Removes the CollaSet's owner reference from the revision.
@@ -97,7 +97,7 @@ pub enum PvcChange {
     /// Changes the labels of the PVC and its controller.
     Patch {
         /// The observed PVC.
-        claim: Arc<Pvc>,
+        pvc: Arc<Pvc>,
         /// Labels to set and to remove.
         labels: LabelPatch,
         /// Change of the controller reference.
@@ -106,7 +106,7 @@ pub enum PvcChange {
     /// Deletes the PVC.
     Delete(Arc<Pvc>),
     /// Releases the PVC instead of deleting it, because the set keeps it.
-    LetGo(Arc<Pvc>),
+    Retain(Arc<Pvc>),
 }
 
 impl PvcChange {
@@ -114,7 +114,7 @@ impl PvcChange {
     pub fn release_pvc(claim: &Arc<Pvc>, mut labels: LabelPatch) -> PvcChange {
         labels.0.extend(remove_kept_label(claim));
         PvcChange::Patch {
-            claim: Arc::clone(claim),
+            pvc: Arc::clone(claim),
             labels,
             ownership: OwnershipChange::Release,
         }
@@ -173,7 +173,7 @@ pub struct PodPatch {
     /// Strategic merge patch of `spec` for `pods/resize`, written before the rest.
     pub resize: Option<Value>,
     /// For a patch that updates the Pod in place: the name of the target revision.
-    pub leads_to: Option<String>,
+    pub in_place_target: Option<String>,
     /// For a patch that begins an update in place: the change that will follow. The controller first tries that change
     /// by a dry run. If the API server refuses it, the controller writes nothing, so that no Pod goes off traffic for a
     /// change that is refused.
@@ -185,7 +185,7 @@ pub struct PodPatch {
     /// Whether the controller only makes the dry run and writes nothing. This is so for an update that was refused
     /// before, because the plan reserves no place for such a Pod. Once the dry run has passed, the next plan begins the
     /// update.
-    pub only_tried: bool,
+    pub dry_run_only: bool,
     /// The Event that the controller sends after the patch is stored.
     pub success_event: Option<Box<SetEvent>>,
 }
@@ -222,7 +222,7 @@ impl SetPlan {
     pub fn is_empty(&self) -> bool {
         !self.add_finalizer
             && !self.remove_finalizer
-            && !self.forget_command
+            && !self.clear_command
             && self.revisions.is_empty()
             && self.pool.is_none()
             && self.pvcs.is_empty()

@@ -105,7 +105,7 @@ fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
         pods,
         status: (set.status.as_ref() != Some(&status)).then_some(status),
         shortfall: left,
-        forget_command,
+        clear_command: forget_command,
         events,
         events_after_status: news,
         pause,
@@ -202,7 +202,7 @@ fn report_missing_revision(observed: &ObservedSet, status: &mut CollaSetStatus, 
     if let Some(why) = &observed.refused.revision {
         let now = status::condition_time(observed.now_nanos);
         let what = (status::FailedStep::Revisions, why.as_str());
-        status::note_failed_step(status, &former, what, left, now);
+        status::report_failed_step(status, &former, what, left, now);
     }
 }
 

@@ -29,7 +29,7 @@ pub fn without_pool_writes(mut plan: SetPlan, stored: Option<&InstancePool>) -> 
     plan.pvcs.retain(|change| match change {
         PvcChange::Create { id, .. } => entries.stored.contains_key(id),
         PvcChange::Patch { labels, .. } => entries.stores_instance_id(labels),
-        PvcChange::Delete(_) | PvcChange::LetGo(_) => true,
+        PvcChange::Delete(_) | PvcChange::Retain(_) => true,
     });
     plan.pods.retain_mut(|change| match change {
         PodChange::Create { id, .. } => entries.is_written(*id),

@@ -48,7 +48,7 @@ pub struct SetFacts<'a> {
     /// Hashes of all `volumeClaimTemplates` of these revisions.
     pub template_hashes: TemplateHashes,
     /// The same hashes and those of the spec. Computed on first use, which only PVCs cause.
-    known_with_spec: OnceCell<TemplateHashes>,
+    hashes_with_spec: OnceCell<TemplateHashes>,
     /// PVCs by the instance ID in their label, without those of Pods that have left the set.
     pvcs_by_id: BTreeMap<i64, Vec<Arc<Pvc>>>,
     /// Instance IDs of the PVCs that belong to the set, by the name of the PVC.
@@ -76,7 +76,7 @@ pub struct SetFacts<'a> {
     /// Controlled and selected Pods that are finished (`Succeeded` or `Failed`).
     pub finished: Vec<Arc<Pod>>,
     /// The finished Pods by instance ID.
-    ended: BTreeMap<i64, Vec<Arc<Pod>>>,
+    finished_by_id: BTreeMap<i64, Vec<Arc<Pod>>>,
     /// The finished Pods whose successor the set creates later, by instance ID. Until then the finished Pod holds the
     /// ID.
     pub waiting: BTreeMap<i64, Arc<Pod>>,
@@ -103,7 +103,7 @@ impl<'a> SetFacts<'a> {
             dry_run_changes: revision_cells(&history),
             resized: BTreeMap::new(),
             template_hashes: TemplateHashes::from_revisions(history.readable_revisions()),
-            known_with_spec: OnceCell::new(),
+            hashes_with_spec: OnceCell::new(),
             pvcs_by_id: BTreeMap::new(),
             owned_pvc_ids: BTreeMap::new(),
             pvcs_by_name: observed.pvcs.iter().map(|c| (&*c.name, c)).collect(),
@@ -119,7 +119,7 @@ impl<'a> SetFacts<'a> {
             misnumbered: Vec::new(),
             terminating: BTreeMap::new(),
             finished: Vec::new(),
-            ended: BTreeMap::new(),
+            finished_by_id: BTreeMap::new(),
             waiting: BTreeMap::new(),
             unselected: Vec::new(),
         };
@@ -158,7 +158,11 @@ impl<'a> SetFacts<'a> {
         }
         for pod in &facts.finished {
             if let Some(id) = facts.instance_id_of(pod) {
-                facts.ended.entry(id).or_default().push(Arc::clone(pod));
+                facts
+                    .finished_by_id
+                    .entry(id)
+                    .or_default()
+                    .push(Arc::clone(pod));
             }
         }
         facts.number_pods();
@@ -194,7 +198,7 @@ impl<'a> SetFacts<'a> {
                 halves.get(id).is_none_or(|of| Some(&**of) == origin)
                     && self
                         .owned_pvcs_with_id(*id)
-                        .all(|claim| is_own(claim) || self.is_pvc_set_aside(&pod, claim))
+                        .all(|claim| is_own(claim) || self.is_pvc_spare(&pod, claim))
             };
             let known = vacant.iter().copied().find(suits);
             let id = known.unwrap_or_else(|| {
@@ -228,7 +232,7 @@ impl<'a> SetFacts<'a> {
     }
 
     fn is_id_vacant(&self, id: i64) -> bool {
-        let has_ended = self.ended.contains_key(&id);
+        let has_ended = self.finished_by_id.contains_key(&id);
         !has_ended && !self.is_id_held(id) && !self.foreign.contains(&id)
     }
 
@@ -294,7 +298,7 @@ impl<'a> SetFacts<'a> {
     /// The finished and terminating Pods of an ID.
     pub fn former_pods(&self, id: i64) -> impl Iterator<Item = &Arc<Pod>> {
         let ending = self.terminating.get(&id).into_iter().flatten();
-        let ended = self.ended.get(&id).into_iter().flatten();
+        let ended = self.finished_by_id.get(&id).into_iter().flatten();
         ending.chain(ended)
     }
 
@@ -563,7 +567,7 @@ impl<'a> SetFacts<'a> {
     /// Includes the spec, because its revision may have the templates in another notation.
     fn template_hashes_with_spec(&self) -> &TemplateHashes {
         let templates = &self.observed.set.spec.volume_claim_templates;
-        self.known_with_spec
+        self.hashes_with_spec
             .get_or_init(|| self.template_hashes.with_templates(templates))
     }
 
@@ -575,7 +579,7 @@ impl<'a> SetFacts<'a> {
 
     /// Whether the set keeps a PVC that a Pod does not mount, for a return to a former template: the Pod mounts another
     /// PVC of the same template name, or the Pod's revision does not have that template.
-    pub fn is_pvc_set_aside(&self, pod: &Pod, claim: &Pvc) -> bool {
+    pub fn is_pvc_spare(&self, pod: &Pod, claim: &Pvc) -> bool {
         let is_same = |other: &Arc<Pvc>| {
             let mut keys = [keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
             keys.all(|key| other.labels.get(key) == claim.labels.get(key))
@@ -666,7 +670,7 @@ impl<'a> SetFacts<'a> {
     pub fn is_id_held(&self, id: i64) -> bool {
         self.has_pod_with_id(id)
             || (self.strategy.sequence
-                && (self.terminating.contains_key(&id) || self.ended.contains_key(&id)))
+                && (self.terminating.contains_key(&id) || self.finished_by_id.contains_key(&id)))
     }
 
     /// The instance ID of a Pod. Under `PersistentSequence` it is the one in the Pod's name. Otherwise it is the one of

@@ -32,7 +32,7 @@ pub enum UpdatePolicy {
 
 /// One step of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RolloutStep {
+pub enum ResolvedStep {
     /// Updates all Pods except this many.
     Partition(usize),
     /// Waits for this many nanoseconds, or with `None` until a user promotes the rollout.
@@ -55,7 +55,7 @@ pub struct ResolvedStrategy {
     /// How many replace pairs an update may open at once; `None` for no bound.
     pub max_surge: Option<usize>,
     /// Steps of a rollout; empty under [`UpdateScope::ByLabel`].
-    pub steps: Vec<RolloutStep>,
+    pub steps: Vec<ResolvedStep>,
     /// Seconds for which a Pod must have been Ready before it is available.
     pub min_ready_seconds: i32,
     /// Nanoseconds without progress after which the set is stalled; `None` for no deadline.
@@ -151,7 +151,7 @@ fn update_scope(rolling: Option<&RollingUpdate>, replicas: usize) -> UpdateScope
 }
 
 /// A step that this function can't read becomes a pause until a promotion, so that nothing is rolled out by mistake.
-fn rollout_steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<RolloutStep> {
+fn rollout_steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<ResolvedStep> {
     let Some(rolling) = rolling.filter(|rolling| rolling.by_label.is_none()) else {
         return Vec::new();
     };
@@ -161,18 +161,18 @@ fn rollout_steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<Rollou
                 IntOrPercent::Int(count) => usize::try_from(count).ok()?,
                 IntOrPercent::Percent(percent) => kept_by_percent(percent, replicas),
             };
-            Some(RolloutStep::Partition(kept))
+            Some(ResolvedStep::Partition(kept))
         }
         (None, Some(pause)) => {
             let lasts = pause.pause_duration().ok()??;
             let nanos = u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX);
-            Some(RolloutStep::Pause(Some(nanos)))
+            Some(ResolvedStep::Pause(Some(nanos)))
         }
         _ => None,
     };
     let steps = rolling.steps.iter();
     steps
-        .map(|s| step(s).unwrap_or(RolloutStep::Pause(None)))
+        .map(|s| step(s).unwrap_or(ResolvedStep::Pause(None)))
         .collect()
 }
 

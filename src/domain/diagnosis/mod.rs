@@ -157,7 +157,7 @@ pub struct ObservedPod {
     /// OperationJobs whose names are lifecycle IDs on the Pod.
     pub jobs: Vec<Arc<OperationJob>>,
     /// The context of the Pod, such as its namespace and its PodDisruptionBudgets.
-    pub around: PodContext,
+    pub context: PodContext,
     /// What could not be read, and the cause.
     pub notes: Vec<String>,
     /// The present time.
@@ -179,15 +179,15 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
     let rules = rules::rule_facts(observed, excluded, None);
     let mut explanation = Diagnosis {
         summary: String::new(),
-        pod: pod_facts(&observed.pod, observed.around.unscheduled.as_deref()),
+        pod: pod_facts(&observed.pod, observed.context.unscheduled.as_deref()),
         owner: owner::owner_facts(observed, &rules),
         operations: Vec::new(),
         rules,
         disruption_budgets: pod_context::disruption_budget_facts(
-            &observed.around.disruption_budgets,
+            &observed.context.disruption_budgets,
             &observed.pod,
         ),
-        deletion: observed.around.trial.clone(),
+        deletion: observed.context.dry_run_deletion.clone(),
         claims: claim_facts(observed),
         next: Vec::new(),
         notes: observed.notes.clone(),
@@ -205,7 +205,7 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
 /// Why the rules of the namespace are not enforced, by the namespace or by the condition of a rule. These reasons apply
 /// to all rules of a namespace.
 fn unenforced_reason(observed: &ObservedPod) -> Option<UnenforcedReason> {
-    if let Some(why) = observed.around.excluded.clone() {
+    if let Some(why) = observed.context.excluded.clone() {
         return Some(UnenforcedReason {
             why,
             excluded: true,
@@ -229,7 +229,7 @@ fn pod_facts(pod: &Pod, unscheduled: Option<&str>) -> PodFacts {
         uid: pod.metadata.uid.clone(),
         managed: pod.is_managed(),
         available: pod.is_available(),
-        unavailable_because: unavailable_reason(pod, unscheduled),
+        unavailable_because: out_of_service_reason(pod, unscheduled),
         ready: pod.is_ready(),
         readiness_since: readiness_since(pod),
         terminating: pod.is_terminating(),
@@ -247,11 +247,11 @@ fn pod_facts(pod: &Pod, unscheduled: Option<&str>) -> PodFacts {
 ///
 /// If the Pod may serve but has not started, the cause is the scheduler or the kubelet. The readiness gate of the
 /// lifecycle only follows them.
-fn unavailable_reason(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
+fn out_of_service_reason(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
     if pod.is_available() || !pod.is_managed() {
         return None;
     }
-    let obstacle = LifecycleWrite::from_write(Some(pod), pod, 0).unavailable_reason();
+    let obstacle = LifecycleWrite::from_write(Some(pod), pod, 0).service_label_obstacle();
     let is_to_serve = !pod.is_terminating()
         && !pod.is_finished()
         && pod.label(keys::STAY_OFFLINE).is_none()

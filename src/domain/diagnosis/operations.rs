@@ -105,7 +105,7 @@ fn operation_fact(
 
 /// The API server's message if it refuses the deletion of the Pod permanently.
 fn deletion_refusal(observed: &ObservedPod) -> Option<&str> {
-    match &observed.around.trial {
+    match &observed.context.dry_run_deletion {
         Some(trial) if deletion_path::is_lifecycle_refusal(trial) => None,
         Some(DryRunDeletion::Denied { message, .. }) => Some(message),
         _ => None,

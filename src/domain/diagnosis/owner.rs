@@ -8,7 +8,9 @@ use super::{ObservedPod, PodController};
 use crate::api::collaset::{CollaSet, PodUpgradePolicy};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys;
-use crate::domain::collaset::strategy::{ResolvedStrategy, RolloutStep, UpdatePolicy, UpdateScope};
+use crate::domain::collaset::strategy::{
+    ResolvedStep, ResolvedStrategy, UpdatePolicy, UpdateScope,
+};
 use crate::domain::lifecycle::operator;
 use crate::domain::messages;
 use crate::domain::pod::Pod;
@@ -43,12 +45,12 @@ pub fn owner_facts(observed: &ObservedPod, rules: &[RuleFacts]) -> Option<OwnerF
                 facts.remark = Some("it is being deleted".to_owned());
             }
             facts.rollout = Some(rollout);
-            facts.troubles = set_problems(set);
+            facts.troubles = collaset_problems(set);
         }
         Some(PodController::Other { replicas }) => facts.replicas = *replicas,
         Some(PodController::Gone) => facts.remark = Some("it is gone".to_owned()),
     }
-    let deployment = observed.around.recreate.as_deref();
+    let deployment = observed.context.recreate.as_deref();
     let deployment =
         deployment.filter(|_| facts.remark.is_none() && rules.iter().any(is_availability_rule));
     if let Some(deployment) = deployment {
@@ -144,7 +146,7 @@ const REFUSAL_REASONS: [&str; 5] = [
 ];
 
 /// Refused writes of a set, each reason and each message once, and the message of the condition `Stalled`.
-fn set_problems(set: &CollaSet) -> Vec<String> {
+fn collaset_problems(set: &CollaSet) -> Vec<String> {
     let conditions = set.status.iter().flat_map(|status| &status.conditions);
     let mut told: Vec<(&str, &str)> = Vec::new();
     let troubles = conditions.filter_map(|c| {
@@ -359,8 +361,8 @@ fn kept_by_step(set: &CollaSet, strategy: &ResolvedStrategy) -> usize {
     let reached = step.map_or(0, |rollout| usize::try_from(rollout.step).unwrap_or(0));
     let mut steps = strategy.steps.iter().take(reached).rev();
     let kept = steps.find_map(|step| match step {
-        RolloutStep::Partition(kept) => Some(*kept),
-        RolloutStep::Pause(_) => None,
+        ResolvedStep::Partition(kept) => Some(*kept),
+        ResolvedStep::Pause(_) => None,
     });
     kept.unwrap_or(0)
 }
@@ -424,7 +426,7 @@ mod tests {
             { "type": "Ready", "status": "False", "reason": "UpdateFailed", "message": "no quota; 3 Pods to update" },
         ]))
         .unwrap();
-        assert_eq!(set_problems(&set), ["ScaleOutFailed: no quota"]);
+        assert_eq!(collaset_problems(&set), ["ScaleOutFailed: no quota"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct PodContext {
     /// PodDisruptionBudgets of the namespace.
     pub disruption_budgets: Vec<PodDisruptionBudget>,
     /// The API server's answer to a dry-run deletion.
-    pub trial: Option<DryRunDeletion>,
+    pub dry_run_deletion: Option<DryRunDeletion>,
     /// Name of the Deployment behind the Pod's ReplicaSet, if its strategy is `Recreate`.
     pub recreate: Option<String>,
 }

@@ -6,21 +6,21 @@ use jiff::Timestamp;
 
 use super::facts::{BudgetFacts, HolderFacts, RuleFacts, RuleVerdict};
 use super::{
-    ObservedPod, PodController, RuleObject, parse_stamp, parse_time, readiness_since,
-    unavailable_reason,
+    ObservedPod, PodController, RuleObject, out_of_service_reason, parse_stamp, parse_time,
+    readiness_since,
 };
 use crate::api::keys::{self, Family};
 use crate::api::podtransitionrule::{Kind, PodTransitionRuleStatus, Rule as Written};
-use crate::domain::announced_disruption::counts_as_available;
 use crate::domain::collaset::deletes_its_pods;
 use crate::domain::inplace;
 use crate::domain::lifecycle::{Phase, is_held_offline, stored_phases};
 use crate::domain::messages;
+use crate::domain::pending_disruption::counts_as_available;
 use crate::domain::pod::{BRIEFLY_DOWN, Pod};
 use crate::domain::rules::budget::BindingMinimum;
 use crate::domain::rules::stage::{operation_rejections, stage_candidates, stored_rejection};
 use crate::domain::rules::webhook::EndpointVerdicts;
-use crate::domain::rules::{AvailabilityLimits, Rule, RuleKind, Stage};
+use crate::domain::rules::{AvailabilityLimits, CompiledRule, RuleKind, Stage};
 
 /// Largest number of Pods that are listed as users of a budget.
 const MAX_HOLDERS: usize = 10;
@@ -98,7 +98,7 @@ fn rule_fact(
     observed: &ObservedPod,
     object: &RuleObject,
     written: &Written,
-    compiled: Option<&Rule>,
+    compiled: Option<&CompiledRule>,
     operation: Option<&str>,
 ) -> RuleFacts {
     let stage = compiled.map_or(Stage::PreCheck, |r| r.stage);
@@ -165,7 +165,7 @@ fn rule_kind(rule: &Written) -> &'static str {
     rule.kinds().next().map_or("", Kind::field)
 }
 
-fn rule_applies(object: &RuleObject, rule: &Rule, pod: &Pod) -> bool {
+fn rule_applies(object: &RuleObject, rule: &CompiledRule, pod: &Pod) -> bool {
     let mut applying = object.set.applicable_rules(rule.stage, pod);
     applying.any(|other| std::ptr::eq(other, rule))
 }
@@ -287,7 +287,7 @@ fn briefly_down_until(pod: &Pod, now: Timestamp) -> Option<Timestamp> {
 /// Pod. An endpoint answers for each operation separately.
 fn judge_other_rule(
     object: &RuleObject,
-    rule: &Rule,
+    rule: &CompiledRule,
     pod: &Pod,
     operation: Option<&str>,
 ) -> (RuleVerdict, String) {
@@ -338,7 +338,7 @@ fn judge_other_rule(
 }
 
 /// Why the last call of a webhook rule failed, if Pods have passed since without an answer.
-fn unanswered_pass_reason<'a>(object: &'a RuleObject, rule: &Rule) -> Option<&'a str> {
+fn unanswered_pass_reason<'a>(object: &'a RuleObject, rule: &CompiledRule) -> Option<&'a str> {
     let mut states = object.status()?.rule_states.iter();
     let state = states.find(|state| state.name == rule.id)?;
     let webhook = state.webhook_status.as_ref()?;
@@ -347,7 +347,12 @@ fn unanswered_pass_reason<'a>(object: &'a RuleObject, rule: &Rule) -> Option<&'a
 }
 
 /// The reason for a Pod that the status does not list. It says how many Pods wait for which reason.
-fn describe_unlisted_pod(object: &RuleObject, rule: &Rule, pod: &Pod, reason: &str) -> String {
+fn describe_unlisted_pod(
+    object: &RuleObject,
+    rule: &CompiledRule,
+    pod: &Pod,
+    reason: &str,
+) -> String {
     let status = object.status();
     let is_listed = status.is_some_and(|status| {
         let mut details = status.details.iter();
@@ -511,7 +516,7 @@ fn budget_holders(
 
 /// Since when a Pod is unavailable, and why: the operation on it, if there is one. `None` if it is available.
 fn unavailable_since(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
-    let obstacle = unavailable_reason(pod, None)?;
+    let obstacle = out_of_service_reason(pod, None)?;
     let in_flight = stored_phases(pod)
         .into_iter()
         .find(|(_, phase)| *phase != Phase::PreCheck);

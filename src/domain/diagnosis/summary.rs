@@ -146,7 +146,7 @@ pub fn summarize(observed: &ObservedPod, all: &Diagnosis, unenforced: Option<&st
 }
 
 fn deletion_path(observed: &ObservedPod) -> DeletionPath {
-    deletion_path::deletion_path(&observed.pod, observed.around.trial.as_ref())
+    deletion_path::deletion_path(&observed.pod, observed.context.dry_run_deletion.as_ref())
 }
 
 /// Why the API server refuses a deletion. `None` also if the refused deletion begins the lifecycle of the Pod.

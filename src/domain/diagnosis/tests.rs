@@ -50,7 +50,7 @@ fn observed(available: bool, type_: &str, reason: &str, message: &str) -> Observ
         pods: vec![pod(available), other_pod("web-1"), other_pod("web-2")],
         controller: None,
         jobs: Vec::new(),
-        around: PodContext::default(),
+        context: PodContext::default(),
         notes: Vec::new(),
         now: "2026-01-01T12:00:00Z".parse().unwrap(),
     }
@@ -69,7 +69,7 @@ fn unreadable_owner_or_unset_replicas_comes_first() {
         ("LedgerUsable", "LedgerUnusable"),
     ] {
         let mut observed = observed(true, type_, reason, "Rollout web is silent");
-        observed.around.trial = Some(DryRunDeletion::Denied {
+        observed.context.dry_run_deletion = Some(DryRunDeletion::Denied {
             code: 429,
             message: "held".to_owned(),
         });
@@ -140,7 +140,7 @@ fn rule_that_is_not_enforced_is_not_said_to_hold() {
         assert_eq!(said.rules[0].verdict, RuleVerdict::NotApplying, "{reason}");
     }
     let mut observed = observed(true, "Enforced", "NotRegistered", "a webhook is gone");
-    observed.around.trial = Some(DryRunDeletion::Denied {
+    observed.context.dry_run_deletion = Some(DryRunDeletion::Denied {
         code: 429,
         message: "held".to_owned(),
     });
@@ -321,7 +321,7 @@ fn pod_without_blocker_is_reported_as_not_held() {
     let alone = "Pod web-0 is available, and no PodTransitionRule of namespace n selects it";
     let mut free = pod_of_set(json!({ "status": { "updatedRevision": "web-1" } }));
     assert_eq!(said(&free), format!("{alone}: nothing holds it"));
-    free.around.trial = denied_dry_run("legal hold");
+    free.context.dry_run_deletion = denied_dry_run("legal hold");
     assert_eq!(
         said(&free),
         format!("{alone}, but the API server refuses a deletion now: legal hold")
@@ -426,7 +426,7 @@ fn refused_deletion_of_offline_pod_names_remedy() {
         .insert(keys::TO_DELETE.to_owned(), "1".to_owned());
     let waits = "waiting for the deletion controller, to delete the Pod";
     assert!(diagnose(&observed).summary.ends_with(waits));
-    observed.around.trial = denied_dry_run("legal hold");
+    observed.context.dry_run_deletion = denied_dry_run("legal hold");
     let explained = diagnose(&observed);
     let waits = "waiting for the API server, which refuses its deletion: legal hold";
     assert!(explained.summary.ends_with(waits), "{}", explained.summary);
@@ -557,9 +557,9 @@ fn deletion_through_lifecycle_is_held_by_label_check() {
         "{unknown}"
     );
     assert!(unknown.contains("with it"), "{unknown}");
-    observed.around.trial = Some(DryRunDeletion::Allowed);
+    observed.context.dry_run_deletion = Some(DryRunDeletion::Allowed);
     assert_eq!(next(&observed), without);
-    observed.around.trial = lifecycle_dry_run(&observed.pod);
+    observed.context.dry_run_deletion = lifecycle_dry_run(&observed.pod);
     assert_eq!(
         next(&observed),
         format!(
@@ -576,14 +576,14 @@ fn deletion_through_lifecycle_is_held_by_label_check() {
         .spec
         .readiness_gates
         .clear();
-    observed.around.trial = None;
+    observed.context.dry_run_deletion = None;
     assert_eq!(next(&observed), without);
 }
 
 #[test]
 fn deletion_that_begins_a_lifecycle_is_no_refusal() {
     let mut observed = observed(true, "Enforced", "-", "-");
-    observed.around.trial = lifecycle_dry_run(&observed.pod);
+    observed.context.dry_run_deletion = lifecycle_dry_run(&observed.pod);
     let way = "a deletion or eviction takes it off traffic first, by operation pod-delete (feature gate GraceDeleteWebhook)";
     assert_eq!(
         diagnose(&observed).summary,

@@ -146,7 +146,7 @@ impl<'a> LifecycleWrite<'a> {
             && self.old.is_some_and(missing)
             && missing(self.new)
             && !self.has_passed()
-            && self.unavailable_reason().is_none()
+            && self.service_label_obstacle().is_none()
             && min_ready::remaining_nanos(self.new, self.now).is_none()
         {
             let since = self.stamp.clone();
@@ -199,7 +199,7 @@ impl<'a> LifecycleWrite<'a> {
     /// An ID that only waits in PreCheck is no obstacle, because it does not take a serving Pod off traffic (row 1). If
     /// such a wait were an obstacle, a Pod that loses Ready for a moment would count as unavailable until the rule lets
     /// the ID pass.
-    pub(in crate::domain) fn unavailable_reason(&self) -> Option<Cow<'static, str>> {
+    pub(in crate::domain) fn service_label_obstacle(&self) -> Option<Cow<'static, str>> {
         let pod = self.new;
         let because = if pod.is_terminating() {
             Some("the Pod is ending")

@@ -44,7 +44,7 @@ pub use next_step::{
 };
 pub use patch::LabelPatch;
 pub use phase::Phase;
-pub use validate::{FieldError, validate};
+pub use validate::{LifecycleError, validate};
 
 use crate::api::keys::Family;
 

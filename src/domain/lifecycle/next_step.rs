@@ -89,7 +89,7 @@ pub fn controller_step_with_passed(
             .collect(),
         ..LifecycleStep::default()
     };
-    if !available && run.unavailable_reason().is_none() {
+    if !available && run.service_label_obstacle().is_none() {
         step.requeue_after_nanos = min_ready::remaining_nanos(pod, now_nanos);
     }
     if !available

@@ -16,7 +16,7 @@ pub const MAX_OPERATIONS: usize = 8;
 
 /// An error in one field of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldError {
+pub struct LifecycleError {
     /// `metadata.labels[<key>]` or `metadata.annotations[<key>]`.
     pub path: String,
     /// The error, and what the user can do.
@@ -28,7 +28,7 @@ pub struct FieldError {
 /// Callers may pass a request as it came, or the result of a [`LifecycleWrite`]. For a CREATE, pass the result:
 /// [`LifecycleWrite::from_write`] strips labels that only the webhook writes, while this function reports them as
 /// errors. A Pod that becomes managed is validated like a CREATE, because anybody could write its labels before.
-pub fn validate(old: Option<&Pod>, new: &Pod) -> Vec<FieldError> {
+pub fn validate(old: Option<&Pod>, new: &Pod) -> Vec<LifecycleError> {
     let old = old.filter(|old| old.is_managed());
     let write = ValidatedWrite { old, new };
     let mut errors = write.annotation_error().into_iter().collect::<Vec<_>>();
@@ -51,7 +51,7 @@ struct ValidatedWrite<'a> {
 }
 
 impl ValidatedWrite<'_> {
-    fn annotation_error(&self) -> Option<FieldError> {
+    fn annotation_error(&self) -> Option<LifecycleError> {
         let key = keys::AVAILABLE_CONDITIONS;
         if self
             .old
@@ -139,7 +139,7 @@ impl ValidatedWrite<'_> {
         } else {
             let mut run = LifecycleWrite::from_write(self.old, self.new, 0);
             run.advance_all();
-            run.unavailable_reason()?
+            run.service_label_obstacle()?
         };
         Some(format!(
             "{reason}: leave the label out, the lifecycle controller adds it once the Pod serves"
@@ -226,8 +226,8 @@ fn has_label(pod: &Pod, family: Family, id: &str) -> bool {
     pod.label(&family.key(id)).is_some()
 }
 
-fn field_error(map: &str, key: &str, message: String) -> FieldError {
-    FieldError {
+fn field_error(map: &str, key: &str, message: String) -> LifecycleError {
+    LifecycleError {
         path: format!("metadata.{map}[{key}]"),
         message,
     }

@@ -8,7 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::ignore_policy;
-use super::{AvailabilityLimits, CompiledWebhook, Rule, RuleKind, RuleSet, SkipAnnotation, Stage};
+use super::{
+    AvailabilityLimits, CompiledRule, CompiledWebhook, RuleKind, RuleSet, SkipAnnotation, Stage,
+};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
     self as api, AvailablePolicy, LabelCheck, PodTransitionRule, UnhealthyPodPolicy,
@@ -54,7 +56,7 @@ impl RuleSet {
             generation: meta.generation.unwrap_or(0),
             selector,
             narrowed,
-            may_limit: may_limit_unread || rules.iter().any(Rule::may_limit),
+            may_limit: may_limit_unread || rules.iter().any(CompiledRule::may_limit),
             rules,
             ignores,
             skips: SkipAnnotation::default(),
@@ -79,7 +81,12 @@ fn rule_ids(rules: &[api::Rule]) -> Vec<String> {
     rules.iter().map(id).collect()
 }
 
-fn compile_rule(index: usize, rule: &api::Rule, id: String, ignores: &BTreeSet<String>) -> Rule {
+fn compile_rule(
+    index: usize,
+    rule: &api::Rule,
+    id: String,
+    ignores: &BTreeSet<String>,
+) -> CompiledRule {
     let path = format!("spec.rules[{index}]");
     let mut broken = Vec::new();
     let stage = match rule.effective_stage() {
@@ -138,7 +145,7 @@ fn compile_rule(index: usize, rule: &api::Rule, id: String, ignores: &BTreeSet<S
                 .is_none_or(api::Kind::limits_unavailable),
         }
     });
-    Rule {
+    CompiledRule {
         name: rule.name.clone(),
         id,
         stage,

@@ -60,7 +60,7 @@ pub struct NamespaceState {
     /// Why the namespace is excluded: the clause of [`exclusion_reason`].
     pub excluded: Option<String>,
     /// The namespace enforcement label that the rules need, if the namespace has none or a lower one.
-    pub lacks: Option<NamespaceEnforcement>,
+    pub missing_enforcement: Option<NamespaceEnforcement>,
     /// What the webhook configurations do not send of the namespace: the clause of
     /// [`RequiredConfiguration::configuration_gap`](super::registration::RequiredConfiguration::configuration_gap).
     pub unregistered: Option<String>,
@@ -84,9 +84,9 @@ pub fn enforced_condition(
             ),
         );
     }
-    if let Some(mark) = place.lacks {
+    if let Some(mark) = place.missing_enforcement {
         let (key, value) = (
-            keys::NAMESPACE_HAS_RULES,
+            keys::NAMESPACE_ENFORCEMENT,
             mark.label_value().unwrap_or_default(),
         );
         return new_finding(
@@ -140,7 +140,7 @@ pub fn enforced_condition(
 /// Whether a rule or a selector that can't be read may be a limit, so that it holds deletions and evictions, too.
 fn has_unreadable_limit(rules: &RuleSet) -> bool {
     let mut all = rules.rules.iter();
-    let is_limit = |rule: &super::Rule| {
+    let is_limit = |rule: &super::CompiledRule| {
         matches!(
             rule.kind,
             RuleKind::Broken {
@@ -411,11 +411,11 @@ pub fn expected_unknown_warning(rules: &RuleSet, owners: UnknownReplicasOwners) 
 pub enum LedgerStorage {
     /// No write has shown a loss.
     #[default]
-    NotDoubted,
+    Unproven,
     /// The API server drops fields of the ledger, or the whole ledger.
     Dropped,
     /// The API server dropped fields before, but stores them now.
-    Again,
+    Restored,
 }
 
 impl LedgerStorage {
@@ -430,8 +430,8 @@ impl LedgerStorage {
         match kept {
             Some(false) => LedgerStorage::Dropped,
             None if was_dropped => LedgerStorage::Dropped,
-            _ if was_dropped || is_told(LEDGER_STORED) => LedgerStorage::Again,
-            _ => LedgerStorage::NotDoubted,
+            _ if was_dropped || is_told(LEDGER_STORED) => LedgerStorage::Restored,
+            _ => LedgerStorage::Unproven,
         }
     }
 }
@@ -464,7 +464,7 @@ pub fn ledger_usable_condition(
         );
         return Some(new_finding("False", LEDGER_NOT_STORED, message));
     }
-    if storing == LedgerStorage::Again && mended.is_none() {
+    if storing == LedgerStorage::Restored && mended.is_none() {
         let message = "the API server stores status.ledger again as it is written".to_owned();
         return Some(new_finding("True", LEDGER_STORED, message));
     }
@@ -579,7 +579,7 @@ mod tests {
         );
         let place = NamespaceState {
             excluded: exclusion_reason("shop", Some(&excluded), None),
-            lacks: Some(NamespaceEnforcement::Ruled),
+            missing_enforcement: Some(NamespaceEnforcement::Ruled),
             ..NamespaceState::default()
         };
         assert_eq!(
@@ -591,7 +591,7 @@ mod tests {
     #[test]
     fn a_namespace_without_its_mark_is_not_enforced() {
         let place = NamespaceState {
-            lacks: Some(NamespaceEnforcement::Strict),
+            missing_enforcement: Some(NamespaceEnforcement::Strict),
             ..NamespaceState::default()
         };
         let found = enforced_condition(&rules(json!([budget()])), &place, false);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::RuleSet;
 use crate::api::keys;
 
-/// The value of the label [`keys::NAMESPACE_HAS_RULES`]. A larger value makes the API server send more requests.
+/// The value of the label [`keys::NAMESPACE_ENFORCEMENT`]. A larger value makes the API server send more requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum NamespaceEnforcement {
     /// The label is absent: the namespace has no rule.
@@ -22,9 +22,9 @@ pub enum NamespaceEnforcement {
 impl NamespaceEnforcement {
     /// Reads the labels of a namespace. An unknown value, from another version, counts as [`Self::Ruled`].
     pub fn from_labels(labels: &BTreeMap<String, String>) -> NamespaceEnforcement {
-        match labels.get(keys::NAMESPACE_HAS_RULES).map(String::as_str) {
+        match labels.get(keys::NAMESPACE_ENFORCEMENT).map(String::as_str) {
             None => NamespaceEnforcement::Unruled,
-            Some(keys::NAMESPACE_HAS_STRICT_RULES) => NamespaceEnforcement::Strict,
+            Some(keys::NAMESPACE_ENFORCEMENT_STRICT) => NamespaceEnforcement::Strict,
             Some(_) => NamespaceEnforcement::Ruled,
         }
     }
@@ -46,7 +46,7 @@ impl NamespaceEnforcement {
         match self {
             NamespaceEnforcement::Unruled => None,
             NamespaceEnforcement::Ruled => Some("true"),
-            NamespaceEnforcement::Strict => Some(keys::NAMESPACE_HAS_STRICT_RULES),
+            NamespaceEnforcement::Strict => Some(keys::NAMESPACE_ENFORCEMENT_STRICT),
         }
     }
 }
@@ -97,7 +97,7 @@ impl ObservedNamespace {
             ("resourceVersion", json!(self.version.to_string())),
             (
                 "labels",
-                json!({ (keys::NAMESPACE_HAS_RULES): mark.label_value() }),
+                json!({ (keys::NAMESPACE_ENFORCEMENT): mark.label_value() }),
             ),
         ]
         .map(|(key, value)| (key.to_owned(), value))
@@ -174,14 +174,14 @@ mod tests {
             NamespaceEnforcement::Ruled,
             NamespaceEnforcement::Strict,
         ] {
-            let label = mark.label_value().map(|v| (keys::NAMESPACE_HAS_RULES, v));
+            let label = mark.label_value().map(|v| (keys::NAMESPACE_ENFORCEMENT, v));
             let labels = label.map(|(k, v)| (k.to_owned(), v.to_owned()));
             assert_eq!(
                 NamespaceEnforcement::from_labels(&labels.into_iter().collect()),
                 mark
             );
         }
-        let newer = [(keys::NAMESPACE_HAS_RULES.to_owned(), "newer".to_owned())];
+        let newer = [(keys::NAMESPACE_ENFORCEMENT.to_owned(), "newer".to_owned())];
         assert_eq!(
             NamespaceEnforcement::from_labels(&newer.into()),
             NamespaceEnforcement::Ruled
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn seen(mark: NamespaceEnforcement) -> ObservedNamespace {
-        let label = mark.label_value().map(|v| (keys::NAMESPACE_HAS_RULES, v));
+        let label = mark.label_value().map(|v| (keys::NAMESPACE_ENFORCEMENT, v));
         let labels = label.map(|(k, v)| (k.to_owned(), v.to_owned()));
         ObservedNamespace::new("u", 7, &labels.into_iter().collect()).unwrap()
     }
@@ -232,7 +232,7 @@ mod tests {
         ] {
             let raised = json!({ "metadata": {
                 "uid": "u", "resourceVersion": "7",
-                "labels": { (keys::NAMESPACE_HAS_RULES): mark.label_value() },
+                "labels": { (keys::NAMESPACE_ENFORCEMENT): mark.label_value() },
                 "annotations": { (keys::RULE_ADMITTED): "now" },
             } });
             assert_eq!(admission_patch(Some(&seen(known)), mark, "now"), raised);
@@ -253,7 +253,7 @@ mod tests {
                 (&json!("u"), &json!("7"))
             );
             assert_eq!(
-                metadata["labels"][keys::NAMESPACE_HAS_RULES],
+                metadata["labels"][keys::NAMESPACE_ENFORCEMENT],
                 json!(mark.label_value())
             );
             let stamp = metadata.get("annotations").map(|a| &a[keys::RULE_ADMITTED]);

@@ -54,7 +54,7 @@ pub struct RuleSet {
     /// The selector of a spec that can't be read except for its selector. The object covers only the Pods that match.
     pub narrowed: Option<Selector>,
     /// Enabled rules, in the order of the spec.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<CompiledRule>,
     /// Whether a rule limits how many Pods are unavailable, or may limit it because the rule or the spec can't be read.
     pub may_limit: bool,
     /// Names of the rules whose `failurePolicy: Ignore` has an effect.
@@ -65,7 +65,7 @@ pub struct RuleSet {
 
 /// An enabled rule.
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub struct CompiledRule {
     /// Name of the rule. The annotation that skips rules refers to it.
     pub name: String,
     /// Identifies the rule in its object, in the status and in messages. The ID is the name. If an earlier rule has the
@@ -113,7 +113,7 @@ pub enum AvailabilityRules<'a> {
     },
 }
 
-impl Rule {
+impl CompiledRule {
     /// Whether the rule limits how many Pods are unavailable, or may limit it because the rule can't be read.
     fn may_limit(&self) -> bool {
         match self.kind {
@@ -155,7 +155,7 @@ impl RuleSet {
         &'a self,
         stage: Stage,
         pod: &'a Pod,
-    ) -> impl Iterator<Item = &'a Rule> {
+    ) -> impl Iterator<Item = &'a CompiledRule> {
         let skipped = match self.skips {
             SkipAnnotation::Honoured => skipped_rule_names(pod),
             SkipAnnotation::Ignored => BTreeSet::new(),
@@ -172,7 +172,7 @@ impl RuleSet {
             return Vec::new();
         }
         let skipped = skipped_rule_names(pod);
-        let would_hold = |rule: &&Rule| match &rule.kind {
+        let would_hold = |rule: &&CompiledRule| match &rule.kind {
             RuleKind::Availability(limits) => limits.if_healthy || !unavailable,
             RuleKind::Broken { may_limit, .. } => *may_limit,
             RuleKind::LabelCheck(_) | RuleKind::Webhook(_) => false,
@@ -245,7 +245,7 @@ impl RuleSet {
             .rules
             .iter()
             .filter(|rule| rule.stage == Stage::PreCheck);
-        let is_broken = |rule: &Rule| {
+        let is_broken = |rule: &CompiledRule| {
             matches!(
                 rule.kind,
                 RuleKind::Broken {
@@ -263,7 +263,7 @@ impl RuleSet {
     pub fn webhook_rules(
         &self,
         stage: Stage,
-    ) -> impl Iterator<Item = (&Rule, &Arc<CompiledWebhook>)> {
+    ) -> impl Iterator<Item = (&CompiledRule, &Arc<CompiledWebhook>)> {
         self.rules
             .iter()
             .filter(move |rule| rule.stage == stage)
@@ -291,8 +291,8 @@ impl RuleSet {
     }
 
     /// The rules of stage PreCheck that hold deletions of the Pods that their filters match.
-    fn limiting_rules(&self) -> impl Iterator<Item = &Rule> {
-        let before = |rule: &&Rule| rule.stage == Stage::PreCheck;
+    fn limiting_rules(&self) -> impl Iterator<Item = &CompiledRule> {
+        let before = |rule: &&CompiledRule| rule.stage == Stage::PreCheck;
         self.rules.iter().filter(before).filter(|r| r.may_limit())
     }
 

@@ -14,7 +14,7 @@ pub enum RolloutHeldCause {
     Leaves,
     /// The rules hold Pods of an old ReplicaSet, so that it has more ready Pods than its `spec.replicas`. In this case
     /// the Deployment controller neither deletes failing Pods of other old ReplicaSets nor creates new Pods.
-    Overhangs,
+    StuckScaleDown,
 }
 
 impl RolloutHeldCause {
@@ -37,7 +37,7 @@ impl RolloutHeldCause {
                  count as expected there: the rule lets no more of the old Pods go, and the rollout waits. Delete or relax the \
                  rule, or undo the change of the template's labels"
             ),
-            RolloutHeldCause::Overhangs => format!(
+            RolloutHeldCause::StuckScaleDown => format!(
                 "{owners}: an old ReplicaSet has more Pods than its number, because PodTransitionRule {rule} \
                  lets none of them go, and meanwhile the Deployment controller does not take away the failing Pods of \
                  another old ReplicaSet: the rollout waits. The server sets the number back a few times. If the rollout still \
@@ -67,7 +67,7 @@ pub struct HeldRollout {
     /// The cause.
     pub cause: RolloutHeldCause,
     /// Whether the rollout is blocked now. If false, the next rollout will be blocked.
-    pub held: bool,
+    pub held_now: bool,
 }
 
 /// The condition `RolloutsHeld`. It is True while a rollout is blocked, and False with the reason `RecreateUnderRule`
@@ -75,12 +75,12 @@ pub struct HeldRollout {
 pub fn rollouts_held_condition(rules: &RuleSet, all: &[HeldRollout]) -> Option<ConditionFinding> {
     let of = |cause: RolloutHeldCause, held: bool| {
         all.iter()
-            .filter(move |r| r.cause == cause && r.held == held)
+            .filter(move |r| r.cause == cause && r.held_now == held)
     };
     let causes = [
         (RolloutHeldCause::Recreates, "RecreateHeld"),
         (RolloutHeldCause::Leaves, "TemplateLeavesRule"),
-        (RolloutHeldCause::Overhangs, "OldReplicaSetHeld"),
+        (RolloutHeldCause::StuckScaleDown, "OldReplicaSetHeld"),
     ];
     let held = causes.map(|(cause, reason)| {
         let owners = of(cause, true).map(|r| format!("{} {}", r.kind, r.name));
@@ -136,7 +136,7 @@ mod tests {
             kind: "Deployment",
             name: deployment.to_owned(),
             cause,
-            held,
+            held_now: held,
         }
     }
 

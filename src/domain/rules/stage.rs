@@ -1,7 +1,7 @@
 //! What the rules of a stage say about a Pod, except for budgets, which the ledger decides.
 
 use super::webhook::{Candidate, EndpointVerdicts, UNANSWERED_MESSAGE};
-use super::{Rule, RuleKind, RuleSet, Stage};
+use super::{CompiledRule, RuleKind, RuleSet, Stage};
 use crate::api::keys::Family;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::lifecycle::has_operation_type;
@@ -104,7 +104,7 @@ pub fn has_immediate_rejection(set: &RuleSet, stage: Stage, pod: &Pod) -> bool {
 }
 
 /// The reason of a rule that needs neither a budget nor an endpoint. `None` if the rule passes or needs one of them.
-fn immediate_rejection(rule: &Rule, pod: &Pod) -> Option<String> {
+fn immediate_rejection(rule: &CompiledRule, pod: &Pod) -> Option<String> {
     match &rule.kind {
         RuleKind::Availability(_) | RuleKind::Webhook(_) => None,
         // Kuperator's wording (contract 5.4).

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::protocol::{Claim, Operation};
+use super::protocol::{Claim, ClaimOperation};
 use super::store::{ClaimDetail, Claims, RuleSnapshot};
 
 impl RuleSnapshot {
@@ -70,10 +70,10 @@ fn merge_ledgers(stored: &Claims, remembered: &Claims) -> Claims {
 fn merge_claims(
     earlier: &Claim<ClaimDetail>,
     claim: &Claim<ClaimDetail>,
-    operation: Operation,
+    operation: ClaimOperation,
     attempt: u64,
 ) -> Claim<ClaimDetail> {
-    if operation == Operation::Unknown {
+    if operation == ClaimOperation::Unknown {
         return claim.clone(); // claims of a newer build are written back as they were read
     }
     let detail = claim.detail.clone();

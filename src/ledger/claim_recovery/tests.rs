@@ -28,7 +28,7 @@ fn claim(attempt: u64) -> Claim<ClaimDetail> {
 /// A ledger after this number of attempts. Each Pod in `pods` has a claim with the given attempt number.
 fn ledger(attempts: u64, watermark: u64, pods: &[(&str, u64)]) -> Claims {
     let claims = pods.iter().map(|(pod, attempt)| {
-        let key = (Uid::from(*pod), Operation::Delete);
+        let key = (Uid::from(*pod), ClaimOperation::Delete);
         (key, claim(*attempt))
     });
     Claims {
@@ -122,7 +122,7 @@ fn ledger_that_was_emptied_because_of_a_fault_begins_anew() {
 
 #[test]
 fn claim_of_both_ledgers_stands_for_the_requests_of_both() {
-    let key = (Uid::from("a"), Operation::Delete);
+    let key = (Uid::from("a"), ClaimOperation::Delete);
     let mut remembered = ledger(3, 4, &[("a", 1)]);
     if let Some(claim) = remembered.claims.get_mut(&key) {
         claim.at = 9;

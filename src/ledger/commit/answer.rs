@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::budget::BindingMinimum;
-use crate::ledger::protocol::{ClaimGrant, Operation};
+use crate::ledger::protocol::{ClaimGrant, ClaimOperation};
 use crate::ledger::store::{ClaimDetail, RuleKey, Uid};
 
 /// A disruption of a Pod, for which one rule object is asked for a claim.
@@ -16,7 +16,7 @@ pub struct Disruption {
     /// The Pod as the request shows it.
     pub pod: Arc<Pod>,
     /// The kind of the disruption.
-    pub operation: Operation,
+    pub operation: ClaimOperation,
     /// The detail that the claim keeps.
     pub detail: ClaimDetail,
     /// Names of rule objects whose budget does not hold this disruption, such as bypassed rules. The claim is written
@@ -55,7 +55,7 @@ pub struct Evidence {
     /// UID of the Pod.
     pub pod: Uid,
     /// The operation of the claim.
-    pub operation: Operation,
+    pub operation: ClaimOperation,
     /// The attempt number of the claim when the evidence was found.
     pub attempt: u64,
     /// resourceVersion of the Pod event that is the evidence. 0: no event.

@@ -12,7 +12,7 @@ use tracing::warn;
 use super::answer::{ClaimAnswer, Denied, DenyReason};
 use super::cooldown::Cooldowns;
 use super::decide::decide_claim;
-use super::queue::{Command, CommitQueue};
+use super::queue::{CommitQueue, LedgerCommand};
 use super::{Ledgers, check_usable};
 use crate::domain::rules::RuleSet;
 use crate::ledger::protocol::BudgetView;
@@ -57,7 +57,7 @@ impl<S: LedgerStore> Ledgers<S> {
         &self,
         key: &RuleKey,
         lane: &Mutex<CommitQueue>,
-        mut batch: Vec<Command>,
+        mut batch: Vec<LedgerCommand>,
     ) {
         match self.write_batch(key, lane, &mut batch).await {
             Ok(outcomes) => {
@@ -90,13 +90,13 @@ impl<S: LedgerStore> Ledgers<S> {
         &self,
         key: &RuleKey,
         lane: &Mutex<CommitQueue>,
-        batch: &mut Vec<Command>,
+        batch: &mut Vec<LedgerCommand>,
     ) -> Result<Vec<CommandOutcome>, BatchError> {
         let mut base = self
             .current_snapshot(key)
             .map_err(BatchError::Held)?
             .ok_or(BatchError::Gone)?;
-        if !self.store.is_following() && !batch.iter().any(Command::is_claim) {
+        if !self.store.is_following() && !batch.iter().any(LedgerCommand::is_claim) {
             self.verify_history(&key.namespace)
                 .await
                 .map_err(BatchError::Held)?;
@@ -108,16 +108,16 @@ impl<S: LedgerStore> Ledgers<S> {
                 return Ok(Vec::new());
             }
             let limit = now + CALL_TIMEOUT;
-            if base.claims.watermark == 0 && batch.iter().any(Command::is_claim) {
+            if base.claims.watermark == 0 && batch.iter().any(LedgerCommand::is_claim) {
                 let start = timeout_at(limit, self.start_ledger(key, lane, base.version)).await;
                 let start =
                     start.map_err(|_| unreachable_error("the list of Pods timed out"))??;
                 Arc::make_mut(&mut base.claims).start_watermark_at(start);
             }
             let claims = Claims::clone(&base.claims);
-            let is_doubted = batch.iter().any(Command::is_version_repair);
+            let is_doubted = batch.iter().any(LedgerCommand::is_version_repair);
             let mut claims = self.wait_watermark(key, claims, is_doubted, limit).await?;
-            if batch.iter().any(Command::is_claim) {
+            if batch.iter().any(LedgerCommand::is_claim) {
                 // Events that the cache has missed may have used up the budget.
                 self.wait_following(now + CALL_TIMEOUT)
                     .await
@@ -284,7 +284,11 @@ impl<S: LedgerStore> Ledgers<S> {
 
     /// Counts the results and answers the commands. Returns commands that withdraw the claims for which nobody waits
     /// any more.
-    fn send_replies(&self, batch: Vec<Command>, outcomes: Vec<CommandOutcome>) -> Vec<Command> {
+    fn send_replies(
+        &self,
+        batch: Vec<LedgerCommand>,
+        outcomes: Vec<CommandOutcome>,
+    ) -> Vec<LedgerCommand> {
         let mut unwanted = Vec::new();
         for (ask, outcome) in batch.into_iter().zip(outcomes) {
             let counter = match &outcome {
@@ -294,7 +298,8 @@ impl<S: LedgerStore> Ledgers<S> {
                 CommandOutcome::Done => continue,
             };
             counter.fetch_add(1, Ordering::Relaxed);
-            if let (CommandOutcome::Released, Command::Release { evidence }) = (&outcome, &ask)
+            if let (CommandOutcome::Released, LedgerCommand::Release { evidence }) =
+                (&outcome, &ask)
                 && evidence.lapsed
             {
                 self.counters.lapsed.fetch_add(1, Ordering::Relaxed);
@@ -310,12 +315,12 @@ impl<S: LedgerStore> Ledgers<S> {
 /// Makes each request rest that was denied because its claim is closing.
 fn start_cooldowns(
     lane: &Mutex<CommitQueue>,
-    batch: &[Command],
+    batch: &[LedgerCommand],
     outcomes: &[CommandOutcome],
     now: Instant,
 ) {
     for (ask, outcome) in batch.iter().zip(outcomes) {
-        if let Command::Claim { disruption, .. } = ask
+        if let LedgerCommand::Claim { disruption, .. } = ask
             && let CommandOutcome::Answered(Err(denied)) = outcome
             && let DenyReason::Closing { .. } = denied.why
         {
@@ -331,17 +336,17 @@ fn apply_command(
     view: &dyn BudgetView<Uid>,
     rules: &RuleSet,
     claims: &mut Claims,
-    ask: &Command,
+    ask: &LedgerCommand,
     rests: &Cooldowns,
     now: Instant,
 ) -> CommandOutcome {
     match ask {
-        Command::Claim { disruption, .. } => {
+        LedgerCommand::Claim { disruption, .. } => {
             let pod = &disruption.pod.metadata.uid;
             let rest = rests.remaining_cooldown(pod, disruption.operation, now);
             CommandOutcome::Answered(decide_claim(view, rules, claims, disruption, rest))
         }
-        Command::Withdraw {
+        LedgerCommand::Withdraw {
             pod,
             operation,
             grant,
@@ -349,7 +354,7 @@ fn apply_command(
             claims.withdraw_claim(pod, *operation, *grant);
             CommandOutcome::Done
         }
-        Command::Close {
+        LedgerCommand::Close {
             pod,
             operation,
             opened,
@@ -357,7 +362,7 @@ fn apply_command(
             claims.close_claim(pod, *operation, *opened);
             CommandOutcome::Done
         }
-        Command::Release { evidence: e } => {
+        LedgerCommand::Release { evidence: e } => {
             if claims.release_claim(e.position, &e.pod, e.operation, e.attempt, e.based_on) {
                 CommandOutcome::Released
             } else {
@@ -365,18 +370,20 @@ fn apply_command(
             }
         }
         // These commands have taken effect before the others, and by the write itself.
-        Command::RepairVersions | Command::Restore => CommandOutcome::Done,
+        LedgerCommand::RepairVersions | LedgerCommand::Restore => CommandOutcome::Done,
     }
 }
 
-impl Command {
+impl LedgerCommand {
     fn is_awaited(&self, now: Instant) -> bool {
         match self {
-            Command::Claim {
+            LedgerCommand::Claim {
                 deadline, reply, ..
             } => *deadline > now && !reply.is_closed(),
-            Command::Withdraw { .. } | Command::Release { .. } | Command::Close { .. } => true,
-            Command::RepairVersions | Command::Restore => true,
+            LedgerCommand::Withdraw { .. }
+            | LedgerCommand::Release { .. }
+            | LedgerCommand::Close { .. } => true,
+            LedgerCommand::RepairVersions | LedgerCommand::Restore => true,
         }
     }
 }

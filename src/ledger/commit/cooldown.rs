@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::ledger::protocol::Operation;
+use crate::ledger::protocol::ClaimOperation;
 use crate::ledger::store::Uid;
 
 /// How long a request rests after it was last denied because its claim was closing. With the API server's default
@@ -18,14 +18,14 @@ pub const COOLDOWN: Duration = Duration::from_secs(120);
 /// The resting requests of one rule object, as this replica has denied them. Resting only ever denies. Therefore a
 /// replica may forget it, and replicas need not agree on it.
 #[derive(Clone, Debug, Default)]
-pub struct Cooldowns(HashMap<(Uid, Operation), Instant>);
+pub struct Cooldowns(HashMap<(Uid, ClaimOperation), Instant>);
 
 impl Cooldowns {
     /// Makes a request rest that was denied because its claim is closing. A Pod whose lifecycle waits to begin does not
     /// rest. Such a Pod keeps its place in the wait queue, so the Pods behind it would have to wait, too.
-    pub fn start_cooldown(&mut self, pod: &Uid, operation: Operation, now: Instant) {
+    pub fn start_cooldown(&mut self, pod: &Uid, operation: ClaimOperation, now: Instant) {
         self.0.retain(|_, end| *end > now);
-        if operation != Operation::Begin {
+        if operation != ClaimOperation::Begin {
             self.0.insert((pod.clone(), operation), now + COOLDOWN);
         }
     }
@@ -34,7 +34,7 @@ impl Cooldowns {
     pub fn remaining_cooldown(
         &self,
         pod: &str,
-        operation: Operation,
+        operation: ClaimOperation,
         now: Instant,
     ) -> Option<Duration> {
         if self.0.is_empty() {

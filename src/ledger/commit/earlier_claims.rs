@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::answer::Disruption;
 use crate::domain::inplace::{self, RestartProgress};
 use crate::domain::pod::Pod;
-use crate::ledger::protocol::Operation;
+use crate::ledger::protocol::ClaimOperation;
 use crate::ledger::store::{ClaimDetail, Claims};
 
 /// The existing claim for the same operation on the Pod, if there is one.
@@ -30,13 +30,14 @@ impl<'a> EarlierClaims<'a> {
         let uid = pod.metadata.uid.as_str().into();
         let Some(claim) = claims.claims.get(&(uid, operation)) else {
             return EarlierClaims {
-                gives_way: operation == Operation::InPlace && inplace::may_restart_for_resize(pod),
+                gives_way: operation == ClaimOperation::InPlace
+                    && inplace::may_restart_for_resize(pod),
                 ..EarlierClaims::default()
             };
         };
         // A claim at a later version is for a change that this version of the Pod does not show.
         let is_of_now =
-            operation == Operation::InPlace && claim.at <= pod.metadata.resource_version;
+            operation == ClaimOperation::InPlace && claim.at <= pod.metadata.resource_version;
         let is_off = is_of_now && is_bypassed && !pod.is_available();
         let detail = match is_off {
             true => Cow::Owned(without_done(pod, &claim.detail)),

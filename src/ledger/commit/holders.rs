@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Ledgers;
 use super::answer::{AwaitedRestart, Denied, DenyReason};
-use crate::domain::announced_disruption::AnnouncedDisruption;
-use crate::ledger::protocol::Operation;
+use crate::domain::pending_disruption::PendingDisruption;
+use crate::ledger::protocol::ClaimOperation;
 use crate::ledger::store::{LedgerStore, RuleKey};
 
 impl<S: LedgerStore> Ledgers<S> {
@@ -23,16 +23,18 @@ impl<S: LedgerStore> Ledgers<S> {
             return;
         };
         let mut claims = base.claims.claims.iter();
-        let until_its_end = claims.find(|((_, operation), _)| *operation == Operation::Deadline);
-        let announced = self.store.announced_disruptions(&base.rules);
+        let until_its_end =
+            claims.find(|((_, operation), _)| *operation == ClaimOperation::Deadline);
+        let announced = self.store.pending_disruptions(&base.rules);
         let mut ends = announced.iter();
-        let end = ends.find(|(_, what)| *what == AnnouncedDisruption::Deadline);
+        let end = ends.find(|(_, what)| *what == PendingDisruption::Deadline);
         lasting.deadline = until_its_end
             .map(|(_, claim)| &claim.detail.pod_name)
             .or(end.map(|(pod, _)| pod))
             .cloned();
         let changes = base.claims.claims.iter();
-        let mut changes = changes.filter(|((_, operation), _)| *operation == Operation::InPlace);
+        let mut changes =
+            changes.filter(|((_, operation), _)| *operation == ClaimOperation::InPlace);
         lasting.restart = changes.find_map(|((uid, _), claim)| {
             Some(AwaitedRestart {
                 pod: claim.detail.pod_name.clone(),
@@ -40,8 +42,8 @@ impl<S: LedgerStore> Ledgers<S> {
             })
         });
         let mut resizes = announced.iter().filter_map(|(pod, what)| match what {
-            AnnouncedDisruption::Resize { deferred } => Some((pod, *deferred)),
-            AnnouncedDisruption::Deadline => None,
+            PendingDisruption::Resize { deferred } => Some((pod, *deferred)),
+            PendingDisruption::Deadline => None,
         });
         if let (None, Some((pod, deferred))) = (&lasting.restart, resizes.next()) {
             let pod = pod.clone();

@@ -24,8 +24,8 @@ pub use self::answer::{
 };
 use self::batch::CALL_TIMEOUT;
 pub use self::decide::claim_bytes;
-use self::queue::{Command, CommitQueue};
-use super::protocol::{ClaimGrant, Operation};
+use self::queue::{CommitQueue, LedgerCommand};
+use super::protocol::{ClaimGrant, ClaimOperation};
 use super::store::{Claims, LedgerStore, RuleKey, RuleSnapshot, Uid, WriteError};
 use crate::domain::pod::Pod;
 
@@ -200,13 +200,13 @@ impl<S: LedgerStore> Ledgers<S> {
     pub fn withdraw_claims(
         self: &Arc<Self>,
         pod: &str,
-        operation: Operation,
+        operation: ClaimOperation,
         grants: Vec<(RuleKey, ClaimGrant)>,
     ) {
         for (key, grant) in grants {
             self.enqueue_command(
                 &key,
-                Command::Withdraw {
+                LedgerCommand::Withdraw {
                     pod: pod.into(),
                     operation,
                     grant,
@@ -217,7 +217,7 @@ impl<S: LedgerStore> Ledgers<S> {
 
     /// Releases a claim in the background. Only the leader calls this function.
     pub fn release_claim(self: &Arc<Self>, key: &RuleKey, evidence: Evidence) {
-        self.enqueue_command(key, Command::Release { evidence });
+        self.enqueue_command(key, LedgerCommand::Release { evidence });
     }
 
     /// Marks a claim as closing, in the background. Only the leader calls this function.
@@ -225,12 +225,12 @@ impl<S: LedgerStore> Ledgers<S> {
         self: &Arc<Self>,
         key: &RuleKey,
         pod: Uid,
-        operation: Operation,
+        operation: ClaimOperation,
         opened: u64,
     ) {
         self.enqueue_command(
             key,
-            Command::Close {
+            LedgerCommand::Close {
                 pod,
                 operation,
                 opened,
@@ -251,7 +251,7 @@ impl<S: LedgerStore> Ledgers<S> {
     /// Lowers versions that are above the present position of the Pods to this position, in the background. Only the
     /// leader calls this function, for a ledger that no other replica has repaired.
     pub fn repair_versions(self: &Arc<Self>, key: &RuleKey) {
-        self.enqueue_command(key, Command::RepairVersions);
+        self.enqueue_command(key, LedgerCommand::RepairVersions);
     }
 
     /// Writes back claims, in the background, that this replica has seen stored and that the object no longer holds
@@ -261,7 +261,7 @@ impl<S: LedgerStore> Ledgers<S> {
             .latest_snapshot(key)
             .is_some_and(|latest| latest.needs_write_back())
         {
-            self.enqueue_command(key, Command::Restore);
+            self.enqueue_command(key, LedgerCommand::Restore);
         }
     }
 

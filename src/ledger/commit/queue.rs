@@ -14,14 +14,14 @@ use tracing::error;
 use super::Ledgers;
 use super::answer::{ClaimAnswer, Denied, DenyReason, Disruption, Evidence};
 use super::cooldown::Cooldowns;
-use crate::ledger::protocol::{ClaimGrant, Operation};
+use crate::ledger::protocol::{ClaimGrant, ClaimOperation};
 use crate::ledger::store::{LedgerStore, RuleKey, RuleSnapshot, Uid};
 
 /// How many commands may wait for one rule in one replica. Further commands are denied as overload.
 const MAX_QUEUED_COMMANDS: usize = 4096;
 
 /// An entry of a commit queue.
-pub enum Command {
+pub enum LedgerCommand {
     /// Takes a claim.
     Claim {
         disruption: Disruption,
@@ -31,13 +31,13 @@ pub enum Command {
     /// Withdraws a claim whose disruption was denied afterwards.
     Withdraw {
         pod: Uid,
-        operation: Operation,
+        operation: ClaimOperation,
         grant: ClaimGrant,
     },
     /// Closes a claim, so that it admits nothing more.
     Close {
         pod: Uid,
-        operation: Operation,
+        operation: ClaimOperation,
         opened: u64,
     },
     /// Releases a claim on evidence.
@@ -58,7 +58,7 @@ const DEFERRED_RELEASE_TTL: Duration = Duration::from_secs(1);
 /// The waiting commands of one rule object, and the state of the single task that works on them.
 #[derive(Default)]
 pub struct CommitQueue {
-    pub(super) waiting: Vec<Command>,
+    pub(super) waiting: Vec<LedgerCommand>,
     /// Releases that are written together with the next claim, and since when they wait.
     deferred_releases: Option<(Instant, Vec<Evidence>)>,
     running: bool,
@@ -79,14 +79,14 @@ impl CommitQueue {
     }
 
     /// Takes the commands of the next batch. If the batch has a claim, the deferred releases are added.
-    fn take_batch(&mut self, now: Instant) -> Vec<Command> {
+    fn take_batch(&mut self, now: Instant) -> Vec<LedgerCommand> {
         let mut batch = std::mem::take(&mut self.waiting);
-        if batch.iter().any(Command::is_claim)
+        if batch.iter().any(LedgerCommand::is_claim)
             && let Some((since, riding)) = self.deferred_releases.take()
             && now - since < DEFERRED_RELEASE_TTL
         {
             let riding = riding.into_iter();
-            batch.extend(riding.map(|evidence| Command::Release { evidence }));
+            batch.extend(riding.map(|evidence| LedgerCommand::Release { evidence }));
         }
         batch
     }
@@ -110,7 +110,7 @@ impl<S: LedgerStore> Ledgers<S> {
         let (reply, answer) = oneshot::channel();
         self.enqueue_command(
             key,
-            Command::Claim {
+            LedgerCommand::Claim {
                 disruption,
                 deadline,
                 reply,
@@ -129,7 +129,7 @@ impl<S: LedgerStore> Ledgers<S> {
     }
 
     /// Adds a command to the commit queue of its rule object, and starts the task of the queue if it is not running.
-    pub(super) fn enqueue_command(self: &Arc<Self>, key: &RuleKey, ask: Command) {
+    pub(super) fn enqueue_command(self: &Arc<Self>, key: &RuleKey, ask: LedgerCommand) {
         let lane = self.commit_queue(key);
         let mut state = lane.lock();
         if state.waiting.len() >= MAX_QUEUED_COMMANDS {
@@ -213,33 +213,33 @@ impl<S: LedgerStore> Ledgers<S> {
     }
 }
 
-impl Command {
+impl LedgerCommand {
     /// Whether this command takes a claim.
     pub fn is_claim(&self) -> bool {
-        matches!(self, Command::Claim { .. })
+        matches!(self, LedgerCommand::Claim { .. })
     }
 
     /// Whether this command takes a claim for an operation of the lifecycle that begins.
     fn is_begin(&self) -> bool {
-        matches!(self, Command::Claim { disruption, .. } if disruption.operation == Operation::Begin)
+        matches!(self, LedgerCommand::Claim { disruption, .. } if disruption.operation == ClaimOperation::Begin)
     }
 
     /// Whether this command asks to check the versions in the ledger.
     pub fn is_version_repair(&self) -> bool {
-        matches!(self, Command::RepairVersions)
+        matches!(self, LedgerCommand::RepairVersions)
     }
 
     /// Sends the answer to the caller. If a claim was given and nobody waits for it any more, because the review was
     /// denied at its deadline, returns the command that withdraws the claim.
-    pub fn reply_to_claim(self, answer: Result<ClaimAnswer, Denied>) -> Option<Command> {
-        let Command::Claim {
+    pub fn reply_to_claim(self, answer: Result<ClaimAnswer, Denied>) -> Option<LedgerCommand> {
+        let LedgerCommand::Claim {
             disruption, reply, ..
         } = self
         else {
             return None;
         };
         match reply.send(answer) {
-            Err(Ok(ClaimAnswer::Granted(grant))) => Some(Command::Withdraw {
+            Err(Ok(ClaimAnswer::Granted(grant))) => Some(LedgerCommand::Withdraw {
                 pod: disruption.pod.metadata.uid.as_str().into(),
                 operation: disruption.operation,
                 grant,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::IssueError;
-use crate::apirequest::{self, Failure};
+use crate::api_request::{self, ApiFailure};
 use crate::tls::PairError;
 
 /// Time limit of one API request.
@@ -42,7 +42,7 @@ pub enum SyncError {
 
 /// Whether a conditional write succeeded. One of the codes `raced` means that another client has written first.
 pub(super) fn is_write_applied<T>(
-    written: Result<T, RequestFailure>,
+    written: Result<T, FailedRequest>,
     raced: &[u16],
 ) -> Result<bool, SyncError> {
     match written {
@@ -60,13 +60,13 @@ pub(super) fn is_write_applied<T>(
 }
 
 /// A failed request. `what` names the request and its object.
-pub(super) struct RequestFailure {
+pub(super) struct FailedRequest {
     what: String,
-    failure: Failure,
+    failure: ApiFailure,
 }
 
-impl From<RequestFailure> for SyncError {
-    fn from(RequestFailure { what, failure }: RequestFailure) -> SyncError {
+impl From<FailedRequest> for SyncError {
+    fn from(FailedRequest { what, failure }: FailedRequest) -> SyncError {
         let why = failure.text();
         match failure.code() {
             Some(401 | 403) => SyncError::Forbidden { what, message: why },
@@ -78,7 +78,7 @@ impl From<RequestFailure> for SyncError {
 pub(super) async fn send_request<T>(
     what: String,
     call: impl Future<Output = kube::Result<T>>,
-) -> Result<T, RequestFailure> {
-    let answer = apirequest::within(REQUEST_DEADLINE, call).await;
-    answer.map_err(|failure| RequestFailure { what, failure })
+) -> Result<T, FailedRequest> {
+    let answer = api_request::within(REQUEST_DEADLINE, call).await;
+    answer.map_err(|failure| FailedRequest { what, failure })
 }

@@ -57,7 +57,7 @@ pub struct SelfManaged {
     policy: RenewalPolicy,
     resolver: Arc<CertificateResolver>,
     /// Receives the segments of the webhook paths; `None` if plain paths are published.
-    doors: Option<Arc<PathGuard>>,
+    path_guard: Option<Arc<PathGuard>>,
     wake: Arc<Notify>,
 }
 
@@ -94,14 +94,14 @@ impl SelfManaged {
             names,
             policy,
             resolver,
-            doors: None,
+            path_guard: None,
             wake: Arc::default(),
         }
     }
 
     /// Publishes paths with a random segment, and passes the accepted segments to `doors`.
     pub fn with_segments(mut self, doors: Arc<PathGuard>) -> SelfManaged {
-        self.doors = Some(doors);
+        self.path_guard = Some(doors);
         self
     }
 
@@ -213,7 +213,7 @@ impl SelfManaged {
         };
         let segments = PathSegments::from_bytes(&material.paths);
         let mut segment = None;
-        if let Some(doors) = &self.doors {
+        if let Some(doors) = &self.path_guard {
             let entries = configurations
                 .iter()
                 .flat_map(|(_, c)| client_config::webhook_entries(c));

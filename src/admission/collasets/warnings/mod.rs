@@ -12,8 +12,8 @@ use crate::domain::collaset::strategy::{ResolvedStrategy, UpdatePolicy};
 
 /// The warnings for a spec. `old` is the stored spec of an update; warnings that already applied to it are left out.
 pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
-    let mut warnings = claim_template_warnings(old, new);
-    if replaces_claims(new) && !old.is_some_and(replaces_claims) {
+    let mut warnings = pvc_template_warnings(old, new);
+    if replaces_pvcs(new) && !old.is_some_and(replaces_pvcs) {
         warnings.push(
             "spec.updateStrategy.podUpgradePolicy: with Replace every rollout makes new Pods with new, empty volumes, and the claims \
              of the Pods that they replace are deleted, even with whenScaled: Retain; choose InPlaceIfPossible or Recreate to \
@@ -22,7 +22,9 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
         );
     }
     if old.is_some_and(|old| {
-        retains_scaled(old) && !retains_scaled(new) && (has_claims(old) || has_claims(new))
+        retains_scaled(old)
+            && !retains_scaled(new)
+            && (has_pvc_templates(old) || has_pvc_templates(new))
     }) {
         warnings.push(
             "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is no longer Retain: the claims of Pods that were \
@@ -31,7 +33,7 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
                 .into(),
         );
     }
-    if has_undecided_retention(new) && !old.is_some_and(has_claims) {
+    if has_undecided_retention(new) && !old.is_some_and(has_pvc_templates) {
         warnings.push(
             "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is left out: unlike in a StatefulSet the claims of Pods \
              that are scaled in are deleted, and their data with them; set Retain to keep them, or Delete to say that it is meant"
@@ -51,7 +53,7 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
 
 /// Warnings about PVC templates that are changed or removed. A PVC itself is never changed, so the Pods get new
 /// volumes.
-fn claim_template_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
+fn pvc_template_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     let before = old.map_or(&[][..], |old| &old.volume_claim_templates);
     let fate = match ResolvedStrategy::from_spec(new).policy {
         UpdatePolicy::Replace => {
@@ -76,11 +78,11 @@ fn claim_template_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Ve
     told.collect()
 }
 
-fn replaces_claims(spec: &CollaSetSpec) -> bool {
-    ResolvedStrategy::from_spec(spec).policy == UpdatePolicy::Replace && has_claims(spec)
+fn replaces_pvcs(spec: &CollaSetSpec) -> bool {
+    ResolvedStrategy::from_spec(spec).policy == UpdatePolicy::Replace && has_pvc_templates(spec)
 }
 
-fn has_claims(spec: &CollaSetSpec) -> bool {
+fn has_pvc_templates(spec: &CollaSetSpec) -> bool {
     !spec.volume_claim_templates.is_empty()
 }
 
@@ -92,7 +94,7 @@ fn retains_scaled(spec: &CollaSetSpec) -> bool {
 fn has_undecided_retention(spec: &CollaSetSpec) -> bool {
     let scaling = spec.scale_strategy.as_ref();
     let policy = scaling.and_then(|s| s.persistent_volume_claim_retention_policy.as_ref());
-    has_claims(spec) && policy.is_none_or(|policy| policy.when_scaled.is_none())
+    has_pvc_templates(spec) && policy.is_none_or(|policy| policy.when_scaled.is_none())
 }
 
 fn restart_policy(spec: &CollaSetSpec) -> Option<&str> {

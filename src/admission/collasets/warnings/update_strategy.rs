@@ -1,7 +1,7 @@
 //! Warnings about update strategies whose effect differs from what they seem to say.
 
 use crate::api::collaset::{CollaSetSpec, PodUpgradePolicy, RollingUpdate};
-use crate::domain::collaset::strategy::{ResolvedStrategy, RolloutStep, UpdateScope};
+use crate::domain::collaset::strategy::{ResolvedStep, ResolvedStrategy, UpdateScope};
 
 /// The warnings for a spec. `old` is the stored spec of an update; warnings that already applied to it are left out.
 pub fn strategy_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
@@ -69,7 +69,7 @@ fn idle_step_warning(spec: &CollaSetSpec) -> Option<String> {
     };
     let mut kept = Some(strategy.replicas).filter(|replicas| *replicas > 0)?;
     for (index, step) in strategy.steps.into_iter().enumerate() {
-        let RolloutStep::Partition(partition) = step else {
+        let ResolvedStep::Partition(partition) = step else {
             continue;
         };
         let partition = partition.max(at_least);

@@ -100,10 +100,10 @@ pub fn permission_objects(
             subjects: Some(vec![subject.clone()]),
         })?);
     }
-    if !grant.home.is_empty() {
+    if !grant.namespaced.is_empty() {
         all.push(to_dynamic_object(&Role {
             metadata: metadata(name, Some(namespace)),
-            rules: Some(policy_rules(grant.home)),
+            rules: Some(policy_rules(grant.namespaced)),
         })?);
         all.push(to_dynamic_object(&RoleBinding {
             metadata: metadata(name, Some(namespace)),
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn wildcards_are_scale_reads_and_secrets_are_named() {
         for grant in PERMISSION_SETS {
-            let all = grant.cluster.iter().chain(grant.home);
+            let all = grant.cluster.iter().chain(grant.namespaced);
             for access in all.filter(|access| **access != READ_SCALES) {
                 let words = access
                     .resources
@@ -170,7 +170,7 @@ mod tests {
                 cluster.filter(|a| a.resources.contains(&"secrets")).count(),
                 0
             );
-            for access in grant.home.iter().filter(|a| a.verbs != ["create"]) {
+            for access in grant.namespaced.iter().filter(|a| a.verbs != ["create"]) {
                 assert_eq!(access.names.len(), 1, "{access:?}");
             }
         }
@@ -183,7 +183,7 @@ mod tests {
             .into_iter()
             .filter(|(_, needed)| *needed);
         needed
-            .flat_map(|(grant, _)| grant.cluster.iter().chain(grant.home))
+            .flat_map(|(grant, _)| grant.cluster.iter().chain(grant.namespaced))
             .any(|a| a.verbs.contains(&verb) && a.resources.contains(&resource))
     }
 
@@ -227,7 +227,7 @@ mod tests {
         let all = || {
             PERMISSION_SETS
                 .iter()
-                .flat_map(|g| g.cluster.iter().chain(g.home))
+                .flat_map(|g| g.cluster.iter().chain(g.namespaced))
         };
         let verbs = |verb: &'static str| all().filter(move |a| a.verbs.contains(&verb));
         let enforce: Vec<_> = verbs("enforce").collect();

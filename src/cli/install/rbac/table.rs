@@ -179,35 +179,35 @@ pub struct PermissionSet {
     /// Rights in the whole cluster, in a ClusterRole.
     pub cluster: &'static [AccessRule],
     /// Rights in the namespace of the server, in a Role.
-    pub home: &'static [AccessRule],
+    pub namespaced: &'static [AccessRule],
 }
 
 /// The rights that every server needs.
 pub const SERVER: PermissionSet = PermissionSet {
     name: names::SERVICE_ACCOUNT,
     cluster: SERVER_CLUSTER,
-    home: SERVER_NAMESPACE,
+    namespaced: SERVER_NAMESPACE,
 };
 
 /// The rights for the feature gate `CollaSets`.
 pub const COLLASETS: PermissionSet = PermissionSet {
     name: "operating-collasets",
     cluster: COLLASETS_CLUSTER,
-    home: &[],
+    namespaced: &[],
 };
 
 /// The rights for the feature gate `GraceDeleteWebhook`.
 pub const GRACE_DELETE: PermissionSet = PermissionSet {
     name: "operating-grace-delete",
     cluster: GRACE_DELETE_CLUSTER,
-    home: &[],
+    namespaced: &[],
 };
 
 /// The rights for servers that keep their certificates themselves.
 pub const CERTIFICATES: PermissionSet = PermissionSet {
     name: "operating-certificates",
     cluster: CERTIFICATES_CLUSTER,
-    home: CERTIFICATES_NAMESPACE,
+    namespaced: CERTIFICATES_NAMESPACE,
 };
 
 /// Every permission set.

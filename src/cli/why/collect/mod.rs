@@ -102,7 +102,7 @@ pub async fn observe_pod(
         pods: others.into_iter().map(Arc::new).collect(),
         controller,
         jobs,
-        around,
+        context: around,
         notes,
         now: Timestamp::now(),
     }))
@@ -110,7 +110,7 @@ pub async fn observe_pod(
 
 /// The fields of a workload that the diagnosis needs.
 #[derive(Deserialize)]
-struct Workload {
+struct ControllerObject {
     metadata: Metadata,
     #[serde(default)]
     spec: Spec,
@@ -161,7 +161,7 @@ async fn read_controller(
     };
     let request = ResourcePath::from_parts(group, namespace, plural)?.get(&owner.name)?;
     let read = async {
-        match client.request::<Workload>(request).await {
+        match client.request::<ControllerObject>(request).await {
             Ok(found) => Ok(Some(found)),
             Err(Error::Api(status)) if status.code == 404 => Ok(None),
             Err(e) => Err(e),

@@ -127,7 +127,7 @@ pub enum OwnerSize {
     /// As many Pods as are alive, until the owner's status has a number.
     Alive,
     /// The owner creates no more Pods. Each living Pod counts for itself, like a Pod without an owner.
-    Each,
+    SelfCounted,
     /// The owner has a field for the number, and the field is not set. No decision is possible until a user sets the
     /// field.
     Unset,
@@ -176,7 +176,7 @@ impl Workloads {
         if let Some(workload) = self.watched.get(uid) {
             return match (workload.replicas, workload.kind) {
                 (Some(n), _) => OwnerSize::Count(n),
-                (None, WatchedKind::Job) => OwnerSize::Each,
+                (None, WatchedKind::Job) => OwnerSize::SelfCounted,
                 (None, _) => OwnerSize::Alive,
             };
         }

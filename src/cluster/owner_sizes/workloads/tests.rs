@@ -383,7 +383,7 @@ fn pods_that_a_controller_has_seen_are_no_news() {
 #[test]
 fn job_without_a_number_makes_no_pods_any_more() {
     for (kind, size) in [
-        (WatchedKind::Job, OwnerSize::Each),
+        (WatchedKind::Job, OwnerSize::SelfCounted),
         (WatchedKind::DaemonSet, OwnerSize::Alive),
     ] {
         let (mut known, uid) = (Workloads::default(), Uid::from("a"));

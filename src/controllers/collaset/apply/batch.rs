@@ -26,20 +26,20 @@ struct ReadyWrite<F> {
     /// When the write was last refused; `None` sorts first.
     refused_at: Option<Instant>,
     /// The position of the write in the plan.
-    place: usize,
+    plan_index: usize,
     write: WriteRequest<F>,
 }
 
 /// The failures of the writes of one kind, by their positions in the plan, and when to reconcile again.
 #[derive(Default)]
-struct BatchReport {
+struct BatchFailures {
     failures: BTreeMap<usize, Halt>,
-    again: Option<Duration>,
+    requeue: Option<Duration>,
 }
 
-impl BatchReport {
+impl BatchFailures {
     fn requeue_after(&mut self, pause: Duration) {
-        self.again = Some(self.again.map_or(pause, |known| known.min(pause)));
+        self.requeue = Some(self.requeue.map_or(pause, |known| known.min(pause)));
     }
 }
 
@@ -56,27 +56,29 @@ pub async fn send_batch<F>(
 where
     F: Future<Output = Result<(), Halt>>,
 {
-    let mut told = BatchReport::default();
+    let mut told = BatchFailures::default();
     let mut candidates = Vec::new();
     let mut first = None;
     for (place, write) in writes.into_iter().enumerate() {
         first.get_or_insert(write.step);
         let now = Instant::now();
-        let known = work.memory.refusal_info(&write.key, now, work.generation());
+        let known = work
+            .state
+            .mark_write_wanted(&write.key, now, work.generation());
         let refused_at = known.as_ref().map(|known| known.at);
         if let Some(known) = known {
             if let Some(message) = known.message {
                 let halt = Halt::Failed(write.step, message);
                 told.failures.insert(place, halt);
             }
-            if !known.left.is_zero() {
-                told.requeue_after(known.left);
+            if !known.remaining.is_zero() {
+                told.requeue_after(known.remaining);
                 continue;
             }
         }
         candidates.push(ReadyWrite {
             refused_at,
-            place,
+            plan_index: place,
             write,
         });
     }
@@ -87,11 +89,11 @@ where
     if let Some(message) = backoff_reason(work, &everything) {
         return Err(Halt::Failed(first, message));
     }
-    candidates.sort_by_key(|candidate| (candidate.refused_at, candidate.place));
+    candidates.sort_by_key(|candidate| (candidate.refused_at, candidate.plan_index));
     let known_from = candidates.partition_point(|candidate| candidate.refused_at.is_none());
     let told = Mutex::new(told);
     let requests = candidates.into_iter().map(|candidate| {
-        let (place, told) = (candidate.place, &told);
+        let (place, told) = (candidate.plan_index, &told);
         async move {
             let (done, pause) = attempt_write(work, candidate.write).await;
             let mut told = told.lock();
@@ -112,14 +114,14 @@ where
         .into_values()
         .map(Err)
         .fold(Ok(()), worse_result);
-    if outcome.any {
-        work.memory.clear_refusal(&everything);
+    if outcome.any_succeeded {
+        work.state.clear_refusal(&everything);
     }
     match &result {
         Err(Halt::Failed(_, message)) if outcome.given_up => {
             let never_tried = outcome.begun < known_from;
             let (now, generation) = (Instant::now(), work.generation());
-            let memory = work.memory;
+            let memory = work.state;
             work.requeue_after(memory.record_untried_rest(
                 everything,
                 message,
@@ -129,7 +131,7 @@ where
             ));
         }
         _ => told
-            .again
+            .requeue
             .into_iter()
             .for_each(|pause| work.requeue_after(pause)),
     }
@@ -159,11 +161,11 @@ async fn attempt_write<F>(
 where
     F: Future<Output = Result<(), Halt>>,
 {
-    let done = match work.context.tenure.is_leading() {
+    let done = match work.context.leadership.is_leading() {
         true => write.request.await,
         false => Err(Halt::Moved), // the present leader decides from newer caches
     };
-    let memory = work.memory;
+    let memory = work.state;
     let pause = match &done {
         Ok(()) => {
             memory.clear_refusal(&write.key);
@@ -180,7 +182,7 @@ where
 /// The message of the refusal while the backoff of a key lasts. Requeues the set for the end of the backoff.
 fn backoff_reason(work: &PlanExecution<'_>, key: &RefusalKey) -> Option<String> {
     let refused = work
-        .memory
+        .state
         .active_refusal(key, Instant::now(), work.generation());
     let (left, message) = refused?;
     work.requeue_after(left);

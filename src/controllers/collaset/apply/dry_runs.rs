@@ -69,7 +69,7 @@ fn check_late_refusals(
     let now = Instant::now();
     let left = late
         .iter()
-        .map(|key| work.memory.active_refusal(key, now, ANY_SPEC));
+        .map(|key| work.state.active_refusal(key, now, ANY_SPEC));
     match left.flatten().max() {
         Some((left, why)) => {
             work.requeue_after(left);
@@ -86,8 +86,8 @@ fn check_late_refusals(
 fn record_late_refusal(work: &PlanExecution<'_>, late: [RefusalKey; 2], why: &str) {
     let now = Instant::now();
     for key in late {
-        if work.memory.active_refusal(&key, now, ANY_SPEC).is_none() {
-            work.memory
+        if work.state.active_refusal(&key, now, ANY_SPEC).is_none() {
+            work.state
                 .record_refusal_capped(MAX_LATE_BACKOFF, key, why, now, ANY_SPEC);
         }
     }
@@ -97,7 +97,7 @@ fn record_late_refusal(work: &PlanExecution<'_>, late: [RefusalKey; 2], why: &st
 /// whether the reason still exists.
 fn back_off_others(work: &PlanExecution<'_>, key: RefusalKey, last: Option<(u32, String)>) {
     if let Some((_, why)) = last {
-        work.memory
+        work.state
             .record_refusal_capped(MAX_LATE_BACKOFF, key, &why, Instant::now(), ANY_SPEC);
     }
 }
@@ -109,24 +109,24 @@ pub enum DryRunOutcome {
     /// The update may begin with the next plan.
     Later,
     /// The Pod can't be changed in place and has to get to its revision in another way.
-    AnotherWay,
+    NotInPlace,
 }
 
 /// Whether the update that a patch begins needs a dry run first.
 pub fn needs_dry_run(work: &PlanExecution<'_>, patch: &PodPatch) -> bool {
     let uid = &patch.pod.metadata.uid;
-    if patch.only_tried {
+    if patch.dry_run_only {
         return true;
     }
     if work
-        .memory
+        .state
         .has_passed_dry_run(uid, target_revision(patch), Instant::now())
     {
         return false;
     }
     let ahead = patch.dry_run_change.as_ref();
-    ahead.is_some_and(|ahead| work.memory.needs_change_dry_run(uid, &ahead.revision))
-        || patch.deletes && work.memory.needs_deletion_dry_run()
+    ahead.is_some_and(|ahead| work.state.needs_change_dry_run(uid, &ahead.revision))
+        || patch.deletes && work.state.needs_deletion_dry_run()
 }
 
 /// The revision that the update leads to; empty if the update deletes the Pod.
@@ -148,12 +148,12 @@ pub async fn dry_run_update(
     if let Some(ahead) = &patch.dry_run_change
         && !dry_run_change(work, &patch.pod, ahead).await?
     {
-        return Ok(DryRunOutcome::AnotherWay);
+        return Ok(DryRunOutcome::NotInPlace);
     }
-    if patch.only_tried || work.is_older_than(MAX_DRY_RUN_AGE) {
+    if patch.dry_run_only || work.is_older_than(MAX_DRY_RUN_AGE) {
         let until = Instant::now() + DRY_RUN_TTL;
         let uid = &patch.pod.metadata.uid;
-        work.memory
+        work.state
             .record_passed_dry_run(uid, target_revision(patch), until);
         work.requeue_after(MIN_RECONCILE_INTERVAL);
         return Ok(DryRunOutcome::Later);
@@ -175,14 +175,14 @@ async fn dry_run_deletion(work: &PlanExecution<'_>, pod: &Pod) -> Result<(), Req
     let uid = &pod.metadata.uid;
     match request_with_deadline(&describe_pod_deletion(&pod.metadata.name), request).await {
         Ok(()) | Err(RequestError::Moved) => {
-            work.memory.clear_refused_deletion(uid);
-            let last = work.memory.last_refusal(&RefusalKey::LateDeletions);
+            work.state.clear_refused_deletion(uid);
+            let last = work.state.last_refusal(&RefusalKey::LateDeletions);
             back_off_others(work, RefusalKey::LateDeletions, last);
             Ok(())
         }
         Err(trouble) => {
             if lasting_refusal(work, &trouble, &RefusalKey::PodChange(uid.clone())).is_some() {
-                work.memory.record_refused_deletion(uid); // so that the next plan gives the place to another Pod
+                work.state.record_refused_deletion(uid); // so that the next plan gives the place to another Pod
                 work.requeue_after(MIN_RECONCILE_INTERVAL);
             }
             Err(trouble)
@@ -201,14 +201,14 @@ pub fn record_deletion_result(
     let late = late_deletion_keys(pod);
     match done {
         Ok(_) => {
-            work.memory.clear_refused_deletion(uid);
+            work.state.clear_refused_deletion(uid);
             if SetOperation::Update.is_in_progress(pod) {
-                late.iter().for_each(|key| work.memory.clear_refusal(key));
+                late.iter().for_each(|key| work.state.clear_refusal(key));
             }
         }
         Err(trouble) => {
             if let Some(why) = lasting_refusal(work, trouble, &RefusalKey::PodWrite(uid.clone())) {
-                work.memory.record_refused_deletion(uid);
+                work.state.record_refused_deletion(uid);
                 // Only a deletion for an update had a dry run before.
                 if SetOperation::Update.is_in_progress(pod) {
                     record_late_refusal(work, late, why);
@@ -229,7 +229,7 @@ fn lasting_refusal<'a>(
     match trouble {
         RequestError::Refused(why) | RequestError::Denied(why) => Some(why),
         RequestError::Failed(why) => {
-            let last = work.memory.last_refusal(key);
+            let last = work.state.last_refusal(key);
             last.is_some_and(|(times, _)| times >= FAILURES_BEFORE_REFUSAL)
                 .then_some(why)
         }
@@ -273,7 +273,7 @@ async fn dry_run_change(
         return Ok(true);
     };
     let [of_revision, _] = late;
-    let before = work.memory.last_refusal(&of_revision);
+    let before = work.state.last_refusal(&of_revision);
     let tried = dry_run_pod_change(work, pod, None, body).await;
     // An inconclusive dry run is no refusal: the Pod waits for its rules, and admission judges the change then.
     record_dry_run_result(work, pod, &ahead.revision, &tried.as_ref());
@@ -302,7 +302,7 @@ async fn dry_run_pod_change(
 pub fn record_begin_result<T>(work: &PlanExecution<'_>, pod: &Pod, done: &Result<T, RequestError>) {
     let key = RefusalKey::PodWrite(pod.metadata.uid.clone());
     match done {
-        Ok(_) => work.memory.clear_refusal(&key),
+        Ok(_) => work.state.clear_refusal(&key),
         Err(trouble) => {
             if let Some(why) = lasting_refusal(
                 work,
@@ -310,7 +310,7 @@ pub fn record_begin_result<T>(work: &PlanExecution<'_>, pod: &Pod, done: &Result
                 &RefusalKey::PodChange(pod.metadata.uid.clone()),
             ) {
                 let now = Instant::now();
-                work.memory.record_refusal(key, why, now, work.generation());
+                work.state.record_refusal(key, why, now, work.generation());
             }
         }
     }
@@ -318,7 +318,7 @@ pub fn record_begin_result<T>(work: &PlanExecution<'_>, pod: &Pod, done: &Result
 
 /// Records that a Pod can't be resized in place. The next plan recreates the Pod.
 pub fn give_up_resize(work: &PlanExecution<'_>, pod: &Pod, revision: &str, why: &str) {
-    work.memory
+    work.state
         .record_refused_resize(&pod.metadata.uid, revision, why);
     work.requeue_after(MIN_RECONCILE_INTERVAL);
 }
@@ -335,8 +335,8 @@ pub fn record_change_result<T>(
     let late = late_change_keys(pod, revision);
     match done {
         Ok(_) => {
-            late.iter().for_each(|key| work.memory.clear_refusal(key));
-            work.memory
+            late.iter().for_each(|key| work.state.clear_refusal(key));
+            work.state
                 .record_accepted_change(&pod.metadata.uid, revision);
         }
         Err(trouble) => {
@@ -344,8 +344,8 @@ pub fn record_change_result<T>(
             let Some(why) = lasting_refusal(work, trouble, &key) else {
                 return;
             };
-            work.memory.distrust_revision(revision);
-            work.memory
+            work.state.distrust_revision(revision);
+            work.state
                 .record_refused_change(&pod.metadata.uid, revision);
             work.requeue_after(MIN_RECONCILE_INTERVAL);
             record_late_refusal(work, late, why);
@@ -364,10 +364,10 @@ fn record_dry_run_result<T>(
 ) {
     let uid = &pod.metadata.uid;
     match done {
-        Ok(_) => work.memory.record_accepted_change(uid, revision),
+        Ok(_) => work.state.record_accepted_change(uid, revision),
         Err(trouble) => {
             if lasting_refusal(work, trouble, &RefusalKey::PodChange(uid.clone())).is_some() {
-                work.memory.record_refused_change(uid, revision);
+                work.state.record_refused_change(uid, revision);
                 work.requeue_after(MIN_RECONCILE_INTERVAL);
             }
         }

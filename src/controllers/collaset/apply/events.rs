@@ -38,7 +38,7 @@ pub fn announce_written(work: &PlanExecution<'_>) {
     }
     // The Events depend on what was written, not on the plan: a PVC stays if a Pod mounts it or if its deletion is
     // refused.
-    announce_pvcs(work, &work.deleted_claims, "ClaimDeleted", |names| {
+    announce_pvcs(work, &work.deleted_pvcs, "ClaimDeleted", |names| {
         format!("deleted claims that no Pod of the CollaSet needs any more: {names}")
     });
     announce_pvcs(work, &work.retained_pvcs, "ClaimKept", |names| {

@@ -21,7 +21,7 @@ pub async fn fence_pvcs(
         let (namespace, store) = (work.namespace(), &work.objects().claims);
         let owned = store.get(namespace, name);
         let owned = owned.filter(|claim| claim.belongs_to_set(Some(work.uid())));
-        let Some(claim) = owned.filter(|claim| !work.memory.is_pvc_fenced(&claim.uid)) else {
+        let Some(claim) = owned.filter(|claim| !work.state.is_pvc_fenced(&claim.uid)) else {
             continue;
         };
         let now = (work.context.now)().to_string();
@@ -43,7 +43,7 @@ pub async fn fence_pvcs(
         if now.resource_version == claim.resource_version {
             return Err(RequestError::not_as_written(&what)); // a webhook removed the annotation
         }
-        work.memory.fence_pvc(&claim.uid);
+        work.state.fence_pvc(&claim.uid);
     }
     Ok(())
 }

@@ -44,10 +44,10 @@ pub async fn remove_finalizer(work: &PlanExecution<'_>) -> Result<(), Halt> {
     let done = patch_finalizers(work, &others).await;
     events::announce_failure(work, "FailedRemoveFinalizer", &done);
     match &done {
-        Ok(()) => work.memory.clear_refusal(&RefusalKey::Finalizer),
+        Ok(()) => work.state.clear_refusal(&RefusalKey::Finalizer),
         Err(Halt::Failed(_, why)) => {
             let now = Instant::now(); // the next status reports it
-            work.memory
+            work.state
                 .record_refusal(RefusalKey::Finalizer, why, now, work.generation());
         }
         Err(_) => {}

@@ -36,17 +36,17 @@ const MAX_LIVE_AGE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct LiveState {
     /// When the reads ended.
-    at: Instant,
-    seen: PodScope,
+    read_at: Instant,
+    pod_scope: PodScope,
     /// By the name of a PVC: the name of a Pod that mounts the PVC, and whether this Pod may still write.
     mounts: HashMap<String, (String, bool)>,
     /// Pods of the set that are no longer managed, by their instance ID.
     unmanaged: HashMap<String, Pod>,
     /// Pods of the set that are no longer managed, by the PVCs that they mount. Somebody may have edited the instance
     /// ID too.
-    unmanaged_on: HashMap<String, Pod>,
+    unmanaged_by_pvc: HashMap<String, Pod>,
     /// PVCs of the set that are no longer managed.
-    unmanaged_claims: Vec<Pvc>,
+    unmanaged_pvcs: Vec<Pvc>,
 }
 
 /// Which Pods of the namespace were read.
@@ -61,12 +61,12 @@ enum PodScope {
 impl Default for LiveState {
     fn default() -> Self {
         LiveState {
-            at: Instant::now(),
-            seen: PodScope::None,
+            read_at: Instant::now(),
+            pod_scope: PodScope::None,
             mounts: HashMap::new(),
             unmanaged: HashMap::new(),
-            unmanaged_on: HashMap::new(),
-            unmanaged_claims: Vec::new(),
+            unmanaged_by_pvc: HashMap::new(),
+            unmanaged_pvcs: Vec::new(),
         }
     }
 }
@@ -74,13 +74,13 @@ impl Default for LiveState {
 impl LiveState {
     /// Whether these reads permit the deletion of a PVC. If the process was suspended, the reads are too old.
     pub fn is_fresh(&self) -> bool {
-        self.seen == PodScope::All && self.at.elapsed() < MAX_LIVE_AGE
+        self.pod_scope == PodScope::All && self.read_at.elapsed() < MAX_LIVE_AGE
     }
 
     /// Whether the reads cover what the creation of this Pod needs. A backoff may have ended since the reads began, so
     /// they may have left this Pod out.
     pub fn is_enough_for(&self, body: &Value) -> bool {
-        self.seen >= required_pod_scope(body)
+        self.pod_scope >= required_pod_scope(body)
     }
 
     /// The name of a Pod that mounts a PVC.
@@ -108,13 +108,13 @@ impl LiveState {
         mut claims: impl Iterator<Item = &'a str>,
     ) -> Option<&Pod> {
         let known = self.unmanaged.get(&id.to_string());
-        known.or_else(|| claims.find_map(|claim| self.unmanaged_on.get(claim)))
+        known.or_else(|| claims.find_map(|claim| self.unmanaged_by_pvc.get(claim)))
     }
 
     /// The PVC of an instance ID and a volume claim template whose control label somebody removed.
     pub fn unmanaged_pvc(&self, id: i64, template: &str) -> Option<&Pvc> {
         let id = id.to_string();
-        self.unmanaged_claims.iter().find(|claim| {
+        self.unmanaged_pvcs.iter().find(|claim| {
             let label = |key| claim.labels.get(key).map(String::as_str);
             label(keys::INSTANCE_ID) == Some(&*id)
                 && label(keys::PVC_TEMPLATE_NAME) == Some(template)
@@ -138,7 +138,7 @@ impl LiveState {
             return;
         }
         for claim in &pod.spec.pvcs {
-            self.unmanaged_on.insert(claim.clone(), pod.clone());
+            self.unmanaged_by_pvc.insert(claim.clone(), pod.clone());
         }
         if let Some(id) = pod.label(keys::INSTANCE_ID).map(str::to_owned) {
             self.unmanaged.insert(id, pod);
@@ -198,7 +198,7 @@ async fn read_live_state(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<Liv
     // Nothing is read for a write that is in backoff: a read of a large namespace takes time.
     let now = Instant::now();
     let is_left = |key: &RefusalKey| {
-        work.memory
+        work.state
             .active_refusal(key, now, work.generation())
             .is_some()
     };
@@ -216,11 +216,11 @@ async fn read_live_state(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<Liv
             let is_left = is_left(&key) || work.mounted_pvc_backoff(claim, now).is_some();
             (!is_left).then_some(PodScope::All)
         }
-        PvcChange::Create { .. } | PvcChange::Patch { .. } | PvcChange::LetGo(_) => None,
+        PvcChange::Create { .. } | PvcChange::Patch { .. } | PvcChange::Retain(_) => None,
     });
-    look.seen = creations.chain(deletions).max().unwrap_or(PodScope::None);
+    look.pod_scope = creations.chain(deletions).max().unwrap_or(PodScope::None);
     let (control, value) = (keys::CONTROL, keys::CONTROL_VALUE);
-    let labels = match look.seen {
+    let labels = match look.pod_scope {
         PodScope::All => Some(String::new()),
         PodScope::Unmanaged => Some(format!("{},{control}!={value}", keys::INSTANCE_ID)),
         PodScope::None => None,
@@ -233,13 +233,13 @@ async fn read_live_state(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<Liv
             PvcChange::Create { id, template, .. } => {
                 !is_left(&RefusalKey::Pvc(*id, template.clone()))
             }
-            PvcChange::Patch { .. } | PvcChange::Delete(_) | PvcChange::LetGo(_) => false,
+            PvcChange::Patch { .. } | PvcChange::Delete(_) | PvcChange::Retain(_) => false,
         });
     if makes_claims {
         let labels = format!("{},{control}!={value}", keys::INSTANCE_ID);
         for_each_pvc(work, labels, |claim, _| {
             if claim.labels.get(control).map(String::as_str) != Some(value) {
-                look.unmanaged_claims.push(claim);
+                look.unmanaged_pvcs.push(claim);
             }
         })
         .await?;
@@ -250,7 +250,7 @@ async fn read_live_state(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<Liv
     if is_first {
         ensure_orphans_cached(work).await?;
     }
-    look.at = Instant::now();
+    look.read_at = Instant::now();
     Ok(look)
 }
 
@@ -302,7 +302,7 @@ async fn ensure_orphans_cached(work: &PlanExecution<'_>) -> Result<(), Halt> {
                 .any(|seen| seen.metadata.uid == pod.metadata.uid)
         {
             // The next plan waits until the cache contains the Pod.
-            work.memory.record_pod_write(pod.metadata.resource_version);
+            work.state.record_pod_write(pod.metadata.resource_version);
             unseen = true;
         }
     })
@@ -328,7 +328,7 @@ pub async fn for_each_pod(
 }
 
 #[derive(Deserialize)]
-struct PvcObject {
+struct PvcManifest {
     metadata: ObjectMeta,
 }
 
@@ -339,7 +339,7 @@ pub async fn for_each_pvc(
     labels: String,
     mut keep: impl FnMut(Pvc, bool),
 ) -> Result<(), Halt> {
-    let keep = |claim: PvcObject| {
+    let keep = |claim: PvcManifest| {
         let mut owners = claim.metadata.owner_references.iter().flatten();
         let is_owned = owners.any(|owner| owner.uid == work.uid());
         let claim = pvc_from_metadata(claim.metadata);

@@ -23,7 +23,7 @@ use kube::Client;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::super::Context;
+use super::super::ControllerContext;
 use super::reconcile_state::{MIN_RECONCILE_INTERVAL, ReconcileState};
 use super::requests::{Halt, worse_result};
 use crate::api::collaset::CollaSet;
@@ -35,13 +35,13 @@ use crate::domain::pod::Pod;
 
 /// What the stages of one plan share.
 pub struct PlanExecution<'a> {
-    context: &'a Context,
+    context: &'a ControllerContext,
     set: &'a Arc<CollaSet>,
     /// The pool that the plan was made from.
     pool: Option<&'a Arc<InstancePool>>,
     /// The orphaned Pods that the plan was made with.
     orphans: &'a [Arc<Pod>],
-    memory: &'a ReconcileState,
+    state: &'a ReconcileState,
     /// Whether the plan does without the revision of the template, because the revision was refused.
     without_revision: bool,
     /// Names of the Pods that have been created.
@@ -49,37 +49,37 @@ pub struct PlanExecution<'a> {
     /// The Events of the Pod changes that have been written.
     patch_events: Mutex<Vec<SetEvent>>,
     /// Names of the PVCs that have been deleted.
-    deleted_claims: Mutex<Vec<String>>,
+    deleted_pvcs: Mutex<Vec<String>>,
     /// Names of the PVCs that have become kept.
     retained_pvcs: Mutex<Vec<String>>,
     /// Names of the PVCs that were kept and have been released.
     released_pvcs: Mutex<Vec<String>>,
-    again: Mutex<Option<Duration>>,
+    requeue: Mutex<Option<Duration>>,
     /// When the plan was made.
-    at: Instant,
+    planned_at: Instant,
 }
 
 impl<'a> PlanExecution<'a> {
     /// Prepares the execution of a plan for `observed`.
     pub fn new(
-        context: &'a Context,
+        context: &'a ControllerContext,
         observed: &'a ObservedSet,
-        memory: &'a ReconcileState,
+        state: &'a ReconcileState,
     ) -> Self {
         PlanExecution {
             context,
             set: &observed.set,
             pool: observed.pool.as_ref(),
             orphans: &observed.orphans,
-            memory,
+            state,
             without_revision: observed.refused.revision.is_some(),
             created: Mutex::default(),
             patch_events: Mutex::default(),
-            deleted_claims: Mutex::default(),
+            deleted_pvcs: Mutex::default(),
             retained_pvcs: Mutex::default(),
             released_pvcs: Mutex::default(),
-            again: Mutex::default(),
-            at: Instant::now(),
+            requeue: Mutex::default(),
+            planned_at: Instant::now(),
         }
     }
 
@@ -109,14 +109,14 @@ impl<'a> PlanExecution<'a> {
 
     /// Whether the plan is older than `age`.
     fn is_older_than(&self, age: Duration) -> bool {
-        self.at.elapsed() > age
+        self.planned_at.elapsed() > age
     }
 
     /// The remaining time in which a PVC must not be deleted, because it is mounted by a Pod that no cache contains. A
     /// set that is being deleted does not wait: it releases the PVC.
     fn mounted_pvc_backoff(&self, claim: &Pvc, now: Instant) -> Option<Duration> {
         let is_there = self.set.metadata.deletion_timestamp.is_none();
-        let left = self.memory.hold_remaining(&claim.uid, now);
+        let left = self.state.hold_remaining(&claim.uid, now);
         left.filter(|_| is_there)
     }
 
@@ -130,7 +130,7 @@ impl<'a> PlanExecution<'a> {
 
     /// Requeues the set after this time at the latest.
     fn requeue_after(&self, pause: Duration) {
-        let mut again = self.again.lock();
+        let mut again = self.requeue.lock();
         *again = Some(again.map_or(pause, |known| known.min(pause)));
     }
 }
@@ -163,7 +163,7 @@ pub async fn apply_plan(work: &PlanExecution<'_>, mut plan: SetPlan) -> ApplyOut
     if revisions::is_template_revision_refused(work) {
         // The plan is invalid without its revision. The next plan is made without the revision.
         work.requeue_after(MIN_RECONCILE_INTERVAL);
-        return ApplyOutcome::All(*work.again.lock());
+        return ApplyOutcome::All(*work.requeue.lock());
     }
     let result = match revisions {
         Err(Halt::Moved | Halt::Collision) => revisions,
@@ -178,11 +178,11 @@ async fn finish_plan(
     plan: SetPlan,
     mut result: Result<(), Halt>,
 ) -> ApplyOutcome {
-    if !work.context.tenure.is_leading() {
+    if !work.context.leadership.is_leading() {
         events::announce_written(work);
         return ApplyOutcome::Moved;
     }
-    if plan.forget_command {
+    if plan.clear_command {
         // Before the status is written: the removal has the resourceVersion of the plan as precondition, and a write of
         // the status changes that version.
         result = worse_result(result, rollout_command::clear_rollout_command(work).await);
@@ -203,7 +203,7 @@ async fn finish_plan(
             ApplyOutcome::Failed
         }
         (Err(Halt::Moved | Halt::Collision), _) | (_, Err(_)) => ApplyOutcome::Moved,
-        (Ok(()) | Err(Halt::Failed(..)), Ok(())) => ApplyOutcome::All(*work.again.lock()),
+        (Ok(()) | Err(Halt::Failed(..)), Ok(())) => ApplyOutcome::All(*work.requeue.lock()),
     }
 }
 

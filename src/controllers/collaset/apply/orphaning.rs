@@ -60,7 +60,7 @@ pub async fn release_uncached_dependents(
     }));
     plan.pvcs
         .extend(claims.into_iter().map(|claim| PvcChange::Patch {
-            claim,
+            pvc: claim,
             labels: LabelPatch::default(),
             ownership: OwnershipChange::Release,
         }));

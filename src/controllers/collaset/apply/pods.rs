@@ -40,7 +40,7 @@ pub async fn write_pods(
     let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
     let of = |change: &PodChange| match change {
         PodChange::Patch(patch) => (
-            patch.leads_to.is_some(),
+            patch.in_place_target.is_some(),
             dry_runs::needs_dry_run(work, patch),
         ),
         _ => (false, false),
@@ -55,7 +55,7 @@ pub async fn write_pods(
     let (others, changed, tried) = tokio::join!(
         send(BatchKind::PodWrites, false, others),
         send(BatchKind::PodChanges, false, changed),
-        send(BatchKind::PodTrials, true, tried),
+        send(BatchKind::PodDryRuns, true, tried),
     );
     let created = send(BatchKind::PodCreations, true, created).await;
     [changed, tried, created]
@@ -73,10 +73,11 @@ fn pod_write_request<'a>(
         PodChange::Create { id, body } => (RefusalKey::Pod(*id), creation_step(body)),
         PodChange::Patch(change) => {
             let given = change.labels.0.get(&operation_type_key());
-            let key = match change.leads_to.is_some() || dry_runs::needs_dry_run(work, change) {
-                true => RefusalKey::PodChange(change.pod.metadata.uid.clone()),
-                false => of(&change.pod),
-            };
+            let key =
+                match change.in_place_target.is_some() || dry_runs::needs_dry_run(work, change) {
+                    true => RefusalKey::PodChange(change.pod.metadata.uid.clone()),
+                    false => of(&change.pod),
+                };
             (key, pod_step(&change.pod, given, change.ownership))
         }
         PodChange::Delete(pod, _) => (of(pod), deletion_step(pod)),
@@ -108,7 +109,7 @@ async fn apply_pod_change(
                     request_with_deadline(&describe_pod_deletion(&pod.metadata.name), request)
                         .await;
                 dry_runs::record_deletion_result(work, &pod, &done);
-                work.memory.record_pod_write(done?);
+                work.state.record_pod_write(done?);
                 work.patch_events.lock().extend(told.map(|event| *event));
                 Ok(())
             };
@@ -126,18 +127,18 @@ async fn back_off_if_held(
     request: impl Future<Output = Result<(), RequestError>>,
 ) -> Result<(), RequestError> {
     let uid = &pod.metadata.uid;
-    if let Some(left) = work.memory.hold_remaining(uid, Instant::now()) {
+    if let Some(left) = work.state.hold_remaining(uid, Instant::now()) {
         work.requeue_after(left);
         return Ok(());
     }
     match request.await {
         Err(RequestError::Held(why)) => {
-            work.memory.record_held_write(uid, &why, Instant::now());
+            work.state.record_held_write(uid, &why, Instant::now());
             work.requeue_after(HELD_BACKOFF);
             Ok(())
         }
         Ok(()) => {
-            work.memory.clear_hold(uid);
+            work.state.clear_hold(uid);
             Ok(())
         }
         failed => failed,
@@ -171,16 +172,16 @@ async fn create_pod(
     let request = pod_requests::create_pod(work.client(), work.namespace(), &body);
     match request_with_deadline(&format!("creation of Pod {name}"), request).await {
         Ok(pod) => {
-            work.memory.record_pod_write(pod.metadata.resource_version);
+            work.state.record_pod_write(pod.metadata.resource_version);
             if !is_own_pod(work.set, id, &pod) || !pod.is_managed() {
                 // The name of the Pod is kept. Otherwise another Pod would be created each time, because no cache shows
                 // a Pod without the control label.
-                work.memory.mark_altered(&slot, pod.metadata.uid);
+                work.state.mark_altered(&slot, pod.metadata.uid);
                 return Err(RequestError::not_as_created(&format!("Pod {name}")).into_halt(step));
             }
-            work.memory.forget_name(&slot);
+            work.state.forget_name(&slot);
             if let Some(revision) = pod.label(keys::REVISION) {
-                work.memory.mark_revision_proven(revision);
+                work.state.mark_revision_proven(revision);
             }
             work.created.lock().push(name);
             Ok(())
@@ -235,10 +236,10 @@ async fn resolve_name_conflict(
         // The Pod is not in the caches, so no event will report its end.
         if !there.is_terminating() {
             restore_pod_label(work, &there).await?;
-            work.memory.forget_name(slot);
+            work.state.forget_name(slot);
             return Ok(());
         }
-        work.memory.forget_name(slot);
+        work.state.forget_name(slot);
         if is_chosen {
             return Err(Halt::Moved); // the next Pod has another name
         }
@@ -249,12 +250,11 @@ async fn resolve_name_conflict(
         return Err(Halt::Failed(FailedStep::ScaleOut, message));
     }
     if is_own_pod(work.set, id, &there) {
-        work.memory
-            .record_pod_write(there.metadata.resource_version);
-        work.memory.forget_name(slot);
+        work.state.record_pod_write(there.metadata.resource_version);
+        work.state.forget_name(slot);
         return Ok(());
     }
-    let is_spoilt = work.memory.altered_uid(slot).as_deref() == Some(&*there.metadata.uid);
+    let is_spoilt = work.state.altered_uid(slot).as_deref() == Some(&*there.metadata.uid);
     // By now the Pod may belong to another instance or another owner.
     let is_others = |owner: &Owner| owner.uid != work.uid();
     let is_others = there.controller().is_some_and(is_others)
@@ -267,7 +267,7 @@ async fn resolve_name_conflict(
         );
     }
     if is_chosen {
-        work.memory.forget_name(slot);
+        work.state.forget_name(slot);
         return Err(Halt::Moved);
     }
     if there.is_terminating() {
@@ -290,7 +290,7 @@ async fn patch_pod(work: &PlanExecution<'_>, change: &PodPatch) -> Result<(), Re
     if is_trial {
         match dry_runs::dry_run_update(work, change).await? {
             DryRunOutcome::Passed => {}
-            DryRunOutcome::Later | DryRunOutcome::AnotherWay => return Ok(()),
+            DryRunOutcome::Later | DryRunOutcome::NotInPlace => return Ok(()),
         }
     }
     if takes_off_traffic(change) && work.is_older_than(MAX_PLAN_AGE) {
@@ -298,7 +298,7 @@ async fn patch_pod(work: &PlanExecution<'_>, change: &PodPatch) -> Result<(), Re
         return Ok(());
     }
     let mut version = change.pod.metadata.resource_version;
-    let revision = change.leads_to.as_deref();
+    let revision = change.in_place_target.as_deref();
     if let Some(spec) = &change.resize {
         let body = resize_patch(&change.pod, version, spec);
         let sent = patch_for_version(work, &change.pod, Some("resize"), body).await;
@@ -331,7 +331,7 @@ async fn patch_pod(work: &PlanExecution<'_>, change: &PodPatch) -> Result<(), Re
         }
         sent?;
         if change.dry_run_change.is_some() || change.deletes {
-            work.memory.forget_passed_dry_run(&change.pod.metadata.uid);
+            work.state.forget_passed_dry_run(&change.pod.metadata.uid);
         }
         work.patch_events
             .lock()
@@ -407,7 +407,7 @@ async fn patch_for_pod(
     let request =
         pod_requests::patch_pod(work.client(), (work.namespace(), name), subresource, body);
     let written = request_with_deadline(&describe_pod_change(name), request).await?;
-    work.memory
+    work.state
         .record_pod_write(written.metadata.resource_version);
     Ok(written)
 }
@@ -447,13 +447,13 @@ pub(super) fn pod_patch_body(set: &CollaSet, change: &PodPatch, version: u64) ->
 /// Sets the name in the body: the name that the body has, or a name that is chosen for the slot after `generateName`.
 pub fn assign_name(work: &PlanExecution<'_>, slot: &NameSlot, body: &mut Value) -> String {
     if let Some(name) = body["metadata"]["name"].as_str() {
-        work.memory.record_given_name(slot, name);
+        work.state.record_given_name(slot, name);
         return name.to_owned();
     }
     let prefix = body["metadata"]["generateName"]
         .as_str()
         .unwrap_or_default();
-    let name = work.memory.choose_name(slot, prefix);
+    let name = work.state.choose_name(slot, prefix);
     body["metadata"]["name"] = json!(name);
     name
 }

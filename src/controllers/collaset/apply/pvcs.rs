@@ -53,9 +53,9 @@ fn pvc_write_request<'a>(
 ) -> WriteRequest<impl Future<Output = Result<(), Halt>> + 'a> {
     let key = match &change {
         PvcChange::Create { id, template, .. } => RefusalKey::Pvc(*id, template.clone()),
-        PvcChange::Patch { claim, .. } | PvcChange::Delete(claim) | PvcChange::LetGo(claim) => {
-            RefusalKey::PvcWrite(claim.name.clone())
-        }
+        PvcChange::Patch { pvc: claim, .. }
+        | PvcChange::Delete(claim)
+        | PvcChange::Retain(claim) => RefusalKey::PvcWrite(claim.name.clone()),
     };
     let step = pvc_step(work, &change);
     let request = async move {
@@ -80,14 +80,16 @@ fn pvc_step(work: &PlanExecution<'_>, change: &PvcChange) -> FailedStep {
             OwnershipChange::Release
                 if labels.0.get(keys::KEPT_FOR).is_some_and(Option::is_some) =>
             {
-                FailedStep::Claims
+                FailedStep::Pvcs
             }
             OwnershipChange::Release => FailedStep::Exclude,
             OwnershipChange::Adopt if includes => FailedStep::Include,
-            OwnershipChange::Adopt | OwnershipChange::Keep => FailedStep::Claims,
+            OwnershipChange::Adopt | OwnershipChange::Keep => FailedStep::Pvcs,
         },
-        PvcChange::Create { .. } => FailedStep::Claims,
-        PvcChange::Delete(_) | PvcChange::LetGo(_) | PvcChange::Patch { .. } => FailedStep::ScaleIn,
+        PvcChange::Create { .. } => FailedStep::Pvcs,
+        PvcChange::Delete(_) | PvcChange::Retain(_) | PvcChange::Patch { .. } => {
+            FailedStep::ScaleIn
+        }
     }
 }
 
@@ -105,11 +107,11 @@ async fn apply_pvc_change(
             return work.requeue_if_written(done);
         }
         PvcChange::Patch {
-            claim,
+            pvc: claim,
             labels,
             ownership,
         } => patch_pvc_metadata(work, &claim, &labels, ownership).await,
-        PvcChange::LetGo(claim) => {
+        PvcChange::Retain(claim) => {
             let mut labels = pvcs::left_behind_labels();
             labels.0.extend(plan::remove_kept_label(&claim));
             patch_pvc_metadata(work, &claim, &labels, OwnershipChange::Release).await
@@ -131,7 +133,7 @@ async fn apply_pvc_change(
             if !look.is_fresh() {
                 return Err(Halt::Moved);
             }
-            work.memory.unfence_pvc(&claim.uid);
+            work.state.unfence_pvc(&claim.uid);
             // The PVC may have left the set by now.
             let version = Some(&*claim.resource_version);
             let request = object_requests::delete_object::<PvcObject>(
@@ -143,19 +145,19 @@ async fn apply_pvc_change(
             let what = format!("deletion of {}", describe_pvc(&claim.name));
             let deleted = work.requeue_if_written(request_with_deadline(&what, request).await);
             if deleted.is_ok() {
-                work.deleted_claims.lock().push(claim.name.clone());
+                work.deleted_pvcs.lock().push(claim.name.clone());
             }
             deleted
         }
     };
-    done.map_err(|trouble| trouble.into_halt(FailedStep::Claims))
+    done.map_err(|trouble| trouble.into_halt(FailedStep::Pvcs))
 }
 
 /// Handles a PVC to be deleted that a Pod mounts which no cache contains. The PVC stays for now. A set that is being
 /// deleted releases the PVC; otherwise the garbage collector would delete it.
 async fn spare_mounted_pvc(work: &PlanExecution<'_>, claim: &Pvc) -> Result<(), Halt> {
     if work.set.metadata.deletion_timestamp.is_none() {
-        work.memory
+        work.state
             .hold_object_for(&claim.uid, Instant::now(), MOUNTED_RETRY);
         work.requeue_after(MOUNTED_RETRY);
         return Ok(());
@@ -167,7 +169,7 @@ async fn spare_mounted_pvc(work: &PlanExecution<'_>, claim: &Pvc) -> Result<(), 
         OwnershipChange::Release,
     )
     .await;
-    done.map_err(|trouble| trouble.into_halt(FailedStep::Claims))
+    done.map_err(|trouble| trouble.into_halt(FailedStep::Pvcs))
 }
 
 async fn patch_pvc_metadata(
@@ -224,7 +226,7 @@ async fn restore_pvc_label(work: &PlanExecution<'_>, claim: &Pvc) -> Result<(), 
     let control = Some(keys::CONTROL_VALUE.to_owned());
     let labels = LabelPatch([(keys::CONTROL.to_owned(), control)].into());
     let done = patch_pvc_metadata(work, claim, &labels, OwnershipChange::Keep).await;
-    done.map_err(|trouble| trouble.into_halt(FailedStep::Claims))
+    done.map_err(|trouble| trouble.into_halt(FailedStep::Pvcs))
 }
 
 async fn create_pvc(
@@ -236,16 +238,16 @@ async fn create_pvc(
     let name = pods::assign_name(work, slot, &mut body);
     let (client, objects, namespace) = (work.client(), work.objects(), work.namespace());
     let what = describe_pvc(&name);
-    let halt = |trouble: RequestError| trouble.into_halt(FailedStep::Claims);
+    let halt = |trouble: RequestError| trouble.into_halt(FailedStep::Pvcs);
     let request = object_requests::create_object::<PvcObject>(client, objects, namespace, &body);
     match request_with_deadline(&what, request).await {
         Ok(uid) if is_pvc_as_written(work, &name, &body) => {
-            work.memory.fence_pvc(&uid);
-            work.memory.forget_name(slot);
+            work.state.fence_pvc(&uid);
+            work.state.forget_name(slot);
             return Ok(());
         }
         Ok(uid) => {
-            work.memory.mark_altered(slot, uid); // the name is kept; otherwise another PVC would be made each time
+            work.state.mark_altered(slot, uid); // the name is kept; otherwise another PVC would be made each time
             return Err(halt(RequestError::not_as_created(&what)));
         }
         Err(RequestError::Exists) => {}
@@ -254,18 +256,18 @@ async fn create_pvc(
     let request = object_requests::get_object::<PvcObject>(client, objects, (namespace, &name));
     let there = request_with_deadline(&what, request).await.map_err(halt)?;
     if is_pvc_as_written(work, &name, &body) {
-        work.memory.forget_name(slot);
+        work.state.forget_name(slot);
         return Ok(());
     }
     if is_given {
         let labels = &body["metadata"]["labels"];
         let why = describe_foreign_pvc(work, there.as_deref(), &name, labels);
-        return Err(Halt::Failed(FailedStep::Claims, why));
+        return Err(Halt::Failed(FailedStep::Pvcs, why));
     }
-    if work.memory.altered_uid(slot).is_some() {
+    if work.state.altered_uid(slot).is_some() {
         return Err(halt(RequestError::not_as_created(&what)));
     }
-    work.memory.forget_name(slot); // another object has the name
+    work.state.forget_name(slot); // another object has the name
     Err(Halt::Moved)
 }
 

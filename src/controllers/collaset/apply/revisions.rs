@@ -50,7 +50,7 @@ pub async fn write_revisions(
 /// Whether the revision of the template can't be written now. The write is repeated when its backoff ends.
 pub fn is_template_revision_refused(work: &PlanExecution<'_>) -> bool {
     let refused =
-        work.memory
+        work.state
             .active_refusal(&RefusalKey::Revision, Instant::now(), work.generation());
     match &refused {
         Some((left, _)) => work.requeue_after(*left),
@@ -66,7 +66,7 @@ fn revision_write_request<'a>(
 ) -> WriteRequest<impl Future<Output = Result<(), Halt>> + 'a> {
     let key = match &change {
         RevisionChange::Create(_) | RevisionChange::Renumber(..) => RefusalKey::Revision,
-        RevisionChange::Note(revision, _)
+        RevisionChange::MarkStable(revision, _)
         | RevisionChange::Adopt(revision)
         | RevisionChange::Release(revision)
         | RevisionChange::Delete(revision) => RefusalKey::RevisionWrite(revision.name.clone()),
@@ -93,7 +93,7 @@ async fn apply_revision_change(
                 check_revision_written(work, &revision, |now| now.revision == number)
             })
         }
-        RevisionChange::Note(revision, stable) => {
+        RevisionChange::MarkStable(revision, stable) => {
             let body = json!({ "metadata": stable_revision_metadata(&stable) });
             let done = patch_revision(work, &revision, body, None).await;
             let is_noted = |now: &Revision| now.stable.as_ref() == Some(&stable);

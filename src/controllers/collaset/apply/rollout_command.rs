@@ -30,7 +30,7 @@ pub async fn clear_rollout_command(work: &PlanExecution<'_>) -> Result<(), Halt>
             Ok(())
         }
         Ok(()) => {
-            work.memory.clear_late_refusals(); // the user who commands a rollout may have fixed the cause
+            work.state.clear_late_refusals(); // the user who commands a rollout may have fixed the cause
             work.requeue_after(MIN_RECONCILE_INTERVAL); // no event enqueues the set: the caches contain the result
             removed
         }

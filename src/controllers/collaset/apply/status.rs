@@ -14,7 +14,7 @@ use super::{PlanExecution, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::plan::{SetEvent, Shortfall};
-use crate::domain::collaset::status::{FailedStep, news, note_failed_step};
+use crate::domain::collaset::status::{FailedStep, news, report_failed_step};
 
 /// Writes the planned status. If it is too early, the set is requeued for the write. `left` is what the set lacks.
 /// `told` are Events that are recorded once the status is stored.
@@ -32,13 +32,13 @@ pub async fn write_set_status(
     };
     let now = Instant::now();
     if let Some((left, _)) = work
-        .memory
+        .state
         .active_refusal(&RefusalKey::Status, now, work.generation())
     {
         work.requeue_after(left);
         return Ok(());
     }
-    let pause = work.memory.begin_status_write(now);
+    let pause = work.state.begin_status_write(now);
     if let Some(pause) = pause.filter(|_| *result != Err(Halt::Collision)) {
         work.requeue_after(pause);
         return Ok(());
@@ -61,14 +61,11 @@ pub async fn write_set_status(
         true,
     );
     match request_with_deadline(&format!("status of CollaSet {}", work.name()), request).await {
-        Ok(()) => work.memory.clear_refusal(&RefusalKey::Status),
+        Ok(()) => work.state.clear_refusal(&RefusalKey::Status),
         Err(RequestError::Failed(why) | RequestError::Denied(why) | RequestError::Refused(why)) => {
             let now = Instant::now();
             let key = RefusalKey::Status;
-            work.requeue_after(
-                work.memory
-                    .record_refusal(key, &why, now, work.generation()),
-            );
+            work.requeue_after(work.state.record_refusal(key, &why, now, work.generation()));
             // The stored status may still say that all is well.
             events::announce_failure(
                 work,
@@ -127,7 +124,7 @@ fn desired_status(
         }
         Err(Halt::Failed(step, message)) => {
             let what = (*step, message.as_str());
-            note_failed_step(&mut status, &current.conditions, what, left, now);
+            report_failed_step(&mut status, &current.conditions, what, left, now);
         }
     }
     status

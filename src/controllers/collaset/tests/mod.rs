@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use testbed::api::{FakeApi, Refusal};
 use tokio::time::Instant;
 
-use super::CollaSets;
+use super::CollaSetController;
 use super::apply::{ApplyOutcome, PlanExecution, apply_plan};
 use super::observe::observe_collaset;
 use super::reconcile_state::{HELD_BACKOFF, MIN_RECONCILE_INTERVAL, ReconcileState};
@@ -18,8 +18,8 @@ use crate::api::keys::{self, Family};
 use crate::api::resourcecontext::ContextDetail;
 use crate::cluster::leadership::Leadership;
 use crate::cluster::objects::{CachedKind, CollaSetObject, PvcObject, ResourceContextObject};
-use crate::cluster::workqueue::ReconcileOutcome;
-use crate::controllers::Context;
+use crate::cluster::work_queue::ReconcileOutcome;
+use crate::controllers::ControllerContext;
 use crate::domain::collaset::SetOperation;
 use crate::domain::collaset::api_refusals::ApiRefusals;
 use crate::domain::collaset::observed::{ObservedSet, Pvc, Revision};
@@ -37,19 +37,19 @@ const PODS: &str = "/api/v1/namespaces/n/pods";
 /// A CollaSet, an API server that stores it, and the state of the controller.
 struct Bed {
     api: FakeApi,
-    context: Arc<Context>,
+    context: Arc<ControllerContext>,
     memory: ReconcileState,
 }
 
 impl Bed {
     fn new() -> Bed {
         let api = FakeApi::default();
-        let context = Context::at_epoch(api.client());
+        let context = ControllerContext::at_epoch(api.client());
         api.put(
             SET,
             json!({ "metadata": { "namespace": "n", "name": "web", "uid": "set" } }),
         );
-        context.index.following.trust_for_a_year();
+        context.index.decision_watches.trust_for_a_year();
         let bed = Bed {
             api,
             context,
@@ -483,7 +483,7 @@ async fn refused_resize_is_known_to_next_plan() {
         let mut patch = PodPatch {
             pod: pod.clone(),
             resize: Some(json!({ "containers": [] })),
-            leads_to: Some("web-2".into()),
+            in_place_target: Some("web-2".into()),
             ..PodPatch::default()
         };
         patch
@@ -532,7 +532,7 @@ fn update(pod: &Arc<Pod>) -> [SetPlan; 2] {
     begin.dry_run_change = Some(Arc::new(ahead));
     let mut change = PodPatch {
         dry_run_change: None,
-        leads_to: Some("web-2".into()),
+        in_place_target: Some("web-2".into()),
         ..begin.clone()
     };
     change.labels.0.insert("y".into(), Some("1".into()));
@@ -938,7 +938,7 @@ async fn nothing_is_planned_before_cache_shows_own_write() {
             .await
             .is_ok()
     );
-    index.following.pods.end_trust();
+    index.decision_watches.pods.end_trust();
     let silent = observe_collaset(&bed.context, &set, &bed.memory).await;
     assert!(matches!(silent, Err(ReconcileOutcome::Retry)));
 }
@@ -980,7 +980,7 @@ async fn new_leader_waits_for_cache_to_show_former_leaders_writes() {
     index.mark_all_listed();
     bed.pod("web-of-the-former-leader");
     let written = bed.api.0.lock().version;
-    let leader = CollaSets::new(Arc::clone(&bed.context));
+    let leader = CollaSetController::new(Arc::clone(&bed.context));
     let look = || leader.reconcile(("n".into(), "web".into()));
     assert!(matches!(look().await, ReconcileOutcome::Retry));
     tokio::time::advance(MIN_RECONCILE_INTERVAL).await;
@@ -997,7 +997,7 @@ async fn new_leader_waits_for_cache_to_show_former_leaders_writes() {
 async fn former_leader_writes_nothing() {
     let mut bed = Bed::new();
     let pod = bed.pod("web-0");
-    Arc::get_mut(&mut bed.context).unwrap().tenure = Leadership::default();
+    Arc::get_mut(&mut bed.context).unwrap().leadership = Leadership::default();
     let mut plan = recreation(&pod)[1].clone();
     plan.pvcs.push(PvcChange::Delete(claim()));
     plan.pods.extend(creates(1..3).pods);
@@ -1265,7 +1265,7 @@ async fn former_leader_announces_its_writes() {
     let mut bed = Bed::new();
     let tenure = Leadership::default();
     tenure.extend_leadership(Instant::now(), Duration::from_secs(1));
-    Arc::get_mut(&mut bed.context).unwrap().tenure = tenure;
+    Arc::get_mut(&mut bed.context).unwrap().leadership = tenure;
     let said_by_the_next = SetEvent {
         warning: false,
         reason: "RolloutStarted",
@@ -1803,7 +1803,7 @@ async fn pvc_with_reverted_change_is_not_written_repeatedly() {
         };
         SetPlan {
             pvcs: vec![PvcChange::Patch {
-                claim: claim.into(),
+                pvc: claim.into(),
                 labels,
                 ownership: OwnershipChange::Keep,
             }],
@@ -1988,7 +1988,7 @@ async fn failed_command_removal_is_reported_and_backs_off() {
     bed.api
         .refuse(refusal("PATCH /apis/apps.kusionstack.io", 403));
     let plan = || SetPlan {
-        forget_command: true,
+        clear_command: true,
         ..SetPlan::default()
     };
     let patch = format!("PATCH {SET}");
@@ -2121,7 +2121,7 @@ async fn dry_run_only_update_begins_with_next_plan() {
     for begin in [update(&pod)[0].clone(), recreation(&pod)[0].clone()] {
         let only_tried = begin.pods.iter().map(|change| match change {
             PodChange::Patch(patch) => PodChange::Patch(PodPatch {
-                only_tried: true,
+                dry_run_only: true,
                 ..patch.clone()
             }),
             other => other.clone(),

@@ -35,7 +35,7 @@ use self::released::ReleasedOwners;
 use self::scale_back::ScaleBack;
 use self::wake::{OwnerWake, ledgers_covering_owner};
 use super::super::api_calls::call_api_again;
-use super::super::{Context, RuleName, headroom};
+use super::super::{ControllerContext, RuleObjectName, headroom};
 use super::rollouts::{self, ReplicaSets};
 use crate::cluster::index::{IndexState, NamespaceIndex, RuleEntry};
 use crate::cluster::owner_sizes::Workload;
@@ -64,10 +64,10 @@ pub struct Retries {
     set_backs: Mutex<HashMap<OwnerKey, OwnerBackoff>>,
     released: ReleasedOwners,
     /// Rule objects with an owner that can't be read. Admission denies all their disruptions.
-    denying: Mutex<HashSet<RuleName>>,
+    denying: Mutex<HashSet<RuleObjectName>>,
     /// Rule objects whose last write of the status failed; the status contains the ledger. The value is true if the
     /// ledger could not be written and wakes were held back.
-    unwritable: Mutex<HashMap<RuleName, bool>>,
+    unwritable: Mutex<HashMap<RuleObjectName, bool>>,
 }
 
 /// The actions that are due for one rule object.
@@ -94,7 +94,7 @@ impl Retries {
     /// Does the work at the start of a term. Rules may have been deleted or changed while no process was leader. This
     /// function wakes the owners that no rule covers, in the namespaces that have rules or had rules lately. It ends
     /// when these owners have been woken, or at `stop`.
-    pub async fn begin_term(&self, context: &Context, stop: &CancellationToken) {
+    pub async fn begin_term(&self, context: &ControllerContext, stop: &CancellationToken) {
         tokio::select! { () = stop.cancelled() => return, () = context.index.wait_listed() => {} }
         let marked: Vec<String> = {
             let state = context.index.read_state();
@@ -126,28 +126,32 @@ impl Retries {
 
     /// Handles a rule object of the namespace that was deleted or edited: the owners that no rule covers any more will
     /// be woken by [`Retries::wake_released`].
-    pub fn add_released_owners(&self, context: &Context, namespace: &str) {
+    pub fn add_released_owners(&self, context: &ControllerContext, namespace: &str) {
         self.released.add_uncovered_owners(context, namespace);
     }
 
     /// Wakes the released owners that are due. Returns when to call this function again, if necessary.
-    pub async fn wake_released(&self, context: &Context, namespace: &str) -> Option<Duration> {
+    pub async fn wake_released(
+        &self,
+        context: &ControllerContext,
+        namespace: &str,
+    ) -> Option<Duration> {
         self.released.wake_due_owners(context, namespace).await
     }
 
     /// Forgets a rule object that is gone.
-    pub fn forget_rule(&self, name: &RuleName) {
+    pub fn forget_rule(&self, name: &RuleObjectName) {
         self.denying.lock().remove(name);
         self.unwritable.lock().remove(name);
     }
 
     /// Whether the last write of the status of a rule object failed.
-    pub fn is_unwritable(&self, name: &RuleName) -> bool {
+    pub fn is_unwritable(&self, name: &RuleObjectName) -> bool {
         self.unwritable.lock().contains_key(name)
     }
 
     /// Records whether a write of the status of a rule object succeeded.
-    pub fn record_status_write(&self, name: &RuleName, written: bool) {
+    pub fn record_status_write(&self, name: &RuleObjectName, written: bool) {
         let mut unwritable = self.unwritable.lock();
         match (written, unwritable.get(name)) {
             (false, _) => {
@@ -177,8 +181,8 @@ impl Retries {
     /// an owner of its Pods can't be read. Returns when to call this function again, if necessary.
     pub async fn wake_owners(
         &self,
-        context: &Context,
-        name: &RuleName,
+        context: &ControllerContext,
+        name: &RuleObjectName,
         denying: bool,
     ) -> Option<Duration> {
         match denying {
@@ -200,7 +204,7 @@ impl Retries {
     /// Wakes the owners that are due. If a ledger that holds the Pods of an owner can't be written, the owner is not
     /// woken, because each deletion would be denied. Before the first wake, only the ledgers whose last status write
     /// failed are checked.
-    async fn send_due_wakes(&self, context: &Context, due: &mut DueActions) {
+    async fn send_due_wakes(&self, context: &ControllerContext, due: &mut DueActions) {
         let mut asked = HashMap::new();
         for wake in std::mem::take(&mut due.wake) {
             let mut writable = true;
@@ -231,9 +235,9 @@ impl Retries {
     /// Checks by a dry run whether the API server stores the ledger of a rule object.
     async fn check_ledger_writable(
         &self,
-        context: &Context,
+        context: &ControllerContext,
         key: &RuleKey,
-        name: &RuleName,
+        name: &RuleObjectName,
         due: &mut DueActions,
     ) -> bool {
         let Some(snapshot) = context.ledgers.latest_snapshot(key) else {
@@ -259,7 +263,11 @@ impl Retries {
         can.is_ok_and(|kept| kept)
     }
 
-    async fn collect_due_actions(&self, context: &Context, name: &RuleName) -> DueActions {
+    async fn collect_due_actions(
+        &self,
+        context: &ControllerContext,
+        name: &RuleObjectName,
+    ) -> DueActions {
         let free = self.count_free_by_owner(context, name).await;
         let mut due = DueActions::default();
         let state = context.index.read_state();
@@ -307,7 +315,11 @@ impl Retries {
 
     /// How many Pods of each owner may go by all rules, for the owners of a rule object that have Pods to delete. The
     /// index is locked for short times only: a change in between enqueues the rule object again.
-    async fn count_free_by_owner(&self, context: &Context, name: &RuleName) -> HashMap<Uid, usize> {
+    async fn count_free_by_owner(
+        &self,
+        context: &ControllerContext,
+        name: &RuleObjectName,
+    ) -> HashMap<Uid, usize> {
         let (held, rules) = {
             let state = context.index.read_state();
             let (Some(home), Some(entry)) =
@@ -348,7 +360,7 @@ impl Retries {
     /// time depends on the number of its claims.
     async fn rules_without_headroom(
         &self,
-        context: &Context,
+        context: &ControllerContext,
         namespace: &str,
         rules: Vec<String>,
     ) -> Vec<Arc<RuleSet>> {
@@ -373,7 +385,7 @@ impl Retries {
     /// Handles an owner that has Pods to delete while the rules let none of them go.
     fn handle_no_headroom(
         &self,
-        context: &Context,
+        context: &ControllerContext,
         (state, home, entry): (&IndexState, &NamespaceIndex, &RuleEntry),
         sets: &ReplicaSets<'_>,
         (uid, workload): (&Uid, &Workload),
@@ -414,14 +426,18 @@ impl Retries {
 }
 
 /// Whether the API server sends no requests of the namespace to the webhooks.
-fn is_namespace_excluded(context: &Context, namespace: &str, home: &NamespaceIndex) -> bool {
+fn is_namespace_excluded(
+    context: &ControllerContext,
+    namespace: &str,
+    home: &NamespaceIndex,
+) -> bool {
     let own = Some(context.namespace.as_str());
     conditions::exclusion_reason(namespace, home.labels.as_ref(), own).is_some()
 }
 
 /// The Deployment that can't continue by itself, and the reason.
 fn stalled_deployment(
-    context: &Context,
+    context: &ControllerContext,
     (state, home, entry): (&IndexState, &NamespaceIndex, &RuleEntry),
     sets: &ReplicaSets<'_>,
     uid: &Uid,
@@ -429,7 +445,8 @@ fn stalled_deployment(
 ) -> Option<(ObjectReference, String)> {
     let rules = &entry.snapshot.rules;
     let limit = headroom::rule_gauges(&context.ledgers, state, entry)?.limit;
-    let (deployment, cause) = rollouts::stall_cause(home, sets, rules, uid, replica_set, limit)?;
+    let (deployment, cause) =
+        rollouts::rollout_held_cause(home, sets, rules, uid, replica_set, limit)?;
     let about = deployment_reference(rules, replica_set, deployment)?;
     Some((
         about,

@@ -18,7 +18,7 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 /// not answer, is repeated without end. The pauses double up to [`MAX_DELAY`].
 #[derive(Debug)]
 pub struct OwnerBackoff {
-    seen: OwnerState,
+    tried_state: OwnerState,
     most: u32,
     begun: Instant,
     /// Writes that succeeded.
@@ -42,9 +42,9 @@ pub enum BackoffDecision {
 
 impl OwnerBackoff {
     /// An owner that is woken from `now` on, at most `most` times while its state stays `seen`.
-    pub fn new(seen: OwnerState, now: Instant, most: u32) -> OwnerBackoff {
+    pub fn new(tried_state: OwnerState, now: Instant, most: u32) -> OwnerBackoff {
         OwnerBackoff {
-            seen,
+            tried_state,
             most,
             begun: now,
             tries: 0,
@@ -55,7 +55,7 @@ impl OwnerBackoff {
 
     /// Decides for the owner at `now`. If its state has changed, the owner gets all its tries again.
     pub fn decide_for_state(&mut self, seen: OwnerState, now: Instant) -> BackoffDecision {
-        if self.seen != seen {
+        if self.tried_state != seen {
             *self = OwnerBackoff::new(seen, now, self.most);
         }
         self.decide_attempt(now)
@@ -88,7 +88,7 @@ impl OwnerBackoff {
     /// Starts from the beginning at `now`, because the reason why the tries had no effect is gone. Returns the time
     /// until the next decision.
     pub fn restart_backoff(&mut self, now: Instant) -> Duration {
-        *self = OwnerBackoff::new(self.seen, now, self.most);
+        *self = OwnerBackoff::new(self.tried_state, now, self.most);
         INITIAL_DELAY
     }
 

@@ -40,7 +40,9 @@ impl OwnerState {
             version: workload.version,
             alive: home.living_pods_of(uid).count(),
             free,
-            rules: rules_fingerprint(covering_rules(home, uid).map(|entry| &*entry.snapshot.rules)),
+            rules: rules_fingerprint(
+                rules_counting_owner(home, uid).map(|entry| &*entry.snapshot.rules),
+            ),
         }
     }
 }
@@ -62,7 +64,7 @@ pub async fn count_free_pods(pods: &[Arc<Pod>], closed: &[Arc<RuleSet>]) -> usiz
 }
 
 /// The rule objects whose tally contains the owner.
-pub fn covering_rules<'a>(
+pub fn rules_counting_owner<'a>(
     home: &'a NamespaceIndex,
     uid: &'a Uid,
 ) -> impl Iterator<Item = &'a RuleEntry> {
@@ -95,7 +97,7 @@ pub fn has_pods_to_delete(home: &NamespaceIndex, uid: &str, workload: &Workload)
 pub fn uncovered_owners(home: &NamespaceIndex) -> impl Iterator<Item = &Uid> {
     let owners = home.workloads();
     let owners = owners.filter(|(uid, workload)| has_pods_to_delete(home, uid, workload));
-    let owners = owners.filter(|(uid, _)| covering_rules(home, uid).next().is_none());
+    let owners = owners.filter(|(uid, _)| rules_counting_owner(home, uid).next().is_none());
     owners
         .map(|(uid, _)| uid)
         .filter(|uid| home.living_pods_of(uid).next().is_some())

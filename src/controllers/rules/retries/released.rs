@@ -11,7 +11,7 @@ use super::owner_backoff::{BackoffDecision, OwnerBackoff};
 use super::owner_state::{self, OwnerState};
 use super::wake::OwnerWake;
 use super::{OwnerKey, shorter_pause};
-use crate::controllers::Context;
+use crate::controllers::ControllerContext;
 use crate::ledger::store::Uid;
 
 /// Maximum number of owners that one call of [`ReleasedOwners::add_uncovered_owners`] adds.
@@ -28,7 +28,7 @@ pub struct ReleasedOwners(Mutex<HashMap<OwnerKey, OwnerBackoff>>);
 
 impl ReleasedOwners {
     /// Remembers the owners of a namespace that have Pods to delete and that no rule object covers.
-    pub fn add_uncovered_owners(&self, context: &Context, namespace: &str) {
+    pub fn add_uncovered_owners(&self, context: &ControllerContext, namespace: &str) {
         let state = context.index.read_state();
         let Some(home) = state.namespace(namespace) else {
             return;
@@ -49,7 +49,11 @@ impl ReleasedOwners {
 
     /// Wakes the owners of a namespace that are due. Returns when to call this function again; `None` if nothing is
     /// left to do.
-    pub async fn wake_due_owners(&self, context: &Context, namespace: &str) -> Option<Duration> {
+    pub async fn wake_due_owners(
+        &self,
+        context: &ControllerContext,
+        namespace: &str,
+    ) -> Option<Duration> {
         let (mut due, mut again) = (Vec::new(), None::<Duration>);
         {
             let (state, mut all, now) = (context.index.read_state(), self.0.lock(), Instant::now());

@@ -8,7 +8,7 @@ use super::owner_backoff::OwnerBackoff;
 use super::{OwnerKey, deployment_reference};
 use crate::cluster::owner_sizes::Workload;
 use crate::cluster::replicasets;
-use crate::controllers::Context;
+use crate::controllers::ControllerContext;
 use crate::controllers::api_calls::call_api_again;
 use crate::domain::messages;
 use crate::domain::rules::RuleSet;
@@ -40,7 +40,7 @@ impl ScaleBack {
         pace: &OwnerBackoff,
     ) -> Option<ScaleBack> {
         let (old, failing) = (&set.name, &overhang.failing.name);
-        let (wanted, living) = (overhang.wanted, overhang.living);
+        let (wanted, living) = (overhang.spec_replicas, overhang.living);
         let rule = &rules.name;
         let pods = messages::count_pods(usize::try_from(living).unwrap_or(0));
         Some(ScaleBack {
@@ -59,7 +59,7 @@ impl ScaleBack {
     }
 
     /// Writes `spec.replicas` and records an Event. Returns whether the write succeeded.
-    pub async fn send_scale_back(&self, context: &Context) -> bool {
+    pub async fn send_scale_back(&self, context: &ControllerContext) -> bool {
         let (namespace, uid) = &self.key;
         let (version, living) = (self.version, self.living);
         let place = (namespace.as_str(), self.name.as_str());

@@ -8,7 +8,7 @@ use super::owner_backoff::OwnerBackoff;
 use super::{OwnerKey, is_namespace_excluded, owner_state};
 use crate::cluster::index::{NamespaceIndex, RuleEntry};
 use crate::cluster::pod_requests;
-use crate::controllers::Context;
+use crate::controllers::ControllerContext;
 use crate::controllers::api_calls::call_api_again;
 use crate::domain::pod::Pod;
 use crate::ledger::store::{RuleKey, Uid};
@@ -46,7 +46,7 @@ impl OwnerWake {
 
     /// Changes an annotation of the Pod, so that the controller reconciles its object. Returns whether the write
     /// succeeded.
-    pub async fn send_wake(&self, context: &Context) -> bool {
+    pub async fn send_wake(&self, context: &ControllerContext) -> bool {
         let patch = pod_requests::patch_metadata(
             &context.client,
             &self.pod,
@@ -65,7 +65,7 @@ impl OwnerWake {
 
 /// The rule objects whose ledgers store the deletion of a Pod of the owner.
 pub fn ledgers_covering_owner(
-    context: &Context,
+    context: &ControllerContext,
     namespace: &str,
     home: &NamespaceIndex,
     uid: &Uid,
@@ -74,7 +74,7 @@ pub fn ledgers_covering_owner(
         return Vec::new();
     }
     let limiting = |entry: &&RuleEntry| entry.snapshot.rules.availability_limits().next().is_some();
-    owner_state::covering_rules(home, uid)
+    owner_state::rules_counting_owner(home, uid)
         .filter(limiting)
         .map(RuleEntry::rule_key)
         .collect()

@@ -12,7 +12,7 @@ use super::super::super::ControllerStats;
 use super::super::*;
 
 /// A context with one rule, whose API server refuses all writes and counts the writes of a status that are no dry run.
-fn refused() -> (Arc<Context>, Arc<AtomicUsize>) {
+fn refused() -> (Arc<ControllerContext>, Arc<AtomicUsize>) {
     let writes = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&writes);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -27,7 +27,7 @@ fn refused() -> (Arc<Context>, Arc<AtomicUsize>) {
             Ok::<_, Infallible>(Response::builder().status(403).body(body).unwrap())
         }
     });
-    let context = Context::at_epoch(Client::new(service, "default"));
+    let context = ControllerContext::at_epoch(Client::new(service, "default"));
     let rule = json!({
         "metadata": { "namespace": "n", "name": "web", "uid": "rule", "resourceVersion": "5", "generation": 1 },
         "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
@@ -43,7 +43,7 @@ async fn status_that_is_refused_is_written_with_growing_pauses() {
     let stop = CancellationToken::new();
     let queues = ControllerStats::default().begin_term();
     let turns = WaitQueue::new(&context, &queues, &stop);
-    let rules = Rules::new(&context, &queues, &turns, &stop);
+    let rules = RuleController::new(&context, &queues, &turns, &stop);
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         let pause = match rules.reconcile(("n".to_owned(), "web".to_owned())).await {

@@ -18,14 +18,14 @@ use crate::ledger::store::Uid;
 /// The result of one evaluation.
 #[derive(Debug, Default)]
 pub struct Round {
-    turns: HashSet<Uid>,
-    heads: HashMap<Uid, Uid>,
+    next_pods: HashSet<Uid>,
+    first_pods: HashMap<Uid, Uid>,
     /// The number of steps that the round took. A step is about one visit of a Pod, a rule or a claim.
     pub steps: usize,
     /// The largest number of steps between two pauses.
-    pub at_once: usize,
+    pub max_burst: usize,
     /// How long the round took, without its pauses.
-    pub spent: Duration,
+    pub elapsed: Duration,
 }
 
 /// The budget of one rule object.
@@ -63,20 +63,20 @@ impl RoundBudget {
 impl Round {
     /// Whether this waiting Pod is next by every rule that covers it.
     pub fn is_next(&self, pod: &str) -> bool {
-        self.turns.contains(pod)
+        self.next_pods.contains(pod)
     }
 
     /// The longest waiting Pod that the rule object with this UID could let go. Pods that are down for a moment are
     /// left out.
     pub fn first_in_line(&self, rule: &str) -> Option<&Uid> {
-        self.heads.get(rule)
+        self.first_pods.get(rule)
     }
 
     /// A round without a result.
     #[cfg(test)]
-    pub fn with_time_spent(spent: Duration) -> Round {
+    pub fn with_time_spent(elapsed: Duration) -> Round {
         Round {
-            spent,
+            elapsed,
             ..Round::default()
         }
     }
@@ -103,7 +103,7 @@ impl Round {
             round.judge_pod(index, uid, &look, passes, &mut budgets);
             pace.yield_if_due().await;
         }
-        (round.steps, round.at_once, round.spent) = pace.into_totals();
+        (round.steps, round.max_burst, round.elapsed) = pace.into_totals();
         round
     }
 
@@ -129,13 +129,13 @@ impl Round {
         };
         if index.read_state().is_deleted_with_collaset(&look.pod) {
             if passes {
-                self.turns.insert(uid);
+                self.next_pods.insert(uid);
             }
             return;
         }
         if index.read_state().is_briefly_down(&look.pod) {
             if passes && every(budgets, |budget| !budget.is_overdrawn) {
-                self.turns.insert(uid);
+                self.next_pods.insert(uid);
             }
             return;
         }
@@ -146,15 +146,15 @@ impl Round {
                 is_next = false;
                 continue;
             };
-            if could_go && !self.heads.contains_key(key) {
-                self.heads.insert(key.clone(), uid.clone());
+            if could_go && !self.first_pods.contains_key(key) {
+                self.first_pods.insert(key.clone(), uid.clone());
             }
             let has_place = could_go && budget.take_headroom();
             is_next &= has_place || budget.lost.contains(&uid);
         }
         // A Pod that is down uses up no budget.
         if is_next || (could_go && !look.pod.is_available()) {
-            self.turns.insert(uid);
+            self.next_pods.insert(uid);
         }
     }
 }

@@ -49,7 +49,7 @@ pub fn restore_labels(
 ) {
     for (claim, mut labels) in mended {
         let is_of = |change: &&mut PvcChange| match change {
-            PvcChange::Patch { claim: of, .. } | PvcChange::Delete(of) | PvcChange::LetGo(of) => {
+            PvcChange::Patch { pvc: of, .. } | PvcChange::Delete(of) | PvcChange::Retain(of) => {
                 of.uid == claim.uid
             }
             PvcChange::Create { .. } => false,
@@ -62,7 +62,7 @@ pub fn restore_labels(
                 *planned = labels;
             }
             None if alone => changes.push(PvcChange::Patch {
-                claim,
+                pvc: claim,
                 labels,
                 ownership: OwnershipChange::Keep,
             }),

@@ -189,7 +189,7 @@ pub fn plan_history(
         becomes.is_none() && !is_noted && !status.current_revision.is_empty()
     });
     if let Some(last) = last {
-        changes.push(RevisionChange::Note(Arc::clone(last), stable.clone()));
+        changes.push(RevisionChange::MarkStable(Arc::clone(last), stable.clone()));
     }
     changes.extend(becomes.map(|becomes| match becomes {
         TemplateRevision::Renumbered(older) => {

@@ -12,7 +12,7 @@ pub use command::{ABORT, PROMOTE, RETRY};
 pub use steps::{PauseWait, advance_rollout, awaited_pods, pause_wait, remaining_command};
 
 use super::revision::history::RevisionHistory;
-use super::strategy::{ResolvedStrategy, RolloutStep, UpdateScope};
+use super::strategy::{ResolvedStep, ResolvedStrategy, UpdateScope};
 use crate::api::collaset::{CollaSet, RolloutStatus};
 
 /// The rollout of the present template, as the status stores it.
@@ -31,7 +31,7 @@ pub struct StoredRollout {
     /// The command that the status records, for this rollout or an earlier one.
     noted: String,
     /// The steps of the rollout; empty if no rollout is in progress.
-    steps: Vec<RolloutStep>,
+    steps: Vec<ResolvedStep>,
     /// The scope of the spec without its steps.
     whole: UpdateScope,
 }
@@ -100,7 +100,7 @@ impl StoredRollout {
     }
 
     /// The step of a status; `None` before the first and after the last step.
-    pub fn step_at(&self, status: &RolloutStatus) -> Option<RolloutStep> {
+    pub fn step_at(&self, status: &RolloutStatus) -> Option<ResolvedStep> {
         let index = usize::try_from(status.step).ok()?.checked_sub(1)?;
         self.steps.get(index).copied()
     }
@@ -123,7 +123,7 @@ impl StoredRollout {
     }
 
     /// The current step; `None` after the last one.
-    fn current_step(&self) -> Option<RolloutStep> {
+    fn current_step(&self) -> Option<ResolvedStep> {
         self.steps.get(self.step_index()).copied()
     }
 
@@ -131,8 +131,8 @@ impl StoredRollout {
     fn kept_by_steps(&self) -> usize {
         let mut reached = self.steps.iter().take(self.step_index() + 1).rev();
         let partition = reached.find_map(|step| match step {
-            RolloutStep::Partition(kept) => Some(*kept),
-            RolloutStep::Pause(_) => None,
+            ResolvedStep::Partition(kept) => Some(*kept),
+            ResolvedStep::Pause(_) => None,
         });
         partition.unwrap_or(usize::MAX)
     }

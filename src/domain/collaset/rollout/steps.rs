@@ -13,7 +13,7 @@ use crate::domain::collaset::pool;
 use crate::domain::collaset::set_facts::SetFacts;
 use crate::domain::collaset::set_operations::{self, SetOperation};
 use crate::domain::collaset::status::condition_time;
-use crate::domain::collaset::strategy::{RolloutStep, UpdateScope};
+use crate::domain::collaset::strategy::{ResolvedStep, UpdateScope};
 use crate::domain::pod::Pod;
 
 /// What a rollout waits for at a pause.
@@ -89,8 +89,8 @@ fn pass_finished_steps(facts: &SetFacts, draft: &mut Draft, status: &mut Rollout
         return;
     };
     let over = match step {
-        RolloutStep::Partition(_) => true,
-        RolloutStep::Pause(_) => match pause_wait(facts, status) {
+        ResolvedStep::Partition(_) => true,
+        ResolvedStep::Pause(_) => match pause_wait(facts, status) {
             Some(PauseWait::Until(until)) => {
                 let left = until.saturating_sub(facts.observed.now_nanos);
                 if left > 0 {
@@ -114,7 +114,7 @@ fn pass_finished_steps(facts: &SetFacts, draft: &mut Draft, status: &mut Rollout
 
 /// What the pause of a status waits for; `None` if the status is not at a pause.
 pub fn pause_wait(facts: &SetFacts, status: &RolloutStatus) -> Option<PauseWait> {
-    let RolloutStep::Pause(lasts) = facts.rollout.step_at(status)? else {
+    let ResolvedStep::Pause(lasts) = facts.rollout.step_at(status)? else {
         return None;
     };
     let since = status

@@ -39,7 +39,7 @@ pub enum FailedStep {
     /// Pods could not leave alive.
     Exclude,
     /// PersistentVolumeClaims could not be written.
-    Claims,
+    Pvcs,
     /// The pool of instance IDs could not be written.
     Pool,
     /// ControllerRevisions could not be written.
@@ -51,7 +51,7 @@ impl FailedStep {
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
-            FailedStep::ScaleOut | FailedStep::Claims | FailedStep::Pool => "ScaleOutFailed",
+            FailedStep::ScaleOut | FailedStep::Pvcs | FailedStep::Pool => "ScaleOutFailed",
             FailedStep::ScaleIn => "ScaleInFailed",
             FailedStep::Update | FailedStep::Revisions => "UpdateFailed",
             FailedStep::Include => "IncludeNotAllowed",
@@ -63,7 +63,7 @@ impl FailedStep {
 /// Reports a failed step in the conditions. `former` are the stored conditions: a condition that is already False keeps
 /// its time. `left` is what the set lacks: the condition of a failed update adds what is left of the rollout, and
 /// `Ready` adds how many Pods are down.
-pub fn note_failed_step(
+pub fn report_failed_step(
     status: &mut CollaSetStatus,
     former: &[CollaSetCondition],
     (step, message): (FailedStep, &str),
@@ -72,9 +72,7 @@ pub fn note_failed_step(
 ) {
     let reason = step.reason();
     let type_ = match step {
-        FailedStep::ScaleOut | FailedStep::Claims | FailedStep::Pool | FailedStep::ScaleIn => {
-            "Scale"
-        }
+        FailedStep::ScaleOut | FailedStep::Pvcs | FailedStep::Pool | FailedStep::ScaleIn => "Scale",
         FailedStep::Update | FailedStep::Revisions => "Update",
         FailedStep::Include | FailedStep::Exclude => "Ready",
     };
@@ -142,7 +140,7 @@ fn name_stall_cause(status: &mut CollaSetStatus, message: &str) {
 }
 
 /// Reports an invalid spec. For a set that is being deleted only `Ready` reports it.
-pub(super) fn note_invalid_spec(
+pub(super) fn report_invalid_spec(
     status: &mut CollaSetStatus,
     message: &str,
     now: Timestamp,

@@ -52,7 +52,7 @@ pub fn describe_remaining_pvcs(draft: &Draft) -> String {
     let names = |releases: bool| -> Vec<&str> {
         let named = draft.pvcs.iter().filter_map(|change| match change {
             PvcChange::Delete(claim) if !releases => Some(&*claim.name),
-            PvcChange::Patch { claim, .. } | PvcChange::LetGo(claim) if releases => {
+            PvcChange::Patch { pvc: claim, .. } | PvcChange::Retain(claim) if releases => {
                 Some(&*claim.name)
             }
             _ => None,

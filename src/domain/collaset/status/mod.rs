@@ -9,7 +9,7 @@ mod rollout_events;
 pub(super) mod waits;
 
 pub use canaries::{CanaryWatch, rollout_pause};
-pub use conditions::{FailedStep, condition_time, note_failed_step};
+pub use conditions::{FailedStep, condition_time, report_failed_step};
 pub use rollout_events::rollout_events as news;
 
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub fn invalid_spec_status(observed: &ObservedSet, why: &str) -> CollaSetStatus 
     });
     status.observed_generation = set.metadata.generation.unwrap_or(0);
     let goes = set.metadata.deletion_timestamp.is_some();
-    conditions::note_invalid_spec(&mut status, why, condition_time(observed.now_nanos), goes);
+    conditions::report_invalid_spec(&mut status, why, condition_time(observed.now_nanos), goes);
     status
 }
 

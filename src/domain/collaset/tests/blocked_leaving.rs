@@ -52,7 +52,7 @@ fn user_deletion_during_update_blocks_no_other_pod() {
 fn pod_that_cannot_leave_uses_no_partition_slot() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
-    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.troubles.refused.insert(WriteKind::PvcWrite);
     let leaves = member(&world, 2);
     exclude(&mut world, &leaves);
     world.run_rounds(10);
@@ -93,7 +93,7 @@ fn pod_that_cannot_leave_is_not_recreated_for_impossible_resize() {
         world.run_rounds(1);
     }
     assert!(is_resized(&world), "the test is about one that was resized");
-    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.troubles.refused.insert(WriteKind::PvcWrite);
     exclude(&mut world, &leaves);
     world.run_rounds(60);
     assert_eq!(member(&world, 0).metadata.uid, leaves.metadata.uid);
@@ -284,7 +284,7 @@ fn lost_pool_recovers_ended_instance_while_failed_pod_cannot_leave() {
     let mut world = World::on_plane(2, one_claim());
     world.settle();
     let (first, last) = (member(&world, 0), member(&world, 1));
-    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.troubles.refused.insert(WriteKind::PvcWrite);
     let name = &first.metadata.name;
     world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
     world.run_rounds(10);
@@ -415,7 +415,7 @@ fn refused_exclusion_uses_no_place_of_max_unavailable_up() {
         spec["updateStrategy"] = json!({ "podUpgradePolicy": policy, "maxUnavailable": 1 });
         let mut world = World::on_plane(3, spec);
         world.settle();
-        world.troubles.refused.insert(WriteKind::ClaimChange);
+        world.troubles.refused.insert(WriteKind::PvcWrite);
         let leaves = member(&world, 0);
         exclude(&mut world, &leaves);
         world.run_rounds(10);
@@ -474,7 +474,7 @@ fn failed_pod_is_recreated_by_recreated_set() {
 fn pod_that_cannot_leave_is_not_reported_as_leaving() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
-    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.troubles.refused.insert(WriteKind::PvcWrite);
     let name = member(&world, 0).metadata.name;
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
     world.run_rounds(10);

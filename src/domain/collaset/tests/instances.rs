@@ -48,7 +48,7 @@ fn lost_pod_is_recreated_with_pvc_while_exclusion_is_refused() {
     let mut world = World::new(4, one_claim());
     world.settle();
     let (excluded, lost) = (name(&world, 0), name(&world, 1));
-    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.troubles.refused.insert(WriteKind::PvcWrite);
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [excluded] } }));
     world.run_until_idle();
     world.delete(&lost);
@@ -188,7 +188,7 @@ fn failed_pod_waits_during_slow_scale_in_or_exclusion() {
     let mut delayed = settled.clone();
     delayed.edit(json!({ "replicas": 3, "scaleStrategy": delete(&named, 100_000) }));
     let mut excluded = settled;
-    excluded.troubles.refused.insert(WriteKind::ClaimChange);
+    excluded.troubles.refused.insert(WriteKind::PvcWrite);
     excluded.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [named] } }));
     for (why, mut world) in [("held", held), ("delayed", delayed), ("excluded", excluded)] {
         world.run_rounds(6);
@@ -249,7 +249,7 @@ fn irremovable_pair_label_dissolves_no_other_pair() {
 
 #[test]
 fn failed_pod_to_exclude_stays_while_its_pvc_cannot_leave() {
-    for refused in [WriteKind::ClaimChange, WriteKind::PodPatch] {
+    for refused in [WriteKind::PvcWrite, WriteKind::PodPatch] {
         let mut world = World::on_plane(4, one_claim());
         world.settle();
         let named = name(&world, 1);
@@ -749,7 +749,7 @@ fn pod_that_cannot_leave_is_not_recreated_by_rollout() {
     let mut world = World::on_plane(3, spec);
     world.settle();
     let excluded = world.members()[&0].clone();
-    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.troubles.refused.insert(WriteKind::PvcWrite);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
     world.run_rounds(10);
     world.image("app:2");

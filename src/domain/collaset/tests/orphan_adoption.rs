@@ -562,7 +562,7 @@ fn pod_whose_claim_can_not_leave_with_it_serves() {
     }
     let pod = world.pods.values().find(|pod| is_off(pod)).unwrap();
     let name = pod.metadata.name.clone();
-    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.troubles.refused.insert(WriteKind::PvcWrite);
     world.relabel(&name, "app", "debug");
     world.run_rounds(20);
     assert!(world.owns(&world.pods[&name]));

@@ -130,7 +130,7 @@ fn unselected_pod_that_stays_blocks_nothing() {
     let mut world = settled(2, one_claim());
     let name = name_of(&world, 0);
     label(&mut world, &name, "app", Some("debug"));
-    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.troubles.refused.insert(WriteKind::PvcWrite);
     world.edit(json!({ "replicas": 3 }));
     world.settle();
     let others = world.members().len() - 1;
@@ -146,7 +146,7 @@ fn claims_leave_before_their_pod() {
     let mut world = settled(1, one_claim());
     let name = name_of(&world, 0);
     let claim = world.pods[&name].spec.pvcs[0].clone();
-    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.troubles.refused.insert(WriteKind::PvcWrite);
     label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
     world.settle();
     assert!(world.pods[&name].controller().is_some());
@@ -191,7 +191,7 @@ fn orphan_enters_after_its_claims() {
     for claim in world.claims.values_mut() {
         claim.controller = None;
     }
-    world.troubles.refused.insert(WriteKind::ClaimChange);
+    world.troubles.refused.insert(WriteKind::PvcWrite);
     world.settle();
     assert!(world.pods.len() == 1 && world.pods[&name].controller().is_none());
     label(&mut world, &name, keys::INSTANCE_ID, Some("7"));

@@ -108,7 +108,7 @@ fn commands_without_a_meaning_are_refused_and_removed() {
             .events
             .iter()
             .any(|e| e.reason == "RolloutCommandRefused");
-        assert!(told && plan.forget_command, "{command}");
+        assert!(told && plan.clear_command, "{command}");
         world.settle();
     }
 }
@@ -391,7 +391,7 @@ fn pauses_and_stalls_are_told_once() {
 fn settle_with_command_kept(world: &mut World) {
     for _ in 0..60 {
         let mut plan = crate::domain::collaset::planner::plan_set(&world.observe());
-        plan.forget_command = false;
+        plan.clear_command = false;
         let told = plan.events.iter().map(|e| (e.reason, e.message.clone()));
         world.told.extend(told);
         world.apply_plan(plan, usize::MAX);

@@ -24,7 +24,7 @@ fn why(world: &World, name: &str) -> Diagnosis {
         pods: pods.collect(),
         controller: Some(PodController::CollaSet(Arc::new(world.set.clone()))),
         jobs: Vec::new(),
-        around: PodContext::default(),
+        context: PodContext::default(),
         notes: Vec::new(),
         now: condition_time(world.now()),
     })

@@ -219,7 +219,7 @@ fn begin_update(
     );
     announce_resize(facts, draft, pod, &way);
     let patch = draft.pod_patch(pod);
-    (patch.deletes, patch.only_tried) = (deletes, only_tried);
+    (patch.deletes, patch.dry_run_only) = (deletes, only_tried);
     let refused = &facts.observed.refused;
     if !deletes && refused.needs_dry_run(pod, &facts.history.updated.name) {
         draft.pod_patch(pod).dry_run_change = match facts.is_resized(pod) {
@@ -338,7 +338,7 @@ fn carry_out_update(
         return;
     };
     let patch = draft.pod_patch(pod);
-    patch.leads_to = Some(facts.history.updated.name.clone());
+    patch.in_place_target = Some(facts.history.updated.name.clone());
     patch.spec = spec;
     patch.resize = resize;
     patch.annotations.extend(annotations);

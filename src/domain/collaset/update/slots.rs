@@ -109,7 +109,7 @@ impl UpdateSlots {
             return false;
         }
         let serves = pod.is_available();
-        self.doubts.is_one_away |= serves;
+        self.doubts.is_one_offline |= serves;
         self.begin -= usize::from(deletes);
         self.available -= usize::from(serves);
         true
@@ -155,7 +155,7 @@ struct UpdateDoubts {
     deletions: bool,
     changes: bool,
     /// Whether a Pod is off traffic for an update, or has come back and does not serve yet.
-    is_one_away: bool,
+    is_one_offline: bool,
 }
 
 impl UpdateDoubts {
@@ -167,7 +167,7 @@ impl UpdateDoubts {
         UpdateDoubts {
             deletions,
             changes,
-            is_one_away: (deletions || changes)
+            is_one_offline: (deletions || changes)
                 && members.any(|pod| is_offline_for_update(facts, draft, pod)),
         }
     }
@@ -179,7 +179,7 @@ impl UpdateDoubts {
         } else {
             self.changes
         };
-        is_doubted && self.is_one_away
+        is_doubted && self.is_one_offline
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::call_state::{
-    CheckTask, EndpointBackoff, IgnoredFailure, RefusedOperation, add_pause, whole_seconds,
+    CheckTask, EndpointBackoff, IgnoredPass, RefusedOperation, add_pause, whole_seconds,
 };
 use super::{CallState, Candidate, CompiledWebhook};
 use crate::api::endpoint_protocol::{EndpointResponse, Progress};
@@ -57,7 +57,7 @@ impl CallState {
         };
         self.failures = 0;
         self.backoff = None;
-        self.failing.clear();
+        self.last_failure_reason.clear();
         self.unanswered = false;
         let refuse = |memory: &mut CallState, reason: &str, who: &[Candidate]| {
             memory.refuse_operations(who, reason, add_pause(now, REFUSAL_RETRY));
@@ -184,9 +184,9 @@ impl CallState {
                 message.push_str(" Passed by failurePolicy Ignore.");
                 let processing: Vec<_> = task.processing.into_iter().collect();
                 self.unanswered = true;
-                self.failing = truncate_text(&message);
-                self.ignored.push(IgnoredFailure {
-                    who: processing.clone(),
+                self.last_failure_reason = truncate_text(&message);
+                self.ignored.push(IgnoredPass {
+                    operations: processing.clone(),
                     why: truncate_text(&message),
                 });
                 if let Some(task) = self.tasks.get_mut(&id) {
@@ -207,7 +207,7 @@ impl CallState {
         now: Timestamp,
         spread: f64,
     ) {
-        self.failing = truncate_text(why);
+        self.last_failure_reason = truncate_text(why);
         if rule.fail {
             let pause = retry_pause(self.failures.saturating_sub(1), MAX_RETRY_PAUSE, spread);
             let why = match rule.ignored_policy_warning() {
@@ -227,8 +227,8 @@ impl CallState {
         self.trim_history(now);
         if !asked.is_empty() {
             self.unanswered = true;
-            self.ignored.push(IgnoredFailure {
-                who: asked.to_vec(),
+            self.ignored.push(IgnoredPass {
+                operations: asked.to_vec(),
                 why: truncate_text(why),
             });
         }

@@ -47,18 +47,18 @@ pub struct CallState {
     pub(super) refused: BTreeMap<Candidate, RefusedOperation>,
     /// The operations in the present call. There is at most one call at a time.
     pub(super) asking: BTreeSet<Candidate>,
-    gathering: Option<Timestamp>,
+    gathering_since: Option<Timestamp>,
     /// Number of failed calls in a row.
     pub(super) failures: u32,
     /// Why the last call failed. Empty if it was answered. Failed polls are recorded in their tasks.
-    pub(super) failing: String,
+    pub(super) last_failure_reason: String,
     /// Whether operations have passed by `failurePolicy: Ignore` since the endpoint began to fail.
     pub(super) unanswered: bool,
     /// The warning about the certificates of an endpoint that answers: of calls, and of polls.
     pub(super) warning: Option<String>,
     pub(super) poll_warning: Option<String>,
     /// Operations that passed by `failurePolicy: Ignore` and are not reported yet.
-    pub(super) ignored: Vec<IgnoredFailure>,
+    pub(super) ignored: Vec<IgnoredPass>,
     /// Set while the endpoint is not called because its calls keep failing.
     pub(super) backoff: Option<EndpointBackoff>,
     /// Bytes that this state may take in the status of the object.
@@ -101,9 +101,9 @@ pub(super) struct EndpointBackoff {
 
 /// Operations that passed by `failurePolicy: Ignore`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IgnoredFailure {
+pub struct IgnoredPass {
     /// The operations.
-    pub who: Vec<Candidate>,
+    pub operations: Vec<Candidate>,
     /// Why the endpoint did not answer.
     pub why: String,
 }
@@ -159,7 +159,7 @@ impl CallState {
         }
         // A failed poll is in the message of its task.
         if !status.failing.starts_with(POLL_FAILED) {
-            memory.failing.clone_from(&status.failing);
+            memory.last_failure_reason.clone_from(&status.failing);
         }
         memory.unanswered = status.passed_unanswered;
         memory.warning = Some(status.warning.clone()).filter(|w| !w.is_empty());
@@ -185,13 +185,13 @@ impl CallState {
     pub fn last_failure(&self) -> Option<&str> {
         let mut polls = self.tasks.values().filter(|task| task.failed);
         let poll = polls.next().map(|task| task.message.as_str());
-        Some(self.failing.as_str())
+        Some(self.last_failure_reason.as_str())
             .filter(|why| !why.is_empty())
             .or(poll)
     }
 
     /// Takes the operations that have passed by `failurePolicy: Ignore` since the last call of this function.
-    pub fn take_ignored(&mut self) -> Vec<IgnoredFailure> {
+    pub fn take_ignored(&mut self) -> Vec<IgnoredPass> {
         std::mem::take(&mut self.ignored)
     }
 
@@ -231,7 +231,7 @@ impl CallState {
     ) -> CallPlan {
         self.forget_departed(staying, now);
         if !self.unanswered && staying.is_empty() {
-            self.failing.clear(); // no operation waits for the endpoint any more
+            self.last_failure_reason.clear(); // no operation waits for the endpoint any more
         }
         self.end_overdue_tasks(rule, now);
         let mut plan = CallPlan::default();
@@ -247,11 +247,11 @@ impl CallState {
         fresh.sort();
         self.crowded = fresh.len() < all;
         if fresh.is_empty() {
-            self.gathering = None;
+            self.gathering_since = None;
         } else if self.asking.is_empty() {
-            let since = *self.gathering.get_or_insert(now);
+            let since = *self.gathering_since.get_or_insert(now);
             if add_pause(since, BATCH_WINDOW) <= now && !self.is_backing_off(now) {
-                self.gathering = None;
+                self.gathering_since = None;
                 self.asking = fresh.iter().cloned().collect();
                 plan.actions.push(CallAction::Ask(fresh));
             }
@@ -329,7 +329,9 @@ impl CallState {
             .iter()
             .filter_map(|c| self.refused.get(c).map(|r| r.again));
         let refused = refused.filter(|again| *again > now && self.asking.is_empty());
-        let gathered = self.gathering.map(|since| add_pause(since, BATCH_WINDOW));
+        let gathered = self
+            .gathering_since
+            .map(|since| add_pause(since, BATCH_WINDOW));
         let rest = self.backoff.as_ref().map(|rest| rest.until);
         let asks = refused.chain(gathered);
         let asks = asks.map(|at| rest.map_or(at, |rest| at.max(rest)));

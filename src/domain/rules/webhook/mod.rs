@@ -23,8 +23,8 @@ use crate::api::podtransitionrule::{
 use crate::api::validation::endpoint;
 
 pub use address::EndpointNetworks;
-pub use call_state::{CallAction, CallPlan, CallState, IgnoredFailure};
-pub use parameters::{Parameter, slim_pod_json};
+pub use call_state::{CallAction, CallPlan, CallState, IgnoredPass};
+pub use parameters::{CompiledParameter, slim_pod_json};
 pub use verdicts::EndpointVerdicts;
 
 /// Query parameter for the task ID, if the rule names no other.
@@ -46,7 +46,7 @@ pub struct CompiledWebhook {
     /// such writes.
     pub is_former_ignore: bool,
     /// The parameters that are sent with each Pod.
-    pub parameters: Vec<Parameter>,
+    pub parameters: Vec<CompiledParameter>,
     /// The stage, if the spec has one.
     pub stage: Option<String>,
     /// Changes whenever an answer could mean something else under the changed rule.
@@ -131,7 +131,9 @@ impl CompiledWebhook {
 
     /// Whether a parameter needs a field that the slim Pod does not have.
     pub fn needs_whole_pods(&self) -> bool {
-        self.parameters.iter().any(Parameter::needs_whole_pod)
+        self.parameters
+            .iter()
+            .any(CompiledParameter::needs_whole_pod)
     }
 
     /// The body of a call about `resources`, which are names of Pods with their parameters.

@@ -11,7 +11,7 @@ use crate::domain::pod::Pod;
 
 /// A compiled parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parameter {
+pub struct CompiledParameter {
     key: String,
     source: ParameterField,
 }
@@ -29,7 +29,7 @@ enum ParameterField {
 pub fn compile_parameters(
     parameters: &[api::Parameter],
     path: &str,
-) -> Result<Vec<Parameter>, String> {
+) -> Result<Vec<CompiledParameter>, String> {
     let compiled = parameters.iter().enumerate().map(|(index, parameter)| {
         let source = if parameter.value.is_empty() {
             let field = parameter.value_from.as_ref();
@@ -50,7 +50,7 @@ pub fn compile_parameters(
         } else {
             ParameterField::Literal(parameter.value.clone())
         };
-        Ok(Parameter {
+        Ok(CompiledParameter {
             key: parameter.key.clone(),
             source,
         })
@@ -58,7 +58,7 @@ pub fn compile_parameters(
     compiled.collect()
 }
 
-impl Parameter {
+impl CompiledParameter {
     /// Whether the parameter needs a field that [`slim_pod_json`] does not have.
     pub fn needs_whole_pod(&self) -> bool {
         match &self.source {
@@ -76,10 +76,10 @@ impl Parameter {
     /// The values of all parameters for a Pod, which is given as JSON. A missing field gives an empty text. The error
     /// names a path that leads through a value without fields.
     pub fn pod_values(
-        parameters: &[Parameter],
+        parameters: &[CompiledParameter],
         pod: &Value,
     ) -> Result<BTreeMap<String, String>, String> {
-        let value = |p: &Parameter| match &p.source {
+        let value = |p: &CompiledParameter| match &p.source {
             ParameterField::Literal(text) => Ok((p.key.clone(), text.clone())),
             ParameterField::Withheld => Ok((p.key.clone(), String::new())),
             ParameterField::Field(path) => match field_value(path, pod) {
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    fn compiled(parameters: Value) -> Result<Vec<Parameter>, String> {
+    fn compiled(parameters: Value) -> Result<Vec<CompiledParameter>, String> {
         let parameters: Vec<api::Parameter> = serde_json::from_value(parameters).unwrap();
         compile_parameters(&parameters, "p")
     }
@@ -192,7 +192,8 @@ mod tests {
 
     fn value(path: &str, pod: &Value) -> Result<String, String> {
         let parameters = compiled(json!([from(path)])).unwrap();
-        Parameter::pod_values(&parameters, pod).map(|mut values| values.remove(path).unwrap())
+        CompiledParameter::pod_values(&parameters, pod)
+            .map(|mut values| values.remove(path).unwrap())
     }
 
     fn pod() -> Value {
@@ -268,7 +269,7 @@ mod tests {
     #[test]
     fn a_literal_wins_and_one_of_both_is_needed() {
         let both = json!([{ "key": "k", "value": "v", "valueFrom": { "fieldRef": { "fieldPath": "[" } } }]);
-        let values = Parameter::pod_values(&compiled(both).unwrap(), &json!({})).unwrap();
+        let values = CompiledParameter::pod_values(&compiled(both).unwrap(), &json!({})).unwrap();
         assert_eq!(values, BTreeMap::from([("k".to_owned(), "v".to_owned())]));
         for (odd, why) in [
             (

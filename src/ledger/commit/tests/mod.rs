@@ -19,12 +19,12 @@ use super::{ClaimAnswer, Denied, DenyReason, Disruption, Evidence, Ledgers};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::size_limits::MAX_LEDGER_BYTES;
-use crate::domain::announced_disruption::AnnouncedDisruption;
 use crate::domain::inplace::{self, ContainerBefore};
+use crate::domain::pending_disruption::PendingDisruption;
 use crate::domain::pod::{Condition, Pod, RESIZE_PENDING, Resources};
 use crate::domain::rules::RuleSet;
 use crate::ledger::evidence::LAPSE_MARGIN;
-use crate::ledger::protocol::{BudgetView, ClaimRequest, Operation};
+use crate::ledger::protocol::{BudgetView, ClaimOperation, ClaimRequest};
 use crate::ledger::store::{
     ClaimDetail, Claims, LedgerStore, RuleKey, RuleSnapshot, Uid, WriteError,
 };
@@ -185,7 +185,7 @@ impl LedgerStore for Memory {
         None
     }
 
-    fn announced_disruptions(&self, _: &RuleSet) -> Vec<(String, AnnouncedDisruption)> {
+    fn pending_disruptions(&self, _: &RuleSet) -> Vec<(String, PendingDisruption)> {
         Vec::new()
     }
 
@@ -265,7 +265,7 @@ fn delete(pod: &str) -> Disruption {
     });
     Disruption {
         pod: Arc::new(serde_json::from_value(object).unwrap()),
-        operation: Operation::Delete,
+        operation: ClaimOperation::Delete,
         detail: ClaimDetail {
             pod_name: pod.into(),
             since: Timestamp::UNIX_EPOCH,
@@ -348,7 +348,7 @@ async fn claim_that_nobody_waits_for_any_more_is_taken_back() {
 }
 
 /// How often a ledger is written when two Pods ask for a claim, one millisecond apart.
-async fn writes_of_two(operation: Operation) -> u64 {
+async fn writes_of_two(operation: ClaimOperation) -> u64 {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     let before = ledgers.store().cached_snapshot(&key).unwrap().version;
@@ -369,8 +369,8 @@ async fn writes_of_two(operation: Operation) -> u64 {
 
 #[tokio::test(start_paused = true)]
 async fn begins_are_batched_and_deletions_are_not_delayed() {
-    assert_eq!(writes_of_two(Operation::Begin).await, 1);
-    assert_eq!(writes_of_two(Operation::Delete).await, 2);
+    assert_eq!(writes_of_two(ClaimOperation::Begin).await, 1);
+    assert_eq!(writes_of_two(ClaimOperation::Delete).await, 2);
 }
 
 #[tokio::test]
@@ -539,7 +539,7 @@ async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
     ledgers.store().will([Mishap::Conflict, Mishap::Conflict]);
     let evidence = Evidence {
         pod: "a".into(),
-        operation: Operation::Delete,
+        operation: ClaimOperation::Delete,
         attempt: grant.attempt,
         based_on: 8,
         position: 100,
@@ -558,7 +558,7 @@ async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
 fn gone(pod: &str, attempt: u64) -> Evidence {
     Evidence {
         pod: pod.into(),
-        operation: Operation::Delete,
+        operation: ClaimOperation::Delete,
         attempt,
         based_on: 8,
         position: 100,
@@ -699,7 +699,7 @@ proptest! {
             let asked = delete(&format!("p{n}"));
             let request = ClaimRequest {
                 pod: format!("p{n}").as_str().into(),
-                operation: Operation::Delete,
+                operation: ClaimOperation::Delete,
                 at: 1,
                 detail: asked.detail,
             };
@@ -771,7 +771,7 @@ async fn closing_claim_denies_with_end_time_without_write() {
     let Ok(ClaimAnswer::Granted(grant)) = ask(&ledgers, &key, "a").await else {
         panic!("ten Pods, five may go")
     };
-    ledgers.close_claim(&key, "a".into(), Operation::Delete, grant.attempt);
+    ledgers.close_claim(&key, "a".into(), ClaimOperation::Delete, grant.attempt);
     ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or a later one
     let version = ledgers.latest_snapshot(&key).unwrap().version;
     let until = Timestamp::UNIX_EPOCH + LAPSE_MARGIN;
@@ -781,7 +781,7 @@ async fn closing_claim_denies_with_end_time_without_write() {
 }
 
 /// A request for the Pod `a` takes the only place, is denied because its claim is closing, and loses the claim.
-async fn doomed(operation: Operation) -> (Arc<Ledgers<Memory>>, RuleKey) {
+async fn doomed(operation: ClaimOperation) -> (Arc<Ledgers<Memory>>, RuleKey) {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule_of("web", 1);
     let doomed = Disruption {
@@ -813,7 +813,7 @@ async fn doomed(operation: Operation) -> (Arc<Ledgers<Memory>>, RuleKey) {
 
 #[tokio::test(start_paused = true)]
 async fn ineffective_request_cools_down_before_last_budget_slot() {
-    let (ledgers, key) = doomed(Operation::Delete).await;
+    let (ledgers, key) = doomed(ClaimOperation::Delete).await;
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
     assert!(
         matches!(refused.why, DenyReason::Resting { .. }),
@@ -832,7 +832,7 @@ async fn ineffective_request_cools_down_before_last_budget_slot() {
 
 #[tokio::test(start_paused = true)]
 async fn rested_request_takes_the_last_place_again() {
-    let (ledgers, key) = doomed(Operation::Delete).await;
+    let (ledgers, key) = doomed(ClaimOperation::Delete).await;
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
     assert!(
         matches!(refused.why, DenyReason::Resting { .. }),
@@ -844,11 +844,11 @@ async fn rested_request_takes_the_last_place_again() {
 
 #[tokio::test(start_paused = true)]
 async fn cooldown_is_per_operation_and_skips_begins() {
-    let (ledgers, key) = doomed(Operation::Evict).await;
+    let (ledgers, key) = doomed(ClaimOperation::Evict).await;
     ask(&ledgers, &key, "a").await.unwrap();
-    let (ledgers, key) = doomed(Operation::Begin).await;
+    let (ledgers, key) = doomed(ClaimOperation::Begin).await;
     let begin = Disruption {
-        operation: Operation::Begin,
+        operation: ClaimOperation::Begin,
         ..delete("a")
     };
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -857,7 +857,7 @@ async fn cooldown_is_per_operation_and_skips_begins() {
 
 #[tokio::test(start_paused = true)]
 async fn bypassing_user_has_no_cooldown() {
-    let (ledgers, key) = doomed(Operation::Delete).await;
+    let (ledgers, key) = doomed(ClaimOperation::Delete).await;
     let bypass = Disruption {
         bypassed_rules: [key.name.clone()].into(),
         ..delete("a")
@@ -998,7 +998,7 @@ fn resize(run: &str, ready: bool, memory: u64) -> Disruption {
     });
     let mut resize = delete("a");
     resize.pod = Arc::new(serde_json::from_value(pod).unwrap());
-    resize.operation = Operation::InPlace;
+    resize.operation = ClaimOperation::InPlace;
     resize.bypassed_rules = ["web".to_owned()].into();
     resize.detail.target = Some(memory.to_string());
     resize.detail.containers = vec![ContainerBefore {
@@ -1034,7 +1034,7 @@ fn ask_and_close(claims: &mut Claims, resizes: impl Iterator<Item = Disruption>)
                 "the Pod keeps its place whatever another rule says"
             );
             let (pod, opened) = ("a".into(), claims.claims.values().next().unwrap().opened);
-            assert!(claims.close_claim(&pod, Operation::InPlace, opened));
+            assert!(claims.close_claim(&pod, ClaimOperation::InPlace, opened));
         }
         let claim = claims.claims.values().next().unwrap();
         assert_eq!(claim.detail.target, next.detail.target);
@@ -1117,7 +1117,7 @@ fn endlessly_repeated_change_beside_deferred_resize_ends() {
             "as if it were written"
         );
         let opened = claim.opened;
-        assert!(claims.close_claim(&"a".into(), Operation::InPlace, opened));
+        assert!(claims.close_claim(&"a".into(), ClaimOperation::InPlace, opened));
         let why = admit(&mut claims, &change).unwrap_err().why;
         assert!(matches!(why, DenyReason::Closing { .. }), "{why:?}");
     }
@@ -1181,7 +1181,7 @@ fn irreplaceable_claim_is_unchanged_by_deferred_resize() {
         let mut claims = Claims::default();
         admit(&mut claims, &change).unwrap();
         if why != DenyReason::UnderWay {
-            assert!(claims.close_claim(&"a".into(), Operation::InPlace, 1));
+            assert!(claims.close_claim(&"a".into(), ClaimOperation::InPlace, 1));
         }
         let before = claims.clone();
         for is_bypassed in [true, false] {

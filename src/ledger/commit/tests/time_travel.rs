@@ -51,7 +51,7 @@ async fn forged_watermark_is_repaired_by_first_claim() {
 #[tokio::test(start_paused = true)]
 async fn refusal_by_a_forged_watermark_sets_the_ledger_right() {
     let pods = ["a", "b", "c", "d", "e"];
-    let claims = pods.map(|pod| ((Uid::from(pod), Operation::Delete), claim(7)));
+    let claims = pods.map(|pod| ((Uid::from(pod), ClaimOperation::Delete), claim(7)));
     let forged = Ledger {
         claims: claims.into(),
         watermark: u64::MAX,
@@ -66,7 +66,7 @@ async fn refusal_by_a_forged_watermark_sets_the_ledger_right() {
 
 #[tokio::test(start_paused = true)]
 async fn mending_lowers_versions_of_claims_and_keeps_the_claims() {
-    let key = |pod: &str| (Uid::from(pod), Operation::Delete);
+    let key = |pod: &str| (Uid::from(pod), ClaimOperation::Delete);
     let forged = Ledger {
         claims: [(key("a"), claim(u64::MAX)), (key("b"), claim(7))].into(),
         watermark: 9,
@@ -104,7 +104,7 @@ async fn watermark_that_the_cluster_has_reached_is_waited_for() {
 
 #[tokio::test]
 async fn faulty_ledger_denies_and_is_not_written() {
-    let mine = [((Uid::from("a"), Operation::Delete), claim(7))];
+    let mine = [((Uid::from("a"), ClaimOperation::Delete), claim(7))];
     let (ledgers, key) = with_ledger(Ledger {
         claims: mine.into(),
         watermark: 9,
@@ -126,7 +126,7 @@ async fn faulty_ledger_denies_and_is_not_written() {
     assert_eq!(down.await.unwrap_err().why, why);
     let evidence = Evidence {
         pod: "a".into(),
-        operation: Operation::Delete,
+        operation: ClaimOperation::Delete,
         attempt: 1,
         based_on: 10,
         position: 100,

@@ -172,7 +172,7 @@ pub fn leftover_pvcs(
 /// serves nobody, as if it were deleted.
 pub fn delete_or_release(set: &CollaSet, claim: &Arc<Pvc>) -> PvcChange {
     match is_kept_pvc(set, claim) {
-        true => PvcChange::LetGo(Arc::clone(claim)),
+        true => PvcChange::Retain(Arc::clone(claim)),
         false => PvcChange::Delete(Arc::clone(claim)),
     }
 }

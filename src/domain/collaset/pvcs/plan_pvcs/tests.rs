@@ -332,7 +332,7 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
     assert_eq!(pvc_names(&left), ["kept"]);
     assert_eq!(
         delete_or_release(&set_with_policy(json!({})), &last),
-        PvcChange::LetGo(Arc::clone(&last))
+        PvcChange::Retain(Arc::clone(&last))
     );
 }
 

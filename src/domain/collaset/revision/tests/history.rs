@@ -60,7 +60,7 @@ fn apply_changes(
                     ..(**r).clone()
                 }),
             ),
-            RevisionChange::Note(r, stable) => edit(
+            RevisionChange::MarkStable(r, stable) => edit(
                 r,
                 Some(Revision {
                     stable: Some(stable.clone()),
@@ -368,7 +368,7 @@ fn note_stays_on_latest_revision_while_new_one_is_refused() {
         let planned = plan_history(&set, &revisions, &RevisionUse::new(), true)
             .unwrap()
             .changes;
-        let note = RevisionChange::Note(revisions[1].clone(), "web-2".to_owned());
+        let note = RevisionChange::MarkStable(revisions[1].clone(), "web-2".to_owned());
         assert_eq!(planned, [note], "{template}");
     }
 }
@@ -409,7 +409,7 @@ fn note_of_the_stable_revision_follows_the_status() {
             ..Default::default()
         });
         let noted = changes(&set, &revisions);
-        let note = RevisionChange::Note(revisions[1].clone(), stable.to_owned());
+        let note = RevisionChange::MarkStable(revisions[1].clone(), stable.to_owned());
         assert_eq!(noted, [note]);
         assert_eq!(
             changes(&set, &apply_changes(revisions.to_vec(), &noted)),

@@ -320,7 +320,7 @@ fn write(rng: &mut StdRng) -> WriteKind {
         WriteKind::Revision,
         WriteKind::Pool,
         WriteKind::ClaimCreation,
-        WriteKind::ClaimChange,
+        WriteKind::PvcWrite,
         WriteKind::ClaimDeletion,
         WriteKind::PodCreation,
         WriteKind::PodPatch,

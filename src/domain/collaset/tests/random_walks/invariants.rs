@@ -8,7 +8,7 @@ use crate::api::keys::{self, Family};
 use crate::domain::collaset::plan::{PodChange, SetPlan};
 use crate::domain::collaset::pool;
 use crate::domain::collaset::revision::data;
-use crate::domain::collaset::strategy::{ResolvedStrategy, RolloutStep, UpdateScope};
+use crate::domain::collaset::strategy::{ResolvedStep, ResolvedStrategy, UpdateScope};
 use crate::domain::lifecycle::{is_held_offline, operator};
 use crate::domain::pod::{Pod, Resources};
 
@@ -264,8 +264,8 @@ fn scope(world: &World, status: &CollaSetStatus, strategy: &ResolvedStrategy) ->
         return strategy.scope;
     }
     let partition = steps[..step].iter().rev().find_map(|step| match step {
-        RolloutStep::Partition(kept) => Some(*kept),
-        RolloutStep::Pause(_) => None,
+        ResolvedStep::Partition(kept) => Some(*kept),
+        ResolvedStep::Pause(_) => None,
     });
     UpdateScope::Partition(kept.max(partition.unwrap_or(usize::MAX)))
 }
@@ -283,7 +283,7 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
     let only_tried = |pod: &Pod| {
         plan.pods.iter().any(|change| match change {
             PodChange::Patch(patch) => {
-                patch.only_tried && patch.pod.metadata.uid == pod.metadata.uid
+                patch.dry_run_only && patch.pod.metadata.uid == pod.metadata.uid
             }
             _ => false,
         })

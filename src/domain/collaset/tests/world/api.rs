@@ -15,7 +15,7 @@ use crate::domain::collaset::plan::{
 };
 use crate::domain::collaset::pool_write_failure::without_pool_writes;
 use crate::domain::collaset::pvcs;
-use crate::domain::collaset::status::{FailedStep, condition_time, news, note_failed_step};
+use crate::domain::collaset::status::{FailedStep, condition_time, news, report_failed_step};
 use crate::domain::collaset::{SetOperation, orphans_its_pods};
 use crate::domain::pod::Pod;
 
@@ -30,7 +30,7 @@ pub enum WriteKind {
     Revision,
     Pool,
     ClaimCreation,
-    ClaimChange,
+    PvcWrite,
     ClaimDeletion,
     PodCreation,
     PodPatch,
@@ -236,7 +236,7 @@ impl World {
             PvcChange::Create { id, .. } => *id,
             _ => unreachable!(),
         };
-        self.create_in_turn(created, FailedStep::Claims, id_of, done, World::write_pvc)?;
+        self.create_in_turn(created, FailedStep::Pvcs, id_of, done, World::write_pvc)?;
         let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
         let (created, changed): (Vec<_>, Vec<_>) = plan.pods.into_iter().partition(creates);
         for change in changed {
@@ -254,7 +254,7 @@ impl World {
             done,
             World::write_pod_change,
         )?;
-        if plan.forget_command {
+        if plan.clear_command {
             may(done)?;
             let annotations = self.set.metadata.annotations.get_or_insert_default();
             annotations.remove(keys::ROLLOUT);
@@ -264,7 +264,7 @@ impl World {
         let current = self.set.status.clone().unwrap_or_default();
         let mut status = plan.status.unwrap_or_else(|| current.clone());
         if let Some((step, words)) = done.refused.first() {
-            note_failed_step(
+            report_failed_step(
                 &mut status,
                 &current.conditions,
                 (*step, words),
@@ -357,7 +357,7 @@ impl World {
         let name = match &change {
             RevisionChange::Create(revision) => &revision.name,
             RevisionChange::Renumber(revision, ..)
-            | RevisionChange::Note(revision, _)
+            | RevisionChange::MarkStable(revision, _)
             | RevisionChange::Adopt(revision)
             | RevisionChange::Release(revision)
             | RevisionChange::Delete(revision) => &revision.name,
@@ -399,7 +399,7 @@ impl World {
                 let revision = self.revisions.get_mut(&revision.name).unwrap();
                 (revision.revision, revision.stable) = (number, Some(stable));
             }
-            RevisionChange::Note(revision, stable) => {
+            RevisionChange::MarkStable(revision, stable) => {
                 self.revisions.get_mut(&revision.name).unwrap().stable = Some(stable);
             }
             RevisionChange::Adopt(revision) => {
@@ -414,7 +414,7 @@ impl World {
 
     fn write_pvc(&mut self, change: PvcChange, done: &mut WriteResults) {
         let change = match change {
-            PvcChange::LetGo(claim) => PvcChange::release_pvc(&claim, pvcs::left_behind_labels()),
+            PvcChange::Retain(claim) => PvcChange::release_pvc(&claim, pvcs::left_behind_labels()),
             change => change,
         };
         let what = |name: &str| format!("PersistentVolumeClaim {name}");
@@ -425,7 +425,7 @@ impl World {
                 let full = full.is_some_and(|most| self.claims.len() >= most);
                 if full || self.is_refused(WriteKind::ClaimCreation) {
                     let name = format!("web-{template}-{id}");
-                    let words = done.refuse(FailedStep::Claims, &what(&name), "quota of claims");
+                    let words = done.refuse(FailedStep::Pvcs, &what(&name), "quota of claims");
                     self.refuse_creation(id, words);
                     return;
                 }
@@ -448,13 +448,13 @@ impl World {
                 done.written += 1;
             }
             PvcChange::Patch {
-                claim,
+                pvc: claim,
                 labels,
                 ownership,
             } => {
                 let stubborn = self.troubles.stubborn.contains(&claim.name);
-                if stubborn || self.is_refused(WriteKind::ClaimChange) {
-                    done.refuse(FailedStep::Claims, &what(&claim.name), "policy");
+                if stubborn || self.is_refused(WriteKind::PvcWrite) {
+                    done.refuse(FailedStep::Pvcs, &what(&claim.name), "policy");
                     self.refuse_claim(&claim.name);
                     return;
                 }
@@ -472,7 +472,7 @@ impl World {
                 }
                 done.written += 1;
             }
-            PvcChange::LetGo(_) => unreachable!("see above"),
+            PvcChange::Retain(_) => unreachable!("see above"),
             PvcChange::Delete(claim) => {
                 let seen = self.mounts(Pod::is_managed).remove(&claim.name);
                 assert!(seen.is_none(), "{} is mounted and deleted", claim.name);
@@ -676,11 +676,11 @@ impl World {
             .dry_run_change
             .as_ref()
             .map(|ahead| ahead.revision.clone());
-        if let Some(revision) = revision.or_else(|| patch.leads_to.clone())
+        if let Some(revision) = revision.or_else(|| patch.in_place_target.clone())
             && self.is_refused(WriteKind::FailingChange)
         {
             done.refuse(FailedStep::Update, &what, "failed calling webhook");
-            if patch.leads_to.is_some() {
+            if patch.in_place_target.is_some() {
                 let changes = &mut self.refused.changes;
                 changes.insert(uid.to_owned(), revision.clone());
                 self.note_change_refused(uid, &revision);
@@ -694,10 +694,10 @@ impl World {
                 _ => return,
             }
         }
-        if patch.only_tried {
+        if patch.dry_run_only {
             return; // the next plan begins the update
         }
-        if let Some(revision) = patch.leads_to.clone() {
+        if let Some(revision) = patch.in_place_target.clone() {
             let resize = patch.resize.as_ref();
             if resize.is_some() && self.is_refused(WriteKind::LateResize) {
                 let why = (revision.clone(), "invalid".to_owned());

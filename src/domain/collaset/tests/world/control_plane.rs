@@ -201,7 +201,7 @@ impl World {
         self.admitted(pod, new, true)
     }
 
-    /// Plays `controllers/poddeletion`.
+    /// Plays `controllers/pod_deletion`.
     fn step_deletion(&self, pod: &Pod) -> Option<Pod> {
         if pod.is_terminating() || !pod.is_managed() {
             return None;

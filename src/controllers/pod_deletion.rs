@@ -8,13 +8,13 @@ use serde_json::json;
 use tracing::info;
 
 use super::api_calls::{call_outcome, read_whole_pod, with_api_deadline};
-use super::{Context, PodKey, pod_write_failures};
+use super::{ControllerContext, PodKey, pod_write_failures};
 use crate::api::keys::{self, Family};
-use crate::apirequest::Failure;
+use crate::api_request::ApiFailure;
 use crate::cluster::events::pod_reference;
 use crate::cluster::pod_requests;
 use crate::cluster::scale_in;
-use crate::cluster::workqueue::ReconcileOutcome;
+use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::grace_delete::{self, DELETION_ID, DELETION_TYPE};
 use crate::domain::lifecycle::{LabelPatch, operator};
@@ -40,16 +40,19 @@ enum DeletionStep {
 }
 
 /// Reconciles one Pod.
-pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> ReconcileOutcome {
+pub async fn reconcile(
+    context: &Arc<ControllerContext>,
+    (namespace, uid): PodKey,
+) -> ReconcileOutcome {
     if !(context.collasets || context.grace_delete) {
         return ReconcileOutcome::Done; // then the server has no right to delete Pods
     }
     let Some(pod) = context.index.read_state().pod(&namespace, &uid).cloned() else {
         context.blocked_deletions.clear_write_failure(&uid);
-        context.beginnings.forget_pod(&uid);
+        context.begun_pods.forget_pod(&uid);
         return ReconcileOutcome::Done;
     };
-    context.beginnings.sync_pod(&pod);
+    context.begun_pods.sync_pod(&pod);
     let pod = match read_whole_pod(context, pod).await {
         Ok(Some(pod)) => pod,
         Ok(None) => return ReconcileOutcome::Done,
@@ -134,7 +137,7 @@ fn requeue_or_done(pod: &Pod) -> ReconcileOutcome {
 }
 
 /// The step of a Pod that only its ReplicaSet has chosen, if its lifecycle does not decide the step.
-fn scale_in_step(context: &Context, pod: &Pod, nanos: u64) -> Option<DeletionStep> {
+fn scale_in_step(context: &ControllerContext, pod: &Pod, nanos: u64) -> Option<DeletionStep> {
     let owner = grace_delete::scale_in_replica_set(pod)?;
     let state = context.index.read_state();
     let home = state.namespace(&pod.metadata.namespace)?;
@@ -145,13 +148,13 @@ fn scale_in_step(context: &Context, pod: &Pod, nanos: u64) -> Option<DeletionSte
         return Some(DeletionStep::Wake);
     }
     let waits = !grace_delete::is_deletion_in_flight(pod)
-        && !context.beginnings.try_begin(home, owner, pod, nanos);
+        && !context.begun_pods.try_begin(home, owner, pod, nanos);
     waits.then_some(DeletionStep::Nothing)
 }
 
 /// Reports on a Pod why its deletion is refused. The refusal may last while the Pod is off traffic. The status of its
 /// CollaSet reports it too.
-fn report_refused_deletion(context: &Context, pod: &Pod, error: &Failure) {
+fn report_refused_deletion(context: &ControllerContext, pod: &Pod, error: &ApiFailure) {
     if let Some(why) = pod_write_failures::lasting_failure(error) {
         context
             .blocked_deletions
@@ -217,7 +220,7 @@ mod tests {
             let body = Body::from(answer.to_string().into_bytes());
             async move { Ok::<_, Infallible>(http::Response::new(body)) }
         });
-        let context = Context::at_epoch(Client::new(service, "default"));
+        let context = ControllerContext::at_epoch(Client::new(service, "default"));
         let mut stub = json!({ "metadata": live["metadata"] });
         stub["metadata"]["uid"] = "web-1".into();
         let stub = serde_json::from_value(stub).unwrap();

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// Why a request to the API server has no result.
 #[derive(Debug)]
-pub enum Failure {
+pub enum ApiFailure {
     /// The API server answered with a failure.
     Answered(Box<Status>),
     /// The API server did not answer within this time.
@@ -17,30 +17,30 @@ pub enum Failure {
     Broken(Error),
 }
 
-impl Failure {
+impl ApiFailure {
     /// The HTTP code of the answer; `None` if there was no answer.
     pub fn code(&self) -> Option<u16> {
         match self {
-            Failure::Answered(status) => Some(status.code),
-            Failure::NoAnswer(_) | Failure::Broken(_) => None,
+            ApiFailure::Answered(status) => Some(status.code),
+            ApiFailure::NoAnswer(_) | ApiFailure::Broken(_) => None,
         }
     }
 
     /// The failure as text for messages and the log; see [`text`].
     pub fn text(&self) -> String {
         match self {
-            Failure::Answered(status) => status_text(status),
-            Failure::NoAnswer(_) => "no answer in time".to_owned(),
-            Failure::Broken(error) => error.to_string(),
+            ApiFailure::Answered(status) => status_text(status),
+            ApiFailure::NoAnswer(_) => "no answer in time".to_owned(),
+            ApiFailure::Broken(error) => error.to_string(),
         }
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
+impl From<Error> for ApiFailure {
+    fn from(error: Error) -> ApiFailure {
         match error {
-            Error::Api(status) => Failure::Answered(status),
-            error => Failure::Broken(error),
+            Error::Api(status) => ApiFailure::Answered(status),
+            error => ApiFailure::Broken(error),
         }
     }
 }
@@ -52,11 +52,11 @@ impl From<Error> for Failure {
 pub async fn by<T>(
     deadline: Instant,
     request: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Failure> {
+) -> Result<T, ApiFailure> {
     let limit = deadline.saturating_duration_since(Instant::now());
     match timeout_at(deadline, request).await {
-        Ok(answer) => answer.map_err(Failure::from),
-        Err(_) => Err(Failure::NoAnswer(limit)),
+        Ok(answer) => answer.map_err(ApiFailure::from),
+        Err(_) => Err(ApiFailure::NoAnswer(limit)),
     }
 }
 
@@ -67,10 +67,10 @@ pub async fn by<T>(
 pub async fn within<T>(
     limit: Duration,
     request: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Failure> {
+) -> Result<T, ApiFailure> {
     let answer = tokio::time::timeout(limit, request).await;
-    answer.map_or(Err(Failure::NoAnswer(limit)), |answer| {
-        answer.map_err(Failure::from)
+    answer.map_or(Err(ApiFailure::NoAnswer(limit)), |answer| {
+        answer.map_err(ApiFailure::from)
     })
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use kube::core::Status;
     use tokio::time::Instant;
 
-    use super::{Failure, by, text, within};
+    use super::{ApiFailure, by, text, within};
 
     fn answer(message: &str) -> Error {
         let status = Status::failure(message, "Invalid").with_code(422);
@@ -112,7 +112,7 @@ mod tests {
             ("", "the API server answered 422"),
         ] {
             assert_eq!(text(&answer(message)), want);
-            assert_eq!(Failure::from(answer(message)).text(), want);
+            assert_eq!(ApiFailure::from(answer(message)).text(), want);
         }
     }
 
@@ -125,7 +125,7 @@ mod tests {
             by(Instant::now() + limit, silent()).await,
         ];
         for failure in failures {
-            assert!(matches!(failure, Err(Failure::NoAnswer(after)) if after == limit));
+            assert!(matches!(failure, Err(ApiFailure::NoAnswer(after)) if after == limit));
         }
         let refused = within(limit, async { Err::<(), _>(answer("")) }).await;
         assert_eq!(refused.map_err(|failure| failure.code()), Err(Some(422)));

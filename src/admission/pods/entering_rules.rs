@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::pod_updates;
-use crate::admission::context::Context;
+use crate::admission::context::AdmissionContext;
 use crate::admission::review::{Request, Verdict};
 use crate::admission::{denial, rule_check};
 use crate::domain::inplace;
@@ -25,7 +25,12 @@ const GRACE_SECONDS: i64 = 30;
 
 /// Denies an UPDATE by which a budget begins to hold the Pod, if a change that ends or restarts the Pod is outstanding,
 /// or is part of the same UPDATE.
-pub fn refuse_entry(context: &Context, request: &Request, old: &Pod, new: &Pod) -> Option<Verdict> {
+pub fn refuse_entering(
+    context: &AdmissionContext,
+    request: &Request,
+    old: &Pod,
+    new: &Pod,
+) -> Option<Verdict> {
     if !rule_check::are_user_labels_changed(old, new) {
         return None;
     }
@@ -42,10 +47,10 @@ pub fn refuse_entry(context: &Context, request: &Request, old: &Pod, new: &Pod) 
     refuse_entry_into(context, request, old, new, &entered)
 }
 
-/// The same as [`refuse_entry`], by the review alone. The rules are unknown, so any change of labels may bring the Pod
+/// The same as [`refuse_entering`], by the review alone. The rules are unknown, so any change of labels may bring the Pod
 /// under a rule.
 pub fn refuse_entry_by_review(
-    context: &Context,
+    context: &AdmissionContext,
     request: &Request,
     old: &Pod,
     new: &Pod,
@@ -57,7 +62,7 @@ pub fn refuse_entry_by_review(
 }
 
 fn refuse_entry_into(
-    context: &Context,
+    context: &AdmissionContext,
     request: &Request,
     old: &Pod,
     new: &Pod,

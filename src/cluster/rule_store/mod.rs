@@ -22,9 +22,9 @@ use super::request_path::{self, ResourcePath};
 use super::watch::CatchUpSignal;
 use super::write_backoff::WriteBackoff;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::apirequest;
-use crate::domain::announced_disruption::{AnnouncedDisruption, announced_disruption};
+use crate::api_request;
 use crate::domain::inplace;
+use crate::domain::pending_disruption::{PendingDisruption, pending_disruption};
 use crate::domain::rules::ignore_policy;
 use crate::domain::rules::{RuleSet, SkipAnnotation};
 use crate::ledger::protocol::BudgetView;
@@ -218,7 +218,7 @@ impl RuleStore {
         };
         let why = match found {
             Err(e) if !matches!(&e, Error::Api(status) if status.code == 404) => {
-                apirequest::text(&e)
+                api_request::text(&e)
             }
             _ => NOT_SERVED.to_owned(),
         };
@@ -323,19 +323,19 @@ impl LedgerStore for RuleStore {
     }
 
     fn is_following(&self) -> bool {
-        self.index.following.pods.is_trusted_now()
+        self.index.decision_watches.pods.is_trusted_now()
     }
 
     fn wait_followed(&self) -> impl Future<Output = ()> + Send {
-        self.index.following.pods.wait_trusted()
+        self.index.decision_watches.pods.wait_trusted()
     }
 
     fn history_lost(&self) -> Option<Arc<str>> {
-        self.index.timeline.lost_reason()
+        self.index.etcd_history.lost_reason()
     }
 
     fn mark_history_lost(&self, known: u64, found: u64) {
-        self.index.timeline.mark_lost("Pods", known, found);
+        self.index.etcd_history.mark_lost("Pods", known, found);
     }
 
     fn with_view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R {
@@ -380,7 +380,7 @@ impl LedgerStore for RuleStore {
         })
     }
 
-    fn announced_disruptions(&self, rules: &RuleSet) -> Vec<(String, AnnouncedDisruption)> {
+    fn pending_disruptions(&self, rules: &RuleSet) -> Vec<(String, PendingDisruption)> {
         let state = self.index.read_state();
         let Some(entry) = state.rule(&rules.namespace, &rules.name) else {
             return Vec::new();
@@ -389,7 +389,7 @@ impl LedgerStore for RuleStore {
         let serving = first.filter_map(|(_, uid)| state.pod(&rules.namespace, uid));
         let serving = serving.filter(|pod| pod.is_available());
         serving
-            .filter_map(|pod| Some((pod.metadata.name.clone(), announced_disruption(pod)?)))
+            .filter_map(|pod| Some((pod.metadata.name.clone(), pending_disruption(pod)?)))
             .collect()
     }
 
@@ -464,7 +464,7 @@ impl RuleSnapshot {
 fn to_write_error(e: Error) -> WriteError {
     match e {
         Error::Api(status) if status.code == 409 => WriteError::Conflict,
-        e => WriteError::Unreachable(apirequest::text(&e)),
+        e => WriteError::Unreachable(api_request::text(&e)),
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::api::podtransitionrule::{self as api, UnknownFields};
 use crate::domain::inplace::ContainerBefore;
-use crate::ledger::protocol::{Claim, Ledger, Operation};
+use crate::ledger::protocol::{Claim, ClaimOperation, Ledger};
 use crate::ledger::store::{CarriedFields, ClaimDetail, Claims, Uid};
 
 /// The format that this build writes, and the newest format that it reads. Builds of this format write unknown fields
@@ -56,7 +56,7 @@ pub fn claims_from_status(ledger: &api::Ledger) -> Claims {
     let attempts = numbers.chain([ledger.attempts]).max();
     let mut claims = BTreeMap::<_, Claim<ClaimDetail>>::new();
     for stored in &ledger.claims {
-        let operation = Operation::parse(stored.operation.as_str());
+        let operation = ClaimOperation::parse(stored.operation.as_str());
         let key = (Uid::from(stored.pod_uid.as_str()), operation);
         let mut claim = claim_from_stored(stored, operation);
         if let Some(other) = claims.remove(&key) {
@@ -75,7 +75,7 @@ fn version_from_stored(stored: i64) -> u64 {
     u64::try_from(stored).unwrap_or(0)
 }
 
-fn claim_from_stored(stored: &api::Claim, operation: Operation) -> Claim<ClaimDetail> {
+fn claim_from_stored(stored: &api::Claim, operation: ClaimOperation) -> Claim<ClaimDetail> {
     let attempt = version_from_stored(stored.attempt);
     Claim {
         // No Pod is newer than an unreadable version. The ledger later lowers it to the present position of the Pods.
@@ -121,8 +121,8 @@ fn merge_unknown_claims(one: Claim<ClaimDetail>, other: Claim<ClaimDetail>) -> C
     }
 }
 
-fn carried_from_stored(stored: &api::Claim, operation: Operation) -> Option<CarriedFields> {
-    if operation == Operation::Unknown {
+fn carried_from_stored(stored: &api::Claim, operation: ClaimOperation) -> Option<CarriedFields> {
+    if operation == ClaimOperation::Unknown {
         return Some(CarriedFields {
             claims: vec![stored.clone()],
             ..CarriedFields::default()
@@ -154,7 +154,7 @@ pub fn claims_to_status(claims: &Claims) -> api::Ledger {
     let mut all = Vec::new();
     for ((uid, operation), claim) in &claims.claims {
         match claim.detail.carried.as_deref() {
-            Some(carried) if *operation == Operation::Unknown => {
+            Some(carried) if *operation == ClaimOperation::Unknown => {
                 all.extend(carried.claims.iter().cloned());
             }
             carried => all.push(claim_to_stored(uid, *operation, claim, carried)),
@@ -181,7 +181,7 @@ fn version_to_stored(number: u64) -> i64 {
 
 fn claim_to_stored(
     uid: &Uid,
-    operation: Operation,
+    operation: ClaimOperation,
     claim: &Claim<ClaimDetail>,
     carried: Option<&CarriedFields>,
 ) -> api::Claim {

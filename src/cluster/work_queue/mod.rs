@@ -50,7 +50,7 @@ pub struct QueueCounters {
 
 impl QueueCounters {
     /// A number that grows with each begin and each end of a run.
-    pub fn completed_runs(&self) -> u64 {
+    pub fn progress_count(&self) -> u64 {
         let all = [
             &self.begun,
             &self.done,
@@ -84,7 +84,7 @@ impl<T: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> QueueKey fo
 pub struct WorkQueue<K> {
     state: Mutex<QueueState<K>>,
     wake: Notify,
-    turns: Arc<QueueCounters>,
+    counters: Arc<QueueCounters>,
 }
 
 struct QueueState<K> {
@@ -141,7 +141,7 @@ impl<K: QueueKey> WorkQueue<K> {
         Arc::new(WorkQueue {
             state: Mutex::new(state),
             wake: Notify::new(),
-            turns: Arc::clone(turns),
+            counters: Arc::clone(turns),
         })
     }
 
@@ -221,7 +221,7 @@ impl<K: QueueKey> WorkQueue<K> {
             tasks.spawn(async move {
                 loop {
                     let key = tokio::select! { biased; () = begun.cancelled() => return, key = queue.next_key() => key };
-                    increment_counter(&queue.turns.begun);
+                    increment_counter(&queue.counters.begun);
                     let begun = Instant::now();
                     let work = std::panic::AssertUnwindSafe(reconcile(key.clone())).catch_unwind();
                     let ended = tokio::select! {
@@ -229,7 +229,7 @@ impl<K: QueueKey> WorkQueue<K> {
                         () = dropped.cancelled() => return,
                         ended = work => ended,
                     };
-                    let turns = &queue.turns;
+                    let turns = &queue.counters;
                     increment_counter(match ended {
                         Ok(ReconcileOutcome::Done) => &turns.done,
                         Ok(ReconcileOutcome::After(_) | ReconcileOutcome::Early(_)) => &turns.later,

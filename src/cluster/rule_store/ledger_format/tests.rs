@@ -34,7 +34,7 @@ fn claims(attempts: u64, attempt: u64) -> Claims {
         detail,
     };
     Ledger {
-        claims: [((Uid::from("uid-1"), Operation::InPlace), claim)].into(),
+        claims: [((Uid::from("uid-1"), ClaimOperation::InPlace), claim)].into(),
         watermark: 9,
         attempts,
     }
@@ -118,7 +118,7 @@ fn what_a_newer_build_has_stored_is_written_back() {
     let ledger = stored(&newer());
     assert_eq!(find_fault(&ledger), None);
     let claims = claims_from_status(&ledger);
-    let key = (Uid::from("uid-1"), Operation::Unknown);
+    let key = (Uid::from("uid-1"), ClaimOperation::Unknown);
     assert_eq!(claims.claims.len(), 2);
     assert_eq!(claims.claims[&key].at, 6);
     assert_eq!(
@@ -130,13 +130,13 @@ fn what_a_newer_build_has_stored_is_written_back() {
 #[test]
 fn renewal_keeps_what_a_newer_build_has_stored() {
     let mut claims = claims_from_status(&stored(&newer()));
-    let key = (Uid::from("uid-1"), Operation::InPlace);
+    let key = (Uid::from("uid-1"), ClaimOperation::InPlace);
     let claim = claims.claims.get_mut(&key).unwrap();
     let fresh = ClaimDetail {
         carried: None,
         ..claim.detail.clone()
     };
-    claim.detail = fresh.merge_earlier_detail(Some(&claim.detail), Operation::InPlace, false);
+    claim.detail = fresh.merge_earlier_detail(Some(&claim.detail), ClaimOperation::InPlace, false);
     assert_eq!(
         serde_json::to_value(claims_to_status(&claims)).unwrap(),
         newer()
@@ -212,7 +212,7 @@ fn unreadable_version_is_newer_than_every_pod() {
     ledger["claims"][0]["resourceVersion"] = json!("?");
     let claims = claims_from_status(&stored(&ledger));
     assert_eq!(
-        claims.claims[&(Uid::from("uid-1"), Operation::InPlace)].at,
+        claims.claims[&(Uid::from("uid-1"), ClaimOperation::InPlace)].at,
         u64::MAX
     );
     assert_eq!(claims.newest_version(), u64::MAX);

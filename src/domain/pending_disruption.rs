@@ -8,7 +8,7 @@ use super::pod::{Owner, Pod};
 
 /// A disruption that will come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnnouncedDisruption {
+pub enum PendingDisruption {
     /// The kubelet ends the Pod after `spec.activeDeadlineSeconds`. The API server does not allow anybody to raise or
     /// remove the field.
     Deadline,
@@ -24,21 +24,21 @@ pub enum AnnouncedDisruption {
 /// A deadline counts only if it was set after the creation of the Pod. No field shows when it was set, so the deadline
 /// counts if the spec has changed since the creation. Pods of CollaSets are excepted, because CollaSets often change
 /// their Pods in place.
-pub fn announced_disruption(pod: &Pod) -> Option<AnnouncedDisruption> {
+pub fn pending_disruption(pod: &Pod) -> Option<PendingDisruption> {
     let by_set = pod.controller().is_some_and(Owner::is_collaset);
     if pod.spec.active_deadline_seconds.is_some() && pod.metadata.generation > 1 && !by_set {
-        return Some(AnnouncedDisruption::Deadline);
+        return Some(PendingDisruption::Deadline);
     }
     let resizes =
         !inplace::unfinished_resizes(pod).is_empty() || inplace::is_resize_unobservable(pod);
-    resizes.then(|| AnnouncedDisruption::Resize {
+    resizes.then(|| PendingDisruption::Resize {
         deferred: inplace::is_resize_deferred(pod),
     })
 }
 
 /// Whether a Pod counts as available: it serves, and no disruption of it is announced.
 pub fn counts_as_available(pod: &Pod) -> bool {
-    pod.is_available() && announced_disruption(pod).is_none()
+    pod.is_available() && pending_disruption(pod).is_none()
 }
 
 #[cfg(test)]
@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
 
-    fn told(patch: &Value) -> Option<AnnouncedDisruption> {
+    fn told(patch: &Value) -> Option<PendingDisruption> {
         let mut pod = json!({
             "metadata": { "namespace": "n", "name": "web-1", "uid": "u1", "generation": 2 },
             "spec": { "containers": [{
@@ -61,7 +61,7 @@ mod tests {
             },
         });
         json_patch::merge(&mut pod, patch);
-        announced_disruption(&serde_json::from_value(pod).unwrap())
+        pending_disruption(&serde_json::from_value(pod).unwrap())
     }
 
     #[test]
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(told(&json!({})), None);
         assert_eq!(
             told(&json!({ "spec": deadline })),
-            Some(AnnouncedDisruption::Deadline)
+            Some(PendingDisruption::Deadline)
         );
         let created = json!({ "metadata": { "generation": 1 }, "spec": deadline });
         assert_eq!(told(&created), None);
@@ -94,7 +94,7 @@ mod tests {
                 "status": { "conditions": condition },
             }))
         };
-        let resize = AnnouncedDisruption::Resize { deferred: false };
+        let resize = PendingDisruption::Resize { deferred: false };
         assert_eq!(resized("2Gi", "1"), Some(resize));
         assert_eq!(resized("1Gi", "2"), None, "it restarts nothing");
     }
