@@ -51,8 +51,9 @@ pub fn former_pvcs_warning(
     let left: Vec<&str> = others.map(|claim| &*claim.name).collect();
     (!left.is_empty()).then(|| {
         format!(
-            "spec.volumeClaimTemplates: a former CollaSet of this name has left claims of other templates: {}. New Pods begin with new, empty ones. Those that come with Pods are kept, by \
-             the label {}, and these Pods are made again so, as updateStrategy has it",
+            "spec.volumeClaimTemplates: a former CollaSet of this name has left PVCs of other templates: {}. New Pods begin with new, empty \
+             PVCs. PVCs that come with adopted Pods are kept, by the label {}, and updateStrategy decides when these Pods are \
+             recreated with new, empty PVCs",
             messages::list_names(&left, MAX_NAMED),
             keys::KEPT_FOR
         )

@@ -533,7 +533,7 @@ async fn creation_warns_of_former_pvcs_with_other_template() {
         let verdict = bench.validate(&request).await;
         let warnings = verdict.warnings().iter();
         let told =
-            "a former CollaSet of this name has left claims of other templates: web-data-x7b2k.";
+            "a former CollaSet of this name has left PVCs of other templates: web-data-x7b2k.";
         warnings.filter(|w| w.contains(told)).count()
     };
     let with = |size: &str| json!({ "volumeClaimTemplates": [template(size)] });

@@ -50,7 +50,7 @@ impl Handler for PvcDeletionValidator {
             Ok(Some(pod)) => {
                 let message = format!(
                     "PersistentVolumeClaim {} is Pending and Pod {pod} mounts it (delete pending mounted pvc is not \
-                     allowed); delete the Pod first, or wait until the claim is bound",
+                     allowed); delete the Pod first, or wait until the PVC is bound",
                     request.name
                 );
                 Verdict::deny(403, "Forbidden", message)

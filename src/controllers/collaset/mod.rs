@@ -13,7 +13,7 @@
 //! | `backoff` | delays the new Pods of instances whose Pods have finished |
 //! | `names` | keeps names of objects whose creation is not confirmed yet |
 //! | `apply` | executes the stages of a plan |
-//! | `owner` | builds references to the CollaSet |
+//! | `owner` | patches owner references, and names the CollaSet as the subject of Events |
 //! | `gc` | deletes empty ResourceContexts that no CollaSet uses |
 //! | `requests` | sends requests with a deadline, and classifies their failures |
 

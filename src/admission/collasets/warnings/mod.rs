@@ -15,7 +15,7 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
     let mut warnings = pvc_template_warnings(old, new);
     if replaces_pvcs(new) && !old.is_some_and(replaces_pvcs) {
         warnings.push(
-            "spec.updateStrategy.podUpgradePolicy: with Replace every rollout makes new Pods with new, empty volumes, and the claims \
+            "spec.updateStrategy.podUpgradePolicy: with Replace every rollout makes new Pods with new, empty volumes, and the PVCs \
              of the Pods that they replace are deleted, even with whenScaled: Retain; choose InPlaceIfPossible or Recreate to \
              keep the data"
                 .into(),
@@ -27,15 +27,15 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
             && (has_pvc_templates(old) || has_pvc_templates(new))
     }) {
         warnings.push(
-            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is no longer Retain: the claims of Pods that were \
-             scaled in, and those of former claim templates, are deleted now, and their data may go with them; set Retain again at \
-             once to keep the claims that are left"
+            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is no longer Retain: the PVCs of Pods that were \
+             scaled in, and those of former PVC templates, are deleted now, and their data may go with them; set Retain again at \
+             once to keep the remaining PVCs"
                 .into(),
         );
     }
     if has_undecided_retention(new) && !old.is_some_and(has_pvc_templates) {
         warnings.push(
-            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is left out: unlike in a StatefulSet the claims of Pods \
+            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is left out: unlike in a StatefulSet the PVCs of Pods \
              that are scaled in are deleted, and their data with them; set Retain to keep them, or Delete to say that it is meant"
                 .into(),
         );
@@ -57,10 +57,10 @@ fn pvc_template_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<
     let before = old.map_or(&[][..], |old| &old.volume_claim_templates);
     let fate = match ResolvedStrategy::from_spec(new).policy {
         UpdatePolicy::Replace => {
-            "the claims that Pods have now are deleted, even with whenScaled: Retain"
+            "the PVCs that Pods have now are deleted, even with whenScaled: Retain"
         }
         UpdatePolicy::Recreate | UpdatePolicy::InPlace => {
-            "the claims that Pods have now are deleted unless whenScaled is Retain"
+            "the PVCs that Pods have now are deleted unless whenScaled is Retain"
         }
     };
     let told = before.iter().filter_map(|former| {

@@ -39,15 +39,15 @@ pub fn announce_written(work: &PlanExecution<'_>) {
     // The Events depend on what was written, not on the plan: a PVC stays if a Pod mounts it or if its deletion is
     // refused.
     announce_pvcs(work, &work.deleted_pvcs, "ClaimDeleted", |names| {
-        format!("deleted claims that no Pod of the CollaSet needs any more: {names}")
+        format!("deleted PVCs that no Pod of the CollaSet needs any more: {names}")
     });
     announce_pvcs(work, &work.retained_pvcs, "ClaimKept", |names| {
-        format!("keeps claims that it does not own, and never deletes them: {names}")
+        format!("keeps PVCs that it does not own, and never deletes them: {names}")
     });
     announce_pvcs(work, &work.released_pvcs, "ClaimLetGo", |names| {
         format!(
-            "let go of claims that were kept: {names}; no new Pod mounts them while they carry the label {}, and a Pod that was excluded still \
-             mounts its own; delete those that nobody needs",
+            "released kept PVCs: {names}; no new Pod mounts them while they carry the label {}, and a Pod that was excluded still \
+             mounts its own; delete the PVCs that nobody needs",
             keys::ORPHANED
         )
     });

@@ -160,7 +160,7 @@ async fn create_pod(
     }
     if let Some((claim, pod)) = look.find_writable_pvc(live_state::mounted_pvc_names(&body)) {
         let message = format!(
-            "instance ID {id}: waiting for Pod {pod}, which still mounts claim {claim}, to end"
+            "instance ID {id}: waiting for Pod {pod}, which still mounts PVC {claim}, to end"
         );
         return Err(Halt::Failed(step, message));
     }

@@ -124,8 +124,8 @@ async fn apply_pvc_change(
             }
             if let Some(pod) = look.pod_mounting_pvc(&claim.name) {
                 debug!(
-                    claim = claim.name,
-                    pod, "a claim that is mounted is not deleted"
+                    pvc = claim.name,
+                    pod, "a PVC that is mounted is not deleted"
                 );
                 return spare_mounted_pvc(work, &claim).await;
             }
@@ -296,7 +296,7 @@ fn describe_foreign_pvc(
     let owner = there.and_then(|claim| claim.controller.as_deref());
     if owner.is_some_and(|owner| owner != work.uid()) {
         return format!(
-            "{what}, but another CollaSet owns it: delete the Pod, so that it is made again with a claim of its own"
+            "{what}, but another CollaSet owns it: delete the Pod, so that it is made again with a PVC of its own"
         );
     }
     let labels = labels.as_object().into_iter().flatten();
@@ -309,7 +309,7 @@ fn describe_foreign_pvc(
     );
     format!(
         "{what}, but it is not managed: {remedy}, if it holds the data of that instance and has no other owner; delete the Pod otherwise, so that \
-         it is made again with a claim of its own"
+         it is made again with a PVC of its own"
     )
 }
 

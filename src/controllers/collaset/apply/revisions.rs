@@ -14,6 +14,7 @@ use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use crate::api::keys;
 use crate::cluster::objects::{RevisionObject, object_requests};
+use crate::domain::collaset::construct::controller_reference;
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::{OwnershipChange, RevisionChange};
 use crate::domain::collaset::status::FailedStep;
@@ -134,7 +135,7 @@ async fn create_revision(work: &PlanExecution<'_>, revision: &Revision) -> Resul
             "name": revision.name,
             "namespace": work.namespace(),
             "labels": revision.labels,
-            "ownerReferences": [owner::controller_reference(work.set)],
+            "ownerReferences": [controller_reference(work.set)],
         },
         "data": revision.data,
         "revision": revision.revision,
