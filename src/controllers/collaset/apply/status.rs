@@ -146,7 +146,7 @@ fn desired_status(
 ) -> CollaSetStatus {
     let mut status = planned.unwrap_or_else(|| current.clone());
     if matches!(result, Err(Halt::Moved | Halt::Collision)) && current.current_revision.is_empty() {
-        // The cache is stale, so the stable revision may be another one.
+        // The cache is stale, so the stable revision may have changed.
         status.current_revision.clear();
     }
     match result {

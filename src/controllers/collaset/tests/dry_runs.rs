@@ -312,8 +312,8 @@ async fn refused_scale_in_deletion_delays_no_dry_run() {
     assert_eq!(begin_updates(&fixture, &[other], recreation).await, 1);
 }
 
-/// Answers the next dry run of a Pod whose change was refused with 429 and this message. Returns whether the change still
-/// counts as refused.
+/// Answers the next dry run of a Pod whose change was refused with 429 and this message. Returns whether the change
+/// still counts as refused.
 async fn refused_after_429(message: &'static str) -> bool {
     let fixture = Fixture::new();
     let pod = fixture.pod("web-0");

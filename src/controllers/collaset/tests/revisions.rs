@@ -39,8 +39,8 @@ async fn refused_revision_ends_plan_and_is_known_to_next() {
     let facts = fixture
         .state
         .plan_refusals(std::iter::empty(), none(), Instant::now(), 0);
-    let why = facts.revision.unwrap();
-    assert!(why.contains("exceeded quota"), "{why}");
+    let message = facts.revision.unwrap();
+    assert!(message.contains("exceeded quota"), "{message}");
 }
 
 /// The time after which a plan without its revision is repeated, if the backoff of the revision ends `remaining` after
@@ -72,7 +72,7 @@ async fn revision_is_retried_if_backoff_ends_during_plan() {
 async fn revision_with_other_data_raises_collision_count() {
     let fixture = Fixture::new();
     let path = "/apis/apps/v1/namespaces/n/controllerrevisions/web-1";
-    let of = |data: Value| {
+    let revision = |data: Value| {
         json!({
             "metadata": {
                 "namespace": "n", "name": "web-1",
@@ -83,7 +83,7 @@ async fn revision_with_other_data_raises_collision_count() {
             "data": data,
         })
     };
-    fixture.api.put(path, of(json!({ "other": true })));
+    fixture.api.put(path, revision(json!({ "other": true })));
     let plan = || SetPlan {
         revisions: vec![RevisionChange::Create(Arc::new(Revision {
             name: "web-1".into(),
@@ -96,7 +96,7 @@ async fn revision_with_other_data_raises_collision_count() {
     let status = fixture.observed().set.status.clone().unwrap();
     assert_eq!(status.collision_count, Some(1));
 
-    fixture.api.put(path, of(json!({})));
+    fixture.api.put(path, revision(json!({})));
     assert_eq!(
         fixture.apply(plan()).await,
         ApplyOutcome::All(Some(MIN_RECONCILE_INTERVAL))
