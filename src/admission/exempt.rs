@@ -7,9 +7,9 @@ use kube::Api;
 use kube::api::ListParams;
 use tokio::time::{Instant, timeout};
 
+use super::cache_freshness;
 use super::context::{AdmissionContext, MAX_OWNER_LOOKUPS};
 use super::review::Request;
-use super::rule_check;
 use crate::api::keys;
 use crate::cluster::index::{Index, IndexState};
 use crate::cluster::kind::WatchedKind;
@@ -42,8 +42,8 @@ pub async fn find_exemption(
     }
     let reason = exemption_by_cache(request, pod, &context.index)?;
     // After a restore of etcd, a namespace may no longer be terminating, and a deleted owner may exist again.
-    let same = rule_check::ensure_etcd_history(context, &request.namespace, deadline).await;
-    same.is_ok().then_some(reason)
+    let history = cache_freshness::ensure_etcd_history(context, &request.namespace, deadline).await;
+    history.is_ok().then_some(reason)
 }
 
 /// Why a request is exempt, by the content of the request alone.
@@ -72,8 +72,8 @@ pub fn exemption_by_request(request: &Request, pod: &Pod) -> Option<&'static str
 /// still has was removed.
 fn exemption_by_cache(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str> {
     let state = index.read_state();
-    let home = state.namespace(&request.namespace);
-    if home.is_some_and(|home| home.is_deleted_with_namespace(pod)) {
+    let namespace_index = state.namespace(&request.namespace);
+    if namespace_index.is_some_and(|namespace| namespace.is_deleted_with_namespace(pod)) {
         return Some("namespace-terminating");
     }
     match request.user_info.username.as_str() {
@@ -90,11 +90,11 @@ fn is_created_by_job(state: &IndexState, pod: &Pod) -> bool {
     if !matches!(pod.spec.restart_policy.as_str(), "Never" | "OnFailure") {
         return false;
     }
-    let home = state.namespace(&pod.metadata.namespace);
+    let namespace_index = state.namespace(&pod.metadata.namespace);
     let job = pod
         .controller()
         .filter(|owner| WatchedKind::from_owner(owner) == Some(WatchedKind::Job))
-        .and_then(|owner| home?.workload(&owner.uid));
+        .and_then(|owner| namespace_index?.workload(&owner.uid));
     job.and_then(|job| job.created)
         .zip(pod.created_at())
         .is_some_and(|(job, pod)| job <= pod)
@@ -111,12 +111,31 @@ fn is_owner_gone(state: &IndexState, pod: &Pod) -> bool {
     })
 }
 
+/// Why a DELETE of a Pod is exempt; `None` if a rule may hold it. `is_lifecycle_due` says that the lifecycle must take
+/// the Pod off traffic first (contract 4.4): then the deletion of the CollaSet does not exempt the Pod yet.
+pub async fn find_deletion_exemption(
+    context: &AdmissionContext,
+    request: &Request,
+    pod: &Pod,
+    is_lifecycle_due: bool,
+    deadline: Instant,
+) -> Option<&'static str> {
+    if let Some(reason) = find_exemption(context, request, pod, deadline).await {
+        return Some(reason);
+    }
+    if let Some(reason) = exemption_for_controller_manager(context, request, pod).await {
+        return Some(reason);
+    }
+    let is_exempt = !is_lifecycle_due && is_deleted_with_collaset(context, pod, deadline).await;
+    is_exempt.then_some(COLLASET_DELETED)
+}
+
 /// Why a DELETE by [`CONTROLLER_MANAGER`] is exempt; `None` if a rule may hold it.
 ///
 /// This user name does not distinguish the garbage collector and the namespace controller from the controllers that
 /// scale and roll out. So this function verifies the facts: the namespace is terminating, or no owner of the Pod is
 /// left.
-pub async fn exemption_for_controller_manager(
+async fn exemption_for_controller_manager(
     context: &AdmissionContext,
     request: &Request,
     pod: &Pod,
@@ -168,8 +187,8 @@ pub const COLLASET_DELETED: &str = "set-deleted";
 /// has no right to `get` namespaces.
 async fn is_namespace_terminating(context: &AdmissionContext, name: &str) -> bool {
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
-    let one = ListParams::default().fields(&format!("metadata.name={name}"));
-    let Ok(Ok(list)) = timeout(READ_TIMEOUT, namespaces.list_metadata(&one)).await else {
+    let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
+    let Ok(Ok(list)) = timeout(READ_TIMEOUT, namespaces.list_metadata(&by_name)).await else {
         return false;
     };
     let mut found = list.items.iter();
@@ -184,8 +203,8 @@ async fn has_no_live_owner(context: &AdmissionContext, pod: &Pod) -> bool {
     let owners = &pod.metadata.owner_references;
     let is_known = |owner: &Owner| {
         let state = context.index.read_state();
-        let home = state.namespace(namespace);
-        home.is_some_and(|home| home.has_living_owner(owner, pod))
+        let namespace_index = state.namespace(namespace);
+        namespace_index.is_some_and(|namespace| namespace.has_living_owner(owner, pod))
     };
     if owners.len() > MAX_OWNER_LOOKUPS || owners.iter().any(is_known) {
         return false;

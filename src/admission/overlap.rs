@@ -33,18 +33,18 @@ pub struct Overlap {
 }
 
 /// Denies a disruption of a Pod that too many of these rule objects cover, before any owner is read or ledger is
-/// written. Rule objects named in `beyond` are bypassed and do not count.
+/// written. Rule objects named in `bypassed_rules` are bypassed and do not count.
 pub fn check_overlap(
     index: &Index,
     rules: &[RuleKey],
-    beyond: &BTreeSet<String>,
+    bypassed_rules: &BTreeSet<String>,
     pod: &Pod,
 ) -> Result<(), Denied> {
     if rules.len() <= MAX_OBJECTS_PER_POD {
         return Ok(());
     }
     let mut names = availability_rule_names(index, rules);
-    names.retain(|name| !beyond.contains(*name));
+    names.retain(|name| !bypassed_rules.contains(*name));
     if names.len() <= MAX_OBJECTS_PER_POD {
         return Ok(());
     }

@@ -1,15 +1,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use http::Response;
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::keys;
 
 type AccessReviews = Arc<Mutex<Vec<Value>>>;
 
