@@ -5,7 +5,8 @@ use jiff::Timestamp;
 
 use super::review::Verdict;
 use crate::domain::messages;
-use crate::ledger::commit::{Denied, DenyReason};
+use crate::domain::rules::budget::BindingMinimum;
+use crate::ledger::commit::{BudgetBlockers, Denied, DenyReason};
 use crate::ledger::protocol::ClaimOperation;
 
 /// HTTP status and reason of every operation that rules deny. `kubectl drain` and controllers retry on this status.
@@ -53,38 +54,10 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
             holders,
             lasting,
         } => {
-            let holders: Vec<_> = holders
-                .iter()
-                .map(|(name, since)| messages::describe_holder(name, *since, now))
-                .collect();
-            let used_by = messages::figures_with_holders(
-                messages::budget_figures(*used, *expected, *limit, *minimum),
-                &holders,
-            );
-            let restart = lasting.restart.as_ref();
-            let until = restart.map(|r| messages::restart_frees_budget(&r.pod, r.deferred));
-            let remedy = match (&lasting.rollout, until) {
-                (Some(rollout), _) => rollout.clone(),
-                // The only Pod that uses the budget is available and only waits for its restart.
-                (None, Some(until)) if holders.len() == 1 && *limit > 0 => {
-                    format!(
-                        "{until}; try again then, or {}",
-                        messages::limit_field_to_raise(*minimum)
-                    )
-                }
-                (None, Some(until)) => {
-                    format!("{}; {until}", messages::budget_remedy(*limit, *minimum))
-                }
-                (None, None) => messages::budget_remedy(*limit, *minimum).to_owned(),
-            };
-            let deadline = lasting
-                .deadline
-                .as_deref()
-                .map(messages::deadline_frees_budget);
-            let deadline = deadline.map_or_else(String::new, |text| format!("; {text}"));
-            let unreadable = lasting.unreadable.as_deref().map(messages::unreadable_pod);
-            let unreadable = unreadable.map_or_else(String::new, |text| format!("; {text}"));
-            format!("Pod {pod} is held by {rule}: {used_by}; {remedy}{deadline}{unreadable}")
+            let figures = messages::budget_figures(*used, *expected, *limit, *minimum);
+            let used_by = describe_budget_use(figures, holders, now);
+            let remedy = describe_remedy(*limit, *minimum, holders.len(), lasting);
+            format!("Pod {pod} is held by {rule}: {used_by}; {remedy}")
         }
         DenyReason::Unhealthy {
             available,
@@ -158,6 +131,45 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
     }
 }
 
+/// The figures of a budget that is used up, and the Pods that use it.
+fn describe_budget_use(
+    figures: String,
+    holders: &[(String, Option<Timestamp>)],
+    now: Timestamp,
+) -> String {
+    let holders = holders.iter();
+    let holders = holders.map(|(name, since)| messages::describe_holder(name, *since, now));
+    let holders: Vec<_> = holders.collect();
+    messages::figures_with_holders(figures, &holders)
+}
+
+/// What to do about a budget that is used up, and what will free it without help.
+fn describe_remedy(
+    limit: u32,
+    minimum: Option<BindingMinimum>,
+    holder_count: usize,
+    blockers: &BudgetBlockers,
+) -> String {
+    let restart = blockers.restart.as_ref();
+    let restart = restart.map(|r| messages::restart_frees_budget(&r.pod, r.deferred));
+    let remedy = match (&blockers.rollout, restart) {
+        (Some(rollout), _) => rollout.clone(),
+        // The only Pod that uses the budget is available and only waits for its restart.
+        (None, Some(restart)) if holder_count == 1 && limit > 0 => {
+            let raise = messages::limit_field_to_raise(minimum);
+            format!("{restart}; try again then, or {raise}")
+        }
+        (None, Some(restart)) => format!("{}; {restart}", messages::budget_remedy(limit, minimum)),
+        (None, None) => messages::budget_remedy(limit, minimum).to_owned(),
+    };
+    let deadline = blockers.deadline.as_deref();
+    let deadline = deadline.map(messages::deadline_frees_budget);
+    let unreadable = blockers.unreadable.as_deref();
+    let unreadable = unreadable.map(messages::unreadable_pod);
+    let parts = [Some(remedy), deadline, unreadable];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
 /// Why a write that leaves the Pod running takes a place in the budget; `None` for other operations.
 pub fn explain_held_write(operation: ClaimOperation) -> Option<&'static str> {
     match operation {
@@ -179,8 +191,7 @@ mod tests {
     use super::*;
     use crate::admission::denial_counts;
     use crate::api::int_or_percent::IntOrPercent;
-    use crate::domain::rules::budget::BindingMinimum;
-    use crate::ledger::commit::{AwaitedRestart, BudgetBlockers};
+    use crate::ledger::commit::AwaitedRestart;
 
     fn denied(why: DenyReason) -> Denied {
         Denied {
@@ -445,8 +456,8 @@ mod tests {
             DenyReason::Unusable("x".into()),
             DenyReason::Unreachable("x".into()),
         ] {
-            let word = audit_reason(&why);
-            assert!(denial_counts::DENIAL_REASONS.contains(&word), "{word}");
+            let reason = audit_reason(&why);
+            assert!(denial_counts::DENIAL_REASONS.contains(&reason), "{reason}");
             let verdict = denied_to_verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
             assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
         }

@@ -437,22 +437,22 @@ mod tests {
             (status(500), None),
             (not_found_without_name(), None),
         ] {
-            let said = format!("{answer:?}");
+            let text = format!("{answer:?}");
             let found = exemption_of_delete(
                 CONTROLLER_MANAGER,
                 &["a"],
                 &[(GROUPS, things()), (THING, answer)],
             )
             .await;
-            assert_eq!(found, expected, "{said}");
+            assert_eq!(found, expected, "{text}");
         }
     }
 
     #[tokio::test]
     async fn shared_account_is_held_for_ownerless_or_unknown_kind_pods() {
-        let gone = [(GROUPS, things()), (THING, status(404))];
+        let owner_gone = [(GROUPS, things()), (THING, status(404))];
         assert_eq!(
-            exemption_of_delete(CONTROLLER_MANAGER, &[], &gone).await,
+            exemption_of_delete(CONTROLLER_MANAGER, &[], &owner_gone).await,
             None
         );
         assert_eq!(
@@ -524,7 +524,10 @@ mod tests {
 
     #[tokio::test]
     async fn other_accounts_are_not_exempt() {
-        let gone = [(GROUPS, things()), (THING, status(404))];
-        assert_eq!(exemption_of_delete("alice", &["a"], &gone).await, None);
+        let owner_gone = [(GROUPS, things()), (THING, status(404))];
+        assert_eq!(
+            exemption_of_delete("alice", &["a"], &owner_gone).await,
+            None
+        );
     }
 }

@@ -205,7 +205,7 @@ async fn dry_run_deletion(
         Err(failure) => {
             let why = failure.text();
             let message = format!(
-                "whether Pod {name} may be deleted could not be asked: {why}; try again in a moment"
+                "the API server did not say whether Pod {name} may be deleted: {why}; try again in a moment"
             );
             let (code, reason) = denial::TOO_MANY_REQUESTS;
             Some(Verdict::deny(code, reason, message).with_audit("held", "lifecycle-not-begun"))

@@ -237,10 +237,11 @@ fn permanent_hold_warnings(state: &IndexState, rules: &RuleSet) -> Vec<String> {
         .max();
     let recreating = desired.map_or_else(Vec::new, |desired| {
         let limit = expected.total.saturating_sub(desired);
-        let home = state.namespace(&rules.namespace).into_iter();
-        let owners = home.flat_map(|home| home.workloads());
-        let kept = owners.filter(|(_, owner)| selection::is_recreate_held(rules, owner, limit));
-        kept.map(|(_, owner)| owner.name.clone()).collect()
+        let namespace_index = state.namespace(&rules.namespace).into_iter();
+        let owners = namespace_index.flat_map(|namespace| namespace.workloads());
+        let held_owners =
+            owners.filter(|(_, owner)| selection::is_recreate_held(rules, owner, limit));
+        held_owners.map(|(_, owner)| owner.name.clone()).collect()
     });
     let frozen = conditions::zero_budget_warning(rules, expected);
     frozen
@@ -305,19 +306,21 @@ fn refuse_over_limit(context: &AdmissionContext, request: &Request) -> Option<Ve
     let most = context.settings.max_rules;
     let (live, ending) = {
         let state = context.index.read_state();
-        let home = state.namespace(&request.namespace);
-        home.map_or((0, 0), |home| (home.rules.len(), home.ending_rules.len()))
+        let namespace_index = state.namespace(&request.namespace);
+        namespace_index.map_or((0, 0), |index| {
+            (index.rules.len(), index.ending_rules.len())
+        })
     };
     let count = live + ending;
     let has_room = u32::try_from(count).is_ok_and(|count| count < most);
     (!has_room).then(|| {
-        let kept = match ending {
+        let ending_note = match ending {
             0 => String::new(),
             1 => " (1 of them is being deleted and kept by a finalizer: metadata.finalizers says whose)".into(),
             _ => format!(" ({ending} of them are being deleted and kept by a finalizer: metadata.finalizers says whose)"),
         };
         let message = format!(
-            "the namespace {} has {count} PodTransitionRules and may have {most}{kept}: put several rules into spec.rules of one \
+            "the namespace {} has {count} PodTransitionRules and may have {most}{ending_note}: put several rules into spec.rules of one \
              object, delete objects that nobody needs, or have the server's --max-rules-per-namespace raised",
             request.namespace
         );
@@ -425,7 +428,9 @@ mod tests {
             assert!(verdict.is_allowed(), "{}", verdict.message());
             let field = "spec.rules[0].webhook.clientConfig.url: the server will not call";
             let mut warnings = verdict.warnings().iter();
-            warnings.any(|said| said.starts_with(field) && said.contains("--endpoint-allow-cidrs"))
+            warnings.any(|warning| {
+                warning.starts_with(field) && warning.contains("--endpoint-allow-cidrs")
+            })
         };
         assert!(warned("127.0.0.1").await);
         assert!(!warned("check.example.com").await);
@@ -471,7 +476,7 @@ mod tests {
             })
         };
         let context = with_rules(1);
-        let gone = ending(&context, 0).unwrap();
+        let only_ending = ending(&context, 0).unwrap();
         ending(&context, 1).unwrap();
         for verdict in created(context).await {
             let want = "the namespace shop has 3 PodTransitionRules and may have 3 (2 of them are being deleted and kept by \
@@ -481,7 +486,7 @@ mod tests {
         let context = with_rules(1);
         ending(&context, 0).unwrap();
         ending(&context, 1).unwrap();
-        context.index.delete_rule(&gone);
+        context.index.delete_rule(&only_ending);
         for verdict in created(context).await {
             assert!(verdict.is_allowed(), "{}", verdict.message());
         }
@@ -626,7 +631,7 @@ mod tests {
         let verdict = apply(17, limiting(3, "web", 2), Some(limiting(3, "web", 1))).await;
         assert!(verdict.is_allowed(), "{}", verdict.message());
         let mut warnings = verdict.warnings().iter();
-        assert!(warnings.any(|said| said.starts_with(text)));
+        assert!(warnings.any(|warning| warning.starts_with(text)));
     }
 
     #[tokio::test]

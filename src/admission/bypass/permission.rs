@@ -59,13 +59,13 @@ impl BypassCheck<'_> {
                     |rule| format!("{PLURAL}/{rule}"),
                 );
                 return Err(Some(format!(
-                    "its annotation {key} asks to bypass that, but {user} lacks the RBAC verb {BYPASS_VERB} on {object}"
+                    "its annotation {key} asks to bypass the rule, but {user} lacks the RBAC verb {BYPASS_VERB} on {object}"
                 )));
             }
             Err(failure) => failure.text(),
         };
         Err(Some(format!(
-            "its annotation {key} asks to bypass that, but whether {user} may could not be asked ({why})"
+            "its annotation {key} asks to bypass the rule, but the API server did not say whether {user} may ({why})"
         )))
     }
 

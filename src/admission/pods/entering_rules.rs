@@ -240,9 +240,9 @@ mod tests {
         let deferred = |memory: &str| {
             let memory = memory.to_owned();
             outstanding_code(move |pod| {
-                let said =
+                let message =
                     json!({ "type": "PodResizePending", "status": "True", "reason": "Deferred" });
-                pod.status.conditions = vec![serde_json::from_value(said).unwrap()];
+                pod.status.conditions = vec![serde_json::from_value(message).unwrap()];
                 pod.spec.containers[0].resources =
                     json!({ "limits": { "memory": memory, "cpu": "2" } });
             })

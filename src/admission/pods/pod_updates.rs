@@ -43,12 +43,14 @@ pub async fn update_disruptions(
         found.push(disruption);
     }
     if let Some(reowned) = ownership::owner_change(old, new) {
-        let mut left = MAX_OWNER_LOOKUPS;
+        let mut remaining_lookups = MAX_OWNER_LOOKUPS;
         // An unknown owner makes the write take a claim: as a new owner it counts as absent and does not keep the Pod.
-        let lives = look_up_owners(context, new, deadline, &mut left).await == OwnerLookup::Exists;
+        let lives = look_up_owners(context, new, deadline, &mut remaining_lookups).await
+            == OwnerLookup::Exists;
         // A claim does not save a Pod from the Kubernetes garbage collector, but an owner that exists does.
         let saves = lives
-            && look_up_owners(context, old, deadline, &mut left).await == OwnerLookup::NoneExists;
+            && look_up_owners(context, old, deadline, &mut remaining_lookups).await
+                == OwnerLookup::NoneExists;
         if !saves && (reowned.other_controller || !lives) {
             let mut disruption = context.new_disruption(old, ClaimOperation::Reown);
             // The claim is held as long as the Pod carries the target. With an owner that exists, nothing more happens
@@ -153,19 +155,21 @@ async fn look_up_owners(
     context: &AdmissionContext,
     pod: &Pod,
     deadline: Instant,
-    left: &mut usize,
+    remaining_lookups: &mut usize,
 ) -> OwnerLookup {
     let namespace = &pod.metadata.namespace;
     let owners = &pod.metadata.owner_references;
     {
         let state = context.index.read_state();
-        let home = state.namespace(namespace);
-        if home.is_some_and(|home| owners.iter().any(|o| home.has_owner(o))) {
+        let namespace_index = state.namespace(namespace);
+        if namespace_index
+            .is_some_and(|namespace_index| owners.iter().any(|o| namespace_index.has_owner(o)))
+        {
             return OwnerLookup::Exists;
         }
     }
-    let may = (*left).min(owners.len());
-    *left -= may;
+    let may = (*remaining_lookups).min(owners.len());
+    *remaining_lookups -= may;
     let look_up = async {
         let mut all_are_gone = may == owners.len();
         for owner in &owners[..may] {
@@ -321,11 +325,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn deadline_set_or_lowered_needs_a_claim() {
-        let one = vec![(ClaimOperation::Deadline, Some("1".to_owned()))];
+        let deadline_disruption = vec![(ClaimOperation::Deadline, Some("1".to_owned()))];
         for earlier in [None, Some(2)] {
             assert_eq!(
                 found_disruptions(&pod_with(earlier, None), &pod_with(Some(1), None)).await,
-                one
+                deadline_disruption
             );
         }
         assert_eq!(
@@ -478,12 +482,12 @@ mod tests {
     async fn thousands_of_owners_cost_few_calls() {
         let bare = pod_with_owners("Thing", []);
         let most = 10;
-        let gone = Some(Some("new-0".to_owned()));
+        let replaced = Some(Some("new-0".to_owned()));
         for kind in ["Thing", "Invented"] {
             let new = pod_with_owners(kind, names("new", 4_000));
             let (calls, target) = update_cost(&[], &bare, &new).await;
             assert!(calls <= most, "{kind}: {calls}");
-            assert_eq!(target, gone, "{kind}");
+            assert_eq!(target, replaced, "{kind}");
         }
         let (old, new) = (names("old", 4_000), names("new", 4_000));
         let (old, new) = (pod_with_owners("Thing", old), pod_with_owners("Thing", new));
@@ -496,7 +500,7 @@ mod tests {
         );
         let (_, target) = update_cost(&["new-8"], &old, &new).await;
         assert_eq!(
-            target, gone,
+            target, replaced,
             "a new owner that is not looked up does not exist"
         );
     }

@@ -56,9 +56,9 @@ async fn operation_without_its_type_is_warned_of_once() {
         (&alone, &idle, false),
     ] {
         let verdict = mutate.review(&review(old, new), deadline_in_future()).await;
-        let said = verdict.warnings().join(" ");
-        let names_it = said.contains(&format!("the label {type_} is missing"));
-        assert_eq!(names_it, warned, "{old} {new}: {said}");
+        let warnings_text = verdict.warnings().join(" ");
+        let names_it = warnings_text.contains(&format!("the label {type_} is missing"));
+        assert_eq!(names_it, warned, "{old} {new}: {warnings_text}");
     }
 }
 
@@ -158,11 +158,11 @@ async fn unreadable_skip_annotation_is_warned_once() {
         let verdict = mutate
             .review(&review(&old, &new), deadline_in_future())
             .await;
-        let said = verdict.warnings().join(" ");
+        let warnings_text = verdict.warnings().join(" ");
         assert_eq!(
-            said.contains("skips no rule"),
+            warnings_text.contains("skips no rule"),
             warned,
-            "{old} {new}: {said}"
+            "{old} {new}: {warnings_text}"
         );
     }
 }
@@ -174,16 +174,16 @@ fn update_to_oversized_pod_warns_once() {
         serde_json::from_value::<Pod>(pod).unwrap()
     };
     let (small, large) = (sized(10), sized(pod_size::MAX_POD_BYTES));
-    let said = size_warning(None, &large).unwrap();
+    let warnings_text = size_warning(None, &large).unwrap();
     for part in [
         "Pod web-1 takes 9",
         "more than 98304",
         "counts as not available",
         "Give it fewer",
     ] {
-        assert!(said.contains(part), "{said}");
+        assert!(warnings_text.contains(part), "{warnings_text}");
     }
-    assert_eq!(size_warning(Some(&small), &large), Some(said));
+    assert_eq!(size_warning(Some(&small), &large), Some(warnings_text));
     assert_eq!(size_warning(Some(&large), &large), None);
     assert_eq!(size_warning(None, &small), None);
 }

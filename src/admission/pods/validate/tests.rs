@@ -50,10 +50,10 @@ async fn fallback_admits_deletion_by_review_alone() {
     ] {
         let verdict = fallback(control, status.clone());
         assert_eq!(verdict.is_allowed(), code == 200, "{control} {status}");
-        let said = verdict.message();
+        let message = verdict.message();
         assert!(
-            verdict.is_allowed() || said.contains("nobody can look"),
-            "{said}"
+            verdict.is_allowed() || message.contains("nobody can look"),
+            "{message}"
         );
     }
 }
