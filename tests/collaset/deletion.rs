@@ -10,9 +10,9 @@ use testbed::pods::is_available;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
+use crate::admission_policies::Policy;
+use crate::fixtures::{Set, condition, label, uids};
 use crate::membership::told;
-use crate::policy::Policy;
-use crate::sets::{Set, condition, label, uids};
 
 async fn until_gone(set: &Set<'_>) {
     wait::until("the set to go", async || {

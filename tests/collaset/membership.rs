@@ -13,8 +13,8 @@ use testbed::observer::Observer;
 use testbed::pods::{in_flight, is_available, is_idle, may_operate};
 use testbed::wait;
 
-use crate::claims;
-use crate::sets::{Set, condition, ids, image, is_paired, label};
+use crate::fixtures::{Set, condition, ids, image, is_paired, label};
+use crate::pvcs;
 
 fn is_owned(pod: &Pod) -> bool {
     pod.metadata
@@ -120,10 +120,10 @@ async fn a_pod_that_is_dropped_after_its_change_serves_once_it_has_restarted() {
 #[tokio::test]
 async fn claims_go_along() {
     let scope = Bed::shared().await.scope("exclude-claim").await;
-    claims::volumes(&scope, 3).await;
-    let set = Set::new(&scope, "web", 2, claims::template(&scope, "1Gi")).await;
+    pvcs::volumes(&scope, 3).await;
+    let set = Set::new(&scope, "web", 2, pvcs::template(&scope, "1Gi")).await;
     let name = set.pod(1).await.name_any();
-    let its = claims::of(&scope, 1).await.remove(0).name_any();
+    let its = pvcs::of(&scope, 1).await.remove(0).name_any();
     // By label, without the replicas: another Pod takes the ID, with a claim of its own.
     scope
         .label(&name, json!({ keys::TO_EXCLUDE: "1" }))
@@ -135,13 +135,13 @@ async fn claims_go_along() {
         None,
         "or it could not enter again"
     );
-    let claim = claims::get(&scope, &its).await;
+    let claim = pvcs::get(&scope, &its).await;
     assert_eq!(claim.metadata.owner_references.unwrap_or_default(), []);
     assert_eq!(claim.metadata.labels.unwrap()[keys::ORPHANED], "true");
     set.until_pods("a successor", |pods| ids(pods) == [0, 1])
         .await;
     set.settled().await;
-    assert_ne!(claims::of(&scope, 1).await[0].name_any(), its);
+    assert_ne!(pvcs::of(&scope, 1).await[0].name_any(), its);
 
     set.edit(json!({ "replicas": 3, "scaleStrategy": { "podToInclude": [name] } }))
         .await;
@@ -150,7 +150,7 @@ async fn claims_go_along() {
     let pods = set.pods().await;
     assert_eq!(ids(&pods), [0, 1, 2]);
     assert_eq!(pods[&2].name_any(), name);
-    let claim = claims::get(&scope, &its).await;
+    let claim = pvcs::get(&scope, &its).await;
     let labels = claim.metadata.labels.unwrap();
     assert_eq!(labels[keys::INSTANCE_ID], "2");
     assert_eq!(labels.get(keys::ORPHANED), None);

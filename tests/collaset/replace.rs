@@ -9,7 +9,7 @@ use testbed::pods::is_available;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
-use crate::sets::{Pods, Set, ids, is_paired, label, uids};
+use crate::fixtures::{Pods, Set, ids, is_paired, label, uids};
 
 /// A template of Pods of which only one fits on a node: with as many Pods as nodes, a new half can't run.
 fn one_per_node(port: u16) -> Value {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testbed::pods::is_available;
 use testbed::{Bed, Scope};
 
-use crate::sets::{Pods, Set, ids, image, is_paired, label, uids};
+use crate::fixtures::{Pods, Set, ids, image, is_paired, label, uids};
 
 fn replace(rolling_update: Value) -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": rolling_update } })

@@ -8,8 +8,8 @@ use serde_json::json;
 use testbed::observer::Observer;
 use testbed::{Bed, Scope};
 
-use crate::sets::{Set, is_operating, label};
-use crate::tools::kubectl;
+use crate::external_tools::kubectl;
+use crate::fixtures::{Set, is_operating, label};
 
 const PODS: i32 = 20;
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use testbed::pods::is_available;
 use testbed::{Bed, Scope};
 
-use crate::sets::{Set, ids, image, is_operating, label, uids};
+use crate::fixtures::{Set, ids, image, is_operating, label, uids};
 
 #[tokio::test]
 async fn it_is_scaled_out_and_in_and_the_named_go_first() {
@@ -68,7 +68,7 @@ async fn a_lost_pod_comes_back_under_its_id_with_the_revision_recorded_for_it() 
     .await;
     set.image("app:2").await;
     set.settled().await;
-    let images = |pods: &crate::sets::Pods| pods.values().map(image).collect::<Vec<_>>();
+    let images = |pods: &crate::fixtures::Pods| pods.values().map(image).collect::<Vec<_>>();
     let before = images(&set.pods().await);
     assert_eq!(before.iter().filter(|i| *i == "app:2").count(), 1);
     for id in 0..3 {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testbed::Bed;
 use testbed::pods::is_available;
 
-use crate::sets::{Set, image, label, uids};
+use crate::fixtures::{Set, image, label, uids};
 
 #[tokio::test]
 async fn an_image_changes_in_place_under_a_rule_and_names_stay() {

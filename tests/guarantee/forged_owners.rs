@@ -10,7 +10,7 @@ use testbed::pods::{at_once, is_available, labels};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
-use crate::owners;
+use crate::expected_replicas;
 
 #[tokio::test]
 async fn pod_with_a_forged_owner_name_does_not_hide_the_owner() {
@@ -49,8 +49,8 @@ async fn pod_with_a_forged_owner_name_does_not_hide_the_owner() {
 #[tokio::test]
 async fn pod_with_a_forged_owner_name_does_not_hide_a_custom_owner() {
     let scope = Bed::shared().await.scope("forged-custom").await;
-    let kind = owners::kind(&scope, "Armada", true).await;
-    let owner = owners::owner(&scope, &kind, 4).await;
+    let kind = expected_replicas::kind(&scope, "Armada", true).await;
+    let owner = expected_replicas::owner(&scope, &kind, 4).await;
     let mut forged = owner.clone();
     // Of a kind that is not served: of one that is, the garbage collector would miss the object and delete the Pod.
     forged[0]["apiVersion"] = json!("forged.test/v1");
@@ -64,7 +64,7 @@ async fn pod_with_a_forged_owner_name_does_not_hide_a_custom_owner() {
     at_once(&pods, async |name| scope.pod(&name, extra()).await).await;
     scope.all_available("app=web", 5).await;
     scope.until_at_rest("web", 5).await;
-    owners::delete_and_wait(&scope, &pods[0]).await;
+    expected_replicas::delete_and_wait(&scope, &pods[0]).await;
     for pod in &pods[1..] {
         let status = refusal(scope.delete(pod).await);
         assert!(status.message.contains("1 of 5 Pods"), "{status:?}");

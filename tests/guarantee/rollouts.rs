@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use testbed::pods::is_available;
 use testbed::{Bed, Scope, wait};
 
-use crate::owners::{patch_web, web};
+use crate::expected_replicas::{patch_web, web};
 
 const REPLICAS: usize = 10;
 
