@@ -36,7 +36,7 @@ async fn pause() {
 }
 
 #[tokio::test]
-async fn a_resize_ends_when_the_container_has_what_it_is_to_have() {
+async fn resize_ends_when_container_has_its_new_resources() {
     let scope = Bed::shared().await.scope("slow-resize").await;
     let set = Set::new(&scope, "web", 1, delayed(memory("1Mi"))).await;
     let before = set.pod(0).await;
@@ -64,7 +64,7 @@ fn infeasible(amount: &str) -> Value {
 }
 
 #[tokio::test]
-async fn pods_whose_node_can_never_hold_a_resize_are_made_again() {
+async fn pods_with_infeasible_resize_are_recreated() {
     let scope = Bed::shared().await.scope("infeasible").await;
     let set = Set::new(&scope, "web", 2, infeasible("1Mi")).await;
     let before = uids(&set.pods().await);
@@ -80,7 +80,7 @@ async fn pods_whose_node_can_never_hold_a_resize_are_made_again() {
 }
 
 #[tokio::test]
-async fn pod_is_made_again_whose_spec_changes_after_its_node_has_refused_its_resize() {
+async fn pod_with_infeasible_resize_is_recreated_after_spec_change() {
     let scope = Bed::shared().await.scope("former").await;
     let set = Set::new(&scope, "web", 1, infeasible("1Mi")).await;
     let before = set.pod(0).await;
@@ -111,7 +111,7 @@ async fn pod_is_made_again_whose_spec_changes_after_its_node_has_refused_its_res
 }
 
 #[tokio::test]
-async fn an_image_that_somebody_rewrites_is_waited_for() {
+async fn update_waits_for_image_rewritten_by_another_webhook() {
     let scope = Bed::shared().await.scope("rewritten").await;
     let set = Set::new(&scope, "web", 1, delayed(json!({}))).await;
     let before = set.pod(0).await;

@@ -29,7 +29,7 @@ async fn until_mended(set: &Set<'_>, count: usize) -> ResourceContext {
 }
 
 #[tokio::test]
-async fn a_pool_that_was_edited_is_mended_and_no_pod_goes() {
+async fn edited_pool_is_repaired_and_no_pod_is_deleted() {
     let scope = Bed::shared().await.scope("pool").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let before = set.pods().await;
@@ -49,7 +49,7 @@ async fn a_pool_that_was_edited_is_mended_and_no_pod_goes() {
 }
 
 #[tokio::test]
-async fn a_pool_that_is_lost_in_an_update_is_made_again() {
+async fn pool_lost_during_update_is_recreated() {
     let scope = Bed::shared().await.scope("pool-lost").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let before = set.pods().await;
@@ -71,7 +71,7 @@ async fn a_pool_that_is_lost_in_an_update_is_made_again() {
 }
 
 #[tokio::test]
-async fn of_two_pods_with_one_id_the_younger_goes() {
+async fn younger_of_two_pods_with_equal_id_is_deleted() {
     let scope = Bed::shared().await.scope("pool-twice").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let before = set.pods().await;
@@ -104,7 +104,7 @@ async fn of_two_pods_with_one_id_the_younger_goes() {
 }
 
 #[tokio::test]
-async fn an_empty_pool_goes_unless_a_set_uses_it() {
+async fn empty_pool_is_deleted_unless_a_set_uses_it() {
     let scope = Bed::shared().await.scope("pool-empty").await;
     let context = json!({ "scaleStrategy": { "context": "used" } });
     let set = Set::new(&scope, "web", 0, context).await;
@@ -179,7 +179,7 @@ async fn the_largest_pool_is_stored_with_bytes_to_spare() {
 }
 
 #[tokio::test]
-async fn a_set_whose_pool_is_full_goes_on_with_what_it_has() {
+async fn set_with_full_pool_continues_with_its_instance_ids() {
     let scope = Bed::shared().await.scope("pool-full").await;
     let set = Set::of(&scope, "web");
     // Room for five IDs of the set.

@@ -44,7 +44,7 @@ async fn assert_let_go(scope: &Scope, claim: &str) {
 }
 
 #[tokio::test]
-async fn kept_claims_serve_the_next_pods_and_leave_with_them() {
+async fn kept_pvcs_serve_next_pods_and_are_released_with_them() {
     let scope = Bed::shared().await.scope("kept-claims").await;
     let set = on_kept_claims(&scope).await;
     let before = set.pods().await;
@@ -93,7 +93,7 @@ async fn kept_claims_serve_the_next_pods_and_leave_with_them() {
 }
 
 #[tokio::test]
-async fn kept_claims_outlast_their_set() {
+async fn kept_pvcs_survive_their_set() {
     let scope = Bed::shared().await.scope("kept-claims-deleted").await;
     let set = on_kept_claims(&scope).await;
     let names = pvcs::names(&scope).await;
@@ -106,7 +106,7 @@ async fn kept_claims_outlast_their_set() {
 
 /// The garbage collector begins with what the set owns, while its Pods are held.
 #[tokio::test]
-async fn claims_that_a_set_retains_or_keeps_outlast_its_foreground_deletion() {
+async fn retained_and_kept_pvcs_survive_foreground_deletion() {
     let scope = Bed::shared().await.scope("kept-claims-foreground").await;
     pvcs::volumes(&scope, 6).await;
     let mut spec = pvcs::template(&scope, "1Gi");
@@ -174,7 +174,7 @@ async fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
 
 /// By `kubectl label pvc … kusionstack.io/control-`: no cache shows such a claim.
 #[tokio::test]
-async fn kept_claim_that_lost_its_control_label_gets_it_back() {
+async fn lost_control_label_of_kept_pvc_is_restored() {
     let scope = Bed::shared().await.scope("kept-claims-control").await;
     let set = on_kept_claims(&scope).await;
     pvcs::assert_control_label_comes_back(&scope, &set).await;
@@ -182,7 +182,7 @@ async fn kept_claim_that_lost_its_control_label_gets_it_back() {
 }
 
 #[tokio::test]
-async fn claim_that_one_set_keeps_is_no_other_sets() {
+async fn kept_pvc_is_not_given_to_another_set() {
     let scope = Bed::shared().await.scope("kept-claims-two-sets").await;
     pvcs::volumes(&scope, 8).await;
     let former = Set::new(&scope, "former", 1, pvcs::template(&scope, "1Gi")).await;

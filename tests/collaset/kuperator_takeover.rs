@@ -203,7 +203,7 @@ async fn claims(scope: &Scope) -> Vec<Option<String>> {
 }
 
 #[tokio::test]
-async fn what_kuperator_stored_is_taken_over_and_no_pod_is_touched() {
+async fn kuperator_objects_are_taken_over_without_touching_pods() {
     let bed = Bed::own().await;
     let scope = bed.scope("takeover").await;
     without_operating(&bed).await;

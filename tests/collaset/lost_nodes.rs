@@ -173,7 +173,7 @@ fn on_own_nodes(scope: &Scope, naming: &str) -> Value {
 }
 
 #[tokio::test]
-async fn pods_of_a_lost_node_are_made_again_where_their_names_allow_it() {
+async fn lost_node_pods_with_random_names_are_recreated_elsewhere() {
     let scope = Bed::shared().await.scope("lost").await;
     let node = OwnNode::register(&scope, "a").await;
     let random = Set::new(&scope, "random", 2, on_own_nodes(&scope, "Random")).await;

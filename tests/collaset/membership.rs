@@ -49,7 +49,7 @@ async fn a_pod_leaves_alive_and_enters_again() {
 
 /// Nobody else would end what the set has begun.
 #[tokio::test]
-async fn pods_that_leave_in_the_middle_of_an_update_serve_again() {
+async fn pods_excluded_during_update_serve_again() {
     let scope = Bed::shared().await.scope("leave-amid").await;
     let delay = json!({ "updateStrategy": { "operationDelaySeconds": 3600 } });
     let set = Set::new(&scope, "web", 3, delay).await;
@@ -85,7 +85,7 @@ async fn pods_that_leave_in_the_middle_of_an_update_serve_again() {
 
 /// It keeps its place in the budget until it has restarted for what the set changed, and then frees it.
 #[tokio::test]
-async fn a_pod_that_is_dropped_after_its_change_serves_once_it_has_restarted() {
+async fn pod_excluded_after_its_change_serves_after_its_restart() {
     let scope = Bed::shared().await.scope("dropped").await;
     let delay = json!({ "updateStrategy": { "operationDelaySeconds": 5 } });
     let set = Set::new(&scope, "web", 2, delay).await;
@@ -118,7 +118,7 @@ async fn a_pod_that_is_dropped_after_its_change_serves_once_it_has_restarted() {
 }
 
 #[tokio::test]
-async fn claims_go_along() {
+async fn pvcs_move_with_excluded_pods() {
     let scope = Bed::shared().await.scope("exclude-claim").await;
     pvcs::volumes(&scope, 3).await;
     let set = Set::new(&scope, "web", 2, pvcs::template(&scope, "1Gi")).await;
@@ -158,7 +158,7 @@ async fn claims_go_along() {
 }
 
 #[tokio::test]
-async fn halves_of_a_pair_leave_alive_once_the_new_one_serves() {
+async fn replaced_pair_is_excluded_alive_once_new_pod_serves() {
     let scope = Bed::shared().await.scope("exclude-half").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let observer = Observer::start(&scope).await;
@@ -214,7 +214,7 @@ async fn halves_of_a_pair_leave_alive_once_the_new_one_serves() {
 }
 
 #[tokio::test]
-async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
+async fn included_pod_without_revision_is_updated_with_the_others() {
     let scope = Bed::shared().await.scope("include").await;
     let partition =
         |n| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": n } } } });
@@ -253,7 +253,7 @@ async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
 
 /// The controller watches managed Pods alone.
 #[tokio::test]
-async fn pod_without_the_control_label_is_named_and_enters_once_it_has_it() {
+async fn pod_is_included_once_it_has_the_control_label() {
     let scope = Bed::shared().await.scope("include-unlabelled").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let unlabelled = json!({ "metadata": { "labels": { "app": "web", keys::CONTROL: null } } });

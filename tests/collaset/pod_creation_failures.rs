@@ -38,7 +38,7 @@ async fn quota(scope: &Scope, pods: u32) {
 }
 
 #[tokio::test]
-async fn a_quota_that_is_used_up_is_named_and_a_larger_one_used() {
+async fn used_up_quota_is_reported_and_larger_quota_used() {
     let scope = Bed::shared().await.scope("quota").await;
     quota(&scope, 1).await;
     let set = Set::unsettled(&scope, "web", 3, json!({})).await;
@@ -51,7 +51,7 @@ async fn a_quota_that_is_used_up_is_named_and_a_larger_one_used() {
 }
 
 #[tokio::test]
-async fn a_template_that_no_pod_can_be_made_of_is_mended() {
+async fn set_recovers_when_unusable_template_is_corrected() {
     let scope = Bed::shared().await.scope("create-fails").await;
     let account = |name: Value| json!({ "template": { "spec": { "serviceAccountName": name } } });
     let set = Set::unsettled(&scope, "web", 2, account(json!("missing"))).await;
@@ -62,7 +62,7 @@ async fn a_template_that_no_pod_can_be_made_of_is_mended() {
 }
 
 #[tokio::test]
-async fn an_image_that_can_not_be_pulled_is_named_and_another_pulled() {
+async fn failed_image_pull_is_reported_and_corrected_image_pulled() {
     let scope = Bed::shared().await.scope("pull").await;
     let containers = |image: &str| json!({ "template": { "spec": { "containers": [{ "name": "app", "image": image }] } } });
     let set = Set::unsettled(&scope, "web", 2, containers("app:non-exist")).await;
@@ -79,7 +79,7 @@ async fn an_image_that_can_not_be_pulled_is_named_and_another_pulled() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_taken_is_named_and_used_when_free() {
+async fn taken_pod_name_is_reported_and_used_when_free() {
     let scope = Bed::shared().await.scope("taken").await;
     let alien = json!({ "metadata": { "name": "web-0", "labels": { "app": "alien" } },
         "spec": { "containers": [{ "name": "app", "image": "a:1" }], "terminationGracePeriodSeconds": 1 } });

@@ -51,7 +51,7 @@ async fn until_waiting(set: &Set<'_>, words: &str) {
 }
 
 #[tokio::test]
-async fn orphaned_pods_are_adopted_under_their_ids_with_their_claims() {
+async fn orphaned_pods_are_adopted_with_their_ids_and_pvcs() {
     let scope = Bed::shared().await.scope("data-orphans").await;
     pvcs::volumes(&scope, 6).await;
     let spec = template(&scope, "Delete");
@@ -101,7 +101,7 @@ async fn orphans_keep_pvcs_when_set_returns_with_new_template() {
 }
 
 #[tokio::test]
-async fn orphans_whose_ids_another_set_of_the_pool_has_taken_keep_their_claims() {
+async fn orphans_keep_pvcs_when_their_pool_ids_are_taken() {
     let scope = Bed::shared().await.scope("data-orphans-pool").await;
     pvcs::volumes(&scope, 4).await;
     let mut spec = pvcs::template(&scope, "1Gi");
@@ -124,7 +124,7 @@ async fn orphans_whose_ids_another_set_of_the_pool_has_taken_keep_their_claims()
 
 /// By `kubectl label pvc … --overwrite`.
 #[tokio::test]
-async fn claims_whose_labels_are_edited_stay_with_their_pods() {
+async fn pvcs_with_edited_labels_stay_with_their_pods() {
     let scope = Bed::shared().await.scope("data-relabelled").await;
     pvcs::volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, pvcs::template(&scope, "1Gi")).await;
@@ -155,7 +155,7 @@ async fn claims_whose_labels_are_edited_stay_with_their_pods() {
 }
 
 #[tokio::test]
-async fn selector_that_does_not_match_where_no_webhook_looks_makes_no_pod() {
+async fn mismatched_selector_in_excluded_namespace_creates_no_pod() {
     let scope = Bed::shared().await.scope("data-excluded").await;
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
     let exclude =
@@ -193,7 +193,7 @@ async fn selector_that_does_not_match_where_no_webhook_looks_makes_no_pod() {
 }
 
 #[tokio::test]
-async fn included_pod_keeps_its_id_and_claim() {
+async fn included_pod_keeps_its_id_and_pvc() {
     let scope = Bed::shared().await.scope("data-include").await;
     pvcs::volumes(&scope, 6).await;
     let set = Set::new(&scope, "web", 3, template(&scope, "Retain")).await;
@@ -241,7 +241,7 @@ async fn orphans_keep_their_revision_beside_a_set_that_overlaps() {
 
 /// The API server refuses every patch of a ControllerRevision whose data it writes in other bytes than they came in: `&&` as `\u0026\u0026`.
 #[tokio::test]
-async fn revisions_with_signs_that_go_escapes_are_noted_released_and_adopted() {
+async fn revisions_with_go_escaped_characters_are_recorded_released_and_adopted() {
     let scope = Bed::shared().await.scope("revision-signs").await;
     let spec = |image: &str| {
         let args = ["a && b < c > d \u{2028}"];
@@ -272,7 +272,7 @@ async fn revisions_with_signs_that_go_escapes_are_noted_released_and_adopted() {
 }
 
 #[tokio::test]
-async fn claims_of_another_set_are_left_alone() {
+async fn pvcs_of_another_set_stay_unchanged() {
     let scope = Bed::shared().await.scope("data-overlap").await;
     pvcs::volumes(&scope, 4).await;
     let mut spec = template(&scope, "Retain");
@@ -289,7 +289,7 @@ async fn claims_of_another_set_are_left_alone() {
 }
 
 #[tokio::test]
-async fn pod_whose_id_was_removed_by_hand_keeps_its_claim() {
+async fn pod_keeps_its_pvc_when_its_id_is_removed() {
     let scope = Bed::shared().await.scope("data-label").await;
     pvcs::volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "Delete")).await;
@@ -344,7 +344,7 @@ async fn recreated_pod_waits_for_the_end_of_the_old_one() {
 }
 
 #[tokio::test]
-async fn claim_that_an_unmanaged_pod_mounts_is_not_handed_out() {
+async fn pvc_mounted_by_unmanaged_pod_is_not_reused() {
     let scope = Bed::shared().await.scope("data-foreign").await;
     pvcs::volumes(&scope, 2).await;
     let set = Set::new(&scope, "web", 1, template(&scope, "Retain")).await;
@@ -372,7 +372,7 @@ async fn claim_that_an_unmanaged_pod_mounts_is_not_handed_out() {
 }
 
 #[tokio::test]
-async fn pod_that_lost_its_control_label_gets_it_back() {
+async fn lost_control_label_of_pod_is_restored() {
     let scope = Bed::shared().await.scope("data-control").await;
     pvcs::volumes(&scope, 4).await;
     for (name, spec) in [("plain", json!({})), ("data", template(&scope, "Delete"))] {
@@ -397,7 +397,7 @@ async fn pod_that_lost_its_control_label_gets_it_back() {
 }
 
 #[tokio::test]
-async fn claim_that_lost_its_control_label_gets_it_back() {
+async fn lost_control_label_of_pvc_is_restored() {
     let scope = Bed::shared().await.scope("data-claim-control").await;
     pvcs::volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "Delete")).await;
@@ -407,7 +407,7 @@ async fn claim_that_lost_its_control_label_gets_it_back() {
 }
 
 #[tokio::test]
-async fn retained_claim_that_no_cache_shows_outlasts_its_set() {
+async fn retained_pvc_unseen_by_caches_survives_its_set() {
     let scope = Bed::shared().await.scope("data-unseen").await;
     pvcs::volumes(&scope, 4).await;
     for propagation in [PropagationPolicy::Background, PropagationPolicy::Foreground] {
@@ -442,7 +442,7 @@ async fn retained_claim_that_no_cache_shows_outlasts_its_set() {
 
 /// A set without a policy of retention keeps it by the label alone.
 #[tokio::test]
-async fn kept_claim_that_no_cache_shows_outlasts_a_foreground_deletion() {
+async fn kept_pvc_unseen_by_caches_survives_foreground_deletion() {
     let scope = Bed::shared().await.scope("data-unseen-kept").await;
     pvcs::volumes(&scope, 2).await;
     let set = Set::new(&scope, "web", 1, template(&scope, "Delete")).await;
@@ -473,7 +473,7 @@ async fn assert_outlast(scope: &Scope, all: &[String]) {
 }
 
 #[tokio::test]
-async fn claims_of_a_replaced_pod_go_despite_retention() {
+async fn pvcs_of_replaced_pod_are_deleted_despite_retention() {
     let scope = Bed::shared().await.scope("data-pair").await;
     pvcs::volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "Retain")).await;
@@ -495,7 +495,7 @@ async fn claims_of_a_replaced_pod_go_despite_retention() {
 }
 
 #[tokio::test]
-async fn claim_of_another_template_stays_when_its_pod_is_included_and_updated() {
+async fn other_template_pvc_survives_inclusion_and_update_of_its_pod() {
     let scope = Bed::shared().await.scope("data-other-template").await;
     pvcs::volumes(&scope, 6).await;
     let mut spec = template(&scope, "Delete");

@@ -120,7 +120,7 @@ async fn delete(set: &Set<'_>) {
 }
 
 #[tokio::test]
-async fn claims_go_with_their_pods() {
+async fn pvcs_are_deleted_with_their_pods() {
     let scope = Bed::shared().await.scope("claims").await;
     volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
@@ -147,7 +147,7 @@ async fn claims_go_with_their_pods() {
 }
 
 #[tokio::test]
-async fn events_tell_which_claims_are_deleted() {
+async fn events_name_deleted_pvcs() {
     let scope = Bed::shared().await.scope("claims-told").await;
     volumes(&scope, 2).await;
     let mut spec = template(&scope, "1Gi");
@@ -172,7 +172,7 @@ async fn events_tell_which_claims_are_deleted() {
 }
 
 #[tokio::test]
-async fn claim_that_is_deleted_under_a_pod_which_no_node_takes_is_made_again() {
+async fn deleted_pvc_of_unschedulable_pod_is_recreated() {
     let scope = Bed::shared().await.scope("unscheduled").await;
     volumes(&scope, 2).await;
     let mut spec = template(&scope, "1Gi");
@@ -201,7 +201,7 @@ async fn claim_that_is_deleted_under_a_pod_which_no_node_takes_is_made_again() {
 }
 
 #[tokio::test]
-async fn claims_that_are_retained_are_used_again() {
+async fn retained_pvcs_are_reused() {
     let scope = Bed::shared().await.scope("retain").await;
     volumes(&scope, 2).await;
     let mut spec = template(&scope, "1Gi");
@@ -232,7 +232,7 @@ async fn claims_that_are_retained_are_used_again() {
 }
 
 #[tokio::test]
-async fn each_retention_policy_speaks_for_its_own_case() {
+async fn retention_policies_apply_independently() {
     for (scaled, deleted, left) in [("Delete", "Retain", [1, 1]), ("Retain", "Delete", [2, 0])] {
         let scope = Bed::shared().await.scope("retain-mixed").await;
         volumes(&scope, 2).await;
@@ -259,7 +259,7 @@ async fn each_retention_policy_speaks_for_its_own_case() {
 }
 
 #[tokio::test]
-async fn another_claim_template_makes_pods_and_claims_anew() {
+async fn changed_pvc_template_recreates_pods_and_pvcs() {
     let scope = Bed::shared().await.scope("claim-update").await;
     volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;

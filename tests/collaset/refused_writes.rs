@@ -47,7 +47,7 @@ pub fn memory(amount: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_refused_holds_up_its_own_pod_alone() {
+async fn refused_pvc_blocks_only_its_own_pod() {
     let scope = Bed::shared().await.scope("claim-quota").await;
     volumes(&scope, 6).await;
     quota(&scope, 3).await;
@@ -109,7 +109,7 @@ async fn set_continues_with_existing_revision_if_new_one_is_missing() {
 }
 
 #[tokio::test]
-async fn a_pool_that_is_refused_keeps_new_ids_back_and_nothing_else() {
+async fn refused_pool_write_blocks_only_new_ids() {
     let scope = Bed::shared().await.scope("no-pool").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let update = ("UPDATE", "apps.kusionstack.io:resourcecontexts");
@@ -137,7 +137,7 @@ fn requested(pod: &Pod) -> String {
 }
 
 #[tokio::test]
-async fn policy_of_any_reason_that_denies_a_resize_takes_no_pod_away() {
+async fn resize_denied_by_policy_with_any_reason_recreates_no_pod() {
     // `Invalid` is what a policy answers with that gives no reason.
     for reason in ["Invalid", "Forbidden"] {
         let scope = Bed::shared().await.scope("no-resize").await;
@@ -159,7 +159,7 @@ async fn policy_of_any_reason_that_denies_a_resize_takes_no_pod_away() {
 }
 
 #[tokio::test]
-async fn change_that_is_refused_although_its_dry_run_passes_is_left_alone_for_longer_each_time() {
+async fn change_refused_after_passed_dry_run_backs_off_exponentially() {
     let scope = Bed::shared().await.scope("late-refusal").await;
     let one = json!({ "updateStrategy": { "maxUnavailable": 1 } });
     let set = Set::new(&scope, "web", 3, one).await;
@@ -182,7 +182,7 @@ async fn change_that_is_refused_although_its_dry_run_passes_is_left_alone_for_lo
 }
 
 #[tokio::test]
-async fn pods_whose_node_is_too_small_for_a_resize_are_made_again() {
+async fn pods_on_node_too_small_for_resize_are_recreated() {
     let scope = Bed::shared().await.scope("small-node").await;
     let set = Set::new(&scope, "web", 2, memory("1Mi")).await;
     let before = uids(&set.pods().await);
@@ -196,7 +196,7 @@ async fn pods_whose_node_is_too_small_for_a_resize_are_made_again() {
 }
 
 #[tokio::test]
-async fn no_pod_goes_off_traffic_for_a_resize_that_is_denied() {
+async fn denied_resize_takes_no_pod_off_traffic() {
     let scope = Bed::shared().await.scope("resize-quota").await;
     let quotas: Api<ResourceQuota> = Api::namespaced(scope.client.clone(), &scope.namespace);
     let quota = |amount: &str| {
@@ -288,7 +288,7 @@ async fn no_more_pods_are_deleted_while_new_pods_are_refused() {
 }
 
 #[tokio::test]
-async fn no_pod_goes_off_traffic_for_an_image_that_is_refused() {
+async fn refused_image_takes_no_pod_off_traffic() {
     for (policy, rule) in [("InPlaceIfPossible", None), ("InPlaceIfPossible", Some(1))] {
         let scope = Bed::shared().await.scope("no-image").await;
         if let Some(most) = rule {
@@ -315,7 +315,7 @@ async fn no_pod_goes_off_traffic_for_an_image_that_is_refused() {
 const NOT_APP_2: &str = "object.spec.containers.all(c, c.image != 'app:2')";
 
 #[tokio::test]
-async fn pods_whose_image_is_refused_once_they_are_off_traffic_come_back() {
+async fn pods_return_when_image_is_refused_while_off_traffic() {
     let scope = Bed::shared().await.scope("late-policy").await;
     let set = Set::new(
         &scope,
@@ -361,7 +361,7 @@ async fn names_that_others_have_hold_up_no_other_pod() {
 }
 
 #[tokio::test]
-async fn pods_whose_deletion_a_policy_refuses_come_back_and_no_other_goes_off_traffic() {
+async fn pods_return_when_policy_refuses_their_deletion() {
     let scope = Bed::shared().await.scope("no-deletion").await;
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
     let set = Set::new(&scope, "web", 3, recreate).await;
@@ -381,7 +381,7 @@ async fn pods_whose_deletion_a_policy_refuses_come_back_and_no_other_goes_off_tr
 }
 
 #[tokio::test]
-async fn no_pod_goes_off_traffic_to_be_deleted_while_the_pool_can_not_be_written() {
+async fn unwritable_pool_takes_no_pod_off_traffic_for_deletion() {
     let scope = Bed::shared().await.scope("no-pool").await;
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
     let set = Set::new(&scope, "web", 3, recreate).await;
@@ -400,7 +400,7 @@ async fn no_pod_goes_off_traffic_to_be_deleted_while_the_pool_can_not_be_written
 }
 
 #[tokio::test]
-async fn pods_come_back_when_the_webhook_of_their_change_goes_down() {
+async fn pods_return_when_the_webhook_of_their_change_fails() {
     let scope = Bed::shared().await.scope("webhook-down").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let before = uids(&set.pods().await);
@@ -420,7 +420,7 @@ async fn pods_come_back_when_the_webhook_of_their_change_goes_down() {
 
 /// A policy for `pods` lets writes of `pods/status` pass, by which the operation begins.
 #[tokio::test]
-async fn step_of_a_lifecycle_that_is_refused_is_told_by_the_pod_and_its_set() {
+async fn refused_lifecycle_step_is_reported_by_pod_and_set() {
     let scope = Bed::shared().await.scope("refused-step").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let policy = Policy::new(&scope, ("UPDATE", "pods"), "false", "Forbidden").await;

@@ -41,7 +41,7 @@ const DRY_RUN: &str = "dry run";
 
 /// Those that are let off traffic with the very write that begins take one less. Of all of them one is changed by a dry run first.
 #[tokio::test]
-async fn update_in_place_takes_five_writes_of_each_pod_that_waits() {
+async fn in_place_update_needs_five_writes_per_waiting_pod() {
     let bed = Bed::own().await; // nobody has the audit log of a cluster that was there before
     let scope = bed.scope("requests").await;
     let set = Set::new(&scope, "web", 6, json!({})).await;

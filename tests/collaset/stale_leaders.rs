@@ -30,7 +30,7 @@ async fn stalled_follows(bed: &Bed) {
 }
 
 #[tokio::test]
-async fn new_leader_whose_watch_of_claims_is_dead_gives_pods_their_own() {
+async fn new_leader_with_frozen_pvc_watch_shares_no_pvc() {
     let bed = Bed::with_faults_on_one().await;
     let scope = bed.scope("claims").await;
     pvcs::volumes(&scope, 8).await;
@@ -62,7 +62,7 @@ async fn new_leader_whose_watch_of_claims_is_dead_gives_pods_their_own() {
 }
 
 #[tokio::test]
-async fn leader_that_stood_still_deletes_no_claims_that_are_wanted_again() {
+async fn stalled_leader_deletes_no_pvcs_in_use_again() {
     let bed = Bed::own().await;
     let scope = bed.scope("frozen-claims").await;
     pvcs::volumes(&scope, MANY).await;
@@ -114,7 +114,7 @@ async fn stalled_leads(bed: &Bed) {
 }
 
 #[tokio::test]
-async fn deletion_of_a_claim_that_is_carried_out_late_finds_that_a_pod_has_got_it() {
+async fn late_pvc_deletion_spares_a_pvc_in_use_again() {
     let bed = Bed::with_faults_on_one().await;
     let scope = bed.scope("late-deletion").await;
     pvcs::volumes(&scope, 2).await;
@@ -155,7 +155,7 @@ async fn deletion_of_a_claim_that_is_carried_out_late_finds_that_a_pod_has_got_i
 
 /// The garbage collector goes by what its watches have shown it: an adoption of the last moment it does not undo.
 #[tokio::test]
-async fn set_that_is_deleted_alone_takes_nothing_along_that_the_garbage_collector_has_overlooked() {
+async fn orphaning_deletion_keeps_pods_that_garbage_collector_overlooked() {
     let bed = Bed::with_faults_on_one().await;
     let mut gone = 0;
     for _ in 0..5 {
@@ -235,7 +235,7 @@ async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>>
 }
 
 #[tokio::test]
-async fn nobody_goes_off_traffic_by_a_dry_run_during_which_another_went_down() {
+async fn pod_lost_during_dry_run_counts_against_max_unavailable() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("trial").await;
     let bound = json!({ "updateStrategy": { "maxUnavailable": 1 } });

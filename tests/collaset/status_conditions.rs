@@ -26,7 +26,7 @@ async fn until_not_ready(set: &Set<'_>, reason: &str, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_paused_set_that_lacks_pods_is_neither_ready_nor_scaled() {
+async fn paused_set_without_enough_pods_is_not_ready() {
     let scope = Bed::shared().await.scope("paused").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     set.edit(json!({ "paused": true, "replicas": 5 })).await;
@@ -46,7 +46,7 @@ async fn a_paused_set_that_lacks_pods_is_neither_ready_nor_scaled() {
 }
 
 #[tokio::test]
-async fn a_pod_that_a_pause_meets_on_its_way_out_comes_back() {
+async fn pause_returns_pod_that_scale_in_took_off_traffic() {
     let scope = Bed::shared().await.scope("pause-scale-in").await;
     let delay = json!({ "scaleStrategy": { "operationDelaySeconds": 3600 } });
     let set = Set::new(&scope, "web", 2, delay).await;
@@ -100,7 +100,7 @@ async fn scale_out_under_partition_restarts_no_pod() {
 }
 
 #[tokio::test]
-async fn the_label_of_by_label_goes_from_a_pod_that_the_rollout_has_reached() {
+async fn by_label_update_removes_its_label_from_updated_pod() {
     let scope = Bed::shared().await.scope("stale-label").await;
     let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
     let set = Set::new(&scope, "web", 2, by_label).await;
@@ -134,7 +134,7 @@ async fn a_replacement_is_an_update_and_no_scaling() {
 }
 
 #[tokio::test]
-async fn pods_that_fail_at_once_are_made_again_more_and_more_slowly() {
+async fn immediately_failing_pods_are_recreated_with_backoff() {
     let scope = Bed::shared().await.scope("backoff").await;
     // The kubelet of the plane would take some of them back to Running.
     let alone = json!({ "template": { "metadata": { "annotations": { PAUSED: "true" } } } });
@@ -163,7 +163,7 @@ async fn pods_that_fail_at_once_are_made_again_more_and_more_slowly() {
 }
 
 #[tokio::test]
-async fn a_rollout_that_is_stuck_names_the_rule_and_the_pod() {
+async fn stuck_rollout_names_the_rule_and_the_pod() {
     let scope = Bed::shared().await.scope("stuck-rule").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     set.hold().await;
@@ -195,7 +195,7 @@ async fn a_pod_without_a_node_is_named_with_the_reason() {
 }
 
 #[tokio::test]
-async fn names_that_no_pod_has_are_told() {
+async fn unknown_pod_names_are_reported() {
     let scope = Bed::shared().await.scope("no-names").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let names = json!({ "podToDelete": ["web-none"], "podToInclude": ["web-other"] });

@@ -33,7 +33,7 @@ fn waited(pod: &Pod, seconds: i64) -> bool {
 }
 
 #[tokio::test]
-async fn pod_is_available_once_it_was_ready_for_min_ready_seconds() {
+async fn pod_is_available_after_min_ready_seconds() {
     let scope = Bed::shared().await.scope("min-ready").await;
     let set = Set::new(&scope, "web", 2, json!({ "minReadySeconds": 4 })).await;
     let revision = set.get().await.status.unwrap().updated_revision;
@@ -61,7 +61,7 @@ async fn pod_is_available_once_it_was_ready_for_min_ready_seconds() {
 
 /// Ready is lost and there again before anybody has looked.
 #[tokio::test]
-async fn pod_that_was_not_ready_for_a_moment_waits_anew() {
+async fn briefly_unready_pod_restarts_min_ready_seconds() {
     let scope = Bed::shared().await.scope("flap").await;
     let set = Set::new(&scope, "web", 1, json!({ "minReadySeconds": 4 })).await;
     let name = set.pod(0).await.name_any();
@@ -138,7 +138,7 @@ async fn no_more_than_max_unavailable_are_down_for_an_update() {
 }
 
 #[tokio::test]
-async fn a_replace_makes_no_more_pods_than_max_surge_says() {
+async fn replace_update_creates_at_most_max_surge_pods() {
     let scope = Bed::shared().await.scope("max-surge").await;
     let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 2 });
     let set = Set::new(&scope, "web", 6, json!({ "updateStrategy": strategy })).await;

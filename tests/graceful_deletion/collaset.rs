@@ -74,7 +74,7 @@ async fn scaling_in_and_recreating_begin_no_second_lifecycle() {
 }
 
 #[tokio::test]
-async fn a_pod_of_a_set_that_is_deleted_by_hand_is_made_again_after_its_lifecycle() {
+async fn pod_deleted_by_hand_is_recreated_after_its_lifecycle() {
     let scope = bed().await.scope("set").await;
     set(&scope, 2).await;
     let pod = scope.list("app=web").await.remove(0);
@@ -86,7 +86,7 @@ async fn a_pod_of_a_set_that_is_deleted_by_hand_is_made_again_after_its_lifecycl
 }
 
 #[tokio::test]
-async fn set_that_is_deleted_goes_through_its_lifecycle_under_a_full_budget() {
+async fn deleted_set_completes_its_lifecycle_under_a_full_budget() {
     let scope = bed().await.scope("set").await;
     let api = set(&scope, 3).await;
     scope.rule("web", json!({"app": "web"}), json!(0)).await;

@@ -15,7 +15,7 @@ use testbed::wait;
 use crate::{UNDERWAY, bed, finalizer, is_marked, is_terminating, leaving, let_go, protected};
 
 #[tokio::test]
-async fn kubectl_delete_takes_traffic_off_first_with_a_rule_and_without() {
+async fn kubectl_delete_takes_pod_off_traffic_before_deletion() {
     let bed = bed().await;
     for ruled in [false, true] {
         let scope = protected(bed, ruled).await;
@@ -44,7 +44,7 @@ async fn kubectl_delete_takes_traffic_off_first_with_a_rule_and_without() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_one_to_try_again_on() {
+async fn refused_deletion_is_retryable() {
     let scope = protected(bed().await, false).await;
     let status = refusal(scope.delete("web").await);
     assert_eq!(
@@ -96,7 +96,7 @@ async fn many_who_delete_at_once_begin_one_lifecycle() {
 }
 
 #[tokio::test]
-async fn whoever_changes_their_mind_gets_the_pod_back() {
+async fn cancelled_deletion_returns_the_pod() {
     let bed = bed().await;
     let scope = protected(bed, true).await;
     refusal(scope.delete("web").await);
@@ -133,7 +133,7 @@ async fn a_deletion_waits_for_the_budget_in_its_lifecycle() {
 }
 
 #[tokio::test]
-async fn a_deletecollection_takes_all_and_never_more_at_once_than_the_rule_allows() {
+async fn deletecollection_deletes_all_pods_within_the_budget() {
     let scope = bed().await.scope("collection").await;
     scope.deploy("web", 4, json!({})).await;
     let old = scope.all_available("app=web", 4).await;
@@ -159,7 +159,7 @@ async fn a_deletecollection_takes_all_and_never_more_at_once_than_the_rule_allow
 
 /// See contract Q22.
 #[tokio::test]
-async fn who_has_announced_a_deletion_and_waited_for_operate_deletes_at_once() {
+async fn announced_deletion_in_operate_passes_at_once() {
     let scope = bed().await.scope("announced").await;
     for name in ["deleted", "updated"] {
         scope.pod(name, json!({})).await;
@@ -183,7 +183,7 @@ async fn who_has_announced_a_deletion_and_waited_for_operate_deletes_at_once() {
 
 /// The label `preparing-to-delete` is that of the deletion, and tells nothing of the update.
 #[tokio::test]
-async fn second_delete_is_held_while_the_first_waits_for_its_rules() {
+async fn second_delete_is_held_while_first_waits_for_rules() {
     let scope = bed().await.scope("second").await;
     scope.pod("web", json!({})).await;
     scope

@@ -83,7 +83,7 @@ async fn scale_in_that_is_taken_back_keeps_all_pods() {
 }
 
 #[tokio::test]
-async fn pod_that_somebody_else_deletes_goes_whatever_its_replicaset_wants() {
+async fn user_deletion_proceeds_although_scale_in_is_cancelled() {
     let scope = bed().await.scope("both").await;
     scope.deploy("web", 3, json!({})).await;
     let pods = scope.all_available("app=web", 3).await;
@@ -142,7 +142,7 @@ async fn stir(scope: &Scope) {
 }
 
 #[tokio::test]
-async fn held_scale_in_chooses_no_more_pods_than_it_is_to_lose() {
+async fn held_scale_in_chooses_no_more_pods_than_required() {
     let scope = held("held", 6).await;
     scope.scale("web", 2).await.unwrap();
     wait::until("four Pods that are to go", async || {
@@ -174,7 +174,7 @@ async fn held_scale_in_of_pods_that_are_down_is_steady() {
 }
 
 #[tokio::test]
-async fn scale_in_takes_no_more_off_traffic_though_the_ranking_moves() {
+async fn changed_ranking_takes_no_further_pods_off_traffic() {
     let scope = held("ranking", 12).await;
     let observer = Observer::start(&scope).await;
     scope.scale("web", 6).await.unwrap();
@@ -211,7 +211,7 @@ async fn scale_in_takes_no_more_off_traffic_though_the_ranking_moves() {
 }
 
 #[tokio::test]
-async fn pod_that_is_down_goes_in_place_of_one_off_traffic() {
+async fn unavailable_pod_is_deleted_instead_of_pod_off_traffic() {
     let scope = bed().await.scope("in-place-of").await;
     scope.deploy("web", 3, json!({})).await;
     let finalizers = |all: Vec<String>| json!({"metadata": {"finalizers": all}});

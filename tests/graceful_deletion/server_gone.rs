@@ -7,7 +7,7 @@ use testbed::scope::refusal;
 use crate::{GATE, is_marked, is_terminating, protected};
 
 #[tokio::test]
-async fn a_dead_server_and_an_uninstalled_one_hold_no_deletion_where_there_is_no_rule() {
+async fn absent_server_holds_no_deletion_without_a_rule() {
     let bed = Bed::own_with(GATE).await;
     let (dead, uninstalled, ruled) = (
         protected(&bed, false).await,

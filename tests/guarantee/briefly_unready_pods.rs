@@ -81,7 +81,7 @@ async fn pods_that_flap_together_do_not_all_begin() {
 }
 
 #[tokio::test]
-async fn pod_down_for_a_moment_begins_and_is_evicted_only_within_the_budget() {
+async fn briefly_unready_pod_needs_budget_to_begin_or_be_evicted() {
     let scope = Bed::shared().await.scope("moment").await;
     let pods = scope.web_under_rule(3, json!(1)).await;
     let observer = Observer::start(&scope).await;
@@ -110,7 +110,7 @@ async fn pod_down_for_a_moment_begins_and_is_evicted_only_within_the_budget() {
 }
 
 #[tokio::test]
-async fn pod_that_can_not_run_begins_at_once_whatever_the_budget() {
+async fn pod_that_cannot_run_begins_without_budget() {
     let scope = Bed::shared().await.scope("broken").await;
     let pods = scope.web_under_rule(3, json!(1)).await;
     for pod in &pods {

@@ -113,7 +113,7 @@ async fn of_fifty_evictions_at_once_exactly_ten_pass() {
 }
 
 #[tokio::test]
-async fn right_after_a_rule_is_made_it_holds() {
+async fn new_rule_holds_immediately() {
     let scope = Bed::shared().await.scope("fresh").await;
     scope.deploy_where_open("web", PODS).await;
     let pods = names(&scope.all_available("app=web", PODS).await);

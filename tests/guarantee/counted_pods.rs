@@ -45,7 +45,7 @@ async fn fields_of_newer_kubernetes_survive() {
 }
 
 #[tokio::test]
-async fn a_pod_without_a_readiness_gate_is_counted_held_and_operated() {
+async fn pod_without_readiness_gate_is_counted_held_and_operated() {
     let scope = Bed::shared().await.scope("gateless").await;
     // As one made before the installation: managed only later.
     for name in ["a", "b"] {
@@ -78,7 +78,7 @@ async fn a_pod_without_a_readiness_gate_is_counted_held_and_operated() {
 }
 
 #[tokio::test]
-async fn equal_names_in_two_namespaces_have_nothing_to_do_with_each_other() {
+async fn equal_names_in_two_namespaces_are_independent() {
     let bed = Bed::shared().await;
     let (held, free) = (bed.scope("held").await, bed.scope("free").await);
     for scope in [&held, &free] {

@@ -99,7 +99,7 @@ async fn reference_to_a_deleted_set_frees_no_pod_of_another() {
 }
 
 #[tokio::test]
-async fn set_that_was_made_again_holds_its_pods() {
+async fn recreated_set_holds_its_pods() {
     let scope = Bed::shared().await.scope("deleted-again").await;
     let (web, pods) = held(&scope).await;
     let orphan = DeleteParams {

@@ -158,7 +158,7 @@ fn takes_mark_off(asked: &Asked) -> bool {
 }
 
 #[tokio::test]
-async fn rule_created_while_the_mark_is_taken_off_is_never_without_it() {
+async fn rule_created_during_label_removal_keeps_the_enforcement_label() {
     let bed = Bed::with_faults(TIMEOUT).await;
     let scope = bed.scope("mark").await;
     let history = History::start(&scope).await;
@@ -200,7 +200,7 @@ async fn rule_created_while_the_mark_is_taken_off_is_never_without_it() {
 }
 
 #[tokio::test]
-async fn admission_of_a_rule_writes_a_marked_namespace_and_lowers_no_mark() {
+async fn rule_admission_writes_namespace_and_keeps_strict_label() {
     let scope = Bed::shared().await.scope("mark").await;
     let namespace = async || {
         let namespaces: Api<Namespace> = Api::all(scope.client.clone());
@@ -235,7 +235,7 @@ async fn admission_of_a_rule_writes_a_marked_namespace_and_lowers_no_mark() {
 }
 
 #[tokio::test]
-async fn mark_goes_though_somebody_holds_up_the_deletion_of_a_rule() {
+async fn enforcement_label_is_removed_while_rule_is_terminating() {
     let bed = Bed::with_faults(TIMEOUT).await;
     let scope = bed.scope("ending").await;
     let history = History::start(&scope).await;

@@ -29,7 +29,7 @@ async fn refused(scope: &Scope, pod: &str, code: u16, why: &str) {
 }
 
 #[tokio::test]
-async fn pod_comes_back_under_its_rule_once_it_must_have_restarted_for_its_new_image() {
+async fn pod_reenters_its_rule_after_the_restart_is_certain() {
     let scope = Bed::shared().await.scope("back").await;
     let pods = scope.web_under_rule(3, json!(1)).await;
     let pod = &pods[0];
@@ -143,7 +143,7 @@ async fn outside(scope: &Scope) {
 }
 
 #[tokio::test]
-async fn pod_that_enters_with_a_forged_operation_is_held_all_the_same() {
+async fn pod_entering_with_forged_operation_is_held() {
     let scope = Bed::shared().await.scope("forged").await;
     outside(&scope).await;
     scope.rule("web", json!({"app": "solo"}), json!(0)).await;

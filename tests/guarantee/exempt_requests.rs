@@ -74,7 +74,7 @@ async fn a_namespace_with_rules_and_pods_can_be_deleted() {
 
 /// The Pod garbage collector sets the Pods of a Node that is gone to Failed, and then deletes them.
 #[tokio::test]
-async fn pods_of_a_deleted_node_go_and_use_the_budget_up() {
+async fn pods_of_deleted_node_are_deleted_and_use_the_budget() {
     let bed = Bed::own().await;
     let scope = bed.scope("node").await;
     scope.deploy_where_open("web", 6).await;
@@ -105,7 +105,7 @@ async fn pods_of_a_deleted_node_go_and_use_the_budget_up() {
 
 /// The Job controller deletes the Pods of a Job that has failed, and says so in its status only after that.
 #[tokio::test]
-async fn job_past_its_deadline_ends_under_a_rule_that_lets_nothing_go() {
+async fn job_past_its_deadline_ends_under_zero_budget() {
     let scope = Bed::shared().await.scope("job").await;
     let job: Job = serde_json::from_value(json!({
         "metadata": {"name": "web"},
@@ -194,7 +194,7 @@ async fn unmanaged_pods_are_never_held() {
 }
 
 #[tokio::test]
-async fn with_all_replicas_dead_only_what_a_rule_may_hold_waits() {
+async fn dead_replicas_block_only_requests_that_rules_cover() {
     let bed = Bed::own().await;
     let free = bed.scope("free").await;
     let (ruled, going) = (closed(&bed).await, closed(&bed).await);

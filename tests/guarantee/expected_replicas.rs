@@ -360,7 +360,7 @@ fn owner_watches(asked: &Asked) -> bool {
 }
 
 #[tokio::test]
-async fn deployment_scaled_out_while_watches_of_owners_stall_is_expected_as_scaled() {
+async fn scale_out_counts_while_owner_watches_are_frozen() {
     let bed = Bed::with_faults(std::time::Duration::from_secs(60)).await;
     let scope = bed.scope("stalled").await;
     scope.deploy_where_open("web", 10).await;
@@ -384,7 +384,7 @@ async fn deployment_scaled_out_while_watches_of_owners_stall_is_expected_as_scal
 }
 
 #[tokio::test]
-async fn pods_whose_owner_can_not_be_read_are_held_with_the_reason() {
+async fn pods_with_unreadable_owner_are_held_with_the_reason() {
     let bed = Bed::with_faults(std::time::Duration::from_secs(60)).await;
     let scope = bed.scope("unread").await;
     let kind = kind(&scope, "Fleet", true).await;

@@ -41,7 +41,7 @@ async fn mark(scope: &Scope) -> u64 {
 }
 
 #[tokio::test]
-async fn forged_watermark_is_taken_for_the_present_and_told() {
+async fn forged_watermark_counts_as_current_and_is_reported() {
     let bed = Bed::shared().await;
     let scope = bed.scope("forged").await;
     let pods = scope.web_under_rule(3, json!(1)).await;
@@ -223,7 +223,7 @@ async fn ledger_without_a_format_is_taken_over() {
 
 /// In the backup the budget is used up, in what the replicas have seen since it is not.
 #[tokio::test]
-async fn restored_etcd_ends_the_replicas_and_nothing_goes_meanwhile() {
+async fn restored_etcd_ends_the_replicas_and_admits_nothing() {
     let bed = Bed::own().await;
     let scope = bed.scope("etcd").await;
     scope.deploy_where_open("web", 5).await;

@@ -66,7 +66,7 @@ async fn operate_on(scope: &Scope, pod: &str) {
 }
 
 #[tokio::test]
-async fn new_image_of_operation_that_ended_at_once_keeps_its_place_until_the_restart() {
+async fn image_change_keeps_its_claim_after_early_operation_end() {
     let scope = Bed::shared().await.scope("awaits").await;
     let pods = scope.web_under_rule(4, json!(2)).await;
     let observer = Observer::start(&scope).await;
@@ -199,7 +199,7 @@ async fn resize_beside_an_inherited_limit_ends_with_the_operation() {
 }
 
 #[tokio::test]
-async fn resize_of_operation_that_ended_at_once_keeps_its_place_until_the_restart() {
+async fn resize_keeps_its_claim_after_early_operation_end() {
     let scope = Bed::shared().await.scope("resized").await;
     let container = json!({
         "name": "main", "image": "web:1", "resources": {"requests": {"memory": "1Mi"}},

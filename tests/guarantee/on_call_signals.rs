@@ -45,7 +45,7 @@ async fn metrics_and_labels_are_those_of_the_page() {
 }
 
 #[tokio::test]
-async fn loss_of_a_leader_is_told_by_metric_and_event() {
+async fn loss_of_a_leader_shows_in_metric_and_event() {
     let bed = Bed::own().await;
     let former = bed.leader().await;
     bed.kill(former).await;

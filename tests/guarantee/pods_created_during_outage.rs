@@ -30,7 +30,7 @@ fn protected(finalizer: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_pod_created_while_all_replicas_are_down_is_counted_held_and_operated() {
+async fn pod_created_during_outage_is_counted_held_and_operated() {
     let bed = Bed::own().await;
     let scope = bed.scope("missed").await;
     let unruled = bed.scope("unruled").await;

@@ -83,7 +83,7 @@ where
 }
 
 #[tokio::test]
-async fn without_right_to_lease_nobody_leads_and_the_budget_is_exact() {
+async fn budget_is_exact_without_a_leader() {
     let bed = Bed::own().await;
     let scope = bed.scope("lease").await;
     scope.deploy_where_open("web", 5).await;
@@ -114,7 +114,7 @@ async fn without_right_to_lease_nobody_leads_and_the_budget_is_exact() {
 }
 
 #[tokio::test]
-async fn replicas_that_may_not_watch_pods_any_more_break_no_rule() {
+async fn replicas_without_pod_watch_right_break_no_rule() {
     let bed = Bed::own().await;
     let scope = web(&bed).await;
     let roles: Api<ClusterRole> = Api::all(bed.admin());
@@ -149,7 +149,7 @@ async fn replicas_that_may_not_watch_pods_any_more_break_no_rule() {
 }
 
 #[tokio::test]
-async fn leader_that_stands_still_is_replaced_and_leads_no_more_afterwards() {
+async fn stalled_leader_is_replaced_and_stays_follower() {
     let bed = Bed::own().await;
     let scope = web(&bed).await;
     let observer = Observer::start(&scope).await;
@@ -193,7 +193,7 @@ async fn replica_without_file_descriptors_answers_again_once_it_has_some() {
 
 #[tokio::test]
 #[ignore = "takes six minutes: bookmarks come each minute, and five without any are silence"]
-async fn silent_watches_are_told_of_and_end_nothing() {
+async fn silent_watches_are_reported_and_end_no_process() {
     let bed = Bed::with_faults_on_one().await;
     let told = async |text: &str| {
         let since = Instant::now();

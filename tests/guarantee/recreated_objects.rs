@@ -59,7 +59,7 @@ async fn stateful_web(scope: &Scope, replicas: usize) {
 }
 
 #[tokio::test]
-async fn eviction_admitted_for_a_pod_spares_the_next_of_its_name() {
+async fn admitted_eviction_spares_recreated_pod_of_same_name() {
     let scope = Bed::shared().await.scope("replaced").await;
     stateful_web(&scope, 3).await;
     let (held, go_on) = hold_evictions(&scope).await;
@@ -121,7 +121,7 @@ async fn passed(scope: &Scope, pods: &[String]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn rule_replaced_while_a_watch_of_rules_stalls_keeps_its_limit() {
+async fn rule_recreated_during_frozen_rule_watch_keeps_its_limit() {
     let bed = Bed::with_faults_on_one().await;
     let scope = bed.scope("replace").await;
     scope.deploy_where_open("web", 20).await;
@@ -172,7 +172,7 @@ fn pod_watches(asked: &Asked) -> bool {
 }
 
 #[tokio::test]
-async fn pod_deleted_under_the_former_rule_is_missed_by_the_new_one() {
+async fn recreated_rule_counts_pod_deleted_under_its_predecessor() {
     let bed = Bed::with_faults(std::time::Duration::from_secs(60)).await;
     let scope = bed.scope("remade").await;
     scope.deploy_where_open("web", 10).await;
@@ -252,7 +252,7 @@ async fn until_namespace_is_seen(scope: &Scope) {
 }
 
 #[tokio::test]
-async fn rule_of_a_namespace_made_again_holds_though_word_comes_late() {
+async fn rule_in_recreated_namespace_holds_while_watch_is_frozen() {
     let bed = Bed::with_faults_on_one().await;
     let scope = bed.scope("again").await;
     scope.web_under_rule(3, json!(0)).await;

@@ -29,7 +29,7 @@ async fn end(scope: &Scope, round: usize) {
 }
 
 #[tokio::test]
-async fn requests_that_wait_for_a_rule_which_ends_are_held_by_the_one_that_was_stored_before() {
+async fn requests_waiting_for_deleted_rule_are_held_by_its_successor() {
     // Quiet, so that the first claim of a rule waits for the cache of Pods.
     let bed = Bed::own().await;
     for round in 0..ROUNDS {

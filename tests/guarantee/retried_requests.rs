@@ -132,7 +132,7 @@ async fn deletion_that_is_refused_for_ever_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn deletion_that_gave_its_place_back_does_not_take_it_again_at_once() {
+async fn deletion_with_lapsed_claim_cannot_claim_again_at_once() {
     let bed = Bed::with_request_timeout(TIMEOUT).await;
     let (scope, pods) = web(&bed).await;
     refuse_deletion(&bed, &scope, &pods[0]).await;

@@ -65,7 +65,7 @@ async fn malformed_rules_are_refused_with_the_field_and_the_remedy() {
 }
 
 #[tokio::test]
-async fn rules_of_other_kinds_keep_pods_waiting_and_limit_no_deletion() {
+async fn rules_without_budget_hold_operations_and_limit_no_deletion() {
     let scope = Bed::shared().await.scope("kinds").await;
     scope.deploy("web", 2, json!({})).await;
     let pods = names(&scope.all_available("app=web", 2).await);

@@ -75,7 +75,7 @@ async fn set_max(scope: &Scope, max: Value) -> kube::Result<PodTransitionRule> {
 }
 
 #[tokio::test]
-async fn a_limit_tightened_while_deletes_fly_holds_from_the_version_that_tells_it() {
+async fn tightened_limit_holds_from_its_resource_version() {
     let bed = Bed::shared().await;
     let scope = bed.scope("tightened").await;
     scope.deploy_where_open("web", PODS).await;

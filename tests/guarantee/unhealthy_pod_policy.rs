@@ -81,7 +81,7 @@ async fn mark(scope: &Scope) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_down_goes_only_while_enough_others_serve() {
+async fn unavailable_pod_is_deleted_only_while_enough_others_serve() {
     let (scope, pods) = three(Some("IfHealthyBudget")).await;
     assert_eq!(
         mark(&scope).await.as_deref(),
@@ -113,7 +113,7 @@ async fn a_pod_that_is_down_goes_only_while_enough_others_serve() {
 }
 
 #[tokio::test]
-async fn without_the_policy_a_pod_that_is_down_goes_whatever_the_budget() {
+async fn unavailable_pod_is_deleted_without_budget_by_default() {
     for policy in [None, Some("AlwaysAllow")] {
         let (scope, pods) = three(policy).await;
         assert_eq!(mark(&scope).await.as_deref(), Some("true"));
@@ -130,7 +130,7 @@ async fn without_the_policy_a_pod_that_is_down_goes_whatever_the_budget() {
 }
 
 #[tokio::test]
-async fn a_rule_that_is_changed_to_hold_them_does_so_and_back() {
+async fn policy_change_takes_effect_in_both_directions() {
     let (scope, pods) = three(None).await;
     let change = async |policy: &str| {
         let patch = Patch::Merge(json!({"spec": {"rules": rule(Some(policy))}}));
@@ -151,7 +151,7 @@ async fn a_rule_that_is_changed_to_hold_them_does_so_and_back() {
 }
 
 #[tokio::test]
-async fn a_pod_that_an_operation_has_taken_off_traffic_goes_all_the_same() {
+async fn pod_off_traffic_by_operation_is_deleted_under_the_policy() {
     let (scope, pods) = three(Some("IfHealthyBudget")).await;
     scope.begin(&pods[0], "replace").await.unwrap();
     scope

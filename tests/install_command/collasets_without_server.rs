@@ -20,7 +20,7 @@ fn api<K: kube::Resource<DynamicType = ()>>(
 }
 
 #[tokio::test]
-async fn a_dead_webhook_stops_new_specs_of_collasets_and_nothing_else() {
+async fn dead_webhook_blocks_only_new_collaset_specs() {
     let cluster = Cluster::start().await;
     install::install_crds(&cluster.client(), names::NAMESPACE)
         .await

@@ -113,7 +113,7 @@ fn assert_renders(components: &[&str], parts: EnabledFeatures) {
 }
 
 #[test]
-fn each_component_renders_what_its_flags_mean() {
+fn each_component_renders_like_its_flags() {
     let usual = EnabledFeatures {
         collasets: true,
         grace_delete: false,
@@ -165,7 +165,7 @@ fn number(found: &BTreeMap<String, Value>, name: &Value) -> Value {
 }
 
 #[test]
-fn service_and_network_policy_lead_to_the_ports_of_the_server() {
+fn service_and_network_policy_use_the_server_ports() {
     let found = built(&["network-policy"]);
     let ports = found["Service operating"]["spec"]["ports"]
         .as_array()

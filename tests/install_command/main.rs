@@ -300,7 +300,7 @@ async fn status_of_idle_pods_is_never_sent() {
 }
 
 #[tokio::test]
-async fn uninstalling_has_the_api_server_look_again_at_crds_that_stay() {
+async fn uninstall_nudges_crds_whose_deletion_is_pending() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
     install::install_crds(&client, names::NAMESPACE)

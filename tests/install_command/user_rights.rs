@@ -79,7 +79,7 @@ fn code<T>(outcome: Result<T, Error>) -> u16 {
 }
 
 #[tokio::test]
-async fn label_that_deletes_a_pod_needs_the_right_to_delete_it() {
+async fn label_that_deletes_a_pod_needs_delete_right() {
     let cluster = Cluster::start().await;
     install::apply_policies(&cluster.client()).await.unwrap();
     let shop = cluster.namespace("shop").await;
@@ -154,7 +154,7 @@ async fn label_that_deletes_a_pod_needs_the_right_to_delete_it() {
 }
 
 #[tokio::test]
-async fn label_that_deletes_a_pod_does_not_come_with_its_binding() {
+async fn pod_binding_cannot_add_the_label_that_deletes() {
     let cluster = Cluster::start().await;
     install::apply_policies(&cluster.client()).await.unwrap();
     let shop = cluster.namespace("shop").await;

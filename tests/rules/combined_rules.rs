@@ -12,7 +12,7 @@ use crate::helpers::{RuleScope, ask, is_let_go, reason, waits};
 
 /// See contract Q14: one ID in PreCheck and another in PostCheck, each with rules of its own.
 #[tokio::test]
-async fn both_stages_at_once_are_judged_each_by_its_own_rules() {
+async fn concurrent_stages_are_judged_by_their_own_rules() {
     let (before, after) = (RuleServer::passing().await, RuleServer::passing().await);
     let scope = Bed::shared().await.scope("stages").await;
     let pods = scope.deployed("web", 1).await;
@@ -55,7 +55,7 @@ async fn both_stages_at_once_are_judged_each_by_its_own_rules() {
 /// The endpoint is asked first and the budget claimed last: a Pod that the endpoint holds takes no room, and one that
 /// has no room is not asked about.
 #[tokio::test]
-async fn a_pod_that_an_endpoint_holds_takes_nothing_from_the_budget() {
+async fn pod_held_by_endpoint_uses_no_budget() {
     let server = RuleServer::passing().await;
     let scope = Bed::shared().await.scope("budget").await;
     let pods = scope.deployed("web", 3).await;
@@ -202,7 +202,7 @@ async fn disabled_and_skipped_rules_are_not_asked() {
 }
 
 #[tokio::test]
-async fn operation_without_its_type_holds_nobody_up() {
+async fn operation_without_its_type_blocks_no_other() {
     let scope = Bed::shared().await.scope("untyped").await;
     let pods = scope.deployed("web", 2).await;
     let budget = json!({"name": "budget", "availablePolicy": {"maxUnavailableValue": 1}});
@@ -231,7 +231,7 @@ async fn operation_without_its_type_holds_nobody_up() {
 
 /// Pods that were refused keep nobody behind them waiting, at the second look before a call as little as at the first.
 #[tokio::test]
-async fn refused_pods_leave_the_others_their_questions_under_a_tight_budget() {
+async fn refused_pods_do_not_block_calls_for_other_pods() {
     let server = RuleServer::start(|_| Reply::refuse("not now")).await;
     let scope = Bed::shared().await.scope("tight").await;
     let pods = scope.deployed("web", 6).await;

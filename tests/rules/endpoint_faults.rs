@@ -59,7 +59,7 @@ fn failures() -> Vec<(&'static str, Reply, &'static str)> {
 }
 
 #[tokio::test]
-async fn pods_wait_for_a_failing_endpoint_with_the_reason_and_go_when_it_is_mended() {
+async fn pods_wait_for_failing_endpoint_and_proceed_after_recovery() {
     let bed = Bed::shared().await;
     let scope = bed.scope("failing").await;
     let mut servers = Vec::new();
@@ -85,7 +85,7 @@ async fn pods_wait_for_a_failing_endpoint_with_the_reason_and_go_when_it_is_mend
 }
 
 #[tokio::test]
-async fn failures_that_are_ignored_let_pass_and_stay_in_the_history() {
+async fn ignored_failures_pass_and_stay_in_the_history() {
     let bed = Bed::shared().await;
     let scope = bed.scope("ignored").await;
     let mut servers = Vec::new();
@@ -180,7 +180,7 @@ async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
 
 /// See contract Q9: one rule that asks for what no Pod has takes nobody else down.
 #[tokio::test]
-async fn a_path_through_a_plain_value_holds_with_the_reason_and_others_go_on() {
+async fn unresolvable_parameter_path_holds_pods_of_its_rule() {
     let bed = Bed::shared().await;
     let scope = bed.scope("paths").await;
     let server = RuleServer::passing().await;

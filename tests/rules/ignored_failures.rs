@@ -42,7 +42,7 @@ async fn failing_polls_let_no_other_pod_pass_unasked() {
 }
 
 #[tokio::test]
-async fn wrong_path_of_one_rule_lets_no_pod_of_another_pass() {
+async fn wrong_url_path_passes_no_pod_of_another_rule() {
     let scope = Bed::shared().await.scope("wrong-path").await;
     let server = RuleServer::start(|heard| match &heard.target[..] {
         "/wrong" => Reply::Raw(404, "", String::new()),
@@ -69,7 +69,7 @@ async fn wrong_path_of_one_rule_lets_no_pod_of_another_pass() {
 }
 
 #[tokio::test]
-async fn passing_by_ignore_is_told_by_event_condition_and_metric() {
+async fn ignored_pass_shows_in_event_condition_and_metric() {
     let bed = Bed::shared().await;
     let scope = bed.scope("told").await;
     let server = RuleServer::start(|_| Reply::Raw(500, "", String::new())).await;

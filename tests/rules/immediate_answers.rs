@@ -16,7 +16,7 @@ use testbed::{Bed, Scope, wait};
 use crate::helpers::{RuleScope, ask, reason, spec, waits, webhook_status};
 
 #[tokio::test]
-async fn each_pod_is_asked_about_once_and_then_let_go() {
+async fn endpoint_is_called_once_per_pod_and_passes_it() {
     let server = RuleServer::passing().await;
     let scope = Bed::shared().await.scope("asked").await;
     let pods = scope.deployed("web", 6).await;
@@ -74,7 +74,7 @@ async fn an_old_answer_is_never_used_for_a_new_operation() {
 }
 
 #[tokio::test]
-async fn a_refusal_lets_those_pass_that_it_names_and_is_asked_again() {
+async fn refusal_passes_pods_that_it_names_and_is_retried() {
     let server = RuleServer::start(|_| Reply::refuse("busy")).await;
     let scope = Bed::shared().await.scope("refused").await;
     let pods = scope.deployed("web", 3).await;
@@ -188,7 +188,7 @@ async fn at_rest_nothing_is_asked_or_written() {
 }
 
 #[tokio::test]
-async fn of_two_webhook_rules_the_second_is_asked_about_who_passed_the_first() {
+async fn second_webhook_rule_is_asked_after_the_first_passes() {
     let open = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&open);
     let first = RuleServer::start(move |_| match gate.load(Ordering::SeqCst) {

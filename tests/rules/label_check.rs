@@ -17,7 +17,7 @@ fn check(name: &str, label: &str, extra: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_pod_with_the_labels_is_let_go_in_the_very_request_that_begins() {
+async fn pod_with_required_labels_passes_in_its_begin_request() {
     let scope = Bed::shared().await.scope("labels").await;
     let pods = scope.deployed("web", 2).await;
     scope

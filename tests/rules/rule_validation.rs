@@ -9,7 +9,7 @@ use testbed::scope::refusal;
 use crate::helpers::{RuleScope, ask};
 
 #[tokio::test]
-async fn odd_rules_are_refused_with_the_field_and_the_remedy() {
+async fn invalid_rules_are_refused_with_field_and_remedy() {
     let scope = Bed::shared().await.scope("odd").await;
     let url = json!({"url": "https://check.example.com/"});
     let with = |extra: serde_json::Value| ask(url.clone(), extra);
@@ -99,7 +99,7 @@ async fn odd_rules_are_refused_with_the_field_and_the_remedy() {
 
 /// See contract Q18: admission dials nobody, and a rule whose endpoint is down can be made, changed and deleted.
 #[tokio::test]
-async fn a_rule_is_not_dialled_when_it_is_made() {
+async fn rule_creation_calls_no_endpoint() {
     let scope = Bed::shared().await.scope("undialled").await;
     let server = RuleServer::passing().await;
     scope

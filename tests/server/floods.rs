@@ -83,7 +83,7 @@ async fn open(rig: &Rig, standing: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn silent_connections_of_a_stranger_keep_nobody_out() {
+async fn silent_connections_of_unproven_address_block_no_client() {
     let rig = rig(patient()).await;
     let mut proven = h1(&rig, API_SERVER).await;
     let answer = proven.send_request(call("/pods", review("allow"))).await;
@@ -260,7 +260,7 @@ async fn two_objects_of_the_api_servers_limit_get_a_verdict() {
 }
 
 #[tokio::test]
-async fn a_review_of_too_many_values_is_denied_with_the_reason() {
+async fn review_with_too_many_values_is_denied_with_reason() {
     let rig = rig(Limits::default()).await;
     let mut dense = review("allow");
     dense["request"]["object"] = json!({"list": vec![0; 1 << 20]});

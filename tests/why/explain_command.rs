@@ -243,7 +243,7 @@ fn the_begin_of_an_operation_is_mutated_and_then_validated() {
 }
 
 #[test]
-fn a_rule_that_can_not_be_read_holds_and_is_named() {
+fn unreadable_rule_holds_and_is_named() {
     let desk = desk(4);
     desk.put("rules.yaml", RULE.replace("50%", "150%"));
     let said = desk.explain(&with("delete.json"));
@@ -262,7 +262,7 @@ fn a_rule_that_can_not_be_read_holds_and_is_named() {
 }
 
 #[test]
-fn what_is_not_managed_is_free() {
+fn unmanaged_pod_is_allowed() {
     let desk = desk(2);
     let mut free = pod("web-0", true);
     free["metadata"]["labels"] = json!({ "app": "web" });
@@ -273,7 +273,7 @@ fn what_is_not_managed_is_free() {
 }
 
 #[test]
-fn without_other_pods_that_is_said() {
+fn missing_pods_file_is_reported() {
     let said = desk(2).explain(&["delete.json", "--rules", "rules.yaml"]);
     assert!(
         said.err.contains("no other Pods are given (--pods)"),
@@ -387,7 +387,7 @@ fn a_wrong_type_is_named_with_its_line() {
 }
 
 #[test]
-fn what_is_never_sent_is_said() {
+fn requests_never_sent_to_the_webhook_are_reported() {
     let desk = desk(2);
     let text = review("CONNECT", Some("exec"), None, None);
     desk.put("exec.json", text);
@@ -401,7 +401,7 @@ fn what_is_never_sent_is_said() {
 
 /// A verdict that rests on what only the API server can say would not be the server's.
 #[test]
-fn what_only_the_api_server_can_say_is_not_made_up() {
+fn verdicts_that_need_the_api_server_are_refused() {
     let desk = desk(2);
     let set = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",

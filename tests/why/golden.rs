@@ -257,7 +257,7 @@ fn golden_situations() {
 }
 
 #[test]
-fn deletions_are_not_said_to_wait_for_a_rule_that_looks_at_labels_alone() {
+fn deletion_does_not_wait_for_label_check_rule() {
     let situation = r#"
         pod: web-3
         pods: [{ name: web-3, owner: StatefulSet/web }]
@@ -285,7 +285,7 @@ fn deletions_are_not_said_to_wait_for_a_rule_that_looks_at_labels_alone() {
 }
 
 #[test]
-fn rule_of_post_check_would_hold_the_end_of_an_operation() {
+fn post_check_rule_would_hold_the_operation_end() {
     let situation = r#"
         pod: web-3
         pods: [{ name: web-3, owner: StatefulSet/web }]

@@ -143,7 +143,7 @@ async fn a_wait_is_explained_with_rule_figures_and_holders() {
 }
 
 #[tokio::test]
-async fn a_collaset_is_told_with_revisions_and_delay() {
+async fn collaset_is_shown_with_revisions_and_delay() {
     let bed = bed().await;
     let scope = bed.scope("why").await;
     let sets: Api<CollaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
@@ -193,7 +193,7 @@ async fn a_collaset_is_told_with_revisions_and_delay() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_with_the_remedy() {
+async fn missing_objects_are_reported_with_the_remedy() {
     let bed = bed().await;
     let scope = bed.scope("why").await;
     let namespace = scope.namespace.as_str();
@@ -236,7 +236,7 @@ async fn what_is_not_there_is_said_with_the_remedy() {
 
 /// Rights for reading, the Pods' owners left out: their kinds are said to be missing, and no more is lost.
 #[tokio::test]
-async fn what_may_not_be_read_is_said() {
+async fn forbidden_reads_are_reported() {
     let bed = bed().await;
     let scope = held(&["web-0"]).await;
     let namespace = &scope.namespace;

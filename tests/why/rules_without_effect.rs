@@ -107,7 +107,7 @@ async fn rule_in_excluded_namespace_says_it_holds_nothing() {
 }
 
 #[tokio::test]
-async fn rule_over_unmanaged_pods_warns_and_says_so() {
+async fn rule_over_unmanaged_pods_warns_and_reports_it() {
     let bed = bed().await;
     let scope = bed.scope("unmanaged").await;
     running(
@@ -352,7 +352,7 @@ async fn recreate_rollout_is_told_before_and_while_it_stands_still() {
 }
 
 #[tokio::test]
-async fn rule_that_lets_no_pod_go_warns() {
+async fn rule_that_allows_no_disruption_warns() {
     let bed = bed().await;
     let scope = bed.scope("frozen").await;
     let mut spec = budget(json!({ "matchLabels": { "app": "web" } }));
@@ -371,7 +371,7 @@ async fn rule_that_lets_no_pod_go_warns() {
 }
 
 #[tokio::test]
-async fn one_labelled_pod_of_a_set_is_said_to_be_only_a_part() {
+async fn owner_with_a_single_managed_pod_is_reported() {
     let bed = bed().await;
     let scope = bed.scope("partly").await;
     let plain = json!({ "metadata": { "labels": { (keys::CONTROL): null } } });
@@ -406,7 +406,7 @@ async fn one_labelled_pod_of_a_set_is_said_to_be_only_a_part() {
 }
 
 #[tokio::test]
-async fn pod_that_is_down_for_a_moment_is_said_to_be_held() {
+async fn briefly_unready_pod_is_reported_as_held() {
     let bed = bed().await;
     let scope = bed.scope("moment").await;
     let pods = scope.web_under_rule(2, json!(0)).await;
@@ -435,7 +435,7 @@ async fn pod_that_is_down_for_a_moment_is_said_to_be_held() {
 
 /// The commands of `docs/server-down.md`, tried with every replica dead.
 #[tokio::test]
-async fn with_the_server_down_why_says_so_and_the_way_out_works() {
+async fn why_reports_dead_server_and_documented_recovery_works() {
     let bed = Bed::own().await;
     let scope = bed.scope("down").await;
     let pods = scope.web_under_rule(2, json!(0)).await;

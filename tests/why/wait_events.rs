@@ -23,7 +23,7 @@ async fn events(scope: &Scope, reason: &str) -> Vec<Event> {
 }
 
 #[tokio::test]
-async fn a_long_wait_is_told_of_the_pod_and_of_the_rule() {
+async fn long_wait_is_reported_on_pod_and_rule() {
     let scope = bed().await.scope("events").await;
     for pod in ["web-0", "web-1"] {
         scope

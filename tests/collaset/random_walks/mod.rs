@@ -197,7 +197,7 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_is_done_to_sets_while_replicas_die_they_come_to_rest() {
+async fn random_changes_to_sets_settle_while_replicas_die() {
     let seed = variable("WALK_SEED").unwrap_or_else(rand::random);
     let places = variable("WALKS").unwrap_or(3);
     let (begun, minutes) = (Instant::now(), variable("WALK_MINUTES").unwrap_or(0));

@@ -212,7 +212,7 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_operates_without_a_yes_and_nobody_waits_for_ever() {
+async fn no_pod_operates_unapproved_or_waits_forever() {
     let seed = variable("WALK_SEED").unwrap_or_else(rand::random);
     let places = variable("WALKS").unwrap_or(2);
     let (begun, minutes) = (Instant::now(), variable("WALK_MINUTES").unwrap_or(0));
