@@ -253,9 +253,9 @@ mod tests {
         ] {
             let answer = parse_response::<EndpointResponse>(body.as_bytes()).err();
             let progress = parse_response::<Progress>(body.as_bytes()).err();
-            let said = format!("{answer:?} {progress:?}");
-            assert!(said.contains("the answer"), "{body}: {said}");
-            assert!(!said.contains("hunter2"), "{body}: {said}");
+            let text = format!("{answer:?} {progress:?}");
+            assert!(text.contains("the answer"), "{body}: {text}");
+            assert!(!text.contains("hunter2"), "{body}: {text}");
         }
     }
 

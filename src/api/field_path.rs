@@ -233,13 +233,13 @@ mod tests {
             "metadata.labelsAndMore",
             "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']",
         ] {
-            let why = FieldPath::parse(secret).unwrap().check_handed_out();
-            let why = why.unwrap_err();
+            let error = FieldPath::parse(secret).unwrap().check_handed_out();
+            let error = error.unwrap_err();
             assert!(
-                why.starts_with("is not sent to endpoints"),
-                "{secret}: {why}"
+                error.starts_with("is not sent to endpoints"),
+                "{secret}: {error}"
             );
-            assert!(why.contains("name a"), "{secret}: {why}");
+            assert!(error.contains("name a"), "{secret}: {error}");
         }
         for plain in [
             "apiVersion",

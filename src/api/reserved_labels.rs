@@ -44,9 +44,9 @@ pub fn reserved_key_in(selector: &LabelSelector) -> Option<&str> {
     let labels = labels.map(|(key, _)| (key, false));
     let expressions = selector.match_expressions.iter().flatten();
     let expressions = expressions.map(|e| (&e.key, e.operator == "Exists"));
-    let mut asked = labels.chain(expressions);
+    let mut requirements = labels.chain(expressions);
     let is_of_all = |key: &str| CONTROLLER_KEYS.contains(&key);
-    let found = asked.find(|(key, exists)| is_reserved(key) && !(*exists && is_of_all(key)));
+    let found = requirements.find(|(key, exists)| is_reserved(key) && !(*exists && is_of_all(key)));
     found.map(|(key, _)| key.as_str())
 }
 

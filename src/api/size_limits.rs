@@ -56,10 +56,10 @@ pub fn json_bytes(value: &impl Serialize) -> usize {
 
 /// The first items, as many as fit. At most one further item is computed.
 pub fn take_fitting<T: Serialize>(items: impl IntoIterator<Item = T>, most: usize) -> Vec<T> {
-    let mut left = most.saturating_sub("[]".len());
-    let fits = |item: &T| match left.checked_sub(json_bytes(item) + ",".len()) {
+    let mut remaining = most.saturating_sub("[]".len());
+    let fits = |item: &T| match remaining.checked_sub(json_bytes(item) + ",".len()) {
         Some(rest) => {
-            left = rest;
+            remaining = rest;
             true
         }
         None => false,

@@ -133,7 +133,7 @@ pub fn read_rule_by_parts(raw: &str) -> Option<PodTransitionRule> {
     let spec = spec.map(|spec| serde_json::from_str(spec.get()));
     let spec = spec.unwrap_or_else(|| Ok(PodTransitionRuleSpec::default()));
     let status = status.map(|status| serde_json::from_str(status.get()));
-    let going = metadata.deletion_timestamp;
+    let deletion_timestamp = metadata.deletion_timestamp;
     Some(PodTransitionRule {
         metadata: ObjectMeta {
             namespace: Some(metadata.namespace),
@@ -142,7 +142,8 @@ pub fn read_rule_by_parts(raw: &str) -> Option<PodTransitionRule> {
             resource_version: Some(metadata.resource_version),
             generation: metadata.generation,
             annotations: metadata.annotations,
-            deletion_timestamp: going.map(|at| Time(at.parse().unwrap_or(Timestamp::UNIX_EPOCH))),
+            deletion_timestamp: deletion_timestamp
+                .map(|at| Time(at.parse().unwrap_or(Timestamp::UNIX_EPOCH))),
             ..ObjectMeta::default()
         },
         spec: spec.unwrap_or_else(|e| PodTransitionRuleSpec {
@@ -209,10 +210,10 @@ mod tests {
             ),
         ] {
             let read = spec(stored);
-            let why = read.unreadable.unwrap().fault.to_string();
+            let fault = read.unreadable.unwrap().fault.to_string();
             let start = format!("{field}: this version of the server can't read {found} here; ");
-            assert!(why.starts_with(&start), "{why}");
-            assert!(!why.contains("hunter2"), "{why}");
+            assert!(fault.starts_with(&start), "{fault}");
+            assert!(!fault.contains("hunter2"), "{fault}");
             assert_eq!(serde_json::to_value(read.selector).unwrap(), selector);
             assert!(read.rules.is_empty());
         }
@@ -229,8 +230,8 @@ mod tests {
         ] {
             let read = spec(stored);
             assert_eq!(read.selector, None);
-            let why = read.unreadable.unwrap().fault.to_string();
-            assert!(why.starts_with(field), "{why}");
+            let fault = read.unreadable.unwrap().fault.to_string();
+            assert!(fault.starts_with(field), "{fault}");
         }
     }
 
@@ -260,18 +261,18 @@ mod tests {
         let good = r#"{ "selector": {}, "rules": [{ "name": "a" }] }"#;
         let ledger = r#"{ "ledger": { "watermark": "5" } }"#;
         let nested = format!(r#"{{ "selector": {{}}, "rules": {} }}"#, deep());
-        let held = format!(
+        let deep_claims = format!(
             r#"{{ "ledger": {{ "watermark": "5", "claims": {} }} }}"#,
             deep()
         );
         let managed = format!(r#", "managedFields": [{{ "fieldsV1": {} }}]"#, deep());
-        let going = r#", "labels": 1, "deletionTimestamp": "2026-01-01T00:00:00Z""#;
+        let terminating = r#", "labels": 1, "deletionTimestamp": "2026-01-01T00:00:00Z""#;
         for (raw, is_spec, is_ledger, is_going) in [
             (whole(&managed, good, ledger), true, true, false),
-            (whole(going, good, ledger), true, true, true),
+            (whole(terminating, good, ledger), true, true, true),
             (whole("", &nested, ledger), false, true, false),
             (whole("", good, r#""none""#), true, false, false),
-            (whole("", good, &held), true, false, false),
+            (whole("", good, &deep_claims), true, false, false),
         ] {
             assert!(
                 serde_json::from_str::<PodTransitionRule>(&raw).is_err(),

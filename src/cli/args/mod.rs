@@ -131,8 +131,11 @@ impl FeatureArgs {
         .unwrap_or(true)
     }
 
-    fn last_gate_value(&self, said: impl Fn(FeatureGate) -> Option<bool>) -> Option<bool> {
-        self.feature_gates.iter().rev().find_map(|gate| said(*gate))
+    fn last_gate_value(&self, value_of: impl Fn(FeatureGate) -> Option<bool>) -> Option<bool> {
+        self.feature_gates
+            .iter()
+            .rev()
+            .find_map(|gate| value_of(*gate))
     }
 }
 

@@ -139,7 +139,7 @@ impl WhyArgs {
     pub fn name(&self) -> Result<&str, String> {
         let (kind, name) = match &self.pod[..] {
             [kind, name] => (kind.as_str(), name.as_str()),
-            [one] => one.split_once('/').unwrap_or(("pod", one)),
+            [argument] => argument.split_once('/').unwrap_or(("pod", argument)),
             _ => ("pod", ""),
         };
         if !["pod", "pods", "po"].contains(&kind) {

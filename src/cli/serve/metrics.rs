@@ -211,13 +211,13 @@ impl MetricsCollector {
                 .namespaces()
                 .flat_map(|(_, namespace)| namespace.rules.values());
             for ((_, operation), claim) in rules.flat_map(|rule| &rule.snapshot.claims.claims) {
-                let is_of = |word: &str| word == operation.as_str();
+                let is_of = |name: &str| name == operation.as_str();
                 let age = now.duration_since(claim.detail.since).as_secs_f64();
-                for (_, count) in flight.iter_mut().filter(|(word, _)| is_of(word)) {
+                for (_, count) in flight.iter_mut().filter(|(name, _)| is_of(name)) {
                     *count += 1;
                 }
-                for (_, most) in oldest.iter_mut().filter(|(word, _)| is_of(word)) {
-                    *most = most.max(age);
+                for (_, oldest_age) in oldest.iter_mut().filter(|(name, _)| is_of(name)) {
+                    *oldest_age = oldest_age.max(age);
                 }
             }
         }

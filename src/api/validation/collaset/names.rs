@@ -29,13 +29,13 @@ pub(super) fn check_collaset_name(
         }
         return;
     }
-    let why = "with podNamingSuffixPolicy PersistentSequence: Pods have <name>-<instance ID> as their name and hostname; \
+    let reason = "with podNamingSuffixPolicy PersistentSequence: Pods have <name>-<instance ID> as their name and hostname; \
                choose another name, or Random";
     if name.len() > MAX_LENGTH_BEFORE_ID {
-        let problem = format!("must have at most {MAX_LENGTH_BEFORE_ID} characters {why}");
+        let problem = format!("must have at most {MAX_LENGTH_BEFORE_ID} characters {reason}");
         errors.push(FieldError::new(path, name, problem));
     } else if labels::dns_label_problem(name).is_some() {
-        let problem = format!("must have only lower-case letters, digits and '-' {why}");
+        let problem = format!("must have only lower-case letters, digits and '-' {reason}");
         errors.push(FieldError::new(path, name, problem));
     }
 }

@@ -183,7 +183,7 @@ fn check_scale_strategy(
 
 /// Checks that each name occurs only once in all of the lists.
 fn check_pod_lists(lists: [(&str, &Vec<String>); 3], errors: &mut FieldErrors) {
-    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut list_of_name: BTreeMap<&str, &str> = BTreeMap::new();
     for (list, names) in lists {
         for (index, name) in names.iter().enumerate() {
             if errors.is_full() {
@@ -195,7 +195,7 @@ fn check_pod_lists(lists: [(&str, &Vec<String>); 3], errors: &mut FieldErrors) {
                 errors.push(FieldError::new(path, name, problem));
                 continue;
             }
-            match seen.insert(name, list) {
+            match list_of_name.insert(name, list) {
                 None => {}
                 Some(before) if before == list => {
                     let problem = format!("is in {list} already: take it out here");
