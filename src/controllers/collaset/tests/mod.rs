@@ -1254,7 +1254,7 @@ async fn pvc_deletion_is_announced_unless_refused() {
         panic!("{events:?}")
     };
     assert_eq!(event["type"], "Normal");
-    let message = "deleted claims that no Pod of the CollaSet needs any more: a, b";
+    let message = "deleted PVCs that no Pod of the CollaSet needs any more: a, b";
     assert_eq!(event["message"], message);
     let reasons: BTreeSet<_> = events.iter().map(|e| e["reason"].as_str()).collect();
     assert_eq!(reasons, ["ClaimDeleted", "ScaleInFailed"].map(Some).into());
@@ -1336,7 +1336,7 @@ async fn pod_is_not_created_on_pvc_of_uncached_pod() {
     );
     let message = bed.condition("Ready")["message"].to_string();
     assert!(
-        message.contains("Pod debug, which still mounts claim data"),
+        message.contains("Pod debug, which still mounts PVC data"),
         "{message}"
     );
     assert_eq!(
