@@ -72,12 +72,12 @@ pub fn pod_manifest(
 
     for template in data::pvc_templates(&revision.data) {
         let name = pvc_template_name(template);
-        let claim = volumes.get(name).ok_or_else(|| {
+        let pvc_name = volumes.get(name).ok_or_else(|| {
             problem(format!(
                 "instance {id} has no claim for the claim template {name:?} yet"
             ))
         })?;
-        mount_pvc(&mut spec, name, claim);
+        mount_pvc(&mut spec, name, pvc_name);
     }
     Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
 }
@@ -179,11 +179,11 @@ fn pod_metadata(template: &Value) -> Map<String, Value> {
 }
 
 /// Makes `name` a volume of the PVC `claim`. It replaces the volume of that name, or is appended.
-fn mount_pvc(spec: &mut Value, name: &str, claim: &str) {
+fn mount_pvc(spec: &mut Value, name: &str, pvc_name: &str) {
     let Some(spec) = spec.as_object_mut() else {
         return;
     };
-    let volume = json!({ "name": name, "persistentVolumeClaim": { "claimName": claim } });
+    let volume = json!({ "name": name, "persistentVolumeClaim": { "claimName": pvc_name } });
     let volumes = spec.entry("volumes").or_insert(Value::Null);
     if volumes.is_null() {
         *volumes = json!([]);

@@ -37,9 +37,10 @@ pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
     for pod in &facts.unselected {
         // Do not release a PVC that a member mounts too. Such a member was created on the PVCs of a Pod that had ended,
         // and the PVCs are its own.
-        let stays = |other: &Arc<Pod>| facts.is_member(other) && !facts.leaves_alive(other);
+        let is_staying_member =
+            |other: &Arc<Pod>| facts.is_member(other) && !facts.leaves_alive(other);
         let own = facts.owned_pvcs_of_pod(pod);
-        let own = own.filter(|claim| !facts.pods_mounting(&claim.name).iter().any(stays));
+        let own = own.filter(|pvc| !facts.pods_mounting(&pvc.name).iter().any(is_staying_member));
         if release_pvcs(draft, own) {
             update::return_to_service(facts, draft, pod); // the release of the PVCs may be refused for long
         } else {
@@ -90,8 +91,8 @@ pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
             continue;
         }
         let (name, phase) = (&pod.metadata.name, &pod.status.phase);
-        let left = describe_released_pvcs(facts, pod);
-        let message = format!("Pod {name} was {phase} and is deleted{left}");
+        let released_pvcs = describe_released_pvcs(facts, pod);
+        let message = format!("Pod {name} was {phase} and is deleted{released_pvcs}");
         draft.delete_and_announce(pod, "TargetDeleted", message);
     }
     report_unknown_names(facts, draft);
@@ -108,11 +109,11 @@ pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
     if strangers.is_empty() && orphans.is_empty() {
         return moved;
     }
-    let mut room = Headroom::beside_draft(facts, draft);
+    let mut headroom = Headroom::beside_draft(facts, draft);
     // Orphans come first: an orphan enters under its own ID or not at all.
-    moved |= inclusion::adopt_orphans(facts, draft, &mut room);
+    moved |= inclusion::adopt_orphans(facts, draft, &mut headroom);
     for pod in strangers {
-        moved |= inclusion::include_pod(facts, draft, &mut room, pod);
+        moved |= inclusion::include_pod(facts, draft, &mut headroom, pod);
     }
     moved
 }
@@ -145,7 +146,7 @@ fn do_pvcs_leave_with_another(facts: &SetFacts, pod: &Pod) -> bool {
         .spec
         .pvcs
         .iter()
-        .flat_map(|claim| facts.pods_mounting(claim));
+        .flat_map(|pvc_name| facts.pods_mounting(pvc_name));
     mounting.any(|other| {
         let leaves = facts.leaves_alive(other) || !facts.selector.matches(&other.metadata.labels);
         let is_out = !facts.controls(other) && !other.is_finished();
@@ -155,30 +156,31 @@ fn do_pvcs_leave_with_another(facts: &SetFacts, pod: &Pod) -> bool {
 
 /// Describes the PVCs of a Pod that have left the set and that no Pod takes back; empty if there are none.
 fn describe_released_pvcs(facts: &SetFacts, pod: &Pod) -> String {
-    let claims = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
-    let left = claims.filter(|c| c.labels.contains_key(keys::ORPHANED) && !c.terminating);
-    left.map(|claim| format!("; claim {} has left the CollaSet and stays", claim.name))
+    let pvcs = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
+    let released = pvcs.filter(|c| c.labels.contains_key(keys::ORPHANED) && !c.terminating);
+    released
+        .map(|pvc| format!("; claim {} has left the CollaSet and stays", pvc.name))
         .collect()
 }
 
 /// Reports the names in the lists of a new spec that no Pod has.
 fn report_unknown_names(facts: &SetFacts, draft: &mut Draft) {
     let set = &facts.observed.set;
-    let seen = set.status.as_ref().map(|status| status.observed_generation);
+    let observed_generation = set.status.as_ref().map(|status| status.observed_generation);
     let strategy = &facts.strategy;
     let (delete, include, exclude) = (&strategy.delete, &strategy.include, &strategy.exclude);
     let named = [delete, include, exclude]
         .iter()
         .any(|names| !names.is_empty());
-    if seen == set.metadata.generation || !named {
+    if observed_generation == set.metadata.generation || !named {
         return;
     }
     let own = facts.observed.pods.iter();
     let own: BTreeSet<&str> = own.map(|pod| &*pod.metadata.name).collect();
     let strangers = facts.observed.pods_to_include.iter();
     let strangers: BTreeSet<&str> = strangers.map(|pod| &*pod.metadata.name).collect();
-    let unknown = |names: &BTreeSet<String>, known: &[&BTreeSet<&str>]| {
-        let is_known = |name: &str| known.iter().any(|known| known.contains(name));
+    let unknown = |names: &BTreeSet<String>, existing: &[&BTreeSet<&str>]| {
+        let is_known = |name: &str| existing.iter().any(|existing| existing.contains(name));
         let names = names.iter().map(String::as_str);
         let names: Vec<&str> = names.filter(|name| !is_known(name)).collect();
         (!names.is_empty()).then(|| messages::list_names(&names, MAX_NAMES))
@@ -297,11 +299,11 @@ pub fn return_entering_pvcs(facts: &SetFacts, draft: &mut Draft) {
 
 /// Releases PVCs before their Pod leaves, with a label so that no other Pod of the set takes them. Returns whether
 /// there are any. If the set still owned a PVC after the Pod has left, it would delete the PVC when the Pod has ended.
-fn release_pvcs<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Pvc>>) -> bool {
+fn release_pvcs<'a>(draft: &mut Draft, pvcs: impl Iterator<Item = &'a Arc<Pvc>>) -> bool {
     let mut any = false;
-    for claim in claims {
+    for pvc in pvcs {
         any = true;
-        draft.release_pvc(claim, pvcs::left_behind_labels());
+        draft.release_pvc(pvc, pvcs::left_behind_labels());
     }
     any
 }

@@ -125,8 +125,8 @@ impl Pvc {
 
     /// Whether the set with this UID keeps the PVC and therefore never deletes it, see [`keys::KEPT_FOR`].
     pub fn is_kept_for(&self, set: Option<&str>) -> bool {
-        let kept = self.labels.get(keys::KEPT_FOR).map(String::as_str);
-        set.is_some() && kept == set
+        let kept_for = self.labels.get(keys::KEPT_FOR).map(String::as_str);
+        set.is_some() && kept_for == set
     }
 }
 

@@ -38,7 +38,7 @@ fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
     let facts = match collect_facts(observed) {
         Ok(facts) => facts,
         Err(_) if goes => return reclaim::plan_without_finalizer(observed),
-        Err(HistoryFailure::Invalid(why)) => return plan_invalid_spec(observed, &why),
+        Err(HistoryFailure::Invalid(message)) => return plan_invalid_spec(observed, &message),
         Err(HistoryFailure::NoRevision) => return plan_without_history(observed),
     };
     let mut draft = Draft::default();
@@ -82,9 +82,9 @@ fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
     if !deleting {
         report_missing_revision(observed, &mut status, &draft.shortfall);
     }
-    let left = std::mem::take(&mut draft.shortfall);
-    let claims = std::mem::take(&mut draft.pvcs);
-    let news = std::mem::take(&mut draft.events_after_status);
+    let shortfall = std::mem::take(&mut draft.shortfall);
+    let pvcs = std::mem::take(&mut draft.pvcs);
+    let events_after_status = std::mem::take(&mut draft.events_after_status);
     let mut events = std::mem::take(&mut draft.events);
     events.extend(facts.history.problems.iter().map(|problem| SetEvent {
         warning: true,
@@ -101,13 +101,13 @@ fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
         add_finalizer: !deleting && !protected,
         revisions,
         pool,
-        pvcs: claims,
+        pvcs,
         pods,
         status: (set.status.as_ref() != Some(&status)).then_some(status),
-        shortfall: left,
+        shortfall: shortfall,
         clear_command: forget_command,
         events,
-        events_after_status: news,
+        events_after_status: events_after_status,
         pause,
         remove_finalizer: reclaimed,
         requeue_after_nanos: again_nanos,
@@ -121,7 +121,7 @@ fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure>
         .selector
         .as_ref()
         .ok_or("spec.selector is required: set it to labels that spec.template carries")
-        .map_err(|why| HistoryFailure::Invalid(why.to_owned()))?;
+        .map_err(|message| HistoryFailure::Invalid(message.to_owned()))?;
     let selector = Selector::compile(selector)
         .map_err(|e| HistoryFailure::Invalid(format!("spec.selector: {e}")))?;
     let in_use = SetFacts::revisions_in_use(observed, &selector);
@@ -130,12 +130,12 @@ fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure>
     let mut history = revision::history::plan_history(set, &observed.revisions, &in_use, refused)?;
     // The API server stores such a set if it does not call the webhook. The set would then release its Pods at once and
     // create others without end.
-    let asked = set
+    let reserved_key = set
         .spec
         .selector
         .as_ref()
         .and_then(reserved_labels::reserved_key_in);
-    if let Some(key) = asked.filter(|_| !deleting) {
+    if let Some(key) = reserved_key.filter(|_| !deleting) {
         return Err(HistoryFailure::Invalid(format!(
             "spec.selector: must not ask for {key}, which is set on single Pods: make the CollaSet again with a selector of labels that \
              spec.template carries (`kubectl delete --cascade=orphan` leaves the Pods); until then no Pod is made, changed or deleted"
@@ -160,14 +160,14 @@ fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure>
 /// Plans a set whose spec is invalid. Such a spec can only be one that is already stored. The plan changes nothing, and
 /// the status says why. If the set is being deleted, the garbage collector deletes its Pods, and the plan releases the
 /// PVCs that outlast the set.
-fn plan_invalid_spec(observed: &ObservedSet, why: &str) -> SetPlan {
+fn plan_invalid_spec(observed: &ObservedSet, message: &str) -> SetPlan {
     let set = &observed.set;
     let refused = observed.refused.finalizer.as_ref();
     let refused = refused.map(|refused| {
         format!("; the finalizer can't be removed: {refused}; let the server update the CollaSet")
     });
-    let why = format!("{why}{}", refused.unwrap_or_default());
-    let status = status::invalid_spec_status(observed, &why);
+    let message = format!("{message}{}", refused.unwrap_or_default());
+    let status = status::invalid_spec_status(observed, &message);
     let mut draft = Draft::default();
     let is_left = if reclaim::orphans_its_pods(&set.metadata) {
         reclaim::release_dependents(observed, &mut draft)
@@ -196,13 +196,17 @@ fn released_revisions(draft: &mut Draft) -> Vec<RevisionChange> {
 }
 
 /// Reports in the status why the revision of the template can't be written, if the API server has refused it.
-fn report_missing_revision(observed: &ObservedSet, status: &mut CollaSetStatus, left: &Shortfall) {
+fn report_missing_revision(
+    observed: &ObservedSet,
+    status: &mut CollaSetStatus,
+    shortfall: &Shortfall,
+) {
     let former = observed.set.status.iter().flat_map(|s| &s.conditions);
     let former: Vec<_> = former.cloned().collect();
-    if let Some(why) = &observed.refused.revision {
+    if let Some(message) = &observed.refused.revision {
         let now = status::condition_time(observed.now_nanos);
-        let what = (status::FailedStep::Revisions, why.as_str());
-        status::report_failed_step(status, &former, what, left, now);
+        let failure = (status::FailedStep::Revisions, message.as_str());
+        status::report_failed_step(status, &former, failure, shortfall, now);
     }
 }
 

@@ -56,7 +56,7 @@ pub struct SetFacts<'a> {
     /// All observed PVCs by name.
     pvcs_by_name: BTreeMap<&'a str, &'a Arc<Pvc>>,
     /// IDs that the pool holds for Pods of the set.
-    recorded: BTreeSet<i64>,
+    recorded_ids: BTreeSet<i64>,
     /// Name of the set.
     pub name: &'a str,
     /// Name of the pool.
@@ -68,7 +68,7 @@ pub struct SetFacts<'a> {
     /// Whether at least one member is not of the updated revision.
     pub is_rolling_out: bool,
     /// Names of the Pods that the set controls and that are not terminating.
-    names: BTreeSet<&'a str>,
+    present_names: BTreeSet<&'a str>,
     /// Pods that would be members, but whose instance ID an older Pod has.
     pub misnumbered: Vec<Arc<Pod>>,
     /// Controlled Pods that are terminating, by instance ID.
@@ -79,7 +79,7 @@ pub struct SetFacts<'a> {
     finished_by_id: BTreeMap<i64, Vec<Arc<Pod>>>,
     /// The finished Pods whose successor the set creates later, by instance ID. Until then the finished Pod holds the
     /// ID.
-    pub waiting: BTreeMap<i64, Arc<Pod>>,
+    pub recreated_later: BTreeMap<i64, Arc<Pod>>,
     /// Controlled Pods that the selector no longer matches.
     pub unselected: Vec<Arc<Pod>>,
 }
@@ -107,7 +107,7 @@ impl<'a> SetFacts<'a> {
             pvcs_by_id: BTreeMap::new(),
             owned_pvc_ids: BTreeMap::new(),
             pvcs_by_name: observed.pvcs.iter().map(|c| (&*c.name, c)).collect(),
-            recorded: BTreeSet::new(),
+            recorded_ids: BTreeSet::new(),
             history,
             rollout,
             name,
@@ -115,12 +115,12 @@ impl<'a> SetFacts<'a> {
             foreign: BTreeSet::new(),
             members: BTreeMap::new(),
             is_rolling_out: false,
-            names: BTreeSet::new(),
+            present_names: BTreeSet::new(),
             misnumbered: Vec::new(),
             terminating: BTreeMap::new(),
             finished: Vec::new(),
             finished_by_id: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            recreated_later: BTreeMap::new(),
             unselected: Vec::new(),
         };
         for pod in &observed.pods {
@@ -130,27 +130,27 @@ impl<'a> SetFacts<'a> {
             }
         }
         facts.foreign = facts.pool_ids(false);
-        facts.recorded = facts.pool_ids(true);
+        facts.recorded_ids = facts.pool_ids(true);
         let uid = set.metadata.uid.as_deref();
-        for claim in &observed.pvcs {
-            let id = claim.labels.get(keys::INSTANCE_ID);
+        for pvc in &observed.pvcs {
+            let id = pvc.labels.get(keys::INSTANCE_ID);
             // A PVC that a Pod outside the set mounts serves no other Pod, even if the PVC has no label that says so.
-            let mut mounting = facts.pods_mounting(&claim.name).iter();
-            let is_own = claim.belongs_to_set(uid);
+            let mut mounting = facts.pods_mounting(&pvc.name).iter();
+            let is_own = pvc.belongs_to_set(uid);
             let has_left = !is_own && mounting.any(|pod| facts.has_left(pod));
             if let Some(id) = id
                 .and_then(|id| parse_instance_id(id))
                 .filter(|_| !has_left)
             {
-                facts.pvcs_by_id.entry(id).or_default().push(claim.clone());
+                facts.pvcs_by_id.entry(id).or_default().push(pvc.clone());
                 if is_own {
-                    facts.owned_pvc_ids.insert(&claim.name, id);
+                    facts.owned_pvc_ids.insert(&pvc.name, id);
                 }
             }
         }
         let mut pods: Vec<&Arc<Pod>> = observed.pods.iter().collect();
         let present = pods.iter().filter(|pod| !pod.is_terminating());
-        facts.names = present.map(|pod| &*pod.metadata.name).collect();
+        facts.present_names = present.map(|pod| &*pod.metadata.name).collect();
         // If two Pods have the same ID, the older Pod keeps it.
         pods.sort_by_key(|p| (&p.metadata.creation_timestamp, &p.metadata.name));
         for pod in pods {
@@ -166,7 +166,7 @@ impl<'a> SetFacts<'a> {
             }
         }
         facts.number_pods();
-        facts.waiting = facts.waiting();
+        facts.recreated_later = facts.find_pods_recreated_later();
         facts.is_rolling_out = facts.members.values().any(|pod| !facts.is_updated(pod));
         facts
     }
@@ -185,7 +185,7 @@ impl<'a> SetFacts<'a> {
         if unnumbered.is_empty() {
             return;
         }
-        let recorded = self.recorded.iter().copied();
+        let recorded = self.recorded_ids.iter().copied();
         let mut vacant: BTreeSet<i64> = recorded.filter(|id| self.is_id_vacant(*id)).collect();
         let halves = self.origin_names_by_half();
         let mut lowest = 0;
@@ -193,24 +193,24 @@ impl<'a> SetFacts<'a> {
         for pod in unnumbered {
             // Neither take the ID reserved for the new Pod of another pair, nor an ID for which the set has other PVCs.
             let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
-            let is_own = |claim: &Pvc| claim.terminating || pod.spec.pvcs.contains(&claim.name);
+            let is_own = |pvc: &Pvc| pvc.terminating || pod.spec.pvcs.contains(&pvc.name);
             let suits = |id: &i64| {
                 halves.get(id).is_none_or(|of| Some(&**of) == origin)
                     && self
                         .owned_pvcs_with_id(*id)
-                        .all(|claim| is_own(claim) || self.is_pvc_spare(&pod, claim))
+                        .all(|pvc| is_own(pvc) || self.is_pvc_spare(&pod, pvc))
             };
-            let known = vacant.iter().copied().find(suits);
-            let id = known.unwrap_or_else(|| {
-                let is_free = |id: i64| !self.recorded.contains(&id) && self.is_id_vacant(id);
+            let recorded_id = vacant.iter().copied().find(suits);
+            let id = recorded_id.unwrap_or_else(|| {
+                let is_free = |id: i64| !self.recorded_ids.contains(&id) && self.is_id_vacant(id);
                 while !is_free(lowest) {
                     lowest += 1;
                 }
                 // Skip an ID for which a former set of this name has left volumes: the Pod would take them together
                 // with the ID.
                 let is_empty = |id: i64| {
-                    let mut claims = self.pvcs_with_id(id).iter();
-                    claims.all(|claim| is_own(claim) || !pvcs::is_usable_pvc(set, claim))
+                    let mut pvcs = self.pvcs_with_id(id).iter();
+                    pvcs.all(|pvc| is_own(pvc) || !pvcs::is_usable_pvc(set, pvc))
                 };
                 let mut id = lowest;
                 while !(is_free(id) && suits(&id) && is_empty(id)) {
@@ -239,8 +239,9 @@ impl<'a> SetFacts<'a> {
     /// Whether the API server recently refused a write of the Pod, or of a PVC that it mounts.
     pub fn is_write_refused(&self, pod: &Pod) -> bool {
         let refused = &self.observed.refused;
-        let mut claims = pod.spec.pvcs.iter();
-        refused.pods.contains(&pod.metadata.uid) || claims.any(|claim| refused.pvcs.contains(claim))
+        let mut pvc_names = pod.spec.pvcs.iter();
+        refused.pods.contains(&pod.metadata.uid)
+            || pvc_names.any(|pvc_name| refused.pvcs.contains(pvc_name))
     }
 
     /// Whether the API server recently refused a write that the leaving of a Pod needs: a write of the Pod, or of a PVC
@@ -250,14 +251,14 @@ impl<'a> SetFacts<'a> {
         self.is_write_refused(pod)
             || self
                 .owned_pvcs_with_id(id)
-                .any(|claim| refused.contains(&claim.name))
+                .any(|pvc| refused.contains(&pvc.name))
     }
 
     /// Finished Pods whose successor the set creates later. A finished Pod whose ID another Pod has is not among them.
-    fn waiting(&self) -> BTreeMap<i64, Arc<Pod>> {
-        let mut waiting = BTreeMap::new();
+    fn find_pods_recreated_later(&self) -> BTreeMap<i64, Arc<Pod>> {
+        let mut pods = BTreeMap::new();
         if self.finished.is_empty() {
-            return waiting;
+            return pods;
         }
         let pool = self.observed.pool.as_ref();
         let entries = pool.map(|pool| pool.contexts.iter().map(|c| (c.id, &c.data)).collect());
@@ -270,10 +271,10 @@ impl<'a> SetFacts<'a> {
             if let Some(id) =
                 id.filter(|id| waits && self.is_recreated_later(entries.as_ref(), *id, pod))
             {
-                waiting.entry(id).or_insert_with(|| Arc::clone(pod));
+                pods.entry(id).or_insert_with(|| Arc::clone(pod));
             }
         }
-        waiting
+        pods
     }
 
     /// Whether the set waits before it creates the successor of a finished Pod. It waits if the pool has an entry for
@@ -306,8 +307,8 @@ impl<'a> SetFacts<'a> {
     /// not wait.
     pub fn recreation_due_at(&self, pod: &Pod) -> Option<u64> {
         let until = self.observed.ended_until.get(&pod.metadata.uid).copied()?;
-        let waiting = self.waiting.get(&self.instance_id_of(pod)?)?;
-        (waiting.metadata.uid == pod.metadata.uid).then_some(until)
+        let awaited = self.recreated_later.get(&self.instance_id_of(pod)?)?;
+        (awaited.metadata.uid == pod.metadata.uid).then_some(until)
     }
 
     /// Whether a user asks the set to release the Pod alive.
@@ -340,14 +341,14 @@ impl<'a> SetFacts<'a> {
 
     /// Why the API server refuses to delete a Pod that is off traffic for its deletion; `None` if it does not.
     pub fn deletion_refusal(&self, pod: &Pod) -> Option<&str> {
-        let why = self.observed.refused.undeleted.get(&pod.metadata.uid);
-        why.map(String::as_str)
+        let message = self.observed.refused.undeleted.get(&pod.metadata.uid);
+        message.map(String::as_str)
     }
 
     /// Whether a Pod is the new Pod of a replace pair whose origin still exists.
     pub fn is_new_half(&self, pod: &Pod) -> bool {
         let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
-        origin.is_some_and(|origin| self.names.contains(origin))
+        origin.is_some_and(|origin| self.present_names.contains(origin))
     }
 
     fn sort_pod(&mut self, pod: &Arc<Pod>) {
@@ -423,7 +424,7 @@ impl<'a> SetFacts<'a> {
     pub fn in_place_change_from(&self, revision: &Revision) -> Cow<'_, InPlaceChange> {
         let change = || inplace::in_place_change(&revision.data, &self.history.updated.data);
         match self.in_place_changes.get(&revision.name) {
-            Some(way) => Cow::Borrowed(way.get_or_init(change)),
+            Some(cell) => Cow::Borrowed(cell.get_or_init(change)),
             None => Cow::Owned(change()),
         }
     }
@@ -431,9 +432,9 @@ impl<'a> SetFacts<'a> {
     /// Returns the change that a dry run tries before a Pod of this revision goes off traffic for its update in place.
     pub fn dry_run_change_from(&self, revision: &Revision) -> Option<Arc<DryRunChange>> {
         match self.dry_run_changes.get(&revision.name) {
-            Some(known) => {
-                let ahead = || self.dry_run_change(&self.in_place_change_from(revision));
-                known.get_or_init(ahead).clone()
+            Some(cell) => {
+                let change = || self.dry_run_change(&self.in_place_change_from(revision));
+                cell.get_or_init(change).clone()
             }
             None => self.dry_run_change(&self.in_place_change_from(revision)),
         }
@@ -484,32 +485,29 @@ impl<'a> SetFacts<'a> {
     pub fn owned_pvcs_with_id(&self, id: i64) -> impl Iterator<Item = &Arc<Pvc>> {
         let uid = self.observed.set.metadata.uid.as_deref();
         let at = self.pvcs_with_id(id).iter();
-        at.filter(move |claim| claim.belongs_to_set(uid))
+        at.filter(move |pvc| pvc.belongs_to_set(uid))
     }
 
     /// IDs of PVCs that belong to the set and that no Pod mounts. The ID of the oldest PVC comes first.
     pub fn ids_of_unmounted_pvcs(&self) -> Vec<i64> {
         let ids = self.pvcs_by_id.keys().copied();
-        let mut left: Vec<_> = ids
+        let mut unmounted: Vec<_> = ids
             .filter_map(|id| {
-                let own = || {
-                    self.owned_pvcs_with_id(id)
-                        .filter(|claim| !claim.terminating)
-                };
-                let since = own().map(|claim| claim.creation_timestamp).min()?;
-                let mut mounting = own().flat_map(|claim| self.pods_mounting(&claim.name));
+                let own = || self.owned_pvcs_with_id(id).filter(|pvc| !pvc.terminating);
+                let since = own().map(|pvc| pvc.creation_timestamp).min()?;
+                let mut mounting = own().flat_map(|pvc| self.pods_mounting(&pvc.name));
                 mounting.next().is_none().then_some((since, id))
             })
             .collect();
-        left.sort_unstable();
-        left.into_iter().map(|(_, id)| id).collect()
+        unmounted.sort_unstable();
+        unmounted.into_iter().map(|(_, id)| id).collect()
     }
 
     /// The PVCs that a Pod mounts and that belong to the set.
     pub fn owned_pvcs_of_pod(&self, pod: &Pod) -> impl Iterator<Item = &'a Arc<Pvc>> {
         let uid = self.observed.set.metadata.uid.as_deref();
         let mounted = pod.spec.pvcs.iter().filter_map(|name| self.find_pvc(name));
-        mounted.filter(move |claim| claim.belongs_to_set(uid))
+        mounted.filter(move |pvc| pvc.belongs_to_set(uid))
     }
 
     /// The PVCs of the set that at least one Pod mounts, and for which `is_so` is true for every Pod that mounts them.
@@ -530,38 +528,38 @@ impl<'a> SetFacts<'a> {
     }
 
     /// Whether the set keeps the PVC and therefore never deletes it.
-    pub fn keeps_pvc(&self, claim: &Pvc) -> bool {
-        claim.is_kept_for(self.observed.set.metadata.uid.as_deref())
+    pub fn keeps_pvc(&self, pvc: &Pvc) -> bool {
+        pvc.is_kept_for(self.observed.set.metadata.uid.as_deref())
     }
 
     /// Whether the hash of a PVC that enters with its Pod is the hash of a template of the spec. The set would delete
     /// any other PVC as left over once the Pod is updated, without a warning to the user who recreated the set or
     /// included the Pod. The updated revision can't answer this question: it may have a former template while the
     /// revision of the spec is refused, or while the rollout is aborted.
-    pub fn is_pvc_of_spec(&self, claim: &Pvc) -> bool {
-        let template = self.template_in_spec(claim);
-        let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
-        said.zip(template).is_some_and(|(said, template)| {
-            let known = self.template_hashes_with_spec();
-            known.is_equivalent(said, &known.template_hash(template))
+    pub fn is_pvc_of_spec(&self, pvc: &Pvc) -> bool {
+        let template = self.template_in_spec(pvc);
+        let hash = pvc.labels.get(keys::PVC_TEMPLATE_HASH);
+        hash.zip(template).is_some_and(|(hash, template)| {
+            let hashes = self.template_hashes_with_spec();
+            hashes.is_equivalent(hash, &hashes.template_hash(template))
         })
     }
 
     /// Whether Pods of the spec mount this kept PVC.
-    pub fn serves_spec_template(&self, claim: &Pvc) -> bool {
-        self.template_in_spec(claim).is_some_and(|template| {
-            let known = self.template_hashes_with_spec();
-            pvcs::matches_hash(claim, &known.template_hash(template), known)
+    pub fn serves_spec_template(&self, pvc: &Pvc) -> bool {
+        self.template_in_spec(pvc).is_some_and(|template| {
+            let hashes = self.template_hashes_with_spec();
+            pvcs::matches_hash(pvc, &hashes.template_hash(template), hashes)
         })
     }
 
     /// Whether the spec has a volume claim template with the name that the PVC carries.
-    pub fn has_template_in_spec(&self, claim: &Pvc) -> bool {
-        self.template_in_spec(claim).is_some()
+    pub fn has_template_in_spec(&self, pvc: &Pvc) -> bool {
+        self.template_in_spec(pvc).is_some()
     }
 
-    fn template_in_spec(&self, claim: &Pvc) -> Option<&Value> {
-        template_of_pvc(&self.observed.set.spec.volume_claim_templates, claim)
+    fn template_in_spec(&self, pvc: &Pvc) -> Option<&Value> {
+        template_of_pvc(&self.observed.set.spec.volume_claim_templates, pvc)
     }
 
     /// Includes the spec, because its revision may have the templates in another notation.
@@ -572,55 +570,57 @@ impl<'a> SetFacts<'a> {
     }
 
     /// The hash of the template of this revision that has the name in the PVC's label, if there is such a template.
-    pub fn template_hash_in(&self, revision: &Revision, claim: &Pvc) -> Option<Cow<'_, str>> {
-        let template = template_of_pvc(pvc_templates(&revision.data), claim)?;
+    pub fn template_hash_in(&self, revision: &Revision, pvc: &Pvc) -> Option<Cow<'_, str>> {
+        let template = template_of_pvc(pvc_templates(&revision.data), pvc)?;
         Some(self.template_hashes.template_hash(template))
     }
 
     /// Whether the set keeps a PVC that a Pod does not mount, for a return to a former template: the Pod mounts another
     /// PVC of the same template name, or the Pod's revision does not have that template.
-    pub fn is_pvc_spare(&self, pod: &Pod, claim: &Pvc) -> bool {
+    pub fn is_pvc_spare(&self, pod: &Pod, pvc: &Pvc) -> bool {
         let is_same = |other: &Arc<Pvc>| {
             let mut keys = [keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
-            keys.all(|key| other.labels.get(key) == claim.labels.get(key))
+            keys.all(|key| other.labels.get(key) == pvc.labels.get(key))
         };
         let mut mounted = pod.spec.pvcs.iter().filter_map(|name| self.find_pvc(name));
         let revision = self.revision_of(pod);
-        self.keeps_pvc(claim)
+        self.keeps_pvc(pvc)
             && (mounted.any(is_same)
-                || revision.is_some_and(|of| self.template_hash_in(of, claim).is_none()))
+                || revision.is_some_and(|of| self.template_hash_in(of, pvc).is_none()))
     }
 
     /// If the label of a mounted PVC names another known template than the Pod's revision has, returns the hash of the
     /// template of the Pod's revision. Somebody has edited the label of the PVC or of the Pod, and the set can't tell
     /// which.
-    pub fn mismatched_template_hash(&self, pod: &Pod, claim: &Pvc) -> Option<Cow<'_, str>> {
-        let said = claim.labels.get(keys::PVC_TEMPLATE_HASH)?;
-        let own = self.template_hash_in(self.revision_of(pod)?, claim)?;
-        let known = &self.template_hashes;
-        (!pvcs::matches_hash(claim, &own, known) && known.contains(said)).then_some(own)
+    pub fn mismatched_template_hash(&self, pod: &Pod, pvc: &Pvc) -> Option<Cow<'_, str>> {
+        let hash = pvc.labels.get(keys::PVC_TEMPLATE_HASH)?;
+        let own = self.template_hash_in(self.revision_of(pod)?, pvc)?;
+        let hashes = &self.template_hashes;
+        (!pvcs::matches_hash(pvc, &own, hashes) && hashes.contains(hash)).then_some(own)
     }
 
     /// The managed Pods that mount a PVC.
-    pub fn pods_mounting(&self, claim: &str) -> &[Arc<Pod>] {
-        self.observed.mounts.get(claim).map_or(&[], Vec::as_slice)
+    pub fn pods_mounting(&self, pvc_name: &str) -> &[Arc<Pod>] {
+        self.observed
+            .mounts
+            .get(pvc_name)
+            .map_or(&[], Vec::as_slice)
     }
 
     /// A Pod that may still write to a PVC: it mounts the PVC and is not finished. A terminating Pod may still write,
     /// also on a lost node.
-    pub fn pvc_writer(&self, claim: &str) -> Option<&Arc<Pod>> {
-        self.pods_mounting(claim)
+    pub fn pvc_writer(&self, pvc_name: &str) -> Option<&Arc<Pod>> {
+        self.pods_mounting(pvc_name)
             .iter()
             .find(|pod| !pod.is_finished())
     }
 
     /// A PVC that the next Pod of an instance ID waits for, with the Pod that still mounts it.
     pub fn awaited_pvc(&self) -> Option<(&Pod, &str)> {
-        let vacant = self.recorded.iter().filter(|id| !self.is_id_held(**id));
-        let claims = vacant.flat_map(|id| self.pvcs_with_id(*id));
-        let claims = claims.filter(|claim| !claim.labels.contains_key(keys::ORPHANED));
-        let mut mounted =
-            claims.filter_map(|claim| Some((&**self.pvc_writer(&claim.name)?, &*claim.name)));
+        let vacant = self.recorded_ids.iter().filter(|id| !self.is_id_held(**id));
+        let pvcs = vacant.flat_map(|id| self.pvcs_with_id(*id));
+        let pvcs = pvcs.filter(|pvc| !pvc.labels.contains_key(keys::ORPHANED));
+        let mut mounted = pvcs.filter_map(|pvc| Some((&**self.pvc_writer(&pvc.name)?, &*pvc.name)));
         mounted.next()
     }
 
@@ -662,7 +662,7 @@ impl<'a> SetFacts<'a> {
     /// Whether the set has a Pod with this instance ID, or a finished one whose successor it creates later. A
     /// terminating Pod does not count.
     pub fn has_pod_with_id(&self, id: i64) -> bool {
-        self.members.contains_key(&id) || self.waiting.contains_key(&id)
+        self.members.contains_key(&id) || self.recreated_later.contains_key(&id)
     }
 
     /// Whether an existing Pod prevents the creation of another Pod with this instance ID. A persistent name is free
@@ -683,20 +683,22 @@ impl<'a> SetFacts<'a> {
             let suffix = pod.metadata.name.strip_prefix(self.name)?;
             let suffix = suffix.strip_prefix('-')?;
             let id = parse_instance_id(suffix)?;
-            let known = carried == Some(id) || self.recorded.contains(&id);
-            (known || !may_be_random(suffix)).then_some(id)
+            let is_known = carried == Some(id) || self.recorded_ids.contains(&id);
+            (is_known || !may_be_random(suffix)).then_some(id)
         };
-        let told = match self.strategy.sequence {
+        let id_in_name = match self.strategy.sequence {
             true => named(),
             false => None,
         };
-        told.or_else(|| self.instance_id_of_pvcs(pod)).or(carried)
+        id_in_name
+            .or_else(|| self.instance_id_of_pvcs(pod))
+            .or(carried)
     }
 
     /// The instance ID of the set's PVCs that a Pod mounts; `None` if they do not all have the same ID.
     pub fn instance_id_of_pvcs(&self, pod: &Pod) -> Option<i64> {
-        let claims = pod.spec.pvcs.iter();
-        let mut ids = claims.filter_map(|claim| self.owned_pvc_ids.get(claim.as_str()));
+        let pvc_names = pod.spec.pvcs.iter();
+        let mut ids = pvc_names.filter_map(|pvc_name| self.owned_pvc_ids.get(pvc_name.as_str()));
         let first = ids.next()?;
         ids.all(|id| id == first).then_some(*first)
     }
@@ -764,8 +766,8 @@ fn parse_instance_id(id: &str) -> Option<i64> {
 }
 
 /// Finds the template with the name in the PVC's label.
-fn template_of_pvc<'a>(templates: &'a [Value], claim: &Pvc) -> Option<&'a Value> {
-    let name = claim.labels.get(keys::PVC_TEMPLATE_NAME)?;
+fn template_of_pvc<'a>(templates: &'a [Value], pvc: &Pvc) -> Option<&'a Value> {
+    let name = pvc.labels.get(keys::PVC_TEMPLATE_NAME)?;
     let mut templates = templates.iter();
     templates.find(|template| pvc_template_name(template) == name)
 }

@@ -26,17 +26,17 @@ pub fn first_outdated_variable(from: &Value, to: &Value) -> Option<String> {
         let starts_anew = string_field(old, "image") != string_field(container, "image");
         let env = container.get("env").and_then(Value::as_array);
         let mut variables = env.into_iter().flatten();
-        let (variable, what) = variables.find_map(|variable| {
+        let (variable, source) = variables.find_map(|variable| {
             let is_resized = || reads_changed_resource((from, to), container, variable);
-            let what = match !starts_anew && metadata.affects_variable(variable) {
+            let source = match !starts_anew && metadata.affects_variable(variable) {
                 true => "metadata that changes",
                 false => is_resized().then_some("a resource that changes")?,
             };
-            Some((string_field(variable, "name"), what))
+            Some((string_field(variable, "name"), source))
         })?;
         let name = string_field(container, "name");
         Some(format!(
-            "template.spec.{list}[{name}].env[{variable}] is taken from {what}"
+            "template.spec.{list}[{name}].env[{variable}] is taken from {source}"
         ))
     })
 }
@@ -89,11 +89,11 @@ fn resource_nanos(template: &Value, container: &str, kind: &str, name: &str) -> 
     let container =
         containers.find_map(|(c, _)| (string_field(c, "name") == container).then_some(c));
     let of_pod = template.get("spec").filter(|_| kind == "limits");
-    let places = [(container, kind), (container, "limits"), (of_pod, "limits")];
-    let mut found = places
+    let candidates = [(container, kind), (container, "limits"), (of_pod, "limits")];
+    let mut values = candidates
         .into_iter()
         .filter_map(|(of, kind)| of?.get("resources")?.get(kind)?.get(name));
-    found.find_map(quantity::nanos)
+    values.find_map(quantity::nanos)
 }
 
 /// Labels and annotations of two templates.

@@ -67,7 +67,7 @@ pub fn report_failed_step(
     status: &mut CollaSetStatus,
     former: &[CollaSetCondition],
     (step, message): (FailedStep, &str),
-    left: &Shortfall,
+    shortfall: &Shortfall,
     now: Timestamp,
 ) {
     let reason = step.reason();
@@ -94,20 +94,20 @@ pub fn report_failed_step(
         false => vec![(type_, reason), ("Ready", reason)],
     };
     for (type_, reason) in failed {
-        let told = |is_told, left| if is_told { left } else { "" };
-        let rollout = told(reason == "UpdateFailed", &*left.rollout);
-        let down = told(type_ == "Ready", &*left.down);
-        let said = match is_deleted {
+        let text_if = |applies, text| if applies { text } else { "" };
+        let rollout = text_if(reason == "UpdateFailed", &*shortfall.rollout);
+        let down = text_if(type_ == "Ready", &*shortfall.down);
+        let full_message = match is_deleted {
             true => with_remaining_work(status, message),
             false => format!("{message}{rollout}{down}"),
         };
-        set_condition(status, now, type_, false, reason, said);
-        let known = former.iter().find(|c| c.type_ == type_);
-        let since = known.filter(|c| c.status == "False");
+        set_condition(status, now, type_, false, reason, full_message);
+        let former_condition = former.iter().find(|c| c.type_ == type_);
+        let since = former_condition.filter(|c| c.status == "False");
         let since = since.and_then(|c| c.last_transition_time.clone());
-        let noted = status.conditions.iter_mut().find(|c| c.type_ == type_);
-        if let (Some(noted), Some(since)) = (noted, since) {
-            noted.last_transition_time = Some(since);
+        let condition = status.conditions.iter_mut().find(|c| c.type_ == type_);
+        if let (Some(condition), Some(since)) = (condition, since) {
+            condition.last_transition_time = Some(since);
         }
     }
 }
@@ -115,11 +115,11 @@ pub fn report_failed_step(
 /// Joins what a set that is being deleted waits for and what failed.
 fn with_remaining_work(status: &CollaSetStatus, message: &str) -> String {
     let mut conditions = status.conditions.iter();
-    let told = conditions.find(|c| c.type_ == "Terminating");
-    match told.map_or("", |c| &c.message) {
+    let terminating = conditions.find(|c| c.type_ == "Terminating");
+    match terminating.map_or("", |c| &c.message) {
         "" => message.to_owned(),
-        left if left.contains(message) => left.to_owned(),
-        left => format!("{left}; {message}"),
+        remaining_work if remaining_work.contains(message) => remaining_work.to_owned(),
+        remaining_work => format!("{remaining_work}; {message}"),
     }
 }
 
@@ -133,9 +133,9 @@ fn name_stall_cause(status: &mut CollaSetStatus, message: &str) {
     let mut conditions = status.conditions.iter_mut();
     if let Some(stalled) =
         conditions.find(|c| c.type_ == "Stalled" && c.reason == progress::DEADLINE_REASON)
-        && let Some((late, _)) = stalled.message.split_once("): ")
+        && let Some((deadline_text, _)) = stalled.message.split_once("): ")
     {
-        stalled.message = format!("{late}): {message}");
+        stalled.message = format!("{deadline_text}): {message}");
     }
 }
 
@@ -159,22 +159,24 @@ pub(super) fn report_invalid_spec(
 pub(super) fn update_conditions(facts: &SetFacts, draft: &mut Draft, status: &mut CollaSetStatus) {
     let now = condition_time(facts.observed.now_nanos);
     if facts.observed.set.metadata.deletion_timestamp.is_some() {
-        let left = facts.observed.pods.len();
+        let pod_count = facts.observed.pods.len();
         let orphaning = deletion_waits::describe_orphaning(facts);
         let refused = facts.observed.refused.finalizer.as_ref();
-        let claims = deletion_waits::describe_remaining_pvcs(draft);
-        let (done, reason) = match (&orphaning, left, refused) {
-            (None, 0, None) if claims.is_empty() => (true, "Deleted"),
+        let remaining_pvcs = deletion_waits::describe_remaining_pvcs(draft);
+        let (done, reason) = match (&orphaning, pod_count, refused) {
+            (None, 0, None) if remaining_pvcs.is_empty() => (true, "Deleted"),
             _ => (false, "ReclaimingTargetsDeletion"),
         };
-        let refused = refused.map(|why| {
-            format!("; its finalizer can't be removed: {why}; let the server update the CollaSet")
+        let refused = refused.map(|refusal| {
+            format!(
+                "; its finalizer can't be removed: {refusal}; let the server update the CollaSet"
+            )
         });
         let refused = refused.unwrap_or_default();
         let to_go = || {
             format!(
-                "{} left{}{claims}",
-                messages::count_pods(left),
+                "{} left{}{remaining_pvcs}",
+                messages::count_pods(pod_count),
                 deletion_waits::describe_leaving_pods(facts)
             )
         };
@@ -202,8 +204,8 @@ pub(super) fn update_conditions(facts: &SetFacts, draft: &mut Draft, status: &mu
         }
     }
     match &view.stuck {
-        Some(why) => {
-            let message = format!("{why}{}", draft.shortfall.rollout);
+        Some(stuck) => {
+            let message = format!("{stuck}{}", draft.shortfall.rollout);
             set_condition(status, now, "Update", false, "UpdateFailed", message);
         }
         None if waits::is_abort_pending(facts, status) => {
@@ -229,17 +231,17 @@ pub(super) fn update_conditions(facts: &SetFacts, draft: &mut Draft, status: &mu
             set_condition(status, now, "Update", false, reason, message);
         }
         None => {
-            let kept = waits::describe_kept_pods(facts, view.kept);
-            set_condition(status, now, "Update", true, "Updated", kept);
+            let kept_pods = waits::describe_kept_pods(facts, view.kept);
+            set_condition(status, now, "Update", true, "Updated", kept_pods);
         }
     }
     let (ready, reason, message) = view.ready_condition(facts, status);
     set_condition(status, now, "Ready", ready, reason, message.clone());
-    let late = progress::is_deadline_exceeded(facts, draft, status, &view);
+    let is_overdue = progress::is_deadline_exceeded(facts, draft, status, &view);
     if facts.rollout.is_aborted() && view.behind + view.updates + view.missing == 0 {
         let message = view.describe_aborted(facts);
         set_condition(status, now, "Stalled", true, "RolloutAborted", message);
-    } else if late {
+    } else if is_overdue {
         let seconds = facts.observed.set.spec.progress_deadline_seconds;
         let seconds = seconds.unwrap_or_default();
         let message = format!("no progress for {seconds} s (progressDeadlineSeconds): {message}");
@@ -290,7 +292,7 @@ pub(super) struct ConditionInputs {
     /// Replace pairs of which both Pods exist.
     pub pairs: usize,
     /// Requests about single Pods.
-    pub asked: MembershipRequests,
+    pub requests: MembershipRequests,
     unavailable: Vec<Arc<Pod>>,
     /// Terminating Pods whose persistent names other Pods need.
     awaited: Vec<Arc<Pod>>,
@@ -316,7 +318,7 @@ impl ConditionInputs {
         let parts = |p: &Pod| draft.removes_label(p, keys::REPLACE_PAIR_ORIGIN_NAME);
         let halves = pods.iter().filter(|p| facts.is_new_half(p) && !parts(p));
         let pairs = halves.clone().count();
-        let there = pods.len() - pairs;
+        let instances = pods.len() - pairs;
         // The place of a Pod that has left is free. The place of an origin is taken by its new Pod.
         let has_left = |pod: &&&Arc<Pod>| {
             let id = facts.instance_id_of(pod);
@@ -357,19 +359,19 @@ impl ConditionInputs {
                 .count(),
         };
         let unavailable = pods.iter().filter(|p| !p.is_available());
-        let is_there = |id: &&i64| facts.members.contains_key(id);
-        let going = draft.surplus.iter().filter(is_there).count();
-        let left = pods.iter().filter(has_left).count();
-        let staying = there.saturating_sub(left);
+        let is_member = |id: &&i64| facts.members.contains_key(id);
+        let surplus_members = draft.surplus.iter().filter(is_member).count();
+        let departed = pods.iter().filter(has_left).count();
+        let staying = instances.saturating_sub(departed);
         // Pods whose places are not free yet leave, too.
-        let leaving = draft.leaving.iter().filter(is_there).count();
+        let leaving = draft.leaving.iter().filter(is_member).count();
         // One Pod may be missing while another is scaled in.
-        let missing = wanted.saturating_sub(staying.saturating_sub(going));
+        let missing = wanted.saturating_sub(staying.saturating_sub(surplus_members));
         let is_under_way = status.current_revision != status.updated_revision;
         let to_make = match facts.rollout.final_scope() {
             _ if !is_under_way => 0,
-            UpdateScope::Partition(kept) => (missing + older - made_anew)
-                .saturating_sub(kept)
+            UpdateScope::Partition(partition) => (missing + older - made_anew)
+                .saturating_sub(partition)
                 .saturating_sub(behind),
             UpdateScope::ByLabel => missing.min(count_recorded_as_updated(facts, draft, false)),
         };
@@ -386,7 +388,9 @@ impl ConditionInputs {
             is_remaking,
             is_under_way,
             missing,
-            surplus: there.saturating_sub(leaving + wanted).max(going)
+            surplus: instances
+                .saturating_sub(leaving + wanted)
+                .max(surplus_members)
                 + facts.misnumbered.len()
                 + facts.unselected.len(),
             behind,
@@ -400,7 +404,7 @@ impl ConditionInputs {
                 .filter(|p| SetOperation::Update.is_in_progress(p))
                 .count(),
             pairs,
-            asked: MembershipRequests::from_facts(facts, draft),
+            requests: MembershipRequests::from_facts(facts, draft),
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: pods_to_end(facts, draft),
             refused: draft.refused.clone(),
@@ -481,8 +485,10 @@ impl ConditionInputs {
 
     /// Whether the rollout still has Pods to update, steps to take, or Pods of the updated revision to wait for.
     fn is_updating(&self, facts: &SetFacts) -> bool {
-        let left = self.behind + self.to_make + self.updates;
-        left > 0 || facts.rollout.has_steps_left() || self.updated_pods_down(facts).next().is_some()
+        let remaining = self.behind + self.to_make + self.updates;
+        remaining > 0
+            || facts.rollout.has_steps_left()
+            || self.updated_pods_down(facts).next().is_some()
     }
 
     /// Describes what is left of a rollout, and what it waits for.
@@ -505,8 +511,9 @@ impl ConditionInputs {
             "of the updated revision is",
             "of the updated revision are",
         );
-        let told = waits::describe_unavailable(Some(facts.observed), self.updated_pods_down(facts));
-        format!("{pods} not available{told}")
+        let reasons =
+            waits::describe_unavailable(Some(facts.observed), self.updated_pods_down(facts));
+        format!("{pods} not available{reasons}")
     }
 
     /// Names the Pods that must end before others can be created, after `; `.
@@ -517,14 +524,14 @@ impl ConditionInputs {
                 deletion_waits::list_blocking_finalizers(self.awaited.iter().map(|pod| &**pod));
             return format!("; waiting for {} to end{finalizers}", names.join(", "));
         }
-        let Some((pod, claim)) = facts.awaited_pvc() else {
+        let Some((pod, pvc_name)) = facts.awaited_pvc() else {
             return String::new();
         };
         let (name, finalizers) = (
             &pod.metadata.name,
             deletion_waits::list_blocking_finalizers([pod]),
         );
-        format!("; waiting for Pod {name}, which still mounts claim {claim}, to end{finalizers}")
+        format!("; waiting for Pod {name}, which still mounts claim {pvc_name}, to end{finalizers}")
     }
 
     /// Describes the bounds of the set that delay the rollout, each after `; `. Pods for which `named` is true are
@@ -569,7 +576,7 @@ impl ConditionInputs {
     /// each after `; `.
     fn describe_single_pods(&self) -> String {
         let refused = self.refused.iter().take(waits::MAX_NAMES);
-        let refused: String = refused.map(|(_, why)| format!("; {why}")).collect();
+        let refused: String = refused.map(|(_, message)| format!("; {message}")).collect();
         format!("{}{refused}", self.left_out)
     }
 
@@ -581,12 +588,12 @@ impl ConditionInputs {
     ) -> (bool, &'static str, String) {
         let paused = facts.strategy.paused;
         if let Some((reason, message)) = self.scaling_condition(facts) {
-            if self.is_remaking && !self.asked.has_moving_pods() {
-                let (left, step) = (
+            if self.is_remaking && !self.requests.has_moving_pods() {
+                let (remaining, step) = (
                     self.remaining_rollout(),
                     waits::describe_step(facts, status),
                 );
-                return (false, "Updating", format!("{left}{step}; {message}"));
+                return (false, "Updating", format!("{remaining}{step}; {message}"));
             }
             let rollout = match self.behind {
                 _ if reason != "Paused" => String::new(),
@@ -596,23 +603,23 @@ impl ConditionInputs {
             };
             return (false, reason, message + &rollout);
         }
-        if let Some(why) = &self.stuck {
+        if let Some(stuck) = &self.stuck {
             let others = waits::describe_under_way(facts, |pod| !is_pod_stuck(facts, pod));
             let later = waits::describe_later_exclusions(facts);
             let rest = self.remaining_rollout_suffix(facts, status);
-            let message = format!("{why}{others}{later}{rest}");
+            let message = format!("{stuck}{others}{later}{rest}");
             return (false, "UpdateFailed", message);
         }
         if self.behind > 0 || self.updating > 0 {
             let behind = self.behind;
             let updating = self.updating + self.returning + self.opening;
-            let told = waits::describe_under_way(facts, |_| true);
+            let under_way = waits::describe_under_way(facts, |_| true);
             let step = waits::describe_step(facts, status);
             let down = waits::describe_unavailable(Some(facts.observed), self.pods_down(facts));
             let later = waits::describe_later_exclusions(facts);
             let bound = self.describe_bounds(facts, |pod| is_down(facts, pod));
             let ended = waits::describe_ended_pods(facts); // new Pods of pairs
-            let room = &self.no_room;
+            let pool_limit = &self.no_room;
             let reason = if paused { "Paused" } else { "Updating" };
             if facts.rollout.is_aborted() {
                 let reason = if paused { reason } else { "RolloutAborted" };
@@ -620,27 +627,27 @@ impl ConditionInputs {
                 return (
                     false,
                     reason,
-                    format!("{aborted}{told}{down}{bound}{later}"),
+                    format!("{aborted}{under_way}{down}{bound}{later}"),
                 );
             }
             let behind = messages::count_pods(behind);
             let message = format!(
-                "{behind} to update, {updating} under way{step}{told}{down}{ended}{bound}{later}{room}"
+                "{behind} to update, {updating} under way{step}{under_way}{down}{ended}{bound}{later}{pool_limit}"
             );
             return (false, reason, message);
         }
         let MembershipRequests {
             leaving,
-            held,
+            postponed,
             unpaired,
             ..
-        } = self.asked;
+        } = self.requests;
         if self.pairs > 0 || unpaired > 0 {
-            let told = waits::describe_under_way(facts, |_| true);
+            let under_way = waits::describe_under_way(facts, |_| true);
             let down = waits::describe_unavailable(Some(facts.observed), self.unavailable.iter());
             let later = waits::describe_later_exclusions(facts);
             let ended = waits::describe_ended_pods(facts);
-            let (pairs, room) = (self.pairs, &self.no_room);
+            let (pairs, pool_limit) = (self.pairs, &self.no_room);
             let more = match unpaired {
                 0 => String::new(),
                 1 => ", 1 is to be".to_owned(),
@@ -653,17 +660,18 @@ impl ConditionInputs {
                 false => "Replacing",
             };
             let pairs = messages::count_pods_with_verb(pairs, "is", "are");
-            let message = format!("{pairs} being replaced{more}{told}{down}{ended}{later}{room}");
+            let message =
+                format!("{pairs} being replaced{more}{under_way}{down}{ended}{later}{pool_limit}");
             return (false, reason, message);
         }
-        if leaving > 0 || held > 0 {
-            let told = waits::describe_under_way(facts, |_| true);
+        if leaving > 0 || postponed > 0 {
+            let under_way = waits::describe_under_way(facts, |_| true);
             let reason = match paused && leaving == 0 {
                 true => "Paused",
                 false => "Deleting",
             };
-            let pods = messages::count_pods_with_verb(leaving + held, "is", "are");
-            let message = format!("{pods} to be deleted{told}");
+            let pods = messages::count_pods_with_verb(leaving + postponed, "is", "are");
+            let message = format!("{pods} to be deleted{under_way}");
             return (false, reason, message);
         }
         if facts.rollout.has_steps_left() {
@@ -683,8 +691,13 @@ impl ConditionInputs {
         }
         if !self.unavailable.is_empty() {
             let pods = messages::count_pods_with_verb(self.unavailable.len(), "is", "are");
-            let told = waits::describe_unavailable(Some(facts.observed), self.unavailable.iter());
-            return (false, "Unavailable", format!("{pods} not available{told}"));
+            let reasons =
+                waits::describe_unavailable(Some(facts.observed), self.unavailable.iter());
+            return (
+                false,
+                "Unavailable",
+                format!("{pods} not available{reasons}"),
+            );
         }
         if let Some(message) = waits::describe_resized_pods(facts) {
             return (false, "Updating", message);
@@ -699,7 +712,7 @@ impl ConditionInputs {
     /// Reason and message if the number of Pods is not the wanted one, or Pods leave or enter the set; otherwise
     /// `None`.
     fn scaling_condition(&self, facts: &SetFacts) -> Option<(&'static str, String)> {
-        let moves = self.asked.has_moving_pods();
+        let moves = self.requests.has_moving_pods();
         if self.missing == 0 && self.surplus == 0 && !moves {
             return None;
         }
@@ -712,7 +725,7 @@ impl ConditionInputs {
             messages::count_pods(self.missing),
             self.surplus
         );
-        message += &self.asked.describe_moving_pods();
+        message += &self.requests.describe_moving_pods();
         if self.missing > 0 {
             message += &self.describe_awaited_ends(facts);
             message += &waits::describe_ended_pods(facts);
@@ -756,7 +769,7 @@ fn describe_pool_limits(
 fn count_recorded_as_updated(facts: &SetFacts, draft: &Draft, again: bool) -> usize {
     let vacant = draft.ids.iter().filter(|(id, data)| {
         let recorded = data.get(pool::REVISION);
-        let is_new = data.contains_key(pool::JUST_CREATE) || facts.waiting.contains_key(id);
+        let is_new = data.contains_key(pool::JUST_CREATE) || facts.recreated_later.contains_key(id);
         !facts.members.contains_key(id)
             && recorded == Some(&facts.history.updated.name)
             && !(again && is_new)
@@ -805,20 +818,22 @@ fn describe_left_out_pods(facts: &SetFacts, draft: &Draft) -> String {
     if broken.peek().is_none() || reaches_nobody {
         return String::new();
     }
-    let way = match (rollout.final_scope(), rollout.has_steps_left()) {
+    let remedy = match (rollout.final_scope(), rollout.has_steps_left()) {
         (UpdateScope::ByLabel, _) => format!("set its label {}=true", keys::UPDATE_INCLUDED),
         (UpdateScope::Partition(0), true) => "promote the rollout".to_owned(),
-        (UpdateScope::Partition(kept), true) => {
-            format!("promote the rollout, or lower the partition, which is {kept} in the end,")
+        (UpdateScope::Partition(partition), true) => {
+            format!("promote the rollout, or lower the partition, which is {partition} in the end,")
         }
         (UpdateScope::Partition(0), false) => return String::new(),
-        (UpdateScope::Partition(kept), false) => format!("lower the partition, which is {kept},"),
+        (UpdateScope::Partition(partition), false) => {
+            format!("lower the partition, which is {partition},")
+        }
     };
     let scope = update::in_scope(facts, draft, &pool::counted_ids(facts, draft));
     let left_out = broken.filter(|(id, _)| !scope.contains(id)).map(|(_, pod)| {
         let (name, revision) = (&pod.metadata.name, pod.label(keys::REVISION));
         let revision = revision.unwrap_or("unknown");
-        format!("; Pod {name} is stuck on revision {revision}, and the rollout does not reach it: {way} to have it updated")
+        format!("; Pod {name} is stuck on revision {revision}, and the rollout does not reach it: {remedy} to have it updated")
     });
     left_out.take(waits::MAX_NAMES).collect()
 }
@@ -832,8 +847,8 @@ fn max_unavailable_use(facts: &SetFacts, draft: &Draft) -> update::MaxUnavailabl
             pod.is_ready() || stored_phases(pod).contains_key(set_operations::LIFECYCLE_ID);
         is_on_its_way && !waits::is_kept_off(pod)
     };
-    let stays = |pod: &Arc<Pod>| !is_down(facts, pod) || !comes_back(pod);
-    using_up.pods.retain(stays);
+    let is_counted = |pod: &Arc<Pod>| !is_down(facts, pod) || !comes_back(pod);
+    using_up.pods.retain(is_counted);
     using_up
 }
 
@@ -856,15 +871,15 @@ fn is_down(facts: &SetFacts, pod: &Pod) -> bool {
 /// Describes why the first Pods of the updated revision do not run; `None` if there are none.
 fn describe_stuck_pods(facts: &SetFacts, pods: &[&Arc<Pod>]) -> Option<String> {
     let stuck = pods.iter().filter(|p| is_pod_stuck(facts, p));
-    let told = stuck.filter_map(|p| {
+    let descriptions = stuck.filter_map(|p| {
         Some(format!(
             "Pod {}: {}",
             p.metadata.name,
             container_trouble(p)?
         ))
     });
-    let told: Vec<String> = told.take(waits::MAX_NAMES).collect();
-    (!told.is_empty()).then(|| told.join("; "))
+    let descriptions: Vec<String> = descriptions.take(waits::MAX_NAMES).collect();
+    (!descriptions.is_empty()).then(|| descriptions.join("; "))
 }
 
 fn is_pod_stuck(facts: &SetFacts, pod: &Pod) -> bool {
@@ -916,8 +931,8 @@ fn set_condition(
 ) {
     let value = if value { "True" } else { "False" };
     let generation = Some(status.observed_generation).filter(|g| *g > 0);
-    let known = status.conditions.iter_mut().find(|c| c.type_ == type_);
-    let since = known
+    let existing = status.conditions.iter_mut().find(|c| c.type_ == type_);
+    let since = existing
         .as_ref()
         .filter(|c| c.status == value)
         .and_then(|c| c.last_transition_time.clone());
@@ -929,8 +944,8 @@ fn set_condition(
         reason: reason.to_owned(),
         message,
     };
-    match known {
-        Some(known) => *known = condition,
+    match existing {
+        Some(existing) => *existing = condition,
         None => status.conditions.push(condition),
     }
 }
