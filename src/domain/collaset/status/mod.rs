@@ -1,15 +1,21 @@
 //! The status of a CollaSet: counts and conditions (contract 6.9, contract 2.4).
 
 mod canaries;
+mod condition_inputs;
 mod conditions;
 mod deletion_waits;
+mod failed_step;
 mod membership_requests;
+mod pods_down;
 mod progress;
+mod readiness;
+mod remaining_work;
 mod rollout_events;
 pub(super) mod waits;
 
 pub use canaries::{CanaryWatch, rollout_pause};
-pub use conditions::{FailedStep, condition_time, report_failed_step};
+pub use conditions::condition_time;
+pub use failed_step::{FailedStep, report_failed_step};
 pub use rollout_events::rollout_events;
 
 use std::sync::Arc;

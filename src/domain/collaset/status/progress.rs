@@ -12,8 +12,8 @@ use super::super::draft::Draft;
 use super::super::rollout;
 use super::super::set_facts::SetFacts;
 use super::super::set_operations::{self, OperationState, SetOperation};
+use super::condition_inputs::ConditionInputs;
 use super::condition_time;
-use super::conditions::ConditionInputs;
 use crate::api::collaset::CollaSetStatus;
 use crate::domain::pod::Pod;
 
