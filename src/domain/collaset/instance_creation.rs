@@ -74,7 +74,7 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
     let wanted = pvcs::plan_instance_pvcs(set, templates, id, existing, &facts.template_hashes);
     let ready = wanted.ready;
     if !ready && facts.is_name_taken(id) {
-        let name = pool::persistent_pod_name(facts, id);
+        let name = facts.persistent_pod_name(id);
         let message = format!(
             "Pod {name} is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels; delete it to have another made with an empty volume, the name is that of instance ID {id}"
         );

@@ -206,11 +206,6 @@ pub fn pod_digest(pod: &Pod) -> String {
     format!("{:08x}", digest.value() & 0xffff_ffff)
 }
 
-/// The name of the Pod of an ID under `PersistentSequence` (contract 6.0).
-pub fn persistent_pod_name(facts: &SetFacts, id: i64) -> String {
-    format!("{}-{id}", facts.name)
-}
-
 /// The value of [`DELETED`] in an entry for which no Pod is meant, because `podToDelete` contained its name before the
 /// Pod existed. It is not the digest of any Pod.
 const NO_POD: &str = "nobody";
@@ -225,7 +220,7 @@ fn insert_entry(facts: &SetFacts, draft: &mut Draft, id: i64, revision: Option<&
         && facts
             .strategy
             .delete
-            .contains(&persistent_pod_name(facts, id))
+            .contains(&facts.persistent_pod_name(id))
     {
         data.insert(DELETED.to_owned(), NO_POD.to_owned());
     }

@@ -114,10 +114,7 @@ fn scale_in_order<'a>(facts: &'a SetFacts, draft: &Draft, id: i64) -> impl Ord +
     // note about the reason.
     let is_vacant = strategy.sequence && pod.is_none() && !strategy.delete.is_empty();
     let is_named = any.any(|pod| strategy.delete.contains(&pod.metadata.name))
-        || is_vacant
-            && strategy
-                .delete
-                .contains(&pool::persistent_pod_name(facts, id));
+        || is_vacant && strategy.delete.contains(&facts.persistent_pod_name(id));
     let chosen = pod.or_else(|| facts.recreated_later.get(&id)).map(|pod| {
         let is_on_its_way =
             set_operations::is_leaving(pod) || SetOperation::ScaleIn.is_in_progress(pod);
