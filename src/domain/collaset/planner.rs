@@ -42,25 +42,7 @@ fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
         Err(HistoryFailure::NoRevision) => return plan_without_history(observed),
     };
     let mut draft = Draft::default();
-    pool::load_ids(&facts, &mut draft);
-    let leaves = reclaim::orphans_its_pods(&set.metadata);
-    if !leaves {
-        duplicates::delete_duplicates(&facts, &mut draft);
-    }
-    let mut reclaimed = false;
-    if deleting {
-        reclaimed = reclaim::reclaim_step(&facts, &mut draft);
-    } else if !membership::settle_membership(&facts, &mut draft) {
-        membership::update_min_ready(&facts, &mut draft);
-        pairs::reconcile_pairs(&facts, &mut draft);
-        scaling::fit_replicas(&facts, &mut draft);
-        update::update_instances(&facts, &mut draft);
-        scaling::withdraw_deletions(&facts, &mut draft);
-        instance_creation::create_instances(&facts, &mut draft);
-        instance_creation::recreate_missing_pvcs(&facts, &mut draft);
-        instance_creation::remove_leftover_pvcs(&facts, &mut draft);
-        instance_creation::report_terminating_pvcs(&facts, &mut draft);
-    }
+    let reclaimed = plan_instances(&facts, &mut draft, deleting);
     let pool = pool::changed_entries(&facts, &mut draft);
     // A set that is being deleted does not need a lost pool again.
     let pool = pool.filter(|_| !deleting || observed.pool.is_some());
@@ -82,35 +64,67 @@ fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
     if !deleting {
         report_missing_revision(observed, &mut status, &draft.shortfall);
     }
-    let shortfall = std::mem::take(&mut draft.shortfall);
-    let pvcs = std::mem::take(&mut draft.pvcs);
-    let events_after_status = std::mem::take(&mut draft.events_after_status);
+    let revisions = match deleting {
+        true => released_revisions(&mut draft),
+        false => facts.history.changes.clone(),
+    };
+    let plan = SetPlan {
+        add_finalizer: !deleting && !protected,
+        revisions,
+        pool,
+        status: (set.status.as_ref() != Some(&status)).then_some(status),
+        pause,
+        remove_finalizer: reclaimed,
+        ..SetPlan::default()
+    };
+    with_draft(plan, draft, &facts)
+}
+
+/// Runs the steps that plan Pods, PVCs and instance IDs. Returns whether a set that is being deleted needs its
+/// finalizer no longer.
+fn plan_instances(facts: &SetFacts, draft: &mut Draft, deleting: bool) -> bool {
+    pool::load_ids(facts, draft);
+    if !reclaim::orphans_its_pods(&facts.observed.set.metadata) {
+        duplicates::delete_duplicates(facts, draft);
+    }
+    if deleting {
+        return reclaim::reclaim_step(facts, draft);
+    }
+    if !membership::settle_membership(facts, draft) {
+        membership::update_min_ready(facts, draft);
+        pairs::reconcile_pairs(facts, draft);
+        scaling::fit_replicas(facts, draft);
+        update::update_instances(facts, draft);
+        scaling::withdraw_deletions(facts, draft);
+        instance_creation::create_instances(facts, draft);
+        instance_creation::recreate_missing_pvcs(facts, draft);
+        instance_creation::remove_leftover_pvcs(facts, draft);
+        instance_creation::report_terminating_pvcs(facts, draft);
+    }
+    false
+}
+
+/// Adds to a plan the changes of PVCs and Pods, and the Events, that the steps have drafted.
+fn with_draft(plan: SetPlan, mut draft: Draft, facts: &SetFacts) -> SetPlan {
     let mut events = std::mem::take(&mut draft.events);
     events.extend(facts.history.problems.iter().map(|problem| SetEvent {
         warning: true,
         reason: "TargetCurrentRevisionNotFound",
         message: problem.clone(),
     }));
-    let revisions = match deleting {
-        true => released_revisions(&mut draft),
-        false => facts.history.changes.clone(),
-    };
-    let forget_command = draft.forget_command;
-    let (pods, again_nanos) = draft.into_pod_changes();
-    SetPlan {
-        add_finalizer: !deleting && !protected,
-        revisions,
-        pool,
-        pvcs,
-        pods,
-        status: (set.status.as_ref() != Some(&status)).then_some(status),
-        shortfall: shortfall,
-        clear_command: forget_command,
+    let plan = SetPlan {
+        pvcs: std::mem::take(&mut draft.pvcs),
+        shortfall: std::mem::take(&mut draft.shortfall),
+        clear_command: draft.forget_command,
         events,
-        events_after_status: events_after_status,
-        pause,
-        remove_finalizer: reclaimed,
-        requeue_after_nanos: again_nanos,
+        events_after_status: std::mem::take(&mut draft.events_after_status),
+        ..plan
+    };
+    let (pods, requeue_after_nanos) = draft.into_pod_changes();
+    SetPlan {
+        pods,
+        requeue_after_nanos,
+        ..plan
     }
 }
 

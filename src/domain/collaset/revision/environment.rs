@@ -66,7 +66,7 @@ fn reads_changed_resource(
     let differs = |kind: &str, divisor: i128| {
         // The kubelet rounds the value up to a multiple of the divisor.
         let [before, after] = [templates.0, templates.1].map(|template| {
-            let value = resource_nanos(template, of, kind, name)?;
+            let value = effective_nanos(template, of, kind, name)?;
             Some(value.saturating_add(divisor - 1) / divisor)
         });
         before != after
@@ -83,7 +83,7 @@ fn reads_changed_resource(
 
 /// Returns a resource of a container. A missing request defaults to the limit, and a missing limit to that of the Pod
 /// (`pkg/api/v1/resource/helpers.go`, Kubernetes 1.36).
-fn resource_nanos(template: &Value, container: &str, kind: &str, name: &str) -> Option<i128> {
+fn effective_nanos(template: &Value, container: &str, kind: &str, name: &str) -> Option<i128> {
     let lists = ["containers", "initContainers"].into_iter();
     let mut containers = lists.flat_map(|list| container_pairs(template, template, list));
     let container =

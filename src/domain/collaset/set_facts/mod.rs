@@ -12,7 +12,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::observed::{ObservedSet, Pvc, Revision, pool_name};
+use super::observed::{ObservedSet, Pvc, Revision, pool_name, set_name};
 use super::plan::DryRunChange;
 use super::pvcs::hash::TemplateHashes;
 use super::revision::history::RevisionHistory;
@@ -91,7 +91,6 @@ impl<'a> SetFacts<'a> {
         rollout: StoredRollout,
     ) -> SetFacts<'a> {
         let set = &observed.set;
-        let name = set.metadata.name.as_deref().unwrap_or_default();
         let mut facts = SetFacts {
             observed,
             strategy,
@@ -107,7 +106,7 @@ impl<'a> SetFacts<'a> {
             recorded_ids: BTreeSet::new(),
             history,
             rollout,
-            name,
+            name: set_name(set),
             pool: pool_name(set),
             foreign: BTreeSet::new(),
             members: BTreeMap::new(),

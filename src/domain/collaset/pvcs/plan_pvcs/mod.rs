@@ -11,8 +11,8 @@ use super::hash::TemplateHashes;
 use crate::api::collaset::{CollaSet, RetentionPolicy};
 use crate::api::keys;
 use crate::api::selector::Selector;
-use crate::domain::collaset::construct::{controller_reference, set_name, template_labels};
-use crate::domain::collaset::observed::Pvc;
+use crate::domain::collaset::construct::{controller_reference, template_labels};
+use crate::domain::collaset::observed::{Pvc, set_name};
 use crate::domain::collaset::plan::PvcChange;
 use crate::domain::collaset::revision::data::{pvc_template_name, pvc_templates};
 use crate::domain::lifecycle::LabelPatch;
@@ -311,7 +311,7 @@ fn expression_keys(selector: &LabelSelector) -> impl Iterator<Item = &String> {
 
 /// Labels by which the selector matches a PVC: those of `matchLabels`, and those of the Pod template that its
 /// expressions require.
-fn selector_labels(set: &CollaSet) -> Map<String, Value> {
+fn labels_for_selector(set: &CollaSet) -> Map<String, Value> {
     let selector = set.spec.selector.clone().unwrap_or_default();
     let template = template_labels(&set.spec.template);
     let mut labels: Map<String, Value> = expression_keys(&selector)
@@ -352,7 +352,7 @@ pub(super) fn template_name(pvc: &Pvc) -> Option<&str> {
 
 fn pvc_manifest(set: &CollaSet, template: &Value, id: i64, hash: &str) -> Value {
     let mut labels = template_labels(template);
-    labels.extend(selector_labels(set));
+    labels.extend(labels_for_selector(set));
     for (key, value) in [
         (keys::CONTROL, keys::CONTROL_VALUE),
         (keys::INSTANCE_ID, &id.to_string()),
