@@ -111,10 +111,10 @@ pub enum PvcChange {
 
 impl PvcChange {
     /// Releases a PVC and changes its labels. Afterwards the set neither owns nor keeps the PVC.
-    pub fn release_pvc(claim: &Arc<Pvc>, mut labels: LabelPatch) -> PvcChange {
-        labels.0.extend(remove_kept_label(claim));
+    pub fn release_pvc(pvc: &Arc<Pvc>, mut labels: LabelPatch) -> PvcChange {
+        labels.0.extend(remove_kept_label(pvc));
         PvcChange::Patch {
-            pvc: Arc::clone(claim),
+            pvc: Arc::clone(pvc),
             labels,
             ownership: OwnershipChange::Release,
         }
@@ -123,8 +123,8 @@ impl PvcChange {
 
 /// Removes the label by which the set keeps a PVC. The label `kept-as` stays: if a user gives the PVC to a Pod again,
 /// the PVC serves the same template as before.
-pub fn remove_kept_label(claim: &Pvc) -> Option<(String, Option<String>)> {
-    let is_kept = claim.labels.contains_key(keys::KEPT_FOR);
+pub fn remove_kept_label(pvc: &Pvc) -> Option<(String, Option<String>)> {
+    let is_kept = pvc.labels.contains_key(keys::KEPT_FOR);
     is_kept.then(|| (keys::KEPT_FOR.to_owned(), None))
 }
 

@@ -143,9 +143,9 @@ pub fn can_withdraw_deletion(pod: &Pod) -> bool {
 
 /// Whether the set, and nobody else, has asked for the deletion of the Pod.
 pub fn is_deletion_requested_by_set(pod: &Pod) -> bool {
-    let told = pod.label(keys::TO_DELETE);
-    told.is_some()
-        && told == pod.annotation(keys::SENT_AWAY)
+    let deletion_label = pod.label(keys::TO_DELETE);
+    deletion_label.is_some()
+        && deletion_label == pod.annotation(keys::SENT_AWAY)
         && !grace_delete::is_deletion_requested_again(pod)
         && !pod.is_terminating()
 }
@@ -160,8 +160,8 @@ pub fn awaits_leave_permission(pod: &Pod) -> bool {
 pub fn undo_foreign_run(pod: &Pod) -> Option<LabelPatch> {
     let label = |family: Family| pod.label(&family.key(LIFECYCLE_ID));
     let type_ = label(Family::OperationType).unwrap_or_default();
-    let known = [SetOperation::Update, SetOperation::ScaleIn].map(SetOperation::operation_type);
-    let other = label(Family::Operating).is_some() && !known.contains(&type_);
+    let own_types = [SetOperation::Update, SetOperation::ScaleIn].map(SetOperation::operation_type);
+    let other = label(Family::Operating).is_some() && !own_types.contains(&type_);
     let undone = label(Family::UndoOperationType).is_some();
     (other && !undone).then(|| operator::undo_labels(LIFECYCLE_ID, type_))
 }

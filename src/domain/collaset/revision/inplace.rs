@@ -41,7 +41,7 @@ impl InPlaceChange {
     pub fn with_resize_of(mut self, other: &InPlaceChange) -> InPlaceChange {
         match (&mut self, other) {
             (InPlaceChange::No(_), _) => self,
-            (_, InPlaceChange::No(why)) => InPlaceChange::No(why.clone()),
+            (_, InPlaceChange::No(reason)) => InPlaceChange::No(reason.clone()),
             (InPlaceChange::Yes { resize, .. }, InPlaceChange::Yes { resize: more, .. }) => {
                 *resize = resize::merge_resizes(resize.take(), more.as_ref());
                 self
@@ -120,13 +120,13 @@ fn immutable_rest(data: &Value) -> Result<Value, String> {
         let annotations = metadata
             .get_mut("annotations")
             .and_then(Value::as_object_mut);
-        let kept = annotations.is_some_and(|annotations| {
+        let has_kept_annotations = annotations.is_some_and(|annotations| {
             annotations.retain(|key, _| {
                 key == RESTART_ANNOTATIONS.0 || key.starts_with(RESTART_ANNOTATIONS.1)
             });
             !annotations.is_empty()
         });
-        if !kept {
+        if !has_kept_annotations {
             metadata.shift_remove("annotations");
         }
         if metadata.is_empty() {

@@ -25,10 +25,10 @@ pub fn stable_revision(
 ) -> Arc<Revision> {
     let pods = |revision: &Revision| in_use.get(&revision.name);
     let latest = readable.iter().max_by_key(|r| r.revision);
-    let noted = latest.and_then(|latest| latest.stable.as_ref());
-    let noted = readable.iter().find(|r| noted == Some(&r.name));
-    if let Some(noted) = noted.filter(|_| !in_use.is_empty()) {
-        return Arc::clone(noted);
+    let stable_name = latest.and_then(|latest| latest.stable.as_ref());
+    let stable = readable.iter().find(|r| stable_name == Some(&r.name));
+    if let Some(stable) = stable.filter(|_| !in_use.is_empty()) {
+        return Arc::clone(stable);
     }
     let others = readable.iter().filter(|r| r.name != updated.name);
     let others = others.filter(|r| pods(r).is_some());

@@ -22,12 +22,12 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
     let is_vacant = |id: &i64| !facts.members.contains_key(id);
     let is_another =
         |id: &i64| is_vacant(id) && pool::has_entry_mark(draft, *id, pool::JUST_CREATE);
-    let stays = |id: &i64| !draft.leaving.contains(id) || is_another(id);
+    let is_eligible = |id: &i64| !draft.leaving.contains(id) || is_another(id);
     let is_undeleted = |pod: &Arc<Pod>| {
         let paired = [keys::TO_REPLACE, keys::REPLACE_PAIR_ORIGIN_NAME];
         facts.deletion_refusal(pod).is_some() && paired.iter().all(|key| pod.label(key).is_none())
     };
-    let is_free = |id: &i64| stays(id) && !facts.members.get(id).is_some_and(is_undeleted);
+    let is_free = |id: &i64| is_eligible(id) && !facts.members.get(id).is_some_and(is_undeleted);
     let takes = |id: &i64| is_free(id) || is_id_updated(facts, draft, *id);
     let staying = counted.iter().copied().filter(takes);
     let UpdateScope::Partition(partition) = facts.strategy.scope else {
@@ -35,7 +35,7 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
         let labelled = staying.filter(|id| facts.members.get(id).is_some_and(is_labelled));
         let beyond =
             unfinished_resize_ids(facts).chain(unmade_rolled_back_ids(facts, draft, counted));
-        return labelled.chain(beyond).filter(stays).collect();
+        return labelled.chain(beyond).filter(is_eligible).collect();
     };
     let size = facts.strategy.replicas;
     // IDs that do not exist because the pool is full.
@@ -54,7 +54,7 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
     let staying = staying.take(reached);
     let reached = ids.iter().take(reached).chain(staying).copied();
     let beyond = unfinished_resize_ids(facts).chain(back.iter().copied());
-    reached.chain(beyond).filter(stays).collect()
+    reached.chain(beyond).filter(is_eligible).collect()
 }
 
 /// IDs of the Pods that a rollout had updated before its template was changed back to that of the current revision. A

@@ -15,7 +15,9 @@ use crate::domain::collaset::plan::{
 };
 use crate::domain::collaset::pool_write_failure::without_pool_writes;
 use crate::domain::collaset::pvcs;
-use crate::domain::collaset::status::{FailedStep, condition_time, news, report_failed_step};
+use crate::domain::collaset::status::{
+    FailedStep, condition_time, report_failed_step, rollout_events,
+};
 use crate::domain::collaset::{SetOperation, orphans_its_pods};
 use crate::domain::pod::Pod;
 
@@ -274,9 +276,9 @@ impl World {
         }
         if self.set.status.as_ref() != Some(&status) {
             let former = self.set.status.as_ref();
-            let news = news(former, &status, self.set.spec.paused).into_iter();
-            let news = plan.events_after_status.into_iter().chain(news);
-            self.told.extend(news.map(|e| (e.reason, e.message)));
+            let events = rollout_events(former, &status, self.set.spec.paused).into_iter();
+            let events = plan.events_after_status.into_iter().chain(events);
+            self.told.extend(events.map(|e| (e.reason, e.message)));
             self.set.status = Some(status);
             done.written += 1;
         }
