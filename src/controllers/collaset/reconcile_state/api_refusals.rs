@@ -6,14 +6,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::refusals::{RefusalBackoff, RefusalKey};
-use super::writes::HELD_BACKOFF;
 use super::{LockedState, ReconcileState};
 use crate::domain::collaset::api_refusals::ApiRefusals;
 use crate::domain::pod::Pod;
 
 /// If more revision names than this are remembered, the names of deleted revisions are forgotten.
 const MAX_REMEMBERED_REVISIONS: usize = 20;
-/// For this time after [`HELD_BACKOFF`], a plan does not expect that a write of the Pod succeeds.
+/// For this time after [`HELD_BACKOFF`](super::HELD_BACKOFF), a plan does not expect that a write of the Pod succeeds.
 const RECENTLY_HELD: Duration = Duration::from_secs(5);
 
 impl ReconcileState {
