@@ -77,23 +77,20 @@ mod tests {
     #[test]
     fn more_replicas_than_the_pool_has_room_for_are_refused() {
         let (long, plain) = ("n".repeat(40), json!({}));
-        let most = i32::try_from(max_replicas(&long)).unwrap();
-        assert_eq!(
-            replicas_error(&long, None, &spec(most, plain.clone())),
-            None
-        );
-        let larger = spec(most + 1, plain.clone());
+        let max = i32::try_from(max_replicas(&long)).unwrap();
+        assert_eq!(replicas_error(&long, None, &spec(max, plain.clone())), None);
+        let larger = spec(max + 1, plain.clone());
         let refused = replicas_error(&long, None, &larger).unwrap();
         assert_eq!(refused.path, "spec.replicas");
-        let problem = format!("is more than the {most} instance IDs");
+        let problem = format!("is more than the {max} instance IDs");
         assert!(refused.problem.starts_with(&problem), "{refused}");
         assert_eq!(replicas_error("web", None, &larger), None);
         // A stored set that is too large may shrink, and may change in other ways.
         assert_eq!(
-            replicas_error(&long, Some(&spec(most + 9, plain.clone())), &larger),
+            replicas_error(&long, Some(&spec(max + 9, plain.clone())), &larger),
             None
         );
-        assert!(replicas_error(&long, Some(&spec(most, plain)), &larger).is_some());
+        assert!(replicas_error(&long, Some(&spec(max, plain)), &larger).is_some());
     }
 
     #[test]
@@ -115,8 +112,8 @@ mod tests {
             replace_warning(&name, None, &spec(1_000, replace(Value::Null))),
             None
         );
-        let most = i32::try_from(max_replicas(&name)).unwrap();
-        let warning = replace_warning(&name, None, &spec(most, replace(json!(1)))).unwrap();
+        let max = i32::try_from(max_replicas(&name)).unwrap();
+        let warning = replace_warning(&name, None, &spec(max, replace(json!(1)))).unwrap();
         assert!(warning.contains("no Pod can be replaced"), "{warning}");
     }
 }

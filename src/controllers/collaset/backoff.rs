@@ -1,5 +1,5 @@
 //! Delays the replacement of finished Pods. Without a delay, a template whose Pods fail at once would cause new Pods
-//! without end. The delays are those of the DaemonSet controller.
+//! without end. The DaemonSet controller uses the same delays.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -21,8 +21,8 @@ const MAX_NAMED_RULES: usize = 3;
 const MAX_REASON_CHARS: usize = 200;
 
 /// What the first waiting Pods wait for, by UID. In PreCheck: the rules that reject the Pod; if there are none, the
-/// budgets; if there are none, all rules that cover the Pod. If the set is being deleted (`is_deleting`), the budgets are
-/// left out, because they do not hold its Pods. In PostCheck: the rules that reject the Pod.
+/// budgets; if there are none, all rules that cover the Pod. If the set is being deleted (`is_deleting`), the budgets
+/// are left out, because they do not hold its Pods. In PostCheck: the rules that reject the Pod.
 pub fn describe_blocking_rules(
     state: &IndexState,
     pods: &[Arc<Pod>],

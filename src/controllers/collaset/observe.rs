@@ -1,4 +1,4 @@
-//! Collects from the caches what the planner needs for one CollaSet.
+//! Collects from the caches the objects that the planner needs for one CollaSet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::ledger::store::LedgerStore;
 
 /// If the first lists of the caches are not complete, the set is retried after this time.
 const UNSYNCED_RETRY: Duration = Duration::from_millis(200);
-/// Maximum wait until a cache contains this controller's own writes, or those of a former leader.
+/// Maximum wait until a cache contains this controller's own writes, or the writes of a former leader.
 pub const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Collects the state of a CollaSet, at least as new as this controller's own last writes. This function waits for the
@@ -102,7 +102,7 @@ fn read_caches(
     }
 }
 
-/// The revisions that the set controls, and those without a controller that its selector matches.
+/// The revisions that the set controls, and the revisions without a controller that its selector matches.
 fn collect_revisions(
     objects: &ObjectCaches,
     namespace: &str,
@@ -115,7 +115,7 @@ fn collect_revisions(
     revisions
 }
 
-/// The PVCs that the set controls, and those without a controller that no other existing set keeps.
+/// The PVCs that the set controls, and the PVCs without a controller that no other existing set keeps.
 fn collect_pvcs(objects: &ObjectCaches, namespace: &str, uid: &str) -> Vec<Arc<Pvc>> {
     let mut pvcs = objects.claims.controlled_by(namespace, uid);
     let uncontrolled = objects.claims.controlled_by(namespace, "").into_iter();
@@ -148,7 +148,7 @@ fn forget_cached_names(
     });
 }
 
-/// Whether a set with this UID exists. No other set may use the PVCs that it keeps.
+/// Whether a set with this UID exists. No other set may use the PVCs that an existing set keeps.
 fn is_set_present(objects: &ObjectCaches, namespace: &str, uid: &str) -> bool {
     let has_uid = |set: &CollaSet| set.metadata.uid.as_deref() == Some(uid);
     !objects.sets.names_where(namespace, has_uid).is_empty()

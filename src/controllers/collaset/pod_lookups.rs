@@ -62,7 +62,7 @@ impl PodLookups {
         due
     }
 
-    /// Whether the last run left names to the next one. No event causes that run.
+    /// Whether the last run left names to the next run. No event causes the next run.
     pub fn has_more_names(&self) -> bool {
         self.has_more
     }
@@ -146,8 +146,11 @@ mod tests {
         let second = lookups.names_to_look_up(&unknown, later, 1);
         assert_eq!(second[..5], ["p10", "p11", "p12", "p13", "p14"]);
         assert!(lookups.has_more_names(), "the first are due again");
-        let most = names(0..MAX_LOOKUPS);
-        assert_eq!(lookups.names_to_look_up(&most, later, 2).len(), MAX_LOOKUPS);
+        let limit = names(0..MAX_LOOKUPS);
+        assert_eq!(
+            lookups.names_to_look_up(&limit, later, 2).len(),
+            MAX_LOOKUPS
+        );
         assert!(!lookups.has_more_names());
     }
 }

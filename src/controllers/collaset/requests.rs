@@ -33,8 +33,8 @@ pub enum RequestError {
     /// As [`RequestError::Failed`], but a webhook, a policy, a quota or another admission plugin denied the request
     /// because of its content. A denial by the authorizer is [`RequestError::Failed`].
     Denied(String),
-    /// The API server rejects the request itself as invalid, does not know the operation, or the node of the Pod can't
-    /// do it.
+    /// The API server rejects the request itself as invalid, does not know the operation, or the node of the Pod does
+    /// not support the operation.
     Refused(String),
 }
 
@@ -198,7 +198,7 @@ pub struct BatchOutcome {
     pub any_succeeded: bool,
     /// Whether so many requests failed that the rest was not tried.
     pub given_up: bool,
-    /// How many requests were begun. They are the first ones.
+    /// How many requests were begun, counted from the first request.
     pub begun: usize,
 }
 

@@ -44,9 +44,9 @@ impl BatchFailures {
 }
 
 /// Sends writes of one kind, see [`send_all_requests`]. A write in backoff counts as failed, with the message of its
-/// refusal. Writes that were never refused come first, then those that were refused longest ago. Therefore each write
-/// is tried, however many others are refused each time. The reported failure depends on the order of the plan, so that
-/// the message stays the same as long as the refusal lasts.
+/// refusal. Writes that were never refused come first, then the writes that were refused longest ago. Therefore each
+/// write is tried, however many others are refused each time. The reported failure depends on the order of the plan, so
+/// that the message stays the same as long as the refusal lasts.
 pub async fn send_batch<F>(
     execution: &PlanExecution<'_>,
     kind: BatchKind,

@@ -205,8 +205,8 @@ async fn dry_run_deletion(execution: &PlanExecution<'_>, pod: &Pod) -> Result<()
     }
 }
 
-/// Records the result of a deletion. If the deletion is refused, a Pod that is off traffic for it comes back, and no
-/// other Pod goes off traffic before a dry run has passed.
+/// Records the result of a deletion. If the deletion is refused, a Pod that is off traffic for the deletion returns
+/// to traffic, and no other Pod goes off traffic before a dry run has passed.
 pub fn record_deletion_result(
     execution: &PlanExecution<'_>,
     pod: &Pod,

@@ -108,8 +108,8 @@ impl LiveState {
         writable.next()
     }
 
-    /// A Pod of the set whose control label somebody removed: the Pod with this instance ID, or one that mounts one of
-    /// these PVCs.
+    /// A Pod of the set whose control label somebody removed: the Pod with this instance ID, or a Pod that mounts one
+    /// of these PVCs.
     pub fn unmanaged_pod<'a>(
         &self,
         id: i64,
@@ -173,7 +173,7 @@ fn required_pod_scope(body: &Value) -> PodScope {
     }
 }
 
-/// Reads what the plan must be sure of. If a read fails, it has a backoff, as a write has.
+/// Reads the objects that the plan must know exactly. A read that fails has a backoff, as a write has.
 pub async fn read_for_plan(
     execution: &PlanExecution<'_>,
     plan: &SetPlan,

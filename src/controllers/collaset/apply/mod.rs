@@ -1,5 +1,5 @@
 //! Carries out a plan, stage by stage in the order of its fields. If the API server refuses a write, this module skips
-//! the write and those that depend on it, and nothing else. The status reports the refusal.
+//! the write and the writes that depend on it, and nothing else. The status reports the refusal.
 
 mod batch;
 mod dry_runs;

@@ -23,7 +23,8 @@ use crate::domain::pod::Pod;
 type LiveDependents = (Vec<Arc<Pod>>, Vec<Arc<Pvc>>);
 
 /// Searches for dependents that no cache contains before the finalizer is removed, because the garbage collector would
-/// delete them afterwards. If such dependents exist, the plan releases them, and the finalizer stays until the next plan.
+/// delete them afterwards. If such dependents exist, the plan releases them, and the finalizer stays until the next
+/// plan.
 pub async fn release_uncached_dependents(
     execution: &PlanExecution<'_>,
     plan: &mut SetPlan,
@@ -80,7 +81,7 @@ async fn list_all_dependents(execution: &PlanExecution<'_>) -> Result<LiveDepend
     Ok((pods, list_pvcs(execution).await?))
 }
 
-/// The PVCs that stay when a set deletes its Pods: those that the set retains or keeps, and those that a foreign Pod
+/// The PVCs that stay when a set deletes its Pods: PVCs that the set retains or keeps, and PVCs that a foreign Pod
 /// mounts.
 async fn list_retained_pvcs(execution: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc>>, Halt> {
     let mut pvcs = list_pvcs(execution).await?;

@@ -220,8 +220,8 @@ async fn restore_pod_label(execution: &PlanExecution<'_>, pod: &Pod) -> Result<(
     }
 }
 
-/// Handles a Pod that already has the name. An earlier attempt whose answer was lost may have created the Pod, or it is
-/// foreign.
+/// Handles a Pod that already has the name. An earlier attempt whose answer was lost may have created the Pod, or the
+/// Pod belongs to somebody else.
 async fn resolve_name_conflict(
     execution: &PlanExecution<'_>,
     id: i64,
@@ -267,7 +267,7 @@ async fn resolve_name_conflict(
     let is_foreign = existing.controller().is_some_and(is_other)
         || existing
             .label(keys::INSTANCE_ID)
-            .is_some_and(|of| of != id.to_string());
+            .is_some_and(|label| label != id.to_string());
     if is_altered && !is_foreign && !existing.is_terminating() {
         return Err(
             RequestError::not_as_created(&format!("Pod {name}")).into_halt(creation_step(body))

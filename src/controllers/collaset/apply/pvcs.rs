@@ -157,8 +157,8 @@ async fn delete_pvc(
     deleted.map_err(|error| error.into_halt(FailedStep::Pvcs))
 }
 
-/// Handles a PVC to be deleted that is mounted by a Pod which no cache contains. The PVC stays for now. A set that is being
-/// deleted releases the PVC; otherwise the garbage collector would delete it.
+/// Handles a PVC to be deleted that is mounted by a Pod which no cache contains. The PVC stays for now. A set that is
+/// being deleted releases the PVC; otherwise the garbage collector would delete the PVC.
 async fn spare_mounted_pvc(execution: &PlanExecution<'_>, pvc: &Pvc) -> Result<(), Halt> {
     if execution.set.metadata.deletion_timestamp.is_none() {
         execution
@@ -229,7 +229,7 @@ fn record_pvc_retention(execution: &PlanExecution<'_>, pvc: &Pvc, labels: &Label
 }
 
 /// Gives a PVC its control label back, which somebody removed. Without the label the caches do not show the PVC, and
-/// the next Pod of its instance would start with an empty one.
+/// the next Pod of its instance would start with an empty PVC.
 async fn restore_pvc_label(execution: &PlanExecution<'_>, pvc: &Pvc) -> Result<(), Halt> {
     let control = Some(keys::CONTROL_VALUE.to_owned());
     let labels = LabelPatch([(keys::CONTROL.to_owned(), control)].into());

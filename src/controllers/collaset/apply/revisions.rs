@@ -57,7 +57,8 @@ pub fn is_template_revision_refused(execution: &PlanExecution<'_>) -> bool {
     );
     match &refusal {
         Some((remaining, _)) => execution.requeue_after(*remaining),
-        None if execution.without_revision => execution.requeue_after(MIN_RECONCILE_INTERVAL), // the backoff has ended already
+        // The backoff has ended since the plan was made.
+        None if execution.without_revision => execution.requeue_after(MIN_RECONCILE_INTERVAL),
         None => {}
     }
     refusal.is_some() && !execution.without_revision

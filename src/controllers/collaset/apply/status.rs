@@ -1,6 +1,8 @@
 //! Writes the status of the CollaSet: only if it differs, at most once a second, and always with the failure of the
 //! plan.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::params::Patch;
@@ -35,62 +37,18 @@ pub async fn write_set_status(
     let Some(status) = set_status_patch(stored, &wanted) else {
         return Ok(());
     };
-    let now = Instant::now();
-    if let Some((remaining, _)) =
-        execution
-            .state
-            .active_refusal(&RefusalKey::Status, now, execution.generation())
-    {
-        execution.requeue_after(remaining);
-        return Ok(());
-    }
-    let pause = execution.state.begin_status_write(now);
-    if let Some(pause) = pause.filter(|_| *result != Err(Halt::Collision)) {
+    if let Some(pause) = pause_before_write(execution, result) {
         execution.requeue_after(pause);
         return Ok(());
     }
-    let mut metadata = json!({ "uid": execution.uid() });
-    if status.get("rollout").is_some() {
-        // If the write arrives late, it must not undo a command that a user has given since.
-        let now = execution
-            .objects()
-            .sets
-            .get(execution.namespace(), execution.name());
-        let now = now.filter(|now| now.metadata.uid == execution.set.metadata.uid);
-        metadata["resourceVersion"] =
-            json!(now.and_then(|now| now.metadata.resource_version.clone()));
-    }
-    let patch = Patch::Merge(json!({ "metadata": metadata, "status": status }));
-    let object = (execution.namespace(), execution.name());
-    let request = object_requests::patch_object::<CollaSetObject>(
-        execution.client(),
-        execution.objects(),
-        object,
-        &patch,
-        true,
-    );
-    match request_with_deadline(&format!("status of CollaSet {}", execution.name()), request).await
-    {
+    match patch_status(execution, status).await {
         Ok(()) => execution.state.clear_refusal(&RefusalKey::Status),
         Err(
             RequestError::Failed(message)
             | RequestError::Denied(message)
             | RequestError::Refused(message),
         ) => {
-            let now = Instant::now();
-            let key = RefusalKey::Status;
-            execution.requeue_after(execution.state.record_refusal(
-                key,
-                &message,
-                now,
-                execution.generation(),
-            ));
-            // The stored status may still say that all is well.
-            events::announce_failure(
-                execution,
-                "StatusNotWritten",
-                &Err(Halt::Failed(FailedStep::Update, message)),
-            );
+            report_unwritten_status(execution, message);
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -101,14 +59,65 @@ pub async fn write_set_status(
     if is_spec_edited(execution) {
         execution.requeue_after(MIN_RECONCILE_INTERVAL); // the answer put the edit into the cache, so no event follows
     }
-    // The Events follow the write of the status, which includes the failure. Otherwise they could be repeated with
-    // other words.
+    // The Events follow the write of the status, which includes the failure. Otherwise an Event could be repeated with
+    // another message.
     let set = execution.set;
     if set.metadata.deletion_timestamp.is_none() {
         events::record_events(execution, events_after_status);
         events::record_events(execution, &rollout_events(stored, &wanted, set.spec.paused));
     }
     Ok(())
+}
+
+/// The time until the status may be written; `None` if it may be written now. The interval between two writes does not
+/// delay the count of a collision, because the next plan needs the count.
+fn pause_before_write(
+    execution: &PlanExecution<'_>,
+    result: &Result<(), Halt>,
+) -> Option<Duration> {
+    let (state, now) = (execution.state, Instant::now());
+    let refusal = state.active_refusal(&RefusalKey::Status, now, execution.generation());
+    if let Some((remaining, _)) = refusal {
+        return Some(remaining);
+    }
+    let pause = state.begin_status_write(now);
+    pause.filter(|_| *result != Err(Halt::Collision))
+}
+
+async fn patch_status(execution: &PlanExecution<'_>, status: Value) -> Result<(), RequestError> {
+    let (namespace, name) = (execution.namespace(), execution.name());
+    let mut metadata = json!({ "uid": execution.uid() });
+    if status.get("rollout").is_some() {
+        // If the write arrives late, it must not undo a command that a user has given since.
+        let now = execution.objects().sets.get(namespace, name);
+        let now = now.filter(|now| now.metadata.uid == execution.set.metadata.uid);
+        metadata["resourceVersion"] =
+            json!(now.and_then(|now| now.metadata.resource_version.clone()));
+    }
+    let patch = Patch::Merge(json!({ "metadata": metadata, "status": status }));
+    let request = object_requests::patch_object::<CollaSetObject>(
+        execution.client(),
+        execution.objects(),
+        (namespace, name),
+        &patch,
+        true,
+    );
+    request_with_deadline(&format!("status of CollaSet {name}"), request).await
+}
+
+/// Backs off after a refused write of the status, and reports the refusal by an Event, because the stored status may
+/// still say that all is well.
+fn report_unwritten_status(execution: &PlanExecution<'_>, message: String) {
+    let (now, generation) = (Instant::now(), execution.generation());
+    let pause = execution
+        .state
+        .record_refusal(RefusalKey::Status, &message, now, generation);
+    execution.requeue_after(pause);
+    events::announce_failure(
+        execution,
+        "StatusNotWritten",
+        &Err(Halt::Failed(FailedStep::Update, message)),
+    );
 }
 
 /// Whether the set has changed since the plan was made, apart from its status.
@@ -137,7 +146,7 @@ fn desired_status(
 ) -> CollaSetStatus {
     let mut status = planned.unwrap_or_else(|| current.clone());
     if matches!(result, Err(Halt::Moved | Halt::Collision)) && current.current_revision.is_empty() {
-        // The cache is stale, so the stable revision may be another one.
+        // The cache is stale, so the stable revision may have changed.
         status.current_revision.clear();
     }
     match result {
