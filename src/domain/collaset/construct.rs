@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::observed::Revision;
+use super::observed::{Revision, set_name};
 use super::revision::data::{self, pvc_template_name};
 use crate::api::collaset::{CollaSet, PodNamingSuffixPolicy};
 use crate::api::keys;

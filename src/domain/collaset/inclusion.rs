@@ -202,7 +202,7 @@ fn report_outside_orphan(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
     let pvc_names = pod.spec.pvcs.join(", ");
     let unless_needed = match pvc_names.is_empty() {
         true => String::new(),
-        false => format!(" if nobody needs what is in its claims ({pvc_names})"),
+        false => format!(" if nobody needs the data in its PVCs ({pvc_names})"),
     };
     let remedy = match facts.strategy.sequence {
         true => "raise spec.replicas",
@@ -375,7 +375,7 @@ fn describe_kept_pvcs(facts: &SetFacts, pod: &Pod) -> String {
             (false, false) => ", and once the Pod is updated nobody mounts it",
         };
         format!(
-            "; its claim {} had no owner, is not known to be of spec.volumeClaimTemplates, and is kept: the CollaSet never deletes it{next}",
+            "; its PVC {} had no owner, is not known to be of spec.volumeClaimTemplates, and is kept: the CollaSet never deletes it{next}",
             pvc.name
         )
     });

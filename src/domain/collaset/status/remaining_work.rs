@@ -133,7 +133,7 @@ impl ConditionInputs {
             &pod.metadata.name,
             deletion_waits::list_blocking_finalizers([pod]),
         );
-        format!("; waiting for Pod {name}, which still mounts claim {pvc_name}, to end{finalizers}")
+        format!("; waiting for Pod {name}, which still mounts PVC {pvc_name}, to end{finalizers}")
     }
 
     /// Describes the bounds of the set that delay the rollout, each after `; `. Pods for which `named` is true are

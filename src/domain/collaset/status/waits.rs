@@ -284,7 +284,7 @@ pub fn describe_blocked_deletions(facts: &SetFacts) -> &'static str {
         && members.any(|(id, pod)| is_updated_by_deletion(facts, *id, pod))
     {
         true => {
-            "; no Pod is given up for the update while others can't be made: mend what refuses them, or lower spec.replicas"
+            "; the update deletes no Pod while others can't be created: remove the cause of the refusal, or lower spec.replicas"
         }
         false => "",
     }
@@ -365,7 +365,7 @@ fn describe_offline_wait(facts: &SetFacts, pod: &Pod) -> String {
             condition_time(since.saturating_add(delay))
         ),
         _ => match facts.observed.refused.held.get(&pod.metadata.uid) {
-            Some(reason) => format!("is off traffic, and its next write is held: {reason}"),
+            Some(reason) => format!("is off traffic, and its next write is delayed: {reason}"),
             None => "is off traffic and waits for its turn".to_owned(),
         },
     }
