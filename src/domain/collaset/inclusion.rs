@@ -336,8 +336,9 @@ fn matches_any_template(facts: &SetFacts, pvc: &Pvc, templates: &[&Value]) -> bo
     })
 }
 
-/// Whether an entering PVC is to be kept, and adds the labels for that. Every PVC is kept except one for which
-/// [`SetFacts::is_pvc_of_spec`] is true. A kept PVC of an unknown template serves as a PVC of its Pod's template.
+/// Whether the set is to keep an entering PVC. This function also adds the labels of a kept PVC. The set keeps every
+/// PVC for which [`SetFacts::is_pvc_of_spec`] is false. A kept PVC of an unknown template serves as a PVC of its Pod's
+/// template.
 fn keep_entering_pvc(facts: &SetFacts, pod: &Pod, pvc: &Pvc, labels: &mut LabelPatch) -> bool {
     labels.0.extend(plan::remove_kept_label(pvc)); // the label may name a former set
     if facts.is_pvc_of_spec(pvc) {

@@ -1,4 +1,5 @@
-//! Creates the missing Pods: each instance ID without a Pod gets one of the revision that the pool records for it.
+//! Creates the missing Pods: each instance ID without a Pod gets a Pod of the revision that the pool records for the
+//! ID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
