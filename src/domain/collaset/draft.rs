@@ -26,7 +26,7 @@ pub struct Draft {
     pub surplus: BTreeSet<i64>,
     /// Lower bound for the search of a free ID: no lower ID is free.
     pub lowest: i64,
-    /// Lower bound for the search of a free ID without volumes: no lower ID is one.
+    /// Lower bound for the search of a free ID without volumes: every lower ID is taken or has volumes.
     pub lowest_empty: i64,
     /// Wanted changes of PVCs.
     pub pvcs: Vec<PvcChange>,

@@ -202,7 +202,7 @@ fn report_outside_orphan(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
     let pvc_names = pod.spec.pvcs.join(", ");
     let unless_needed = match pvc_names.is_empty() {
         true => String::new(),
-        false => format!(" if nobody needs what is in its claims ({pvc_names})"),
+        false => format!(" if nobody needs the data in its PVCs ({pvc_names})"),
     };
     let remedy = match facts.strategy.sequence {
         true => "raise spec.replicas",
@@ -336,8 +336,9 @@ fn matches_any_template(facts: &SetFacts, pvc: &Pvc, templates: &[&Value]) -> bo
     })
 }
 
-/// Whether an entering PVC is to be kept, and adds the labels for that. Every PVC is kept except one for which
-/// [`SetFacts::is_pvc_of_spec`] is true. A kept PVC of an unknown template serves as a PVC of its Pod's template.
+/// Whether the set is to keep an entering PVC. This function also adds the labels of a kept PVC. The set keeps every
+/// PVC for which [`SetFacts::is_pvc_of_spec`] is false. A kept PVC of an unknown template serves as a PVC of its Pod's
+/// template.
 fn keep_entering_pvc(facts: &SetFacts, pod: &Pod, pvc: &Pvc, labels: &mut LabelPatch) -> bool {
     labels.0.extend(plan::remove_kept_label(pvc)); // the label may name a former set
     if facts.is_pvc_of_spec(pvc) {
@@ -375,7 +376,7 @@ fn describe_kept_pvcs(facts: &SetFacts, pod: &Pod) -> String {
             (false, false) => ", and once the Pod is updated nobody mounts it",
         };
         format!(
-            "; its claim {} had no owner, is not known to be of spec.volumeClaimTemplates, and is kept: the CollaSet never deletes it{next}",
+            "; its PVC {} had no owner, is not known to be of spec.volumeClaimTemplates, and is kept: the CollaSet never deletes it{next}",
             pvc.name
         )
     });

@@ -1,4 +1,5 @@
-//! Creates the missing Pods: each instance ID without a Pod gets one of the revision that the pool records for it.
+//! Creates the missing Pods: each instance ID without a Pod gets a Pod of the revision that the pool records for the
+//! ID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -210,8 +211,8 @@ fn keep_mismatched_pvcs(facts: &SetFacts, draft: &mut Draft) {
             continue;
         }
         let message = format!(
-            "claim {name} of Pod {} is of another template than the Pod's revision, by its label {key}: one of their labels was edited; it is \
-             kept: the CollaSet never deletes it; if the claim's was edited, give it {hash} again, or the next Pod of that revision begins with an empty volume",
+            "PVC {name} of Pod {} is of another template than the Pod's revision, by its label {key}: one of their labels was edited; it is \
+             kept: the CollaSet never deletes it; if the PVC's was edited, give it {hash} again, or the next Pod of that revision begins with an empty volume",
             pod.metadata.name
         );
         draft.announce_event(true, "ClaimKept", message);
@@ -230,7 +231,7 @@ pub fn report_terminating_pvcs(facts: &SetFacts, draft: &mut Draft) {
             true,
             "ClaimTerminating",
             format!(
-                "claim {pvc_name} of Pod {pod} is being deleted: the next Pod of instance ID {id} begins with an empty volume"
+                "PVC {pvc_name} of Pod {pod} is being deleted: the next Pod of instance ID {id} begins with an empty volume"
             ),
         );
     }

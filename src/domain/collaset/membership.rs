@@ -295,8 +295,8 @@ fn release_pod(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     draft.set_ownership(pod, OwnershipChange::Release);
 }
 
-/// Releases the PVCs that were to enter with a Pod that does not enter any more. The Pod may be one that left this set,
-/// or one of another set. Otherwise a scale-in would delete the PVCs, and the instance would wait for the end of that
+/// Releases the PVCs that were to enter with a Pod that does not enter any more. The Pod may have left this set, or
+/// belong to another set. Otherwise a scale-in would delete the PVCs, and the instance would wait for the end of that
 /// Pod. PVCs of a Pod that is finished, or that `podToInclude` names, are not released.
 pub fn return_entering_pvcs(facts: &SetFacts, draft: &mut Draft) {
     let is_of_another = |pod: &Pod| {

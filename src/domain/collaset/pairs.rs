@@ -130,8 +130,8 @@ pub fn has_replacement(facts: &SetFacts, draft: &Draft, id: i64, origin: &Pod) -
         })
 }
 
-/// The new Pod of an origin whose replacement was cancelled. It stays for now because it serves and the origin does
-/// not.
+/// The new Pod of an origin whose replacement was cancelled. The new Pod stays for now because it serves and the origin
+/// does not serve.
 pub fn serving_half_of_cancelled_pair<'a>(
     facts: &'a SetFacts,
     draft: &Draft,
@@ -153,7 +153,8 @@ fn stands_in_for(half: &Pod, origin: &Pod) -> bool {
     manual_label::replaces_origin(half, origin) && !set_operations::is_leaving(half)
 }
 
-/// The revision of the new Pod: that of the update that asked for the replacement, otherwise the origin's own.
+/// The revision of the new Pod: the revision of the update that asked for the replacement, otherwise the origin's own
+/// revision.
 fn new_half_revision(facts: &SetFacts, origin: &Pod) -> String {
     let named = [keys::REPLACED_BY_REPLACE_UPDATE, keys::REVISION]
         .into_iter()
@@ -230,7 +231,7 @@ fn close_pairs(facts: &SetFacts, draft: &mut Draft) {
             continue;
         }
         let Some(pod) = facts.members.get(&new) else {
-            // Neither Pod exists: the Pod that is created again needs only one ID.
+            // Neither Pod exists: the next Pod needs only one ID.
             let revision = draft
                 .ids
                 .get(&new)

@@ -183,7 +183,7 @@ pub struct PodPatch {
     /// controller writes nothing.
     pub deletes: bool,
     /// Whether the controller only makes the dry run and writes nothing. This is so for an update that was refused
-    /// before, because the plan reserves no place for such a Pod. Once the dry run has passed, the next plan begins the
+    /// before, because the plan reserves no slot for such a Pod. Once the dry run has passed, the next plan begins the
     /// update.
     pub dry_run_only: bool,
     /// The Event that the controller sends after the patch is stored.

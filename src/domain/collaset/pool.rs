@@ -17,7 +17,7 @@ pub use crate::api::resourcecontext::data::{
 use crate::domain::digest::Digest;
 use crate::domain::pod::Pod;
 
-/// Most new IDs of one plan. A large set grows in steps, and each step must succeed before the next one begins.
+/// Most new IDs of one plan. A large set grows in steps, and each step must succeed before the next step begins.
 const MAX_NEW_IDS: usize = 500;
 
 /// Fills the draft with the IDs of the pool and of the Pods.
@@ -63,8 +63,8 @@ pub fn load_ids(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// Recovers the IDs after the pool was lost or emptied. Finished and terminating Pods still carry their IDs, and the
-/// PVCs of deleted Pods do, too. Otherwise the set would create Pods under other IDs and delete the volumes. This
+/// Recovers the IDs after the pool was lost or emptied. Finished and terminating Pods still carry their IDs, and so do
+/// the PVCs of deleted Pods. Otherwise the set would create Pods under other IDs and delete the volumes. This
 /// function recovers no ID of a Pod that was scaled in, leaves, or has been replaced. It recovers only as many IDs as
 /// the set lacks.
 fn recover_ids(facts: &SetFacts, draft: &mut Draft) {

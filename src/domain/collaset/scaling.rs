@@ -101,9 +101,10 @@ fn stop_scale_in(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// Orders instances; those to scale in come first. First come those that the pool marks as scaled in and whose Pod is
-/// gone, then those that `podToDelete` names, then those whose scale-in has begun. A Pod whose scale-in has begun stays
-/// chosen, even if another Pod is lost meanwhile or deleted by a rollout, because that other Pod is created again.
+/// Orders instances; those to scale in come first. First come instances that the pool marks as scaled in and whose Pod
+/// is gone, then instances that `podToDelete` names, then instances whose scale-in has begun. A Pod whose scale-in has
+/// begun stays chosen, even if another Pod is lost meanwhile or deleted by a rollout, because that other Pod is created
+/// again.
 fn scale_in_order<'a>(facts: &'a SetFacts, draft: &Draft, id: i64) -> impl Ord + use<'a> {
     let pod = facts.members.get(&id);
     let strategy = &facts.strategy;

@@ -21,7 +21,7 @@ const HISTORY_LIMIT: i32 = 20;
 pub struct RevisionHistory {
     /// The revision of the present template. It may not exist yet, see `changes`.
     pub updated: Arc<Revision>,
-    /// The stable revision: the one that the status names, otherwise the updated one.
+    /// The stable revision: the revision that the status names, otherwise the updated revision.
     pub current: Arc<Revision>,
     /// Name of the stable revision, even if that revision does not exist any more.
     pub stable: String,
@@ -60,7 +60,7 @@ impl RevisionHistory {
         updated.is_some() && self.find_revision(name).and_then(made) > updated
     }
 
-    /// Uses the current revision in place of that of the template, because an aborted rollout goes back to it.
+    /// Uses the current revision in place of the revision of the template, because an aborted rollout goes back to it.
     pub fn target_current_revision(&mut self) {
         self.updated = Arc::clone(&self.current);
     }
@@ -71,10 +71,10 @@ impl RevisionHistory {
     }
 }
 
-/// Finds the revision of the template and plans the history. `revisions` are those that the set controls, and those
+/// Finds the revision of the template and plans the history. `revisions` are those that the set controls, and revisions
 /// without a controller. `in_use` are the revisions that Pods and the pool refer to.
 ///
-/// - If the latest revision equals the template, it stays. If an older one does, it becomes the latest (a rollback).
+/// - If the latest revision equals the template, it stays. If an older revision does, it becomes the latest (a rollback).
 ///   Otherwise a revision is created. Only the latest may have lost fields to Kuperator, see
 ///   [`data::is_equal_kuperator_data`].
 /// - A revision without a controller is adopted if the selector has `matchLabels` that match, the data has this format,

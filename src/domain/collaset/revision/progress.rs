@@ -507,7 +507,7 @@ mod tests {
             UpdateProgress::Refused(_)
         ));
         assert!(matches!(
-            said("Infeasible", 1, 0),
+            pending_resize("Infeasible", 1, 0),
             UpdateProgress::Waiting(_)
         ));
         assert!(matches!(pending("Deferred", 1), UpdateProgress::Waiting(_)));

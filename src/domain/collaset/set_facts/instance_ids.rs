@@ -11,9 +11,9 @@ use crate::domain::collaset::pvcs;
 use crate::domain::pod::Pod;
 
 impl SetFacts<'_> {
-    /// Gives an instance ID to each Pod that has none of its own. This function prefers an ID that the pool records and
-    /// that no Pod has, because it most likely belonged to the Pod. Otherwise it takes the lowest free ID that has no
-    /// volumes of other Pods. The next plan gives the same IDs, so they need not be stored at once.
+    /// Gives an instance ID to each Pod that has no ID of its own. This function prefers an ID that the pool records
+    /// and that no Pod has, because it most likely belonged to the Pod. Otherwise it takes the lowest free ID that has
+    /// no volumes of other Pods. The next plan gives the same IDs, so they need not be stored at once.
     pub(super) fn number_pods(&mut self) {
         let misnumbered = std::mem::take(&mut self.misnumbered);
         let has_other = |pod: &Arc<Pod>| {
@@ -106,7 +106,7 @@ impl SetFacts<'_> {
         })
     }
 
-    /// Whether the set has a Pod with this instance ID, or a finished one whose successor it creates later. A
+    /// Whether the set has a Pod with this instance ID, or a finished Pod whose successor it creates later. A
     /// terminating Pod does not count.
     pub fn has_pod_with_id(&self, id: i64) -> bool {
         self.members.contains_key(&id) || self.recreated_later.contains_key(&id)
@@ -120,8 +120,8 @@ impl SetFacts<'_> {
                 && (self.terminating.contains_key(&id) || self.finished_by_id.contains_key(&id)))
     }
 
-    /// The instance ID of a Pod. Under `PersistentSequence` it is the one in the Pod's name. Otherwise it is the one of
-    /// the PVCs that the Pod mounts and that belong to the set, or else the one in the Pod's label. The label comes
+    /// The instance ID of a Pod. Under `PersistentSequence` it is the ID in the Pod's name. Otherwise it is the ID of
+    /// the PVCs that the Pod mounts and that belong to the set, or else the ID in the Pod's label. The label comes
     /// last, because somebody may have edited it by hand. If PVCs had another ID than their Pod, the set would delete
     /// them or mount them into another Pod.
     pub fn instance_id_of(&self, pod: &Pod) -> Option<i64> {
@@ -156,7 +156,7 @@ impl SetFacts<'_> {
     }
 }
 
-/// Whether a suffix of digits may be a random one. Under naming Random the API server chooses five characters, among
+/// Whether a suffix of digits may be random. Under naming Random the API server chooses five characters, among
 /// them these digits.
 fn may_be_random(suffix: &str) -> bool {
     suffix.len() == 5 && suffix.chars().all(|c| "2456789".contains(c))

@@ -14,8 +14,8 @@ impl SetFacts<'_> {
             || pvc_names.any(|pvc_name| refused.pvcs.contains(pvc_name))
     }
 
-    /// Whether the API server recently refused a write that the leaving of a Pod needs: a write of the Pod, or of a PVC
-    /// of its ID, mounted or not.
+    /// Whether the API server recently refused a write that a Pod needs before it can leave: a write of the Pod, or of
+    /// a PVC of its ID, mounted or not.
     pub fn is_leaving_refused(&self, id: i64, pod: &Pod) -> bool {
         let refused = &self.observed.refused.pvcs;
         self.is_write_refused(pod)
@@ -29,8 +29,8 @@ impl SetFacts<'_> {
         pod.label(keys::TO_EXCLUDE).is_some() || self.strategy.exclude.contains(&pod.metadata.name)
     }
 
-    /// Whether the Pod will leave the set alive. Under `PersistentSequence` no Pod can. A Pod that `podToInclude` names
-    /// too stays.
+    /// Whether the Pod will leave the set alive. Under `PersistentSequence` no Pod can. A Pod that `podToInclude`
+    /// also names stays.
     pub fn leaves_alive(&self, pod: &Pod) -> bool {
         let included = self.strategy.include.contains(&pod.metadata.name);
         self.is_to_exclude(pod) && !self.strategy.sequence && !included

@@ -25,7 +25,7 @@ impl SetFacts<'_> {
     }
 
     /// The revisions whose resources a Pod has although its label names another revision. An update has resized the Pod
-    /// and got no further.
+    /// and did not change its revision.
     pub fn resized_to(&self, pod: &Pod) -> &[Arc<Revision>] {
         let resized = self.resized.get(&*pod.metadata.name);
         resized.map_or(&[], Vec::as_slice)
@@ -33,8 +33,8 @@ impl SetFacts<'_> {
 
     pub(super) fn find_resized(&self, pod: &Pod) -> impl Iterator<Item = &Arc<Revision>> {
         let of = self.revision_of(pod);
-        // A resize changes the generation of the Pod. If the generation is still the noted one, somebody else set these
-        // resources before. A noted generation of 0 is unknown.
+        // A resize changes the generation of the Pod. If the generation is still the recorded generation, somebody else
+        // set these resources before. A recorded generation of 0 is unknown.
         let has_changed =
             |generation: i64| generation != pod.metadata.generation || generation == 0;
         let marked = resize_marks(pod).filter(move |(_, generation)| has_changed(*generation));

@@ -26,8 +26,8 @@ pub fn rollout_pause(facts: &SetFacts, status: &CollaSetStatus) -> Option<PauseP
     Some(PausePoint { step, canaries })
 }
 
-/// Remembers the canaries of a pause from one plan to the next: the UIDs of those that were available and have not been
-/// reported as down. If this memory is lost, a Pod that is already down is not reported.
+/// Remembers the canaries of a pause from one plan to the next: the UIDs of the canaries that were available and have
+/// not been reported as down. If this memory is lost, a Pod that is already down is not reported.
 #[derive(Clone, Debug, Default)]
 pub struct CanaryWatch(BTreeSet<String>);
 

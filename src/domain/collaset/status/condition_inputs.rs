@@ -17,7 +17,7 @@ use crate::api::keys;
 use crate::domain::lifecycle::{Phase, stored_phases};
 use crate::domain::pod::Pod;
 
-/// What a set lacks.
+/// The differences between a set and its spec, as counts and texts.
 pub(super) struct ConditionInputs {
     pub(super) missing: usize,
     pub(super) surplus: usize,
@@ -53,7 +53,7 @@ pub(super) struct ConditionInputs {
     pub(super) stuck: Option<String>,
     /// The Pods that are stuck on older revisions and that the rollout does not reach, each after `; `.
     pub(super) left_out: String,
-    /// What uses up `maxUnavailable` while the update of another Pod waits for a place.
+    /// What uses up `maxUnavailable` while the update of another Pod waits for a slot.
     pub(super) using_up: update::MaxUnavailableUse,
     /// Pods whose replacements use up `maxSurge` while another Pod waits to be replaced.
     pub(super) using_surge_up: Vec<Arc<Pod>>,
@@ -268,8 +268,8 @@ fn describe_pool_limits(
     }
 }
 
-/// Counts the missing Pods that will be created of the updated revision. With `again`, only those count that existed
-/// before and did not end by themselves.
+/// Counts the missing Pods that will be created of the updated revision. With `again`, the function counts only Pods
+/// that existed before and did not end by themselves.
 fn count_recorded_as_updated(facts: &SetFacts, draft: &Draft, again: bool) -> usize {
     let vacant = draft.ids.iter().filter(|(id, data)| {
         let recorded = data.get(pool::REVISION);
@@ -281,8 +281,8 @@ fn count_recorded_as_updated(facts: &SetFacts, draft: &Draft, again: bool) -> us
     vacant.count()
 }
 
-/// The first Pods that must end before others with their names can be created. On a lost node such Pods remain until
-/// the node is back, its object is deleted, or somebody deletes the Pods by force.
+/// The first Pods that must end before other Pods with their names can be created. On a lost node such Pods remain
+/// until the node is back, its object is deleted, or somebody deletes the Pods by force.
 fn pods_to_end(facts: &SetFacts, draft: &Draft) -> Vec<Arc<Pod>> {
     let is_wanted = |id: &i64| {
         let data = draft.ids.get(id);

@@ -15,7 +15,7 @@ use super::{deletion_waits, progress, waits};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::domain::messages;
 
-/// Reports an invalid spec. For a set that is being deleted only `Ready` reports it.
+/// Reports an invalid spec in the conditions. If the set is being deleted, only `Ready` reports the invalid spec.
 pub(super) fn report_invalid_spec(
     status: &mut CollaSetStatus,
     message: &str,

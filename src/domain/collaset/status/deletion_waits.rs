@@ -23,7 +23,7 @@ enum LeaveBlocker {
     Terminating,
 }
 
-/// Describes what the first Pods wait for, each after `; `. Pods that wait for rules come first, then those that
+/// Describes what the first Pods wait for, each after `; `. Pods that wait for rules come first, then Pods that
 /// finalizers keep.
 pub fn describe_leaving_pods(facts: &SetFacts) -> String {
     let pods = facts.observed.pods.iter();

@@ -1,4 +1,4 @@
-//! Reports a step of the plan that failed in the conditions.
+//! Reports in the conditions that a step of the plan has failed.
 
 use jiff::Timestamp;
 
@@ -43,8 +43,7 @@ impl FailedStep {
 }
 
 /// Reports a failed step in the conditions. `former` are the stored conditions: a condition that is already False keeps
-/// its time. `left` is what the set lacks: the condition of a failed update adds what is left of the rollout, and
-/// `Ready` adds how many Pods are down.
+/// its time. The condition of a failed update adds `shortfall.rollout`, and `Ready` adds `shortfall.down`.
 pub fn report_failed_step(
     status: &mut CollaSetStatus,
     former: &[CollaSetCondition],
@@ -58,7 +57,7 @@ pub fn report_failed_step(
         FailedStep::Update | FailedStep::Revisions => "Update",
         FailedStep::Include | FailedStep::Exclude => "Ready",
     };
-    // The missing Pod may be one that a rollout has deleted or replaces. Then the failure concerns the update, too.
+    // A rollout may have deleted the missing Pod, or may replace it. Then the failure concerns the update, too.
     let of_rollout = reason == "ScaleOutFailed" && is_updating(status);
     name_stall_cause(status, message);
     let is_deleted = status.conditions.iter().any(|c| c.type_ == "Terminating");
@@ -94,7 +93,8 @@ pub fn report_failed_step(
     }
 }
 
-/// Joins what a set that is being deleted waits for and what failed.
+/// Joins the message of `Terminating`, which describes the remaining work of a set that is being deleted, and the
+/// failure.
 fn with_remaining_work(status: &CollaSetStatus, message: &str) -> String {
     let mut conditions = status.conditions.iter();
     let terminating = conditions.find(|c| c.type_ == "Terminating");

@@ -1,5 +1,5 @@
 //! Counts the requests about single Pods that are not fulfilled yet. Requests that this plan begins to fulfil count
-//! already, so that the status written with the plan does not say that everything is as wanted.
+//! already, so that the status written with the plan does not say that everything is as the spec asks.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Which Pods do not serve after an operation of the set, and which do not run until somebody changes the template.
+//! Which Pods do not serve after an operation of the set, and which Pods do not run until somebody corrects the cause.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(super) fn is_pod_stuck(facts: &SetFacts, pod: &Pod) -> bool {
     facts.is_updated(pod) && container_failure(pod).is_some()
 }
 
-/// Reasons of a waiting container that do not go away by waiting.
+/// Reasons of a waiting container that last until somebody corrects the cause.
 const FATAL_WAITING_REASONS: [&str; 6] = [
     "ErrImagePull",
     "ImagePullBackOff",
@@ -52,7 +52,7 @@ const FATAL_WAITING_REASONS: [&str; 6] = [
     "CreateContainerError",
 ];
 
-/// Describes why a container of a Pod does not run, if that needs a change of the template.
+/// Describes why a container of a Pod does not run, if somebody must correct the cause.
 pub(super) fn container_failure(pod: &Pod) -> Option<String> {
     let status = &pod.status;
     let all = status

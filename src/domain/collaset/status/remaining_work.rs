@@ -1,4 +1,4 @@
-//! Describes the work that a set has left, and for what that work waits.
+//! Describes the remaining work of a set, and why this work waits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::domain::messages;
 use crate::domain::pod::Pod;
 
 impl ConditionInputs {
-    /// Describes what is left of a rollout.
+    /// Describes the rest of a rollout.
     pub(super) fn remaining_rollout(&self) -> String {
         let behind = format!("{} to update", messages::count_pods(self.behind));
         match self.to_make {
@@ -23,7 +23,7 @@ impl ConditionInputs {
         }
     }
 
-    /// Describes in short, after `; `, what is left of a rollout and its position; empty if nothing is left.
+    /// Describes in short, after `; `, the rest of a rollout and its position; empty if the rollout is complete.
     pub(super) fn remaining_rollout_suffix(
         &self,
         facts: &SetFacts,
@@ -46,8 +46,9 @@ impl ConditionInputs {
         }
     }
 
-    /// Describes in short, after `; `, how many wanted Pods are not available, and why the first one without an
-    /// operation of the set is not. Empty if all are available. A pair is available if one of its Pods is.
+    /// Describes in short, after `; `, how many wanted Pods are not available, and why the first Pod without an
+    /// operation of the set is not available. Empty if all Pods are available. A pair is available if one of its Pods
+    /// is.
     pub(super) fn describe_unavailable(&self, facts: &SetFacts) -> String {
         let serving = facts.members.values().filter(|pod| pod.is_available());
         let names: BTreeSet<&str> = serving.clone().map(|pod| &*pod.metadata.name).collect();
@@ -93,7 +94,7 @@ impl ConditionInputs {
             || self.updated_pods_down(facts).next().is_some()
     }
 
-    /// Describes what is left of a rollout, and what it waits for.
+    /// Describes the rest of a rollout, and why the rollout waits.
     pub(super) fn describe_remaining_update(&self, facts: &SetFacts) -> String {
         let down = self.updated_pods_down(facts).count();
         if self.behind + self.to_make + self.updates > 0 || down == 0 {
@@ -118,7 +119,7 @@ impl ConditionInputs {
         format!("{pods} not available{reasons}")
     }
 
-    /// Names the Pods that must end before others can be created, after `; `.
+    /// Names the Pods that must end before other Pods can be created, after `; `.
     pub(super) fn describe_awaited_ends(&self, facts: &SetFacts) -> String {
         if !self.awaited.is_empty() {
             let names: Vec<&str> = self.awaited.iter().map(|pod| &*pod.metadata.name).collect();
@@ -133,7 +134,7 @@ impl ConditionInputs {
             &pod.metadata.name,
             deletion_waits::list_blocking_finalizers([pod]),
         );
-        format!("; waiting for Pod {name}, which still mounts claim {pvc_name}, to end{finalizers}")
+        format!("; waiting for Pod {name}, which still mounts PVC {pvc_name}, to end{finalizers}")
     }
 
     /// Describes the bounds of the set that delay the rollout, each after `; `. Pods for which `named` is true are

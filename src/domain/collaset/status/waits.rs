@@ -27,7 +27,7 @@ pub const MAX_NAMES: usize = 3;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Says how a paused set can go on, after `; `.
+/// Says how a user resumes a paused set, after `; `.
 pub const UNPAUSE_REMEDY: &str = "; set spec.paused to false to go on";
 
 /// The rules for which Pods wait, by the UIDs of the Pods, see [`super::super::observed::ObservedSet::held`].
@@ -66,8 +66,8 @@ pub fn describe_kept_pods(facts: &SetFacts, count: usize) -> String {
     format!("{pods} on older revisions: {reason}{raised}")
 }
 
-/// Says, after `; `, that a partition can't take updated Pods back, and what can. Empty if the partition keeps as many
-/// Pods as it says.
+/// Says, after `; `, that a partition can't take updated Pods back, and how a user can take them back. Empty if the
+/// partition keeps as many Pods as it says.
 fn describe_raised_partition(facts: &SetFacts, count: usize) -> String {
     let UpdateScope::Partition(partition) = facts.rollout.final_scope() else {
         return String::new();
@@ -242,9 +242,9 @@ pub fn describe_unavailable<'a>(
     descriptions.take(MAX_NAMES).collect()
 }
 
-/// Says, after `; `, that `maxUnavailable` is used up, by how many missing Pods and by which existing ones. It leaves
-/// out the Pods that are `named` elsewhere. Empty if only operations of the set use it up, because the message then
-/// describes what those wait for.
+/// Says, after `; `, that `maxUnavailable` is used up, by how many missing Pods and by which existing Pods. The
+/// text leaves out the Pods that are `named` elsewhere. Empty if only operations of the set use `maxUnavailable` up,
+/// because the message then describes why those operations wait.
 pub fn describe_max_unavailable_use(
     facts: &SetFacts,
     by: &MaxUnavailableUse,
@@ -275,7 +275,8 @@ pub fn describe_max_unavailable_use(
     format!("; updateStrategy.maxUnavailable ({bound}) is used up{parts}")
 }
 
-/// Says, after `; `, that a rollout deletes no Pod while the creation of others is refused; empty if that is not so.
+/// Says, after `; `, that a rollout deletes no Pod while the API server refuses to create other Pods; empty if the API
+/// server refuses none.
 pub fn describe_blocked_deletions(facts: &SetFacts) -> &'static str {
     let mut members = facts.members.iter();
     let is_refused = !facts.observed.refused.creations.is_empty();
@@ -284,7 +285,7 @@ pub fn describe_blocked_deletions(facts: &SetFacts) -> &'static str {
         && members.any(|(id, pod)| is_updated_by_deletion(facts, *id, pod))
     {
         true => {
-            "; no Pod is given up for the update while others can't be made: mend what refuses them, or lower spec.replicas"
+            "; the update deletes no Pod while others can't be created: remove the cause of the refusal, or lower spec.replicas"
         }
         false => "",
     }
@@ -346,7 +347,7 @@ fn describe_operation(facts: &SetFacts, pod: &Pod) -> Option<String> {
     }
 }
 
-/// Describes what a Pod waits for that is off traffic and whose operation has not been carried out yet.
+/// Describes why a Pod waits that is off traffic and whose operation has not been carried out yet.
 fn describe_offline_wait(facts: &SetFacts, pod: &Pod) -> String {
     let operation = match SetOperation::Update.is_in_progress(pod) {
         true => SetOperation::Update,
@@ -365,7 +366,7 @@ fn describe_offline_wait(facts: &SetFacts, pod: &Pod) -> String {
             condition_time(since.saturating_add(delay))
         ),
         _ => match facts.observed.refused.held.get(&pod.metadata.uid) {
-            Some(reason) => format!("is off traffic, and its next write is held: {reason}"),
+            Some(reason) => format!("is off traffic, and its next write is delayed: {reason}"),
             None => "is off traffic and waits for its turn".to_owned(),
         },
     }
@@ -379,7 +380,7 @@ fn describe_resize(facts: &SetFacts, pod: &Pod) -> Option<String> {
     }
 }
 
-/// Describes the Pods that stay on their revisions but have resources of others; `None` if there are none.
+/// Describes the Pods that stay on their revisions but have resources of other revisions; `None` if there are none.
 pub fn describe_resized_pods(facts: &SetFacts) -> Option<String> {
     let members = facts.members.values();
     let resized = members.filter(|pod| facts.is_resized(pod));
@@ -405,7 +406,7 @@ pub fn describe_refused_deletion(facts: &SetFacts) -> String {
     first.map_or_else(String::new, |(name, wait)| format!("; Pod {name} {wait}"))
 }
 
-/// Describes what a Pod waits for whose deletion is requested.
+/// Describes why a Pod waits whose deletion is requested.
 fn describe_deletion(facts: &SetFacts, pod: &Pod) -> Option<String> {
     if !set_operations::is_leaving(pod) {
         return None;

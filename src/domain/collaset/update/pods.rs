@@ -144,11 +144,11 @@ fn replace_pod(facts: &SetFacts, draft: &mut Draft, slots: &mut UpdateSlots, pod
     if pod.label(keys::TO_REPLACE).is_none() {
         let opened = match pair::serving_half_of_cancelled_pair(facts, draft, pod) {
             None => slots.take_pair_slot(),
-            // A pair that an update had opened already has its place.
+            // A pair that an update had opened already has its slot.
             Some(half) => slots::is_pair_of_update(pod, half) || slots.take_reopened_pair_slot(),
         };
         if !opened {
-            // The Pod serves until it gets a place.
+            // The Pod serves until it gets a slot.
             if SetOperation::Update.is_in_progress(pod) {
                 return_without_update(facts, draft, pod);
             }
@@ -251,7 +251,7 @@ fn is_deletion_blocked(facts: &SetFacts, slots: &UpdateSlots, id: i64, pod: &Pod
 }
 
 /// Whether the update of a Pod was refused, as a change or as a deletion. The controller then only makes a dry run,
-/// which takes no place from other Pods. Once the dry run has passed, the update begins.
+/// which takes no slot from other Pods. Once the dry run has passed, the update begins.
 pub fn is_update_refused(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
     is_change_refused(facts, id, pod)
         || is_deletion_refused(facts, pod) && is_updated_by_deletion(facts, id, pod)

@@ -57,8 +57,8 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
     reached.chain(beyond).filter(is_eligible).collect()
 }
 
-/// IDs of the Pods that a rollout had updated before its template was changed back to that of the current revision. A
-/// partition keeps Pods on older revisions, but the revision of these Pods is newer.
+/// IDs of the Pods that a rollout had updated before its template was changed back to the template of the current
+/// revision. A partition keeps Pods on older revisions, but the revision of these Pods is newer.
 pub fn rolled_back_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     let members = facts
         .members
@@ -71,7 +71,7 @@ pub fn rolled_back_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     later.map(|(id, _)| *id)
 }
 
-/// IDs without a Pod for which the pool records such a newer revision. Their Pods must not be created of it.
+/// IDs without a Pod for which the pool records such a newer revision. Their Pods must not be created of that revision.
 fn unmade_rolled_back_ids(
     facts: &SetFacts,
     draft: &Draft,
@@ -88,7 +88,7 @@ fn unmade_rolled_back_ids(
     })
 }
 
-/// Whether the template is that of the stable revision.
+/// Whether the template is the template of the stable revision.
 fn is_template_rolled_back(facts: &SetFacts) -> bool {
     facts.history.updated.name == facts.history.stable
 }
@@ -104,8 +104,8 @@ fn is_id_updated(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
     }
 }
 
-/// IDs of the Pods whose label names the updated revision and whose resources are not those of it yet. They are always
-/// in scope.
+/// IDs of the Pods whose label names the updated revision and that do not have the resources of that revision yet. They
+/// are always in scope.
 fn unfinished_resize_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     let members = facts.members.iter();
     let unfinished =
@@ -113,7 +113,7 @@ fn unfinished_resize_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     unfinished.map(|(id, _)| *id)
 }
 
-/// Sort key of IDs; those that are updated first come first.
+/// Sort key of IDs; IDs that are updated first come first.
 pub fn update_order(facts: &SetFacts, draft: &Draft, id: i64) -> impl Ord + use<> {
     let pod = facts.members.get(&id);
     let updated = is_id_updated(facts, draft, id);

@@ -24,7 +24,7 @@ const OVERDUE_NANOS: u64 = 10_000_000_000;
 /// Most nanoseconds for which other updates wait for a Pod that has come back from an update.
 const RETURN_WAIT_NANOS: u64 = 60_000_000_000;
 
-/// The places that are free for updates.
+/// The slots that are free for updates.
 ///
 /// - While the API server refuses to create a Pod of the updated revision, no other Pod is deleted for the update.
 /// - Until a Pod of the updated revision has been created, one Pod at a time is deleted, because the template may be
@@ -58,7 +58,7 @@ pub struct UpdateSlots {
 }
 
 impl UpdateSlots {
-    /// Computes the places of a plan. `underway` is the number of Pods whose update has begun and will delete them.
+    /// Computes the slots of a plan. `underway` is the number of Pods whose update has begun and will delete them.
     /// `waiting` are the Pods whose update has begun and that serve and wait for their rules, in reverse order of
     /// updates. `unmade` is the result of [`origins_beyond_surge`].
     pub fn from_facts<'a>(
@@ -96,14 +96,14 @@ impl UpdateSlots {
         }
     }
 
-    /// Whether there is a place for the update of a Pod to begin.
+    /// Whether there is a slot for the update of a Pod to begin.
     pub fn has_update_slot(&self, pod: &Pod, deletes: bool) -> bool {
         let serves = pod.is_available();
         let is_held_up = self.available == 0 || self.doubts.holds_up_update(deletes);
         !(deletes && self.begin == 0 || serves && is_held_up)
     }
 
-    /// Takes a place for the update of a Pod to begin. Returns false if there is none.
+    /// Takes a slot for the update of a Pod to begin. Returns false if no slot is free.
     pub fn take_update_slot(&mut self, pod: &Pod, deletes: bool) -> bool {
         if !self.has_update_slot(pod, deletes) {
             return false;
@@ -127,12 +127,12 @@ impl UpdateSlots {
         self.is_refused
     }
 
-    /// Takes a place for a deletion. Returns false if there is none.
+    /// Takes a slot for a deletion. Returns false if no slot is free.
     pub fn take_deletion_slot(&mut self) -> bool {
         take_slot(&mut self.delete)
     }
 
-    /// Takes a place for a pair. Returns false if there is none.
+    /// Takes a slot for a pair. Returns false if no slot is free.
     pub fn take_pair_slot(&mut self) -> bool {
         self.surge > 0 && take_slot(&mut self.pool_pairs) && take_slot(&mut self.surge)
     }
@@ -142,7 +142,7 @@ impl UpdateSlots {
         self.unmade.contains(&origin.metadata.uid)
     }
 
-    /// Takes a place for a pair whose new Pod already exists. Returns false if there is none.
+    /// Takes a slot for a pair whose new Pod already exists. Returns false if no slot is free.
     pub fn take_reopened_pair_slot(&mut self) -> bool {
         take_slot(&mut self.surge)
     }
@@ -282,8 +282,8 @@ pub fn is_creation_proven(facts: &SetFacts) -> bool {
     pods.any(|pod| facts.is_updated(pod) && created(pod))
 }
 
-/// Whether the next Pod of an ID may have to wait long for the end of this one, for example on a lost node. Other Pods
-/// are then deleted first to find out whether Pods of the updated revision can be created.
+/// Whether the next Pod of an ID may have to wait long for the end of this Pod, for example on a lost node. The update
+/// then deletes other Pods first to find out whether Pods of the updated revision can be created.
 pub fn may_end_slowly(facts: &SetFacts, pod: &Pod) -> bool {
     let is_awaited = facts.strategy.sequence || !pod.spec.pvcs.is_empty();
     is_awaited && !pod.is_ready()
@@ -371,7 +371,7 @@ fn max_surge(facts: &SetFacts) -> Option<usize> {
     most.filter(|_| facts.strategy.policy == UpdatePolicy::Replace)
 }
 
-/// The origins of the pairs that count for `maxSurge`: the pairs that an update has opened, and cancelled ones while
+/// The origins of the pairs that count for `maxSurge`: the pairs that an update has opened, and cancelled pairs while
 /// both Pods exist.
 pub fn surging_origins<'a>(
     facts: &'a SetFacts,
@@ -393,8 +393,8 @@ pub fn surging_origins<'a>(
     open.chain(cancelled)
 }
 
-/// UIDs of the origins of pairs that an update has opened beyond `maxSurge` and whose new Pods do not exist. Those that
-/// are last in the order come first.
+/// UIDs of the origins of pairs that an update has opened beyond `maxSurge` and whose new Pods do not exist. The
+/// origins that are last in the order come first.
 pub fn origins_beyond_surge(
     facts: &SetFacts,
     draft: &Draft,

@@ -30,17 +30,17 @@ pub struct InstancePvcs {
 }
 
 /// Returns the PVCs of instance `id`, whose Pod has a revision with these templates. `existing` are all observed PVCs,
-/// and `known` the templates of all revisions.
+/// and `hashes` the hashes of the templates of all revisions.
 ///
 /// A PVC serves a template if it is not being deleted, and has the instance ID, the template name and the hash. These
-/// rules refine that:
+/// rules refine this choice:
 ///
 /// - A PVC that the set owns serves too if no revision knows its hash, because the hash may be another implementation's
 ///   notation of the same template. A PVC with the wanted hash is preferred. If the instance also has a PVC with
-///   another known hash, the unknown one is of an older template and serves nobody.
+///   another known hash, the PVC with the unknown hash is of an older template and serves nobody.
 /// - A kept PVC also serves the template in its label `kept-as`.
 /// - PVCs that belong to the set are preferred.
-/// - The oldest PVC is preferred. A younger one may come from a request that was carried out late, and be empty.
+/// - The oldest PVC is preferred. A younger PVC may come from a request that was carried out late, and be empty.
 pub fn plan_instance_pvcs(
     set: &CollaSet,
     templates: &[Value],
@@ -142,8 +142,8 @@ pub fn have_templates_changed(
 /// decides about PVCs when the set is deleted.
 ///
 /// - A PVC is left over if its instance is gone, or if its template is removed or changed and no Pod needs it. With
-///   `whenScaled: Retain` no PVC is left over. A PVC with a hash that no revision knows counts as one of its template
-///   name.
+///   `whenScaled: Retain` no PVC is left over. A PVC with a hash that no revision knows counts as a PVC of the template
+///   with its template name.
 /// - A kept PVC is left over only if its instance is gone, so that a return to its template is a return to its data.
 /// - A PVC that does not belong to the set stays. It enters with the Pod that mounts it.
 pub fn leftover_pvcs(
@@ -172,8 +172,8 @@ pub fn leftover_pvcs(
     leftover
 }
 
-/// Returns the change for a PVC that is left over. The set deletes it, or releases it if it keeps it. A released PVC
-/// serves nobody, as if it were deleted.
+/// Returns the change for a PVC that is left over. The set releases a kept PVC, and deletes every other PVC. A
+/// released PVC serves nobody, as if it were deleted.
 pub fn delete_or_release(set: &CollaSet, pvc: &Arc<Pvc>) -> PvcChange {
     match is_kept_pvc(set, pvc) {
         true => PvcChange::Retain(Arc::clone(pvc)),
