@@ -16,7 +16,7 @@ use super::{PlanExecution, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::plan::{SetEvent, Shortfall};
-use crate::domain::collaset::status::{FailedStep, news, report_failed_step};
+use crate::domain::collaset::status::{FailedStep, report_failed_step, rollout_events};
 
 /// Writes the planned status. If it is too early, the set is requeued for the write. The Events in
 /// `events_after_status` are recorded once the status is stored.
@@ -64,7 +64,7 @@ pub async fn write_set_status(
     let set = execution.set;
     if set.metadata.deletion_timestamp.is_none() {
         events::record_events(execution, events_after_status);
-        events::record_events(execution, &news(stored, &wanted, set.spec.paused));
+        events::record_events(execution, &rollout_events(stored, &wanted, set.spec.paused));
     }
     Ok(())
 }

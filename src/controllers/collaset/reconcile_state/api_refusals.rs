@@ -12,7 +12,7 @@ use crate::domain::pod::Pod;
 
 /// If more revision names than this are remembered, the names of deleted revisions are forgotten.
 const MAX_REMEMBERED_REVISIONS: usize = 20;
-/// For this time after the end of a hold, a plan does not expect that a write of the object succeeds.
+/// For this time after [`HELD_BACKOFF`](super::HELD_BACKOFF), a plan does not expect that a write of the Pod succeeds.
 const RECENTLY_HELD: Duration = Duration::from_secs(5);
 
 impl ReconcileState {
