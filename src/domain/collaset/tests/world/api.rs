@@ -761,7 +761,7 @@ impl World {
         if self.on_plane
             && let Err(message) = self.admit(&old, &mut new, false)
         {
-            done.refuse(FailedStep::Update, &what, &message);
+            done.refuse(FailedStep::Update, &request, &message);
             return self.refuse_pod(uid);
         }
         self.refused.pods.remove(uid);
