@@ -231,7 +231,7 @@ mod tests {
         assert!(
             text.ends_with(
                 "; Pod web-1 keeps its place until its spec.activeDeadlineSeconds ends it, which nobody can raise or remove: \
-                 to have the place earlier delete Pod web-1, whose deletion needs no further place"
+                 to free the place earlier, delete Pod web-1, whose deletion needs no further place"
             ),
             "{text}"
         );

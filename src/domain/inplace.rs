@@ -75,14 +75,14 @@ fn resize_state(pod: &Pod) -> ResizeState {
     let Some(pending) = pending else {
         return ResizeState::Idle;
     };
-    let (said, wanted) = (pending.observed_generation, pod.metadata.generation);
-    let is_former = said != 0 && said < wanted;
+    let (reported_generation, generation) = (pending.observed_generation, pod.metadata.generation);
+    let is_former = reported_generation != 0 && reported_generation < generation;
     match pending.reason.as_str() {
         // It is not known whether the kubelet has seen the spec.
         _ if is_former && pod.status.observed_generation == 0 => ResizeState::InProgress,
         "Infeasible" if is_former => ResizeState::FormerInfeasible,
-        "Infeasible" if said != 0 => ResizeState::Infeasible,
-        _ if is_former || said == 0 => ResizeState::SomeDeferred,
+        "Infeasible" if reported_generation != 0 => ResizeState::Infeasible,
+        _ if is_former || reported_generation == 0 => ResizeState::SomeDeferred,
         _ => ResizeState::Deferred,
     }
 }
@@ -201,15 +201,15 @@ impl<'a> RunningContainers<'a> {
     }
 
     fn container_restart_progress(&self, before: &ContainerBefore) -> RestartProgress {
-        let Some(now) = self.ready_status(&before.name) else {
+        let Some(status) = self.ready_status(&before.name) else {
             return RestartProgress::Awaited;
         };
-        let anew = now.container_id != before.run;
+        let is_new_run = status.container_id != before.run;
         match before.image {
-            Some(old) if anew && old == image_digest(now) => RestartProgress::Unproven,
-            Some(_) if anew => RestartProgress::Proven,
+            Some(old) if is_new_run && old == image_digest(status) => RestartProgress::Unproven,
+            Some(_) if is_new_run => RestartProgress::Proven,
             Some(_) => RestartProgress::Awaited,
-            None => match (self.resize, self.resources_in_force(now)) {
+            None => match (self.resize, self.resources_in_force(status)) {
                 (ResizeState::Infeasible, _) => RestartProgress::Nothing,
                 // After its start, the kubelet first repeats its report on an earlier resize. It looks at the last
                 // resize half a minute later.
@@ -224,7 +224,9 @@ impl<'a> RunningContainers<'a> {
                 (ResizeState::Idle, ResourcesInForce::AllKnown) if before.by_resources => {
                     RestartProgress::Nothing
                 }
-                (ResizeState::Idle, _) if anew && !before.by_resources => RestartProgress::Proven,
+                (ResizeState::Idle, _) if is_new_run && !before.by_resources => {
+                    RestartProgress::Proven
+                }
                 _ => RestartProgress::Awaited,
             },
         }
@@ -242,11 +244,11 @@ fn container_resources_in_force(
     (pod, container): (&Pod, &Container),
     status: &ContainerStatus,
 ) -> ResourcesInForce {
-    let wanted = Resources::from_resources(&container.resources);
+    let desired = Resources::from_resources(&container.resources);
     let is_inherited = |name: &&str| inherited_limit((pod, container), name).is_some();
-    let mut known = restarting_resources(container).filter(|name| !is_inherited(name));
+    let mut comparable = restarting_resources(container).filter(|name| !is_inherited(name));
     if status.resources == Resources::default()
-        || !known.all(|name| wanted.digest_of(name) == status.resources.digest_of(name))
+        || !comparable.all(|name| desired.digest_of(name) == status.resources.digest_of(name))
     {
         return ResourcesInForce::NotAll;
     }
@@ -264,16 +266,19 @@ fn container_resources_in_force(
 pub fn in_place_restart(old: &Pod, new: &Pod) -> Option<InPlaceRestart> {
     let before = RunningContainers::from_pod(old);
     let restarting: Vec<_> = running_containers(new)
-        .filter_map(|c| {
-            let o = before.find_container(&c.name)?;
-            if !is_restart_needed(o, c) && !has_inherited_limit_changed((old, o), (new, c)) {
+        .filter_map(|container| {
+            let old_container = before.find_container(&container.name)?;
+            if !is_restart_needed(old_container, container)
+                && !has_inherited_limit_changed((old, old_container), (new, container))
+            {
                 return None;
             }
-            let now = before.find_status(&c.name);
+            let status = before.find_status(&container.name);
             Some(ContainerBefore {
-                name: c.name.clone(),
-                run: now.map(|s| s.container_id.clone()).unwrap_or_default(),
-                image: (o.image != c.image).then(|| now.map_or(0, image_digest)),
+                name: container.name.clone(),
+                run: status.map(|s| s.container_id.clone()).unwrap_or_default(),
+                image: (old_container.image != container.image)
+                    .then(|| status.map_or(0, image_digest)),
                 by_resources: false,
             })
         })
@@ -310,19 +315,19 @@ pub fn unfinished_resizes(pod: &Pod) -> Vec<ContainerBefore> {
     if !is_resize_open(pod) {
         return Vec::new();
     }
-    let by_name = RunningContainers::from_pod(pod);
-    let differs = |container: &Container, now: &ContainerStatus| {
-        let wanted = Resources::from_resources(&container.resources);
-        now.resources != Resources::default()
+    let containers = RunningContainers::from_pod(pod);
+    let differs = |container: &Container, status: &ContainerStatus| {
+        let desired = Resources::from_resources(&container.resources);
+        status.resources != Resources::default()
             && restarting_resources(container)
                 .filter(|name| inherited_limit((pod, container), name).is_none())
-                .any(|name| wanted.digest_of(name) != now.resources.digest_of(name))
+                .any(|name| desired.digest_of(name) != status.resources.digest_of(name))
     };
     let resized = running_containers(pod).filter_map(|container| {
-        let now = by_name.find_status(&container.name)?;
-        differs(container, now).then(|| ContainerBefore {
+        let status = containers.find_status(&container.name)?;
+        differs(container, status).then(|| ContainerBefore {
             name: container.name.clone(),
-            run: now.container_id.clone(),
+            run: status.container_id.clone(),
             image: None,
             by_resources: false,
         })
@@ -393,7 +398,8 @@ fn is_restart_needed(old: &Container, new: &Container) -> bool {
 /// Kubernetes 1.36).
 fn has_inherited_limit_changed(old: (&Pod, &Container), new: (&Pod, &Container)) -> bool {
     restarting_resources(new.1).any(|name| {
-        let [old, new] = [old, new].map(|at| inherited_limit(at, name).map(quantity::normal_form));
+        let [old, new] =
+            [old, new].map(|container| inherited_limit(container, name).map(quantity::normal_form));
         old != new
     })
 }
@@ -404,8 +410,8 @@ fn inherited_limit<'a>(
     (pod, container): (&'a Pod, &Container),
     name: &str,
 ) -> Option<&'a serde_json::Value> {
-    let [_, own] = request_and_limit(container, name);
-    match own {
+    let [_, own_limit] = request_and_limit(container, name);
+    match own_limit {
         Some(_) => None,
         None => pod.spec.resources.get("limits")?.get(name),
     }
@@ -573,8 +579,8 @@ mod tests {
 
     /// A Pod of generation 2 that asks for the memory `wanted`, while `actual` is in force. `pending` is the reason of
     /// its condition `PodResizePending`.
-    fn resized(wanted: &str, actual: &str, run: &str, pending: Option<&str>) -> Pod {
-        let mut pod = pod("a:1", wanted, run, "a:1");
+    fn resized(desired: &str, actual: &str, run: &str, pending: Option<&str>) -> Pod {
+        let mut pod = pod("a:1", desired, run, "a:1");
         let actual = json!({ "requests": { "memory": actual, "cpu": "1" } });
         pod.status.container_statuses[0].resources = Resources::from_resources(&actual);
         pod.metadata.generation = 2;
@@ -643,17 +649,17 @@ mod tests {
     #[test]
     fn change_to_resources_in_force_withdraws_deferred_resize() {
         let deferred = resized("2Gi", "1Gi", "run-1", Some("Deferred"));
-        let back = resized("1Gi", "1Gi", "run-1", Some("Deferred"));
-        let mut another_image = back.clone();
+        let withdrawn = resized("1Gi", "1Gi", "run-1", Some("Deferred"));
+        let mut another_image = withdrawn.clone();
         another_image.spec.containers[0].image = "a:2".into();
         for (old, new, is_back) in [
-            (&deferred, &back, true),
+            (&deferred, &withdrawn, true),
             (&deferred, &resized("3Gi", "1Gi", "run-1", None), false),
             (&deferred, &another_image, false),
-            (&resized("2Gi", "1Gi", "run-1", None), &back, false),
+            (&resized("2Gi", "1Gi", "run-1", None), &withdrawn, false),
             (
                 &resized("2Gi", "1Gi", "run-1", Some("Infeasible")),
-                &back,
+                &withdrawn,
                 false,
             ),
         ] {
@@ -663,8 +669,8 @@ mod tests {
 
     #[test]
     fn resize_to_the_resources_in_force_restarts_nothing() {
-        let wanted = resized("2Gi", "1Gi", "run-1", Some("Infeasible"));
-        let back = in_place_restart(&wanted, &resized("1Gi", "1Gi", "run-1", None)).unwrap();
+        let desired = resized("2Gi", "1Gi", "run-1", Some("Infeasible"));
+        let back = in_place_restart(&desired, &resized("1Gi", "1Gi", "run-1", None)).unwrap();
         let far = |pod: &Pod| restart_progress_of(pod, &back.containers);
         assert_eq!(
             far(&resized("1Gi", "1Gi", "run-1", None)),

@@ -357,8 +357,8 @@ impl Pod {
     /// Whether the kubelet has seen the present spec. True if the kubelet does not report the generation that it has
     /// seen (before Kubernetes 1.34).
     pub fn is_spec_observed(&self) -> bool {
-        let (wanted, seen) = (self.metadata.generation, self.status.observed_generation);
-        wanted == 0 || seen == 0 || seen >= wanted
+        let (generation, observed) = (self.metadata.generation, self.status.observed_generation);
+        generation == 0 || observed == 0 || observed >= generation
     }
 
     /// Whether the kubelet reports the Pod Ready.
@@ -411,7 +411,7 @@ impl Pod {
     pub fn is_starting(&self, now: Timestamp) -> bool {
         let is_new = self
             .created_at()
-            .is_some_and(|at| now.duration_since(at).unsigned_abs() < BRIEFLY_DOWN);
+            .is_some_and(|created| now.duration_since(created).unsigned_abs() < BRIEFLY_DOWN);
         is_new
             && !self.is_available()
             && !self.is_broken()
@@ -510,11 +510,11 @@ fn resizable_resources<'de, D: Deserializer<'de>>(d: D) -> Result<serde_json::Va
             .filter_map(|(name, value)| Some((name.to_owned(), value?)));
         serde_json::Value::Object(present.collect())
     }
-    let amounts = |of: Amounts| json_object([("cpu", of.cpu), ("memory", of.memory)]);
-    let kept: ResizableAmounts = null_as_default(d)?;
+    let amounts = |amount: Amounts| json_object([("cpu", amount.cpu), ("memory", amount.memory)]);
+    let resizable: ResizableAmounts = null_as_default(d)?;
     Ok(json_object([
-        ("requests", kept.requests.map(amounts)),
-        ("limits", kept.limits.map(amounts)),
+        ("requests", resizable.requests.map(amounts)),
+        ("limits", resizable.limits.map(amounts)),
     ]))
 }
 
@@ -541,8 +541,8 @@ fn waiting_state<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<WaitingSt
 fn truncate_message(mut message: String) -> String {
     if message.len() > MESSAGE_LIMIT {
         message.truncate(message.floor_char_boundary(MESSAGE_LIMIT - ELLIPSIS.len_utf8()));
-        let word = message.rfind(char::is_whitespace);
-        if let Some(end) = word.filter(|end| *end > MESSAGE_LIMIT / 2) {
+        let word_end = message.rfind(char::is_whitespace);
+        if let Some(end) = word_end.filter(|end| *end > MESSAGE_LIMIT / 2) {
             message.truncate(message[..end].trim_end().len());
         }
         message.push(ELLIPSIS);
@@ -574,8 +574,8 @@ fn pvc_names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
 fn known_annotations<'de, D: Deserializer<'de>>(
     d: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
-    let mut all: BTreeMap<String, String> = null_as_default(d)?;
-    all.retain(|k, _| {
+    let mut annotations: BTreeMap<String, String> = null_as_default(d)?;
+    annotations.retain(|k, _| {
         matches!(
             k.as_str(),
             keys::AVAILABLE_CONDITIONS
@@ -596,31 +596,31 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::STABLE_REVISION
         )
     });
-    Ok(all)
+    Ok(annotations)
 }
 
 fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Condition>, D::Error> {
-    let mut all: Vec<Condition> = null_as_default(d)?;
-    all.retain(|c| {
+    let mut conditions: Vec<Condition> = null_as_default(d)?;
+    conditions.retain(|c| {
         matches!(
             c.type_.as_str(),
             "Ready" | keys::SERVICE_READY | "PodScheduled" | RESIZE_PENDING | RESIZE_IN_PROGRESS
         )
     });
-    let tells = |c: &Condition| {
+    let has_reason = |c: &Condition| {
         c.type_ == RESIZE_PENDING || c.type_ == "PodScheduled" && c.status != "True"
     };
-    for condition in &mut all {
-        if !tells(condition) {
+    for condition in &mut conditions {
+        if !has_reason(condition) {
             condition.reason = String::new();
         }
-        let sentence = condition.message.take();
+        let message = condition.message.take();
         if condition.type_ == "PodScheduled" && condition.status != "True" {
-            condition.message = sentence.map(|text| truncate_message(text.into()).into());
+            condition.message = message.map(|text| truncate_message(text.into()).into());
         }
     }
-    all.shrink_to_fit();
-    Ok(all)
+    conditions.shrink_to_fit();
+    Ok(conditions)
 }
 
 #[cfg(test)]
@@ -707,8 +707,8 @@ mod tests {
             json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:01:00Z" } }),
             available,
         ] {
-            let said = format!("{other}");
-            assert!(!starting(Some("2026-01-01T00:01:00Z"), other), "{said}");
+            let case = format!("{other}");
+            assert!(!starting(Some("2026-01-01T00:01:00Z"), other), "{case}");
         }
     }
 
@@ -752,12 +752,12 @@ mod tests {
             "limits": { "memory": "1Gi", "example.com/a": "1", "cpu": null },
             "claims": [{ "name": "gpu" }],
         });
-        let kept = json!({ "requests": { "cpu": "1" }, "limits": { "memory": "1Gi" } });
+        let resizable = json!({ "requests": { "cpu": "1" }, "limits": { "memory": "1Gi" } });
         let container = json!({ "name": "app", "resources": resources });
         let spec = json!({ "containers": [container], "resources": resources });
         let spec: Spec = serde_json::from_value(spec).unwrap();
-        assert_eq!(spec.containers[0].resources, kept);
-        assert_eq!(*spec.resources, kept);
+        assert_eq!(spec.containers[0].resources, resizable);
+        assert_eq!(*spec.resources, resizable);
         for none in [json!(null), json!({}), json!({ "limits": null })] {
             let spec = json!({ "containers": [{ "resources": none }], "resources": none });
             let spec: Spec = serde_json::from_value(spec).unwrap();
@@ -799,14 +799,17 @@ mod tests {
 
     #[test]
     fn long_message_ends_at_a_word_with_an_ellipsis() {
-        let words = |count| vec!["abc"; count].join(" ");
-        assert_eq!(truncate_message(words(50)), words(50));
-        assert_eq!(truncate_message(words(51)), words(49) + "…");
+        let repeated_words = |count| vec!["abc"; count].join(" ");
+        assert_eq!(truncate_message(repeated_words(50)), repeated_words(50));
+        assert_eq!(
+            truncate_message(repeated_words(51)),
+            repeated_words(49) + "…"
+        );
         assert_eq!(
             truncate_message(format!("x{}", "é".repeat(300))).len(),
             MESSAGE_LIMIT
         );
-        for message in [words(300), "é".repeat(300), String::new()] {
+        for message in [repeated_words(300), "é".repeat(300), String::new()] {
             let once = truncate_message(message);
             assert!(once.len() <= MESSAGE_LIMIT, "{once}");
             assert_eq!(truncate_message(once.clone()), once);

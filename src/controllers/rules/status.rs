@@ -1043,7 +1043,7 @@ mod tests {
             said[1],
             (
                 "web-2".to_owned(),
-                "two: waits for its turn behind web-1".to_owned()
+                "two: waits in the queue behind web-1".to_owned()
             )
         );
     }

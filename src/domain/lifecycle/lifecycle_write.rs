@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::label_name::is_label_name;
 use super::operation::{OperationWrite, PodGates};
-use super::operator;
 use super::phase::OperationLabels;
 use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, min_ready, restarts};
 use crate::api::keys::{self, Family};
+use crate::domain::grace_delete::DELETION_ID;
 use crate::domain::pod::Pod;
 
 /// One write of a Pod, from the labels that the operator asks for to the labels that are stored.
@@ -45,15 +45,15 @@ impl<'a> LifecycleWrite<'a> {
         let nothing = BTreeMap::new();
         let (mut before, old_permissions) =
             labels_by_id(old.map_or(&nothing, |pod| &pod.metadata.labels));
-        let (mut asked, new_permissions) = labels_by_id(&new.metadata.labels);
-        let asks_nothing = before == asked;
-        let ids: BTreeSet<String> = before.keys().chain(asked.keys()).cloned().collect();
+        let (mut requested, new_permissions) = labels_by_id(&new.metadata.labels);
+        let asks_nothing = before == requested;
+        let ids: BTreeSet<String> = before.keys().chain(requested.keys()).cloned().collect();
         let operations = ids.into_iter().map(|id| {
             let before = before.remove(&id).unwrap_or_default();
-            let asked = asked.remove(&id).unwrap_or_default();
+            let requested = requested.remove(&id).unwrap_or_default();
             let operation = OperationWrite::from_write(
                 &before,
-                asked,
+                requested,
                 |t| old_permissions.contains_key(t),
                 now_nanos,
             );
@@ -131,27 +131,27 @@ impl<'a> LifecycleWrite<'a> {
         if self.all_phases().any(Phase::holds_offline) {
             self.others.remove(keys::SERVICE_AVAILABLE);
         }
-        let ended = self.operations.values().any(|operation| operation.ended);
+        let has_ended = self.operations.values().any(|operation| operation.ended);
         // An announcement ends with its operation, so that it does not count as the announcement of another operation.
         let announced = self.others.get(keys::PREPARING_TO_DELETE);
-        let stands = |op: &OperationWrite| op.labels.get(&Family::Operating) == announced;
-        if ended && !self.operations.values().any(stands) {
+        let is_announced = |op: &OperationWrite| op.labels.get(&Family::Operating) == announced;
+        if has_ended && !self.operations.values().any(is_announced) {
             self.others.remove(keys::PREPARING_TO_DELETE);
         }
         // Row 12, unless this write removes the label by hand. A write that changes an operation or asks for rules does
         // not add the label either: the validation sees only the result, and could not distinguish such a write from a
         // forged one.
-        let missing = |pod: &Pod| pod.label(keys::SERVICE_AVAILABLE).is_none();
+        let lacks_label = |pod: &Pod| pod.label(keys::SERVICE_AVAILABLE).is_none();
         if self.asks_nothing
-            && self.old.is_some_and(missing)
-            && missing(self.new)
+            && self.old.is_some_and(lacks_label)
+            && lacks_label(self.new)
             && !self.has_passed()
             && self.service_label_obstacle().is_none()
             && min_ready::remaining_nanos(self.new, self.now).is_none()
         {
-            let since = self.stamp.clone();
+            let value = self.stamp.clone();
             self.others
-                .insert(keys::SERVICE_AVAILABLE.to_owned(), since);
+                .insert(keys::SERVICE_AVAILABLE.to_owned(), value);
         }
         // An available Pod is not a new Pod any more, whoever wrote the label.
         if self.others.contains_key(keys::SERVICE_AVAILABLE) {
@@ -201,11 +201,11 @@ impl<'a> LifecycleWrite<'a> {
     /// the ID pass.
     pub(in crate::domain) fn service_label_obstacle(&self) -> Option<Cow<'static, str>> {
         let pod = self.new;
-        let because = if pod.is_terminating() {
-            Some("the Pod is ending")
+        let obstacle = if pod.is_terminating() {
+            Some("the Pod is terminating")
         } else if pod.is_finished() {
             let phase = &pod.status.phase;
-            return Some(format!("the Pod has run to its end ({phase})").into());
+            return Some(format!("the Pod has finished ({phase})").into());
         } else if !self
             .all_phases()
             .all(|p| matches!(p, Phase::Idle | Phase::PreCheck))
@@ -226,7 +226,7 @@ impl<'a> LifecycleWrite<'a> {
         } else {
             None
         };
-        because.map(Cow::Borrowed)
+        obstacle.map(Cow::Borrowed)
     }
 
     fn result_labels(&self) -> BTreeMap<String, String> {
@@ -319,25 +319,28 @@ fn announced_deletion_value(
     stamp: &str,
 ) -> Option<String> {
     let announced = new.label(keys::PREPARING_TO_DELETE)?;
-    let before = |key: &str| old.and_then(|old| old.label(key));
-    if before(keys::PREPARING_TO_DELETE) == Some(announced) {
+    let old_label = |key: &str| old.and_then(|old| old.label(key));
+    if old_label(keys::PREPARING_TO_DELETE) == Some(announced) {
         return None;
     }
-    let since = |op: &OperationWrite| op.labels.get(&Family::Operating).cloned();
+    let operating_value = |op: &OperationWrite| op.labels.get(&Family::Operating).cloned();
     // Includes an operation that begins again under the same ID with another type.
-    let waits = |op: &OperationWrite| op.labels.contains_key(&Family::PreCheck);
-    let waiting = operations.iter().filter(|(_, op)| waits(op));
-    let waiting = waiting.filter_map(|(id, op)| Some((id, since(op)?)));
+    let waits_for_rules = |op: &OperationWrite| op.labels.contains_key(&Family::PreCheck);
+    let waiting = operations.iter().filter(|(_, op)| waits_for_rules(op));
+    let waiting = waiting.filter_map(|(id, op)| Some((id, operating_value(op)?)));
     let waiting: Vec<_> = waiting.collect();
-    if waiting.iter().any(|(_, since)| since == announced) {
+    if waiting
+        .iter()
+        .any(|(_, operating_value)| operating_value == announced)
+    {
         return None;
     }
-    let others = waiting.into_iter();
-    let others = others.filter(|(id, _)| *id != operator::DELETION);
-    let (begun, known): (Vec<_>, Vec<_>) =
-        others.partition(|(id, _)| before(&Family::Operating.key(id)).is_none());
-    Some(match (&begun[..], &known[..]) {
-        ([(_, since)], _) | ([], [(_, since)]) => since.clone(),
+    let candidates = waiting.into_iter();
+    let candidates = candidates.filter(|(id, _)| *id != DELETION_ID);
+    let (begun_now, earlier): (Vec<_>, Vec<_>) =
+        candidates.partition(|(id, _)| old_label(&Family::Operating.key(id)).is_none());
+    Some(match (&begun_now[..], &earlier[..]) {
+        ([(_, operating_value)], _) | ([], [(_, operating_value)]) => operating_value.clone(),
         _ => stamp.to_owned(),
     })
 }

@@ -49,16 +49,16 @@ pub(super) struct OperationWrite {
 }
 
 impl OperationWrite {
-    /// Applies what the operator asks for: takes the ID from the labels `before` the write to those in `asked`, as
+    /// Applies what the operator asks for: takes the ID from the labels `before` the write to those in `requested`, as
     /// begun, finished or undone. `permitted` says whether the old object has the permission for a type.
     pub fn from_write(
         before: &OperationLabels,
-        asked: OperationLabels,
+        requested: OperationLabels,
         permitted: impl Fn(&str) -> bool,
         now_nanos: u64,
     ) -> OperationWrite {
         let mut op = OperationWrite {
-            labels: asked,
+            labels: requested,
             ended: false,
             passed: None,
             stamp: now_nanos.to_string(),
@@ -117,14 +117,14 @@ impl OperationWrite {
     /// Handles a missing `operating`. In Operate the work is done (row 7). Before Operate nothing has been done, so the
     /// operation ends.
     fn close_operating(&mut self, before: &OperationLabels) {
-        let finished_before = self.has_any_family(&FINISHED_FAMILIES);
-        if finished_before || self.has_family(Family::Operate) {
+        let was_finished = self.has_any_family(&FINISHED_FAMILIES);
+        if was_finished || self.has_family(Family::Operate) {
             self.labels.retain(|f, _| !WORK_FAMILIES.contains(f));
-            if !finished_before {
+            if !was_finished {
                 let type_ = self.labels.remove(&Family::OperationType);
-                let done = before.get(&Family::OperationType).cloned().or(type_);
+                let finished_type = before.get(&Family::OperationType).cloned().or(type_);
                 self.labels
-                    .insert(Family::DoneOperationType, done.unwrap_or_default());
+                    .insert(Family::DoneOperationType, finished_type.unwrap_or_default());
                 self.stamp_family(Family::Operated);
                 self.ended = true;
             }

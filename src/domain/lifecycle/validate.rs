@@ -32,12 +32,12 @@ pub fn validate(old: Option<&Pod>, new: &Pod) -> Vec<LifecycleError> {
     let old = old.filter(|old| old.is_managed());
     let write = ValidatedWrite { old, new };
     let mut errors = write.annotation_error().into_iter().collect::<Vec<_>>();
-    let crowded = write.too_many_operations_error();
+    let too_many = write.too_many_operations_error();
     for (key, value) in &new.metadata.labels {
         if old.and_then(|pod| pod.label(key)) != Some(value) {
             let error = write.label_error(key, value).or_else(|| {
-                let crowded = crowded.as_ref()?;
-                write.begins_operation(key).then(|| crowded.clone())
+                let too_many = too_many.as_ref()?;
+                write.begins_operation(key).then(|| too_many.clone())
             });
             errors.extend(error.map(|message| field_error("labels", key, message)));
         }
@@ -98,7 +98,7 @@ impl ValidatedWrite<'_> {
         let family = Family::ALL
             .into_iter()
             .find(|f| key.starts_with(f.prefix()))?;
-        let what = if family == Family::OperationPermission {
+        let noun = if family == Family::OperationPermission {
             "type"
         } else {
             "ID"
@@ -108,12 +108,12 @@ impl ValidatedWrite<'_> {
             .and_then(|rest| rest.strip_prefix('/'))
         else {
             return Some(format!(
-                "name the operation after a slash: {}/<{what}>",
+                "name the operation after a slash: {}/<{noun}>",
                 family.prefix()
             ));
         };
         if !is_label_name(id) {
-            return Some(format!("{id:?} is no {what}: {NAME_RULE}"));
+            return Some(format!("{id:?} is no {noun}: {NAME_RULE}"));
         }
         if !value.is_empty() && !is_label_name(value) {
             return Some(format!("{value:?} is no label value: {NAME_RULE}"));
@@ -171,7 +171,7 @@ impl ValidatedWrite<'_> {
             Family::Operating | Family::OperationType | Family::UndoOperationType => return None,
             Family::PreCheck => (has(Family::Operating), format!("{operating} is missing")),
             Family::PreChecked => {
-                (checked(id), format!("it goes with {operating} and with the operation-permission of its type"))
+                (checked(id), format!("it needs {operating} and the operation-permission of its type"))
             }
             Family::OperationPermission => (
                 self.is_pre_checked_with_type(id),

@@ -37,13 +37,13 @@ pub(super) fn new_finding(
 /// Why the API server sends no requests of a namespace to the server, as a clause. `None` if the namespace is not
 /// excluded.
 ///
-/// `own` is the namespace that the server runs in, if it is known. `labels` are the labels of the namespace.
+/// `own_namespace` is the namespace that the server runs in, if it is known. `labels` are the labels of the namespace.
 pub fn exclusion_reason(
     namespace: &str,
     labels: Option<&BTreeMap<String, String>>,
-    own: Option<&str>,
+    own_namespace: Option<&str>,
 ) -> Option<String> {
-    if keys::EXCLUDED_NAMESPACES.contains(&namespace) || own == Some(namespace) {
+    if keys::EXCLUDED_NAMESPACES.contains(&namespace) || own_namespace == Some(namespace) {
         return Some(format!(
             "namespace {namespace} is always excluded from the webhooks"
         ));
@@ -69,25 +69,25 @@ pub struct NamespaceState {
 /// The condition `Enforced`. `grace_delete` is whether deletions and evictions go through the lifecycle first.
 pub fn enforced_condition(
     rules: &RuleSet,
-    place: &NamespaceState,
+    namespace_state: &NamespaceState,
     grace_delete: bool,
 ) -> ConditionFinding {
     let namespace = &rules.namespace;
-    if let Some(why) = &place.excluded {
+    if let Some(reason) = &namespace_state.excluded {
         let label = keys::NAMESPACE_EXCLUDED;
         return new_finding(
             "False",
             "NamespaceExcluded",
             format!(
-                "nothing is held: {why}; move the Pods and this rule to another namespace, or have an administrator \
+                "nothing is held: {reason}; move the Pods and this rule to another namespace, or have an administrator \
                  remove the label {label} if the namespace carries it"
             ),
         );
     }
-    if let Some(mark) = place.missing_enforcement {
+    if let Some(enforcement) = namespace_state.missing_enforcement {
         let (key, value) = (
             keys::NAMESPACE_ENFORCEMENT,
-            mark.label_value().unwrap_or_default(),
+            enforcement.label_value().unwrap_or_default(),
         );
         return new_finding(
             "False",
@@ -98,7 +98,7 @@ pub fn enforced_condition(
             ),
         );
     }
-    if let Some(gap) = &place.unregistered {
+    if let Some(gap) = &namespace_state.unregistered {
         return new_finding(
             "False",
             "NotRegistered",
@@ -108,23 +108,23 @@ pub fn enforced_condition(
             ),
         );
     }
-    let broken: Vec<&str> = unreadable_fields(rules).collect();
-    if !broken.is_empty() {
-        let all = broken.join("; ");
-        let held = match (
+    let unreadable: Vec<&str> = unreadable_fields(rules).collect();
+    if !unreadable.is_empty() {
+        let fields = unreadable.join("; ");
+        let effect = match (
             has_unreadable_limit(rules),
             grace_delete && has_pre_check_rule(rules),
         ) {
-            (true, _) => "the Pods are held until this is mended",
+            (true, _) => "the Pods are held until this is corrected",
             (false, true) => {
-                "operations on the Pods are held until this is mended, and so are deletions and evictions of Pods with the \
+                "operations on the Pods are held until this is corrected, and so are deletions and evictions of Pods with the \
                  readiness gate; those of other Pods are not held by it"
             }
             (false, false) => {
-                "operations on the Pods are held until this is mended, deletions and evictions are not held by it"
+                "operations on the Pods are held until this is corrected, deletions and evictions are not held by it"
             }
         };
-        return new_finding("False", "Invalid", format!("{held}: {all}"));
+        return new_finding("False", "Invalid", format!("{effect}: {fields}"));
     }
     if let Some(gap) = enforcement_gap(rules, grace_delete) {
         return gap;
@@ -139,7 +139,7 @@ pub fn enforced_condition(
 
 /// Whether a rule or a selector that can't be read may be a limit, so that it holds deletions and evictions, too.
 fn has_unreadable_limit(rules: &RuleSet) -> bool {
-    let mut all = rules.rules.iter();
+    let mut enabled = rules.rules.iter();
     let is_limit = |rule: &super::CompiledRule| {
         matches!(
             rule.kind,
@@ -149,7 +149,7 @@ fn has_unreadable_limit(rules: &RuleSet) -> bool {
             }
         )
     };
-    all.any(is_limit) || rules.selector.is_err() && rules.may_limit
+    enabled.any(is_limit) || rules.selector.is_err() && rules.may_limit
 }
 
 /// For each part of the spec that can't be read: the field and the remedy.
@@ -158,7 +158,7 @@ fn unreadable_fields(rules: &RuleSet) -> impl Iterator<Item = &str> {
     selector
         .into_iter()
         .chain(rules.rules.iter().filter_map(|rule| match &rule.kind {
-            RuleKind::Broken { why, .. } => Some(why.as_str()),
+            RuleKind::Broken { reason, .. } => Some(reason.as_str()),
             _ => None,
         }))
 }
@@ -283,16 +283,16 @@ const MAX_NAMES: usize = 3;
 pub(super) const AND_OTHERS: &str = " and others";
 
 /// The first [`MAX_NAMES`] of some names, sorted and without duplicates, as text. `None` if there are no names.
-pub(super) fn join_names(mut all: Vec<String>) -> Option<String> {
-    all.sort();
-    all.dedup();
-    let more = if all.len() > MAX_NAMES {
+pub(super) fn join_names(mut names: Vec<String>) -> Option<String> {
+    names.sort();
+    names.dedup();
+    let suffix = if names.len() > MAX_NAMES {
         AND_OTHERS
     } else {
         ""
     };
-    all.truncate(MAX_NAMES);
-    (!all.is_empty()).then(|| format!("{}{more}", all.join(", ")))
+    names.truncate(MAX_NAMES);
+    (!names.is_empty()).then(|| format!("{}{suffix}", names.join(", ")))
 }
 
 /// The condition `Matched` of an object that selects fewer Pods of an owner than the owner asks for, because it does
@@ -350,7 +350,7 @@ pub fn expected_known_condition(
     if let Some(causes) = join_names(owners.unreadable) {
         let message = format!(
             "it is not known how many Pods there should be: {causes}. Every disruption of an available Pod of this rule is \
-             denied until the owner can be read. Mend the cause, such as the APIService of the group or the server's role \
+             denied until the owner can be read. Correct the cause, such as the APIService of the group or the server's role \
              (apply the current manifests/rbac.yaml), or take the owner reference off the Pods that name an owner that does \
              not exist"
         );
@@ -359,20 +359,22 @@ pub fn expected_known_condition(
     if let Some(owners) = join_names(owners.unset) {
         let message = format!(
             "the scale subresource of {owners} has no number of replicas, so every disruption of an available Pod of this \
-             rule is denied. Set the number there, mostly spec.replicas"
+             rule is denied. Set the number there, usually spec.replicas"
         );
         return Some(new_finding("False", REPLICAS_NOT_SET, message));
     }
     let ownerless = owners.ownerless;
     let subject = match join_names(owners.unknown) {
         // Names of objects contain no space, so the separator shows that there are several names.
-        Some(all) if all.contains(", ") => format!("{all} have no scale subresource"),
-        Some(one) => format!("{one} has no scale subresource"),
+        Some(subjects) if subjects.contains(", ") => {
+            format!("{subjects} have no scale subresource")
+        }
+        Some(subject) => format!("{subject} has no scale subresource"),
         None if ownerless => "none of the selected Pods has an owner".to_owned(),
         None => return None,
     };
     let remedy = match (has_only_absolute_minimums(rules), ownerless) {
-        (true, _) => "The rule holds all the same: its minAvailableValue is a number",
+        (true, _) => "The rule still holds: its minAvailableValue is a number",
         (false, true) => "Use minAvailableValue with a number",
         (false, false) => {
             "Use minAvailableValue with a number, or give the kind a scale subresource"
@@ -400,10 +402,10 @@ fn has_only_absolute_minimums(rules: &RuleSet) -> bool {
 /// A warning for a user who applies an object whose limits depend on the number of expected Pods, if no owner tells
 /// this number. `None` if an owner does, or if the server does not know the owners well enough.
 pub fn expected_unknown_warning(rules: &RuleSet, owners: UnknownReplicasOwners) -> Option<String> {
-    let found =
-        expected_known_condition(rules, owners).filter(|found| found.reason == EXPECTED_UNKNOWN)?;
+    let finding = expected_known_condition(rules, owners)
+        .filter(|finding| finding.reason == EXPECTED_UNKNOWN)?;
     (!has_only_absolute_minimums(rules))
-        .then(|| format!("PodTransitionRule {}: {}", rules.name, found.message))
+        .then(|| format!("PodTransitionRule {}: {}", rules.name, finding.message))
 }
 
 /// Whether the API server stores the ledger of an object as the server writes it.
@@ -419,18 +421,18 @@ pub enum LedgerStorage {
 }
 
 impl LedgerStorage {
-    /// The state by `kept`, which is whether the last write was stored completely (`None`: there was no write), and by
+    /// The state by `is_stored`, which is whether the last write was stored completely (`None`: there was no write), and by
     /// the stored conditions.
-    pub fn from_last_write(kept: Option<bool>, conditions: &[Condition]) -> LedgerStorage {
-        let is_told = |reason| {
+    pub fn from_last_write(is_stored: Option<bool>, conditions: &[Condition]) -> LedgerStorage {
+        let has_reason = |reason| {
             let mut of_ledger = conditions.iter().filter(|c| c.type_ == LEDGER_USABLE);
             of_ledger.any(|c| c.reason == reason)
         };
-        let was_dropped = is_told(LEDGER_NOT_STORED);
-        match kept {
+        let was_dropped = has_reason(LEDGER_NOT_STORED);
+        match is_stored {
             Some(false) => LedgerStorage::Dropped,
             None if was_dropped => LedgerStorage::Dropped,
-            _ if was_dropped || is_told(LEDGER_STORED) => LedgerStorage::Restored,
+            _ if was_dropped || has_reason(LEDGER_STORED) => LedgerStorage::Restored,
             _ => LedgerStorage::Unproven,
         }
     }
@@ -446,31 +448,31 @@ const LEDGER_NOT_STORED: &str = "LedgerNotStored";
 const LEDGER_STORED: &str = "LedgerStored";
 
 /// The condition `LedgerUsable`. `None` if the ledger is usable and was not repaired. `fault` is why the ledger can't
-/// be used, `mended` is how it was repaired.
+/// be used, `repair` is how it was repaired.
 pub fn ledger_usable_condition(
     fault: Option<&str>,
-    storing: LedgerStorage,
-    mended: Option<&str>,
+    storage: LedgerStorage,
+    repair: Option<&str>,
 ) -> Option<ConditionFinding> {
     if let Some(fault) = fault {
         let message =
             format!("every disruption of an available Pod of this rule is denied: {fault}");
         return Some(new_finding("False", "LedgerUnusable", message));
     }
-    if storing == LedgerStorage::Dropped {
+    if storage == LedgerStorage::Dropped {
         let message = format!(
             "every disruption of an available Pod of this rule is denied, because the API server does not store status.ledger as \
              it is written: {FIELD_DROPPED_MESSAGE}"
         );
         return Some(new_finding("False", LEDGER_NOT_STORED, message));
     }
-    if storing == LedgerStorage::Restored && mended.is_none() {
+    if storage == LedgerStorage::Restored && repair.is_none() {
         let message = "the API server stores status.ledger again as it is written".to_owned();
         return Some(new_finding("True", LEDGER_STORED, message));
     }
-    let mended = mended?;
+    let repair = repair?;
     let message = format!(
-        "the ledger was set right: {mended}. Such a ledger is forged, or was restored from another cluster: find out who \
+        "the ledger was repaired: {repair}. Such a ledger is forged, or was restored from another cluster: find out who \
          writes the status of this rule"
     );
     Some(new_finding("True", "LedgerMended", message))
@@ -479,34 +481,36 @@ pub fn ledger_usable_condition(
 /// A warning for a user who applies an object that lets no Pod go while all Pods are needed. `None` if the object lets
 /// some go. `expected` are the expected Pods at this moment.
 pub fn zero_budget_warning(rules: &RuleSet, expected: ExpectedPods) -> Option<String> {
-    let why = |limits: &AvailabilityLimits| match (limits.max_unavailable, limits.min_available) {
-        (Some(max @ (IntOrPercent::Int(0) | IntOrPercent::Percent(0))), _) => {
-            Some((format!("maxUnavailableValue is {max}"), "raise the limit"))
-        }
-        (_, Some(min @ IntOrPercent::Percent(100..))) => Some((
-            format!("minAvailableValue is {min}"),
-            "lower minAvailableValue",
-        )),
-        (_, Some(min)) if expected.total > 0 && limits.desired(expected) >= expected.total => {
-            Some((
-                format!(
-                    "minAvailableValue is {min}, and {} Pods are expected at this moment",
-                    expected.total
-                ),
-                "lower minAvailableValue, or scale up,",
-            ))
-        }
-        _ => None,
-    };
+    let zero_cause =
+        |limits: &AvailabilityLimits| match (limits.max_unavailable, limits.min_available) {
+            (Some(max @ (IntOrPercent::Int(0) | IntOrPercent::Percent(0))), _) => {
+                Some((format!("maxUnavailableValue is {max}"), "raise the limit"))
+            }
+            (_, Some(min @ IntOrPercent::Percent(100..))) => Some((
+                format!("minAvailableValue is {min}"),
+                "lower minAvailableValue",
+            )),
+            (_, Some(min)) if expected.total > 0 && limits.desired(expected) >= expected.total => {
+                Some((
+                    format!(
+                        "minAvailableValue is {min}, and {} Pods are expected at this moment",
+                        expected.total
+                    ),
+                    "lower minAvailableValue, or scale up,",
+                ))
+            }
+            _ => None,
+        };
     let mut limited = rules.rules.iter().filter_map(|rule| match &rule.kind {
         RuleKind::Availability(limits) if rule.stage == Stage::PreCheck => Some((rule, limits)),
         _ => None,
     });
-    let (rule, (why, remedy)) = limited.find_map(|(rule, limits)| Some((rule, why(limits)?)))?;
+    let (rule, (zero_cause, remedy)) =
+        limited.find_map(|(rule, limits)| Some((rule, zero_cause(limits)?)))?;
     Some(format!(
-        "PodTransitionRule {}: rule {} lets no Pod go ({why}): while all of its Pods are needed, none of them can be deleted, \
-         evicted or updated, so that drains, deletions and rollouts that do not make new Pods first wait; {remedy} unless that \
-         is meant",
+        "PodTransitionRule {}: rule {} lets no Pod go ({zero_cause}): while all of its Pods are needed, none of them can be deleted, \
+         evicted or updated, so that drains, deletions and rollouts that do not make new Pods first wait; {remedy} unless this \
+         is intended",
         rules.name, rule.id
     ))
 }
@@ -519,27 +523,27 @@ pub fn rule_warnings(
     grace_delete: bool,
 ) -> Vec<String> {
     let name = &rules.name;
-    let mut all = Vec::new();
+    let mut warnings = Vec::new();
     if let Some(gap) = enforcement_gap(rules, grace_delete) {
-        all.push(format!("PodTransitionRule {name}: {}", gap.message));
+        warnings.push(format!("PodTransitionRule {name}: {}", gap.message));
     }
     let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
     match matches {
-        Some(SelectorMatches::Unmanaged(pod)) => all.push(format!(
+        Some(SelectorMatches::Unmanaged(pod)) => warnings.push(format!(
             "PodTransitionRule {name} holds no Pod: spec.selector matches Pods such as {pod}, and none of them carries the \
              label {key}: \"{value}\"; add the label to the Pods and to the template that they are made from"
         )),
-        Some(SelectorMatches::Nothing) => all.push(format!(
+        Some(SelectorMatches::Nothing) => warnings.push(format!(
             "PodTransitionRule {name} holds no Pod yet: spec.selector matches no Pod of namespace {}; Pods that match later \
              are held if they carry the label {key}: \"{value}\"",
             rules.namespace
         )),
         Some(SelectorMatches::FilteredOut) => {
-            all.push(format!("PodTransitionRule {name}: {}", filtered_out_message(rules)));
+            warnings.push(format!("PodTransitionRule {name}: {}", filtered_out_message(rules)));
         }
         Some(SelectorMatches::Managed | SelectorMatches::NotManaged) | None => {}
     }
-    all
+    warnings
 }
 
 #[cfg(test)]
@@ -562,9 +566,12 @@ mod tests {
         json!({ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } })
     }
 
-    fn said(rules_: Value, place: &NamespaceState) -> (&'static str, &'static str) {
-        let found = enforced_condition(&rules(rules_), place, false);
-        (found.status, found.reason)
+    fn enforced_status(
+        rules_: Value,
+        namespace_state: &NamespaceState,
+    ) -> (&'static str, &'static str) {
+        let finding = enforced_condition(&rules(rules_), namespace_state, false);
+        (finding.status, finding.reason)
     }
 
     #[test]
@@ -577,55 +584,55 @@ mod tests {
             exclusion_reason("shop", Some(&BTreeMap::new()), Some("home")),
             None
         );
-        let place = NamespaceState {
+        let namespace_state = NamespaceState {
             excluded: exclusion_reason("shop", Some(&excluded), None),
             missing_enforcement: Some(NamespaceEnforcement::Ruled),
             ..NamespaceState::default()
         };
         assert_eq!(
-            said(json!([budget()]), &place),
+            enforced_status(json!([budget()]), &namespace_state),
             ("False", "NamespaceExcluded")
         );
     }
 
     #[test]
     fn a_namespace_without_its_mark_is_not_enforced() {
-        let place = NamespaceState {
+        let namespace_state = NamespaceState {
             missing_enforcement: Some(NamespaceEnforcement::Strict),
             ..NamespaceState::default()
         };
-        let found = enforced_condition(&rules(json!([budget()])), &place, false);
-        assert_eq!((found.status, found.reason), ("False", "NotEnforced"));
+        let finding = enforced_condition(&rules(json!([budget()])), &namespace_state, false);
+        assert_eq!((finding.status, finding.reason), ("False", "NotEnforced"));
         assert!(
-            found
+            finding
                 .message
                 .contains("podtransitionrule.kusionstack.io/enforced=strict"),
             "{}",
-            found.message
+            finding.message
         );
     }
 
     #[test]
     fn gap_in_the_webhook_configurations_is_told_with_the_remedy() {
-        let place = NamespaceState {
+        let namespace_state = NamespaceState {
             unregistered: Some("ValidatingWebhookConfiguration ours does not exist".to_owned()),
             ..NamespaceState::default()
         };
-        let found = enforced_condition(&rules(json!([budget()])), &place, false);
-        assert_eq!((found.status, found.reason), ("False", "NotRegistered"));
+        let finding = enforced_condition(&rules(json!([budget()])), &namespace_state, false);
+        assert_eq!((finding.status, finding.reason), ("False", "NotRegistered"));
         assert!(
-            found.message.contains("ours does not exist")
-                && found.message.contains(
+            finding.message.contains("ours does not exist")
+                && finding.message.contains(
                     "`operating install` with the flags of the first time (`--webhook-url`"
                 ),
             "{}",
-            found.message
+            finding.message
         );
     }
 
     #[test]
     fn only_a_budget_is_said_to_hold_deletions() {
-        let place = NamespaceState::default();
+        let namespace_state = NamespaceState::default();
         let labels =
             json!({ "name": "l", "labelCheck": { "requires": { "matchLabels": { "a": "b" } } } });
         let ask =
@@ -644,7 +651,11 @@ mod tests {
             (json!([ask, post, disabled]), "True", "LifecycleOnly"),
             (json!([{ "name": "a" }]), "False", "Invalid"),
         ] {
-            assert_eq!(said(rules.clone(), &place), (status, reason), "{rules}");
+            assert_eq!(
+                enforced_status(rules.clone(), &namespace_state),
+                (status, reason),
+                "{rules}"
+            );
         }
     }
 
@@ -677,18 +688,27 @@ mod tests {
     #[test]
     fn matched_condition_reports_why_no_pod_is_covered() {
         let set = rules(json!([budget()]));
-        let said = |matches: SelectorMatches| {
-            let found = matched_condition(&set, &matches);
-            (found.status, found.reason)
+        let status_and_reason = |matches: SelectorMatches| {
+            let finding = matched_condition(&set, &matches);
+            (finding.status, finding.reason)
         };
-        assert_eq!(said(SelectorMatches::Managed), ("True", "PodsMatched"));
-        assert_eq!(said(SelectorMatches::Nothing), ("False", "NoPodsMatched"));
         assert_eq!(
-            said(SelectorMatches::NotManaged),
+            status_and_reason(SelectorMatches::Managed),
+            ("True", "PodsMatched")
+        );
+        assert_eq!(
+            status_and_reason(SelectorMatches::Nothing),
+            ("False", "NoPodsMatched")
+        );
+        assert_eq!(
+            status_and_reason(SelectorMatches::NotManaged),
             ("False", "NoPodsMatched")
         );
         let unmanaged = SelectorMatches::Unmanaged("web-0".to_owned());
-        assert_eq!(said(unmanaged.clone()), ("False", "NoManagedPods"));
+        assert_eq!(
+            status_and_reason(unmanaged.clone()),
+            ("False", "NoManagedPods")
+        );
         let warnings = rule_warnings(&set, Some(&unmanaged), false);
         assert_eq!(warnings.len(), 1);
         assert!(
@@ -704,13 +724,13 @@ mod tests {
             "name": "front", "filter": { "labelSelector": { "matchLabels": { "tier": "frnt" } } },
             "availablePolicy": { "maxUnavailableValue": 1 },
         }]));
-        let found = matched_condition(&set, &SelectorMatches::FilteredOut);
+        let finding = matched_condition(&set, &SelectorMatches::FilteredOut);
         assert_eq!(
-            (found.status, found.reason),
+            (finding.status, finding.reason),
             ("False", "FilterMatchesNothing")
         );
         let warnings = rule_warnings(&set, Some(&SelectorMatches::FilteredOut), false);
-        for text in [&found.message, &warnings[0]] {
+        for text in [&finding.message, &warnings[0]] {
             assert!(
                 text.contains("no deletion or eviction is held by a budget")
                     && text.contains("(front)"),
@@ -741,7 +761,7 @@ mod tests {
 
     #[test]
     fn rule_that_lets_no_pod_go_is_warned_of() {
-        let said = |policy: Value, expected: u32| {
+        let warning = |policy: Value, expected: u32| {
             let set = rules(json!([{ "name": "none", "availablePolicy": policy }]));
             zero_budget_warning(&set, expected.into())
         };
@@ -777,7 +797,7 @@ mod tests {
                 "lower minAvailableValue, or scale up, unless",
             ),
         ] {
-            let text = said(policy.clone(), expected).unwrap_or_default();
+            let text = warning(policy.clone(), expected).unwrap_or_default();
             assert!(
                 text.contains(part)
                     && text.contains("rule none lets no Pod go")
@@ -792,7 +812,7 @@ mod tests {
             (json!({ "minAvailableValue": 5 }), 6),
             (json!({ "minAvailableValue": 5 }), 0),
         ] {
-            assert_eq!(said(policy.clone(), expected), None, "{policy}");
+            assert_eq!(warning(policy.clone(), expected), None, "{policy}");
         }
         let mut post = budget();
         post["stage"] = json!("PostCheck");
@@ -802,14 +822,17 @@ mod tests {
     #[test]
     fn owner_whose_template_is_not_selected_is_named() {
         assert_eq!(partly_matched_condition(Vec::new()), None);
-        let found = partly_matched_condition(vec!["ReplicaSet web-1".to_owned()]).unwrap();
-        assert_eq!((found.status, found.reason), ("True", "TemplateNotMatched"));
+        let finding = partly_matched_condition(vec!["ReplicaSet web-1".to_owned()]).unwrap();
+        assert_eq!(
+            (finding.status, finding.reason),
+            ("True", "TemplateNotMatched")
+        );
         assert!(
-            found
+            finding
                 .message
                 .contains("fewer Pods of ReplicaSet web-1 are selected"),
             "{}",
-            found.message
+            finding.message
         );
     }
 
@@ -824,15 +847,18 @@ mod tests {
         };
         assert_eq!(expected_known_condition(&budget, silent(0)), None);
         assert_eq!(expected_known_condition(&check, silent(1)), None);
-        let found = expected_known_condition(&budget, silent(5)).unwrap();
-        assert_eq!((found.status, found.reason), ("False", "ExpectedUnknown"));
-        let named = "Game g0, Game g1, Game g2 and others have no";
-        assert!(found.message.starts_with(named), "{}", found.message);
-        let found = expected_known_condition(&budget, silent(1)).unwrap();
+        let finding = expected_known_condition(&budget, silent(5)).unwrap();
+        assert_eq!(
+            (finding.status, finding.reason),
+            ("False", "ExpectedUnknown")
+        );
+        let subjects = "Game g0, Game g1, Game g2 and others have no";
+        assert!(finding.message.starts_with(subjects), "{}", finding.message);
+        let finding = expected_known_condition(&budget, silent(1)).unwrap();
         assert!(
-            found.message.starts_with("Game g0 has no scale"),
+            finding.message.starts_with("Game g0 has no scale"),
             "{}",
-            found.message
+            finding.message
         );
     }
 
@@ -851,21 +877,24 @@ mod tests {
             (by_count, false),
         ] {
             let set = rules(set);
-            let found = expected_known_condition(&set, ownerless()).unwrap();
-            assert_eq!((found.status, found.reason), ("False", "ExpectedUnknown"));
+            let finding = expected_known_condition(&set, ownerless()).unwrap();
+            assert_eq!(
+                (finding.status, finding.reason),
+                ("False", "ExpectedUnknown")
+            );
             assert!(
-                found
+                finding
                     .message
                     .starts_with("none of the selected Pods has an owner")
-                    && found.message.contains("minAvailableValue"),
+                    && finding.message.contains("minAvailableValue"),
                 "{}",
-                found.message
+                finding.message
             );
             assert_eq!(
                 expected_unknown_warning(&set, ownerless()).is_some(),
                 warned,
                 "{}",
-                found.message
+                finding.message
             );
             assert_eq!(
                 expected_unknown_warning(&set, UnknownReplicasOwners::default()),
@@ -885,23 +914,29 @@ mod tests {
             ..UnknownReplicasOwners::default()
         };
         assert!(owners.denies_all());
-        let found = expected_known_condition(&budget, owners.clone()).unwrap();
-        assert_eq!((found.status, found.reason), ("False", "ReplicasNotSet"));
+        let finding = expected_known_condition(&budget, owners.clone()).unwrap();
+        assert_eq!(
+            (finding.status, finding.reason),
+            ("False", "ReplicasNotSet")
+        );
         assert!(
-            found.message.contains("of Rollout web has"),
+            finding.message.contains("of Rollout web has"),
             "{}",
-            found.message
+            finding.message
         );
         owners.unreadable = vec!["Game h can't be read: HTTP 403 at /apis".to_owned()];
-        let found = expected_known_condition(&budget, owners.clone()).unwrap();
-        assert_eq!((found.status, found.reason), ("False", "OwnerUnreadable"));
+        let finding = expected_known_condition(&budget, owners.clone()).unwrap();
+        assert_eq!(
+            (finding.status, finding.reason),
+            ("False", "OwnerUnreadable")
+        );
         assert!(
-            found
+            finding
                 .message
                 .contains("Game h can't be read: HTTP 403 at /apis")
-                && found.message.contains("take the owner reference off"),
+                && finding.message.contains("take the owner reference off"),
             "{}",
-            found.message
+            finding.message
         );
         let unknown = UnknownReplicasOwners {
             unknown: owners.unknown,
