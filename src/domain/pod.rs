@@ -23,17 +23,17 @@ pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 #[serde(rename_all = "camelCase", default)]
 pub struct Pod {
     /// `metadata`.
-    pub metadata: Metadata,
+    pub metadata: PodMetadata,
     /// `spec`.
-    pub spec: Spec,
+    pub spec: PodSpec,
     /// `status`.
-    pub status: Status,
+    pub status: PodStatus,
 }
 
 /// `metadata` of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Metadata {
+pub struct PodMetadata {
     /// Namespace; empty in the object of a CREATE review.
     pub namespace: String,
     /// Name; empty in a CREATE review with `generateName`.
@@ -65,7 +65,7 @@ pub struct Metadata {
     /// Owners.
     #[serde(deserialize_with = "shared_list")]
     pub owner_references: Shared<Vec<Owner>>,
-    /// Whether a cache has dropped labels of this Pod; see [`Metadata::reduced`].
+    /// Whether a cache has dropped labels of this Pod; see [`PodMetadata::reduced`].
     #[serde(skip)]
     pub labels_dropped: bool,
 }
@@ -107,7 +107,7 @@ impl Owner {
 /// `spec` of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Spec {
+pub struct PodSpec {
     /// Containers.
     #[serde(deserialize_with = "shared_list")]
     pub containers: Shared<Vec<Container>>,
@@ -170,14 +170,14 @@ pub struct ReadinessGate {
 /// `status` of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Status {
+pub struct PodStatus {
     /// The generation that the kubelet had seen when it wrote the status. 0 if absent, as before Kubernetes 1.34.
     pub observed_generation: i64,
     /// Phase.
     pub phase: String,
     /// Conditions. Only `Ready`, `pod.kusionstack.io/service-ready`, `PodScheduled` and the two of a resize are kept.
     #[serde(deserialize_with = "known_conditions")]
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<PodCondition>,
     /// One entry for each container that the kubelet has seen.
     #[serde(deserialize_with = "exact_list")]
     pub container_statuses: Vec<ContainerStatus>,
@@ -189,7 +189,7 @@ pub struct Status {
 /// A Pod condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Condition {
+pub struct PodCondition {
     /// Type.
     #[serde(rename = "type")]
     pub type_: String,
@@ -453,7 +453,7 @@ impl Pod {
                 .is_some_and(|owner| owner.api_version == "v1" && owner.kind == "Node")
     }
 
-    /// The value of an annotation that is kept; see [`Metadata::annotations`].
+    /// The value of an annotation that is kept; see [`PodMetadata::annotations`].
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.get(key).map(String::as_str)
     }
@@ -599,15 +599,15 @@ fn known_annotations<'de, D: Deserializer<'de>>(
     Ok(annotations)
 }
 
-fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Condition>, D::Error> {
-    let mut conditions: Vec<Condition> = null_as_default(d)?;
+fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<PodCondition>, D::Error> {
+    let mut conditions: Vec<PodCondition> = null_as_default(d)?;
     conditions.retain(|c| {
         matches!(
             c.type_.as_str(),
             "Ready" | keys::SERVICE_READY | "PodScheduled" | RESIZE_PENDING | RESIZE_IN_PROGRESS
         )
     });
-    let has_reason = |c: &Condition| {
+    let has_reason = |c: &PodCondition| {
         c.type_ == RESIZE_PENDING || c.type_ == "PodScheduled" && c.status != "True"
     };
     for condition in &mut conditions {
@@ -755,12 +755,12 @@ mod tests {
         let resizable = json!({ "requests": { "cpu": "1" }, "limits": { "memory": "1Gi" } });
         let container = json!({ "name": "app", "resources": resources });
         let spec = json!({ "containers": [container], "resources": resources });
-        let spec: Spec = serde_json::from_value(spec).unwrap();
+        let spec: PodSpec = serde_json::from_value(spec).unwrap();
         assert_eq!(spec.containers[0].resources, resizable);
         assert_eq!(*spec.resources, resizable);
         for none in [json!(null), json!({}), json!({ "limits": null })] {
             let spec = json!({ "containers": [{ "resources": none }], "resources": none });
-            let spec: Spec = serde_json::from_value(spec).unwrap();
+            let spec: PodSpec = serde_json::from_value(spec).unwrap();
             assert_eq!(spec.containers[0].resources, json!({}));
         }
     }
@@ -772,9 +772,9 @@ mod tests {
             { "name": "b", "persistentVolumeClaim": { "claimName": "web-b", "readOnly": true } },
             { "name": "c", "persistentVolumeClaim": null },
         ]);
-        let spec: Spec = serde_json::from_value(json!({ "volumes": volumes })).unwrap();
+        let spec: PodSpec = serde_json::from_value(json!({ "volumes": volumes })).unwrap();
         assert_eq!(spec.pvcs, ["web-b"]);
-        let none: Spec = serde_json::from_value(json!({ "volumes": null })).unwrap();
+        let none: PodSpec = serde_json::from_value(json!({ "volumes": null })).unwrap();
         assert_eq!(none.pvcs.len(), 0);
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pod::{Container, ContainerStatus, Metadata, Owner, Pod};
+use super::pod::{Container, ContainerStatus, Owner, Pod, PodMetadata};
 use crate::api::keys;
 
 /// Largest number of bytes that a cache keeps of one Pod. A Pod of two containers has about 3,000, and one of eighty
@@ -53,7 +53,7 @@ impl Pod {
     }
 }
 
-impl Metadata {
+impl PodMetadata {
     /// Approximate number of bytes of the fields of variable length.
     fn metadata_bytes(&self) -> usize {
         let times = [&self.deletion_timestamp, &self.creation_timestamp];
@@ -70,7 +70,7 @@ impl Metadata {
     ///
     /// A Pod without some of its labels is covered by all rules of its namespace
     /// ([`RuleSet::selects`](super::rules::RuleSet::selects)). It counts as not available in each budget.
-    pub fn reduced(mut self) -> Metadata {
+    pub fn reduced(mut self) -> PodMetadata {
         if self.metadata_bytes() <= MAX_POD_BYTES {
             return self;
         }
@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    fn metadata(patch: Value) -> Metadata {
+    fn metadata(patch: Value) -> PodMetadata {
         let mut metadata = json!({
             "namespace": "n", "name": "web-1", "uid": "u", "resourceVersion": "7", "finalizers": ["example.com/f"],
             "labels": { (keys::CONTROL): keys::CONTROL_VALUE, "app": "web" },

@@ -7,7 +7,7 @@ use operating::domain::lifecycle::{
     LabelPatch, LifecycleError, LifecycleStep, LifecycleWrite, Stage, controller_step,
     controller_step_with_passed, follow_readiness, is_held_offline, operator, restarts, validate,
 };
-use operating::domain::pod::{Condition, Pod, ReadinessGate};
+use operating::domain::pod::{Pod, PodCondition, ReadinessGate};
 
 /// The cooperator's finalizer, and the entry by which it is expected.
 pub const FINALIZER: &str = "prot.podopslifecycle.kusionstack.io/slb";
@@ -72,10 +72,10 @@ impl World {
         let conditions = &mut self.pod.status.conditions;
         conditions.retain(|c| c.type_ != type_);
         let status = if value { "True" } else { "False" };
-        conditions.push(Condition {
+        conditions.push(PodCondition {
             type_: type_.to_owned(),
             status: status.to_owned(),
-            ..Condition::default()
+            ..PodCondition::default()
         });
     }
 

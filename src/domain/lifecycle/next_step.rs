@@ -2,7 +2,7 @@
 
 use super::{ExpectedFinalizers, LabelPatch, LifecycleWrite, Phase, Stage, min_ready, restarts};
 use crate::api::keys;
-use crate::domain::pod::{Condition, Pod};
+use crate::domain::pod::{Pod, PodCondition};
 
 /// What the controller must do for a Pod now. If all fields are empty, the controller writes nothing (contract Q5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,10 +122,10 @@ pub fn follow_readiness(pod: &mut Pod, now_nanos: u64) -> Option<bool> {
     let ready = controller_step(pod, now_nanos).service_ready?;
     let conditions = &mut pod.status.conditions;
     conditions.retain(|condition| condition.type_ != keys::SERVICE_READY);
-    conditions.push(Condition {
+    conditions.push(PodCondition {
         type_: keys::SERVICE_READY.to_owned(),
         status: if ready { "True" } else { "False" }.to_owned(),
-        ..Condition::default()
+        ..PodCondition::default()
     });
     let next = controller_step(pod, now_nanos).labels;
     // A Pod becomes available by a write that asks for nothing else. The validation could not distinguish this write

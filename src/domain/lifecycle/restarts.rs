@@ -385,7 +385,7 @@ mod tests {
 
     use super::*;
     use crate::api::keys::Family;
-    use crate::domain::pod::Condition;
+    use crate::domain::pod::PodCondition;
 
     const NOW: u64 = 1_000;
 
@@ -632,7 +632,7 @@ mod tests {
     }
 
     /// The kubelet's report on the resize of generation 2.
-    fn infeasible() -> Condition {
+    fn infeasible() -> PodCondition {
         let infeasible = json!({
             "type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2,
         });
