@@ -144,7 +144,7 @@ pub fn deletion_request_metadata(
 }
 
 /// The denial for a client that deletes the Pod: the deletion is in progress, what is left, and how to keep the Pod.
-pub fn deletion_refusal(pod: &Pod) -> String {
+pub fn deletion_denial(pod: &Pod) -> String {
     let remaining_finalizers: Vec<_> = pod
         .metadata
         .finalizers
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn refusal_has_known_text_and_remaining_work() {
         assert_eq!(
-            deletion_refusal(&pod(json!({}))),
+            deletion_denial(&pod(json!({}))),
             "pod deletion process is underway and being managed by PodOpsLifecycle; Pod web-1 goes off traffic first, and is \
              then deleted; removing its label collaset.kusionstack.io/to-delete keeps it"
         );
@@ -382,13 +382,13 @@ mod tests {
             &[(Family::Preparing.key(DELETION_ID), "2")],
         );
         assert!(
-            deletion_refusal(&waiting).contains("PodOpsLifecycle; Pod web-1 goes off traffic now")
+            deletion_denial(&waiting).contains("PodOpsLifecycle; Pod web-1 goes off traffic now")
         );
         waiting.metadata.finalizers = ["other", "prot.podopslifecycle.kusionstack.io/a"]
             .map(str::to_owned)
             .into();
         assert!(
-            deletion_refusal(&waiting)
+            deletion_denial(&waiting)
                 .contains("PodOpsLifecycle with finalizers: [prot.podopslifecycle.kusionstack.io/a]; Pod web-1 goes when")
         );
         let held_pod = operating(
@@ -398,7 +398,7 @@ mod tests {
             &[(Family::PreCheck.key(DELETION_ID), "2")],
         );
         assert!(
-            deletion_refusal(&held_pod).contains("waits until its PodTransitionRules let it pass")
+            deletion_denial(&held_pod).contains("waits until its PodTransitionRules let it pass")
         );
     }
 }

@@ -158,7 +158,7 @@ pub fn missing_operation_type(id: &str) -> String {
 }
 
 /// Why a budget lets no Pod go if the number of expected Pods is not known.
-pub const EXPECTED_UNKNOWN: &str =
+pub const EXPECTED_UNKNOWN_MESSAGE: &str =
     "it is not known how many Pods there should be: see the condition ExpectedKnown";
 
 /// The text about a Pod in the wait queue. `head` is the first Pod of the queue.

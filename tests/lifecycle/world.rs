@@ -117,7 +117,7 @@ impl World {
             again.advance_all();
             assert_eq!(again.patch(), patch, "settling twice is settling once");
             self.took_offline |= run.takes_offline();
-            let goes_on = status && run.has_passed();
+            let goes_on = status && run.has_passed_stage();
             patch.apply(&mut new.metadata.labels);
             if goes_on {
                 follow_readiness(&mut new, self.now);

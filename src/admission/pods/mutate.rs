@@ -303,7 +303,7 @@ impl PodMutator {
             .fold(verdict, |v, why| v.with_audit("free", why));
         let mut became = new.clone();
         settled.patch().apply(&mut became.metadata.labels);
-        let goes_on = of_status && settled.has_passed();
+        let goes_on = of_status && settled.has_passed_stage();
         let condition = goes_on
             .then(|| service_ready::service_ready_patch(request, &mut became, (self.0.now)()));
         let changed = LabelPatch::between(&asked, &became.metadata.labels);

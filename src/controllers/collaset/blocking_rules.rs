@@ -87,7 +87,7 @@ fn blocking_budget(entry: &RuleEntry, pod: &Pod) -> Option<String> {
     let (desired, rule) = held.max_by_key(|(desired, _)| *desired)?;
     let named = messages::qualified_rule_name(&entry.snapshot.rules.name, rule);
     Some(match entry.tally.unknown_replicas_owners().denies_all() {
-        true => format!("{named}: {}", messages::EXPECTED_UNKNOWN),
+        true => format!("{named}: {}", messages::EXPECTED_UNKNOWN_MESSAGE),
         false => {
             let (total, limit) = (size.total, size.total.saturating_sub(desired));
             format!("{named}: at most {limit} of {total} Pods may be unavailable")

@@ -68,10 +68,7 @@ mod tests {
         let plain = pod(json!({}));
         let denied = |message: String| DryRunDeletion::Denied { code: 429, message };
         assert_eq!(
-            deletion_path(
-                &plain,
-                Some(&denied(grace_delete::deletion_refusal(&plain)))
-            ),
+            deletion_path(&plain, Some(&denied(grace_delete::deletion_denial(&plain)))),
             DeletionPath::Lifecycle
         );
         assert_eq!(

@@ -521,7 +521,7 @@ fn budget_holders(
         .iter()
         .filter(|pod| object.set.selects(pod) && !pod.is_terminating() && !pod.is_finished())
         .filter_map(|pod| {
-            let (since, because) = unavailable_since(pod)?;
+            let (since, because) = unavailability(pod)?;
             Some(HolderFacts {
                 pod: pod.metadata.name.clone(),
                 since,
@@ -537,8 +537,8 @@ fn budget_holders(
     holders
 }
 
-/// Since when a Pod is unavailable, and why: the operation on it, if there is one. `None` if it is available.
-fn unavailable_since(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
+/// Since when a Pod is unavailable, and the cause: the operation on it, if there is one. `None` if it is available.
+fn unavailability(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
     let obstacle = out_of_service_reason(pod, None)?;
     let in_flight = stored_phases(pod)
         .into_iter()

@@ -560,7 +560,7 @@ fn under_label_check() -> ObservedPod {
 fn lifecycle_dry_run(pod: &Pod) -> Option<DryRunDeletion> {
     Some(DryRunDeletion::Denied {
         code: 429,
-        message: crate::domain::grace_delete::deletion_refusal(pod),
+        message: crate::domain::grace_delete::deletion_denial(pod),
     })
 }
 

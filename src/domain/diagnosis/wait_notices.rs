@@ -17,7 +17,7 @@ use crate::domain::rules::webhook::EndpointVerdicts;
 pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
 /// Largest number of operations with an Event within [`REPEAT_AFTER`], for each rule object. Operations that wait for
 /// no rule are counted for each namespace. The Event of the rule object itself gives the total.
-pub const MAX_OPERATIONS: usize = 10;
+pub const MAX_NOTIFIED_OPERATIONS: usize = 10;
 
 /// Largest number of notices of one kind for a namespace at once. Each notice needs a diagnosis.
 pub const MAX_NOTICES_AT_ONCE: usize = 10;
@@ -215,7 +215,7 @@ impl NoticeHistory {
             let (key, rule) = (operation_key(wait), wait.rules.first().cloned());
             let count = counts.entry(rule.clone()).or_default();
             let last_notice = self.pods.get(&key);
-            if *count >= MAX_OPERATIONS
+            if *count >= MAX_NOTIFIED_OPERATIONS
                 || last_notice.is_some_and(|(notified_at, _)| is_recent(*notified_at))
             {
                 continue;
@@ -344,14 +344,14 @@ mod tests {
             .map(|n| wait(n, n as i64 / 100, &["web"]))
             .collect();
         let decided = notices.decide_notices("n", waits.clone(), at(100));
-        assert_eq!(decided.len(), MAX_OPERATIONS + 1);
+        assert_eq!(decided.len(), MAX_NOTIFIED_OPERATIONS + 1);
         assert_eq!(decided[0], WaitNotice::Pod(wait(0, 0, &["web"])));
         let sum = WaitNotice::Rule {
             rule: "web".into(),
             waiting: 500,
             longest: wait(0, 0, &["web"]),
         };
-        assert_eq!(decided[MAX_OPERATIONS], sum);
+        assert_eq!(decided[MAX_NOTIFIED_OPERATIONS], sum);
         // The operations with a notice have ended. Other operations do not get a notice in their place at once.
         assert_eq!(
             notices.decide_notices("n", waits[..400].to_vec(), at(130)),
@@ -405,7 +405,7 @@ mod tests {
         let waiting: Vec<_> = (0..25).map(|n| wait(n, 0, &[])).collect();
         for namespace in ["a", "b"] {
             let decided = notices.decide_notices(namespace, waiting.clone(), at(60));
-            assert_eq!(decided.len(), MAX_OPERATIONS, "{namespace}");
+            assert_eq!(decided.len(), MAX_NOTIFIED_OPERATIONS, "{namespace}");
         }
         notices.retain(|namespace| namespace == "a");
         assert_eq!(notices.namespaces.len(), 1);

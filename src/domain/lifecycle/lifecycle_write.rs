@@ -145,7 +145,7 @@ impl<'a> LifecycleWrite<'a> {
         if self.asks_nothing
             && self.old.is_some_and(lacks_label)
             && lacks_label(self.new)
-            && !self.has_passed()
+            && !self.has_passed_stage()
             && self.service_label_obstacle().is_none()
             && min_ready::remaining_nanos(self.new, self.now).is_none()
         {
@@ -168,8 +168,10 @@ impl<'a> LifecycleWrite<'a> {
     }
 
     /// Whether rules have passed for an ID in this write.
-    pub fn has_passed(&self) -> bool {
-        self.operations.values().any(OperationWrite::has_passed)
+    pub fn has_passed_stage(&self) -> bool {
+        self.operations
+            .values()
+            .any(OperationWrite::has_passed_stage)
     }
 
     /// The changes to the labels of the new object.

@@ -86,7 +86,7 @@ impl OperationWrite {
         if let Some(since) = before.get(&Family::Operating) {
             op.labels.insert(Family::Operating, since.clone());
         }
-        if op.is_fresh(before, permitted) {
+        if op.begins_new_run(before, permitted) {
             op.labels
                 .retain(|f, _| !WEBHOOK_FAMILIES.contains(f) && !PASSED_FAMILIES.contains(f));
         }
@@ -104,7 +104,7 @@ impl OperationWrite {
     /// Whether this write begins an operation although labels of an earlier one may be present (contract Q2 and
     /// contract Q4). This function compares the old and the new labels, and also checks the labels alone, in case the
     /// webhook missed a write.
-    fn is_fresh(&self, before: &OperationLabels, permitted: impl Fn(&str) -> bool) -> bool {
+    fn begins_new_run(&self, before: &OperationLabels, permitted: impl Fn(&str) -> bool) -> bool {
         let begun_again = !before.contains_key(&Family::Operating)
             || before.contains_key(&Family::UndoOperationType)
             || self.has_any_family(&FINISHED_FAMILIES);
@@ -200,7 +200,7 @@ impl OperationWrite {
     }
 
     /// Whether rules have passed in this write.
-    pub fn has_passed(&self) -> bool {
+    pub fn has_passed_stage(&self) -> bool {
         self.passed.is_some()
     }
 

@@ -12,7 +12,7 @@ use crate::domain::pod::Pod;
 
 /// Largest number of operations that may be in flight on one Pod. Every rule that covers the Pod decides about each
 /// operation. A Pod that has more operations already is still handled.
-pub const MAX_OPERATIONS: usize = 8;
+pub const MAX_OPERATIONS_PER_POD: usize = 8;
 
 /// An error in one field of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,9 +72,9 @@ impl ValidatedWrite<'_> {
     /// many.
     fn too_many_operations_error(&self) -> Option<String> {
         let count = in_flight_ids(self.new).len();
-        (count > MAX_OPERATIONS).then(|| {
+        (count > MAX_OPERATIONS_PER_POD).then(|| {
             format!(
-                "{count} operations would be in flight on the Pod, and at most {MAX_OPERATIONS} may: finish or undo some \
+                "{count} operations would be in flight on the Pod, and at most {MAX_OPERATIONS_PER_POD} may: finish or undo some \
                  first"
             )
         })
@@ -159,8 +159,8 @@ impl ValidatedWrite<'_> {
             })
         };
         let checked = |id: &str| {
-            has_label(self.new, Family::Operating, id)
-                && has_label(self.new, Family::PreChecked, id)
+            has_family_label(self.new, Family::Operating, id)
+                && has_family_label(self.new, Family::PreChecked, id)
                 && permitted(id)
         };
         if had(family) {
@@ -205,7 +205,7 @@ impl ValidatedWrite<'_> {
     fn is_pre_checked_with_type(&self, type_: &str) -> bool {
         self.new.metadata.labels.iter().any(|(key, value)| {
             value == type_
-                && matches!(Family::parse(key), Some((Family::OperationType, id)) if has_label(self.new, Family::PreChecked, id))
+                && matches!(Family::parse(key), Some((Family::OperationType, id)) if has_family_label(self.new, Family::PreChecked, id))
         })
     }
 }
@@ -222,7 +222,7 @@ fn in_flight_ids(pod: &Pod) -> BTreeSet<&str> {
         .collect()
 }
 
-fn has_label(pod: &Pod, family: Family, id: &str) -> bool {
+fn has_family_label(pod: &Pod, family: Family, id: &str) -> bool {
     pod.label(&family.key(id)).is_some()
 }
 

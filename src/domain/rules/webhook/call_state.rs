@@ -18,7 +18,7 @@ const BATCH_WINDOW: Duration = Duration::from_millis(300);
 /// Largest number of operations of one rule that have passed or belong to a task, and still wait. The endpoint is asked
 /// about further operations when some of these have ended. With long names or many webhook rules, the size of the
 /// status limits them earlier.
-const MAX_OPERATIONS: usize = 500;
+const MAX_TRACKED_OPERATIONS: usize = 500;
 
 /// Bytes of a task in the status, without its Pods and the endpoint's texts.
 const TASK_OVERHEAD_BYTES: usize = MAX_ID_BYTES + 160;
@@ -313,7 +313,9 @@ impl CallState {
             }
             None => false,
         };
-        let countable = fresh.iter().take(MAX_OPERATIONS.saturating_sub(tracked));
+        let countable = fresh
+            .iter()
+            .take(MAX_TRACKED_OPERATIONS.saturating_sub(tracked));
         countable.take_while(fits).count()
     }
 
