@@ -8,8 +8,6 @@ use super::lifecycle::operator;
 use super::pod::Pod;
 use crate::api::keys::{self, Family};
 
-/// Lifecycle ID of a deletion (contract 3.1).
-pub const DELETION_ID: &str = "pod-delete";
 /// Operation type of a deletion.
 pub const DELETION_TYPE: &str = "delete";
 

@@ -9,7 +9,7 @@ use crate::api::keys::{self, Family};
 use crate::domain::collaset::revision::inplace::{UpdateProgress, update_progress};
 use crate::domain::collaset::strategy::ResolvedStrategy;
 use crate::domain::collaset::{OperationState, SetOperation};
-use crate::domain::grace_delete::DELETION_ID;
+use crate::domain::lifecycle::operator::DELETION_ID;
 use crate::domain::lifecycle::service_obstacles::{self, ServiceObstacle};
 use crate::domain::lifecycle::{ExpectedFinalizers, Phase, Stage, stored_phases};
 use crate::domain::messages;

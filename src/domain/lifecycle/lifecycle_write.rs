@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::label_name::is_label_name;
 use super::operation::{OperationWrite, PodGates};
+use super::operator::DELETION_ID;
 use super::phase::OperationLabels;
 use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, min_ready, restarts};
 use crate::api::keys::{self, Family};
-use crate::domain::grace_delete::DELETION_ID;
 use crate::domain::pod::Pod;
 
 /// One write of a Pod, from the labels that the operator asks for to the labels that are stored.

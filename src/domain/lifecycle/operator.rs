@@ -3,8 +3,10 @@
 
 use super::LabelPatch;
 use crate::api::keys::{self, Family};
-use crate::domain::grace_delete::DELETION_ID;
 use crate::domain::pod::Pod;
+
+/// Lifecycle ID of a deletion by GraceDelete (contract 3.1).
+pub const DELETION_ID: &str = "pod-delete";
 
 /// Labels that begin the operation `type_` under `id`. If `deletes` is true, the labels also announce to cooperators
 /// that the Pod will not come back. Empty if the operation has begun already. Another type under the same ID is a fresh

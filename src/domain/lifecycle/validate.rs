@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use super::label_name::{NAME_RULE, is_label_name};
 use super::lifecycle_write::is_ready_to_operate;
+use super::operator::DELETION_ID;
 use super::{ExpectedFinalizers, LifecycleWrite};
 use crate::api::keys::{self, Family};
-use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
 /// Largest number of operations that may be in flight on one Pod. Every rule that covers the Pod decides about each
@@ -87,7 +87,7 @@ impl ValidatedWrite<'_> {
             return false;
         };
         let had = || self.old.is_some_and(|old| in_flight_ids(old).contains(id));
-        family != Family::OperationPermission && id != grace_delete::DELETION_ID && !had()
+        family != Family::OperationPermission && id != DELETION_ID && !had()
     }
 
     /// The error of a label that this write adds or changes.
@@ -215,9 +215,7 @@ fn in_flight_ids(pod: &Pod) -> BTreeSet<&str> {
     let parsed = pod.metadata.labels.keys();
     let parsed = parsed.filter_map(|key| Family::parse(key));
     parsed
-        .filter(|(family, id)| {
-            *family != Family::OperationPermission && *id != grace_delete::DELETION_ID
-        })
+        .filter(|(family, id)| *family != Family::OperationPermission && *id != DELETION_ID)
         .map(|(_, id)| id)
         .collect()
 }

@@ -1,16 +1,4 @@
-//! Records which containers have yet to restart for a change that was made while an operation kept the Pod off traffic.
-//!
-//! Such a change needs no claim, so the lifecycle itself must keep the Pod off traffic until the restart. The kubelet
-//! writes the status, with Ready and `observedGeneration`, before it ends the old containers. A Pod that came back
-//! because of this status would become unavailable again without a claim. Therefore the mutating webhook records in the
-//! same write, in the annotation [`keys::AWAITS_RESTART`], the state of the containers before the change. The
-//! annotation keeps the Pod off traffic until [`inplace::restart_progress_of`] proves the restart of each container, by
-//! the same rules that release claims.
-//!
-//! Only the webhook writes the annotation. It ignores the value of the annotation in a request.
-
-#[cfg(test)]
-mod tests;
+//! The record of the containers that have yet to restart, as the annotation [`keys::AWAITS_RESTART`] has it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,39 +13,35 @@ use crate::domain::inplace::{
 };
 use crate::domain::pod::Pod;
 
-/// Time after the change when a restart that cannot be proven is assumed to be done. A claim for the change would lapse
-/// at the same time: after the API server's request timeout (60 s by default) and the margin of the ledger (15 s).
-pub const ASSUMED_AFTER_NANOS: u64 = 75_000_000_000;
-
 /// The containers whose restart a Pod waits for, by name. `Display` writes a clause, such as "container app to restart
 /// for its new image".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct PendingRestarts(BTreeMap<String, PendingRestart>);
+pub struct PendingRestarts(pub(super) BTreeMap<String, PendingRestart>);
 
 /// The state of a container before the first change for which it has not restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PendingRestart {
+pub(super) struct PendingRestart {
     /// When the last of the changes was made, in nanoseconds since 1970.
-    since: String,
+    pub(super) since: String,
     /// The container ID before the change.
-    run: String,
+    pub(super) run: String,
     /// For a change of the image: the image before the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    image: Option<PendingImage>,
+    pub(super) image: Option<PendingImage>,
     /// Whether a resize that restarts the container was not in force yet when the image changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    resize: bool,
+    pub(super) resize: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PendingImage {
+pub(super) struct PendingImage {
     /// Digest of the image ID, in hexadecimal; see [`ContainerBefore::image`].
     id: String,
     /// Digest of the image name in the spec, in hexadecimal.
-    name: String,
+    pub(super) name: String,
     /// Whether the name changed again before the container restarted. If so, a new run may belong to the earlier
     /// change.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -73,7 +57,7 @@ impl PendingImage {
 
 /// How far the restart of one container is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ContainerProgress {
+pub(super) enum ContainerProgress {
     Awaited,
     /// The container has a new run, but the run may not belong to the last change.
     Unproven,
@@ -111,7 +95,7 @@ impl PendingRestarts {
     }
 
     /// Drops the restarts that are done by the state of `pod`, at `now` in nanoseconds since 1970.
-    fn drop_finished(&mut self, pod: &RunningContainers<'_>, now: u64) {
+    pub(super) fn drop_finished(&mut self, pod: &RunningContainers<'_>, now: u64) {
         self.0
             .retain(|name, entry| match entry.container_progress(pod, name) {
                 ContainerProgress::Over => false,
@@ -122,7 +106,7 @@ impl PendingRestarts {
 
     /// Adds the restarts that the write causes. If a container has not restarted for an earlier change, the record
     /// keeps the state before the earlier change.
-    fn add_change(&mut self, old: &Pod, new: &Pod, is_lost: bool, now: u64) {
+    pub(super) fn add_change(&mut self, old: &Pod, new: &Pod, is_lost: bool, now: u64) {
         let Some(change) = inplace::in_place_restart(old, new) else {
             return;
         };
@@ -177,7 +161,11 @@ impl PendingRestarts {
 }
 
 impl PendingRestart {
-    fn container_progress(&self, pod: &RunningContainers<'_>, name: &str) -> ContainerProgress {
+    pub(super) fn container_progress(
+        &self,
+        pod: &RunningContainers<'_>,
+        name: &str,
+    ) -> ContainerProgress {
         let Some(container) = pod.find_container(name) else {
             return ContainerProgress::Over;
         };
@@ -220,7 +208,11 @@ impl PendingRestart {
     }
 
     /// How far the restart for the image is, or for the resize if the image did not change.
-    fn restart_progress(&self, pod: &RunningContainers<'_>, name: &str) -> RestartProgress {
+    pub(super) fn restart_progress(
+        &self,
+        pod: &RunningContainers<'_>,
+        name: &str,
+    ) -> RestartProgress {
         let before = ContainerBefore {
             name: name.to_owned(),
             run: self.run.clone(),
@@ -230,7 +222,7 @@ impl PendingRestart {
         pod.restart_progress(&[before])
     }
 
-    fn assumed_done_at(&self) -> u64 {
+    pub(super) fn assumed_done_at(&self) -> u64 {
         self.since
             .parse::<u64>()
             .unwrap_or(0)
@@ -252,82 +244,6 @@ impl fmt::Display for PendingRestarts {
     }
 }
 
-/// The restarts that keep the Pod off traffic. `None` if there are none, or if the Pod has finished.
-pub fn pending_restarts(pod: &Pod) -> Option<PendingRestarts> {
-    pod.annotation(keys::AWAITS_RESTART)?;
-    let mut restarts = PendingRestarts::from_pod(pod).ok()?;
-    let containers = RunningContainers::from_pod(pod);
-    restarts.drop_finished(&containers, 0);
-    for (name, entry) in &mut restarts.0 {
-        // The new image runs, so only the resize is pending, and the text names the resize.
-        if entry.resize && entry.restart_progress(&containers, name) == RestartProgress::Proven {
-            entry.image = None;
-        }
-    }
-    (!restarts.0.is_empty() && !pod.is_finished()).then_some(restarts)
-}
-
-/// The text of [`pending_restarts`] for people, as a clause.
-pub fn describe_pending(pod: &Pod) -> Option<String> {
-    let restarts = pending_restarts(pod)?;
-    let mut text = restarts.to_string();
-    if restarts.0.values().any(|entry| entry.image.is_none()) && inplace::is_resize_deferred(pod) {
-        text += "; the node has no room for the resize now, and changing it back ends the wait";
-    }
-    Some(text)
-}
-
-/// The time of a write, in nanoseconds since 1970. The clocks of the replicas may differ.
-#[derive(Clone, Copy, Debug)]
-pub struct WriteTime {
-    /// The time by the clock of this replica. New records get this time.
-    pub now: u64,
-    /// The earliest time that it can be, because the clock of this replica may be fast. A record that has expired by
-    /// this time has expired by every clock.
-    pub earliest: u64,
-}
-
-/// A time by a clock that is known to be right.
-impl From<u64> for WriteTime {
-    fn from(now: u64) -> WriteTime {
-        WriteTime { now, earliest: now }
-    }
-}
-
-/// The record after a write at `time` that turns `old` into `new`. `current` is the Pod with the status that the
-/// API server stores: `new` for a write of `pods/status`, `old` for any other write. `is_lost` is whether the Pod has been
-/// down for so long that its changes need no claim.
-pub fn restarts_after_write(
-    old: &Pod,
-    new: &Pod,
-    current: &Pod,
-    is_lost: bool,
-    time: impl Into<WriteTime>,
-) -> PendingRestarts {
-    let time = time.into();
-    let mut restarts = PendingRestarts::from_pod(old).unwrap_or_default();
-    restarts.drop_finished(&RunningContainers::from_pod(current), time.earliest);
-    restarts.add_change(old, new, is_lost, time.now);
-    restarts
-}
-
-/// Nanoseconds until restarts that cannot be proven are assumed to be done; 0 if that time has come. `None` if a
-/// restart is still awaited, or if none is pending. `now` is the earliest time that it can be, see
-/// [`WriteTime::earliest`].
-pub fn assumed_done_in(pod: &Pod, now: u64) -> Option<u64> {
-    let PendingRestarts(entries) = pending_restarts(pod)?;
-    let containers = RunningContainers::from_pod(pod);
-    let mut done_at = 0;
-    for (name, entry) in &entries {
-        match entry.container_progress(&containers, name) {
-            ContainerProgress::Unproven => done_at = done_at.max(entry.assumed_done_at()),
-            ContainerProgress::Awaited => return None,
-            ContainerProgress::Over => {}
-        }
-    }
-    Some(done_at.saturating_sub(now))
-}
-
 /// Whether the resources of a container are in force, or never will be. A new run does not count, because it may belong
 /// to a change of the image.
 fn is_resize_over(pod: &RunningContainers<'_>, name: &str) -> bool {
@@ -340,32 +256,12 @@ fn is_resize_over(pod: &RunningContainers<'_>, name: &str) -> bool {
     pod.restart_progress(&[by_resources]) == RestartProgress::Nothing || pod.is_resize_infeasible()
 }
 
-/// Whether a container with a pending restart runs the image of this name. The record describes the former run. Once
-/// the container has a new run, the kubelet's report describes the image.
-pub fn is_pending_for_image(pod: &Pod, container: &str, image: &str) -> bool {
-    let entry =
-        pending_restarts(pod).and_then(|PendingRestarts(mut entries)| entries.remove(container));
-    let Some(entry) = entry else {
-        return false;
-    };
-    let statuses = pod.status.container_statuses.iter();
-    let mut statuses = statuses.chain(&pod.status.init_container_statuses);
-    match statuses.find(|status| status.name == container) {
-        Some(status) if !status.container_id.is_empty() && status.container_id != entry.run => {
-            names_same_image(&status.image, image)
-        }
-        _ => entry
-            .image
-            .is_some_and(|before| before.name == digest_text(image)),
-    }
-}
-
 /// Digest of the image name of a container in the spec.
 fn image_name_digest(pod: &RunningContainers<'_>, container: &str) -> Option<String> {
     pod.find_container(container).map(|c| digest_text(&c.image))
 }
 
-fn digest_text(text: &str) -> String {
+pub(super) fn digest_text(text: &str) -> String {
     let mut digest = Digest::default();
     digest.add_text(text);
     digest_hex(digest.value())
@@ -376,7 +272,7 @@ fn digest_hex(digest: u64) -> String {
 }
 
 /// Whether the image name that a runtime reports is the one in the spec. Runtimes add the registry to a short name.
-fn names_same_image(reported: &str, name: &str) -> bool {
+pub(super) fn names_same_image(reported: &str, name: &str) -> bool {
     let prefix = reported.strip_suffix(name);
     prefix.is_some_and(|registry| registry.is_empty() || registry.ends_with('/'))
 }
