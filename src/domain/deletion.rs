@@ -19,8 +19,8 @@ pub struct DeletionOptions {
     pub propagation_policy: Option<Propagation>,
     /// Value of the label [`keys::TO_DELETE`] for which the options were written. With another value of the label they
     /// are void.
-    #[serde(rename = "toDelete", skip_serializing_if = "String::is_empty")]
-    pub mark: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub to_delete: String,
 }
 
 /// A propagation policy other than `Background`, which is the API server's default for Pods.
@@ -61,7 +61,7 @@ impl DeletionOptions {
             grace_period_seconds: grace_period.and_then(|seconds| u32::try_from(seconds).ok()),
             propagation_policy: by_name(&options["propagationPolicy"])
                 .or_else(|| orphan.then_some(Propagation::Orphan)),
-            mark: String::new(),
+            to_delete: String::new(),
         }
     }
 
@@ -71,9 +71,9 @@ impl DeletionOptions {
         let text = pod.annotation(keys::DELETE_OPTIONS);
         let stored = text.and_then(|text| serde_json::from_str::<DeletionOptions>(text).ok());
         let label = pod.label(keys::TO_DELETE);
-        let stored = stored.filter(|stored| label == Some(&*stored.mark));
+        let stored = stored.filter(|stored| label == Some(&*stored.to_delete));
         stored.map_or_else(DeletionOptions::default, |stored| DeletionOptions {
-            mark: String::new(),
+            to_delete: String::new(),
             ..stored
         })
     }
@@ -85,7 +85,7 @@ impl DeletionOptions {
         DeletionOptions {
             grace_period_seconds: grace_periods.into_iter().flatten().min(),
             propagation_policy: later.propagation_policy.or(self.propagation_policy),
-            mark: String::new(),
+            to_delete: String::new(),
         }
     }
 
@@ -93,7 +93,7 @@ impl DeletionOptions {
     pub fn annotation_value(&self, to_delete: &str) -> Option<String> {
         let is_empty = *self == DeletionOptions::default();
         let stored = DeletionOptions {
-            mark: to_delete.to_owned(),
+            to_delete: to_delete.to_owned(),
             ..self.clone()
         };
         (!is_empty).then(|| serde_json::json!(stored).to_string())

@@ -187,21 +187,21 @@ mod tests {
     }
 
     fn labels(labels: &[(String, &str)]) -> Pod {
-        let all: serde_json::Map<_, _> =
+        let pairs: serde_json::Map<_, _> =
             labels.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
-        pod(json!({ "labels": all }))
+        pod(json!({ "labels": pairs }))
     }
 
     fn operating(id: &str, type_: &str, operate: bool, more: &[(String, &str)]) -> Pod {
-        let mut all = vec![
+        let mut pairs = vec![
             (Family::Operating.key(id), "1"),
             (Family::OperationType.key(id), type_),
         ];
         if operate {
-            all.push((Family::Operate.key(id), "2"));
+            pairs.push((Family::Operate.key(id), "2"));
         }
-        all.extend(more.iter().cloned());
-        labels(&all)
+        pairs.extend(more.iter().cloned());
+        labels(&pairs)
     }
 
     #[test]

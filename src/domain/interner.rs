@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_nobody_has_any_more_make_room() {
+    fn unused_values_are_dropped() {
         let mut pool = Interner::default();
         let mut value = Shared::from(0);
         pool.intern(&mut value);
@@ -128,8 +128,8 @@ mod tests {
     #[test]
     fn pool_of_values_that_all_differ_stays_small() {
         let mut pool = Interner::default();
-        let mut all: Vec<_> = (0..100).map(Shared::from).collect();
-        all.iter_mut().for_each(|value| pool.intern(value));
+        let mut values: Vec<_> = (0..100).map(Shared::from).collect();
+        values.iter_mut().for_each(|value| pool.intern(value));
         assert_eq!(pool.0.len(), MAX_DISTINCT);
     }
 }

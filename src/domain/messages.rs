@@ -24,10 +24,10 @@ pub fn format_ago(since: Timestamp, now: Timestamp) -> String {
 
 /// The first `max` names: `a, b and 3 more`.
 pub fn list_names(names: &[&str], max: usize) -> String {
-    let (named, others) = names.split_at(names.len().min(max));
+    let (listed, others) = names.split_at(names.len().min(max));
     match others.len() {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
+        0 => listed.join(", "),
+        more => format!("{} and {more} more", listed.join(", ")),
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn single_pod_is_told_in_the_singular() {
+    fn single_pod_has_a_singular_verb() {
         for (count, text) in [
             (0, "0 Pods leave"),
             (1, "1 Pod leaves"),

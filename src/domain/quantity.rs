@@ -9,7 +9,7 @@ pub struct Quantity {
     pub nanos: i128,
     format: Format,
     /// The text, if Go keeps the text because it is canonical or nearly canonical.
-    kept: Option<String>,
+    kept_text: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ fn parse(text: &str) -> Option<Quantity> {
     Some(Quantity {
         nanos,
         format,
-        kept: is_text_kept.then(|| text.to_owned()),
+        kept_text: is_text_kept.then(|| text.to_owned()),
     })
 }
 
@@ -148,7 +148,7 @@ fn scale_to_nanos(value: i128, scale: i32) -> Option<i128> {
 
 impl std::fmt::Display for Quantity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(text) = &self.kept {
+        if let Some(text) = &self.kept_text {
             return f.write_str(text);
         }
         let unit = 10_i128.pow(NANO_DIGITS);

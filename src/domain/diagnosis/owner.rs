@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn step_that_a_rollout_is_at_is_told() {
+    fn step_of_a_rollout_is_reported() {
         let with = |rollout: serde_json::Value| {
             let mut set = set(2, 2);
             let status = set.status.as_mut().unwrap();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_scale_and_rollout_is_told_once() {
+    fn refusal_of_scale_and_rollout_is_reported_once() {
         let mut set = set(2, 2);
         set.status.as_mut().unwrap().conditions = serde_json::from_value(json!([
             { "type": "Scale", "status": "False", "reason": "ScaleOutFailed", "message": "no quota" },
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_updated_revision_is_told_only_of_the_present_template() {
+    fn updated_revision_is_reported_only_for_the_present_template() {
         assert_eq!(updated_revision(&set(2, 2)), Some("web-1"));
         assert_eq!(updated_revision(&set(3, 2)), None);
     }

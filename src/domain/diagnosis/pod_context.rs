@@ -76,9 +76,9 @@ pub fn disruption_budget_facts(
         .iter()
         .filter(|budget| pdb_selects(budget, pod))
         .collect();
-    let are_several = selecting.len() > 1;
+    let has_several = selecting.len() > 1;
     let budget_facts = |budget: &&PodDisruptionBudget| {
-        let (holds, reason) = match are_several {
+        let (holds, reason) = match has_several {
             true => (
                 true,
                 "more than one PodDisruptionBudget selects the Pod: the API server refuses such evictions; keep one of them"

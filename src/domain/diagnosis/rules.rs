@@ -319,12 +319,12 @@ fn judge_other_rule(
         return (RuleVerdict::NotApplying, reason.to_owned());
     }
     let verdicts = EndpointVerdicts::from_status(&object.object, &object.set);
-    let mut said = operation_rejections(&object.set, rule.stage, pod, &waiting, &verdicts);
-    let Some(said) = said.find(|r| r.rule == rule.id) else {
+    let mut rejections = operation_rejections(&object.set, rule.stage, pod, &waiting, &verdicts);
+    let Some(rejection) = rejections.find(|r| r.rule == rule.id) else {
         return (RuleVerdict::Passes, "nothing speaks against it".to_owned());
     };
     if !is_webhook {
-        return (RuleVerdict::Holds, said.reason);
+        return (RuleVerdict::Holds, rejection.reason);
     }
     let refused_candidates = waiting.iter().filter(|c| !verdicts.has_passed(&rule.id, c));
     let reasons = refused_candidates.map(|candidate| {
@@ -337,14 +337,14 @@ fn judge_other_rule(
             &candidate.operation,
         );
         let reason = stored.map_or_else(
-            || describe_unlisted_pod(object, rule, pod, &said.reason),
+            || describe_unlisted_pod(object, rule, pod, &rejection.reason),
             ToOwned::to_owned,
         );
         (candidate.operation.as_str(), reason)
     });
     let reasons: Vec<_> = reasons.collect();
     let reason = match &reasons[..] {
-        [] => said.reason,
+        [] => rejection.reason,
         [(_, first), others @ ..] if others.iter().all(|(_, reason)| reason == first) => {
             first.clone()
         }

@@ -91,10 +91,10 @@ fn unreadable_owner_or_unset_replicas_comes_first() {
 }
 
 #[test]
-fn more_rules_over_a_pod_than_may_are_told() {
-    for (objects, is_told) in [(16, false), (17, true)] {
-        let mut all = observed(true, "Matched", "None", "");
-        all.rules = (0..objects)
+fn too_many_rule_objects_over_a_pod_are_reported() {
+    for (objects, is_reported) in [(16, false), (17, true)] {
+        let mut observed_pod = observed(true, "Matched", "None", "");
+        observed_pod.rules = (0..objects)
             .map(|n| {
                 RuleObject::compile(
                     serde_json::from_value(json!({
@@ -106,10 +106,10 @@ fn more_rules_over_a_pod_than_may_are_told() {
                 )
             })
             .collect();
-        let summary = diagnose(&all).summary;
+        let summary = diagnose(&observed_pod).summary;
         let overlap =
             "held: 17 PodTransitionRules with an availability rule cover it, and at most 16 may";
-        assert_eq!(summary.contains(overlap), is_told, "{summary}");
+        assert_eq!(summary.contains(overlap), is_reported, "{summary}");
     }
 }
 
@@ -125,7 +125,7 @@ fn unreadable_owner_does_not_hold_unavailable_pod() {
 }
 
 #[test]
-fn rule_that_is_not_enforced_is_not_said_to_hold() {
+fn unenforced_rule_is_not_reported_as_holding() {
     for reason in ["NamespaceExcluded", "NotEnforced", "NotRegistered"] {
         let diagnosis = diagnose(&observed(
             true,
@@ -150,8 +150,8 @@ fn rule_that_is_not_enforced_is_not_said_to_hold() {
     });
     assert_eq!(
         diagnose(&observed).summary,
-        "Pod web-0: rules are not enforced here, because a webhook is gone; the API server refuses a deletion now all the \
-         same: held"
+        "Pod web-0: rules are not enforced here, because a webhook is gone; the API server still refuses a deletion now: \
+         held"
     );
 }
 
@@ -232,7 +232,7 @@ fn available_pod_that_uses_the_budget_up_says_until_when() {
 }
 
 #[test]
-fn rollout_that_stands_still_takes_the_place_of_try_again() {
+fn message_about_held_rollout_replaces_retry_advice() {
     let message = "Deployment api, Deployment web: the rollout waits. Relax the rule; DaemonSet agent: it waits too";
     let status = json!({ "availablePods": 2, "unavailablePods": 1, "conditions": [{
         "type": "RolloutsHeld", "status": "True", "reason": "TemplateLeavesRule", "message": message,

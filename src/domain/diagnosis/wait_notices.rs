@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_beyond_those_that_are_told_at_once_come_next() {
+    fn rules_beyond_the_limit_get_notices_at_the_next_call() {
         let mut notices = minute();
         let rules: Vec<String> = (0..25).map(|n| format!("rule-{n:02}")).collect();
         let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pod_that_waits_for_traffic_is_told_in_turn() {
+    fn pods_that_wait_for_traffic_get_notices_in_rotation() {
         let mut notices = minute();
         let waiting: Vec<_> = (0..25).map(|n| wait(n, 0, &[])).collect();
         let decided =
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn many_operations_of_one_pod_leave_room_for_others() {
+    fn many_operations_of_one_pod_do_not_displace_other_pods() {
         let mut notices = minute();
         let mut waits: Vec<_> = (0..20)
             .map(|n| WaitingOperation {

@@ -58,7 +58,7 @@ pub enum RestartProgress {
 pub struct RunningContainers<'a> {
     pod: &'a Pod,
     resize: ResizeState,
-    named: HashMap<&'a str, &'a Container>,
+    containers: HashMap<&'a str, &'a Container>,
     statuses: HashMap<&'a str, &'a ContainerStatus>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> RunningContainers<'a> {
             pod,
             resize: resize_state(pod),
             // Reversed, so that the first of several entries with the same name is kept.
-            named: running_containers(pod)
+            containers: running_containers(pod)
                 .rev()
                 .map(|c| (c.name.as_str(), c))
                 .collect(),
@@ -82,7 +82,7 @@ impl<'a> RunningContainers<'a> {
 
     /// The container of this name.
     pub fn find_container(&self, name: &str) -> Option<&'a Container> {
-        self.named.get(name).copied()
+        self.containers.get(name).copied()
     }
 
     fn find_status(&self, name: &str) -> Option<&'a ContainerStatus> {

@@ -220,19 +220,19 @@ fn change_to_resources_in_force_withdraws_deferred_resize() {
 #[test]
 fn resize_to_the_resources_in_force_restarts_nothing() {
     let desired = resized("2Gi", "1Gi", "run-1", Some("Infeasible"));
-    let back = in_place_restart(&desired, &resized("1Gi", "1Gi", "run-1", None)).unwrap();
-    let far = |pod: &Pod| restart_progress_of(pod, &back.containers);
+    let restart = in_place_restart(&desired, &resized("1Gi", "1Gi", "run-1", None)).unwrap();
+    let progress = |pod: &Pod| restart_progress_of(pod, &restart.containers);
     assert_eq!(
-        far(&resized("1Gi", "1Gi", "run-1", None)),
+        progress(&resized("1Gi", "1Gi", "run-1", None)),
         RestartProgress::Nothing
     );
     let notation = resized("1Gi", "1073741824", "run-1", None);
-    assert_eq!(far(&notation), RestartProgress::Nothing);
+    assert_eq!(progress(&notation), RestartProgress::Nothing);
     let mut acting = resized("1Gi", "1Gi", "run-1", None);
     acting.status.conditions.push(
         serde_json::from_value(json!({ "type": RESIZE_IN_PROGRESS, "status": "True" })).unwrap(),
     );
-    assert_eq!(far(&acting), RestartProgress::Awaited);
+    assert_eq!(progress(&acting), RestartProgress::Awaited);
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub struct LifecycleWrite<'a> {
     asks_nothing: bool,
     operations: BTreeMap<String, OperationWrite>,
     /// Labels that belong to no ID.
-    others: BTreeMap<String, String>,
+    other_labels: BTreeMap<String, String>,
     /// Operation permissions of both objects, by type. If both objects have one, the value of the old object is kept.
     permissions: BTreeMap<String, String>,
     /// Nanoseconds since 1970.
@@ -61,13 +61,13 @@ impl<'a> LifecycleWrite<'a> {
         });
         let operations: BTreeMap<String, OperationWrite> = operations.collect();
         let stamp = now_nanos.to_string();
-        let mut others = new.metadata.labels.clone();
-        others.retain(|key, _| lifecycle_label_owner(key).is_none());
+        let mut other_labels = new.metadata.labels.clone();
+        other_labels.retain(|key, _| lifecycle_label_owner(key).is_none());
         if old.is_none() {
-            others.remove(keys::SERVICE_AVAILABLE);
+            other_labels.remove(keys::SERVICE_AVAILABLE);
         }
         if let Some(since) = announced_deletion_value(old, new, &operations, &stamp) {
-            others.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
+            other_labels.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
         }
         let mut permissions = new_permissions;
         permissions.extend(old_permissions);
@@ -81,7 +81,7 @@ impl<'a> LifecycleWrite<'a> {
             gates,
             asks_nothing,
             operations,
-            others,
+            other_labels,
             permissions,
             now: now_nanos,
             stamp,
@@ -129,14 +129,14 @@ impl<'a> LifecycleWrite<'a> {
             operation.advance(self.gates);
         }
         if self.all_phases().any(Phase::holds_offline) {
-            self.others.remove(keys::SERVICE_AVAILABLE);
+            self.other_labels.remove(keys::SERVICE_AVAILABLE);
         }
         let has_ended = self.operations.values().any(|operation| operation.ended);
         // An announcement ends with its operation, so that it does not count as the announcement of another operation.
-        let announced = self.others.get(keys::PREPARING_TO_DELETE);
+        let announced = self.other_labels.get(keys::PREPARING_TO_DELETE);
         let is_announced = |op: &OperationWrite| op.labels.get(&Family::Operating) == announced;
         if has_ended && !self.operations.values().any(is_announced) {
-            self.others.remove(keys::PREPARING_TO_DELETE);
+            self.other_labels.remove(keys::PREPARING_TO_DELETE);
         }
         // Row 12, unless this write removes the label by hand. A write that changes an operation or asks for rules does
         // not add the label either: the validation sees only the result, and could not distinguish such a write from a
@@ -150,13 +150,13 @@ impl<'a> LifecycleWrite<'a> {
             && min_ready::remaining_nanos(self.new, self.now).is_none()
         {
             let value = self.stamp.clone();
-            self.others
+            self.other_labels
                 .insert(keys::SERVICE_AVAILABLE.to_owned(), value);
         }
         // An available Pod is not a new Pod any more, whoever wrote the label.
-        if self.others.contains_key(keys::SERVICE_AVAILABLE) {
-            self.others.remove(keys::CREATING);
-            self.others.remove(keys::COMPLETING);
+        if self.other_labels.contains_key(keys::SERVICE_AVAILABLE) {
+            self.other_labels.remove(keys::CREATING);
+            self.other_labels.remove(keys::COMPLETING);
         }
     }
 
@@ -164,7 +164,7 @@ impl<'a> LifecycleWrite<'a> {
     /// `service-available`, because of an operation or because a client removed the label.
     pub fn takes_offline(&self) -> bool {
         self.old.is_some_and(Pod::is_available)
-            && !self.others.contains_key(keys::SERVICE_AVAILABLE)
+            && !self.other_labels.contains_key(keys::SERVICE_AVAILABLE)
     }
 
     /// Whether rules have passed for an ID in this write.
@@ -193,7 +193,7 @@ impl<'a> LifecycleWrite<'a> {
 
     /// Labels that belong to no ID, for the rows of the state table that the controller carries out.
     pub(super) fn other_labels_mut(&mut self) -> &mut BTreeMap<String, String> {
-        &mut self.others
+        &mut self.other_labels
     }
 
     /// Row 12: why the Pod may not have `service-available`. `None` if it may.
@@ -232,7 +232,7 @@ impl<'a> LifecycleWrite<'a> {
     }
 
     fn result_labels(&self) -> BTreeMap<String, String> {
-        let mut labels = self.others.clone();
+        let mut labels = self.other_labels.clone();
         for (id, operation) in &self.operations {
             labels.extend(
                 operation

@@ -31,9 +31,9 @@ pub fn begin_labels(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: 
     };
     // If the operation has begun already, its announcement is not changed: an announcement after the begin comes too
     // late.
-    let stays =
+    let is_kept =
         |announcement: &String| is_in_progress(pod, id, type_) || belongs_to_other(announcement);
-    if deletes && !labels.get(keys::PREPARING_TO_DELETE).is_some_and(stays) {
+    if deletes && !labels.get(keys::PREPARING_TO_DELETE).is_some_and(is_kept) {
         labels.insert(keys::PREPARING_TO_DELETE.to_owned(), begin_time);
     }
     LabelPatch::between(&pod.metadata.labels, &labels)

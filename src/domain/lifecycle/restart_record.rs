@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::is_held_offline;
+use super::restarts::ASSUMED_AFTER_NANOS;
 use crate::api::keys;
 use crate::domain::digest::Digest;
 use crate::domain::inplace::{

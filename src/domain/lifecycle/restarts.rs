@@ -357,7 +357,7 @@ mod tests {
     }
 
     /// The same Pod with a second container, before and after a change of the second container's image.
-    fn resized_beside_a_new_image() -> (Pod, Pod) {
+    fn resized_with_new_image() -> (Pod, Pod) {
         let mut old = resized();
         let log = json!({ "name": "log", "image": "l:1" });
         old.spec
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn unfinished_resize_is_recorded_with_a_change_of_the_image() {
-        let (old, new) = resized_beside_a_new_image();
+        let (old, new) = resized_with_new_image();
         let recorded = restarts_after_write(&old, &new, &old, false, NOW);
         assert_eq!(
             recorded.to_string(),
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn infeasible_resize_is_accepted_beside_image_change() {
-        let (old, mut new) = resized_beside_a_new_image();
+        let (old, mut new) = resized_with_new_image();
         new.metadata.generation = 3;
         let recorded = restarts_after_write(&old, &new, &old, false, NOW);
         record(&mut new, recorded.annotation_value());

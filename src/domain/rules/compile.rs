@@ -165,13 +165,13 @@ fn compile_label_check(check: &LabelCheck, path: &str) -> Result<Selector, Strin
 }
 
 fn compile_limits(policy: &AvailablePolicy, path: &str) -> Result<AvailabilityLimits, String> {
-    let bound = |value: &Option<IntOrString>, field: &str| {
+    let parse_bound = |value: &Option<IntOrString>, field: &str| {
         let parsed = value.as_ref().map(IntOrPercent::parse).transpose();
         parsed.map_err(|e| format!("{path}.availablePolicy.{field}: {e}"))
     };
     let limits = AvailabilityLimits {
-        max_unavailable: bound(&policy.max_unavailable_value, "maxUnavailableValue")?,
-        min_available: bound(&policy.min_available_value, "minAvailableValue")?,
+        max_unavailable: parse_bound(&policy.max_unavailable_value, "maxUnavailableValue")?,
+        min_available: parse_bound(&policy.min_available_value, "minAvailableValue")?,
         if_healthy: match &policy.unhealthy_pod_policy {
             None | Some(UnhealthyPodPolicy::AlwaysAllow) => false,
             Some(UnhealthyPodPolicy::IfHealthyBudget) => true,

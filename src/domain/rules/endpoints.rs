@@ -65,7 +65,7 @@ mod tests {
     use crate::api::keys;
 
     #[test]
-    fn failing_endpoints_are_told_by_what_follows_for_the_pods() {
+    fn failing_endpoints_are_reported_by_their_effect_on_pods() {
         let rule = |name: &str, policy: &str| json!({ "name": name, "webhook": { "failurePolicy": policy, "clientConfig": { "url": "http://a" } } });
         let annotations = json!({ (keys::IGNORES_FAILURES): "lax" });
         let object = serde_json::from_value(json!({

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn admission_raises_the_mark_on_condition_and_never_lowers_it() {
+    fn admission_raises_enforcement_conditionally_and_never_lowers_it() {
         let stamped = json!({ "metadata": { "annotations": { (keys::RULE_ADMITTED): "now" } } });
         for (stored, enforcement) in [
             (None, NamespaceEnforcement::Ruled),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_of_the_mark_is_conditional() {
+    fn every_change_of_enforcement_is_conditional() {
         for enforcement in [
             NamespaceEnforcement::Unruled,
             NamespaceEnforcement::Ruled,

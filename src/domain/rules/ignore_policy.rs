@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn former_ignore_holds_and_is_told() {
+    fn former_ignore_holds_and_is_reported() {
         use crate::domain::rules::{RuleKind, RuleSet};
         for (listed, fails) in [("", true), ("a", false), ("other", true)] {
             let set = RuleSet::compile(&object(&[("a", json!("Ignore"))], json!(listed)));

@@ -378,9 +378,10 @@ mod tests {
 
     fn holding_rules(set: &RuleSet, pod: &Pod) -> Vec<String> {
         match set.availability_rules(pod) {
-            AvailabilityRules::Held(held) => {
-                held.into_iter().map(|(name, _)| name.to_owned()).collect()
-            }
+            AvailabilityRules::Held(limits) => limits
+                .into_iter()
+                .map(|(name, _)| name.to_owned())
+                .collect(),
             AvailabilityRules::NotHeld => Vec::new(),
             AvailabilityRules::Broken { reason, .. } => vec![reason],
         }
@@ -412,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn skip_annotation_that_can_not_be_read_is_told() {
+    fn unreadable_skip_annotation_is_reported() {
         let with = |text: &str| {
             let annotations = json!({ (keys::SKIP_RULE_CONDITIONS): text });
             unreadable_skips_message(&pod(json!({}), annotations))
@@ -577,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_holds_operations_alone_when_unreadable() {
+    fn unreadable_rule_without_limit_holds_only_operations() {
         let web = pod(json!({ "app": "web" }), json!({}));
         let webhook = json!({ "clientConfig": { "url": "https://a" } });
         let polled = json!({ "clientConfig": {

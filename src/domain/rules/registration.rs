@@ -253,17 +253,17 @@ mod tests {
         ] })
     }
 
-    /// The gap after a JSON merge patch of one webhook, in a namespace whose label `mark` has this value.
-    fn gap(entry: usize, patch: Value, mark: &str) -> Option<String> {
+    /// The gap after a JSON merge patch of one webhook, in a namespace whose label `mark` has the value `label_value`.
+    fn gap(entry: usize, patch: Value, label_value: &str) -> Option<String> {
         let needed = RequiredConfiguration::from_installed(KIND, "ours", installed()).unwrap();
         let mut stored = installed();
         json_patch::merge(&mut stored["webhooks"][entry], &patch);
         let stored = serde_json::from_value(stored).unwrap();
-        needed.configuration_gap(Some(&stored), &labels(&[("mark", mark)]))
+        needed.configuration_gap(Some(&stored), &labels(&[("mark", label_value)]))
     }
 
     #[test]
-    fn what_is_installed_has_no_gap() {
+    fn installed_configuration_has_no_gap() {
         assert_eq!(gap(0, json!({}), "true"), None);
         assert_eq!(gap(0, json!({}), "strict"), None);
     }
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn entry_that_sends_less_is_named_with_the_field() {
-        let elsewhere = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+        let fewer_operations = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
                                  "resources": ["pods", "pods/resize"] }]);
         for (patch, part) in [
             (json!({ "failurePolicy": "Ignore" }), "failurePolicy Ignore"),
@@ -306,7 +306,10 @@ mod tests {
                 json!({ "matchConditions": [{ "name": "night", "expression": "false" }] }),
                 "matchCondition night",
             ),
-            (json!({ "rules": elsewhere }), "DELETE of pods (rules)"),
+            (
+                json!({ "rules": fewer_operations }),
+                "DELETE of pods (rules)",
+            ),
             (json!({ "rules": [] }), "UPDATE of pods (rules)"),
         ] {
             let gap_text = gap(0, patch.clone(), "true").unwrap_or_default();
@@ -320,12 +323,12 @@ mod tests {
 
     #[test]
     fn entry_that_sends_more_is_no_gap() {
-        let all = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"],
+        let everything = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"],
                            "scope": "*" }]);
         let parts = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"],
                              "resources": ["*", "pods/*"] }]);
         for patch in [
-            json!({ "rules": all }),
+            json!({ "rules": everything }),
             json!({ "rules": parts }),
             json!({ "objectSelector": { "matchLabels": null } }),
             json!({ "matchConditions": null }),
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_the_namespace_does_not_need_are_left_alone() {
+    fn entries_that_the_namespace_does_not_need_are_ignored() {
         let renamed = json!({ "name": "other" });
         assert_eq!(gap(1, renamed.clone(), "true"), None);
         assert!(gap(1, renamed.clone(), "strict").is_some());

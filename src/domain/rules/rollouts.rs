@@ -151,19 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_without_such_deployments() {
+    fn no_condition_without_held_deployments() {
         assert_eq!(condition_of(&[]), None);
         let rules = RuleSet::compile(&PodTransitionRule::new("web", Default::default()));
         assert_eq!(recreate_warning(&rules, Vec::new()), None);
     }
 
     #[test]
-    fn rollout_that_stands_still_is_named_with_the_way_out() {
-        let all = [
+    fn held_rollout_is_named_with_the_remedy() {
+        let rollouts = [
             rollout("later", RolloutHeldCause::Recreates, false),
             rollout("api", RolloutHeldCause::Leaves, true),
         ];
-        let (status, reason, message) = condition_of(&all).unwrap();
+        let (status, reason, message) = condition_of(&rollouts).unwrap();
         assert_eq!((status, reason), ("True", "TemplateLeavesRule"));
         assert!(
             message.contains("Deployment api") && message.contains("PodTransitionRule web"),
@@ -171,7 +171,7 @@ mod tests {
         );
         assert!(!message.contains("later"), "{message}");
         let both = [
-            all[1].clone(),
+            rollouts[1].clone(),
             rollout("web", RolloutHeldCause::Recreates, true),
         ];
         let (_, reason, message) = condition_of(&both).unwrap();
@@ -188,12 +188,12 @@ mod tests {
             kind: "DaemonSet",
             ..rollout("agent", RolloutHeldCause::Leaves, true)
         };
-        let all = [
+        let rollouts = [
             rollout("web", RolloutHeldCause::Recreates, true),
             rollout("api", RolloutHeldCause::Leaves, true),
             daemons,
         ];
-        let (_, _, message) = condition_of(&all).unwrap();
+        let (_, _, message) = condition_of(&rollouts).unwrap();
         let sentence_about = |owner: &str| owner_sentence(&message, owner);
         let both = sentence_about("DaemonSet agent").unwrap();
         assert!(
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn recreate_deployments_are_told_before_they_roll_out() {
+    fn recreate_deployments_are_reported_before_their_rollout() {
         let many: Vec<_> = (0..5)
             .map(|n| rollout(&format!("d{n}"), RolloutHeldCause::Recreates, false))
             .collect();

@@ -293,8 +293,9 @@ mod tests {
     fn verdict_counts_only_for_rule_with_same_id() {
         let ask =
             |url: &str| json!({ "name": "ask", "webhook": { "clientConfig": { "url": url } } });
-        let taken = json!({ "name": "ask#2", "labelCheck": { "requires": { "matchLabels": {} } } });
-        let rules = json!([ask("http://a"), taken, ask("http://b")]);
+        let second =
+            json!({ "name": "ask#2", "labelCheck": { "requires": { "matchLabels": {} } } });
+        let rules = json!([ask("http://a"), second, ask("http://b")]);
         let mut object: PodTransitionRule = serde_json::from_value(json!({
             "metadata": { "name": "web", "namespace": "n", "generation": 2 },
             "spec": { "selector": {}, "rules": rules },

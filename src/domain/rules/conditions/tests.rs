@@ -51,7 +51,7 @@ fn excluded_namespaces_hold_nothing() {
 }
 
 #[test]
-fn a_namespace_without_its_mark_is_not_enforced() {
+fn namespace_without_enforcement_label_is_not_enforced() {
     let namespace_state = NamespaceState {
         missing_enforcement: Some(NamespaceEnforcement::Strict),
         ..NamespaceState::default()
@@ -68,7 +68,7 @@ fn a_namespace_without_its_mark_is_not_enforced() {
 }
 
 #[test]
-fn gap_in_the_webhook_configurations_is_told_with_the_remedy() {
+fn gap_in_webhook_configurations_is_reported_with_the_remedy() {
     let namespace_state = NamespaceState {
         unregistered: Some("ValidatingWebhookConfiguration ours does not exist".to_owned()),
         ..NamespaceState::default()
@@ -86,7 +86,7 @@ fn gap_in_the_webhook_configurations_is_told_with_the_remedy() {
 }
 
 #[test]
-fn only_a_budget_is_said_to_hold_deletions() {
+fn only_a_budget_is_reported_as_holding_deletions() {
     let namespace_state = NamespaceState::default();
     let labels =
         json!({ "name": "l", "labelCheck": { "requires": { "matchLabels": { "a": "b" } } } });
@@ -317,7 +317,7 @@ fn owners_without_scale_are_named_where_a_budget_counts_them() {
 }
 
 #[test]
-fn pods_without_any_owner_are_told_with_the_way_out() {
+fn pods_without_owner_are_reported_with_the_remedy() {
     let by_count = json!([{ "name": "a", "availablePolicy": { "minAvailableValue": 2 } }]);
     let ownerless = || UnknownReplicasOwners {
         ownerless: true,

@@ -165,8 +165,8 @@ mod tests {
         networks.refusal_reason(address.parse().unwrap(), &HashSet::new())
     }
 
-    fn nets(all: &[&str]) -> Vec<IpNet> {
-        all.iter().map(|net| net.parse().unwrap()).collect()
+    fn nets(cidrs: &[&str]) -> Vec<IpNet> {
+        cidrs.iter().map(|net| net.parse().unwrap()).collect()
     }
 
     #[test]

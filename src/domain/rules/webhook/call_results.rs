@@ -309,7 +309,7 @@ impl CallState {
         for candidate in candidates {
             let refusal = RefusedOperation {
                 reason: reason.clone(),
-                again: ask_again_at,
+                ask_again_at,
             };
             self.refused.insert(candidate.clone(), refusal);
         }
@@ -328,8 +328,8 @@ impl CheckTask {
 /// The `candidates` whose Pods are named. Other names are ignored.
 fn named_candidates(candidates: &[Candidate], names: &[String]) -> Vec<Candidate> {
     let names: BTreeSet<&String> = names.iter().collect();
-    let named = candidates.iter().filter(|c| names.contains(&c.name));
-    named.cloned().collect()
+    let matching = candidates.iter().filter(|c| names.contains(&c.name));
+    matching.cloned().collect()
 }
 
 fn passed_names(candidates: &[Candidate], remaining: &[Candidate]) -> Vec<String> {

@@ -24,7 +24,7 @@ const MAX_TRACKED_OPERATIONS: usize = 500;
 const TASK_OVERHEAD_BYTES: usize = MAX_ID_BYTES + 160;
 
 /// Why an operation waits that the endpoint is not asked about, because the status is full.
-const CROWDED_MESSAGE: &str = "its endpoint is asked later, because the status of the object is full of operations that have an answer or are \
+const STATUS_FULL_MESSAGE: &str = "its endpoint is asked later, because the status of the object is full of operations that have an answer or are \
      being checked, and still wait";
 
 /// Time and number of ended tasks that are kept.
@@ -64,14 +64,14 @@ pub struct CallState {
     /// Bytes that this state may take in the status of the object.
     share: usize,
     /// Whether the endpoint is not asked about some operations because the status is full.
-    crowded: bool,
+    is_status_full: bool,
 }
 
 /// A task: a check of the endpoint that takes long.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CheckTask {
     pub begin: Timestamp,
-    /// When the last news about the task came.
+    /// When the task changed last.
     pub last: Timestamp,
     pub message: String,
     pub processing: BTreeSet<Candidate>,
@@ -89,7 +89,7 @@ pub(super) struct CheckTask {
 pub(super) struct RefusedOperation {
     pub reason: String,
     /// When the endpoint is asked again.
-    pub again: Timestamp,
+    pub ask_again_at: Timestamp,
 }
 
 /// Why the endpoint is not called for a while.
@@ -245,7 +245,7 @@ impl CallState {
         let askable_count = fresh.len();
         fresh.truncate(self.count_fitting(&fresh));
         fresh.sort();
-        self.crowded = fresh.len() < askable_count;
+        self.is_status_full = fresh.len() < askable_count;
         if fresh.is_empty() {
             self.gathering_since = None;
         } else if self.asking.is_empty() {
@@ -271,7 +271,9 @@ impl CallState {
         for candidate in unanswered {
             match self.refused.get(candidate) {
                 None => new.push(candidate),
-                Some(refusal) if refusal.again <= now => refused.push((refusal.again, candidate)),
+                Some(refusal) if refusal.ask_again_at <= now => {
+                    refused.push((refusal.ask_again_at, candidate))
+                }
                 Some(_) => {}
             }
         }
@@ -332,7 +334,7 @@ impl CallState {
         });
         let refused = askable
             .iter()
-            .filter_map(|c| self.refused.get(c).map(|r| r.again));
+            .filter_map(|c| self.refused.get(c).map(|r| r.ask_again_at));
         let refused = refused.filter(|ask_again_at| *ask_again_at > now && self.asking.is_empty());
         let gathered = self
             .gathering_since
@@ -396,7 +398,7 @@ impl CallState {
                 "its endpoint is asked later, since the last {} calls failed: {}",
                 self.failures, backoff.reason
             ),
-            None if self.crowded => CROWDED_MESSAGE.to_owned(),
+            None if self.is_status_full => STATUS_FULL_MESSAGE.to_owned(),
             None => UNANSWERED_MESSAGE.to_owned(),
         }
     }

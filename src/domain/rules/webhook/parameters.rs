@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn parameters_read_every_field_kind() {
-        for (path, want) in [
+        for (path, expected) in [
             ("metadata.name", "web-0"),
             ("metadata.uid", "u"),
             ("metadata.labels", "a=\"1\"\nb=\"2\""),
@@ -222,7 +222,7 @@ mod tests {
             ("spec.hostNetwork", "true"),
             ("spec.tolerations", r#"[{"a":null,"z":1}]"#),
         ] {
-            assert_eq!(value(path, &pod()).unwrap(), want, "{path}");
+            assert_eq!(value(path, &pod()).unwrap(), expected, "{path}");
         }
     }
 
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_literal_wins_and_one_of_both_is_needed() {
+    fn literal_takes_precedence_and_a_source_is_required() {
         let both = json!([{ "key": "k", "value": "v", "valueFrom": { "fieldRef": { "fieldPath": "[" } } }]);
         let values = CompiledParameter::pod_values(&compiled(both).unwrap(), &json!({})).unwrap();
         assert_eq!(values, BTreeMap::from([("k".to_owned(), "v".to_owned())]));

@@ -515,7 +515,7 @@ fn longest_candidate(index: usize) -> Candidate {
 }
 
 #[test]
-fn status_stays_within_its_share_whatever_endpoints_say() {
+fn status_stays_within_its_share() {
     let text = "<".repeat(2_000);
     // The shares of one of 64 rules with the longest name, of a part, and of a single rule.
     for share in [2_500, 64 * 1024, MAX_STATES_BYTES] {
@@ -558,7 +558,7 @@ fn status_stays_within_its_share_whatever_endpoints_say() {
 }
 
 #[test]
-fn operations_without_room_say_why_they_wait() {
+fn operations_that_do_not_fit_report_their_wait() {
     let mut bench = TestRule::new(rule(json!({})), &[]);
     bench.state.set_share(4096);
     bench.waiting = (0..100).map(longest_candidate).collect();
@@ -646,7 +646,7 @@ fn poll_urls_take_the_id_escaped_behind_what_is_there() {
 }
 
 #[test]
-fn what_can_not_be_compiled_names_the_field() {
+fn rule_that_does_not_compile_names_the_field() {
     for (webhook, start) in [
         (json!({}), "spec.rules[0].webhook.clientConfig: is required"),
         (
