@@ -8,6 +8,8 @@ use super::lifecycle::operator;
 use super::pod::Pod;
 use crate::api::keys::{self, Family};
 
+pub use super::lifecycle::operator::DELETION_ID;
+
 /// Operation type of a deletion.
 pub const DELETION_TYPE: &str = "delete";
 

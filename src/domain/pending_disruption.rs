@@ -30,9 +30,9 @@ pub fn pending_disruption(pod: &Pod) -> Option<PendingDisruption> {
     {
         return Some(PendingDisruption::Deadline);
     }
-    let is_resize_pending =
+    let has_unfinished_resize =
         !inplace::unfinished_resizes(pod).is_empty() || inplace::is_resize_unobservable(pod);
-    is_resize_pending.then(|| PendingDisruption::Resize {
+    has_unfinished_resize.then(|| PendingDisruption::Resize {
         deferred: inplace::is_resize_deferred(pod),
     })
 }

@@ -482,23 +482,23 @@ mod tests {
     }
 
     /// A Pod with this number of containers, each with an image of this tag and a run.
-    fn pod_with_containers(containers: usize, tag: &str) -> Pod {
+    fn pod_with_containers(count: usize, tag: &str) -> Pod {
         let mut pod = pod(&format!("a:{tag}"), "run-1", "a:1");
         let (container, status) = (
             pod.spec.containers[0].clone(),
             pod.status.container_statuses[0].clone(),
         );
         let name = |n: usize| format!("c{n}");
-        let containers = (0..containers).map(|n| crate::domain::pod::Container {
+        let containers = (0..count).map(|n| crate::domain::pod::Container {
             name: name(n),
             ..container.clone()
         });
         *pod.spec.containers = containers.collect();
-        let containers = (0..containers).map(|n| crate::domain::pod::ContainerStatus {
+        let statuses = (0..count).map(|n| crate::domain::pod::ContainerStatus {
             name: name(n),
             ..status.clone()
         });
-        pod.status.container_statuses = containers.collect();
+        pod.status.container_statuses = statuses.collect();
         pod
     }
 

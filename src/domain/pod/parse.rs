@@ -9,7 +9,7 @@ use crate::api::keys;
 use crate::domain::interner::Shared;
 
 /// Largest length of a kept message in bytes. If an image is missing, each of thousands of Pods has such a message.
-const MESSAGE_LIMIT: usize = 200;
+pub(super) const MESSAGE_LIMIT: usize = 200;
 /// The last character of a message that was cut.
 const ELLIPSIS: char = '…';
 

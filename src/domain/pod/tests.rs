@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use serde_json::{Value, json};
 
-use super::parse::truncate_message;
+use super::parse::{MESSAGE_LIMIT, truncate_message};
 use super::*;
 
 /// A Pod in this phase whose container `app` in `list` waits for `reason`. Without a reason the container runs.

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::keys;
+use crate::domain::rules::RuleSet;
 use crate::domain::rules::enforcement::NamespaceEnforcement;
-use crate::domain::rules::{ExpectedPods, RuleSet, registration};
 
 fn rules(rules: Value) -> RuleSet {
     let object = json!({

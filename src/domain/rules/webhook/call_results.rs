@@ -253,7 +253,7 @@ impl CallState {
     /// Sets the warning about the certificates of an endpoint that is trusted nevertheless. `polled` is whether the
     /// server polled the endpoint, or else called it.
     pub fn set_warning(&mut self, polled: bool, warning: Option<&str>) {
-        let warning = warning.map(truncate_text);
+        let warning = warning.map(truncate_endpoint_text);
         match polled {
             true => self.poll_warning = warning,
             false => self.warning = warning,
