@@ -118,9 +118,9 @@ async fn evaluate_review(args: &ExplainArgs) -> anyhow::Result<EvaluationOutcome
         let (_, handler) =
             handler.context("the table of webhooks names a path without a handler")?;
         let verdict = call_handler(handler, &mut request).await?;
-        if let Some(asked) = unanswered.first_unanswered() {
+        if let Some(unanswered_request) = unanswered.first_unanswered() {
             anyhow::bail!(
-                "it can't be decided offline: {path} asks the API server for {asked}; try the request itself with \
+                "it can't be decided offline: {path} asks the API server for {unanswered_request}; try the request itself with \
                  kubectl --dry-run=server"
             );
         }

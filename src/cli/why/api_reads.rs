@@ -29,12 +29,28 @@ pub async fn call_with_timeout<T>(
     found.map_err(|failure| explain_failure(verb, plural, namespace, failure))
 }
 
-/// The error of a read in words.
+/// Notes for the user about facts that could not be read.
+#[derive(Default)]
+pub struct ReadNotes(Vec<String>);
+
+impl ReadNotes {
+    /// Adds a note. `unknown` says in a clause which fact is unknown.
+    pub fn add(&mut self, unknown: &str, error: &anyhow::Error) {
+        self.0.push(format!("{unknown}: {error:#}"));
+    }
+
+    /// The notes, in their order.
+    pub fn into_lines(self) -> Vec<String> {
+        self.0
+    }
+}
+
+/// Describes the error of a read for the user.
 pub fn explain_failure(
     verb: &str,
     plural: &str,
     namespace: Option<&str>,
-    describe_read_error: ApiFailure,
+    failure: ApiFailure,
 ) -> anyhow::Error {
     let (place, flag) = match namespace {
         Some(namespace) => (
@@ -43,7 +59,7 @@ pub fn explain_failure(
         ),
         None => ("in all namespaces".to_owned(), "-A".to_owned()),
     };
-    match describe_read_error {
+    match failure {
         ApiFailure::NoAnswer(limit) => anyhow::anyhow!(
             "cannot {verb} {plural}: the API server has not answered within {}s; is it the right one (--context)?",
             limit.as_secs()
@@ -137,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    fn words(code: u16, plural: &str) -> String {
+    fn message(code: u16, plural: &str) -> String {
         let status = Status::failure("no", "Reason").with_code(code);
         explain_failure(
             "list",
@@ -150,9 +166,12 @@ mod tests {
 
     #[test]
     fn a_failed_read_names_the_remedy() {
-        assert!(words(403, "pods").contains("kubectl auth can-i list pods -n shop"));
-        assert!(words(404, "podtransitionrules").contains("operating install"));
-        assert!(words(401, "pods").contains("--context"));
-        assert_eq!(words(500, "pods"), "cannot list pods in namespace shop: no");
+        assert!(message(403, "pods").contains("kubectl auth can-i list pods -n shop"));
+        assert!(message(404, "podtransitionrules").contains("operating install"));
+        assert!(message(401, "pods").contains("--context"));
+        assert_eq!(
+            message(500, "pods"),
+            "cannot list pods in namespace shop: no"
+        );
     }
 }

@@ -107,13 +107,13 @@ impl KnownObjects {
                 "offline, nothing is written",
             ),
             _ => {
-                let asked = format!("{method} {path}");
-                let why = format!("offline, {asked} is not answered");
-                self.unanswered.0.lock().push(asked);
+                let unanswered_request = format!("{method} {path}");
+                let message = format!("offline, {unanswered_request} is not answered");
+                self.unanswered.0.lock().push(unanswered_request);
                 error_response(
                     http::StatusCode::SERVICE_UNAVAILABLE,
                     "ServiceUnavailable",
-                    &why,
+                    &message,
                 )
             }
         }
@@ -128,8 +128,8 @@ fn is_at(kind: WatchedKind, object: &Value, path: &str) -> bool {
 }
 
 fn not_found_response() -> (http::StatusCode, Value) {
-    let why = "the files do not hold it";
-    error_response(http::StatusCode::NOT_FOUND, "NotFound", why)
+    let message = "the files do not hold it";
+    error_response(http::StatusCode::NOT_FOUND, "NotFound", message)
 }
 
 fn empty_discovery() -> Value {

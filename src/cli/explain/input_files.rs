@@ -100,57 +100,57 @@ impl InputObjects {
     fn read_input_file(&mut self, path: &Path) -> anyhow::Result<()> {
         let text = read_input_text(path)?;
         for (index, document) in serde_norway::Deserializer::from_str(&text).enumerate() {
-            let place = FileLocation {
+            let location = FileLocation {
                 file: path.display().to_string(),
                 text: &text,
                 document: index,
                 item: None,
             };
             let value = Value::deserialize(document).with_context(|| {
-                format!("{place}: is no YAML or JSON; see the line that is named")
+                format!("{location}: is no YAML or JSON; see the line that is named")
             })?;
             if !value.is_null() {
-                self.add_document(&place, value)?;
+                self.add_document(&location, value)?;
             }
         }
         Ok(())
     }
 
-    fn add_document(&mut self, place: &FileLocation<'_>, value: Value) -> anyhow::Result<()> {
+    fn add_document(&mut self, location: &FileLocation<'_>, value: Value) -> anyhow::Result<()> {
         let Some(kind) = value.get("kind").and_then(Value::as_str) else {
             bail!(
-                "{place}: kind: is missing; write a Kubernetes object, with apiVersion, kind and metadata"
+                "{location}: kind: is missing; write a Kubernetes object, with apiVersion, kind and metadata"
             );
         };
         if let Some(items) = value.get("items") {
             let of = kind.strip_suffix("List").unwrap_or_default().to_owned();
             let Some(items) = items.as_array().cloned() else {
-                bail!("{place}: items: must be a list");
+                bail!("{location}: items: must be a list");
             };
             for (index, mut item) in items.into_iter().enumerate() {
                 if let Some(fields) = item.as_object_mut().filter(|_| !of.is_empty()) {
                     fields.entry("kind").or_insert_with(|| json!(of)); // lists of the API leave the kind out
                 }
-                let place = FileLocation {
+                let location = FileLocation {
                     item: Some(index),
-                    ..place.clone()
+                    ..location.clone()
                 };
-                self.add_document(&place, item)?;
+                self.add_document(&location, item)?;
             }
             return Ok(());
         }
         let kind = kind.to_owned();
-        self.add_object(place, &kind, value)
+        self.add_object(location, &kind, value)
     }
 
     fn add_object(
         &mut self,
-        place: &FileLocation<'_>,
+        location: &FileLocation<'_>,
         kind: &str,
         mut value: Value,
     ) -> anyhow::Result<()> {
         let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
-            bail!("{place}: metadata: is missing; write at least metadata.name");
+            bail!("{location}: metadata: is missing; write at least metadata.name");
         };
         let name = metadata
             .get("name")
@@ -158,7 +158,7 @@ impl InputObjects {
             .unwrap_or_default()
             .to_owned();
         if name.is_empty() {
-            bail!("{place}: metadata.name: is missing");
+            bail!("{location}: metadata.name: is missing");
         }
         if kind != "Namespace" {
             metadata
@@ -173,21 +173,22 @@ impl InputObjects {
         metadata.entry("uid").or_insert_with(|| json!(uid));
         match kind {
             "PodTransitionRule" => {
-                let mut rule: PodTransitionRule = parse_typed_object(place, &name, value.clone())?;
+                let mut rule: PodTransitionRule =
+                    parse_typed_object(location, &name, value.clone())?;
                 mark_ignored_failures(&mut rule);
                 if rule.spec.unreadable.is_some() {
-                    parse_typed_object::<StrictRule>(place, &name, value)?;
+                    parse_typed_object::<StrictRule>(location, &name, value)?;
                 }
                 let errors = validation::podtransitionrule::validate(&rule.spec);
                 self.notes.extend(errors.iter().map(|error| {
                     format!(
-                        "{place}: PodTransitionRule {name}: the API server would refuse it: {error}"
+                        "{location}: PodTransitionRule {name}: the API server would refuse it: {error}"
                     )
                 }));
                 self.rules.push(rule);
             }
             "Pod" => {
-                parse_typed_object::<Pod>(place, &name, value.clone())?;
+                parse_typed_object::<Pod>(location, &name, value.clone())?;
                 self.pods.push(value);
             }
             "Namespace" => self.namespaces.push(value),
@@ -197,7 +198,7 @@ impl InputObjects {
             {
                 Some(kind) => self.workloads.push((kind, value)),
                 None => self.notes.push(format!(
-                    "{place}: {kind} {name} is of no concern, and left out"
+                    "{location}: {kind} {name} is of no concern, and left out"
                 )),
             },
         }
@@ -217,7 +218,7 @@ impl InputObjects {
         match &request.old_object {
             _ if known => Ok(()),
             Some(raw) => {
-                let place = FileLocation {
+                let location = FileLocation {
                     file: "the review".to_owned(),
                     text: "",
                     document: 0,
@@ -227,7 +228,7 @@ impl InputObjects {
                 if let Some(fields) = value.as_object_mut() {
                     fields.insert("kind".to_owned(), json!("Pod"));
                 }
-                self.add_object(&place, "Pod", value)
+                self.add_object(&location, "Pod", value)
                     .context("request.oldObject")
             }
             None if request.sub_resource.as_deref() == Some("eviction") => bail!(
@@ -275,7 +276,7 @@ struct StrictRule {
 
 /// Parses an object. The error names the field, and also the line if the object is not in a List.
 fn parse_typed_object<T: DeserializeOwned>(
-    place: &FileLocation<'_>,
+    location: &FileLocation<'_>,
     name: &str,
     value: Value,
 ) -> anyhow::Result<T> {
@@ -284,9 +285,9 @@ fn parse_typed_object<T: DeserializeOwned>(
         Err(wrong) => wrong.to_string(),
     };
     // Parses the text again, because this gives the path and, outside of a List, the line of the error.
-    let located = match place.item {
-        None => serde_norway::Deserializer::from_str(place.text)
-            .nth(place.document)
+    let located = match location.item {
+        None => serde_norway::Deserializer::from_str(location.text)
+            .nth(location.document)
             .and_then(|document| T::deserialize(document).err())
             .map(|error| error.to_string()),
         Some(_) => serde_norway::to_string(&value)
@@ -301,14 +302,14 @@ fn parse_typed_object<T: DeserializeOwned>(
             }),
     };
     let wrong = located.unwrap_or(wrong);
-    bail!("{place}: {name}: {wrong}; write the field as kubectl explain shows it")
+    bail!("{location}: {name}: {wrong}; write the field as kubectl explain shows it")
 }
 
 /// Records in a new object which of its rules have an effective `failurePolicy: Ignore`, as admission does.
 fn mark_ignored_failures(rule: &mut PodTransitionRule) {
     let is_manifest = rule.metadata.resource_version.is_none();
-    if let Some(noted) = ignore_policy::annotation_value(None, rule).filter(|_| is_manifest) {
+    if let Some(annotation) = ignore_policy::annotation_value(None, rule).filter(|_| is_manifest) {
         let annotations = rule.metadata.annotations.get_or_insert_default();
-        annotations.insert(keys::IGNORES_FAILURES.to_owned(), noted);
+        annotations.insert(keys::IGNORES_FAILURES.to_owned(), annotation);
     }
 }
