@@ -26,7 +26,7 @@ async fn on_kept_claims(scope: &Scope) -> Set<'_> {
         claim.labels().get(keys::KEPT_FOR).cloned()
     };
     assert!(claims.len() == 2 && claims.iter().all(|claim| mark(claim) == uid));
-    told(
+    until_event(
         scope,
         "IncludeTarget",
         "is kept: the CollaSet never deletes it",

@@ -274,7 +274,7 @@ async fn pod_is_included_once_it_has_the_control_label() {
     };
     set.until("the stranger to be refused", refused).await;
     until_event(&scope, "IncludeNotAllowed", &remedy).await;
-    told(
+    until_event(
         &scope,
         "IncludeNotAllowed",
         "podToInclude: nobody: no such Pod",

@@ -81,7 +81,7 @@ async fn orphans_keep_pvcs_when_set_returns_with_new_template() {
     // Back again as well, where the revision of the template is there already.
     for size in ["2Gi", "1Gi"] {
         let set = Set::new(&scope, "web", 2, pvcs::template(&scope, size)).await;
-        told(
+        until_event(
             &scope,
             "IncludeTarget",
             "is kept: the CollaSet never deletes it",

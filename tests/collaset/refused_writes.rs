@@ -430,7 +430,7 @@ async fn refused_lifecycle_step_is_reported_by_pod_and_set() {
         condition(set, "Ready").is_some_and(|c| c.status == "False" && c.message.contains(message))
     })
     .await;
-    told(
+    until_event(
         &scope,
         "LifecycleStepRefused",
         "its next step is not written, and tried again",

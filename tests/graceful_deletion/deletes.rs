@@ -128,7 +128,7 @@ async fn a_deletion_waits_for_the_budget_in_its_lifecycle() {
     let message = refusal(scope.delete(&pods[0]).await).message;
     assert!(
         message.contains(UNDERWAY)
-            && message.contains("waits until its PodTransitionRules let it go"),
+            && message.contains("waits until its PodTransitionRules let it pass"),
         "{message}"
     );
 }

@@ -363,7 +363,7 @@ async fn rule_that_allows_no_disruption_warns() {
     let output = apply(bed, &scope, &spec).await;
     assert!(
         output.contains("rule budget lets no Pod go (minAvailableValue is 100%)")
-            && output.contains("lower minAvailableValue unless that is meant"),
+            && output.contains("lower minAvailableValue unless this is intended"),
         "{output}"
     );
     until(&scope, "Enforced", "True", "Enforced").await;

@@ -164,7 +164,7 @@ impl<'a> Judge<'a> {
             None => self.pods.remove(uid),
         };
         let name = now.or(before).map(ResourceExt::name_any);
-        let line = line(&name.unwrap_or_default(), now);
+        let line = told(&name.unwrap_or_default(), now);
         self.story.push(format!("{}: {line}", change.version));
         self.claims_have_one_writer(now);
         self.availability(change, before, now);
