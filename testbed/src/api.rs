@@ -50,6 +50,8 @@ pub struct State {
     pub writing: Duration,
     /// How often a request lets other tasks go first; once without.
     pub pace: Option<fn() -> usize>,
+    /// Whether the fake leaves new requests without an answer for ever.
+    pub is_hanging: bool,
 }
 
 /// The fake; a clone is the same server.
@@ -67,7 +69,13 @@ impl FakeApi {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-                let pace = state.lock().pace;
+                let (pace, is_hanging) = {
+                    let state = state.lock();
+                    (state.pace, state.is_hanging)
+                };
+                if is_hanging {
+                    std::future::pending::<()>().await;
+                }
                 for _ in 0..pace.map_or(1, |pace| pace()) {
                     tokio::task::yield_now().await;
                 }
