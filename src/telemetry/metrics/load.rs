@@ -47,30 +47,24 @@ pub struct LoadMetrics {
 impl LoadMetrics {
     /// Creates the metrics and adds them to `exposition`.
     pub fn register(exposition: &Exposition) -> LoadMetrics {
-        let m = LoadMetrics::default();
-        exposition.register(|r| {
-            r.register(
+        LoadMetrics {
+            open: exposition.add_default(
                 "connections_by_standing",
                 "Open connections, proven by an accepted call or not",
-                m.open.clone(),
-            );
-            r.register(
+            ),
+            shed: exposition.add_default(
                 "connections_shed",
                 "Connections that the server ended for want of places or for silence",
-                m.shed.clone(),
-            );
-            r.register(
+            ),
+            bodies: exposition.add_default(
                 "bodies_shed",
                 "Bodies that were given up while they arrived, for want of memory",
-                m.bodies.clone(),
-            );
-            r.register(
+            ),
+            unlogged: exposition.add_default(
                 "log_lines_suppressed",
                 "Log lines about calls that were left out for being too many",
-                m.unlogged.clone(),
-            );
-        });
-        m
+            ),
+        }
     }
 
     /// Open connections of a listener that are `proven` or `unproven`.
