@@ -1,26 +1,7 @@
 //! Tests what the sink learns about connections that end, fall silent, or start slowly.
-#![allow(clippy::unwrap_used)]
-
-use std::convert::Infallible;
-
-use bytes::Bytes;
-use futures::stream;
-use http::{Request as HttpRequest, Response};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
-use kube::client::Body;
-use parking_lot::Mutex;
-use serde_json::json;
 
 use super::*;
 use crate::cluster::watch_trust::{WATCH_TIMEOUT_SECONDS, WatchTrust};
-
-type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
-
-fn never(impossible: Infallible) -> std::io::Error {
-    match impossible {}
-}
 
 /// The behaviour of one watch. All numbers are seconds, except for `Slow`.
 #[derive(Clone, Copy)]
@@ -211,12 +192,6 @@ impl Server {
         });
         Response::new(StreamBody::new(lines).boxed_unsync())
     }
-}
-
-/// The names and values of a query that needs no unescaping.
-fn form_urlencoded(query: &str) -> Vec<(String, String)> {
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
 }
 
 #[derive(Default)]
