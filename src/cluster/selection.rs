@@ -71,7 +71,7 @@ pub fn is_recreate_held(rules: &RuleSet, owner: &Workload, limit: u32) -> bool {
 /// up. `None` if the rollout can end. For a ReplicaSet the owner is its Deployment. A StatefulSet or a DaemonSet is its
 /// own owner here. `limit` is how many Pods may be unavailable.
 pub fn held_rollout<'a>(
-    home: &'a NamespaceIndex,
+    namespace_index: &'a NamespaceIndex,
     rules: &RuleSet,
     controller: &'a Workload,
     limit: u32,
@@ -86,13 +86,13 @@ pub fn held_rollout<'a>(
         return leaves.then_some((controller, RolloutHeldCause::Leaves));
     }
     let owner = controller.controller.as_ref()?;
-    let deployment = home
+    let deployment = namespace_index
         .workload(&owner.uid)
         .filter(|w| w.kind == WatchedKind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
     if !is_selected(rules, deployment) {
         return Some((deployment, RolloutHeldCause::Leaves));
     }
-    let mut siblings = home.workloads().filter(|(_, w)| {
+    let mut siblings = namespace_index.workloads().filter(|(_, w)| {
         let other = w.controller.as_ref();
         other.is_some_and(|other| other.uid == owner.uid)
     });
@@ -191,8 +191,13 @@ mod tests {
         });
         let rules = RuleSet::compile(&serde_json::from_value(rule).unwrap());
         let state = index.read_state();
-        let home = state.namespace("n").unwrap();
-        let found = held_rollout(home, &rules, home.workload("db").unwrap(), 1);
+        let namespace_index = state.namespace("n").unwrap();
+        let found = held_rollout(
+            namespace_index,
+            &rules,
+            namespace_index.workload("db").unwrap(),
+            1,
+        );
         found.is_some_and(|(owner, cause)| owner.name == "db" && cause == RolloutHeldCause::Leaves)
     }
 

@@ -49,7 +49,7 @@ pub struct ClaimDetail {
 /// Stored fields of a claim that this build does not know. They are written back as they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CarriedFields {
-    /// For [`Operation::Unknown`]: the claims of all such operations on the Pod.
+    /// For [`ClaimOperation::Unknown`]: the claims of all such operations on the Pod.
     pub claims: Vec<api::Claim>,
     /// Unknown fields of the claim.
     pub fields: UnknownFields,
