@@ -267,8 +267,8 @@ fn map_request_error(
     request.map_err(Error::BuildRequest)
 }
 
-fn invalid_segment_error(what: &str, value: &str, problem: &str) -> Error {
-    let text = format!("{what} {value:?} {problem}");
+fn invalid_segment_error(part: &str, value: &str, problem: &str) -> Error {
+    let text = format!("{part} {value:?} {problem}");
     Error::BuildRequest(request::Error::Validation(text))
 }
 
