@@ -1,5 +1,6 @@
-//! A fake API server for unit tests, in memory: it keeps objects, checks resource versions, writes down requests, and can
-//! refuse them, before or after doing what they ask. It knows no kinds: an object is JSON at a path.
+//! A fake API server in memory, for unit tests. It stores objects, checks resource versions, records
+//! requests, and can refuse a request before or after carrying it out. It does not know kinds: an object is
+//! JSON at a path.
 #![allow(clippy::unwrap_used)] // a test fails by a panic
 
 use std::collections::BTreeMap;
@@ -14,20 +15,21 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// What a request is answered instead.
+/// A refusal of matching requests.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// Begin of method and path, e.g. `POST /api/v1/namespaces/n/pods`. `P` alone is every POST, PUT and PATCH.
+    /// Prefix of method and path, e.g. `POST /api/v1/namespaces/n/pods`. `P` alone matches every POST, PUT
+    /// and PATCH.
     pub of: &'static str,
     /// Status code of the answer.
     pub code: u16,
     /// Message of the answer.
     pub message: &'static str,
-    /// Whether it is done all the same.
+    /// Whether the request is carried out although it is refused.
     pub done: bool,
 }
 
-/// What the fake holds, and how it behaves.
+/// The objects of the fake, and its behaviour.
 #[derive(Debug, Default)]
 pub struct State {
     /// Objects by path.
@@ -38,21 +40,21 @@ pub struct State {
     pub requests: Vec<(String, Value)>,
     /// Method and path of each write that was accepted.
     pub writes: Vec<String>,
-    /// What is refused.
+    /// Refusals in force.
     pub refusal: Option<Refusal>,
-    /// What a webhook does to each object that is written.
+    /// The change that a webhook makes to each written object.
     pub mutation: Option<fn(&mut Value)>,
-    /// How long a dry run takes.
+    /// Duration of a dry run.
     pub trial: Duration,
-    /// How long a list of Pods takes.
+    /// Duration of a list of Pods.
     pub reading: Duration,
-    /// How long a write takes, that of an Event aside.
+    /// Duration of a write, except of a write of an Event.
     pub writing: Duration,
-    /// How often a request lets other tasks go first; once without.
+    /// How often a request yields to other tasks; once if absent.
     pub pace: Option<fn() -> usize>,
 }
 
-/// The fake; a clone is the same server.
+/// The fake. A clone is a handle to the same server.
 #[derive(Clone, Debug, Default)]
 pub struct FakeApi(pub Arc<Mutex<State>>);
 
@@ -103,7 +105,7 @@ impl FakeApi {
         Client::new(service, "default")
     }
 
-    /// Method and path of each request so far, Events left out.
+    /// Method and path of each request so far, without those about Events.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
         let state = self.0.lock();
@@ -119,7 +121,7 @@ impl FakeApi {
         bodies.map(|(_, body)| body.clone()).collect()
     }
 
-    /// Refuses from now on.
+    /// Refuses matching requests from now on.
     pub fn refuse(&self, refusal: Option<Refusal>) {
         self.0.lock().refusal = refusal;
     }
@@ -212,21 +214,21 @@ impl State {
         if let Some(mutate) = self.mutation {
             mutate(&mut object);
         }
-        // As etcd3/store.go: what changes nothing is not written.
+        // As in etcd3/store.go: a write that changes nothing is skipped.
         if self.objects.get(path) == Some(&object) {
             return (200, object);
         }
         (200, self.put(path, object))
     }
 
-    /// The object at a path that a write is about, unless the write is about another version of it.
+    /// The object at the path of a write, unless the write names another version of it.
     fn checked(&self, path: &str, written: &Value) -> Result<Value, (u16, Value)> {
         let Some(object) = self.objects.get(path) else {
             return Err(failure(404, "NotFound", "there is none"));
         };
         let known = &object["metadata"]["resourceVersion"];
-        let asked = &written["metadata"]["resourceVersion"];
-        if !asked.is_null() && asked != known {
+        let expected_version = &written["metadata"]["resourceVersion"];
+        if !expected_version.is_null() && expected_version != known {
             return Err(failure(409, "Conflict", "the object has been modified"));
         }
         Ok(object.clone())
@@ -247,11 +249,11 @@ impl State {
     }
 }
 
-/// Subresources of which a patch goes to the object itself.
+/// Subresources whose patches apply to the object itself.
 const SUBRESOURCES: [&str; 2] = ["/status", "/resize"];
 
-/// Merges the entries of webhook configurations by their names, as strategic merge patches do, and takes them out of the
-/// patch.
+/// Merges the entries of webhook configurations by name, as strategic merge patches do, and removes them from
+/// the patch.
 fn merge_webhooks(object: &mut Value, patch: &mut Value) {
     let entries = object.get_mut("webhooks").and_then(Value::as_array_mut);
     let changes = patch

@@ -47,10 +47,10 @@ mod tests {
     #[test]
     fn ports_differ_and_can_be_bound() {
         let ports = free::<16>().unwrap();
-        let held: Vec<_> = ports
+        let listeners: Vec<_> = ports
             .iter()
             .map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).unwrap())
             .collect();
-        assert_eq!(held.len(), 16);
+        assert_eq!(listeners.len(), 16);
     }
 }

@@ -102,8 +102,8 @@ impl Process {
         self.signal(Signal::STOP)?;
         // NOWAIT leaves the event where it is, so that freezing twice does no harm.
         let event = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let what = format!("{} to freeze", self.name);
-        wait::within(&what, Duration::from_secs(10), || async {
+        let description = format!("{} to freeze", self.name);
+        wait::within(&description, Duration::from_secs(10), || async {
             Ok(waitid(WaitId::Pid(self.pid()?), event)?.is_some())
         })
         .await
@@ -121,9 +121,9 @@ impl Process {
 
     /// Asks it to end, and kills it when it has not after `grace`.
     pub async fn stop(mut self, grace: Duration) {
-        let asked = self.signal(Signal::TERM).is_ok();
+        let is_signalled = self.signal(Signal::TERM).is_ok();
         let deadline = Instant::now() + grace;
-        while asked && Instant::now() < deadline {
+        while is_signalled && Instant::now() < deadline {
             if self.exit_status().is_some() {
                 break;
             }

@@ -186,9 +186,9 @@ impl Replica {
     /// # Errors
     /// When the replica does not end in time.
     pub async fn ended(mut self) -> Result<Option<i32>> {
-        let what = format!("{} to end", self.name());
+        let description = format!("{} to end", self.name());
         let mut status = None;
-        wait::within(&what, ENDED, || {
+        wait::within(&description, ENDED, || {
             status = self.process.exit_status();
             std::future::ready(Ok(status.is_some()))
         })
@@ -212,8 +212,8 @@ impl Replica {
     /// As [`Replica::terminate`].
     pub async fn leave(self, balancer: &LoadBalancer) -> Result<Option<i32>> {
         self.signal(Signal::TERM)?;
-        let what = format!("{} not to be ready", self.name());
-        wait::within(&what, ENDED, || async { Ok(!self.is_ready().await) }).await?;
+        let description = format!("{} not to be ready", self.name());
+        wait::within(&description, ENDED, || async { Ok(!self.is_ready().await) }).await?;
         balancer.remove(self.listen);
         self.ended().await
     }

@@ -21,8 +21,8 @@ async fn create(prefix: &str, spec: Value) -> Api<Pod> {
     pods
 }
 
-async fn until(pods: &Api<Pod>, what: &str, holds: impl Fn(&Pod) -> bool) -> Pod {
-    wait::value(what, || async {
+async fn until(pods: &Api<Pod>, description: &str, holds: impl Fn(&Pod) -> bool) -> Pod {
+    wait::value(description, || async {
         Some(pods.get(NAME).await.unwrap()).filter(&holds)
     })
     .await

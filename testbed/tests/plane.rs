@@ -99,8 +99,8 @@ async fn a_service_account_may_only_what_rbac_grants() {
         panic!("an answer of the API server")
     };
     assert_eq!(status.code, 403);
-    let who = format!("system:serviceaccount:{namespace}:default");
-    assert!(status.message.contains(&who), "{}", status.message);
+    let user = format!("system:serviceaccount:{namespace}:default");
+    assert!(status.message.contains(&user), "{}", status.message);
 }
 
 #[tokio::test]

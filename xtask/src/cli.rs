@@ -106,9 +106,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
 }
 
 /// Runs to the end and does not wait for threads that are still compiling.
-fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
+fn block_on(future: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
-    let result = runtime.block_on(work);
+    let result = runtime.block_on(future);
     runtime.shutdown_background();
     result
 }
@@ -124,8 +124,8 @@ async fn plane(command: PlaneCommand) -> Result<()> {
         }
         PlaneCommand::Down { name } => {
             let found = daemon::down(&name.name).await?;
-            let what = if found { "is down" } else { "was not up" };
-            eprintln!("the plane {} {what}", name.name);
+            let outcome = if found { "is down" } else { "was not up" };
+            eprintln!("the plane {} {outcome}", name.name);
         }
         PlaneCommand::Status => {
             for (name, state) in daemon::status()? {

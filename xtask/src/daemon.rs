@@ -146,12 +146,12 @@ pub async fn down(name: &str) -> Result<bool> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let pid = pid.context("a process id in state.json")?;
     kill_process(pid, Signal::TERM).context("ending the plane's process")?;
-    let what = format!("the plane {name} to end");
-    let gone = || async { Ok(!directory::alive()?.iter().any(|alive| alive == name)) };
-    if wait::within(&what, DOWN, gone).await.is_err() {
+    let description = format!("the plane {name} to end");
+    let is_gone = || async { Ok(!directory::alive()?.iter().any(|alive| alive == name)) };
+    if wait::within(&description, DOWN, is_gone).await.is_err() {
         // Its components end by themselves when the process that holds their pipes does.
         kill_process(pid, Signal::KILL).context("killing the plane's process")?;
-        wait::within(&what, DOWN, gone).await?;
+        wait::within(&description, DOWN, is_gone).await?;
     }
     let _ = fs::remove_file(directory::root()?.join(format!("{name}.log")));
     Ok(true)

@@ -42,14 +42,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let program = build(&fuzz)?;
-    let wanted = if args.targets.is_empty() {
+    let targets = if args.targets.is_empty() {
         &known
     } else {
         &args.targets
     };
     let seconds = (args.minutes * 60.0).ceil().max(1.0);
     let mut failed = Vec::new();
-    for target in wanted {
+    for target in targets {
         eprintln!("==> {target}");
         if !fuzz_one(&fuzz, &program, target, seconds)? {
             failed.push(target.as_str());

@@ -29,15 +29,15 @@ fn processes_of(plane: &Path) -> Vec<(i32, String)> {
     found
 }
 
-fn until(what: &str, mut look: impl FnMut() -> bool) {
+fn until(description: &str, mut probe: impl FnMut() -> bool) {
     // Two minutes, far beyond what anything here takes.
     for _ in 0..2400 {
-        if look() {
+        if probe() {
             return;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    panic!("waited for {what}");
+    panic!("waited for {description}");
 }
 
 fn xtask(args: &[&str]) -> Output {

@@ -53,7 +53,7 @@ pub async fn command(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     for note in &outcome.notes {
         eprintln!("note: {note}");
     }
-    output::write_stdout(&match args.output {
+    output::write_stdout(&match args.format.output {
         Output::Text => outcome.to_text(),
         Output::Json => why::to_json_text(&outcome, false)?,
     })?;

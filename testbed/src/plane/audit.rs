@@ -166,8 +166,8 @@ impl Plane {
             .request_text(http::Request::get(&mark).body(Vec::new())?)
             .await?;
         let log = self.audit_log();
-        let what = "the audit log to be written";
-        wait::within(what, Duration::from_secs(180), || async {
+        let description = "the audit log to be written";
+        wait::within(description, Duration::from_secs(180), || async {
             Ok(std::fs::read_to_string(&log)?.contains(&mark))
         })
         .await?;

@@ -24,10 +24,11 @@ pub fn authority(dir: &Path) -> PathBuf {
 
 /// Makes the certificate, and returns the AdmissionConfiguration for `--admission-control-config-file`.
 pub fn create(dir: &Path) -> Result<PathBuf> {
-    let home = directory(dir);
-    fs::create_dir_all(&home).with_context(|| format!("creating {}", home.display()))?;
+    let config_dir = directory(dir);
+    fs::create_dir_all(&config_dir)
+        .with_context(|| format!("creating {}", config_dir.display()))?;
     let write = |name: &str, content: &str| -> Result<PathBuf> {
-        let path = home.join(name);
+        let path = config_dir.join(name);
         fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
         Ok(path)
     };

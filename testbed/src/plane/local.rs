@@ -262,18 +262,18 @@ impl Running {
     }
 
     /// Waits, but no longer than all processes live; says with the end of the logs who failed.
-    async fn ready<F, T>(&mut self, what: &str, culprit: &str, mut probe: F) -> Result<()>
+    async fn ready<F, T>(&mut self, description: &str, culprit: &str, mut probe: F) -> Result<()>
     where
         F: FnMut() -> T,
         T: Future<Output = Result<bool>>,
     {
-        let waiting = wait::within(what, READY, &mut probe);
+        let waiting = wait::within(description, READY, &mut probe);
         tokio::pin!(waiting);
-        let mut look = tokio::time::interval(Duration::from_millis(200));
+        let mut interval = tokio::time::interval(Duration::from_millis(200));
         let result = loop {
             tokio::select! {
                 result = &mut waiting => break result,
-                _ = look.tick() => {
+                _ = interval.tick() => {
                     let clients = self.clients.iter_mut();
                     let all = clients.chain(&mut self.apiserver).chain(&mut self.etcd);
                     for process in all {
@@ -298,8 +298,8 @@ impl Running {
     async fn serving_certificate(&mut self, dir: &Path) -> Result<()> {
         // The key is written after the certificate, so it tells that both are complete.
         let key = components::serving_certificate(dir).with_extension("key");
-        let what = "the API server's certificate";
-        self.ready(what, "kube-apiserver", || async { Ok(key.exists()) })
+        let description = "the API server's certificate";
+        self.ready(description, "kube-apiserver", || async { Ok(key.exists()) })
             .await
     }
 
@@ -318,8 +318,8 @@ impl Running {
         })
         .await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
-        let what = "the default service account";
-        self.ready(what, "kube-controller-manager", || async {
+        let description = "the default service account";
+        self.ready(description, "kube-controller-manager", || async {
             Ok(accounts.get_opt("default").await?.is_some())
         })
         .await

@@ -244,8 +244,8 @@ impl Plane {
             .await
             .with_context(|| format!("creating namespace {name}"))?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client, &name);
-        let what = format!("the default service account of {name}");
-        wait::within(&what, Duration::from_secs(180), || async {
+        let description = format!("the default service account of {name}");
+        wait::within(&description, Duration::from_secs(180), || async {
             Ok(accounts.get_opt("default").await?.is_some())
         })
         .await?;

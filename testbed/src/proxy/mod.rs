@@ -156,14 +156,14 @@ impl Relay {
 
     fn hold_events(self, asked: Arc<Asked>, events: Body) -> AnswerBody {
         // Each event waits for itself, from when it came, and they stay in order.
-        let held = events.into_data_stream().map(move |event| {
+        let delayed = events.into_data_stream().map(move |event| {
             let (plan, asked) = (self.plan.clone(), asked.clone());
             async move {
                 plan.hold(&asked).await;
                 event.map(Frame::data)
             }
         });
-        StreamBody::new(held.buffered(HELD_EVENTS)).boxed_unsync()
+        StreamBody::new(delayed.buffered(HELD_EVENTS)).boxed_unsync()
     }
 }
 

@@ -38,8 +38,9 @@ impl Upstream {
                     });
                     StreamBody::new(events).boxed_unsync()
                 } else {
-                    let seen = request.headers()[header::AUTHORIZATION].as_bytes().to_vec();
-                    http_body_util::Full::from(seen)
+                    let authorization =
+                        request.headers()[header::AUTHORIZATION].as_bytes().to_vec();
+                    http_body_util::Full::from(authorization)
                         .map_err(|never| match never {})
                         .boxed_unsync()
                 };

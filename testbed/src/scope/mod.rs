@@ -142,8 +142,8 @@ impl Scope {
     /// Waits until exactly `count` Pods carry the labels and all of them are available.
     pub async fn all_available(&self, selector: &str, count: usize) -> Vec<Pod> {
         let last = std::sync::Mutex::new(String::new());
-        let what = format!("{count} available Pods {selector}");
-        let looking = wait::value(&what, async || {
+        let description = format!("{count} available Pods {selector}");
+        let looking = wait::value(&description, async || {
             let pods = self.list(selector).await;
             let available = pods.iter().filter(|p| is_available(p)).count();
             *last.lock().unwrap() = format!("{available} of {}", pods.len());
@@ -202,8 +202,13 @@ impl Scope {
     }
 
     /// Waits until a Pod is as wanted.
-    pub async fn until_pod(&self, pod: &str, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
-        wait::value(&format!("{pod}: {what}"), async || {
+    pub async fn until_pod(
+        &self,
+        pod: &str,
+        description: &str,
+        wanted: impl Fn(&Pod) -> bool,
+    ) -> Pod {
+        wait::value(&format!("{pod}: {description}"), async || {
             self.pods()
                 .get_opt(pod)
                 .await

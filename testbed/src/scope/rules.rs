@@ -58,11 +58,11 @@ impl Scope {
     pub async fn until_status<S: DeserializeOwned>(
         &self,
         rule: &str,
-        what: &str,
+        description: &str,
         wanted: impl Fn(&S) -> bool,
     ) {
-        let what = format!("{what} in the status of {rule}");
-        wait::until(&what, async || {
+        let description = format!("{description} in the status of {rule}");
+        wait::until(&description, async || {
             let rule = self.rules().get(rule).await.ok();
             rule.and_then(|rule| read_status(&rule))
                 .is_some_and(|status| wanted(&status))
@@ -73,8 +73,9 @@ impl Scope {
     /// Waits until a rule has counted `expected` Pods, all available, and no claim is left. Looks at the Pods themselves
     /// too: the figures of the status follow the Pods a moment later.
     pub async fn until_at_rest(&self, rule: &str, expected: i32) {
-        let what = format!("{expected} available Pods and no claims in the status of {rule}");
-        wait::until(&what, async || {
+        let description =
+            format!("{expected} available Pods and no claims in the status of {rule}");
+        wait::until(&description, async || {
             let Ok(rule) = self.rules().get(rule).await else {
                 return false;
             };

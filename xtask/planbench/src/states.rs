@@ -51,8 +51,8 @@ fn settled(size: usize, with_claims: bool) -> ObservedSet {
     mount(&mut observed);
     let status = plan_set(&observed).status;
     edit(&mut observed, |set| set.status = status);
-    let rest = plan_set(&observed);
-    assert!(rest.is_empty(), "not settled: {} Pods", rest.pods.len());
+    let plan = plan_set(&observed);
+    assert!(plan.is_empty(), "not settled: {} Pods", plan.pods.len());
     observed
 }
 
@@ -60,8 +60,8 @@ fn settled(size: usize, with_claims: bool) -> ObservedSet {
 fn rollout(size: usize, with_claims: bool) -> ObservedSet {
     let mut observed = settled(size, with_claims);
     image(&mut observed, "app:2");
-    let begun = plan_set(&observed).pods.len();
-    assert_eq!(begun, size, "all Pods begin at once");
+    let planned = plan_set(&observed).pods.len();
+    assert_eq!(planned, size, "all Pods begin at once");
     observed
 }
 

@@ -11,12 +11,12 @@ mod floor;
 mod herd;
 mod idle;
 mod plan;
-
 mod report;
 mod reviews;
 mod roundtrip;
 mod rules;
 mod scale;
+mod size;
 mod traffic;
 mod workload;
 
@@ -45,6 +45,9 @@ pub struct Args {
     /// Only what plans of CollaSets cost, without a control plane
     #[arg(long, conflicts_with_all = ["collasets", "rules", "scale", "quick", "bin"])]
     plan: bool,
+    /// Only the lines of Rust code without tests, for each folder of src
+    #[arg(long, conflicts_with_all = ["plan", "collasets", "rules", "scale", "quick", "bin"])]
+    size: bool,
     /// Only the figures of webhook rules
     #[arg(long, conflicts_with = "collasets")]
     rules: bool,
@@ -87,7 +90,14 @@ pub async fn run(args: Args) -> Result<()> {
 
 async fn measure(args: &Args) -> Result<()> {
     let mut report = Report::default();
-    // Before anything else runs on this machine.
+    if args.size || !(args.plan || args.rules || args.collasets || args.scale.is_some()) {
+        size::measure(&mut report)?;
+    }
+    if args.size {
+        report.print();
+        return Ok(());
+    }
+    // The control plane would disturb the measurement, so it is started later.
     if args.plan || !args.rules && args.scale.is_none() && args.bin.is_none() {
         plan::measure(&mut report).await?;
     }

@@ -34,7 +34,7 @@ pub async fn measure(report: &mut Report) -> Result<()> {
         let (few, many) = (&pair[0], &pair[1]);
         let figure = format!("plan of a CollaSet of {} Pods, {}", many.pods, many.state);
         let bar = format!("≤ {MOST} × in allocations and bytes");
-        report.judge(figure, told(few, many), bar, is_linear(few, many));
+        report.judge(figure, describe_costs(few, many), bar, is_linear(few, many));
     }
     Ok(())
 }
@@ -81,7 +81,7 @@ fn is_linear(few: &Line, many: &Line) -> bool {
     allocations <= MOST && bytes <= MOST
 }
 
-fn told(few: &Line, many: &Line) -> String {
+fn describe_costs(few: &Line, many: &Line) -> String {
     format!(
         "{:.1} ms, {} allocations, {:.1} MiB; per Pod {:.2} × the time, {:.2} × the allocations, {:.2} × the bytes of {} Pods",
         many.milliseconds,
@@ -114,9 +114,9 @@ mod tests {
     fn costs_of_a_plan_are_compared_per_pod() {
         let lines = lines(22_000);
         assert!(is_linear(&lines[0], &lines[1]));
-        let said = "100.0 ms, 22000 allocations, 9.8 MiB; \
+        let expected = "100.0 ms, 22000 allocations, 9.8 MiB; \
                     per Pod 1.00 × the time, 1.10 × the allocations, 1.00 × the bytes of 1000 Pods";
-        assert_eq!(told(&lines[0], &lines[1]), said);
+        assert_eq!(describe_costs(&lines[0], &lines[1]), expected);
     }
 
     #[test]

@@ -62,9 +62,12 @@ fn key(family: &str) -> String {
     format!("{family}.podopslifecycle.kusionstack.io/{ID}")
 }
 
-async fn label(work: &Workload, pod: &str, labels: Value) -> Result<()> {
+async fn label(workload: &Workload, pod: &str, labels: Value) -> Result<()> {
     let patch = json!({"metadata": {"labels": labels}});
     let params = PatchParams::default();
-    work.pods.patch(pod, &params, &Patch::Merge(&patch)).await?;
+    workload
+        .pods
+        .patch(pod, &params, &Patch::Merge(&patch))
+        .await?;
     Ok(())
 }

@@ -42,24 +42,24 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
 
     let mark = traffic::mark(&bench.plane).await?;
     herd.begin(OPERATION).await?;
-    let gone = ListParams::default().labels(&format!(
+    let off_traffic = ListParams::default().labels(&format!(
         "preparing.podopslifecycle.kusionstack.io/{OPERATION}"
     ));
     wait::within("all Pods to be let go", PATIENCE, || async {
-        Ok(herd.pods.list_metadata(&gone).await?.items.len() == size)
+        Ok(herd.pods.list_metadata(&off_traffic).await?.items.len() == size)
     })
     .await?;
     let granted = traffic::since(&bench.plane, mark, herd.namespace()).await?;
     let (calls, pods) = endpoint.counts();
-    let what = format!("{rules} webhook rules, {size} Pods at once");
+    let subject = format!("{rules} webhook rules, {size} Pods at once");
     let add = &mut bench.report;
     let per = |n: usize| format!("{:.2}", n as f64 / size as f64);
-    let figure = format!("{what}: how often the endpoint is asked about a Pod");
+    let figure = format!("{subject}: how often the endpoint is asked about a Pod");
     add.add_with_bar(figure, per(pods), "1");
-    let figure = format!("{what}: requests to the endpoint per Pod");
+    let figure = format!("{subject}: requests to the endpoint per Pod");
     add.add_with_bar(figure, per(calls), "≤ 1");
     let writes = granted.of_server_about("podtransitionrules");
-    let figure = format!("{what}: writes of rules per verdict");
+    let figure = format!("{subject}: writes of rules per verdict");
     add.add_with_bar(figure, per(writes), "≤ 1");
 
     rest(bench, &herd).await?;
@@ -68,14 +68,18 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     tokio::time::sleep(span).await;
     let requests = traffic::since(&bench.plane, mark, herd.namespace()).await?;
     // Nobody takes the Pods any further: after a minute there are Events about that, and nothing else.
-    let told = requests.of_server_about("events");
+    let event_requests = requests.of_server_about("events");
     let figure = format!(
-        "{what}: API requests of the server in {} s of rest, without {told} Events about long waits",
+        "{subject}: API requests of the server in {} s of rest, without {event_requests} Events about long waits",
         span.as_secs()
     );
     let add = &mut bench.report;
-    add.add_with_bar(figure, (requests.of_server() - told).to_string(), "0");
-    let figure = format!("{what}: requests to the endpoint in that time");
+    add.add_with_bar(
+        figure,
+        (requests.of_server() - event_requests).to_string(),
+        "0",
+    );
+    let figure = format!("{subject}: requests to the endpoint in that time");
     add.add_with_bar(figure, (endpoint.counts().0 - before).to_string(), "0");
     Ok(())
 }
@@ -112,10 +116,10 @@ async fn create_rules(
         .await?;
     wait::within("the rules to be observed", PATIENCE, || async {
         let rules = api.list(&ListParams::default()).await?.items;
-        let seen = rules
+        let begun_pods = rules
             .iter()
             .filter(|r| r.data["status"]["observedGeneration"] == 1);
-        Ok(seen.count() == count)
+        Ok(begun_pods.count() == count)
     })
     .await
 }

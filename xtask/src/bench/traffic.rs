@@ -50,12 +50,12 @@ impl Traffic {
 
     /// Requests of the server about one resource.
     pub fn of_server_about(&self, resource: &str) -> usize {
-        let about = |e: &Event| {
+        let is_about = |e: &Event| {
             e.object_ref
                 .as_ref()
                 .is_some_and(|o| o.resource == resource)
         };
-        self.count(|e| e.user_agent.starts_with(SERVER) && about(e))
+        self.count(|e| e.user_agent.starts_with(SERVER) && is_about(e))
     }
 
     /// Number of requests by user agent, and by verb and resource: `patch pods/status`. The most frequent come first.

@@ -65,14 +65,14 @@ impl Workload {
     pub async fn create(plane: &Plane, prefix: &str, size: usize) -> Result<Self> {
         let namespace = plane.namespace(prefix).await?;
         let client = plane.client()?;
-        let work = Self {
+        let workload = Self {
             pods: Api::namespaced(client.clone(), &namespace),
             rules: rules(client.clone(), &namespace),
             namespace,
             client,
             size,
         };
-        create_rule(&work.rules, json!("100%")).await?;
+        create_rule(&workload.rules, json!("100%")).await?;
         let deployment: Deployment = serde_json::from_value(json!({
             "metadata": {"name": NAME},
             "spec": {
@@ -84,11 +84,12 @@ impl Workload {
                 },
             },
         }))?;
-        work.deployments()
+        workload
+            .deployments()
             .create(&PostParams::default(), &deployment)
             .await?;
-        work.whole().await?;
-        Ok(work)
+        workload.whole().await?;
+        Ok(workload)
     }
 
     fn deployments(&self) -> Api<Deployment> {

@@ -209,8 +209,8 @@ mod tests {
 
     #[test]
     fn an_api_server_elsewhere_is_told_from_one_here() {
-        for here in ["127.0.0.1", "localhost", "[::1]"] {
-            assert!(is_loopback(here), "{here}");
+        for host in ["127.0.0.1", "localhost", "[::1]"] {
+            assert!(is_loopback(host), "{host}");
         }
         for elsewhere in ["10.0.0.1", "example.org", ""] {
             assert!(!is_loopback(elsewhere), "{elsewhere}");

@@ -91,10 +91,10 @@ pub async fn hold(args: HoldArgs) -> Result<()> {
     let plane = Plane::attach(&kubeconfig).await?;
     let controlplane = plane.controlplane_binary();
     let mut server = Server::start(&args.bin, controlplane, &kubeconfig, &logs()?, endpoints)?;
-    let mut look = tokio::time::interval(Duration::from_millis(500));
+    let mut interval = tokio::time::interval(Duration::from_millis(500));
     while server.runs() && is_up()? {
         tokio::select! {
-            _ = look.tick() => {}
+            _ = interval.tick() => {}
             _ = term.recv() => break,
             _ = int.recv() => break,
         }

@@ -136,8 +136,8 @@ impl Stage<'_> {
     async fn check_observer(&mut self) -> Result<()> {
         let most = self.observer.most_unavailable().await?;
         let expected = format!("never more than {LIMIT} of {REPLICAS} unavailable");
-        let seen = format!("{most} in the worst moment");
-        self.narrator.check(&expected, seen, most <= LIMIT);
+        let outcome = format!("{most} in the worst moment");
+        self.narrator.check(&expected, outcome, most <= LIMIT);
         Ok(())
     }
 

@@ -170,11 +170,11 @@ impl Cell<'_> {
         }
         if self.owner == Owner::Bare {
             // The new Pods of a scale-up have the new image from the rollout or the old one from their creation.
-            let gone = matches!(verb, Verb::DeleteStorm | Verb::EvictionStorm | Verb::Both);
-            let left = self.pods().list(&ListParams::default()).await?.items.len();
+            let deletes_pods = matches!(verb, Verb::DeleteStorm | Verb::EvictionStorm | Verb::Both);
+            let pod_count = self.pods().list(&ListParams::default()).await?.items.len();
             let count = match verb {
-                _ if gone => 0,
-                Verb::Drain => left,
+                _ if deletes_pods => 0,
+                Verb::Drain => pod_count,
                 _ => count,
             };
             return self.until_whole(count, None).await;
@@ -203,7 +203,7 @@ impl Cell<'_> {
     }
 
     /// How far the Pods are, for the table.
-    pub async fn told(&self) -> String {
+    pub async fn describe_pods(&self) -> String {
         let Ok(list) = self.pods().list(&ListParams::default()).await else {
             return "the API server does not answer".to_owned();
         };
@@ -218,11 +218,11 @@ impl Cell<'_> {
             let image = image_of(pod).unwrap_or_default();
             *counts.entry(format!("{state} with {image}")).or_default() += 1;
         }
-        let told: Vec<_> = counts
+        let parts: Vec<_> = counts
             .iter()
-            .map(|(what, n)| format!("{n} {what}"))
+            .map(|(state, n)| format!("{n} {state}"))
             .collect();
-        told.join(", ")
+        parts.join(", ")
     }
 
     async fn roll_out(&self) -> Result<()> {

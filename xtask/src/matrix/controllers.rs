@@ -31,7 +31,7 @@ pub async fn run(cell: &Cell<'_>) {
 /// Keeps as many Pods of the present template as the object asks for.
 async fn pods(cell: &Cell<'_>) -> Result<()> {
     let object = cell.owners()?.get(NAME).await?;
-    let wanted = match cell.owner {
+    let desired = match cell.owner {
         Owner::Plain => count(&object.data["spec"]["size"]),
         _ => replicas(&object),
     };
@@ -42,7 +42,7 @@ async fn pods(cell: &Cell<'_>) -> Result<()> {
         .iter()
         .filter(|pod| pod.metadata.deletion_timestamp.is_none())
         .collect();
-    for _ in live.len()..wanted {
+    for _ in live.len()..desired {
         let mut pod = template.clone();
         pod["metadata"]["generateName"] = json!(format!("{NAME}-"));
         pod["metadata"]["ownerReferences"] = json!([reference(&object, cell.owner)?]);
@@ -52,13 +52,13 @@ async fn pods(cell: &Cell<'_>) -> Result<()> {
     // Those that serve nobody go first.
     live.sort_by_key(|pod| Pod::read(pod).serves());
     let old = |pod: &&&DynamicObject| &pod.data["spec"]["containers"][0]["image"] != image;
-    let surplus = live.len().saturating_sub(wanted);
+    let surplus = live.len().saturating_sub(desired);
     let outdated: Vec<_> = live.iter().filter(old).collect();
-    let going = match surplus {
+    let surplus_pods = match surplus {
         0 => outdated.into_iter().collect(),
         _ => live.iter().take(surplus).collect::<Vec<_>>(),
     };
-    for pod in going {
+    for pod in surplus_pods {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: pod.uid(),
@@ -74,7 +74,7 @@ async fn pods(cell: &Cell<'_>) -> Result<()> {
 /// Moves replicas from the old ReplicaSet to that of the present template, by 25% each way.
 async fn replica_sets(cell: &Cell<'_>) -> Result<()> {
     let object = cell.owners()?.get(NAME).await?;
-    let wanted = replicas(&object);
+    let desired = replicas(&object);
     let template = &object.data["spec"]["template"];
     let image = template["spec"]["containers"][0]["image"].as_str();
     let hash = image.context("an image")?.replace(':', "-");
@@ -85,7 +85,7 @@ async fn replica_sets(cell: &Cell<'_>) -> Result<()> {
     let name = format!("{NAME}-{hash}");
     let (new, old): (Vec<_>, Vec<_>) = all.iter().partition(|set| set.name_any() == name);
     let Some(new) = new.first() else {
-        let first = if old.is_empty() { wanted } else { 0 };
+        let first = if old.is_empty() { desired } else { 0 };
         let labels = json!({"app": NAME, "hash": hash});
         let mut template = template.clone();
         template["metadata"]["labels"]["hash"] = json!(hash);
@@ -101,20 +101,20 @@ async fn replica_sets(cell: &Cell<'_>) -> Result<()> {
         sets.create(&PostParams::default(), &set).await?;
         return Ok(());
     };
-    let quarter = wanted.div_ceil(4);
+    let quarter = desired.div_ceil(4);
     let available = |set: &DynamicObject| count(&set.data["status"]["availableReplicas"]);
     let old_total: usize = old.iter().map(|set| replicas(set)).sum();
-    let grown = wanted.min((wanted + quarter).saturating_sub(old_total));
-    if grown > replicas(new) || wanted < replicas(new) {
-        scale(&sets, new, grown.min(wanted)).await?;
+    let grown = desired.min((desired + quarter).saturating_sub(old_total));
+    if grown > replicas(new) || desired < replicas(new) {
+        scale(&sets, new, grown.min(desired)).await?;
     }
-    let mut kept = (wanted.saturating_sub(quarter)).saturating_sub(available(new));
+    let mut to_keep = (desired.saturating_sub(quarter)).saturating_sub(available(new));
     for set in old {
-        let target = kept.min(replicas(set));
+        let target = to_keep.min(replicas(set));
         if target < replicas(set) {
             scale(&sets, set, target).await?;
         }
-        kept -= target;
+        to_keep -= target;
     }
     Ok(())
 }

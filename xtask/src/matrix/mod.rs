@@ -149,14 +149,14 @@ pub fn all() -> Vec<(Owner, Verb)> {
 /// # Errors
 /// When a cell broke the rule or did not end, or something could not be started.
 pub async fn run(args: Args) -> Result<()> {
-    let wanted = |(owner, verb): &(Owner, Verb)| {
+    let is_selected = |(owner, verb): &(Owner, Verb)| {
         args.only.is_empty()
             || args.only.iter().any(|only| {
                 let (o, v) = only.split_once('/').unwrap_or((only, ""));
                 (o.is_empty() || o == owner.name()) && (v.is_empty() || v == verb.name())
             })
     };
-    let cells: Vec<_> = all().into_iter().filter(wanted).collect();
+    let cells: Vec<_> = all().into_iter().filter(is_selected).collect();
     if cells.is_empty() {
         let owners: Vec<_> = Owner::ALL.iter().map(|o| o.name()).collect();
         let verbs: Vec<_> = Verb::ALL.iter().map(|v| v.name()).collect();
@@ -250,7 +250,7 @@ pub async fn play(binary: PathBuf, plan: &Plan) -> Result<Vec<Row>> {
     )
     .await?;
     define(&fleet).await?;
-    let begun = Instant::now();
+    let start = Instant::now();
     let (free, lane) = mpsc::channel(lanes);
     for lane in 0..lanes {
         free.send(lane).await?;
@@ -259,7 +259,7 @@ pub async fn play(binary: PathBuf, plan: &Plan) -> Result<Vec<Row>> {
     let cells = plan.cells.iter().map(async |(owner, verb)| {
         // Never closed: this function holds a sender.
         let lane = lane.lock().await.recv().await.context("a lane")?;
-        if plan.until.is_some_and(|until| begun.elapsed() > until) {
+        if plan.until.is_some_and(|until| start.elapsed() > until) {
             free.send(lane).await?;
             return anyhow::Ok(None);
         }
@@ -386,7 +386,7 @@ async fn play_verb(fleet: &Fleet, cell: &Cell<'_>, verb: Verb, bound: Duration) 
     let (ended, remark) = match tokio::time::timeout(bound, work).await {
         Ok(Ok(())) => (true, String::new()),
         Ok(Err(error)) => (false, format!("{error:#}")),
-        Err(_) => (false, cell.told().await),
+        Err(_) => (false, cell.describe_pods().await),
     };
     let took = start.elapsed();
     let judgement = judge(&observer.changes().await?, &rule, LENIENCY);

@@ -78,44 +78,44 @@ impl Seen {
         self.compare(rule, "the ledger", &last, &ledger);
         for claim in claims(&last) {
             let (pod, operation) = (&claim["podName"], &claim["operation"]);
-            let what = format!("the claim {operation} of {pod}");
+            let subject = format!("the claim {operation} of {pod}");
             let Some(now) = claims(&ledger).find(|now| is_same(claim, now)) else {
                 continue;
             };
-            self.compare(rule, &what, claim, now);
+            self.compare(rule, &subject, claim, now);
             for container in items(claim, "containers") {
                 let mut all = items(now, "containers");
                 if let Some(now) = all.find(|now| now["name"] == container["name"]) {
-                    let what = format!("{what}, container {}", container["name"]);
-                    self.compare(rule, &what, container, now);
+                    let subject = format!("{subject}, container {}", container["name"]);
+                    self.compare(rule, &subject, container, now);
                 }
             }
         }
     }
 
     /// Every field is still there.
-    fn compare(&mut self, rule: &str, what: &str, before: &Value, now: &Value) {
+    fn compare(&mut self, rule: &str, subject: &str, before: &Value, now: &Value) {
         for name in fields(before).filter(|name| !PASSING.contains(&name.as_str())) {
             if now.get(name).is_some() {
                 *self.stayed.entry(name.clone()).or_default() += 1;
             } else {
-                self.fault(rule, format!("{what} lost the field {name}"));
+                self.fault(rule, format!("{subject} lost the field {name}"));
             }
         }
     }
 
-    fn fault(&mut self, rule: &str, what: String) {
-        self.faults.push(format!("rule {rule}: {what}"));
+    fn fault(&mut self, rule: &str, description: String) {
+        self.faults.push(format!("rule {rule}: {description}"));
     }
 }
 
 /// Whether both are one claim, which a later attempt may have renewed.
-fn is_same(one: &Value, other: &Value) -> bool {
+fn is_same(claim: &Value, other: &Value) -> bool {
     let opened = |claim: &Value| match &claim["opened"] {
         Value::Null => claim["attempt"].clone(),
         opened => opened.clone(),
     };
-    ["podUID", "operation"].iter().all(|f| one[f] == other[f]) && opened(one) == opened(other)
+    ["podUID", "operation"].iter().all(|f| claim[f] == other[f]) && opened(claim) == opened(other)
 }
 
 fn claims(ledger: &Value) -> impl Iterator<Item = &Value> {
@@ -173,12 +173,12 @@ mod tests {
 
     #[test]
     fn new_claim_of_the_same_pod_starts_without_the_fields_of_the_former() {
-        let mut again = ledger(4, Value::Null);
-        let claim = again["claims"][0].as_object_mut();
+        let mut renewed_claim = ledger(4, Value::Null);
+        let claim = renewed_claim["claims"][0].as_object_mut();
         claim
             .into_iter()
             .for_each(|claim| _ = claim.remove("shard"));
-        let all = seen(&[ledger(3, Value::Null), again]);
+        let all = seen(&[ledger(3, Value::Null), renewed_claim]);
         assert!(all.faults.is_empty(), "{:?}", all.faults);
     }
 
@@ -213,7 +213,7 @@ mod tests {
             assert_eq!(all.faults.len(), 1, "{:?}", all.faults);
             assert!(all.faults[0].contains(field));
         }
-        let gone = seen(&[ledger(3, Value::Null), Value::Null]);
-        assert!(!gone.faults.is_empty());
+        let emptied = seen(&[ledger(3, Value::Null), Value::Null]);
+        assert!(!emptied.faults.is_empty());
     }
 }

@@ -385,10 +385,10 @@ type Counts = BTreeMap<Kind, BTreeMap<Outcome, usize>>;
 /// Carries out all operations, and restarts the API server in the middle.
 async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Counts>) -> Result<()> {
     let all = ops::sequence(plan.seed, plan.operations);
-    let begun = Instant::now();
+    let start = Instant::now();
     let known: Mutex<Vec<DynamicObject>> = Mutex::default();
     let done = AtomicUsize::new(0);
-    let work = async {
+    let carry_out_all = async {
         let operations = all.iter().map(async |operation| {
             sleep(plan.pause).await;
             let pods = known.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -411,8 +411,8 @@ async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Count
         }
         faults::restart_apiserver(fleet).await
     };
-    let work = async { futures::join!(work, restart).1 };
-    let look = async {
+    let operations_and_restart = async { futures::join!(carry_out_all, restart).1 };
+    let refresh_pods = async {
         loop {
             if let Ok(pods) = list(&actor.admin, &actor.namespace).await {
                 *known.lock().unwrap_or_else(PoisonError::into_inner) = pods;
@@ -430,7 +430,7 @@ async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Count
             };
             eprintln!(
                 "{:>4} s: {} admitted, {} denied, {} void, {} failed, {} idle",
-                begun.elapsed().as_secs(),
+                start.elapsed().as_secs(),
                 total(Outcome::Admitted),
                 total(Outcome::Denied),
                 total(Outcome::Void),
@@ -440,8 +440,8 @@ async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Count
         }
     };
     tokio::select! {
-        result = work => result,
-        () = look => Ok(()),
+        result = operations_and_restart => result,
+        () = refresh_pods => Ok(()),
         () = progress => Ok(()),
     }
 }

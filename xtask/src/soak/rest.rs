@@ -26,27 +26,27 @@ const FAMILIES: [&str; 1] = ["operating"];
 /// # Errors
 /// After `bound`, with what is not at rest.
 pub async fn come_to_rest(fleet: &Fleet, actor: &Actor, bound: Duration) -> Result<Duration> {
-    let begun = Instant::now();
-    let mut told = begun;
+    let start = Instant::now();
+    let mut last_report = start;
     loop {
-        let left = match settle(fleet, actor, begun).await {
-            Ok(left) if left.is_empty() => return Ok(begun.elapsed()),
-            Ok(left) => left,
+        let unrest = match settle(fleet, actor, start).await {
+            Ok(unrest) if unrest.is_empty() => return Ok(start.elapsed()),
+            Ok(unrest) => unrest,
             Err(error) => vec![format!("{error:#}")],
         };
-        if told.elapsed() > TELL {
-            told = Instant::now();
+        if last_report.elapsed() > TELL {
+            last_report = Instant::now();
             eprintln!(
                 "not at rest yet: {} things, such as {}",
-                left.len(),
-                left[0]
+                unrest.len(),
+                unrest[0]
             );
         }
-        if begun.elapsed() > bound {
+        if start.elapsed() > bound {
             let context = unrest::context(&actor.admin, &actor.namespace).await;
             bail!(
                 "not at rest after {bound:?}:\n  {}\nbeside it, at {}:\n  {}",
-                left.join("\n  "),
+                unrest.join("\n  "),
                 Timestamp::now(),
                 context.unwrap_or_else(|error| format!("{error:#}"))
             );
@@ -56,8 +56,8 @@ pub async fn come_to_rest(fleet: &Fleet, actor: &Actor, bound: Duration) -> Resu
 }
 
 /// One round: what is not at rest.
-async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<String>> {
-    let mut left = Vec::new();
+async fn settle(fleet: &Fleet, actor: &Actor, start: Instant) -> Result<Vec<String>> {
+    let mut unrest = Vec::new();
     let (admin, namespace) = (&actor.admin, actor.namespace.as_str());
     let api = |kind| Api::<DynamicObject>::namespaced_with(admin.clone(), namespace, &kind);
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(admin.clone());
@@ -90,11 +90,11 @@ async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<Stri
                     .patch(&owner.name_any(), &PatchParams::default(), &patch)
                     .await?;
             }
-            if lacks_pods(kind, &owner) || missed_a_deletion(kind, &owner, begun) {
-                touch(&owners, &owner, begun).await?;
+            if lacks_pods(kind, &owner) || missed_a_deletion(kind, &owner, start) {
+                touch(&owners, &owner, start).await?;
             }
             if !is_done(kind, &owner) {
-                left.push(format!(
+                unrest.push(format!(
                     "{kind}/{} generation {:?}: spec {}, status {}",
                     owner.name_any(),
                     owner.metadata.generation,
@@ -105,36 +105,36 @@ async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<Stri
         }
     }
     for pod in list(admin, namespace).await? {
-        settle_pod(actor, &pod, &mut left).await?;
+        settle_pod(actor, &pod, &mut unrest).await?;
     }
     match fleet.claims(namespace).await? {
         0 => {}
-        claims => left.push(format!("{claims} claims")),
+        claims => unrest.push(format!("{claims} claims")),
     }
-    Ok(left)
+    Ok(unrest)
 }
 
 /// Whether the owner has fewer Pods than it asks for. No rule refuses the creation of a Pod, so that a touch of such an
 /// owner hides nothing of the server.
 fn lacks_pods(kind: &str, owner: &DynamicObject) -> bool {
     let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
-    let (has, wanted) = match kind {
+    let (has, desired) = match kind {
         // Its controller is ours, and has to come to its end by itself.
         "CollaSet" => return false,
         "DaemonSet" => ("currentNumberScheduled", &status["desiredNumberScheduled"]),
         _ => ("replicas", &spec["replicas"]),
     };
-    status[has].as_i64() < wanted.as_i64()
+    status[has].as_i64() < desired.as_i64()
 }
 
 /// Whether a ReplicaSet may wait for an event that nobody sends, with more Pods than it asks for. It asks for no deletion
 /// while it expects to see an earlier one. That its Pod lost its owner in the meantime is never seen, so that it waits for
 /// `EXPECTATIONS`, and then for any event. A deletion that the server refused is retried sooner: the pause doubles, and
 /// all of these began within the soak.
-fn missed_a_deletion(kind: &str, owner: &DynamicObject, begun: Instant) -> bool {
+fn missed_a_deletion(kind: &str, owner: &DynamicObject, start: Instant) -> bool {
     let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
     kind == "ReplicaSet"
-        && begun.elapsed() > EXPECTATIONS
+        && start.elapsed() > EXPECTATIONS
         && status["replicas"].as_i64() > spec["replicas"].as_i64()
 }
 
@@ -145,15 +145,15 @@ fn missed_a_deletion(kind: &str, owner: &DynamicObject, begun: Instant) -> bool 
 async fn touch(
     owners: &Api<DynamicObject>,
     owner: &DynamicObject,
-    begun: Instant,
+    start: Instant,
 ) -> kube::Result<()> {
-    let touched = begun.elapsed().as_secs().to_string();
+    let touched = start.elapsed().as_secs().to_string();
     let patch = Patch::Merge(json!({"metadata": {"annotations": {"touched": touched}}}));
     let (name, params) = (owner.name_any(), PatchParams::default());
     owners.patch(&name, &params, &patch).await.map(|_| ())
 }
 
-async fn settle_pod(actor: &Actor, pod: &DynamicObject, left: &mut Vec<String>) -> Result<()> {
+async fn settle_pod(actor: &Actor, pod: &DynamicObject, unrest: &mut Vec<String>) -> Result<()> {
     let kind = resource("", "v1", "Pod");
     let pods: Api<DynamicObject> =
         Api::namespaced_with(actor.admin.clone(), &actor.namespace, &kind);
@@ -196,7 +196,7 @@ async fn settle_pod(actor: &Actor, pod: &DynamicObject, left: &mut Vec<String>) 
             .filter(|key| key.contains("podopslifecycle"))
             .cloned()
             .collect();
-        left.push(format!(
+        unrest.push(format!(
             "Pod/{name}: ready {}, deleting {}, finalizers {:?}, labels {keys:?}, runs {:?} of {:?}",
             fact.ready,
             fact.deleting,
@@ -216,8 +216,8 @@ fn is_done(kind: &str, owner: &DynamicObject) -> bool {
     if owner.metadata.deletion_timestamp.is_some() {
         return false;
     }
-    let wanted = spec["replicas"].as_i64().unwrap_or(1);
-    let all = |fields: &[&str]| fields.iter().all(|field| count(field) == wanted);
+    let desired = spec["replicas"].as_i64().unwrap_or(1);
+    let all = |fields: &[&str]| fields.iter().all(|field| count(field) == desired);
     current
         && match kind {
             "Deployment" => all(&["replicas", "updatedReplicas", "availableReplicas"]),

@@ -64,14 +64,14 @@ impl Crowd {
             }
         });
         at_once(create).await?;
-        let wanted = self.sets * OF_ONE;
+        let target = self.sets * OF_ONE;
         self.reach("all Pods to be there", || async {
-            Ok(self.names(MANAGED).await?.len() >= wanted)
+            Ok(self.names(MANAGED).await?.len() >= target)
         })
         .await?;
         let waiting = format!("{MANAGED},!{AVAILABLE}");
-        let left = self.names(&waiting).await?;
-        let serve = left.into_iter().map(|(namespace, name)| {
+        let waiting_pods = self.names(&waiting).await?;
+        let serve = waiting_pods.into_iter().map(|(namespace, name)| {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
             async move {
                 let patch = Patch::Strategic(status(&name));
@@ -83,7 +83,7 @@ impl Crowd {
         at_once(serve).await?;
         let available = format!("{MANAGED},{AVAILABLE}");
         self.reach("all Pods to be available", || async {
-            Ok(self.names(&available).await?.len() >= wanted)
+            Ok(self.names(&available).await?.len() >= target)
         })
         .await
     }

@@ -30,10 +30,10 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
         .filter(|(k, v)| before.get(*k) != Some(*v))
         .count();
     let expected = "the delete would be admitted, no Pod and no rule is written";
-    let held = before.len() == after.len() && changed == 0;
+    let is_unchanged = before.len() == after.len() && changed == 0;
     stage
         .narrator
-        .check(expected, format!("{changed} objects changed"), held);
+        .check(expected, format!("{changed} objects changed"), is_unchanged);
     Ok(())
 }
 

@@ -69,16 +69,16 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
         .say("The others are finished as they get their turn.");
     let mut done = vec![first];
     while done.len() < WANTED {
-        let left: Vec<_> = names
+        let waiting: Vec<_> = names
             .iter()
             .filter(|n| !done.contains(n))
             .cloned()
             .collect();
         wait::within("the next Pod's turn", PATIENCE, || async {
-            Ok(!phases(stage.workload, &left).await?.0.is_empty())
+            Ok(!phases(stage.workload, &waiting).await?.0.is_empty())
         })
         .await?;
-        for name in phases(stage.workload, &left).await?.0 {
+        for name in phases(stage.workload, &waiting).await?.0 {
             finish(stage.workload, &name).await?;
             done.push(name);
         }
