@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 use tokio::time::{Instant, sleep, timeout};
 
 const POLL: Duration = Duration::from_millis(50);
-/// One look may take this long; a hanging one must not eat the whole deadline.
+/// Timeout of one probe, so that a hanging probe does not use up the whole deadline.
 pub const LOOK: Duration = Duration::from_secs(5);
 
-/// Far beyond what anything takes on a loaded machine.
+/// Longer than every wait on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits until `probe` returns true.

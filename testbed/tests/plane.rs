@@ -141,7 +141,7 @@ async fn the_api_server_can_be_stopped_frozen_and_brought_back() {
     let pods: Api<Pod> = Api::namespaced(plane.client().unwrap(), &namespace);
     let all = ListParams::default();
 
-    // One list, one event: also right after the answer, though the log is written in batches.
+    // One list is one event, even immediately after the answer, although the log is written in batches.
     let lists = Filter {
         user_agent: Some(TEST_USER_AGENT),
         verb: Some("list"),

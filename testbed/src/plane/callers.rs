@@ -1,4 +1,5 @@
-//! The client certificate that a plane's API server shows to webhooks, and the files that make it do so.
+//! The client certificate that the API server of a plane presents to webhooks, and the files that configure
+//! it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ pub fn authority(dir: &Path) -> PathBuf {
     directory(dir).join("ca.crt")
 }
 
-/// Makes the certificate, and returns the AdmissionConfiguration for `--admission-control-config-file`.
+/// Creates the certificate, and returns the AdmissionConfiguration for `--admission-control-config-file`.
 pub fn create(dir: &Path) -> Result<PathBuf> {
     let config_dir = directory(dir);
     fs::create_dir_all(&config_dir)
@@ -43,7 +44,7 @@ pub fn create(dir: &Path) -> Result<PathBuf> {
     write("ca.crt", &authority.pem())?;
     let certificate = write("client.crt", &client.pem())?;
     let key = write("client.key", &key.serialize_pem())?;
-    // `*`: whatever webhook is called.
+    // `*`: for all webhooks.
     let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",

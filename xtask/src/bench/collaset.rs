@@ -1,4 +1,4 @@
-//! What a CollaSet costs: requests per Pod of its creation and of an in-place update of its image.
+//! The cost of a CollaSet: requests per Pod of its creation and of an in-place update of its image.
 
 use std::time::Instant;
 
@@ -110,7 +110,7 @@ fn set(size: usize) -> Result<DynamicObject> {
     }))?)
 }
 
-/// Waits until the set is as its spec says.
+/// Waits until the set has reached its spec.
 async fn ready(sets: &Api<DynamicObject>) -> Result<()> {
     wait::within("the CollaSet to be as wanted", PATIENCE, || async {
         let set = sets.get(NAME).await?;
@@ -125,7 +125,7 @@ async fn ready(sets: &Api<DynamicObject>) -> Result<()> {
     .await
 }
 
-/// Requests of the server per Pod, by verb and resource. What comes to less than a hundredth is left out.
+/// Requests of the server per Pod, by verb and resource. Figures below 0.01 are left out.
 fn per_pod(traffic: &Traffic, size: usize) -> String {
     let per = |n: usize| n as f64 / size as f64;
     let split = traffic.split();
@@ -140,7 +140,7 @@ fn per_pod(traffic: &Traffic, size: usize) -> String {
     format!("{:.2} ({})", per(traffic.of_server()), parts.join(", "))
 }
 
-/// Requests of everybody else per Pod.
+/// Requests of all other clients per Pod.
 fn of_others(traffic: &Traffic, size: usize) -> String {
     let per = |n: usize| n as f64 / size as f64;
     let counts = traffic.by_agent().into_iter();

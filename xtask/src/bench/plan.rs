@@ -1,4 +1,4 @@
-//! What the pure planner of CollaSets costs: `planbench`, built with optimisations, counts and times it.
+//! The cost of the pure planner of CollaSets, which `planbench` counts and times in an optimised build.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,13 +11,13 @@ use tokio::process::Command;
 use super::report::Report;
 use crate::check::cargo_binary;
 
-/// A Pod of the larger set may allocate so many times as much as one of the smaller.
+/// Limit of the allocations for each Pod in the larger set, relative to the smaller set.
 const MOST: f64 = 1.3;
 
 /// A line of `planbench`: one plan.
 #[derive(Debug, Deserialize)]
 struct Line {
-    /// What the set is like.
+    /// State of the set.
     state: String,
     pods: usize,
     milliseconds: f64,
@@ -69,7 +69,7 @@ fn read(output: &str) -> Result<Vec<Line>> {
     output.lines().map(read).collect()
 }
 
-/// How many times as much a Pod of the larger set takes of something.
+/// The ratio of a cost for each Pod in the larger set to that in the smaller set.
 fn ratio(few: &Line, many: &Line, of: impl Fn(&Line) -> f64) -> f64 {
     let per_pod = |line: &Line| of(line) / line.pods as f64;
     per_pod(many) / per_pod(few)

@@ -1,6 +1,6 @@
 //! The table.
 
-/// A figure, what it was, and what it should be.
+/// A figure, its measured value, and its limit.
 #[derive(Debug)]
 struct Row {
     figure: String,

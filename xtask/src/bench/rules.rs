@@ -1,4 +1,5 @@
-//! What webhook rules cost: calls to a user's endpoint, and writes of the server, for each Pod that begins an operation.
+//! The cost of webhook rules: calls to the endpoint, and writes of the server, for each Pod that begins an
+//! operation.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,10 +27,10 @@ use super::herd::{AT_ONCE, GROUP, Herd};
 use super::workload::{self, PATIENCE};
 use super::{Bench, traffic};
 
-/// ID of the operation that every Pod begins.
+/// ID of the operation of every Pod.
 const OPERATION: &str = "bench";
 
-/// 100 rules over 1,000 Pods: all begin at once.
+/// 100 rules with 1,000 Pods, all of which begin an operation at once.
 pub async fn measure(bench: &mut Bench) -> Result<()> {
     let (rules, size) = if bench.quick { (10, 100) } else { (100, 1_000) };
     eprintln!("{rules} webhook rules over {size} Pods");
@@ -67,7 +68,7 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     let span = Duration::from_secs(if bench.quick { 15 } else { 60 });
     tokio::time::sleep(span).await;
     let requests = traffic::since(&bench.plane, mark, herd.namespace()).await?;
-    // Nobody takes the Pods any further: after a minute there are Events about that, and nothing else.
+    // The operations do not proceed: after a minute there are Events about the waits, and no other requests.
     let event_requests = requests.of_server_about("events");
     let figure = format!(
         "{subject}: API requests of the server in {} s of rest, without {event_requests} Events about long waits",
@@ -124,7 +125,7 @@ async fn create_rules(
     .await
 }
 
-/// Waits until the server has nothing more to write.
+/// Waits until the server writes nothing more.
 async fn rest(bench: &Bench, herd: &Herd) -> Result<()> {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
@@ -138,7 +139,7 @@ async fn rest(bench: &Bench, herd: &Herd) -> Result<()> {
     bail!("the server does not come to rest")
 }
 
-/// An endpoint that lets everybody pass and counts.
+/// An endpoint that lets all Pods pass and counts the requests.
 struct Endpoint {
     address: SocketAddr,
     counts: Arc<Counts>,
@@ -176,7 +177,7 @@ impl Endpoint {
         })
     }
 
-    /// Requests, and Pods in them.
+    /// Number of requests, and of Pods in them.
     fn counts(&self) -> (usize, usize) {
         let read = |n: &AtomicUsize| n.load(Ordering::Relaxed);
         (read(&self.counts.calls), read(&self.counts.pods))

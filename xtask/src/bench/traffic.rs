@@ -1,4 +1,4 @@
-//! Requests between two moments, by who sent them.
+//! Requests between two moments, by client.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,16 +10,16 @@ use testbed::plane::audit::Event;
 /// User agent of the server's client.
 pub const SERVER: &str = "operating";
 
-/// Where in the audit log a measurement began.
+/// The position in the audit log at which a measurement began.
 #[derive(Debug, Clone, Copy)]
 pub struct Mark(usize);
 
-/// The present end of the audit log.
+/// The current end of the audit log.
 pub async fn mark(plane: &Plane) -> Result<Mark> {
     Ok(Mark(plane.audit_events().await?.len()))
 }
 
-/// What was asked in a namespace since, without watches.
+/// Requests in a namespace since then, without watches.
 pub async fn since(plane: &Plane, mark: Mark, namespace: &str) -> Result<Traffic> {
     let events = plane.audit_events().await?;
     let ours = |e: &Event| {

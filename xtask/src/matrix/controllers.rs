@@ -1,4 +1,4 @@
-//! The controllers of the matrix's own kinds, which the matrix plays itself.
+//! The controllers of the matrix's own kinds, which the matrix simulates.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use testbed::observer::{Pod, resource};
 use super::cell::Cell;
 use super::owners::{GROUP, NAME, Owner};
 
-/// Between two looks; a refused deletion is tried again as soon.
+/// Interval of rounds; a refused deletion is repeated in the next round.
 const PERIOD: Duration = Duration::from_millis(400);
 
-/// Plays the controller of the cell's owner until the future is dropped; ends at once for built-in kinds.
+/// Simulates the controller of the cell's owner until the future is dropped; ends at once for built-in kinds.
 pub async fn run(cell: &Cell<'_>) {
     loop {
-        // A refusal or a conflict is tried again in the next round, as controllers do.
+        // A refused or conflicting request is repeated in the next round, as controllers do.
         let _ = match cell.owner {
             Owner::Scaled | Owner::Plain => pods(cell).await,
             Owner::Rollout => replica_sets(cell).await,
@@ -28,7 +28,7 @@ pub async fn run(cell: &Cell<'_>) {
     }
 }
 
-/// Keeps as many Pods of the present template as the object asks for.
+/// Maintains the desired number of Pods of the current template.
 async fn pods(cell: &Cell<'_>) -> Result<()> {
     let object = cell.owners()?.get(NAME).await?;
     let desired = match cell.owner {
@@ -49,7 +49,7 @@ async fn pods(cell: &Cell<'_>) -> Result<()> {
         let pod = serde_json::from_value(pod)?;
         cell.pods().create(&PostParams::default(), &pod).await?;
     }
-    // Those that serve nobody go first.
+    // Unavailable Pods are deleted first.
     live.sort_by_key(|pod| Pod::read(pod).serves());
     let old = |pod: &&&DynamicObject| &pod.data["spec"]["containers"][0]["image"] != image;
     let surplus = live.len().saturating_sub(desired);
@@ -71,7 +71,8 @@ async fn pods(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Moves replicas from the old ReplicaSet to that of the present template, by 25% each way.
+/// Moves replicas from the old ReplicaSets to that of the current template, with a surge and an
+/// unavailability of 25%.
 async fn replica_sets(cell: &Cell<'_>) -> Result<()> {
     let object = cell.owners()?.get(NAME).await?;
     let desired = replicas(&object);

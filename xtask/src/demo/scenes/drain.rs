@@ -1,4 +1,4 @@
-//! A node is drained by kubectl itself.
+//! kubectl drains a node.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -31,7 +31,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
     ));
     stage.observer.reset().await?;
     let drained = drain(stage, &node).await;
-    // Also when it failed: the node may be a cluster's own.
+    // Even after a failure, because the node may belong to an existing cluster.
     let uncordon = stage
         .cluster
         .plane
@@ -61,7 +61,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
     stage.recover().await
 }
 
-/// Whether kubectl was done within the deadline and content; its output is quoted as it comes.
+/// Whether kubectl succeeded within the deadline; its output is quoted as it arrives.
 async fn drain(stage: &Stage<'_>, node: &str) -> Result<bool> {
     let selector = format!("--pod-selector=app={NAME},kusionstack.io/control=true");
     let args = ["drain", node, &selector, "--ignore-daemonsets"];

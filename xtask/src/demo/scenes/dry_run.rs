@@ -1,4 +1,4 @@
-//! A dry run gets the true verdict and costs nothing.
+//! A dry run gets the same verdict as the real request and changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Versions of all Pods and of the rule, once the rule's status has come to rest.
+/// Versions of all Pods and of the rule, after the status of the rule has stopped changing.
 async fn versions(stage: &Stage<'_>) -> Result<BTreeMap<String, String>> {
     let mut last = BTreeMap::new();
     loop {
