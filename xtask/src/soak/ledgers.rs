@@ -1,5 +1,5 @@
-//! What happens to the ledgers of rules while replicas of several builds write them: no build drops what another one has
-//! stored, and no watermark or format goes back.
+//! Checks the ledgers of rules while replicas of several builds write them: no build drops a field that
+//! another build has stored, and no watermark or format goes back.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Map, Value};
 use testbed::fleet;
 
-/// Fields that come and go while a claim stays. Everything else stays with its claim, whoever knows it.
+/// Fields that may disappear from a claim. All other fields stay as long as the claim.
 const PASSING: [&str; 7] = [
     "opened",
     "closing",
@@ -22,16 +22,16 @@ const PASSING: [&str; 7] = [
     "byResources",
 ];
 
-/// What the ledgers showed.
+/// The observations of the ledgers.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// The last ledger of each rule, by UID.
     last: BTreeMap<String, Value>,
-    /// Ledgers that replaced another one.
+    /// Number of ledgers that replaced another one.
     pub writes: usize,
-    /// How often a field stayed through a write, by name of the field.
+    /// Number of writes that preserved a field, by name of the field.
     pub stayed: BTreeMap<String, usize>,
-    /// What must not happen.
+    /// Violations.
     pub faults: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ pub async fn follow(client: Client, namespace: String, seen: Arc<Mutex<Seen>>) {
     let events = watcher(rules, watcher::Config::default()).default_backoff();
     pin_mut!(events);
     while let Some(event) = events.next().await {
-        // The watcher begins anew after an error.
+        // The watcher restarts after an error.
         if let Ok(watcher::Event::Apply(rule) | watcher::Event::InitApply(rule)) = event {
             let uid = rule.uid().unwrap_or_default();
             let ledger = rule.data["status"]["ledger"].clone();
@@ -50,7 +50,7 @@ pub async fn follow(client: Client, namespace: String, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-/// Locks what was seen.
+/// Locks the observations.
 pub fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -93,7 +93,7 @@ impl Seen {
         }
     }
 
-    /// Every field is still there.
+    /// Checks that every field still exists.
     fn compare(&mut self, rule: &str, subject: &str, before: &Value, now: &Value) {
         for name in fields(before).filter(|name| !PASSING.contains(&name.as_str())) {
             if now.get(name).is_some() {
@@ -109,7 +109,7 @@ impl Seen {
     }
 }
 
-/// Whether both are one claim, which a later attempt may have renewed.
+/// Whether both are the same claim, which a later attempt may have renewed.
 fn is_same(claim: &Value, other: &Value) -> bool {
     let opened = |claim: &Value| match &claim["opened"] {
         Value::Null => claim["attempt"].clone(),

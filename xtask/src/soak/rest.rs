@@ -1,4 +1,4 @@
-//! How the soak comes to rest: nobody disturbs any more, and all that was begun is ended.
+//! Brings the soak to rest: faults have ended, and all operations in progress are finished.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use tokio::time::{Instant, sleep};
 use super::act::{Actor, FINALIZER, PROTECTION, finalizers, list, own_labels};
 use super::{tenant, unrest};
 
-/// Between two lines of progress.
+/// Interval of progress lines.
 const TELL: Duration = Duration::from_secs(20);
-/// The `ExpectationsTimeout` of Kubernetes' controllers, and a little more.
+/// A little longer than the `ExpectationsTimeout` of the controllers of Kubernetes.
 const EXPECTATIONS: Duration = Duration::from_secs(310);
 const FAMILIES: [&str; 1] = ["operating"];
 
-/// Ends what was begun, and waits until all is at rest.
+/// Finishes the operations, and waits until all objects are at rest.
 ///
 /// # Errors
-/// After `bound`, with what is not at rest.
+/// After `bound`, with the objects that are not at rest.
 pub async fn come_to_rest(fleet: &Fleet, actor: &Actor, bound: Duration) -> Result<Duration> {
     let start = Instant::now();
     let mut last_report = start;
@@ -55,7 +55,7 @@ pub async fn come_to_rest(fleet: &Fleet, actor: &Actor, bound: Duration) -> Resu
     }
 }
 
-/// One round: what is not at rest.
+/// Runs one round, and returns the objects that are not at rest.
 async fn settle(fleet: &Fleet, actor: &Actor, start: Instant) -> Result<Vec<String>> {
     let mut unrest = Vec::new();
     let (admin, namespace) = (&actor.admin, actor.namespace.as_str());
@@ -114,12 +114,12 @@ async fn settle(fleet: &Fleet, actor: &Actor, start: Instant) -> Result<Vec<Stri
     Ok(unrest)
 }
 
-/// Whether the owner has fewer Pods than it asks for. No rule refuses the creation of a Pod, so that a touch of such an
-/// owner hides nothing of the server.
+/// Whether the owner has fewer Pods than desired. No rule refuses the creation of a Pod, so a touch of such
+/// an owner hides no fault of the server.
 fn lacks_pods(kind: &str, owner: &DynamicObject) -> bool {
     let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
     let (has, desired) = match kind {
-        // Its controller is ours, and has to come to its end by itself.
+        // The controller of a CollaSet is under test, so it must come to rest by itself.
         "CollaSet" => return false,
         "DaemonSet" => ("currentNumberScheduled", &status["desiredNumberScheduled"]),
         _ => ("replicas", &spec["replicas"]),
@@ -127,10 +127,10 @@ fn lacks_pods(kind: &str, owner: &DynamicObject) -> bool {
     status[has].as_i64() < desired.as_i64()
 }
 
-/// Whether a ReplicaSet may wait for an event that nobody sends, with more Pods than it asks for. It asks for no deletion
-/// while it expects to see an earlier one. That its Pod lost its owner in the meantime is never seen, so that it waits for
-/// `EXPECTATIONS`, and then for any event. A deletion that the server refused is retried sooner: the pause doubles, and
-/// all of these began within the soak.
+/// Whether a ReplicaSet with too many Pods may wait for an event that never comes. It requests no deletion
+/// while it expects to observe an earlier one. If the Pod lost its owner in the meantime, this is never
+/// observed, so the ReplicaSet waits for `EXPECTATIONS`, and then for any event. A deletion that the server
+/// refused is repeated sooner: the pause doubles, and all of these pauses began within the soak.
 fn missed_a_deletion(kind: &str, owner: &DynamicObject, start: Instant) -> bool {
     let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
     kind == "ReplicaSet"
@@ -138,10 +138,10 @@ fn missed_a_deletion(kind: &str, owner: &DynamicObject, start: Instant) -> bool 
         && status["replicas"].as_i64() > spec["replicas"].as_i64()
 }
 
-/// Has the owner's controller look again. It may wait: for up to 1,000 s after failed creations, as where a StatefulSet's
-/// former Pod still terminates under its name; and for the `ExpectationsTimeout` of 5 minutes, and then for any event,
-/// where a ReplicaSet missed the creation of a Pod that was deleted at once, or its Pod lost its owner while the ReplicaSet
-/// deleted it.
+/// Causes the owner's controller to reconcile again. The controller may be waiting: for up to 1,000 s after
+/// failed creations, for example while the former Pod of a StatefulSet still terminates under the same name;
+/// or for the `ExpectationsTimeout` of 5 minutes and then for any event, if a ReplicaSet missed the creation
+/// of a Pod that was deleted at once, or if its Pod lost its owner while the ReplicaSet deleted it.
 async fn touch(
     owners: &Api<DynamicObject>,
     owner: &DynamicObject,
@@ -177,11 +177,11 @@ async fn settle_pod(actor: &Actor, pod: &DynamicObject, unrest: &mut Vec<String>
         .flatten();
     let bad = images.any(|c| c["image"].as_str().is_some_and(|i| i.contains(":bad-")));
     let left_rule = !pod.labels().contains_key(tenant::TIER.0);
-    // Its StatefulSet let it go for its labels, and cannot make another of the name.
+    // Its StatefulSet released it because of its labels, and cannot create another Pod of the same name.
     let mut owners = pod.owner_references().iter();
     let is_kept = owners.any(|owner| owner.kind == "StatefulSet");
     let in_the_way = name.starts_with(tenant::STATEFUL_POD) && !is_kept;
-    // Nobody takes these away by themselves.
+    // No controller removes these.
     if !fact.is_managed() || left_rule || fact.finished || in_the_way || (bad && !fact.serves()) {
         let _ = pods.delete(&name, &DeleteParams::default()).await;
     }
@@ -208,7 +208,7 @@ async fn settle_pod(actor: &Actor, pod: &DynamicObject, unrest: &mut Vec<String>
     Ok(())
 }
 
-/// Whether an owner has what it asks for, at its present template.
+/// Whether an owner has the desired number of Pods of its current template.
 fn is_done(kind: &str, owner: &DynamicObject) -> bool {
     let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
     let count = |field: &str| status[field].as_i64().unwrap_or_default();
@@ -223,7 +223,7 @@ fn is_done(kind: &str, owner: &DynamicObject) -> bool {
             "Deployment" => all(&["replicas", "updatedReplicas", "availableReplicas"]),
             "StatefulSet" => all(&["replicas", "updatedReplicas", "readyReplicas"]),
             "ReplicaSet" => {
-                // That of a Deployment is done when the Deployment is.
+                // The ReplicaSet of a Deployment is complete when the Deployment is.
                 !owner.owner_references().is_empty() || all(&["replicas", "availableReplicas"])
             }
             "CollaSet" => all(&["replicas", "updatedReplicas", "availableReplicas"]),

@@ -160,17 +160,17 @@ impl Crowd {
     /// Checks every two seconds, because each check lists all Pods.
     async fn reach<F: Future<Output = Result<bool>>>(
         &self,
-        what: &str,
-        look: impl Fn() -> F,
+        description: &str,
+        probe: impl Fn() -> F,
     ) -> Result<()> {
         let end = tokio::time::Instant::now() + PATIENCE;
         while tokio::time::Instant::now() < end {
-            if look().await? {
+            if probe().await? {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
-        anyhow::bail!("waited {PATIENCE:?} for {what}")
+        anyhow::bail!("waited {PATIENCE:?} for {description}")
     }
 }
 
