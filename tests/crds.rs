@@ -15,7 +15,7 @@ fn root() -> PathBuf {
 
 /// `UPDATE=1 cargo test --test crds` rewrites the files.
 #[test]
-fn the_files_are_what_the_types_say() {
+fn crd_files_match_the_types() {
     for crd in crd::all_crds() {
         let file = root().join(format!("manifests/crds/{}.yaml", crd.spec.names.plural));
         let want = format!(
@@ -91,7 +91,7 @@ fn no_file_is_left_over() {
 }
 
 #[test]
-fn every_known_path_is_there_with_its_type() {
+fn every_known_path_exists_with_its_type() {
     for crd in crd::all_crds() {
         let file = root().join(format!(
             "tests/crds/paths/{}.txt",
@@ -135,7 +135,7 @@ fn every_known_path_is_there_with_its_type() {
 }
 
 #[test]
-fn nothing_new_is_required_of_what_is_stored() {
+fn no_new_field_is_required_in_stored_objects() {
     for crd in crd::all_crds() {
         let file = root().join(format!(
             "tests/crds/paths/{}.txt",

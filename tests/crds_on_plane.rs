@@ -41,7 +41,7 @@ struct Case {
 }
 
 #[tokio::test]
-async fn the_api_server_refuses_what_is_odd_and_new_and_keeps_what_is_stored() {
+async fn schema_refuses_new_invalid_objects_and_keeps_stored_ones() {
     let plane = testbed::plane::shared().await.unwrap();
     let (client, namespace) = (
         plane.client().unwrap(),

@@ -30,7 +30,7 @@ fn every_alarm_is_made_to_fire() {
 }
 
 #[test]
-fn alarms_use_metrics_that_there_are() {
+fn alarms_use_existing_metrics() {
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let words = ALARMS.split(|c| !is_name(c));
     let used = words.filter(|w| w.starts_with("operating_") || w.starts_with("process_"));

@@ -320,7 +320,7 @@ async fn right_that_the_server_lacks() {
 }
 
 #[tokio::test]
-async fn api_server_that_has_not_loaded_the_rights_yet_raises_no_alarm() {
+async fn rights_not_yet_loaded_by_api_server_raise_no_alarm() {
     let message = "pods is forbidden: User \"operating\" cannot list resource \"pods\"";
     for minutes in [10, 12, 15] {
         let plant = Plant::new().await;

@@ -10,9 +10,9 @@ use testbed::pods::is_available;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
+use crate::admission_policies::Policy;
+use crate::fixtures::{Set, condition, label, uids};
 use crate::membership::told;
-use crate::policy::Policy;
-use crate::sets::{Set, condition, label, uids};
 
 async fn until_gone(set: &Set<'_>) {
     wait::until("the set to go", async || {
@@ -134,7 +134,7 @@ async fn set_and_its_rule_are_deleted_at_the_same_time() {
 
 /// An operation that waits for the budget when the set is deleted does not keep its Pod.
 #[tokio::test]
-async fn pod_that_waits_for_the_budget_goes_with_its_set() {
+async fn pod_waiting_for_the_budget_is_deleted_with_its_set() {
     let scope = Bed::shared().await.scope("delete-waiting").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     none_may_go(&scope, 3, json!([])).await;
@@ -206,7 +206,7 @@ async fn set_that_is_deleted_waits_for_cooperators_and_names_them() {
 }
 
 #[tokio::test]
-async fn set_that_leaves_its_pods_frees_none_of_them() {
+async fn orphaned_pods_of_deleted_set_are_held() {
     let scope = Bed::shared().await.scope("orphan-held").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     none_may_go(&scope, 3, json!([])).await;
@@ -230,7 +230,7 @@ async fn set_that_leaves_its_pods_frees_none_of_them() {
 
 /// Nobody else would say why a Pod stays off traffic.
 #[tokio::test]
-async fn deletion_that_somebody_refuses_is_told_on_the_pod() {
+async fn refused_deletion_is_reported_on_the_pod() {
     let scope = Bed::shared().await.scope("delete-refused").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let refusing = Policy::new(&scope, ("DELETE", "pods"), "false", "Forbidden").await;
@@ -259,7 +259,7 @@ fn is_called_back(pod: &Pod) -> bool {
 }
 
 #[tokio::test]
-async fn orphan_that_was_told_to_go_is_called_back() {
+async fn orphan_under_deletion_returns_to_traffic() {
     let scope = Bed::shared().await.scope("orphan-told").await;
     let (set, name) = held_from_deletion(&scope).await;
     let orphan = DeleteParams {

@@ -9,7 +9,7 @@ use testbed::pods::is_available;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
-use crate::sets::{Pods, Set, ids, is_paired, label, uids};
+use crate::fixtures::{Pods, Set, ids, is_paired, label, uids};
 
 /// A template of Pods of which only one fits on a node: with as many Pods as nodes, a new half can't run.
 fn one_per_node(port: u16) -> Value {
@@ -44,7 +44,7 @@ fn alone(pods: &Pods, count: usize) -> bool {
 }
 
 #[tokio::test]
-async fn a_pod_goes_once_another_has_its_place() {
+async fn replaced_pod_is_deleted_once_its_replacement_serves() {
     let scope = Bed::shared().await.scope("to-replace").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let before = set.pods().await;
@@ -80,7 +80,7 @@ async fn a_request_is_taken_back_before_the_new_pod_serves() {
 }
 
 #[tokio::test]
-async fn a_request_is_taken_back_until_rules_let_the_origin_go() {
+async fn replacement_can_be_cancelled_until_rules_release_the_origin() {
     let scope = Bed::shared().await.scope("replace-late").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let origin = set.pod(0).await;
@@ -127,7 +127,7 @@ async fn label_by_hand_on_a_new_half_completes_the_pair() {
 }
 
 #[tokio::test]
-async fn rules_do_not_count_a_new_half_that_was_labelled_by_hand() {
+async fn rules_do_not_count_hand_labelled_replacement_pod() {
     let scope = Bed::shared().await.scope("replace-by-hand-rule").await;
     let set = Set::new(&scope, "web", 2, one_per_node(7005)).await;
     scope.rule("web", json!({ "app": "web" }), json!(0)).await;

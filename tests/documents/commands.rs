@@ -100,7 +100,7 @@ async fn the_operation_script_waits_for_the_budget() {
 }
 
 #[tokio::test]
-async fn the_label_check_holds_an_operation_until_the_label_is_there() {
+async fn label_check_holds_operation_until_label_is_set() {
     let (ground, pods) = deployment().await;
     ground
         .kubectl(&["apply", "-f", &example("label-check-rule.yaml")])
@@ -135,7 +135,7 @@ async fn the_label_check_holds_an_operation_until_the_label_is_there() {
 }
 
 #[tokio::test]
-async fn the_collaset_with_claims_keeps_them_at_a_scale_in() {
+async fn collaset_with_pvcs_keeps_them_at_scale_in() {
     let ground = Ground::new("examples").await;
     ground
         .kubectl(&["apply", "-f", &example("collaset-with-volumes.yaml")])

@@ -94,7 +94,7 @@ async fn told(scope: &Scope, kind: &str, name: &str, reason: &str) {
 }
 
 #[tokio::test]
-async fn it_takes_both_the_reason_and_the_right_and_others_count_the_pod_as_going() {
+async fn bypass_needs_reason_and_right_and_counts_as_disruption() {
     let (scope, pods) = three(1).await;
     let (plain, may) = (
         user(&scope, "plain", false).await,
@@ -163,7 +163,7 @@ async fn it_takes_both_the_reason_and_the_right_and_others_count_the_pod_as_goin
 }
 
 #[tokio::test]
-async fn an_eviction_a_change_in_place_and_a_begin_go_beyond_the_budget_too() {
+async fn bypass_covers_eviction_in_place_change_and_begin() {
     let (scope, pods) = three(0).await;
     let may = user(&scope, "may", true).await;
     for pod in &pods {
@@ -191,7 +191,7 @@ async fn an_eviction_a_change_in_place_and_a_begin_go_beyond_the_budget_too() {
 }
 
 #[tokio::test]
-async fn who_waits_in_the_queue_is_overtaken_only_with_the_right() {
+async fn waiting_pod_is_overtaken_only_with_bypass_right() {
     let (scope, pods) = three(0).await;
     let (plain, may) = (
         user(&scope, "plain", false).await,

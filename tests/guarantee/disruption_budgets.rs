@@ -48,7 +48,7 @@ async fn all_refuse(scope: &Scope, pod: &str, text: &str) -> Status {
 }
 
 #[tokio::test]
-async fn eviction_that_a_budget_refuses_takes_no_place_however_often_it_is_tried() {
+async fn eviction_refused_by_disruption_budget_never_keeps_a_claim() {
     let scope = Bed::shared().await.scope("pdb").await;
     let pods = scope.web_under_rule(3, json!(1)).await;
     forbid(&scope, "locked").await;

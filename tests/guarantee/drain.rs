@@ -5,7 +5,7 @@ use testbed::Bed;
 use testbed::observer::Observer;
 
 #[tokio::test]
-async fn a_drain_finishes_and_never_takes_more_than_the_rule_allows() {
+async fn drain_finishes_within_the_budget() {
     let bed = Bed::shared().await;
     let scope = bed.scope("drain").await;
     // All on one node, so that the drain wants them all.

@@ -123,7 +123,7 @@ async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
 }
 
 #[tokio::test]
-async fn a_lifecycle_begun_in_dry_run_shows_its_grant_and_takes_nothing() {
+async fn dry_run_begin_shows_its_grant_and_claims_nothing() {
     let (scope, pods) = three(Bed::shared().await).await;
     let before = version(&scope).await;
     use operating::api::keys::{self, Family};
@@ -173,7 +173,7 @@ async fn a_drain_in_dry_run_writes_nothing() {
 
 /// The real request would be denied, since its claim could not be written.
 #[tokio::test]
-async fn dry_run_is_denied_while_the_server_may_not_write_ledgers() {
+async fn dry_run_is_denied_while_server_cannot_write_ledgers() {
     let bed = Bed::own().await;
     let (scope, pods) = three(&bed).await;
     assert!(kubectl_delete(&bed, &scope, &pods[0]).await.0);

@@ -170,7 +170,7 @@ async fn allowed_eviction_is_bound_to_the_uid_of_the_pod() {
 }
 
 #[tokio::test]
-async fn eviction_of_another_pod_of_the_name_is_a_conflict_without_a_claim() {
+async fn eviction_with_former_pods_uid_conflicts_without_a_claim() {
     let bed = Bed::shared().await;
     let (scope, pods) = three(bed).await;
     let path = format!(
@@ -189,7 +189,7 @@ async fn eviction_of_another_pod_of_the_name_is_a_conflict_without_a_claim() {
 /// `kubectl drain` tries again after a 429, and ends with an error after a 409. The Pod is written all the time here, as by a
 /// kubelet that starts it.
 #[tokio::test]
-async fn eviction_of_starting_pod_beyond_the_budget_is_429_never_409() {
+async fn starting_pod_eviction_beyond_budget_is_429_never_409() {
     let bed = Bed::shared().await;
     let scope = bed.scope("starting").await;
     let pods = scope.web_under_rule(3, json!(1)).await;

@@ -116,7 +116,7 @@ async fn version_that_is_not_served_frees_no_pod() {
 }
 
 #[tokio::test]
-async fn claim_that_is_dropped_when_it_is_stored_admits_nothing() {
+async fn claim_dropped_by_the_schema_admits_nothing() {
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/ledger";
     let broken = json!([{"op": "remove", "path": path}]);
     let is_dropped = async |scope: &Scope| scope.status::<RuleStatus>("web").await.ledger.is_none();
@@ -126,7 +126,7 @@ async fn claim_that_is_dropped_when_it_is_stored_admits_nothing() {
 
 /// The replica that is asked for a claim may not be the leader, and a claim of which nothing is stored brings no event.
 #[tokio::test]
-async fn dropped_ledger_is_told_before_anybody_asks_for_a_claim() {
+async fn dropped_ledger_is_reported_before_any_request() {
     let bed = Bed::own().await;
     let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
     let drop = |field: &str| json!([{"op": "remove", "path": format!("{status}/{field}")}]);

@@ -21,7 +21,7 @@ fn forged(pod: &Value, change: Value) -> Value {
 }
 
 #[tokio::test]
-async fn claim_is_written_only_for_a_pod_that_is_stored_as_the_review_shows_it() {
+async fn claim_needs_a_stored_pod_equal_to_the_review() {
     let bed = Bed::shared().await;
     let scope = bed.scope("forged-calls").await;
     let pods = scope.web_under_rule(2, json!(1)).await;
@@ -50,7 +50,7 @@ async fn claim_is_written_only_for_a_pod_that_is_stored_as_the_review_shows_it()
 }
 
 #[tokio::test]
-async fn namespaces_that_have_no_rules_get_no_mark() {
+async fn namespaces_without_rules_get_no_enforcement_label() {
     let bed = Bed::shared().await;
     let rule = json!({
         "metadata": { "namespace": "kube-system", "name": "forged" },

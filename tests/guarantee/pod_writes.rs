@@ -80,7 +80,7 @@ fn carries_label(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
 
 /// With Kuperator such a write is accepted, and its controller takes the label off again.
 #[tokio::test]
-async fn availability_label_on_a_pod_that_is_not_ready_is_accepted_and_not_kept() {
+async fn service_available_on_unready_pod_is_accepted_and_removed() {
     let (scope, pods) = six("label-by-hand", json!({})).await;
     scope.lose_readiness(&pods[0]).await;
     scope
@@ -200,7 +200,7 @@ async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
 
 /// The API server takes any text that is not empty for the UID of an owner.
 #[tokio::test]
-async fn hand_over_to_an_owner_whose_uid_has_a_space_keeps_its_place() {
+async fn handover_to_owner_uid_with_space_keeps_its_claim() {
     let (scope, pods) = six("reown-space", json!({})).await;
     let away = json!([{
         "apiVersion": "none.test/v1", "kind": "None", "name": "nobody", "controller": true, "uid": "x y",

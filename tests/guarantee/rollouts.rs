@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use testbed::pods::is_available;
 use testbed::{Bed, Scope, wait};
 
-use crate::owners::{patch_web, web};
+use crate::expected_replicas::{patch_web, web};
 
 const REPLICAS: usize = 10;
 
@@ -186,7 +186,7 @@ async fn owner_is_woken_once_its_rule_is_deleted() {
 }
 
 #[tokio::test]
-async fn owner_is_woken_if_its_rule_was_deleted_while_nobody_led() {
+async fn owner_is_woken_when_rule_was_deleted_without_leader() {
     let bed = Bed::own().await;
     let scope = bed.scope("unled").await;
     held_set(&scope).await;
@@ -304,7 +304,7 @@ async fn owner_is_not_woken_while_the_ledger_cannot_be_written() {
 }
 
 #[tokio::test]
-async fn rollout_over_a_bad_image_ends_although_set_backs_are_refused() {
+async fn rollout_over_bad_image_ends_despite_refused_reverts() {
     let strategy = surge(json!("25%"), json!("25%"));
     let (scope, _observer) = web(REPLICAS, strategy).await;
     fail(&scope, 5).await;

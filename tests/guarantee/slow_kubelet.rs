@@ -40,7 +40,7 @@ async fn finish_at_once(scope: &Scope, pod: &str, id: &str) -> Pod {
 }
 
 #[tokio::test]
-async fn operate_waits_for_the_kubelet_and_a_fast_operator_breaks_no_limit() {
+async fn operate_waits_for_the_kubelet_under_fast_operator() {
     let (scope, pods) = web(4, 1).await;
     let slow = &pods[0];
     scope.pause_kubelet(slow).await;
@@ -99,7 +99,7 @@ async fn operators_that_finish_at_once_stay_within_the_limit_together() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_operation_is_undone_comes_back_only_after_the_kubelet_has_noticed() {
+async fn undone_operation_returns_pod_after_kubelet_closed_traffic() {
     let (scope, pods) = web(4, 2).await;
     let slow = &pods[0];
     for (round, end) in [
@@ -129,7 +129,7 @@ async fn a_pod_whose_operation_is_undone_comes_back_only_after_the_kubelet_has_n
 }
 
 #[tokio::test]
-async fn bare_pods_that_take_long_to_end_neither_count_nor_use_up_the_budget() {
+async fn slowly_terminating_bare_pods_use_no_budget() {
     let scope = Bed::shared().await.scope("grace").await;
     let site = json!({
         "metadata": {"labels": {"site": "web"}},

@@ -141,7 +141,7 @@ fn carries(pod: &Pod, key: &str, value: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_operations_at_once_break_no_rule_while_replicas_die() {
+async fn concurrent_operations_break_no_rule_while_replicas_die() {
     let seed = std::env::var("STORM_SEED")
         .ok()
         .map_or_else(rand::random, |s| s.parse().unwrap());

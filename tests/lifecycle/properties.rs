@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn no_operation_gets_ahead_of_its_rules_or_of_the_traffic(mut world in worlds(), actions in actions()) {
+    fn no_operation_precedes_its_rules_or_the_traffic(mut world in worlds(), actions in actions()) {
         for action in &actions {
             world.took_offline = false;
             let before = world.clone();
@@ -205,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn the_controller_says_what_the_webhook_says(mut world in worlds(), actions in actions()) {
+    fn controller_and_webhook_take_equal_steps(mut world in worlds(), actions in actions()) {
         for action in &actions {
             act(&mut world, action);
             let mut missed = world.clone();

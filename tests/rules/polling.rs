@@ -66,7 +66,7 @@ async fn a_task_is_polled_until_all_have_passed() {
 }
 
 #[tokio::test]
-async fn a_stopped_task_and_one_that_never_ends_are_asked_for_anew() {
+async fn stopped_and_endless_tasks_are_requested_anew() {
     let server = RuleServer::start(running).await;
     let scope = Bed::shared().await.scope("stopped").await;
     let pods = scope.deployed("web", 1).await;
@@ -125,7 +125,7 @@ async fn polls_that_fail_are_repeated() {
 }
 
 #[tokio::test]
-async fn a_rule_edited_in_the_middle_of_a_poll_is_asked_about_anew() {
+async fn rule_edited_during_poll_is_called_anew() {
     let server = RuleServer::start(running).await;
     let other = RuleServer::passing().await;
     let scope = Bed::shared().await.scope("edited").await;
@@ -154,7 +154,7 @@ async fn a_rule_edited_in_the_middle_of_a_poll_is_asked_about_anew() {
 }
 
 #[tokio::test]
-async fn a_rule_deleted_in_the_middle_of_a_poll_lets_its_pods_go() {
+async fn rule_deleted_during_poll_releases_its_pods() {
     let server = RuleServer::start(running).await;
     let scope = Bed::shared().await.scope("deleted").await;
     let pods = scope.deployed("web", 1).await;
@@ -187,7 +187,7 @@ async fn a_rule_deleted_in_the_middle_of_a_poll_lets_its_pods_go() {
 
 /// See contract Q8: the manager is killed in the middle of a poll.
 #[tokio::test]
-async fn the_next_leader_goes_on_with_a_poll_and_asks_nothing_twice() {
+async fn next_leader_continues_poll_without_repeating_calls() {
     let bed = Bed::own().await;
     let server = RuleServer::start(running).await;
     let scope = bed.scope("killed").await;

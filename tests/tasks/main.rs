@@ -114,7 +114,7 @@ async fn web(bed: &Bed) -> Scope {
 }
 
 #[tokio::test]
-async fn panic_of_any_task_ends_its_replica_and_breaks_no_rule() {
+async fn task_panic_ends_its_replica_and_breaks_no_rule() {
     let bed = Bed::own_with(FLAGS).await;
     let scope = web(&bed).await;
     let mut tasks: Vec<_> = fs::read_dir(bed.faults_of(0))
@@ -143,7 +143,7 @@ async fn panic_of_any_task_ends_its_replica_and_breaks_no_rule() {
 
 /// No thread of the runtime runs any more, so nobody answers. The watchdog has a thread of its own.
 #[tokio::test]
-async fn blocked_runtime_is_told_by_the_watchdog_and_the_others_go_on() {
+async fn watchdog_reports_blocked_runtime_and_other_replicas_continue() {
     let bed = Bed::own_with(FLAGS).await;
     let scope = web(&bed).await;
     let observer = Observer::start(&scope).await;

@@ -24,7 +24,7 @@ pub struct Args {
     /// Run tests alone, on planes of this version of Kubernetes
     #[arg(long, value_enum)]
     kubernetes: Option<Kubernetes>,
-    /// Run tests alone, with these arguments of `cargo test`, for example `-- --test guarantee counting::`
+    /// Run tests alone, with these arguments of `cargo test`, for example `-- --test guarantee counted_pods::`
     #[arg(last = true)]
     arguments: Vec<OsString>,
 }
@@ -238,17 +238,17 @@ mod tests {
         "collaset",
         "crds_on_plane",
         "documents",
-        "explain",
-        "grace",
+        "golden",
+        "graceful_deletion",
         "guarantee",
-        "install",
-        "installed",
-        "model",
+        "install_command",
+        "ledger_model",
         "owners",
         "rules",
+        "running_server",
         "tasks",
         "topology_model",
-        "golden",
+        "why",
     ];
 
     #[test]

@@ -48,8 +48,8 @@ pub struct ApiRefusals {
 impl ApiRefusals {
     /// Why a Pod can't be resized towards this revision.
     pub fn resize_refusal(&self, pod: &Pod, revision: &str) -> Option<&str> {
-        let (to, why) = self.resizes.get(&pod.metadata.uid)?;
-        (to == revision).then_some(why)
+        let (to, reason) = self.resizes.get(&pod.metadata.uid)?;
+        (to == revision).then_some(reason)
     }
 
     /// Whether the in-place change of the Pod to this revision was refused.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::observed::Revision;
+use super::observed::{Revision, set_name};
 use super::revision::data::{self, pvc_template_name};
 use crate::api::collaset::{CollaSet, PodNamingSuffixPolicy};
 use crate::api::keys;
@@ -72,12 +72,12 @@ pub fn pod_manifest(
 
     for template in data::pvc_templates(&revision.data) {
         let name = pvc_template_name(template);
-        let claim = volumes.get(name).ok_or_else(|| {
+        let pvc_name = volumes.get(name).ok_or_else(|| {
             problem(format!(
-                "instance {id} has no claim for the claim template {name:?} yet"
+                "instance {id} has no PVC for the template {name:?} of volumeClaimTemplates yet"
             ))
         })?;
-        mount_pvc(&mut spec, name, claim);
+        mount_pvc(&mut spec, name, pvc_name);
     }
     Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
 }
@@ -138,11 +138,6 @@ pub fn controller_reference(set: &CollaSet) -> Value {
     })
 }
 
-/// `metadata.name` of the set, empty if it has none.
-pub(super) fn set_name(set: &CollaSet) -> &str {
-    set.metadata.name.as_deref().unwrap_or_default()
-}
-
 /// Whether a selector matches the Pods that are created from a template.
 pub fn template_matches_selector(template: &Value, selector: &Selector) -> bool {
     let labels = template_labels(template).into_iter();
@@ -178,12 +173,12 @@ fn pod_metadata(template: &Value) -> Map<String, Value> {
     out
 }
 
-/// Makes `name` a volume of the PVC `claim`. It replaces the volume of that name, or is appended.
-fn mount_pvc(spec: &mut Value, name: &str, claim: &str) {
+/// Makes `name` a volume of the PVC `pvc_name`. It replaces the volume of that name, or is appended.
+fn mount_pvc(spec: &mut Value, name: &str, pvc_name: &str) {
     let Some(spec) = spec.as_object_mut() else {
         return;
     };
-    let volume = json!({ "name": name, "persistentVolumeClaim": { "claimName": claim } });
+    let volume = json!({ "name": name, "persistentVolumeClaim": { "claimName": pvc_name } });
     let volumes = spec.entry("volumes").or_insert(Value::Null);
     if volumes.is_null() {
         *volumes = json!([]);
@@ -326,7 +321,7 @@ mod tests {
         let none = BTreeMap::new();
         assert_eq!(
             pod_manifest(&set, &revision(&set), 4, true, &none, &none, 1).unwrap_err(),
-            "ControllerRevision web-r1: instance 4 has no claim for the claim template \"data\" yet"
+            "ControllerRevision web-r1: instance 4 has no PVC for the template \"data\" of volumeClaimTemplates yet"
         );
         let broken = Revision {
             name: "web-r0".into(),

@@ -26,7 +26,7 @@ pub struct Draft {
     pub surplus: BTreeSet<i64>,
     /// Lower bound for the search of a free ID: no lower ID is free.
     pub lowest: i64,
-    /// Lower bound for the search of a free ID without volumes: no lower ID is one.
+    /// Lower bound for the search of a free ID without volumes: every lower ID is taken or has volumes.
     pub lowest_empty: i64,
     /// Wanted changes of PVCs.
     pub pvcs: Vec<PvcChange>,
@@ -97,10 +97,10 @@ impl Draft {
     /// Whether the plan removes a Pod: through its lifecycle, or by a scale-in that begins.
     pub fn removes_pod(&self, pod: &Pod) -> bool {
         let patch = self.patches.get(&pod.metadata.uid);
-        let begun =
+        let operation_type =
             patch.and_then(|patch| patch.labels.0.get(&Family::OperationType.key(LIFECYCLE_ID)));
         let scaled_in =
-            begun.is_some_and(|type_| type_.as_deref() == Some(ScaleIn.operation_type()));
+            operation_type.is_some_and(|type_| type_.as_deref() == Some(ScaleIn.operation_type()));
         scaled_in || self.is_deletion_planned(pod)
     }
 
@@ -162,14 +162,14 @@ impl Draft {
     }
 
     /// Releases a PVC and changes its labels.
-    pub fn release_pvc(&mut self, claim: &Arc<Pvc>, labels: LabelPatch) {
-        self.pvcs.push(PvcChange::release_pvc(claim, labels));
+    pub fn release_pvc(&mut self, pvc: &Arc<Pvc>, labels: LabelPatch) {
+        self.pvcs.push(PvcChange::release_pvc(pvc, labels));
     }
 
     /// Changes labels of a PVC and its controller.
-    pub fn patch_pvc(&mut self, claim: &Arc<Pvc>, labels: LabelPatch, ownership: OwnershipChange) {
+    pub fn patch_pvc(&mut self, pvc: &Arc<Pvc>, labels: LabelPatch, ownership: OwnershipChange) {
         self.pvcs.push(PvcChange::Patch {
-            pvc: Arc::clone(claim),
+            pvc: Arc::clone(pvc),
             labels,
             ownership,
         });
@@ -177,7 +177,7 @@ impl Draft {
 
     /// Requests the next plan after this many nanoseconds at the latest.
     pub fn requeue_after(&mut self, nanos: u64) {
-        self.again = Some(self.again.map_or(nanos, |known| known.min(nanos)));
+        self.again = Some(self.again.map_or(nanos, |earlier| earlier.min(nanos)));
     }
 
     /// Reports that a request about a Pod can't be fulfilled: by an Event, and in the status for as long as the request
@@ -226,7 +226,7 @@ impl Draft {
             .map(|(id, body)| PodChange::Create { id, body });
         let changes = deletions
             .values()
-            .map(|(pod, told)| PodChange::Delete(Arc::clone(pod), told.clone()))
+            .map(|(pod, event)| PodChange::Delete(Arc::clone(pod), event.clone()))
             .chain(patches)
             .chain(creations)
             .collect();
@@ -264,10 +264,10 @@ fn has_label(pod: &Pod, key: &str, value: &Option<String>) -> bool {
 /// A slim Pod contains only some annotations. For any other annotation this function can't know the value, and answers
 /// false.
 fn has_annotation(pod: &Pod, key: &str, value: &Option<String>) -> bool {
-    let known = [
+    let stored_annotations = [
         keys::LAST_POD_STATUS,
         keys::MIN_READY_SECONDS,
         keys::RESIZING,
     ];
-    known.contains(&key) && pod.metadata.annotations.get(key) == value.as_ref()
+    stored_annotations.contains(&key) && pod.metadata.annotations.get(key) == value.as_ref()
 }

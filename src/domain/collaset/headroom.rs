@@ -29,7 +29,7 @@ const REVISION_HASH_LENGTHS: (usize, usize) = (11, 63);
 /// The remaining bytes of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headroom {
-    left: usize,
+    free_bytes: usize,
     sizes: EntrySizes,
 }
 
@@ -104,7 +104,7 @@ impl Headroom {
         });
         let taken = own.sum::<usize>() + others.sum::<usize>();
         Headroom {
-            left: facts.observed.pool_bytes.saturating_sub(taken),
+            free_bytes: facts.observed.pool_bytes.saturating_sub(taken),
             sizes,
         }
     }
@@ -120,21 +120,21 @@ impl Headroom {
     }
 
     fn take_bytes(&mut self, bytes: usize) -> bool {
-        let has = self.left >= bytes;
+        let has = self.free_bytes >= bytes;
         if has {
-            self.left -= bytes;
+            self.free_bytes -= bytes;
         }
         has
     }
 
     /// Whether there is no space for another instance ID.
     pub fn is_full(&self) -> bool {
-        self.left < self.sizes.entry
+        self.free_bytes < self.sizes.entry
     }
 
     /// Number of pairs for which there is space.
     pub fn pairs_that_fit(&self) -> usize {
-        self.left / self.sizes.pair
+        self.free_bytes / self.sizes.pair
     }
 }
 
@@ -211,9 +211,9 @@ mod tests {
             assert!(stored(&fresh) <= sizes.entry, "{name}");
             assert_eq!(sizes.max_entry_bytes(99_999, &fresh.data), sizes.entry);
             // Marks that an entry gets later.
-            for late in [SCALE_IN, REPLACED] {
-                let seen = [plain[0], plain[1], (late, "true")];
-                assert!(stored(&entry(99_999, &seen)) <= sizes.entry, "{name}");
+            for mark in [SCALE_IN, REPLACED] {
+                let marks = [plain[0], plain[1], (mark, "true")];
+                assert!(stored(&entry(99_999, &marks)) <= sizes.entry, "{name}");
             }
             let origin = [
                 (OWNER, name),

@@ -29,7 +29,7 @@ const INCLUDED: &str = "IncludeTarget";
 pub fn include_pod(
     facts: &SetFacts,
     draft: &mut Draft,
-    room: &mut Headroom,
+    headroom: &mut Headroom,
     pod: &Arc<Pod>,
 ) -> bool {
     let name = &pod.metadata.name;
@@ -37,19 +37,19 @@ pub fn include_pod(
         .instance_id_of(pod)
         .filter(|id| is_id_free_for(facts, draft, pod, *id));
     // An earlier plan stored an entry for the Pod, and the write of the Pod failed.
-    let kept =
+    let reserved_id =
         || pool::id_reserved_for(draft, pod).filter(|id| is_id_free_for(facts, draft, pod, *id));
-    let own = own.or_else(kept);
+    let own = own.or_else(reserved_id);
     let is_known = own.is_some_and(|id| draft.ids.contains_key(&id));
     let is_full = || {
-        let full = !is_known && !room.take_entry();
+        let full = !is_known && !headroom.take_entry();
         full.then(|| {
             let pool = facts.pool;
             format!("ResourceContext {pool} has no room for more instance IDs; scale in, or delete Pods of other sets that share it")
         })
     };
-    if let Some(why) = obstacles::describe_obstacles(facts, pod).or_else(is_full) {
-        refuse_inclusion(facts, draft, pod, &why);
+    if let Some(reason) = obstacles::describe_obstacles(facts, pod).or_else(is_full) {
+        refuse_inclusion(facts, draft, pod, &reason);
         return false;
     }
     let id = match own {
@@ -64,11 +64,11 @@ pub fn include_pod(
         }
     };
     if enter_pod(facts, draft, pod, id) {
-        let kept = describe_kept_pvcs(facts, pod);
+        let kept_pvcs = describe_kept_pvcs(facts, pod);
         let message = match facts.revision_of(pod) {
-            Some(_) => format!("Pod {name} is included under instance ID {id}{kept}"),
+            Some(_) => format!("Pod {name} is included under instance ID {id}{kept_pvcs}"),
             None => format!(
-                "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again as by an update, as soon as updateStrategy has it in scope{kept}"
+                "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again as by an update, as soon as updateStrategy has it in scope{kept_pvcs}"
             ),
         };
         draft.announce_once_written(pod, INCLUDED, message);
@@ -80,13 +80,13 @@ pub fn include_pod(
 /// its changes.
 pub fn refuse_unmanaged(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
     draft.requeue_after(UNMANAGED_NANOS);
-    if let Some(why) = obstacles::describe_obstacles(facts, pod) {
-        refuse_inclusion(facts, draft, pod, &why);
+    if let Some(reason) = obstacles::describe_obstacles(facts, pod) {
+        refuse_inclusion(facts, draft, pod, &reason);
     }
 }
 
-fn refuse_inclusion(facts: &SetFacts, draft: &mut Draft, pod: &Pod, why: &str) {
-    let message = format!("Pod {} can't be included: {why}", pod.metadata.name);
+fn refuse_inclusion(facts: &SetFacts, draft: &mut Draft, pod: &Pod, reason: &str) {
+    let message = format!("Pod {} can't be included: {reason}", pod.metadata.name);
     let is_excluded = facts.strategy.exclude.contains(&pod.metadata.name);
     match obstacles::contradicts_exclusion(facts, pod) && (facts.controls(pod) || is_excluded) {
         // Only an Event: the spec contradicts itself, and the other request is fulfilled or reported elsewhere.
@@ -101,13 +101,13 @@ fn refuse_inclusion(facts: &SetFacts, draft: &mut Draft, pod: &Pod, why: &str) {
 ///
 /// An orphan for whose ID the pool has no space waits, and the set creates no other Pod for that ID. An excluded Pod is
 /// no orphan: it has the label [`keys::ORPHANED`].
-pub fn adopt_orphans(facts: &SetFacts, draft: &mut Draft, room: &mut Headroom) -> bool {
+pub fn adopt_orphans(facts: &SetFacts, draft: &mut Draft, headroom: &mut Headroom) -> bool {
     let mut moved = false;
     // Finished orphans come last: another orphan may have the same ID.
     let mut orphans: Vec<_> = facts.observed.orphans.iter().collect();
     let has_left = |pod: &Pod| {
-        let mut claims = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
-        claims.any(|claim| claim.labels.contains_key(keys::ORPHANED))
+        let mut pvcs = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
+        pvcs.any(|pvc| pvc.labels.contains_key(keys::ORPHANED))
     };
     // An orphan whose ID belongs to another set comes later, because it gets an ID that no other orphan has.
     let is_foreign = |pod: &Pod| {
@@ -132,15 +132,15 @@ pub fn adopt_orphans(facts: &SetFacts, draft: &mut Draft, room: &mut Headroom) -
             report_outside_orphan(facts, draft, pod);
             continue;
         }
-        let Some(id) = instance_id_for_orphan(facts, draft, room, pod, id) else {
+        let Some(id) = instance_id_for_orphan(facts, draft, headroom, pod, id) else {
             continue;
         };
         moved |= !facts.is_write_refused(pod);
         if enter_pod(facts, draft, pod, id) {
             let name = &pod.metadata.name;
-            let kept = describe_kept_pvcs(facts, pod);
+            let kept_pvcs = describe_kept_pvcs(facts, pod);
             let message =
-                format!("Pod {name} has no owner and is adopted under instance ID {id}{kept}");
+                format!("Pod {name} has no owner and is adopted under instance ID {id}{kept_pvcs}");
             draft.announce_once_written(pod, INCLUDED, message);
         }
     }
@@ -152,15 +152,15 @@ pub fn adopt_orphans(facts: &SetFacts, draft: &mut Draft, room: &mut Headroom) -
 fn instance_id_for_orphan(
     facts: &SetFacts,
     draft: &mut Draft,
-    room: &mut Headroom,
+    headroom: &mut Headroom,
     pod: &Pod,
     own: i64,
 ) -> Option<i64> {
     let revision = pod.label(keys::REVISION);
     let is_foreign = facts.foreign.contains(&own);
-    let kept = || pool::id_reserved_for(draft, pod).filter(|_| is_foreign);
-    let known = Some(own).filter(|_| !is_foreign).or_else(kept);
-    if let Some(id) = known {
+    let reserved_id = || pool::id_reserved_for(draft, pod).filter(|_| is_foreign);
+    let usable_id = Some(own).filter(|_| !is_foreign).or_else(reserved_id);
+    if let Some(id) = usable_id {
         // The ID is free again but no instance is missing: a serving Pod would be scaled in for the orphan.
         let is_surplus = !facts.members.is_empty()
             && facts.members.len() >= facts.strategy.replicas
@@ -170,8 +170,8 @@ fn instance_id_for_orphan(
             report_outside_orphan(facts, draft, pod);
             return None;
         }
-        let has_room = |room: &mut Headroom| draft.ids.contains_key(&id) || room.take_entry();
-        if is_id_free_for(facts, draft, pod, id) && has_room(room) {
+        let fits = |headroom: &mut Headroom| draft.ids.contains_key(&id) || headroom.take_entry();
+        if is_id_free_for(facts, draft, pod, id) && fits(headroom) {
             pool::take_id(facts, draft, id, revision);
             return Some(id);
         }
@@ -186,7 +186,7 @@ fn instance_id_for_orphan(
         report_outside_orphan(facts, draft, pod);
         return None;
     }
-    room.take_entry().then(|| {
+    headroom.take_entry().then(|| {
         let id = pool::allocate_id_without_volumes(facts, draft, revision);
         pool::reserve_id_for(draft, id, pod);
         id
@@ -199,17 +199,17 @@ fn report_outside_orphan(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
     if pod.is_finished() {
         return;
     }
-    let claims = pod.spec.pvcs.join(", ");
-    let unless_needed = match claims.is_empty() {
+    let pvc_names = pod.spec.pvcs.join(", ");
+    let unless_needed = match pvc_names.is_empty() {
         true => String::new(),
-        false => format!(" if nobody needs what is in its claims ({claims})"),
+        false => format!(" if nobody needs the data in its PVCs ({pvc_names})"),
     };
-    let way = match facts.strategy.sequence {
+    let remedy = match facts.strategy.sequence {
         true => "raise spec.replicas",
         false => "name it in podToInclude and add a replica",
     };
     let message = format!(
-        "Pod {} matches spec.selector and stays outside, since its place is not free: {way}, or delete it{unless_needed}",
+        "Pod {} matches spec.selector and stays outside, since its place is not free: {remedy}, or delete it{unless_needed}",
         pod.metadata.name
     );
     draft.announce_event(true, REFUSED, message);
@@ -246,9 +246,9 @@ fn is_id_free_for(facts: &SetFacts, draft: &Draft, pod: &Pod, id: i64) -> bool {
         && !paired
             .iter()
             .any(|mark| pool::has_entry_mark(draft, id, mark))
-        && facts.owned_pvcs_with_id(id).all(|claim| {
-            let is_mounted = pod.spec.pvcs.contains(&claim.name);
-            is_mounted || claim.terminating || facts.is_pvc_spare(pod, claim)
+        && facts.owned_pvcs_with_id(id).all(|pvc| {
+            let is_mounted = pod.spec.pvcs.contains(&pvc.name);
+            is_mounted || pvc.terminating || facts.is_pvc_spare(pod, pvc)
         })
 }
 
@@ -272,15 +272,15 @@ pub fn take_mounted_pvcs(facts: &SetFacts, draft: &mut Draft, pod: &Pod, id: i64
     let id = id.to_string();
     let mut any = false;
     let mounted: BTreeSet<&str> = pod.spec.pvcs.iter().map(String::as_str).collect();
-    for claim in mounted.into_iter().filter_map(|name| facts.find_pvc(name)) {
-        let named = claim.labels.get(keys::INSTANCE_ID) == Some(&id);
-        let is_marked = claim.labels.contains_key(keys::ORPHANED);
-        let is_own = claim.belongs_to_set(facts.observed.set.metadata.uid.as_deref());
+    for pvc in mounted.into_iter().filter_map(|name| facts.find_pvc(name)) {
+        let named = pvc.labels.get(keys::INSTANCE_ID) == Some(&id);
+        let is_marked = pvc.labels.contains_key(keys::ORPHANED);
+        let is_own = pvc.belongs_to_set(facts.observed.set.metadata.uid.as_deref());
         // A user has labelled an owned PVC to be kept. Release it, because the garbage collector deletes a PVC that has
         // an owner.
-        let is_to_release = is_own && facts.keeps_pvc(claim) && claim.controller.is_some();
+        let is_to_release = is_own && facts.keeps_pvc(pvc) && pvc.controller.is_some();
         let is_settled = is_own && named && !is_marked && !is_to_release;
-        if is_settled || !is_own && !may_take_pvc(facts, pod, claim) {
+        if is_settled || !is_own && !may_take_pvc(facts, pod, pvc) {
             continue;
         }
         let mut labels = LabelPatch::default();
@@ -289,19 +289,19 @@ pub fn take_mounted_pvcs(facts: &SetFacts, draft: &mut Draft, pod: &Pod, id: i64
             .0
             .insert(keys::INSTANCE_ID.to_owned(), Some(id.clone()));
         let ownership = if is_to_release {
-            labels.0.extend(kept_pvc_label(facts, pod, claim));
+            labels.0.extend(kept_pvc_label(facts, pod, pvc));
             OwnershipChange::Release
         } else {
             let is_kept = match is_own {
-                true => claim.controller.is_none(),
-                false => keep_entering_pvc(facts, pod, claim, &mut labels),
+                true => pvc.controller.is_none(),
+                false => keep_entering_pvc(facts, pod, pvc, &mut labels),
             };
             match is_kept {
                 true => OwnershipChange::Keep,
                 false => OwnershipChange::Adopt,
             }
         };
-        draft.patch_pvc(claim, labels, ownership);
+        draft.patch_pvc(pvc, labels, ownership);
         any = true;
     }
     any
@@ -310,85 +310,86 @@ pub fn take_mounted_pvcs(facts: &SetFacts, draft: &mut Draft, pod: &Pod, id: i64
 /// Whether a PVC that does not belong to the set may be taken. It must be of a template of the Pod's revision or of the
 /// updated revision, or have a name that the set generates. A PVC that a Pod of another controller mounts too is not
 /// taken.
-fn may_take_pvc(facts: &SetFacts, pod: &Pod, claim: &Pvc) -> bool {
+fn may_take_pvc(facts: &SetFacts, pod: &Pod, pvc: &Pvc) -> bool {
     let set = &facts.observed.set;
     let is_others = |other: &Arc<Pod>| other.controller().is_some() && !facts.controls(other);
-    if facts.pods_mounting(&claim.name).iter().any(is_others) {
+    if facts.pods_mounting(&pvc.name).iter().any(is_others) {
         return false;
     }
     let revisions = facts.revision_of(pod).into_iter();
     let revisions = revisions.chain([&facts.history.updated]);
     let templates = revisions.flat_map(|revision| data::pvc_templates(&revision.data));
     let templates: Vec<&Value> = templates.collect();
-    let has_hash = claim.labels.contains_key(keys::PVC_TEMPLATE_HASH);
-    matches_any_template(facts, claim, &templates)
-        || has_hash && pvcs::has_generated_name(set, claim)
+    let has_hash = pvc.labels.contains_key(keys::PVC_TEMPLATE_HASH);
+    matches_any_template(facts, pvc, &templates) || has_hash && pvcs::has_generated_name(set, pvc)
 }
 
 /// Whether a PVC has the name of one of these templates, and its hash is not that of another known template.
-fn matches_any_template(facts: &SetFacts, claim: &Pvc, templates: &[&Value]) -> bool {
-    let label = |key: &str| claim.labels.get(key).map(String::as_str);
+fn matches_any_template(facts: &SetFacts, pvc: &Pvc, templates: &[&Value]) -> bool {
+    let label = |key: &str| pvc.labels.get(key).map(String::as_str);
     let of = label(keys::PVC_TEMPLATE_HASH).unwrap_or_default();
-    let known = &facts.template_hashes;
+    let hashes = &facts.template_hashes;
     templates.iter().any(|template| {
         let is_named = label(keys::PVC_TEMPLATE_NAME) == Some(data::pvc_template_name(template));
-        is_named && (known.is_equivalent(&known.template_hash(template), of) || !known.contains(of))
+        is_named
+            && (hashes.is_equivalent(&hashes.template_hash(template), of) || !hashes.contains(of))
     })
 }
 
-/// Whether an entering PVC is to be kept, and adds the labels for that. Every PVC is kept except one for which
-/// [`SetFacts::is_pvc_of_spec`] is true. A kept PVC of an unknown template serves as a PVC of its Pod's template.
-fn keep_entering_pvc(facts: &SetFacts, pod: &Pod, claim: &Pvc, labels: &mut LabelPatch) -> bool {
-    labels.0.extend(plan::remove_kept_label(claim)); // the label may name a former set
-    if facts.is_pvc_of_spec(claim) {
-        if claim.labels.contains_key(keys::KEPT_AS) {
+/// Whether the set is to keep an entering PVC. This function also adds the labels of a kept PVC. The set keeps every
+/// PVC for which [`SetFacts::is_pvc_of_spec`] is false. A kept PVC of an unknown template serves as a PVC of its Pod's
+/// template.
+fn keep_entering_pvc(facts: &SetFacts, pod: &Pod, pvc: &Pvc, labels: &mut LabelPatch) -> bool {
+    labels.0.extend(plan::remove_kept_label(pvc)); // the label may name a former set
+    if facts.is_pvc_of_spec(pvc) {
+        if pvc.labels.contains_key(keys::KEPT_AS) {
             labels.0.insert(keys::KEPT_AS.to_owned(), None);
         }
         return false;
     }
     let uid = facts.observed.set.metadata.uid.clone();
     labels.0.insert(keys::KEPT_FOR.to_owned(), uid);
-    labels.0.extend(kept_pvc_label(facts, pod, claim));
+    labels.0.extend(kept_pvc_label(facts, pod, pvc));
     true
 }
 
 /// The label of a kept PVC whose template is unknown: it makes the PVC serve as a PVC of its Pod's template.
-fn kept_pvc_label(facts: &SetFacts, pod: &Pod, claim: &Pvc) -> Option<(String, Option<String>)> {
-    let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
-    if said.is_some_and(|said| facts.template_hashes.contains(said)) {
+fn kept_pvc_label(facts: &SetFacts, pod: &Pod, pvc: &Pvc) -> Option<(String, Option<String>)> {
+    let hash = pvc.labels.get(keys::PVC_TEMPLATE_HASH);
+    if hash.is_some_and(|hash| facts.template_hashes.contains(hash)) {
         return None;
     }
     let own = facts.revision_of(pod);
-    let own = own.and_then(|of| facts.template_hash_in(of, claim));
-    let own = own.or_else(|| facts.template_hash_in(&facts.history.updated, claim))?;
+    let own = own.and_then(|of| facts.template_hash_in(of, pvc));
+    let own = own.or_else(|| facts.template_hash_in(&facts.history.updated, pvc))?;
     Some((keys::KEPT_AS.to_owned(), Some(own.into_owned())))
 }
 
 /// Describes the PVCs of a Pod that the set keeps; empty if there are none.
 fn describe_kept_pvcs(facts: &SetFacts, pod: &Pod) -> String {
     let mounted = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
-    let kept = mounted.filter(|claim| facts.keeps_pvc(claim));
-    let told = kept.map(|claim| {
-        let next = match (facts.serves_spec_template(claim), facts.has_template_in_spec(claim)) {
+    let kept_pvcs = mounted.filter(|pvc| facts.keeps_pvc(pvc));
+    let descriptions = kept_pvcs.map(|pvc| {
+        let next = match (facts.serves_spec_template(pvc), facts.has_template_in_spec(pvc)) {
             (true, _) => "",
             (false, true) => ", and once the Pod is updated its instance gets a new, empty one",
             (false, false) => ", and once the Pod is updated nobody mounts it",
         };
         format!(
-            "; its claim {} had no owner, is not known to be of spec.volumeClaimTemplates, and is kept: the CollaSet never deletes it{next}",
-            claim.name
+            "; its PVC {} had no owner, is not known to be of spec.volumeClaimTemplates, and is kept: the CollaSet never deletes it{next}",
+            pvc.name
         )
     });
-    told.collect()
+    descriptions.collect()
 }
 
 /// Whether an ID has PVCs, of the same templates, besides those that a Pod mounts.
 pub fn has_other_pvcs(facts: &SetFacts, pod: &Pod, id: i64) -> bool {
-    let template = |claim: &Pvc| claim.labels.get(keys::PVC_TEMPLATE_NAME).cloned();
+    let template = |pvc: &Pvc| pvc.labels.get(keys::PVC_TEMPLATE_NAME).cloned();
     let mounted = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
-    let mounted: BTreeSet<_> = mounted.map(|claim| template(claim)).collect();
+    let mounted: BTreeSet<_> = mounted.map(|pvc| template(pvc)).collect();
     // Ignore kept PVCs: their template may be one that no Pod has any more.
     let others = facts.owned_pvcs_with_id(id);
-    let mut others = others.filter(|claim| !claim.terminating && !facts.keeps_pvc(claim));
-    others.any(|claim| !pod.spec.pvcs.contains(&claim.name) && mounted.contains(&template(claim)))
+    let mut others = others.filter(|pvc| !pvc.terminating && !facts.keeps_pvc(pvc));
+    others.any(|pvc| !pod.spec.pvcs.contains(&pvc.name) && mounted.contains(&template(pvc)))
 }

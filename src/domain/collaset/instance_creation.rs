@@ -1,4 +1,5 @@
-//! Creates the missing Pods: each instance ID without a Pod gets one of the revision that the pool records for it.
+//! Creates the missing Pods: each instance ID without a Pod gets a Pod of the revision that the pool records for the
+//! ID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -74,7 +75,7 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
     let wanted = pvcs::plan_instance_pvcs(set, templates, id, existing, &facts.template_hashes);
     let ready = wanted.ready;
     if !ready && facts.is_name_taken(id) {
-        let name = pool::persistent_pod_name(facts, id);
+        let name = facts.persistent_pod_name(id);
         let message = format!(
             "Pod {name} is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels; delete it to have another made with an empty volume, the name is that of instance ID {id}"
         );
@@ -86,17 +87,17 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
         return; // the PVCs are created first
     }
     let mut volumes = wanted.volumes.values();
-    if let Some(pod) = volumes.find_map(|claim| facts.pvc_writer(claim)) {
+    if let Some(pod) = volumes.find_map(|pvc_name| facts.pvc_writer(pvc_name)) {
         recheck_pod_end(facts, draft, pod); // otherwise two Pods would write to one PVC
         return;
     }
     let now = facts.observed.now_nanos;
     match construct::pod_manifest(set, &revision, id, first, &wanted.volumes, &labels, now) {
         Ok(body) => draft.create_pod(id, body),
-        Err(why) => draft.announce_event(
+        Err(error) => draft.announce_event(
             true,
             "ScaleOutFailed",
-            format!("no Pod can be made of revision {}: {why}", revision.name),
+            format!("no Pod can be made of revision {}: {error}", revision.name),
         ),
     }
 }
@@ -111,9 +112,9 @@ pub fn recreate_missing_pvcs(facts: &SetFacts, draft: &mut Draft) {
         let Some(revision) = facts.revision_of(pod) else {
             continue;
         };
-        let is_there = |name: &str| facts.find_pvc(name).is_some();
-        let (set, known) = (&facts.observed.set, &facts.template_hashes);
-        let missing = pvcs::missing_pvcs(set, &revision.data, *id, pod, is_there, known);
+        let exists = |name: &str| facts.find_pvc(name).is_some();
+        let (set, hashes) = (&facts.observed.set, &facts.template_hashes);
+        let missing = pvcs::missing_pvcs(set, &revision.data, *id, pod, exists, hashes);
         draft.pvcs.extend(missing);
     }
 }
@@ -154,8 +155,8 @@ pub fn remove_leftover_pvcs(facts: &SetFacts, draft: &mut Draft) {
         // A rollback without a rollout is not recorded in the pool yet.
         let updated = Some(&facts.history.updated);
         // Take each revision only once, because its templates are compared with every PVC.
-        let is_other = |one: Option<&Arc<Revision>>, other: &Arc<Revision>| {
-            one.is_none_or(|one| one.name != other.name)
+        let is_other = |taken: Option<&Arc<Revision>>, other: &Arc<Revision>| {
+            taken.is_none_or(|taken| taken.name != other.name)
         };
         let current = current.filter(|current| is_other(present.flatten(), current));
         let updated = updated.filter(|updated| is_other(recorded, updated));
@@ -166,24 +167,24 @@ pub fn remove_leftover_pvcs(facts: &SetFacts, draft: &mut Draft) {
         needed.insert(*id, templates.collect::<Vec<_>>());
     }
     let observed = facts.observed;
-    let known = &facts.template_hashes;
-    let mut left = pvcs::leftover_pvcs(&observed.set, &observed.pvcs, &needed, known);
+    let hashes = &facts.template_hashes;
+    let mut leftover = pvcs::leftover_pvcs(&observed.set, &observed.pvcs, &needed, hashes);
     if facts.strategy.retain_scaled {
         let of_pairs = replaced.iter().flat_map(|id| facts.owned_pvcs_with_id(*id));
-        let of_pairs = of_pairs.filter(|claim| !claim.terminating);
-        left.extend(of_pairs.cloned());
+        let of_pairs = of_pairs.filter(|pvc| !pvc.terminating);
+        leftover.extend(of_pairs.cloned());
     }
-    for claim in left {
-        if let Some(pod) = facts.pods_mounting(&claim.name).first() {
+    for pvc in leftover {
+        if let Some(pod) = facts.pods_mounting(&pvc.name).first() {
             recheck_pod_end(facts, draft, pod);
             continue;
         }
-        if pvcs::instance_id_label(&claim).is_some_and(|id| unsure.contains(&id)) {
+        if pvcs::instance_id_label(&pvc).is_some_and(|id| unsure.contains(&id)) {
             continue;
         }
         draft
             .pvcs
-            .push(pvcs::delete_or_release(&observed.set, &claim));
+            .push(pvcs::delete_or_release(&observed.set, &pvc));
     }
 }
 
@@ -191,28 +192,27 @@ pub fn remove_leftover_pvcs(facts: &SetFacts, draft: &mut Draft) {
 /// delete them as left over when the Pod ends.
 fn keep_mismatched_pvcs(facts: &SetFacts, draft: &mut Draft) {
     let uid = facts.observed.set.metadata.uid.as_deref();
-    let claims = facts.observed.pods.iter().flat_map(|pod| {
-        let claims = facts.owned_pvcs_of_pod(pod);
-        let own =
-            claims.filter_map(|claim| Some((facts.mismatched_template_hash(pod, claim)?, claim)));
-        own.map(move |(hash, claim)| (pod, hash, claim))
+    let pvcs = facts.observed.pods.iter().flat_map(|pod| {
+        let pvcs = facts.owned_pvcs_of_pod(pod);
+        let own = pvcs.filter_map(|pvc| Some((facts.mismatched_template_hash(pod, pvc)?, pvc)));
+        own.map(move |(hash, pvc)| (pod, hash, pvc))
     });
     let mut marked = BTreeSet::new();
-    for (pod, hash, claim) in claims {
-        let (name, key) = (&claim.name, keys::PVC_TEMPLATE_HASH);
-        if !facts.keeps_pvc(claim) {
+    for (pod, hash, pvc) in pvcs {
+        let (name, key) = (&pvc.name, keys::PVC_TEMPLATE_HASH);
+        if !facts.keeps_pvc(pvc) {
             let is_leaving = facts
                 .instance_id_of(pod)
                 .is_some_and(|id| draft.leaving.contains(&id));
             if !is_leaving && marked.insert(name) {
                 let mark = (keys::KEPT_FOR.to_owned(), uid.map(str::to_owned));
-                draft.patch_pvc(claim, LabelPatch([mark].into()), OwnershipChange::Release);
+                draft.patch_pvc(pvc, LabelPatch([mark].into()), OwnershipChange::Release);
             }
             continue;
         }
         let message = format!(
-            "claim {name} of Pod {} is of another template than the Pod's revision, by its label {key}: one of their labels was edited; it is \
-             kept: the CollaSet never deletes it; if the claim's was edited, give it {hash} again, or the next Pod of that revision begins with an empty volume",
+            "PVC {name} of Pod {} is of another template than the Pod's revision, by its label {key}: one of their labels was edited; it is \
+             kept: the CollaSet never deletes it; if the PVC's was edited, give it {hash} again, or the next Pod of that revision begins with an empty volume",
             pod.metadata.name
         );
         draft.announce_event(true, "ClaimKept", message);
@@ -222,18 +222,16 @@ fn keep_mismatched_pvcs(facts: &SetFacts, draft: &mut Draft) {
 /// Warns about instances whose next volume will be empty because somebody else deletes a PVC that a Pod mounts. The API
 /// server keeps such a PVC until the Pod has ended. Nobody can cancel the deletion, so no step waits for it.
 pub fn report_terminating_pvcs(facts: &SetFacts, draft: &mut Draft) {
-    let claims = facts.members.iter().flat_map(|(id, pod)| {
-        let ending = facts
-            .owned_pvcs_of_pod(pod)
-            .filter(|claim| claim.terminating);
-        ending.map(move |claim| (id, &pod.metadata.name, &claim.name))
+    let pvcs = facts.members.iter().flat_map(|(id, pod)| {
+        let ending = facts.owned_pvcs_of_pod(pod).filter(|pvc| pvc.terminating);
+        ending.map(move |pvc| (id, &pod.metadata.name, &pvc.name))
     });
-    for (id, pod, claim) in claims.take(MAX_REPORTED_PVCS) {
+    for (id, pod, pvc_name) in pvcs.take(MAX_REPORTED_PVCS) {
         draft.announce_event(
             true,
             "ClaimTerminating",
             format!(
-                "claim {claim} of Pod {pod} is being deleted: the next Pod of instance ID {id} begins with an empty volume"
+                "PVC {pvc_name} of Pod {pod} is being deleted: the next Pod of instance ID {id} begins with an empty volume"
             ),
         );
     }

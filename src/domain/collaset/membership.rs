@@ -33,66 +33,9 @@ const MAX_NAMES: usize = 20;
 /// Returns true if a Pod leaves or enters. The rest of the plan waits for that Pod, unless the API server recently
 /// refused the write.
 pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
-    let mut moved = false;
-    for pod in &facts.unselected {
-        // Do not release a PVC that a member mounts too. Such a member was created on the PVCs of a Pod that had ended,
-        // and the PVCs are its own.
-        let stays = |other: &Arc<Pod>| facts.is_member(other) && !facts.leaves_alive(other);
-        let own = facts.owned_pvcs_of_pod(pod);
-        let own = own.filter(|claim| !facts.pods_mounting(&claim.name).iter().any(stays));
-        if release_pvcs(draft, own) {
-            update::return_to_service(facts, draft, pod); // the release of the PVCs may be refused for long
-        } else {
-            release_pod(facts, draft, pod);
-            let name = &pod.metadata.name;
-            let message =
-                format!("Pod {name} has left: spec.selector does not match its labels any more");
-            draft.announce_once_written(pod, "ExcludeTarget", message);
-            let id = facts
-                .instance_id_of(pod)
-                .filter(|id| !facts.is_id_held(*id));
-            id.and_then(|id| draft.ids.remove(&id));
-        }
-        moved |= !facts.is_write_refused(pod);
-    }
+    let mut moved = release_unselected(facts, draft);
     for pod in &facts.finished {
-        let id = facts
-            .instance_id_of(pod)
-            .filter(|_| facts.is_to_exclude(pod));
-        let id = id.filter(|id| !facts.members.contains_key(id));
-        if let Some(id) = id.filter(|id| may_leave_set(facts, draft, *id, pod)) {
-            exclude_pod(facts, draft, id, pod); // the PVCs leave first, so that no other Pod is created on them
-            moved |= !facts.is_leaving_refused(id, pod);
-            continue;
-        }
-        if let Some(id) = id.filter(|_| facts.leaves_alive(pod)) {
-            draft.leaving.insert(id); // the Pod stays until it can leave
-            continue;
-        }
-        // An exclusion was withdrawn after some PVCs had left: the next Pod of the ID must get these volumes. If
-        // another instance has taken the place, do not take the PVCs back, because a scale-in would delete them.
-        let id = facts.instance_id_of(pod);
-        let id = id.filter(|id| !facts.members.contains_key(id));
-        if id.is_some_and(|id| draft.returning.contains(&id)) {
-            continue; // another finished Pod of this ID brings the PVCs back
-        }
-        if let Some(id) = id.filter(|id| may_instance_return(facts, draft, *id))
-            && !inclusion::has_other_pvcs(facts, pod, id)
-            && !do_pvcs_leave_with_another(facts, pod)
-            && inclusion::take_mounted_pvcs(facts, draft, pod, id)
-        {
-            pool::take_id(facts, draft, id, None); // the ID was freed when the PVCs left
-            draft.returning.insert(id);
-            continue;
-        }
-        if let Some(until) = facts.recreation_due_at(pod) {
-            draft.requeue_after(until.saturating_sub(facts.observed.now_nanos).max(1));
-            continue;
-        }
-        let (name, phase) = (&pod.metadata.name, &pod.status.phase);
-        let left = describe_released_pvcs(facts, pod);
-        let message = format!("Pod {name} was {phase} and is deleted{left}");
-        draft.delete_and_announce(pod, "TargetDeleted", message);
+        moved |= settle_finished(facts, draft, pod);
     }
     report_unknown_names(facts, draft);
     for pod in &facts.observed.unmanaged {
@@ -108,13 +51,85 @@ pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
     if strangers.is_empty() && orphans.is_empty() {
         return moved;
     }
-    let mut room = Headroom::beside_draft(facts, draft);
+    let mut headroom = Headroom::beside_draft(facts, draft);
     // Orphans come first: an orphan enters under its own ID or not at all.
-    moved |= inclusion::adopt_orphans(facts, draft, &mut room);
+    moved |= inclusion::adopt_orphans(facts, draft, &mut headroom);
     for pod in strangers {
-        moved |= inclusion::include_pod(facts, draft, &mut room, pod);
+        moved |= inclusion::include_pod(facts, draft, &mut headroom, pod);
     }
     moved
+}
+
+/// Releases the Pods that the selector no longer matches, each after its PVCs. Returns true if a Pod leaves and the API
+/// server did not refuse the write recently.
+fn release_unselected(facts: &SetFacts, draft: &mut Draft) -> bool {
+    let mut moved = false;
+    for pod in &facts.unselected {
+        // Do not release a PVC that a member mounts too. Such a member was created on the PVCs of a Pod that had ended,
+        // and the PVCs are its own.
+        let is_staying_member =
+            |other: &Arc<Pod>| facts.is_member(other) && !facts.leaves_alive(other);
+        let own = facts.owned_pvcs_of_pod(pod);
+        let own = own.filter(|pvc| {
+            let mut mounting = facts.pods_mounting(&pvc.name).iter();
+            !mounting.any(is_staying_member)
+        });
+        if release_pvcs(draft, own) {
+            update::return_to_service(facts, draft, pod); // the release of the PVCs may be refused for long
+        } else {
+            release_pod(facts, draft, pod);
+            let name = &pod.metadata.name;
+            let message =
+                format!("Pod {name} has left: spec.selector does not match its labels any more");
+            draft.announce_once_written(pod, "ExcludeTarget", message);
+            let id = facts
+                .instance_id_of(pod)
+                .filter(|id| !facts.is_id_held(*id));
+            id.and_then(|id| draft.ids.remove(&id));
+        }
+        moved |= !facts.is_write_refused(pod);
+    }
+    moved
+}
+
+/// Excludes a finished Pod, keeps it for a later step, or deletes it. Returns true if the Pod leaves alive and the API
+/// server did not refuse the write recently.
+fn settle_finished(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
+    let id = facts
+        .instance_id_of(pod)
+        .filter(|id| !facts.members.contains_key(id));
+    let excluded_id = id.filter(|_| facts.is_to_exclude(pod));
+    if let Some(id) = excluded_id.filter(|id| may_leave_set(facts, draft, *id, pod)) {
+        exclude_pod(facts, draft, id, pod); // the PVCs leave first, so that no other Pod is created on them
+        return !facts.is_leaving_refused(id, pod);
+    }
+    if let Some(id) = excluded_id.filter(|_| facts.leaves_alive(pod)) {
+        draft.leaving.insert(id); // the Pod stays until it can leave
+        return false;
+    }
+    // An exclusion was withdrawn after some PVCs had left: the next Pod of the ID must get these volumes. If another
+    // instance has taken the place, do not take the PVCs back, because a scale-in would delete them.
+    if id.is_some_and(|id| draft.returning.contains(&id)) {
+        return false; // another finished Pod of this ID brings the PVCs back
+    }
+    if let Some(id) = id.filter(|id| may_instance_return(facts, draft, *id))
+        && !inclusion::has_other_pvcs(facts, pod, id)
+        && !do_pvcs_leave_with_another(facts, pod)
+        && inclusion::take_mounted_pvcs(facts, draft, pod, id)
+    {
+        pool::take_id(facts, draft, id, None); // the ID was freed when the PVCs left
+        draft.returning.insert(id);
+        return false;
+    }
+    if let Some(until) = facts.recreation_due_at(pod) {
+        draft.requeue_after(until.saturating_sub(facts.observed.now_nanos).max(1));
+        return false;
+    }
+    let (name, phase) = (&pod.metadata.name, &pod.status.phase);
+    let released_pvcs = describe_released_pvcs(facts, pod);
+    let message = format!("Pod {name} was {phase} and is deleted{released_pvcs}");
+    draft.delete_and_announce(pod, "TargetDeleted", message);
+    false
 }
 
 /// Tells the lifecycle how long a Pod must have been Ready, if the spec has changed since the Pod was created.
@@ -145,7 +160,7 @@ fn do_pvcs_leave_with_another(facts: &SetFacts, pod: &Pod) -> bool {
         .spec
         .pvcs
         .iter()
-        .flat_map(|claim| facts.pods_mounting(claim));
+        .flat_map(|pvc_name| facts.pods_mounting(pvc_name));
     mounting.any(|other| {
         let leaves = facts.leaves_alive(other) || !facts.selector.matches(&other.metadata.labels);
         let is_out = !facts.controls(other) && !other.is_finished();
@@ -155,30 +170,31 @@ fn do_pvcs_leave_with_another(facts: &SetFacts, pod: &Pod) -> bool {
 
 /// Describes the PVCs of a Pod that have left the set and that no Pod takes back; empty if there are none.
 fn describe_released_pvcs(facts: &SetFacts, pod: &Pod) -> String {
-    let claims = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
-    let left = claims.filter(|c| c.labels.contains_key(keys::ORPHANED) && !c.terminating);
-    left.map(|claim| format!("; claim {} has left the CollaSet and stays", claim.name))
+    let pvcs = pod.spec.pvcs.iter().filter_map(|name| facts.find_pvc(name));
+    let released = pvcs.filter(|c| c.labels.contains_key(keys::ORPHANED) && !c.terminating);
+    released
+        .map(|pvc| format!("; PVC {} has left the CollaSet and stays", pvc.name))
         .collect()
 }
 
 /// Reports the names in the lists of a new spec that no Pod has.
 fn report_unknown_names(facts: &SetFacts, draft: &mut Draft) {
     let set = &facts.observed.set;
-    let seen = set.status.as_ref().map(|status| status.observed_generation);
+    let observed_generation = set.status.as_ref().map(|status| status.observed_generation);
     let strategy = &facts.strategy;
     let (delete, include, exclude) = (&strategy.delete, &strategy.include, &strategy.exclude);
     let named = [delete, include, exclude]
         .iter()
         .any(|names| !names.is_empty());
-    if seen == set.metadata.generation || !named {
+    if observed_generation == set.metadata.generation || !named {
         return;
     }
     let own = facts.observed.pods.iter();
     let own: BTreeSet<&str> = own.map(|pod| &*pod.metadata.name).collect();
     let strangers = facts.observed.pods_to_include.iter();
     let strangers: BTreeSet<&str> = strangers.map(|pod| &*pod.metadata.name).collect();
-    let unknown = |names: &BTreeSet<String>, known: &[&BTreeSet<&str>]| {
-        let is_known = |name: &str| known.iter().any(|known| known.contains(name));
+    let unknown = |names: &BTreeSet<String>, existing: &[&BTreeSet<&str>]| {
+        let is_known = |name: &str| existing.iter().any(|existing| existing.contains(name));
         let names = names.iter().map(String::as_str);
         let names: Vec<&str> = names.filter(|name| !is_known(name)).collect();
         (!names.is_empty()).then(|| messages::list_names(&names, MAX_NAMES))
@@ -279,8 +295,8 @@ fn release_pod(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     draft.set_ownership(pod, OwnershipChange::Release);
 }
 
-/// Releases the PVCs that were to enter with a Pod that does not enter any more. The Pod may be one that left this set,
-/// or one of another set. Otherwise a scale-in would delete the PVCs, and the instance would wait for the end of that
+/// Releases the PVCs that were to enter with a Pod that does not enter any more. The Pod may have left this set, or
+/// belong to another set. Otherwise a scale-in would delete the PVCs, and the instance would wait for the end of that
 /// Pod. PVCs of a Pod that is finished, or that `podToInclude` names, are not released.
 pub fn return_entering_pvcs(facts: &SetFacts, draft: &mut Draft) {
     let is_of_another = |pod: &Pod| {
@@ -297,11 +313,11 @@ pub fn return_entering_pvcs(facts: &SetFacts, draft: &mut Draft) {
 
 /// Releases PVCs before their Pod leaves, with a label so that no other Pod of the set takes them. Returns whether
 /// there are any. If the set still owned a PVC after the Pod has left, it would delete the PVC when the Pod has ended.
-fn release_pvcs<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Pvc>>) -> bool {
+fn release_pvcs<'a>(draft: &mut Draft, pvcs: impl Iterator<Item = &'a Arc<Pvc>>) -> bool {
     let mut any = false;
-    for claim in claims {
+    for pvc in pvcs {
         any = true;
-        draft.release_pvc(claim, pvcs::left_behind_labels());
+        draft.release_pvc(pvc, pvcs::left_behind_labels());
     }
     any
 }

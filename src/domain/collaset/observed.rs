@@ -54,18 +54,23 @@ pub struct ObservedSet {
     pub now_nanos: u64,
 }
 
+/// `metadata.name` of the set; empty if it has none.
+pub fn set_name(set: &CollaSet) -> &str {
+    set.metadata.name.as_deref().unwrap_or_default()
+}
+
 /// Returns the name of the pool of instance IDs (contract 6.2).
 pub fn pool_name(set: &CollaSet) -> &str {
     match &set.spec.scale_strategy {
         Some(scale) if !scale.context.is_empty() => &scale.context,
-        _ => set.metadata.name.as_deref().unwrap_or_default(),
+        _ => set_name(set),
     }
 }
 
 /// Whether an entry of the pool belongs to the set. An entry without an owner belongs to the set if the pool has the
 /// set's name.
 pub fn owns_entry(set: &CollaSet, entry: &BTreeMap<String, String>) -> bool {
-    let name = set.metadata.name.as_deref().unwrap_or_default();
+    let name = set_name(set);
     match entry.get(data::OWNER) {
         Some(owner) => owner == name,
         None => pool_name(set) == name,
@@ -125,8 +130,8 @@ impl Pvc {
 
     /// Whether the set with this UID keeps the PVC and therefore never deletes it, see [`keys::KEPT_FOR`].
     pub fn is_kept_for(&self, set: Option<&str>) -> bool {
-        let kept = self.labels.get(keys::KEPT_FOR).map(String::as_str);
-        set.is_some() && kept == set
+        let kept_for = self.labels.get(keys::KEPT_FOR).map(String::as_str);
+        set.is_some() && kept_for == set
     }
 }
 

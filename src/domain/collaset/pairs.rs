@@ -14,10 +14,10 @@ use crate::domain::pod::Pod;
 
 /// Opens, continues, cancels and closes pairs.
 pub fn reconcile_pairs(facts: &SetFacts, draft: &mut Draft) {
-    let mut room = Headroom::beside_draft(facts, draft);
+    let mut headroom = Headroom::beside_draft(facts, draft);
     for (id, pod) in &facts.members {
         if pod.label(keys::TO_REPLACE).is_some() {
-            follow_pair(facts, draft, &mut room, *id, pod);
+            follow_pair(facts, draft, &mut headroom, *id, pod);
         } else if pod.label(keys::REPLACE_PAIR_NEW_ID).is_some()
             || pool::has_entry_mark(draft, *id, pool::REPLACE_NEW)
         {
@@ -40,18 +40,18 @@ pub fn reconcile_pairs(facts: &SetFacts, draft: &mut Draft) {
 fn follow_pair(
     facts: &SetFacts,
     draft: &mut Draft,
-    room: &mut Headroom,
+    headroom: &mut Headroom,
     id: i64,
     origin: &Arc<Pod>,
 ) {
     let wanted = new_half_revision(facts, origin);
-    let known = draft
+    let recorded_id = draft
         .ids
         .get(&id)
         .and_then(pool::new_of)
         // Somebody may have written the origin's own ID as the ID of its new Pod.
         .filter(|new| *new != id && draft.ids.contains_key(new));
-    let new = match known {
+    let new = match recorded_id {
         Some(new) => new,
         None => {
             let unfinished_new = draft
@@ -64,7 +64,7 @@ fn follow_pair(
             {
                 return; // the origin is scaled in, or is itself the new Pod of another pair
             }
-            if !room.take_half() {
+            if !headroom.take_half() {
                 return; // the pair opens once other pairs are over
             }
             let new = pool::allocate_id_without_volumes(facts, draft, Some(&wanted));
@@ -97,9 +97,9 @@ fn follow_pair(
             // deleted.
             pool::set_entry_mark(draft, new, pool::REVISION, &wanted);
             if !set_operations::is_leaving(origin) {
-                let why =
+                let reason =
                     "it is the new Pod of a replacement, of a revision that is no longer wanted";
-                delete_new_half(facts, draft, pod, why);
+                delete_new_half(facts, draft, pod, reason);
             }
         }
         Some(pod) if stands_in_for(pod, origin) => {
@@ -130,8 +130,8 @@ pub fn has_replacement(facts: &SetFacts, draft: &Draft, id: i64, origin: &Pod) -
         })
 }
 
-/// The new Pod of an origin whose replacement was cancelled. It stays for now because it serves and the origin does
-/// not.
+/// The new Pod of an origin whose replacement was cancelled. The new Pod stays for now because it serves and the origin
+/// does not serve.
 pub fn serving_half_of_cancelled_pair<'a>(
     facts: &'a SetFacts,
     draft: &Draft,
@@ -139,8 +139,8 @@ pub fn serving_half_of_cancelled_pair<'a>(
 ) -> Option<&'a Pod> {
     let entry = draft.ids.get(&facts.instance_id_of(origin)?)?;
     let half = facts.members.get(&pool::new_of(entry)?)?;
-    let stays = serves_alone(half, origin) && !set_operations::is_leaving(half);
-    stays.then_some(&**half)
+    let stands_in = serves_alone(half, origin) && !set_operations::is_leaving(half);
+    stands_in.then_some(&**half)
 }
 
 /// Whether the new Pod serves and its origin does not. Then the new Pod stays until the origin serves again, or until
@@ -153,7 +153,8 @@ fn stands_in_for(half: &Pod, origin: &Pod) -> bool {
     manual_label::replaces_origin(half, origin) && !set_operations::is_leaving(half)
 }
 
-/// The revision of the new Pod: that of the update that asked for the replacement, otherwise the origin's own.
+/// The revision of the new Pod: the revision of the update that asked for the replacement, otherwise the origin's own
+/// revision.
 fn new_half_revision(facts: &SetFacts, origin: &Pod) -> String {
     let named = [keys::REPLACED_BY_REPLACE_UPDATE, keys::REVISION]
         .into_iter()
@@ -182,8 +183,8 @@ fn cancel_pair(facts: &SetFacts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) 
             // First withdraw the deletion of the origin. That withdrawal may come too late, and then both Pods would be
             // deleted.
             if !set_operations::is_leaving(origin) && !serves_alone(pod, origin) {
-                let why = "it is the new Pod of a replacement that was taken back";
-                delete_new_half(facts, draft, pod, why);
+                let reason = "it is the new Pod of a replacement that was taken back";
+                delete_new_half(facts, draft, pod, reason);
             }
         }
         // The name of the new Pod persists, so its ID stays reserved until the Pod is gone.
@@ -202,11 +203,11 @@ fn cancel_pair(facts: &SetFacts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) 
 }
 
 /// Asks for the deletion of the new Pod. If its deletion can't be withdrawn any more, this function sends no Event.
-fn delete_new_half(facts: &SetFacts, draft: &mut Draft, half: &Arc<Pod>, why: &str) {
+fn delete_new_half(facts: &SetFacts, draft: &mut Draft, half: &Arc<Pod>, reason: &str) {
     if !facts.must_leave(half) {
         if facts.leaves_alive(half) && half.label(keys::TO_DELETE).is_none() {
             let name = &half.metadata.name;
-            let message = format!("Pod {name} is deleted and can't be excluded: {why}");
+            let message = format!("Pod {name} is deleted and can't be excluded: {reason}");
             draft.announce_event(true, "ExcludeNotAllowed", message);
         }
         draft.request_deletion(half, facts.observed.now_nanos);
@@ -230,7 +231,7 @@ fn close_pairs(facts: &SetFacts, draft: &mut Draft) {
             continue;
         }
         let Some(pod) = facts.members.get(&new) else {
-            // Neither Pod exists: the Pod that is created again needs only one ID.
+            // Neither Pod exists: the next Pod needs only one ID.
             let revision = draft
                 .ids
                 .get(&new)
@@ -253,11 +254,11 @@ fn close_pairs(facts: &SetFacts, draft: &mut Draft) {
     // The label names a Pod that is gone, and the pool has no such pair.
     for (id, pod) in &facts.members {
         let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
-        let known = draft
+        let is_recorded = draft
             .ids
             .get(id)
             .is_some_and(|data| pool::origin_of(data).is_some());
-        if origin.is_some() && !known {
+        if origin.is_some() && !is_recorded {
             remove_pair_labels(draft, pod);
         }
     }

@@ -111,10 +111,10 @@ pub enum PvcChange {
 
 impl PvcChange {
     /// Releases a PVC and changes its labels. Afterwards the set neither owns nor keeps the PVC.
-    pub fn release_pvc(claim: &Arc<Pvc>, mut labels: LabelPatch) -> PvcChange {
-        labels.0.extend(remove_kept_label(claim));
+    pub fn release_pvc(pvc: &Arc<Pvc>, mut labels: LabelPatch) -> PvcChange {
+        labels.0.extend(remove_kept_label(pvc));
         PvcChange::Patch {
-            pvc: Arc::clone(claim),
+            pvc: Arc::clone(pvc),
             labels,
             ownership: OwnershipChange::Release,
         }
@@ -123,8 +123,8 @@ impl PvcChange {
 
 /// Removes the label by which the set keeps a PVC. The label `kept-as` stays: if a user gives the PVC to a Pod again,
 /// the PVC serves the same template as before.
-pub fn remove_kept_label(claim: &Pvc) -> Option<(String, Option<String>)> {
-    let is_kept = claim.labels.contains_key(keys::KEPT_FOR);
+pub fn remove_kept_label(pvc: &Pvc) -> Option<(String, Option<String>)> {
+    let is_kept = pvc.labels.contains_key(keys::KEPT_FOR);
     is_kept.then(|| (keys::KEPT_FOR.to_owned(), None))
 }
 
@@ -183,7 +183,7 @@ pub struct PodPatch {
     /// controller writes nothing.
     pub deletes: bool,
     /// Whether the controller only makes the dry run and writes nothing. This is so for an update that was refused
-    /// before, because the plan reserves no place for such a Pod. Once the dry run has passed, the next plan begins the
+    /// before, because the plan reserves no slot for such a Pod. Once the dry run has passed, the next plan begins the
     /// update.
     pub dry_run_only: bool,
     /// The Event that the controller sends after the patch is stored.

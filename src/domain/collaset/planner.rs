@@ -38,29 +38,11 @@ fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
     let facts = match collect_facts(observed) {
         Ok(facts) => facts,
         Err(_) if goes => return reclaim::plan_without_finalizer(observed),
-        Err(HistoryFailure::Invalid(why)) => return plan_invalid_spec(observed, &why),
+        Err(HistoryFailure::Invalid(message)) => return plan_invalid_spec(observed, &message),
         Err(HistoryFailure::NoRevision) => return plan_without_history(observed),
     };
     let mut draft = Draft::default();
-    pool::load_ids(&facts, &mut draft);
-    let leaves = reclaim::orphans_its_pods(&set.metadata);
-    if !leaves {
-        duplicates::delete_duplicates(&facts, &mut draft);
-    }
-    let mut reclaimed = false;
-    if deleting {
-        reclaimed = reclaim::reclaim_step(&facts, &mut draft);
-    } else if !membership::settle_membership(&facts, &mut draft) {
-        membership::update_min_ready(&facts, &mut draft);
-        pairs::reconcile_pairs(&facts, &mut draft);
-        scaling::fit_replicas(&facts, &mut draft);
-        update::update_instances(&facts, &mut draft);
-        scaling::withdraw_deletions(&facts, &mut draft);
-        instance_creation::create_instances(&facts, &mut draft);
-        instance_creation::recreate_missing_pvcs(&facts, &mut draft);
-        instance_creation::remove_leftover_pvcs(&facts, &mut draft);
-        instance_creation::report_terminating_pvcs(&facts, &mut draft);
-    }
+    let reclaimed = plan_instances(&facts, &mut draft, deleting);
     let pool = pool::changed_entries(&facts, &mut draft);
     // A set that is being deleted does not need a lost pool again.
     let pool = pool.filter(|_| !deleting || observed.pool.is_some());
@@ -82,35 +64,67 @@ fn plan_from_facts(observed: &ObservedSet) -> SetPlan {
     if !deleting {
         report_missing_revision(observed, &mut status, &draft.shortfall);
     }
-    let left = std::mem::take(&mut draft.shortfall);
-    let claims = std::mem::take(&mut draft.pvcs);
-    let news = std::mem::take(&mut draft.events_after_status);
+    let revisions = match deleting {
+        true => released_revisions(&mut draft),
+        false => facts.history.changes.clone(),
+    };
+    let plan = SetPlan {
+        add_finalizer: !deleting && !protected,
+        revisions,
+        pool,
+        status: (set.status.as_ref() != Some(&status)).then_some(status),
+        pause,
+        remove_finalizer: reclaimed,
+        ..SetPlan::default()
+    };
+    with_draft(plan, draft, &facts)
+}
+
+/// Runs the steps that plan Pods, PVCs and instance IDs. Returns whether a set that is being deleted needs its
+/// finalizer no longer.
+fn plan_instances(facts: &SetFacts, draft: &mut Draft, deleting: bool) -> bool {
+    pool::load_ids(facts, draft);
+    if !reclaim::orphans_its_pods(&facts.observed.set.metadata) {
+        duplicates::delete_duplicates(facts, draft);
+    }
+    if deleting {
+        return reclaim::reclaim_step(facts, draft);
+    }
+    if !membership::settle_membership(facts, draft) {
+        membership::update_min_ready(facts, draft);
+        pairs::reconcile_pairs(facts, draft);
+        scaling::fit_replicas(facts, draft);
+        update::update_instances(facts, draft);
+        scaling::withdraw_deletions(facts, draft);
+        instance_creation::create_instances(facts, draft);
+        instance_creation::recreate_missing_pvcs(facts, draft);
+        instance_creation::remove_leftover_pvcs(facts, draft);
+        instance_creation::report_terminating_pvcs(facts, draft);
+    }
+    false
+}
+
+/// Adds to a plan the changes of PVCs and Pods, and the Events, that the steps have drafted.
+fn with_draft(plan: SetPlan, mut draft: Draft, facts: &SetFacts) -> SetPlan {
     let mut events = std::mem::take(&mut draft.events);
     events.extend(facts.history.problems.iter().map(|problem| SetEvent {
         warning: true,
         reason: "TargetCurrentRevisionNotFound",
         message: problem.clone(),
     }));
-    let revisions = match deleting {
-        true => released_revisions(&mut draft),
-        false => facts.history.changes.clone(),
-    };
-    let forget_command = draft.forget_command;
-    let (pods, again_nanos) = draft.into_pod_changes();
-    SetPlan {
-        add_finalizer: !deleting && !protected,
-        revisions,
-        pool,
-        pvcs: claims,
-        pods,
-        status: (set.status.as_ref() != Some(&status)).then_some(status),
-        shortfall: left,
-        clear_command: forget_command,
+    let plan = SetPlan {
+        pvcs: std::mem::take(&mut draft.pvcs),
+        shortfall: std::mem::take(&mut draft.shortfall),
+        clear_command: draft.forget_command,
         events,
-        events_after_status: news,
-        pause,
-        remove_finalizer: reclaimed,
-        requeue_after_nanos: again_nanos,
+        events_after_status: std::mem::take(&mut draft.events_after_status),
+        ..plan
+    };
+    let (pods, requeue_after_nanos) = draft.into_pod_changes();
+    SetPlan {
+        pods,
+        requeue_after_nanos,
+        ..plan
     }
 }
 
@@ -121,7 +135,7 @@ fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure>
         .selector
         .as_ref()
         .ok_or("spec.selector is required: set it to labels that spec.template carries")
-        .map_err(|why| HistoryFailure::Invalid(why.to_owned()))?;
+        .map_err(|message| HistoryFailure::Invalid(message.to_owned()))?;
     let selector = Selector::compile(selector)
         .map_err(|e| HistoryFailure::Invalid(format!("spec.selector: {e}")))?;
     let in_use = SetFacts::revisions_in_use(observed, &selector);
@@ -130,12 +144,12 @@ fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure>
     let mut history = revision::history::plan_history(set, &observed.revisions, &in_use, refused)?;
     // The API server stores such a set if it does not call the webhook. The set would then release its Pods at once and
     // create others without end.
-    let asked = set
+    let reserved_key = set
         .spec
         .selector
         .as_ref()
         .and_then(reserved_labels::reserved_key_in);
-    if let Some(key) = asked.filter(|_| !deleting) {
+    if let Some(key) = reserved_key.filter(|_| !deleting) {
         return Err(HistoryFailure::Invalid(format!(
             "spec.selector: must not ask for {key}, which is set on single Pods: make the CollaSet again with a selector of labels that \
              spec.template carries (`kubectl delete --cascade=orphan` leaves the Pods); until then no Pod is made, changed or deleted"
@@ -160,14 +174,14 @@ fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure>
 /// Plans a set whose spec is invalid. Such a spec can only be one that is already stored. The plan changes nothing, and
 /// the status says why. If the set is being deleted, the garbage collector deletes its Pods, and the plan releases the
 /// PVCs that outlast the set.
-fn plan_invalid_spec(observed: &ObservedSet, why: &str) -> SetPlan {
+fn plan_invalid_spec(observed: &ObservedSet, message: &str) -> SetPlan {
     let set = &observed.set;
     let refused = observed.refused.finalizer.as_ref();
     let refused = refused.map(|refused| {
         format!("; the finalizer can't be removed: {refused}; let the server update the CollaSet")
     });
-    let why = format!("{why}{}", refused.unwrap_or_default());
-    let status = status::invalid_spec_status(observed, &why);
+    let message = format!("{message}{}", refused.unwrap_or_default());
+    let status = status::invalid_spec_status(observed, &message);
     let mut draft = Draft::default();
     let is_left = if reclaim::orphans_its_pods(&set.metadata) {
         reclaim::release_dependents(observed, &mut draft)
@@ -196,13 +210,17 @@ fn released_revisions(draft: &mut Draft) -> Vec<RevisionChange> {
 }
 
 /// Reports in the status why the revision of the template can't be written, if the API server has refused it.
-fn report_missing_revision(observed: &ObservedSet, status: &mut CollaSetStatus, left: &Shortfall) {
+fn report_missing_revision(
+    observed: &ObservedSet,
+    status: &mut CollaSetStatus,
+    shortfall: &Shortfall,
+) {
     let former = observed.set.status.iter().flat_map(|s| &s.conditions);
     let former: Vec<_> = former.cloned().collect();
-    if let Some(why) = &observed.refused.revision {
+    if let Some(message) = &observed.refused.revision {
         let now = status::condition_time(observed.now_nanos);
-        let what = (status::FailedStep::Revisions, why.as_str());
-        status::report_failed_step(status, &former, what, left, now);
+        let failure = (status::FailedStep::Revisions, message.as_str());
+        status::report_failed_step(status, &former, failure, shortfall, now);
     }
 }
 

@@ -17,7 +17,7 @@ pub use crate::api::resourcecontext::data::{
 use crate::domain::digest::Digest;
 use crate::domain::pod::Pod;
 
-/// Most new IDs of one plan. A large set grows in steps, and each step must succeed before the next one begins.
+/// Most new IDs of one plan. A large set grows in steps, and each step must succeed before the next step begins.
 const MAX_NEW_IDS: usize = 500;
 
 /// Fills the draft with the IDs of the pool and of the Pods.
@@ -63,15 +63,15 @@ pub fn load_ids(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// Recovers the IDs after the pool was lost or emptied. Finished and terminating Pods still carry their IDs, and the
-/// PVCs of deleted Pods do, too. Otherwise the set would create Pods under other IDs and delete the volumes. This
+/// Recovers the IDs after the pool was lost or emptied. Finished and terminating Pods still carry their IDs, and so do
+/// the PVCs of deleted Pods. Otherwise the set would create Pods under other IDs and delete the volumes. This
 /// function recovers no ID of a Pod that was scaled in, leaves, or has been replaced. It recovers only as many IDs as
 /// the set lacks.
 fn recover_ids(facts: &SetFacts, draft: &mut Draft) {
     let goes = |pod: &Pod| facts.leaves_alive(pod) || SetOperation::ScaleIn.is_in_progress(pod);
     let mut staying = counted_ids(facts, draft);
     staying.retain(|id| !facts.members.get(id).is_some_and(|pod| goes(pod)));
-    let mut left = facts.strategy.replicas.saturating_sub(staying.len());
+    let mut missing = facts.strategy.replicas.saturating_sub(staying.len());
     let terminating = facts.terminating.values().flatten();
     for pod in facts.finished.iter().chain(terminating) {
         let new = pod.label(keys::REPLACE_PAIR_NEW_ID);
@@ -90,11 +90,11 @@ fn recover_ids(facts: &SetFacts, draft: &mut Draft) {
             || leaves
             || SetOperation::ScaleIn.is_in_progress(pod)
             || is_known
-            || left == 0
+            || missing == 0
         {
             continue;
         }
-        left -= 1;
+        missing -= 1;
         let revision = pod.label(keys::REVISION);
         let revision = revision.map(|name| (REVISION.to_owned(), name.to_owned()));
         draft.ids.insert(id, revision.into_iter().collect());
@@ -105,13 +105,15 @@ fn recover_ids(facts: &SetFacts, draft: &mut Draft) {
     }
     let halves = facts.origin_names_by_half(); // new Pods of pairs have no data yet
     // Younger PVCs may come from a scale-out whose Pods were never created, and be empty.
-    let mut gone = facts.ids_of_unmounted_pvcs();
-    gone.retain(|id| {
+    let mut unmounted_ids = facts.ids_of_unmounted_pvcs();
+    unmounted_ids.retain(|id| {
         let is_other = facts.foreign.contains(id) || halves.contains_key(id);
         !is_other && !draft.ids.contains_key(id)
     });
-    let gone = gone.into_iter().take(left);
-    draft.ids.extend(gone.map(|id| (id, BTreeMap::new())));
+    let unmounted_ids = unmounted_ids.into_iter().take(missing);
+    draft
+        .ids
+        .extend(unmounted_ids.map(|id| (id, BTreeMap::new())));
 }
 
 /// IDs of the members by Pod name. The new Pod of a pair knows its origin by name; the map avoids a search for each of
@@ -161,8 +163,8 @@ pub fn allocate_id_without_volumes(
 ) -> i64 {
     let set = &facts.observed.set;
     let is_empty = |id: i64| {
-        let mut claims = facts.pvcs_with_id(id).iter();
-        !claims.any(|claim| !claim.terminating && pvcs::is_usable_pvc(set, claim))
+        let mut pvcs = facts.pvcs_with_id(id).iter();
+        !pvcs.any(|pvc| !pvc.terminating && pvcs::is_usable_pvc(set, pvc))
     };
     let id = first_free_id(facts, draft, draft.lowest_empty, is_empty);
     draft.lowest_empty = id;
@@ -192,8 +194,8 @@ pub fn reserve_id_for(draft: &mut Draft, id: i64, pod: &Pod) {
 pub fn id_reserved_for(draft: &Draft, pod: &Pod) -> Option<i64> {
     let note = pod_digest(pod);
     let is_its = |data: &BTreeMap<_, _>| data.get(JUST_CREATE) == Some(&note);
-    let kept = draft.ids.iter().find(|(_, data)| is_its(data));
-    kept.map(|(id, _)| *id)
+    let entry = draft.ids.iter().find(|(_, data)| is_its(data));
+    entry.map(|(id, _)| *id)
 }
 
 /// Returns what an entry records of a Pod in `podToDelete` or `podToInclude`: 32 bits of a digest of its UID. A full
@@ -202,11 +204,6 @@ pub fn pod_digest(pod: &Pod) -> String {
     let mut digest = Digest::default();
     digest.add_text(&pod.metadata.uid);
     format!("{:08x}", digest.value() & 0xffff_ffff)
-}
-
-/// The name of the Pod of an ID under `PersistentSequence` (contract 6.0).
-pub fn persistent_pod_name(facts: &SetFacts, id: i64) -> String {
-    format!("{}-{id}", facts.name)
 }
 
 /// The value of [`DELETED`] in an entry for which no Pod is meant, because `podToDelete` contained its name before the
@@ -223,7 +220,7 @@ fn insert_entry(facts: &SetFacts, draft: &mut Draft, id: i64, revision: Option<&
         && facts
             .strategy
             .delete
-            .contains(&persistent_pod_name(facts, id))
+            .contains(&facts.persistent_pod_name(id))
     {
         data.insert(DELETED.to_owned(), NO_POD.to_owned());
     }
@@ -244,9 +241,9 @@ pub fn take_id(facts: &SetFacts, draft: &mut Draft, id: i64, revision: Option<&s
 /// `Retain` (contract 6.4). Until the PVCs are gone, the ID stays in the pool with a mark, so that a restart in between
 /// leaves no PVC behind.
 pub fn retire_half_id(facts: &SetFacts, draft: &mut Draft, id: i64) {
-    let has_claims = facts.owned_pvcs_with_id(id).any(|claim| !claim.terminating);
+    let has_pvcs = facts.owned_pvcs_with_id(id).any(|pvc| !pvc.terminating);
     match draft.ids.get_mut(&id) {
-        Some(data) if has_claims && facts.strategy.retain_scaled => {
+        Some(data) if has_pvcs && facts.strategy.retain_scaled => {
             for mark in [REPLACE_NEW, REPLACE_ORIGIN, JUST_CREATE] {
                 data.remove(mark);
             }
@@ -277,7 +274,7 @@ pub fn counted_ids(facts: &SetFacts, draft: &Draft) -> Vec<i64> {
 pub fn is_entry_stored(facts: &SetFacts, id: i64, key: &str, value: &str) -> bool {
     let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
     let mut entry = contexts.filter(|context| context.id == id);
-    entry.any(|context| context.data.get(key).is_some_and(|known| known == value))
+    entry.any(|context| context.data.get(key).is_some_and(|stored| stored == value))
 }
 
 /// Number of wanted Pods for which the stored pool has neither an entry nor space.
@@ -296,9 +293,9 @@ pub fn count_missing_ids(facts: &SetFacts) -> usize {
 /// Creates IDs until there are as many as wanted Pods, or until the pool is full.
 pub fn grow_to(facts: &SetFacts, draft: &mut Draft, wanted: usize) {
     let counted = counted_ids(facts, draft).len();
-    let mut room = Headroom::beside_draft(facts, draft);
+    let mut headroom = Headroom::beside_draft(facts, draft);
     for _ in (counted..wanted).take(MAX_NEW_IDS) {
-        if !room.take_entry() {
+        if !headroom.take_entry() {
             break;
         }
         let id = allocate_id(facts, draft, None);
@@ -315,8 +312,8 @@ pub fn free_id(draft: &mut Draft, id: i64) {
 
 /// Whether an ID is reserved for another Pod than this one.
 pub fn is_id_reserved_elsewhere(draft: &Draft, id: i64, pod: &Pod) -> bool {
-    let noted = draft.ids.get(&id).and_then(|data| data.get(JUST_CREATE));
-    noted.is_some_and(|noted| noted != "true" && *noted != pod_digest(pod))
+    let mark = draft.ids.get(&id).and_then(|data| data.get(JUST_CREATE));
+    mark.is_some_and(|mark| mark != "true" && *mark != pod_digest(pod))
 }
 
 /// Whether the draft entry of an ID has this key.
@@ -330,7 +327,7 @@ pub fn has_entry_mark(draft: &Draft, id: i64, mark: &str) -> bool {
 /// Sets a key of the draft entry of an ID, if the entry exists.
 pub fn set_entry_mark(draft: &mut Draft, id: i64, mark: &str, value: &str) {
     if let Some(data) = draft.ids.get_mut(&id)
-        && data.get(mark).is_none_or(|known| known != value)
+        && data.get(mark).is_none_or(|stored| stored != value)
     {
         data.insert(mark.to_owned(), value.to_owned());
     }
@@ -346,8 +343,8 @@ pub fn remove_entry_mark(draft: &mut Draft, id: i64, mark: &str) {
 /// Returns all wanted entries of the pool, with those of other owners; `None` if the stored entries are already the
 /// same. The mark of a fresh ID is removed once the Pods of all IDs exist, not by a write for each Pod.
 pub fn changed_entries(facts: &SetFacts, draft: &mut Draft) -> Option<Vec<ContextDetail>> {
-    let seen: BTreeSet<i64> = facts.members.keys().copied().collect();
-    let complete = draft.ids.keys().all(|id| seen.contains(id));
+    let member_ids: BTreeSet<i64> = facts.members.keys().copied().collect();
+    let complete = draft.ids.keys().all(|id| member_ids.contains(id));
     let stored: &[ContextDetail] = facts
         .observed
         .pool
@@ -363,13 +360,13 @@ pub fn changed_entries(facts: &SetFacts, draft: &mut Draft) -> Option<Vec<Contex
             .ids
             .iter()
             .all(|(id, data)| own.get(id) == Some(&data));
-    let unseen_marks = seen
+    let unseen_marks = member_ids
         .iter()
         .any(|id| has_entry_mark(draft, *id, JUST_CREATE));
     if same && !(complete && unseen_marks) {
         return None;
     }
-    for id in seen {
+    for id in member_ids {
         remove_entry_mark(draft, id, JUST_CREATE);
     }
     let mut all: Vec<ContextDetail> = stored

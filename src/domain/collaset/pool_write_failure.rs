@@ -70,8 +70,9 @@ impl StoredEntries<'_> {
     /// Whether the stored entry already has the wanted revision and origin for the Pod of the ID.
     fn is_written(&self, id: i64) -> bool {
         let (stored, wanted) = (self.stored.get(&id), self.wanted.get(&id));
-        let told = |data: &&EntryData| [REVISION, REPLACE_ORIGIN].map(|key| data.get(key).cloned());
-        stored.is_some() && stored.map(told) == wanted.map(told)
+        let revision_and_origin =
+            |data: &&EntryData| [REVISION, REPLACE_ORIGIN].map(|key| data.get(key).cloned());
+        stored.is_some() && stored.map(revision_and_origin) == wanted.map(revision_and_origin)
     }
 
     /// Whether the stored entry already records, if wanted, which Pod is deleted because `podToDelete` names it.
@@ -150,12 +151,12 @@ mod tests {
             body: json!({}),
         };
         let delete = |id| PodChange::Delete(pod(id), None);
-        let claim = |id| PvcChange::Create {
+        let pvc = |id| PvcChange::Create {
             id,
             template: "data".to_owned(),
             body: json!({}),
         };
-        let kept = vec![
+        let unaffected = vec![
             create(0),
             delete(0),
             delete(2),
@@ -163,7 +164,7 @@ mod tests {
             patch("other", 7),
             patch(keys::REPLACE_PAIR_NEW_ID, 1),
         ];
-        let mut pods = kept.clone();
+        let mut pods = unaffected.clone();
         pods.extend([
             create(1),
             create(3),
@@ -178,14 +179,14 @@ mod tests {
                 entry(2, &[(REVISION, "b"), (SCALE_IN, "true")]),
                 entry(3, &[(REVISION, "b")]),
             ]),
-            pvcs: vec![claim(1), claim(3)],
+            pvcs: vec![pvc(1), pvc(3)],
             pods,
             ..SetPlan::default()
         };
-        let left = without_pool_writes(plan, Some(&stored));
-        assert_eq!(left.pods, kept);
-        assert_eq!(left.pvcs, [claim(1)]);
-        assert_eq!(left.pool, None);
+        let remaining = without_pool_writes(plan, Some(&stored));
+        assert_eq!(remaining.pods, unaffected);
+        assert_eq!(remaining.pvcs, [pvc(1)]);
+        assert_eq!(remaining.pool, None);
     }
     #[test]
     fn pod_is_not_deleted_while_that_can_not_be_noted() {
@@ -198,14 +199,14 @@ mod tests {
             pods: vec![patch(keys::TO_DELETE, 1)],
             ..SetPlan::default()
         };
-        let left = |stored: &[(&str, &str)], wanted: &[(&str, &str)]| {
+        let remaining_pods = |stored: &[(&str, &str)], wanted: &[(&str, &str)]| {
             without_pool_writes(plan(wanted), Some(&pool(stored)))
                 .pods
                 .len()
         };
-        let noted = [(DELETED, "web-0")];
-        assert_eq!(left(&[], &noted), 0);
-        assert_eq!(left(&noted, &noted), 1);
-        assert_eq!(left(&[], &[]), 1);
+        let deleted_mark = [(DELETED, "web-0")];
+        assert_eq!(remaining_pods(&[], &deleted_mark), 0);
+        assert_eq!(remaining_pods(&deleted_mark, &deleted_mark), 1);
+        assert_eq!(remaining_pods(&[], &[]), 1);
     }
 }

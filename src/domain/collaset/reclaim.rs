@@ -26,12 +26,12 @@ pub fn deletes_its_pods(set: &ObjectMeta) -> bool {
 /// Whether the set is deleted without its Pods, by its metadata. The Kubernetes garbage collector has yet to release
 /// the Pods, or it has released them and admission has recorded that in an annotation.
 pub fn orphans_its_pods(set: &ObjectMeta) -> bool {
-    let noted = set.annotations.iter().flatten();
-    let is_noted = |(key, uid): (&String, &String)| {
+    let annotations = set.annotations.iter().flatten();
+    let is_recorded = |(key, uid): (&String, &String)| {
         key == keys::LEAVES_ITS_PODS && set.uid.as_ref() == Some(uid)
     };
     set.deletion_timestamp.is_some()
-        && (awaits_garbage_collector(set) || noted.into_iter().any(is_noted))
+        && (awaits_garbage_collector(set) || annotations.into_iter().any(is_recorded))
 }
 
 /// Whether the Kubernetes garbage collector has yet to release the dependents.
@@ -44,26 +44,26 @@ pub fn awaits_garbage_collector(set: &ObjectMeta) -> bool {
 /// keeps, and those that a Pod outside the set mounts.
 pub fn release_outlasting_pvcs(observed: &ObservedSet, retains: bool) -> Vec<PvcChange> {
     let uid = observed.set.metadata.uid.as_deref();
-    let is_own = |claim: &&Arc<Pvc>| claim.belongs_to_set(uid);
-    let is_kept = |claim: &&Arc<Pvc>| {
-        let mut mounting = observed.mounts.get(&claim.name).into_iter().flatten();
+    let is_own = |pvc: &&Arc<Pvc>| pvc.belongs_to_set(uid);
+    let is_kept = |pvc: &&Arc<Pvc>| {
+        let mut mounting = observed.mounts.get(&pvc.name).into_iter().flatten();
         retains
-            || claim.is_kept_for(uid)
+            || pvc.is_kept_for(uid)
             || mounting.any(|pod| {
                 pod.controller()
                     .is_none_or(|owner| Some(&*owner.uid) != uid)
             })
     };
     let own = observed.pvcs.iter().filter(is_own);
-    let kept = own.filter(is_kept);
-    let release = kept.map(|claim| {
-        let mut mounting = observed.mounts.get(&claim.name).into_iter().flatten();
+    let kept_pvcs = own.filter(is_kept);
+    let release = kept_pvcs.map(|pvc| {
+        let mut mounting = observed.mounts.get(&pvc.name).into_iter().flatten();
         let is_excluded = mounting.any(|pod| pod.label(keys::ORPHANED).is_some());
-        let labels = match claim.is_kept_for(uid) && !retains || is_excluded {
+        let labels = match pvc.is_kept_for(uid) && !retains || is_excluded {
             true => pvcs::left_behind_labels(),
             false => LabelPatch::default(),
         };
-        PvcChange::release_pvc(claim, labels)
+        PvcChange::release_pvc(pvc, labels)
     });
     release.collect()
 }
@@ -72,7 +72,7 @@ pub fn release_outlasting_pvcs(observed: &ObservedSet, retains: bool) -> Vec<Pvc
 /// garbage collector deletes its Pods, and would also delete the PVCs that outlast it.
 pub fn plan_without_finalizer(observed: &ObservedSet) -> SetPlan {
     let set = &observed.set;
-    let claims = match deletes_its_pods(&set.metadata) {
+    let pvcs = match deletes_its_pods(&set.metadata) {
         true => release_outlasting_pvcs(
             observed,
             ResolvedStrategy::from_spec(&set.spec).retain_deleted,
@@ -80,7 +80,7 @@ pub fn plan_without_finalizer(observed: &ObservedSet) -> SetPlan {
         false => Vec::new(),
     };
     SetPlan {
-        pvcs: claims,
+        pvcs,
         ..SetPlan::default()
     }
 }
@@ -97,8 +97,8 @@ pub fn release_dependents(observed: &ObservedSet, draft: &mut Draft) -> bool {
         draft.set_ownership(pod, OwnershipChange::Release);
     }
     // A kept PVC has no owner. Its label tells the next set of this name about it.
-    for claim in observed.pvcs.iter().filter(|c| c.controller == *uid) {
-        draft.patch_pvc(claim, LabelPatch::default(), OwnershipChange::Release);
+    for pvc in observed.pvcs.iter().filter(|c| c.controller == *uid) {
+        draft.patch_pvc(pvc, LabelPatch::default(), OwnershipChange::Release);
     }
     let revisions = observed.revisions.iter().filter(|r| r.controller == *uid);
     draft.released = revisions.cloned().collect();
@@ -129,18 +129,18 @@ pub fn reclaim_step(facts: &SetFacts, draft: &mut Draft) -> bool {
     }
     let uid = facts.observed.set.metadata.uid.as_deref();
     let mut released = false;
-    for claim in &facts.observed.pvcs {
-        if !claim.belongs_to_set(uid) {
+    for pvc in &facts.observed.pvcs {
+        if !pvc.belongs_to_set(uid) {
             continue;
         }
         let retains = facts.strategy.retain_deleted;
         // A Pod that left the set mounts the PVC. If the set still owned the PVC, the Kubernetes garbage collector
         // would delete it.
-        if retains || claim.is_kept_for(uid) || !facts.pods_mounting(&claim.name).is_empty() {
+        if retains || pvc.is_kept_for(uid) || !facts.pods_mounting(&pvc.name).is_empty() {
             released = true;
-            draft.release_pvc(claim, released_pvc_labels(facts, claim));
-        } else if !claim.terminating {
-            draft.pvcs.push(PvcChange::Delete(claim.clone()));
+            draft.release_pvc(pvc, released_pvc_labels(facts, pvc));
+        } else if !pvc.terminating {
+            draft.pvcs.push(PvcChange::Delete(pvc.clone()));
         }
     }
     // The release is stored first. A PVC that is being deleted does not delay the end of the set.
@@ -155,22 +155,22 @@ pub fn reclaim_step(facts: &SetFacts, draft: &mut Draft) -> bool {
 /// for this release: admission denies the garbage collector's deletions of these PVCs until they have no owner.
 fn release_retained_pvcs(facts: &SetFacts, draft: &mut Draft) {
     let uid = facts.observed.set.metadata.uid.as_deref();
-    let claims = facts.observed.pvcs.iter();
-    for claim in claims.filter(|claim| claim.controller.as_deref() == uid) {
+    let pvcs = facts.observed.pvcs.iter();
+    for pvc in pvcs.filter(|pvc| pvc.controller.as_deref() == uid) {
         if facts.strategy.retain_deleted {
-            draft.release_pvc(claim, released_pvc_labels(facts, claim));
-        } else if claim.is_kept_for(uid) {
+            draft.release_pvc(pvc, released_pvc_labels(facts, pvc));
+        } else if pvc.is_kept_for(uid) {
             // The set releases the PVC once it has no Pod.
-            draft.patch_pvc(claim, LabelPatch::default(), OwnershipChange::Release);
+            draft.patch_pvc(pvc, LabelPatch::default(), OwnershipChange::Release);
         }
     }
 }
 
 /// The labels that a released PVC gets. A kept PVC, and the PVC of a Pod that has left, get a label so that no later
 /// set of this name takes them.
-fn released_pvc_labels(facts: &SetFacts, claim: &Pvc) -> LabelPatch {
-    let is_let_go = facts.keeps_pvc(claim) && !facts.strategy.retain_deleted;
-    let mut mounting = facts.pods_mounting(&claim.name).iter();
+fn released_pvc_labels(facts: &SetFacts, pvc: &Pvc) -> LabelPatch {
+    let is_let_go = facts.keeps_pvc(pvc) && !facts.strategy.retain_deleted;
+    let mut mounting = facts.pods_mounting(&pvc.name).iter();
     match is_let_go || mounting.any(|pod| facts.has_left(pod)) {
         true => pvcs::left_behind_labels(),
         false => LabelPatch::default(),

@@ -28,7 +28,7 @@ pub fn fit_replicas(facts: &SetFacts, draft: &mut Draft) {
     // A Pod that is to be excluded leaves by itself, so it is neither chosen nor counted (contract Q34). Under
     // `PersistentSequence` no Pod can be excluded.
     let leaves = |id: &i64| {
-        let pod = pod_of(id).or_else(|| facts.waiting.get(id));
+        let pod = pod_of(id).or_else(|| facts.recreated_later.get(id));
         !facts.strategy.sequence && pod.is_some_and(|pod| facts.is_to_exclude(pod))
     };
     // An instance whose Pod is missing for now counts like the others: its Pod is created again, and it has volumes.
@@ -36,12 +36,12 @@ pub fn fit_replicas(facts: &SetFacts, draft: &mut Draft) {
     instances.retain(|id| !leaves(id));
     instances.sort_by_cached_key(|id| scale_in_order(facts, draft, *id));
     let surplus = instances.len().saturating_sub(facts.strategy.replicas);
-    let (going, staying) = instances.split_at(surplus);
-    for id in going {
+    let (surplus_ids, staying) = instances.split_at(surplus);
+    for id in surplus_ids {
         draft.surplus.insert(*id);
         match pod_of(id) {
             Some(pod) => scale_in_pod(facts, draft, *id, pod),
-            None => match facts.waiting.get(id) {
+            None => match facts.recreated_later.get(id) {
                 Some(ended) => {
                     delete_new_half(facts, draft, *id);
                     pool::set_entry_mark(draft, *id, pool::SCALE_IN, "true");
@@ -60,7 +60,7 @@ pub fn fit_replicas(facts: &SetFacts, draft: &mut Draft) {
             None => pool::remove_entry_mark(draft, *id, pool::SCALE_IN), // the instance is wanted again
         }
     }
-    announce_scale_in(draft, going.iter().filter_map(pod_of));
+    announce_scale_in(draft, surplus_ids.iter().filter_map(pod_of));
     // The new Pods of pairs stand for their origins, so they are neither chosen nor counted.
     for (id, pod) in &facts.members {
         let half = draft.ids.get(id);
@@ -76,8 +76,8 @@ pub fn fit_replicas(facts: &SetFacts, draft: &mut Draft) {
 }
 
 /// Names in an Event the Pods whose scale-in begins.
-fn announce_scale_in<'a>(draft: &mut Draft, going: impl Iterator<Item = &'a Arc<Pod>>) {
-    let beginning = going.filter(|pod| {
+fn announce_scale_in<'a>(draft: &mut Draft, pods: impl Iterator<Item = &'a Arc<Pod>>) {
+    let beginning = pods.filter(|pod| {
         !SetOperation::ScaleIn.is_in_progress(pod) && !set_operations::is_leaving(pod)
     });
     let names: Vec<&str> = beginning.map(|pod| &*pod.metadata.name).collect();
@@ -101,9 +101,10 @@ fn stop_scale_in(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// Orders instances; those to scale in come first. First come those that the pool marks as scaled in and whose Pod is
-/// gone, then those that `podToDelete` names, then those whose scale-in has begun. A Pod whose scale-in has begun stays
-/// chosen, even if another Pod is lost meanwhile or deleted by a rollout, because that other Pod is created again.
+/// Orders instances; those to scale in come first. First come instances that the pool marks as scaled in and whose Pod
+/// is gone, then instances that `podToDelete` names, then instances whose scale-in has begun. A Pod whose scale-in has
+/// begun stays chosen, even if another Pod is lost meanwhile or deleted by a rollout, because that other Pod is created
+/// again.
 fn scale_in_order<'a>(facts: &'a SetFacts, draft: &Draft, id: i64) -> impl Ord + use<'a> {
     let pod = facts.members.get(&id);
     let strategy = &facts.strategy;
@@ -114,11 +115,8 @@ fn scale_in_order<'a>(facts: &'a SetFacts, draft: &Draft, id: i64) -> impl Ord +
     // note about the reason.
     let is_vacant = strategy.sequence && pod.is_none() && !strategy.delete.is_empty();
     let is_named = any.any(|pod| strategy.delete.contains(&pod.metadata.name))
-        || is_vacant
-            && strategy
-                .delete
-                .contains(&pool::persistent_pod_name(facts, id));
-    let chosen = pod.or_else(|| facts.waiting.get(&id)).map(|pod| {
+        || is_vacant && strategy.delete.contains(&facts.persistent_pod_name(id));
+    let chosen = pod.or_else(|| facts.recreated_later.get(&id)).map(|pod| {
         let is_on_its_way =
             set_operations::is_leaving(pod) || SetOperation::ScaleIn.is_in_progress(pod);
         (
@@ -225,12 +223,12 @@ fn delete_named_pod(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Arc<Pod>
 
 /// Whether `podToDelete` means this Pod, and not an earlier Pod of the same name.
 pub fn is_named_for_deletion(facts: &SetFacts, draft: &Draft, id: i64, pod: &Pod) -> bool {
-    let noted = draft.ids.get(&id).and_then(|data| data.get(pool::DELETED));
-    let is_meant = || match noted {
+    let mark = draft.ids.get(&id).and_then(|data| data.get(pool::DELETED));
+    let is_meant = || match mark {
         None => true,
-        Some(noted) if *noted == pool::pod_digest(pod) => true,
+        Some(mark) if *mark == pool::pod_digest(pod) => true,
         // An older version recorded the name, either for the Pod whose deletion it asked for or for the next Pod.
-        Some(noted) => *noted == pod.metadata.name && set_operations::can_withdraw_deletion(pod),
+        Some(mark) => *mark == pod.metadata.name && set_operations::can_withdraw_deletion(pod),
     };
     facts.strategy.delete.contains(&pod.metadata.name) && is_meant()
 }

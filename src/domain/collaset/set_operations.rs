@@ -134,8 +134,8 @@ pub fn is_set_timestamp(value: &str) -> bool {
 }
 
 /// Whether the set has asked for the deletion of the Pod and the Pod still serves. Then the set can withdraw the
-/// request without an effect on traffic. It can't once the rules have allowed the deletion, or once a user has deleted
-/// the Pod.
+/// request without an effect on traffic. The set can't withdraw the request once the rules have allowed the deletion,
+/// or once a user has deleted the Pod.
 pub fn can_withdraw_deletion(pod: &Pod) -> bool {
     let phase = stored_phases(pod).get(grace_delete::DELETION_ID).copied();
     is_deletion_requested_by_set(pod) && matches!(phase, None | Some(Phase::PreCheck))
@@ -143,9 +143,9 @@ pub fn can_withdraw_deletion(pod: &Pod) -> bool {
 
 /// Whether the set, and nobody else, has asked for the deletion of the Pod.
 pub fn is_deletion_requested_by_set(pod: &Pod) -> bool {
-    let told = pod.label(keys::TO_DELETE);
-    told.is_some()
-        && told == pod.annotation(keys::SENT_AWAY)
+    let deletion_label = pod.label(keys::TO_DELETE);
+    deletion_label.is_some()
+        && deletion_label == pod.annotation(keys::SENT_AWAY)
         && !grace_delete::is_deletion_requested_again(pod)
         && !pod.is_terminating()
 }
@@ -160,8 +160,8 @@ pub fn awaits_leave_permission(pod: &Pod) -> bool {
 pub fn undo_foreign_run(pod: &Pod) -> Option<LabelPatch> {
     let label = |family: Family| pod.label(&family.key(LIFECYCLE_ID));
     let type_ = label(Family::OperationType).unwrap_or_default();
-    let known = [SetOperation::Update, SetOperation::ScaleIn].map(SetOperation::operation_type);
-    let other = label(Family::Operating).is_some() && !known.contains(&type_);
+    let own_types = [SetOperation::Update, SetOperation::ScaleIn].map(SetOperation::operation_type);
+    let other = label(Family::Operating).is_some() && !own_types.contains(&type_);
     let undone = label(Family::UndoOperationType).is_some();
     (other && !undone).then(|| operator::undo_labels(LIFECYCLE_ID, type_))
 }
@@ -203,9 +203,9 @@ pub fn is_awaiting_rules(pod: &Pod) -> bool {
 /// or asked for its deletion. `None` if nothing is left to cancel.
 ///
 /// A Pod loses its set if the selector no longer matches it, if it is excluded, if the set is deleted without its Pods,
-/// or if somebody removes the owner reference. The patch cancels the operation and removes the set's notes about it.
-/// Without the patch, only another set that includes the Pod would end the operation. Until then the Pod would stay off
-/// traffic and take a place in the budgets of its rules. The patch also withdraws the request to delete the Pod.
+/// or if somebody removes the owner reference. The patch cancels the operation and removes the set's annotations about
+/// it. Without the patch, only another set that includes the Pod would end the operation. Until then the Pod would stay
+/// off traffic and take a place in the budgets of its rules. The patch also withdraws the request to delete the Pod.
 ///
 /// The instance ID shows that the Pod belonged to a set. The operation ID alone may belong to somebody else.
 pub fn abandoned_metadata_patch(pod: &Pod) -> Option<Value> {

@@ -157,11 +157,11 @@ fn rollout_steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<Resolv
     };
     let step = |step: &collaset::RolloutStep| match (&step.partition, &step.pause) {
         (Some(partition), None) => {
-            let kept = match IntOrPercent::parse(partition).ok()? {
+            let resolved = match IntOrPercent::parse(partition).ok()? {
                 IntOrPercent::Int(count) => usize::try_from(count).ok()?,
                 IntOrPercent::Percent(percent) => kept_by_percent(percent, replicas),
             };
-            Some(ResolvedStep::Partition(kept))
+            Some(ResolvedStep::Partition(resolved))
         }
         (None, Some(pause)) => {
             let lasts = pause.pause_duration().ok()??;
@@ -180,10 +180,10 @@ fn rollout_steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<Resolv
 /// so that the canary of a small set has a Pod.
 fn kept_by_percent(percent: u32, replicas: usize) -> usize {
     let share = usize::try_from(percent.min(100)).unwrap_or(100);
-    let kept = (replicas * share).div_ceil(100);
+    let rounded = (replicas * share).div_ceil(100);
     match percent {
-        0..100 => kept.min(replicas.saturating_sub(1)),
-        _ => kept,
+        0..100 => rounded.min(replicas.saturating_sub(1)),
+        _ => rounded,
     }
 }
 

@@ -32,6 +32,7 @@ mod patch;
 mod phase;
 pub mod restarts;
 pub mod service_obstacles;
+mod user_labels;
 mod validate;
 
 pub use expected_finalizers::ExpectedFinalizers;
@@ -44,6 +45,7 @@ pub use next_step::{
 };
 pub use patch::LabelPatch;
 pub use phase::Phase;
+pub use user_labels::are_user_labels_changed;
 pub use validate::{LifecycleError, validate};
 
 use crate::api::keys::Family;

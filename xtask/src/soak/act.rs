@@ -259,7 +259,7 @@ impl Actor {
         let name = pod.name_any();
         let requests = match kind {
             Kind::ResizeCpu => json!({"cpu": format!("{}m", 100 + 50 * (detail % 3))}),
-            Kind::ResizeMemory => json!({"memory": ["64Mi", "96Mi", "128Mi"][at(detail, 3)]}),
+            Kind::ResizeMemory => json!({"memory": (["64Mi", "96Mi", "128Mi"][at(detail, 3)])}),
             Kind::ResizeSameMemory => {
                 let requests = &pod.data["spec"]["containers"][0]["resources"]["requests"];
                 match requests["memory"].as_str() {

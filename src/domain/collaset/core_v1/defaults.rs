@@ -179,11 +179,11 @@ mod tests {
             normal_form(&POD_TEMPLATE, &full),
             normal_form(&POD_TEMPLATE, &brief)
         );
-        let claim = |mode: Value| json!({ "spec": { "accessModes": ["ReadWriteOnce"], "volumeMode": mode } });
+        let pvc_template = |mode: Value| json!({ "spec": { "accessModes": ["ReadWriteOnce"], "volumeMode": mode } });
         let [brief, full] =
-            [Value::Null, json!("Filesystem")].map(|m| normal_form(&PVC, &claim(m)));
+            [Value::Null, json!("Filesystem")].map(|m| normal_form(&PVC, &pvc_template(m)));
         assert_eq!(brief, full);
-        assert_ne!(normal_form(&PVC, &claim(json!("Block"))), brief);
+        assert_ne!(normal_form(&PVC, &pvc_template(json!("Block"))), brief);
     }
 
     #[test]

@@ -65,8 +65,8 @@ static TYPES: LazyLock<BTreeMap<&'static str, Vec<Field>>> = LazyLock::new(|| {
         .lines()
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            Some((words.next()?, words.filter_map(parse_field).collect()))
+            let mut parts = line.split_whitespace();
+            Some((parts.next()?, parts.filter_map(parse_field).collect()))
         })
         .collect()
 });
@@ -76,8 +76,8 @@ pub fn struct_fields(name: &str) -> &'static [Field] {
     TYPES.get(name).map_or(&[], Vec::as_slice)
 }
 
-fn parse_field(word: &'static str) -> Option<Field> {
-    let (name, kind) = word.split_once(':')?;
+fn parse_field(declaration: &'static str) -> Option<Field> {
+    let (name, kind) = declaration.split_once(':')?;
     Some(Field {
         name: name.trim_end_matches('!'),
         kind: parse_kind(kind),

@@ -63,13 +63,16 @@ pub fn without_newer_fields(kind: &Kind, ours: &Value, stored: &Value) -> Value 
         (Kind::Struct(name), Value::Object(entries)) => entries
             .iter()
             .filter_map(|(key, value)| {
-                let there = stored.get(key);
+                let stored_value = stored.get(key);
                 match known_field(name, key) {
                     Some(field) => {
-                        let there = there.unwrap_or(&Value::Null);
-                        Some((key.clone(), without_newer_fields(&field.kind, value, there)))
+                        let stored_value = stored_value.unwrap_or(&Value::Null);
+                        Some((
+                            key.clone(),
+                            without_newer_fields(&field.kind, value, stored_value),
+                        ))
                     }
-                    None => there.map(|_| (key.clone(), value.clone())),
+                    None => stored_value.map(|_| (key.clone(), value.clone())),
                 }
             })
             .collect::<Map<_, _>>()
@@ -134,7 +137,7 @@ mod tests {
 
     #[test]
     fn empty_behind_a_pointer_and_elements_of_lists_stay() {
-        for kept in [
+        for value in [
             json!({ "terminationGracePeriodSeconds": 0 }),
             json!({ "enableServiceLinks": false }),
             json!({ "affinity": {} }),
@@ -142,18 +145,18 @@ mod tests {
             json!({ "containers": [{ "args": ["", "a"] }] }),
             json!({ "nodeSelector": { "a": "" } }),
         ] {
-            assert_eq!(spec(kept.clone()), Some(json!({ "spec": kept })));
+            assert_eq!(spec(value.clone()), Some(json!({ "spec": value })));
         }
     }
 
     #[test]
     fn mistyped_or_unknown_value_stays() {
-        for kept in [
+        for value in [
             json!({ "hostNetwork": "false" }),
             json!({ "newer": { "empty": [] } }),
             json!({ "containers": [{ "resources": { "limits": { "cpu": "lots" } } }] }),
         ] {
-            assert_eq!(spec(kept.clone()), Some(json!({ "spec": kept })));
+            assert_eq!(spec(value.clone()), Some(json!({ "spec": value })));
         }
     }
 

@@ -36,23 +36,23 @@ struct HashedTemplate {
 impl TemplateHashes {
     /// Hashes these templates.
     pub fn from_templates<'a>(templates: impl IntoIterator<Item = &'a Value>) -> TemplateHashes {
-        let mut known = TemplateHashes::default();
+        let mut hashes = TemplateHashes::default();
         for template in templates {
-            let entries = &known.0;
+            let entries = &hashes.0;
             if entries.iter().any(|entry| entry.template == *template) {
                 continue;
             }
             let normal = normal_form(&PVC, template);
             let same = entries.iter().position(|entry| entry.normal == normal);
-            known.0.push(HashedTemplate {
+            hashes.0.push(HashedTemplate {
                 hash: hash_template(template),
                 other: with_toggled_volume_mode(template).map(|other| hash_template(&other)),
                 template: template.clone(),
                 normal,
-                same: same.unwrap_or(known.0.len()),
+                same: same.unwrap_or(hashes.0.len()),
             });
         }
-        known
+        hashes
     }
 
     /// Hashes the templates of these revisions.
@@ -72,8 +72,8 @@ impl TemplateHashes {
     /// The hash of a template, which need not be in the list.
     pub fn template_hash<'a>(&'a self, template: &Value) -> Cow<'a, str> {
         let mut entries = self.0.iter();
-        let known = entries.find(|entry| entry.template == *template);
-        known.map_or_else(
+        let hashed = entries.find(|entry| entry.template == *template);
+        hashed.map_or_else(
             || hash_template(template).into(),
             |entry| (&*entry.hash).into(),
         )
@@ -130,14 +130,14 @@ mod tests {
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
-        let claims: Vec<_> = lines.iter().filter(|line| line["kind"] == "pvc").collect();
-        assert!(!claims.is_empty());
-        for claim in claims {
+        let template_lines: Vec<_> = lines.iter().filter(|line| line["kind"] == "pvc").collect();
+        assert!(!template_lines.is_empty());
+        for line in template_lines {
             assert_eq!(
-                hash_template(&claim["value"]),
-                claim["hash"].as_str().unwrap(),
+                hash_template(&line["value"]),
+                line["hash"].as_str().unwrap(),
                 "{}",
-                claim["value"]
+                line["value"]
             );
         }
     }
@@ -146,12 +146,14 @@ mod tests {
     fn known_template_is_not_hashed_again() {
         let template = |size| json!({ "metadata": { "name": "d" }, "spec": { "resources": { "requests": { "storage": size } } } });
         let (small, large) = (template("1Gi"), template("2Gi"));
-        let known = TemplateHashes::from_templates([&small, &small]);
+        let hashes = TemplateHashes::from_templates([&small, &small]);
         assert!(
-            matches!(known.template_hash(&small), Cow::Borrowed(of) if of == hash_template(&small))
+            matches!(hashes.template_hash(&small), Cow::Borrowed(of) if of == hash_template(&small))
         );
-        assert_eq!(known.template_hash(&large), hash_template(&large));
-        assert!(known.contains(&hash_template(&small)) && !known.contains(&hash_template(&large)));
+        assert_eq!(hashes.template_hash(&large), hash_template(&large));
+        assert!(
+            hashes.contains(&hash_template(&small)) && !hashes.contains(&hash_template(&large))
+        );
     }
 
     #[test]
@@ -180,19 +182,19 @@ mod tests {
         ];
         let others = [template("1Gi", Some("Block")), template("2Gi", None)];
         for same in &same {
-            let known = TemplateHashes::from_templates([&plain, same]);
+            let hashes = TemplateHashes::from_templates([&plain, same]);
             assert_ne!(hash_template(same), hash_template(&plain));
-            assert!(known.is_equivalent(&hash_template(same), &hash_template(&plain)));
+            assert!(hashes.is_equivalent(&hash_template(same), &hash_template(&plain)));
         }
         // The same holds if the revision of one of the two does not exist any more.
-        let known = TemplateHashes::from_templates([&same[0]]);
+        let hashes = TemplateHashes::from_templates([&same[0]]);
         assert!(
-            known.is_equivalent(&hash_template(&plain), &hash_template(&same[0]))
-                && known.contains(&hash_template(&plain))
+            hashes.is_equivalent(&hash_template(&plain), &hash_template(&same[0]))
+                && hashes.contains(&hash_template(&plain))
         );
         for other in &others {
-            let known = TemplateHashes::from_templates([&plain, other]);
-            assert!(!known.is_equivalent(&hash_template(other), &hash_template(&plain)));
+            let hashes = TemplateHashes::from_templates([&plain, other]);
+            assert!(!hashes.is_equivalent(&hash_template(other), &hash_template(&plain)));
         }
     }
 }

@@ -21,18 +21,18 @@ pub fn with_corrected_labels(
     observed: &ObservedSet,
 ) -> (Cow<'_, ObservedSet>, Vec<(Arc<Pvc>, LabelPatch)>) {
     let templates = named_templates(observed);
-    let claims = observed.pvcs.iter().enumerate();
-    let wrong: Vec<_> = claims
-        .filter_map(|(at, claim)| Some((at, label_repairs(observed, &templates, claim)?)))
+    let pvcs = observed.pvcs.iter().enumerate();
+    let wrong: Vec<_> = pvcs
+        .filter_map(|(at, pvc)| Some((at, label_repairs(observed, &templates, pvc)?)))
         .collect();
     if wrong.is_empty() {
         return (Cow::Borrowed(observed), Vec::new());
     }
     let mut as_made = observed.clone();
     let mended = wrong.into_iter().map(|(at, labels)| {
-        let mut claim = Pvc::clone(&observed.pvcs[at]);
-        claim.labels.extend(labels.clone());
-        as_made.pvcs[at] = Arc::new(claim);
+        let mut pvc = Pvc::clone(&observed.pvcs[at]);
+        pvc.labels.extend(labels.clone());
+        as_made.pvcs[at] = Arc::new(pvc);
         let labels = labels.into_iter().map(|(key, value)| (key, Some(value)));
         (Arc::clone(&observed.pvcs[at]), LabelPatch(labels.collect()))
     });
@@ -47,10 +47,10 @@ pub fn restore_labels(
     mended: Vec<(Arc<Pvc>, LabelPatch)>,
     alone: bool,
 ) {
-    for (claim, mut labels) in mended {
+    for (pvc, mut labels) in mended {
         let is_of = |change: &&mut PvcChange| match change {
             PvcChange::Patch { pvc: of, .. } | PvcChange::Delete(of) | PvcChange::Retain(of) => {
-                of.uid == claim.uid
+                of.uid == pvc.uid
             }
             PvcChange::Create { .. } => false,
         };
@@ -62,7 +62,7 @@ pub fn restore_labels(
                 *planned = labels;
             }
             None if alone => changes.push(PvcChange::Patch {
-                pvc: claim,
+                pvc,
                 labels,
                 ownership: OwnershipChange::Keep,
             }),
@@ -90,17 +90,17 @@ fn named_templates(observed: &ObservedSet) -> NamedTemplates<'_> {
 fn label_repairs(
     observed: &ObservedSet,
     templates: &NamedTemplates<'_>,
-    claim: &Pvc,
+    pvc: &Pvc,
 ) -> Option<BTreeMap<String, String>> {
-    let is_owned = is_owned_pvc(&observed.set, claim);
-    let is_ours = is_owned || claim.controller.is_none();
-    if !is_ours || pods_mounting(observed, claim).next().is_none() {
+    let is_owned = is_owned_pvc(&observed.set, pvc);
+    let is_ours = is_owned || pvc.controller.is_none();
+    if !is_ours || pods_mounting(observed, pvc).next().is_none() {
         return None; // a user may label an unmounted PVC so that the set keeps it
     }
     let template =
-        mislabelled_template(templates, claim).map(|of| (keys::PVC_TEMPLATE_NAME.to_owned(), of));
+        mislabelled_template(templates, pvc).map(|of| (keys::PVC_TEMPLATE_NAME.to_owned(), of));
     let id = is_owned
-        .then(|| instance_id_from_pods(observed, claim))
+        .then(|| instance_id_from_pods(observed, pvc))
         .flatten();
     let id = id.map(|id| (keys::INSTANCE_ID.to_owned(), id));
     let labels: BTreeMap<_, _> = template.into_iter().chain(id).collect();
@@ -108,8 +108,8 @@ fn label_repairs(
 }
 
 /// The Pods that mount a PVC and belong to the set, or have no controller and the name of a Pod of this set.
-fn pods_mounting<'a>(observed: &'a ObservedSet, claim: &Pvc) -> impl Iterator<Item = &'a Arc<Pod>> {
-    let pods = observed.mounts.get(&claim.name).into_iter().flatten();
+fn pods_mounting<'a>(observed: &'a ObservedSet, pvc: &Pvc) -> impl Iterator<Item = &'a Arc<Pod>> {
+    let pods = observed.mounts.get(&pvc.name).into_iter().flatten();
     let set = &observed.set.metadata;
     pods.filter(|pod| match pod.controller() {
         Some(owner) => Some(&owner.uid) == set.uid.as_ref(),
@@ -120,60 +120,62 @@ fn pods_mounting<'a>(observed: &'a ObservedSet, claim: &Pvc) -> impl Iterator<It
 /// The Pods that mount a PVC and that the set controls.
 fn owned_pods_mounting<'a>(
     observed: &'a ObservedSet,
-    claim: &Pvc,
+    pvc: &Pvc,
 ) -> impl Iterator<Item = &'a Arc<Pod>> {
-    pods_mounting(observed, claim).filter(|pod| pod.controller().is_some())
+    pods_mounting(observed, pvc).filter(|pod| pod.controller().is_some())
 }
 
 /// Returns the template in the name of a PVC, if its label names another template. If the name of the PVC contains the
 /// template in the label, the label is correct, even if another set generated the name.
-fn mislabelled_template(templates: &NamedTemplates<'_>, claim: &Pvc) -> Option<String> {
-    let said = template_name(claim);
-    let named = claim.name.rsplit_once('-').map(|(named, _)| named);
+fn mislabelled_template(templates: &NamedTemplates<'_>, pvc: &Pvc) -> Option<String> {
+    let template_label = template_name(pvc);
+    let named = pvc.name.rsplit_once('-').map(|(named, _)| named);
     let rest = named
-        .zip(said)
-        .and_then(|(named, said)| named.strip_suffix(said));
+        .zip(template_label)
+        .and_then(|(named, template_label)| named.strip_suffix(template_label));
     if rest.is_some_and(|rest| rest.ends_with('-')) {
         return None;
     }
     let mut of = templates
         .iter()
-        .filter(|(_, prefix)| is_generated(prefix, &claim.name));
+        .filter(|(_, prefix)| is_generated(prefix, &pvc.name));
     let (name, prefix) = of.next()?;
     // A long prefix is truncated, and may be that of a template that is gone.
-    let is_told = of.next().is_none() && prefix.len() <= MAX_NAME_PREFIX;
-    (is_told && said != Some(name)).then(|| (*name).to_owned())
+    let is_unambiguous = of.next().is_none() && prefix.len() <= MAX_NAME_PREFIX;
+    (is_unambiguous && template_label != Some(name)).then(|| (*name).to_owned())
 }
 
 /// Returns the instance ID of the Pods that mount a PVC, if somebody has edited the label of the PVC and not of the
 /// Pod. The PVC was edited if the pool has the ID of the Pod and not that of the PVC, or if another PVC of the set has
 /// that ID by right.
-fn instance_id_from_pods(observed: &ObservedSet, claim: &Pvc) -> Option<String> {
-    let said = claim.labels.get(keys::INSTANCE_ID);
-    let carried = owned_pods_mounting(observed, claim)
+fn instance_id_from_pods(observed: &ObservedSet, pvc: &Pvc) -> Option<String> {
+    let id_label = pvc.labels.get(keys::INSTANCE_ID);
+    let carried = owned_pods_mounting(observed, pvc)
         .next()?
         .label(keys::INSTANCE_ID)?;
     let agrees = |pod: &Arc<Pod>| pod.label(keys::INSTANCE_ID) == Some(carried);
     let id: i64 = carried.parse().ok()?;
-    if said.is_some_and(|said| said == carried) || !owned_pods_mounting(observed, claim).all(agrees)
+    if id_label.is_some_and(|id_label| id_label == carried)
+        || !owned_pods_mounting(observed, pvc).all(agrees)
     {
         return None;
     }
     let is_known = is_id_in_pool(observed, id);
-    let is_believed = instance_id_label(claim).is_some_and(|said| is_id_in_pool(observed, said));
+    let is_believed =
+        instance_id_label(pvc).is_some_and(|id_label| is_id_in_pool(observed, id_label));
     let is_other = |other: &Pvc| {
-        other.name != claim.name
+        other.name != pvc.name
             && is_owned_pvc(&observed.set, other)
-            && instance_id_label(other) == instance_id_label(claim)
-            && template_name(other) == template_name(claim)
+            && instance_id_label(other) == instance_id_label(pvc)
+            && template_name(other) == template_name(pvc)
     };
     // An instance may have PVCs of several templates with one name while the templates change.
     let is_same = |other: &Pvc| {
-        let hash = |claim: &Pvc| claim.labels.get(keys::PVC_TEMPLATE_HASH).cloned();
-        hash(other) == hash(claim)
+        let hash = |pvc: &Pvc| pvc.labels.get(keys::PVC_TEMPLATE_HASH).cloned();
+        hash(other) == hash(pvc)
     };
     let has_right = |other: &Pvc| match owned_pods_mounting(observed, other).next() {
-        Some(pod) => pod.label(keys::INSTANCE_ID) == said.map(String::as_str),
+        Some(pod) => pod.label(keys::INSTANCE_ID) == id_label.map(String::as_str),
         None => is_known && is_same(other),
     };
     let mut others = observed.pvcs.iter().filter(|other| is_other(other));

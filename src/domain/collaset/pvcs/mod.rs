@@ -1,4 +1,4 @@
-//! Plans PersistentVolumeClaims (PVCs): which PVC serves which instance, and what happens to those that are left over
+//! Plans PersistentVolumeClaims (PVCs): which PVC serves which instance, and what happens to PVCs that are left over
 //! (contract 6.8).
 
 pub mod hash;

@@ -27,8 +27,8 @@ pub fn revision_data(spec: &CollaSetSpec) -> Value {
     let mut inner = Map::new();
     inner.insert("template".to_owned(), template);
     if !spec.volume_claim_templates.is_empty() {
-        let claims = spec.volume_claim_templates.clone();
-        inner.insert("volumeClaimTemplates".to_owned(), claims.into());
+        let pvc_templates = spec.volume_claim_templates.clone();
+        inner.insert("volumeClaimTemplates".to_owned(), pvc_templates.into());
     }
     let mut data = json!({ "spec": inner });
     data.sort_all_objects();
@@ -77,17 +77,17 @@ pub fn is_equal_kuperator_data(stored: &Value, ours: &Value) -> bool {
         ours.pointer("/spec/template").unwrap_or(&Value::Null),
         stored.pointer("/spec/template").unwrap_or(&Value::Null),
     );
-    let claims: Vec<_> = pvc_templates(ours)
+    let pvc_templates: Vec<_> = pvc_templates(ours)
         .iter()
-        .map(|claim| {
-            let name = pvc_template_name(claim);
+        .map(|template| {
+            let name = pvc_template_name(template);
             let stored = pvc_templates(stored)
                 .iter()
                 .find(|c| pvc_template_name(c) == name);
-            core_v1::without_newer_fields(&PVC, claim, stored.unwrap_or(&Value::Null))
+            core_v1::without_newer_fields(&PVC, template, stored.unwrap_or(&Value::Null))
         })
         .collect();
-    let ours = json!({ "spec": { "template": template, "volumeClaimTemplates": claims } });
+    let ours = json!({ "spec": { "template": template, "volumeClaimTemplates": pvc_templates } });
     is_equal_data(stored, &ours)
 }
 
@@ -112,12 +112,12 @@ pub(super) fn normal_template(data: &Value) -> Option<Value> {
 
 fn normal_pvc_templates(templates: &[Value]) -> Vec<Value> {
     let kind = Kind::List(Box::new(PVC));
-    let mut claims = match core_v1::normal_form(&kind, &templates.into()) {
-        Some(Value::Array(claims)) => claims,
+    let mut pvc_templates = match core_v1::normal_form(&kind, &templates.into()) {
+        Some(Value::Array(pvc_templates)) => pvc_templates,
         _ => Vec::new(),
     };
-    claims.sort_by(|a, b| pvc_template_name(a).cmp(pvc_template_name(b)));
-    claims
+    pvc_templates.sort_by(|a, b| pvc_template_name(a).cmp(pvc_template_name(b)));
+    pvc_templates
 }
 
 fn object_at<'a>(data: &'a Value, pointer: &str) -> Result<&'a Value, String> {

@@ -26,17 +26,17 @@ pub fn first_outdated_variable(from: &Value, to: &Value) -> Option<String> {
         let starts_anew = string_field(old, "image") != string_field(container, "image");
         let env = container.get("env").and_then(Value::as_array);
         let mut variables = env.into_iter().flatten();
-        let (variable, what) = variables.find_map(|variable| {
+        let (variable, source) = variables.find_map(|variable| {
             let is_resized = || reads_changed_resource((from, to), container, variable);
-            let what = match !starts_anew && metadata.affects_variable(variable) {
+            let source = match !starts_anew && metadata.affects_variable(variable) {
                 true => "metadata that changes",
                 false => is_resized().then_some("a resource that changes")?,
             };
-            Some((string_field(variable, "name"), what))
+            Some((string_field(variable, "name"), source))
         })?;
         let name = string_field(container, "name");
         Some(format!(
-            "template.spec.{list}[{name}].env[{variable}] is taken from {what}"
+            "template.spec.{list}[{name}].env[{variable}] is taken from {source}"
         ))
     })
 }
@@ -66,7 +66,7 @@ fn reads_changed_resource(
     let differs = |kind: &str, divisor: i128| {
         // The kubelet rounds the value up to a multiple of the divisor.
         let [before, after] = [templates.0, templates.1].map(|template| {
-            let value = resource_nanos(template, of, kind, name)?;
+            let value = effective_nanos(template, of, kind, name)?;
             Some(value.saturating_add(divisor - 1) / divisor)
         });
         before != after
@@ -83,17 +83,17 @@ fn reads_changed_resource(
 
 /// Returns a resource of a container. A missing request defaults to the limit, and a missing limit to that of the Pod
 /// (`pkg/api/v1/resource/helpers.go`, Kubernetes 1.36).
-fn resource_nanos(template: &Value, container: &str, kind: &str, name: &str) -> Option<i128> {
+fn effective_nanos(template: &Value, container: &str, kind: &str, name: &str) -> Option<i128> {
     let lists = ["containers", "initContainers"].into_iter();
     let mut containers = lists.flat_map(|list| container_pairs(template, template, list));
     let container =
         containers.find_map(|(c, _)| (string_field(c, "name") == container).then_some(c));
     let of_pod = template.get("spec").filter(|_| kind == "limits");
-    let places = [(container, kind), (container, "limits"), (of_pod, "limits")];
-    let mut found = places
+    let candidates = [(container, kind), (container, "limits"), (of_pod, "limits")];
+    let mut values = candidates
         .into_iter()
         .filter_map(|(of, kind)| of?.get("resources")?.get(kind)?.get(name));
-    found.find_map(quantity::nanos)
+    values.find_map(quantity::nanos)
 }
 
 /// Labels and annotations of two templates.

@@ -11,16 +11,16 @@ use super::{data, environment, resize};
 use crate::domain::collaset::core_v1::{default_pull_policy, first_difference};
 use crate::domain::lifecycle::LabelPatch;
 
-/// Annotations of the template by which tools ask for new Pods: that of `kubectl rollout restart`, and the prefix that
-/// charts use for the digest of a ConfigMap.
+/// Annotations of the template by which tools ask for new Pods: the annotation of `kubectl rollout restart`, and the
+/// prefix that charts use for the digest of a ConfigMap.
 const RESTART_ANNOTATIONS: (&str, &str) = ("kubectl.kubernetes.io/restartedAt", "checksum/");
 
-/// Whether and how a Pod of one revision can become one of another in place.
+/// Whether and how a Pod can change in place from one revision to another.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InPlaceChange {
-    /// It can't; the text names the field.
+    /// The Pod can't change; the text names the field.
     No(String),
-    /// It can, by this change.
+    /// The Pod can change in this way.
     Yes {
         /// Labels of the template to set and to remove.
         labels: LabelPatch,
@@ -41,7 +41,7 @@ impl InPlaceChange {
     pub fn with_resize_of(mut self, other: &InPlaceChange) -> InPlaceChange {
         match (&mut self, other) {
             (InPlaceChange::No(_), _) => self,
-            (_, InPlaceChange::No(why)) => InPlaceChange::No(why.clone()),
+            (_, InPlaceChange::No(reason)) => InPlaceChange::No(reason.clone()),
             (InPlaceChange::Yes { resize, .. }, InPlaceChange::Yes { resize: more, .. }) => {
                 *resize = resize::merge_resizes(resize.take(), more.as_ref());
                 self
@@ -50,10 +50,10 @@ impl InPlaceChange {
     }
 }
 
-/// Returns the change that turns a Pod of revision data `from` into one of `to`. Labels, annotations, images of
-/// containers and of restartable init containers, and the resources that `pods/resize` accepts may differ. The rest
-/// must have the same meaning. Annotations that ask for a restart must be the same. Environment variables by `fieldRef`
-/// and `resourceFieldRef` must be the same unless the container restarts.
+/// Returns the change that turns a Pod of revision data `from` into a Pod of revision data `to`. Labels, annotations,
+/// images of containers and of restartable init containers, and the resources that `pods/resize` accepts may differ.
+/// The rest must have the same meaning. Annotations that ask for a restart must be the same. Environment variables by
+/// `fieldRef` and `resourceFieldRef` must be the same unless the container restarts.
 pub fn in_place_change(from: &Value, to: &Value) -> InPlaceChange {
     try_in_place_change(from, to).unwrap_or_else(InPlaceChange::No)
 }
@@ -120,13 +120,13 @@ fn immutable_rest(data: &Value) -> Result<Value, String> {
         let annotations = metadata
             .get_mut("annotations")
             .and_then(Value::as_object_mut);
-        let kept = annotations.is_some_and(|annotations| {
+        let has_kept_annotations = annotations.is_some_and(|annotations| {
             annotations.retain(|key, _| {
                 key == RESTART_ANNOTATIONS.0 || key.starts_with(RESTART_ANNOTATIONS.1)
             });
             !annotations.is_empty()
         });
-        if !kept {
+        if !has_kept_annotations {
             metadata.shift_remove("annotations");
         }
         if metadata.is_empty() {

@@ -46,8 +46,9 @@ pub fn last_pod_status(pod: &Pod, change: &InPlaceChange) -> String {
         .flatten()
         .filter_map(|c| Some((c.get("name")?.as_str()?, c.get("image")?.as_str()?)))
         .map(|(name, image)| {
-            let known = earlier.remove(name);
-            let mut last = known.unwrap_or_else(|| LastContainerStatus::from_container(pod, name));
+            let previous = earlier.remove(name);
+            let mut last =
+                previous.unwrap_or_else(|| LastContainerStatus::from_container(pod, name));
             image.clone_into(&mut last.latest_image);
             // The container may not have restarted yet for the image in the spec. Then this change may lead back to the
             // image from which the container was created.
@@ -96,10 +97,10 @@ pub fn update_progress(pod: &Pod) -> UpdateProgress {
 /// has observed the spec and acts afterwards. Then it reports the resources in force for each container
 /// (<https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/#pod-resize-status>).
 pub fn resize_progress(pod: &Pod) -> UpdateProgress {
-    let waiting = |why: &str| UpdateProgress::Waiting(why.to_owned());
+    let waiting = |reason: &str| UpdateProgress::Waiting(reason.to_owned());
     let mut conditions = pod.status.conditions.iter();
     let pending = conditions.find(|c| c.type_ == RESIZE_PENDING && c.status == "True");
-    let is_of_before = |said: i64| said != 0 && said < pod.metadata.generation;
+    let is_of_before = |generation: i64| generation != 0 && generation < pod.metadata.generation;
     // The kubelet does not update the condition of an infeasible resize when other parts of the spec change, such as
     // the image in the next write. Therefore such a condition is valid although its generation is older. The kubelet
     // evaluates a further resize before it reports the spec as observed, except in the first half minute after its
@@ -123,9 +124,10 @@ pub fn resize_progress(pod: &Pod) -> UpdateProgress {
     }
     let former = pod.spec.containers.iter().find(|container| {
         let wanted = Resources::from_resources(&container.resources);
-        let told = find_container_status(pod, &container.name).map(|s| s.resources);
-        let told = told.filter(|told| ![*told, wanted].contains(&Resources::default()));
-        told.is_some_and(|told| told != wanted)
+        let reported = find_container_status(pod, &container.name).map(|s| s.resources);
+        let reported =
+            reported.filter(|reported| ![*reported, wanted].contains(&Resources::default()));
+        reported.is_some_and(|reported| reported != wanted)
     });
     match former {
         Some(container) => UpdateProgress::Waiting(format!(
@@ -220,13 +222,13 @@ fn find_container_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerSt
 }
 
 fn awaited_restart_reason(name: &str, image: &str, status: Option<&ContainerStatus>) -> String {
-    let what = format!("container {name} does not run image {image} yet");
+    let problem = format!("container {name} does not run image {image} yet");
     match status.and_then(|s| s.waiting.as_deref()) {
         Some(waiting) if !waiting.message.is_empty() => {
-            format!("{what}: {}: {}", waiting.reason, waiting.message)
+            format!("{problem}: {}: {}", waiting.reason, waiting.message)
         }
-        Some(waiting) => format!("{what}: {}", waiting.reason),
-        None => what,
+        Some(waiting) => format!("{problem}: {}", waiting.reason),
+        None => problem,
     }
 }
 
@@ -249,14 +251,14 @@ mod tests {
         .unwrap();
         let change = |pod: &Pod, image: &str| {
             let mut next = pod.clone();
-            let way = InPlaceChange::Yes {
+            let update = InPlaceChange::Yes {
                 labels: Default::default(),
                 annotations: Default::default(),
                 spec: Some(json!({ "containers": [{ "name": "app", "image": image }] })),
                 resize: None,
                 images: vec!["app".into()],
             };
-            let last = last_pod_status(pod, &way);
+            let last = last_pod_status(pod, &update);
             next.metadata
                 .annotations
                 .insert(keys::LAST_POD_STATUS.into(), last);
@@ -486,11 +488,11 @@ mod tests {
 
     #[test]
     fn infeasible_resize_is_refused_once_kubelet_observed_it() {
-        let said = |reason: &str, generation: i64, observed: i64| {
+        let pending_resize = |reason: &str, generation: i64, observed: i64| {
             let condition = json!({ "type": RESIZE_PENDING, "status": "True", "reason": reason, "observedGeneration": generation });
             resized(json!({ "observedGeneration": observed, "conditions": [condition] }))
         };
-        let pending = |reason: &str, generation: i64| said(reason, generation, 2);
+        let pending = |reason: &str, generation: i64| pending_resize(reason, generation, 2);
         assert!(matches!(
             pending("Infeasible", 2),
             UpdateProgress::Refused(_)
@@ -505,7 +507,7 @@ mod tests {
             UpdateProgress::Refused(_)
         ));
         assert!(matches!(
-            said("Infeasible", 1, 0),
+            pending_resize("Infeasible", 1, 0),
             UpdateProgress::Waiting(_)
         ));
         assert!(matches!(pending("Deferred", 1), UpdateProgress::Waiting(_)));

@@ -16,8 +16,8 @@ pub fn qos_class(spec: &Value) -> &'static str {
         .flat_map(|c| {
             COMPUTE_RESOURCES.map(|name| {
                 (
-                    resource_nanos(c, "limits", name),
-                    resource_nanos(c, "requests", name),
+                    positive_nanos(c, "limits", name),
+                    positive_nanos(c, "requests", name),
                 )
             })
         })
@@ -38,7 +38,8 @@ pub fn qos_class(spec: &Value) -> &'static str {
     }
 }
 
-fn resource_nanos(container: &Value, kind: &str, name: &str) -> Option<i128> {
+/// Returns a resource of a container itself, if the quantity is greater than 0.
+fn positive_nanos(container: &Value, kind: &str, name: &str) -> Option<i128> {
     let value = container.get("resources")?.get(kind)?.get(name)?;
     quantity::nanos(value).filter(|nanos| *nanos > 0)
 }

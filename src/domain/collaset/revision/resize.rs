@@ -92,19 +92,19 @@ fn container_resize(path: &str, old: &Value, new: &Value) -> Result<Option<Value
 }
 
 /// Merges two patches that lead to the same resources.
-pub fn merge_resizes(one: Option<Value>, other: Option<&Value>) -> Option<Value> {
-    let (mut one, other) = match (one, other) {
-        (Some(one), Some(other)) => (one, other),
-        (one, other) => return one.or_else(|| other.cloned()),
+pub fn merge_resizes(first: Option<Value>, second: Option<&Value>) -> Option<Value> {
+    let (mut first, second) = match (first, second) {
+        (Some(first), Some(second)) => (first, second),
+        (first, second) => return first.or_else(|| second.cloned()),
     };
-    let known = one["containers"].as_array().cloned().unwrap_or_default();
-    let known = |container: &Value| known.iter().any(|c| c["name"] == container["name"]);
-    let more = other["containers"].as_array().into_iter().flatten();
-    let more = more.filter(|container| !known(container)).cloned();
-    if let Some(containers) = one["containers"].as_array_mut() {
+    let own = first["containers"].as_array().cloned().unwrap_or_default();
+    let is_known = |container: &Value| own.iter().any(|c| c["name"] == container["name"]);
+    let more = second["containers"].as_array().into_iter().flatten();
+    let more = more.filter(|container| !is_known(container)).cloned();
+    if let Some(containers) = first["containers"].as_array_mut() {
         containers.extend(more);
     }
-    Some(one)
+    Some(first)
 }
 
 /// Whether a Pod has at least one resource value of revision data `to` that differs in its own revision data `of`.

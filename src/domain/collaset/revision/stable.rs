@@ -9,15 +9,15 @@ use crate::domain::collaset::observed::Revision;
 /// Names of revisions that Pods and pool entries refer to, with the number of Pods of each.
 pub type RevisionUse = BTreeMap<String, usize>;
 
-/// Returns the stable revision. If no revision is in use, it is that of the template. Otherwise it is the one that the
-/// latest revision names in its annotation, if it exists. This way the loss of the status neither ends nor begins a
-/// rollout. It also holds if the set is made again with the template from before the rollout, which takes the rollout
-/// back.
+/// Returns the stable revision. If no revision is in use, it is the revision of the template. Otherwise it is the
+/// revision that the latest revision names in its annotation, if it exists. Therefore the loss of the status neither
+/// ends nor begins a rollout. The same holds if a user makes the set again with the template from before the rollout,
+/// which takes the rollout back.
 ///
 /// Without the annotation, as for revisions by Kuperator, it is the revision with the most Pods among those in use
-/// except that of the template, because a canary has fewer Pods. If the template was applied again and has at least as
-/// many Pods, its revision is the stable one. Its stored number shows that it was applied again: it is lower than that
-/// of the other revision.
+/// except the revision of the template, because a canary has fewer Pods. If the template was applied again and has at
+/// least as many Pods, its revision is the stable one. Its stored number shows that the template was applied again: it
+/// is lower than the number of the other revision.
 pub fn stable_revision(
     updated: &Arc<Revision>,
     readable: &[Arc<Revision>],
@@ -25,10 +25,10 @@ pub fn stable_revision(
 ) -> Arc<Revision> {
     let pods = |revision: &Revision| in_use.get(&revision.name);
     let latest = readable.iter().max_by_key(|r| r.revision);
-    let noted = latest.and_then(|latest| latest.stable.as_ref());
-    let noted = readable.iter().find(|r| noted == Some(&r.name));
-    if let Some(noted) = noted.filter(|_| !in_use.is_empty()) {
-        return Arc::clone(noted);
+    let stable_name = latest.and_then(|latest| latest.stable.as_ref());
+    let stable = readable.iter().find(|r| stable_name == Some(&r.name));
+    if let Some(stable) = stable.filter(|_| !in_use.is_empty()) {
+        return Arc::clone(stable);
     }
     let others = readable.iter().filter(|r| r.name != updated.name);
     let others = others.filter(|r| pods(r).is_some());

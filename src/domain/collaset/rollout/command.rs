@@ -49,7 +49,7 @@ pub(super) fn carry_out_command(
             });
             true
         }
-        Err(why) => {
+        Err(refusal) => {
             draft.forget_command = true;
             if is_known_command(command) {
                 command.clone_into(&mut status.command);
@@ -58,7 +58,7 @@ pub(super) fn carry_out_command(
             draft.announce_event(
                 true,
                 "RolloutCommandRefused",
-                format!("annotation {key}={command:?} is removed: {why}"),
+                format!("annotation {key}={command:?} is removed: {refusal}"),
             );
             false
         }

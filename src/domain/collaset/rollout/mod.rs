@@ -29,7 +29,7 @@ pub struct StoredRollout {
     /// The stored status of this rollout, if there is one.
     stored: Option<RolloutStatus>,
     /// The command that the status records, for this rollout or an earlier one.
-    noted: String,
+    last_command: String,
     /// The steps of the rollout; empty if no rollout is in progress.
     steps: Vec<ResolvedStep>,
     /// The scope of the spec without its steps.
@@ -49,10 +49,10 @@ impl StoredRollout {
             .status
             .as_ref()
             .and_then(|status| status.rollout.clone());
-        let noted = stored.as_ref().map(|stored| stored.command.clone());
+        let last_command = stored.as_ref().map(|stored| stored.command.clone());
         let (steps, whole) = (strategy.steps.clone(), strategy.scope);
         StoredRollout {
-            noted: noted.unwrap_or_default(),
+            last_command: last_command.unwrap_or_default(),
             stored: stored.filter(|stored| is_on && stored.revision == revision),
             stands_in: history.stands_in,
             is_current_lost: is_on && history.current.name == revision,
@@ -131,7 +131,7 @@ impl StoredRollout {
     fn kept_by_steps(&self) -> usize {
         let mut reached = self.steps.iter().take(self.step_index() + 1).rev();
         let partition = reached.find_map(|step| match step {
-            ResolvedStep::Partition(kept) => Some(*kept),
+            ResolvedStep::Partition(partition) => Some(*partition),
             ResolvedStep::Pause(_) => None,
         });
         partition.unwrap_or(usize::MAX)

@@ -44,8 +44,8 @@ pub fn advance_rollout(facts: &SetFacts, draft: &mut Draft) -> Option<RolloutSta
     } else if !commanded && !facts.strategy.paused && !next.aborted {
         pass_finished_steps(facts, draft, &mut next);
     }
-    let says = next.step > 0 || next.aborted || !next.command.is_empty();
-    says.then_some(next)
+    let has_state = next.step > 0 || next.aborted || !next.command.is_empty();
+    has_state.then_some(next)
 }
 
 /// The part of the status that stays when a rollout is over: the command, for as long as its annotation exists.
@@ -60,15 +60,15 @@ pub fn remaining_command(status: &RolloutStatus) -> Option<RolloutStatus> {
 
 /// The status of a rollout that begins.
 pub(super) fn first_step_status(facts: &SetFacts) -> RolloutStatus {
-    let mut begun = RolloutStatus {
+    let mut status = RolloutStatus {
         revision: facts.rollout.revision.clone(),
-        command: facts.rollout.noted.clone(),
+        command: facts.rollout.last_command.clone(),
         ..RolloutStatus::default()
     };
     if !facts.rollout.steps.is_empty() {
-        move_to_step(facts, &mut begun, 1);
+        move_to_step(facts, &mut status, 1);
     }
-    begun
+    status
 }
 
 /// Moves the status to a step, numbered from 1.
@@ -92,20 +92,20 @@ fn pass_finished_steps(facts: &SetFacts, draft: &mut Draft, status: &mut Rollout
         ResolvedStep::Partition(_) => true,
         ResolvedStep::Pause(_) => match pause_wait(facts, status) {
             Some(PauseWait::Until(until)) => {
-                let left = until.saturating_sub(facts.observed.now_nanos);
-                if left > 0 {
-                    draft.requeue_after(left);
+                let remaining = until.saturating_sub(facts.observed.now_nanos);
+                if remaining > 0 {
+                    draft.requeue_after(remaining);
                 }
-                left == 0
+                remaining == 0
             }
             _ => false,
         },
     };
     // This plan may be the first that scales a Pod in.
     let is_reached = || {
-        let mut places = StepInstances::from_facts(facts);
-        places.going.extend(&draft.surplus);
-        places.is_step_reached()
+        let mut step_instances = StepInstances::from_facts(facts);
+        step_instances.scaled_in.extend(&draft.surplus);
+        step_instances.is_step_reached()
     };
     if over && is_reached() {
         move_to_step(facts, status, rollout.step_index() + 2);
@@ -142,9 +142,9 @@ fn has_running_operation(pod: &Pod) -> bool {
 
 /// The existing Pods for which the current step waits.
 pub fn awaited_pods<'a>(facts: &'a SetFacts<'a>) -> impl Iterator<Item = &'a Arc<Pod>> {
-    let places = StepInstances::from_facts(facts);
+    let step_instances = StepInstances::from_facts(facts);
     let members = facts.members.iter();
-    let awaited = members.filter(move |(id, pod)| places.awaits_pod(**id, pod));
+    let awaited = members.filter(move |(id, pod)| step_instances.awaits_pod(**id, pod));
     awaited.map(|(_, pod)| pod)
 }
 
@@ -156,7 +156,7 @@ struct StepInstances<'a> {
     /// Names of the Pods whose update is in progress.
     busy: HashSet<&'a str>,
     /// IDs of Pods that are scaled in.
-    going: BTreeSet<i64>,
+    scaled_in: BTreeSet<i64>,
 }
 
 impl<'a> StepInstances<'a> {
@@ -173,7 +173,7 @@ impl<'a> StepInstances<'a> {
             facts.is_own_entry(&context.data) && context.data.contains_key(pool::SCALE_IN)
         });
         let marked: BTreeSet<i64> = marked.map(|context| context.id).collect();
-        let going = facts.members.iter().filter(|(id, pod)| {
+        let scaled_in = facts.members.iter().filter(|(id, pod)| {
             SetOperation::ScaleIn.is_in_progress(pod)
                 || set_operations::is_leaving(pod) && marked.contains(id)
         });
@@ -181,7 +181,7 @@ impl<'a> StepInstances<'a> {
             facts,
             halves: halves.collect(),
             busy: busy.map(|pod| &*pod.metadata.name).collect(),
-            going: going.map(|(id, _)| *id).collect(),
+            scaled_in: scaled_in.map(|(id, _)| *id).collect(),
         }
     }
 
@@ -192,15 +192,15 @@ impl<'a> StepInstances<'a> {
         let UpdateScope::Partition(partition) = facts.strategy.scope else {
             return false;
         };
-        let kept = partition.saturating_add(pool::count_missing_ids(facts));
-        let wanted = facts.strategy.replicas.saturating_sub(kept);
+        let outdated = partition.saturating_add(pool::count_missing_ids(facts));
+        let wanted = facts.strategy.replicas.saturating_sub(outdated);
         let mut members = facts.members.iter();
         if members.any(|(id, pod)| self.awaits_pod(*id, pod)) {
             return false;
         }
         let staying = facts.members.iter();
         let staying =
-            staying.filter(|(id, pod)| !self.going.contains(id) && !facts.is_new_half(pod));
+            staying.filter(|(id, pod)| !self.scaled_in.contains(id) && !facts.is_new_half(pod));
         staying
             .filter(|(_, pod)| self.is_updated_and_available(pod))
             .count()
@@ -214,7 +214,7 @@ impl<'a> StepInstances<'a> {
             self.facts.is_new_half(pod) && origin.is_none_or(|origin| !self.busy.contains(origin))
         };
         let is_down = || self.facts.is_updated(pod) && !self.is_updated_and_available(pod);
-        has_running_operation(pod) || is_down() && !self.going.contains(&id) && !is_of_user()
+        has_running_operation(pod) || is_down() && !self.scaled_in.contains(&id) && !is_of_user()
     }
 
     /// Whether a Pod, or the new Pod that stands in for it, is updated and available.

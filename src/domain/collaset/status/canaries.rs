@@ -26,8 +26,8 @@ pub fn rollout_pause(facts: &SetFacts, status: &CollaSetStatus) -> Option<PauseP
     Some(PausePoint { step, canaries })
 }
 
-/// Remembers the canaries of a pause from one plan to the next: the UIDs of those that were available and have not been
-/// reported as down. If this memory is lost, a Pod that is already down is not reported.
+/// Remembers the canaries of a pause from one plan to the next: the UIDs of the canaries that were available and have
+/// not been reported as down. If this memory is lost, a Pod that is already down is not reported.
 #[derive(Clone, Debug, Default)]
 pub struct CanaryWatch(BTreeSet<String>);
 
@@ -39,11 +39,11 @@ impl CanaryWatch {
             self.0.clear();
             return None;
         };
-        let mut known = std::mem::take(&mut self.0);
+        let mut watched = std::mem::take(&mut self.0);
         let mut down = Vec::new();
         for pod in &pause.canaries {
             let uid = &pod.metadata.uid;
-            let was_available = known.remove(uid);
+            let was_available = watched.remove(uid);
             let is_meant = !stored_phases(pod).is_empty() || set_operations::is_leaving(pod);
             if pod.is_available() || was_available && is_meant {
                 self.0.insert(uid.clone());
@@ -71,6 +71,6 @@ fn canary_message(down: &[&Arc<Pod>], step: &str) -> String {
         "of the updated revision are",
     );
     // No rules are needed here: a Pod that waits for rules has an operation and is not in the list.
-    let why = waits::describe_unavailable(None, down.iter().copied());
-    format!("{pods} no longer available{names}{why}; {step}")
+    let reasons = waits::describe_unavailable(None, down.iter().copied());
+    format!("{pods} no longer available{names}{reasons}; {step}")
 }

@@ -23,50 +23,48 @@ enum LeaveBlocker {
     Terminating,
 }
 
-/// Describes what the first Pods wait for, each after `; `. Pods that wait for rules come first, then those that
+/// Describes what the first Pods wait for, each after `; `. Pods that wait for rules come first, then Pods that
 /// finalizers keep.
 pub fn describe_leaving_pods(facts: &SetFacts) -> String {
     let pods = facts.observed.pods.iter();
     let mut pods: Vec<_> = pods
         .filter_map(|pod| Some((leave_blocker(pod)?, pod)))
         .collect();
-    pods.sort_by_key(|(kept, _)| *kept);
-    let told = pods.into_iter().take(MAX_NAMES).map(|(kept, pod)| {
-        let what = match kept {
+    pods.sort_by_key(|(blocker, _)| *blocker);
+    let descriptions = pods.into_iter().take(MAX_NAMES).map(|(blocker, pod)| {
+        let wait = match blocker {
             LeaveBlocker::ByRules => waits::describe_rule_wait(facts, pod),
             LeaveBlocker::ByFinalizers => describe_finalizer_wait(pod),
             LeaveBlocker::OnTraffic => waits::describe_traffic_wait(facts, pod),
             LeaveBlocker::Undeleted => match facts.deletion_refusal(pod) {
-                Some(why) => format!("is off traffic, and its deletion is refused: {why}"),
+                Some(reason) => format!("is off traffic, and its deletion is refused: {reason}"),
                 None => "is off traffic and waits for its deletion".to_owned(),
             },
             LeaveBlocker::Terminating => "is terminating".to_owned(),
         };
-        format!("; Pod {} {what}", pod.metadata.name)
+        format!("; Pod {} {wait}", pod.metadata.name)
     });
-    told.collect()
+    descriptions.collect()
 }
 
 /// Names the PVCs that are yet to be released or deleted, after `; `; empty if there are none.
 pub fn describe_remaining_pvcs(draft: &Draft) -> String {
     let names = |releases: bool| -> Vec<&str> {
         let named = draft.pvcs.iter().filter_map(|change| match change {
-            PvcChange::Delete(claim) if !releases => Some(&*claim.name),
-            PvcChange::Patch { pvc: claim, .. } | PvcChange::Retain(claim) if releases => {
-                Some(&*claim.name)
-            }
+            PvcChange::Delete(pvc) if !releases => Some(&*pvc.name),
+            PvcChange::Patch { pvc, .. } | PvcChange::Retain(pvc) if releases => Some(&*pvc.name),
             _ => None,
         });
         named.collect()
     };
-    let told = |what: &str, names: &[&str]| match names.is_empty() {
+    let describe = |action: &str, names: &[&str]| match names.is_empty() {
         true => String::new(),
         false => format!(
-            "; PersistentVolumeClaims to be {what}: {}",
+            "; PersistentVolumeClaims to be {action}: {}",
             messages::list_names(names, MAX_NAMES)
         ),
     };
-    told("released", &names(true)) + &told("deleted", &names(false))
+    describe("released", &names(true)) + &describe("deleted", &names(false))
 }
 
 /// Describes what a set that is deleted without its Pods waits for; `None` for a set that is deleted with its Pods.
@@ -75,8 +73,8 @@ pub fn describe_orphaning(facts: &SetFacts) -> Option<String> {
     if !reclaim::orphans_its_pods(set) {
         return None;
     }
-    let claims = observed.pvcs.iter();
-    let claims = claims.filter(|claim| claim.controller == set.uid);
+    let pvcs = observed.pvcs.iter();
+    let pvcs = pvcs.filter(|pvc| pvc.controller == set.uid);
     let revisions = observed.revisions.iter();
     let revisions = revisions.filter(|r| r.controller == set.uid);
     let kinds: [(&str, Vec<&str>); 3] = [
@@ -84,14 +82,14 @@ pub fn describe_orphaning(facts: &SetFacts) -> Option<String> {
             "Pods",
             observed.pods.iter().map(|p| &*p.metadata.name).collect(),
         ),
-        ("PersistentVolumeClaims", claims.map(|c| &*c.name).collect()),
+        ("PersistentVolumeClaims", pvcs.map(|c| &*c.name).collect()),
         ("ControllerRevisions", revisions.map(|r| &*r.name).collect()),
     ];
-    let told = kinds.iter().filter(|(_, names)| !names.is_empty());
-    let told =
-        told.map(|(kind, names)| format!("; {kind} {}", messages::list_names(names, MAX_NAMES)));
+    let remaining = kinds.iter().filter(|(_, names)| !names.is_empty());
+    let remaining = remaining
+        .map(|(kind, names)| format!("; {kind} {}", messages::list_names(names, MAX_NAMES)));
     let is_left = kinds.iter().all(|(_, names)| names.is_empty());
-    let what = match reclaim::awaits_garbage_collector(set) {
+    let wait = match reclaim::awaits_garbage_collector(set) {
         true if is_left => {
             "the garbage collector is to take the finalizer orphan off; if that lasts for minutes, the API server can't call the webhook \
              collaset-leaving.apps.kusionstack.io: see docs/server-down.md"
@@ -101,7 +99,7 @@ pub fn describe_orphaning(facts: &SetFacts) -> Option<String> {
         }
         false => "the owner is taken off what the garbage collector has left",
     };
-    Some(format!("{what}{}", told.collect::<String>()))
+    Some(format!("{wait}{}", remaining.collect::<String>()))
 }
 
 /// Returns `None` for a Pod whose deletion has not begun.
@@ -133,14 +131,14 @@ pub fn list_blocking_finalizers<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> 
     let ending = pods.into_iter().filter(|pod| pod.is_terminating());
     let all: BTreeSet<&str> = ending.flat_map(blocking_finalizers).collect();
     let all: Vec<&str> = all.into_iter().collect();
-    let word = if all.len() == 1 {
+    let noun = if all.len() == 1 {
         "finalizer"
     } else {
         "finalizers"
     };
     match all.is_empty() {
         true => String::new(),
-        false => format!(" ({word} {})", messages::list_names(&all, MAX_NAMES)),
+        false => format!(" ({noun} {})", messages::list_names(&all, MAX_NAMES)),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Counts the requests about single Pods that are not fulfilled yet. Requests that this plan begins to fulfil count
-//! already, so that the status written with the plan does not say that everything is as wanted.
+//! already, so that the status written with the plan does not say that everything is as the spec asks.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub struct MembershipRequests {
     pub leaving: usize,
     /// Pods that `podToDelete` names and whose deletion a later plan requests: once the set is no longer paused, or
     /// once other Pods have entered or left.
-    pub held: usize,
+    pub postponed: usize,
     /// Pods that are to be replaced and whose new Pod does not exist yet.
     pub unpaired: usize,
     /// Pods that leave the set alive with this plan.
@@ -36,13 +36,13 @@ impl MembershipRequests {
         });
         let leaving =
             pods().filter(|pod| set_operations::is_leaving(pod) || draft.is_deletion_planned(pod));
-        let held = facts.members.iter().filter(|(id, pod)| {
+        let postponed = facts.members.iter().filter(|(id, pod)| {
             let goes = set_operations::is_leaving(pod) || draft.is_deletion_planned(pod);
             !goes && scaling::is_named_for_deletion(facts, draft, **id, pod)
         });
         MembershipRequests {
             leaving: leaving.count(),
-            held: held.count(),
+            postponed: postponed.count(),
             unpaired: unpaired.count(),
             excluded: draft.leaving.len(),
             entering: draft.entering.len(),
@@ -56,13 +56,13 @@ impl MembershipRequests {
 
     /// Says how many Pods leave and enter, each after `; `.
     pub fn describe_moving_pods(&self) -> String {
-        let told = |count: usize, one: &str, many: &str| match count {
+        let describe = |count: usize, singular: &str, plural: &str| match count {
             0 => String::new(),
             _ => format!(
                 "; {} the set",
-                messages::count_pods_with_verb(count, one, many)
+                messages::count_pods_with_verb(count, singular, plural)
             ),
         };
-        told(self.excluded, "leaves", "leave") + &told(self.entering, "enters", "enter")
+        describe(self.excluded, "leaves", "leave") + &describe(self.entering, "enters", "enter")
     }
 }

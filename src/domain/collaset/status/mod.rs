@@ -1,16 +1,22 @@
 //! The status of a CollaSet: counts and conditions (contract 6.9, contract 2.4).
 
 mod canaries;
+mod condition_inputs;
 mod conditions;
 mod deletion_waits;
+mod failed_step;
 mod membership_requests;
+mod pods_down;
 mod progress;
+mod readiness;
+mod remaining_work;
 mod rollout_events;
 pub(super) mod waits;
 
 pub use canaries::{CanaryWatch, rollout_pause};
-pub use conditions::{FailedStep, condition_time, report_failed_step};
-pub use rollout_events::rollout_events as news;
+pub use conditions::condition_time;
+pub use failed_step::{FailedStep, report_failed_step};
+pub use rollout_events::rollout_events;
 
 use std::sync::Arc;
 
@@ -31,7 +37,7 @@ pub fn build_status(
     rollout: Option<RolloutStatus>,
 ) -> CollaSetStatus {
     let set = &facts.observed.set;
-    let known = set.status.clone().unwrap_or_default();
+    let stored = set.status.clone().unwrap_or_default();
     let pods: Vec<&Arc<Pod>> = facts.members.values().chain(&facts.misnumbered).collect();
     let mut status = CollaSetStatus {
         observed_generation: set.metadata.generation.unwrap_or(0),
@@ -43,8 +49,8 @@ pub fn build_status(
         },
         updated_revision: facts.history.updated.name.clone(),
         collision_count: facts.history.collisions,
-        last_progress_time: known.last_progress_time,
-        conditions: known.conditions,
+        last_progress_time: stored.last_progress_time,
+        conditions: stored.conditions,
         ..CollaSetStatus::default()
     };
     count_pods(&mut status, facts.observed, &pods, |pod| {
@@ -81,7 +87,7 @@ pub fn requeue_under_way(facts: &SetFacts, draft: &mut Draft) {
 }
 
 /// The status of a set with an invalid spec: the counts of its Pods, and why the set does nothing.
-pub fn invalid_spec_status(observed: &ObservedSet, why: &str) -> CollaSetStatus {
+pub fn invalid_spec_status(observed: &ObservedSet, message: &str) -> CollaSetStatus {
     let set = &observed.set;
     let mut status = set.status.clone().unwrap_or_default();
     let present = observed.pods.iter();
@@ -93,7 +99,12 @@ pub fn invalid_spec_status(observed: &ObservedSet, why: &str) -> CollaSetStatus 
     });
     status.observed_generation = set.metadata.generation.unwrap_or(0);
     let goes = set.metadata.deletion_timestamp.is_some();
-    conditions::report_invalid_spec(&mut status, why, condition_time(observed.now_nanos), goes);
+    conditions::report_invalid_spec(
+        &mut status,
+        message,
+        condition_time(observed.now_nanos),
+        goes,
+    );
     status
 }
 

@@ -12,8 +12,8 @@ use super::super::draft::Draft;
 use super::super::rollout;
 use super::super::set_facts::SetFacts;
 use super::super::set_operations::{self, OperationState, SetOperation};
+use super::condition_inputs::ConditionInputs;
 use super::condition_time;
-use super::conditions::ConditionInputs;
 use crate::api::collaset::CollaSetStatus;
 use crate::domain::pod::Pod;
 
@@ -40,11 +40,11 @@ pub fn is_deadline_exceeded(
     let since = since.unwrap_or(Time(condition_time(now)));
     let began = u64::try_from(since.0.as_nanosecond()).unwrap_or(0);
     status.last_progress_time = Some(since);
-    let left = began.saturating_add(deadline).saturating_sub(now);
-    if left > 0 {
-        draft.requeue_after(left);
+    let remaining = began.saturating_add(deadline).saturating_sub(now);
+    if remaining > 0 {
+        draft.requeue_after(remaining);
     }
-    left == 0
+    remaining == 0
 }
 
 /// Whether the set is closer to its goal than before: more Pods are available or updated, or there are fewer surplus
@@ -85,8 +85,8 @@ fn is_progress_expected(facts: &SetFacts, status: &CollaSetStatus, view: &Condit
     if view.missing > 0 {
         return true;
     }
-    let going = || facts.misnumbered.iter().chain(&facts.unselected);
-    let members = || facts.members.values().chain(going());
+    let leaving = || facts.misnumbered.iter().chain(&facts.unselected);
+    let members = || facts.members.values().chain(leaving());
     let operations = [SetOperation::Update, SetOperation::ScaleIn];
     let is_delayed = |pod: &Pod| {
         operations.iter().any(|operation| {
@@ -109,8 +109,8 @@ fn is_progress_expected(facts: &SetFacts, status: &CollaSetStatus, view: &Condit
         .rollout
         .as_ref()
         .and_then(|r| rollout::pause_wait(facts, r));
-    let asked = view.asked.has_moving_pods() || view.asked.unpaired > 0;
+    let has_requests = view.requests.has_moving_pods() || view.requests.unpaired > 0;
     let update = view.behind > 0 && at_pause.is_none();
-    let left = view.surplus > 0 || view.pairs > 0 || asked || update;
-    left && !members().any(|pod| waits(pod))
+    let has_work = view.surplus > 0 || view.pairs > 0 || has_requests || update;
+    has_work && !members().any(|pod| waits(pod))
 }

@@ -14,25 +14,25 @@ pub fn rollout_events(
         return Vec::new();
     };
     let rollout = begin_or_end_event(former, status, paused);
-    let news = |type_, is_next: bool, is_news: fn(&CollaSetCondition) -> bool| {
-        let noted = |status: &CollaSetStatus| {
+    let new_condition = |type_, is_next: bool, matches: fn(&CollaSetCondition) -> bool| {
+        let find = |status: &CollaSetStatus| {
             let mut conditions = status.conditions.iter();
             conditions
-                .find(|c| c.type_ == type_ && is_news(c))
+                .find(|c| c.type_ == type_ && matches(c))
                 .map(|c| c.message.clone())
         };
-        noted(status).filter(|_| noted(former).is_none() || is_next)
+        find(status).filter(|_| find(former).is_none() || is_next)
     };
     // A pause may follow another pause, of this rollout or of another.
     let revision = &status.updated_revision;
     let step = |s: &CollaSetStatus| s.rollout.as_ref().map(|rollout| rollout.step);
     let is_next = step(former) != step(status) || former.updated_revision != *revision;
-    let pause = news("Update", is_next, |c| c.reason == "StepPaused");
+    let pause = new_condition("Update", is_next, |c| c.reason == "StepPaused");
     let pause = pause.map(|message| {
         let message = format!("revision {revision}: {message}");
         set_event(false, "RolloutPaused", message)
     });
-    let stalled = news("Stalled", false, |c| c.status == "True");
+    let stalled = new_condition("Stalled", false, |c| c.status == "True");
     let stalled = stalled.map(|message| set_event(true, "Stalled", message));
     rollout.into_iter().chain(pause).chain(stalled).collect()
 }

@@ -27,7 +27,7 @@ pub const MAX_NAMES: usize = 3;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Says how a paused set can go on, after `; `.
+/// Says how a user resumes a paused set, after `; `.
 pub const UNPAUSE_REMEDY: &str = "; set spec.paused to false to go on";
 
 /// The rules for which Pods wait, by the UIDs of the Pods, see [`super::super::observed::ObservedSet::held`].
@@ -36,25 +36,25 @@ pub type HeldPods = BTreeMap<String, Vec<String>>;
 /// Describes what a Pod waits for; `None` if that is unknown.
 type DescribeWait = fn(&SetFacts, &Pod) -> Option<String>;
 
-/// Describes what the first Pods with an operation in progress wait for, each after `; `. Only Pods for which `is_told`
-/// is true count. Empty if no such wait is known.
-pub fn describe_under_way(facts: &SetFacts, is_told: impl Fn(&Pod) -> bool) -> String {
-    let going = facts.misnumbered.iter().chain(&facts.unselected);
-    let members = facts.members.values().chain(going);
+/// Describes what the first Pods with an operation in progress wait for, each after `; `. Only Pods for which
+/// `is_chosen` is true count. Empty if no such wait is known.
+pub fn describe_under_way(facts: &SetFacts, is_chosen: impl Fn(&Pod) -> bool) -> String {
+    let leaving = facts.misnumbered.iter().chain(&facts.unselected);
+    let members = facts.members.values().chain(leaving);
     let members = members.map(|pod| (pod, describe_operation as DescribeWait));
     let ended = facts.finished.iter().filter(|pod| facts.leaves_alive(pod));
     let ended = ended.map(|pod| (pod, describe_deletion as DescribeWait));
-    let told = members.chain(ended).filter(|(pod, _)| is_told(pod));
-    let waiting = told.filter_map(|(pod, why)| {
-        let why = why(facts, pod)?;
-        Some(format!("; Pod {} {why}", pod.metadata.name))
+    let chosen = members.chain(ended).filter(|(pod, _)| is_chosen(pod));
+    let waiting = chosen.filter_map(|(pod, describe)| {
+        let wait = describe(facts, pod)?;
+        Some(format!("; Pod {} {wait}", pod.metadata.name))
     });
     waiting.take(MAX_NAMES).collect()
 }
 
 /// Describes why `count` Pods stay on older revisions, as the spec asks.
 pub fn describe_kept_pods(facts: &SetFacts, count: usize) -> String {
-    let why = match (facts.rollout.final_scope(), count) {
+    let reason = match (facts.rollout.final_scope(), count) {
         (_, 0) => return String::new(),
         (UpdateScope::ByLabel, 1) => format!("it carries no label {}", keys::UPDATE_INCLUDED),
         (UpdateScope::ByLabel, _) => format!("they carry no label {}", keys::UPDATE_INCLUDED),
@@ -63,11 +63,11 @@ pub fn describe_kept_pods(facts: &SetFacts, count: usize) -> String {
     };
     let pods = messages::count_pods_with_verb(count, "stays", "stay");
     let raised = describe_raised_partition(facts, count);
-    format!("{pods} on older revisions: {why}{raised}")
+    format!("{pods} on older revisions: {reason}{raised}")
 }
 
-/// Says, after `; `, that a partition can't take updated Pods back, and what can. Empty if the partition keeps as many
-/// Pods as it says.
+/// Says, after `; `, that a partition can't take updated Pods back, and how a user can take them back. Empty if the
+/// partition keeps as many Pods as it says.
 fn describe_raised_partition(facts: &SetFacts, count: usize) -> String {
     let UpdateScope::Partition(partition) = facts.rollout.final_scope() else {
         return String::new();
@@ -75,20 +75,20 @@ fn describe_raised_partition(facts: &SetFacts, count: usize) -> String {
     if !facts.rollout.is_on || count >= partition.min(facts.strategy.replicas) {
         return String::new();
     }
-    let way = match facts.history.current.name == facts.rollout.revision {
+    let remedy = match facts.history.current.name == facts.rollout.revision {
         true => "apply the former template".to_owned(),
         false => format!("set the annotation {}={}", keys::ROLLOUT, rollout::ABORT),
     };
     format!(
-        "; {}: {way} to take all back",
+        "; {}: {remedy} to take all back",
         messages::partition_keeps_updated(partition)
     )
 }
 
 /// Whether the status records an abort that the facts do not contain yet.
 pub fn is_abort_pending(facts: &SetFacts, status: &CollaSetStatus) -> bool {
-    let noted = status.rollout.as_ref().is_some_and(|r| r.aborted);
-    noted && !facts.rollout.is_aborted()
+    let is_recorded = status.rollout.as_ref().is_some_and(|r| r.aborted);
+    is_recorded && !facts.rollout.is_aborted()
 }
 
 /// Describes the effect of an abort that this plan has just recorded.
@@ -112,9 +112,10 @@ pub fn describe_later_exclusion(facts: &SetFacts, pod: &Pod) -> Option<String> {
 
 /// Describes the first of these exclusions, each after `; `.
 pub fn describe_later_exclusions(facts: &SetFacts) -> String {
-    let told = facts.members.values();
-    let told = told.filter_map(|pod| Some(format!("; {}", describe_later_exclusion(facts, pod)?)));
-    told.take(MAX_NAMES).collect()
+    let members = facts.members.values();
+    let descriptions =
+        members.filter_map(|pod| Some(format!("; {}", describe_later_exclusion(facts, pod)?)));
+    descriptions.take(MAX_NAMES).collect()
 }
 
 /// Says, after `; `, that the pool has no space for more instance IDs; empty if it has.
@@ -137,13 +138,13 @@ pub fn describe_pair_limit(facts: &SetFacts, draft: &Draft, open: usize) -> Stri
     if Headroom::beside_draft(facts, draft).pairs_that_fit() > 0 {
         return String::new();
     }
-    let why = format!(
+    let reason = format!(
         "ResourceContext {} has no room for more instance IDs",
         facts.pool
     );
     match open {
-        0 => format!("; no Pod can be replaced: {why}; scale in, or change podUpgradePolicy"),
-        _ => format!("; further Pods are replaced when these are: {why}"),
+        0 => format!("; no Pod can be replaced: {reason}; scale in, or change podUpgradePolicy"),
+        _ => format!("; further Pods are replaced when these are: {reason}"),
     }
 }
 
@@ -151,7 +152,7 @@ pub fn describe_pair_limit(facts: &SetFacts, draft: &Draft, open: usize) -> Stri
 /// have another revision. `updates` Pods have been changed and their update is not over.
 pub fn describe_abort(facts: &SetFacts, behind: usize, updates: usize) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
-    let left = match (behind, updates) {
+    let remaining = match (behind, updates) {
         _ if facts.rollout.is_frozen() => {
             "the revision to go back to is gone, so no Pod is updated; apply the former template"
                 .to_owned()
@@ -174,7 +175,7 @@ pub fn describe_abort(facts: &SetFacts, behind: usize, updates: usize) -> String
             rollout::RETRY
         ),
     };
-    format!("the rollout of revision {revision} was aborted; {left}{remedy}")
+    format!("the rollout of revision {revision} was aborted; {remaining}{remedy}")
 }
 
 /// Whether a rollout is at a pause.
@@ -231,19 +232,19 @@ pub fn describe_unavailable<'a>(
     observed: Option<&ObservedSet>,
     pods: impl Iterator<Item = &'a Arc<Pod>>,
 ) -> String {
-    let told = pods.map(|pod| {
+    let descriptions = pods.map(|pod| {
         format!(
             "; Pod {} {}",
             pod.metadata.name,
             describe_pod(observed, pod)
         )
     });
-    told.take(MAX_NAMES).collect()
+    descriptions.take(MAX_NAMES).collect()
 }
 
-/// Says, after `; `, that `maxUnavailable` is used up, by how many missing Pods and by which existing ones. It leaves
-/// out the Pods that are `named` elsewhere. Empty if only operations of the set use it up, because the message then
-/// describes what those wait for.
+/// Says, after `; `, that `maxUnavailable` is used up, by how many missing Pods and by which existing Pods. The
+/// text leaves out the Pods that are `named` elsewhere. Empty if only operations of the set use `maxUnavailable` up,
+/// because the message then describes why those operations wait.
 pub fn describe_max_unavailable_use(
     facts: &SetFacts,
     by: &MaxUnavailableUse,
@@ -262,11 +263,11 @@ pub fn describe_max_unavailable_use(
         return String::new();
     };
     let others = idle.into_iter().filter(|pod| !named(pod));
-    let told = describe_unavailable(Some(facts.observed), others);
+    let unavailable = describe_unavailable(Some(facts.observed), others);
     let missing = messages::count_pods_with_verb(by.missing, "is missing", "are missing");
     let missing = (by.missing > 0).then_some(missing);
-    let told = told.strip_prefix("; ").map(str::to_owned);
-    let parts: Vec<String> = missing.into_iter().chain(told).collect();
+    let unavailable = unavailable.strip_prefix("; ").map(str::to_owned);
+    let parts: Vec<String> = missing.into_iter().chain(unavailable).collect();
     let parts = match parts.is_empty() {
         true => String::new(),
         false => format!(": {}", parts.join("; ")),
@@ -274,7 +275,8 @@ pub fn describe_max_unavailable_use(
     format!("; updateStrategy.maxUnavailable ({bound}) is used up{parts}")
 }
 
-/// Says, after `; `, that a rollout deletes no Pod while the creation of others is refused; empty if that is not so.
+/// Says, after `; `, that a rollout deletes no Pod while the API server refuses to create other Pods; empty if the API
+/// server refuses none.
 pub fn describe_blocked_deletions(facts: &SetFacts) -> &'static str {
     let mut members = facts.members.iter();
     let is_refused = !facts.observed.refused.creations.is_empty();
@@ -283,7 +285,7 @@ pub fn describe_blocked_deletions(facts: &SetFacts) -> &'static str {
         && members.any(|(id, pod)| is_updated_by_deletion(facts, *id, pod))
     {
         true => {
-            "; no Pod is given up for the update while others can't be made: mend what refuses them, or lower spec.replicas"
+            "; the update deletes no Pod while others can't be created: remove the cause of the refusal, or lower spec.replicas"
         }
         false => "",
     }
@@ -310,12 +312,12 @@ pub fn describe_max_surge_use(facts: &SetFacts, by: &[Arc<Pod>]) -> String {
 
 /// Says when the first finished Pods are created again, each after `; `.
 pub fn describe_ended_pods(facts: &SetFacts) -> String {
-    let told = facts.waiting.values().filter_map(|pod| {
+    let descriptions = facts.recreated_later.values().filter_map(|pod| {
         let at = condition_time(facts.recreation_due_at(pod)?);
         let (name, phase) = (&pod.metadata.name, &pod.status.phase);
         Some(format!("; Pod {name} is {phase} and is made again at {at}"))
     });
-    told.take(MAX_NAMES).collect()
+    descriptions.take(MAX_NAMES).collect()
 }
 
 fn describe_operation(facts: &SetFacts, pod: &Pod) -> Option<String> {
@@ -330,11 +332,11 @@ fn describe_operation(facts: &SetFacts, pod: &Pod) -> Option<String> {
         Phase::PreCheck => Some(describe_rule_wait(facts, pod)),
         Phase::Preparing => Some(describe_traffic_wait(facts, pod)),
         Phase::Operate => match update_progress(pod) {
-            UpdateProgress::Waiting(why) | UpdateProgress::Refused(why) => {
-                Some(format!("waits for its kubelet: {why}"))
+            UpdateProgress::Waiting(reason) | UpdateProgress::Refused(reason) => {
+                Some(format!("waits for its kubelet: {reason}"))
             }
             UpdateProgress::Done => Some(match describe_resize(facts, pod) {
-                Some(why) => format!("waits for its kubelet: {why}"),
+                Some(reason) => format!("waits for its kubelet: {reason}"),
                 None => describe_offline_wait(facts, pod),
             }),
         },
@@ -345,7 +347,7 @@ fn describe_operation(facts: &SetFacts, pod: &Pod) -> Option<String> {
     }
 }
 
-/// Describes what a Pod waits for that is off traffic and whose operation has not been carried out yet.
+/// Describes why a Pod waits that is off traffic and whose operation has not been carried out yet.
 fn describe_offline_wait(facts: &SetFacts, pod: &Pod) -> String {
     let operation = match SetOperation::Update.is_in_progress(pod) {
         true => SetOperation::Update,
@@ -364,7 +366,7 @@ fn describe_offline_wait(facts: &SetFacts, pod: &Pod) -> String {
             condition_time(since.saturating_add(delay))
         ),
         _ => match facts.observed.refused.held.get(&pod.metadata.uid) {
-            Some(why) => format!("is off traffic, and its next write is held: {why}"),
+            Some(reason) => format!("is off traffic, and its next write is delayed: {reason}"),
             None => "is off traffic and waits for its turn".to_owned(),
         },
     }
@@ -373,16 +375,16 @@ fn describe_offline_wait(facts: &SetFacts, pod: &Pod) -> String {
 /// Describes what the kubelet has yet to do for a resize, if the Pod does not have the revision that the resize is for.
 fn describe_resize(facts: &SetFacts, pod: &Pod) -> Option<String> {
     match resize_progress(pod) {
-        UpdateProgress::Waiting(why) if facts.is_resized(pod) => Some(why),
+        UpdateProgress::Waiting(reason) if facts.is_resized(pod) => Some(reason),
         _ => None,
     }
 }
 
-/// Describes the Pods that stay on their revisions but have resources of others; `None` if there are none.
+/// Describes the Pods that stay on their revisions but have resources of other revisions; `None` if there are none.
 pub fn describe_resized_pods(facts: &SetFacts) -> Option<String> {
     let members = facts.members.values();
     let resized = members.filter(|pod| facts.is_resized(pod));
-    let told = resized.map(|pod| {
+    let descriptions = resized.map(|pod| {
         let revisions = facts.resized_to(pod).iter().map(|r| &*r.name);
         let revisions: Vec<_> = revisions.collect();
         format!(
@@ -392,19 +394,19 @@ pub fn describe_resized_pods(facts: &SetFacts) -> Option<String> {
             messages::list_names(&revisions, MAX_NAMES),
         )
     });
-    let told: Vec<_> = told.take(MAX_NAMES).collect();
-    (!told.is_empty()).then(|| told.join("; "))
+    let descriptions: Vec<_> = descriptions.take(MAX_NAMES).collect();
+    (!descriptions.is_empty()).then(|| descriptions.join("; "))
 }
 
 /// Describes the first Pod that is off traffic and whose deletion is refused, after `; `; empty if there is none.
 pub fn describe_refused_deletion(facts: &SetFacts) -> String {
     let refused = |pod: &&Arc<Pod>| facts.deletion_refusal(pod).is_some();
     let mut pods = facts.observed.pods.iter().filter(refused);
-    let told = pods.find_map(|pod| Some((&pod.metadata.name, describe_deletion(facts, pod)?)));
-    told.map_or_else(String::new, |(name, why)| format!("; Pod {name} {why}"))
+    let first = pods.find_map(|pod| Some((&pod.metadata.name, describe_deletion(facts, pod)?)));
+    first.map_or_else(String::new, |(name, wait)| format!("; Pod {name} {wait}"))
 }
 
-/// Describes what a Pod waits for whose deletion is requested.
+/// Describes why a Pod waits whose deletion is requested.
 fn describe_deletion(facts: &SetFacts, pod: &Pod) -> Option<String> {
     if !set_operations::is_leaving(pod) {
         return None;
@@ -413,7 +415,7 @@ fn describe_deletion(facts: &SetFacts, pod: &Pod) -> Option<String> {
         Some(Phase::PreCheck) => format!(" and {}", describe_rule_wait(facts, pod)),
         Some(Phase::Preparing) => format!(" and {}", describe_traffic_wait(facts, pod)),
         Some(_) => match facts.deletion_refusal(pod) {
-            Some(why) => format!(", and off traffic; its deletion is refused: {why}"),
+            Some(reason) => format!(", and off traffic; its deletion is refused: {reason}"),
             None => ", and off traffic".to_owned(),
         },
         None => describe_blocked_lifecycle(facts.observed, pod),
@@ -429,9 +431,9 @@ pub fn describe_rule_wait(facts: &SetFacts, pod: &Pod) -> String {
 }
 
 /// Names the rules for which a Pod waits; `None` if none is known.
-fn holding_rules(held: &HeldPods, pod: &Pod) -> Option<String> {
-    let held = held.get(&pod.metadata.uid)?.join(", and for ");
-    (!held.is_empty()).then(|| format!("waits for {held}"))
+fn holding_rules(held_pods: &HeldPods, pod: &Pod) -> Option<String> {
+    let rules = held_pods.get(&pod.metadata.uid)?.join(", and for ");
+    (!rules.is_empty()).then(|| format!("waits for {rules}"))
 }
 
 pub fn describe_traffic_wait(facts: &SetFacts, pod: &Pod) -> String {
@@ -449,9 +451,9 @@ pub fn describe_traffic_wait(facts: &SetFacts, pod: &Pod) -> String {
 
 /// Says, after `: `, that the lifecycle of a Pod can't make its next step; empty if it can.
 fn describe_blocked_lifecycle(observed: &ObservedSet, pod: &Pod) -> String {
-    let why = observed.refused.unstepped.get(&pod.metadata.uid);
-    why.map_or_else(String::new, |why| {
-        format!(": the next step of its lifecycle can't be written: {why}")
+    let reason = observed.refused.unstepped.get(&pod.metadata.uid);
+    reason.map_or_else(String::new, |reason| {
+        format!(": the next step of its lifecycle can't be written: {reason}")
     })
 }
 
@@ -474,9 +476,9 @@ pub fn is_kept_off(pod: &Pod) -> bool {
 
 /// Describes why a Pod does not serve.
 fn describe_pod(observed: Option<&ObservedSet>, pod: &Pod) -> String {
-    let why = describe_pod_itself(observed, pod);
+    let reason = describe_pod_itself(observed, pod);
     let unstepped = observed.map(|observed| describe_blocked_lifecycle(observed, pod));
-    format!("{why}{}", unstepped.unwrap_or_default())
+    format!("{reason}{}", unstepped.unwrap_or_default())
 }
 
 fn describe_pod_itself(observed: Option<&ObservedSet>, pod: &Pod) -> String {
@@ -510,8 +512,8 @@ fn describe_pod_itself(observed: Option<&ObservedSet>, pod: &Pod) -> String {
         Some(c) if c.reason.is_empty() => "has no node".to_owned(),
         Some(c) => match &c.message {
             Some(sentence) => {
-                let claims = messages::append_pvc_names(sentence, &pod.spec.pvcs);
-                format!("has no node: {}: {sentence}{claims}", c.reason)
+                let pvc_names = messages::append_pvc_names(sentence, &pod.spec.pvcs);
+                format!("has no node: {}: {sentence}{pvc_names}", c.reason)
             }
             None => format!("has no node: {}", c.reason),
         },
@@ -522,17 +524,17 @@ fn describe_pod_itself(observed: Option<&ObservedSet>, pod: &Pod) -> String {
 /// Describes why a Pod does not serve although its containers run.
 fn describe_readiness(obstacles: &[ServiceObstacle], pod: &Pod) -> String {
     let is_ready = pod.is_ready();
-    let told = obstacles.iter().filter(|obstacle| match obstacle {
+    let awaited = obstacles.iter().filter(|obstacle| match obstacle {
         ServiceObstacle::Restart(_) => true,
         ServiceObstacle::Finalizer(..) | ServiceObstacle::Unreadable(_) => is_ready,
         _ => false,
     });
-    let told: Vec<String> = told
+    let awaited: Vec<String> = awaited
         .take(MAX_NAMES)
         .map(ServiceObstacle::to_string)
         .collect();
-    if !told.is_empty() {
-        return format!("waits for {}", told.join(", and for "));
+    if !awaited.is_empty() {
+        return format!("waits for {}", awaited.join(", and for "));
     }
     let seconds = min_ready::min_ready_seconds(pod).filter(|seconds| *seconds > 0);
     match (is_ready, seconds) {

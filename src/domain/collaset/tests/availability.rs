@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::reconcile::{condition, one_claim};
+use super::reconcile::{condition, one_pvc_template};
 use super::world::{Kubelet, World, WriteKind};
 use crate::api::keys;
 
@@ -45,18 +45,18 @@ fn until_some_are_off(world: &mut World) {
 #[test]
 fn unwritable_pool_takes_no_pod_off_traffic_for_deletion() {
     for image in ["app:1", "app:3"] {
-        for late in [false, true] {
+        for is_late in [false, true] {
             let mut world = second_image(3, recreate());
-            if late {
+            if is_late {
                 world.image("app:4");
                 until_some_are_off(&mut world);
             }
-            world.troubles.refused.insert(WriteKind::Pool);
+            world.faults.refused.insert(WriteKind::Pool);
             world.image(image);
             world.run_rounds(60);
-            assert_eq!(serving(&world), world.pods.len(), "{image} {late}");
+            assert_eq!(serving(&world), world.pods.len(), "{image} {is_late}");
             assert_eq!(condition(&world, "Ready").0, "False");
-            world.troubles.refused.clear();
+            world.faults.refused.clear();
             world.settle();
             assert_eq!(world.images(), [image; 3]);
             assert_eq!(condition(&world, "Ready").0, "True");
@@ -69,13 +69,13 @@ fn pods_whose_deletion_is_refused_serve() {
     for image in ["app:1", "app:3"] {
         let mut world = second_image(3, recreate());
         world.image(image);
-        world.troubles.refused.insert(WriteKind::PodDeletion);
+        world.faults.refused.insert(WriteKind::PodDeletion);
         world.run_rounds(60);
         assert_eq!(serving(&world), 3, "{image}");
         let (ready, _, message) = condition(&world, "Ready");
         assert_eq!(ready, "False");
         assert!(message.contains("policy"), "{message}");
-        world.troubles.refused.clear();
+        world.faults.refused.clear();
         world.settle();
         assert_eq!(world.images(), [image; 3]);
     }
@@ -90,10 +90,10 @@ fn pods_return_when_replacements_cannot_be_created() {
         world.run_plan();
         world.set_mask_bits(1);
     }
-    world.troubles.refused.insert(WriteKind::PodCreation);
+    world.faults.refused.insert(WriteKind::PodCreation);
     world.run_rounds(100);
     assert_eq!(serving(&world), world.pods.len());
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     assert_eq!(world.images(), ["app:1"; 5]);
 }
@@ -106,7 +106,7 @@ fn pods_return_when_late_invalid_resize_meets_refused_creation() {
     world.run_plan();
     world.run_plan();
     let refused = [WriteKind::LateResize, WriteKind::PodCreation];
-    world.troubles.refused.extend(refused);
+    world.faults.refused.extend(refused);
     world.run_rounds(100);
     assert!(serving(&world) >= 2, "{}", serving(&world));
 }
@@ -127,11 +127,11 @@ fn pods_come_back_whose_change_fails_again_and_again() {
             world.run_plan();
             world.set_mask_bits(u8::MAX);
         }
-        world.troubles.refused.insert(WriteKind::FailingChange);
+        world.faults.refused.insert(WriteKind::FailingChange);
         world.run_rounds(60);
         assert_eq!(serving(&world), 5);
         assert_eq!(condition(&world, "Ready").0, "False");
-        world.troubles.refused.clear();
+        world.faults.refused.clear();
         world.settle();
         assert_eq!(world.images(), ["app:2"; 5]);
     }
@@ -162,13 +162,13 @@ fn paused_set_keeps_both_halves_of_update_pairs() {
 
 #[test]
 fn pod_that_leaves_does_not_count_as_one_that_stays() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "maxUnavailable": 1 });
     let mut world = World::on_plane(3, spec);
     world.settle();
     let name = world.members()[&0].metadata.name.clone();
-    let claim = world.pods[&name].spec.pvcs[0].clone();
-    world.troubles.stubborn.insert(claim);
+    let pvc_name = world.pods[&name].spec.pvcs[0].clone();
+    world.faults.stubborn.insert(pvc_name);
     let template = json!({ "spec": { "containers": [{ "name": "app", "image": "app:2" }] } });
     world.edit(json!({
         "replicas": 2, "scaleStrategy": { "podToExclude": [name] }, "template": template,
@@ -189,7 +189,7 @@ fn new_halves_that_serve_stay_while_their_origins_are_down() {
         let mut world = World::on_plane(3, json!({ "updateStrategy": bounded }));
         world.settle();
         let origins: Vec<String> = world.pods.keys().cloned().collect();
-        world.troubles.holds = true; // another rule lets no origin go
+        world.faults.holds = true; // another rule lets no origin go
         world.image("app:2");
         world.settle();
         let uids: Vec<_> = origins
@@ -210,7 +210,7 @@ fn new_halves_that_serve_stay_while_their_origins_are_down() {
             _ => world.command("abort"),
         }
         for round in 0..60 {
-            world.troubles.holds = round < 6;
+            world.faults.holds = round < 6;
             world.run_plan();
             world.set_mask_bits(u8::MAX);
             assert!(serving(&world) >= 2, "{act}: {}", serving(&world));
@@ -230,7 +230,7 @@ fn cancelled_pair_with_failing_origin_blocks_no_rollout() {
         let surge = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
         let mut world = World::on_plane(3, json!({ "updateStrategy": surge }));
         world.settle();
-        world.troubles.holds = true;
+        world.faults.holds = true;
         world.image("app:2");
         world.settle();
         let mut pods = world.pods.values();
@@ -247,7 +247,7 @@ fn cancelled_pair_with_failing_origin_blocks_no_rollout() {
             _ => world.command("abort"),
         }
         world.run_rounds(10);
-        world.troubles.holds = false;
+        world.faults.holds = false;
         world.run_rounds(60);
         world.image("app:3");
         for _ in 0..200 {
@@ -269,7 +269,7 @@ fn pod_whose_deletion_is_refused_holds_up_no_other() {
             world.image("app:2");
             world.settle();
             let uid = world.members()[&id].metadata.uid.clone();
-            world.troubles.undeletable.insert(uid);
+            world.faults.undeletable.insert(uid);
             world.image(if proven { "app:1" } else { "app:3" });
             world.run_rounds(100);
             let old = world.images().into_iter().filter(|i| *i == "app:2");

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::instances::{fail, stranger};
-use super::reconcile::{condition, one_claim};
+use super::reconcile::{condition, one_pvc_template};
 use super::world::{Kubelet, Resizing, World, WriteKind};
 use crate::api::keys;
 use crate::domain::collaset::SetOperation;
@@ -27,12 +27,12 @@ fn user_deletion_during_update_blocks_no_other_pod() {
     world.image("app:2");
     world.run_rounds(6);
     let members = world.members();
-    let mut begun = members
+    let mut updating = members
         .values()
         .filter(|pod| SetOperation::Update.is_in_progress(pod) && !pod.is_available());
-    let pod = (*begun.next().unwrap()).clone();
-    assert_eq!(begun.count(), 0, "the revision is yet to be proven");
-    world.troubles.undeletable.insert(pod.metadata.uid.clone());
+    let pod = (*updating.next().unwrap()).clone();
+    assert_eq!(updating.count(), 0, "the revision is yet to be proven");
+    world.faults.undeletable.insert(pod.metadata.uid.clone());
     world.relabel(&pod.metadata.name, keys::TO_DELETE, "true");
     for _ in 0..10 {
         world.run_rounds(20);
@@ -40,19 +40,19 @@ fn user_deletion_during_update_blocks_no_other_pod() {
     }
     let updated = world.images().iter().filter(|i| **i == "app:2").count();
     assert_eq!(updated, 2);
-    let told = condition(&world, "Ready").2;
-    let why = format!(
+    let message = condition(&world, "Ready").2;
+    let expected = format!(
         "Pod {} is to be deleted, and off traffic; its deletion is refused: policy",
         pod.metadata.name
     );
-    assert!(told.contains(&why), "{told}");
+    assert!(message.contains(&expected), "{message}");
 }
 
 #[test]
 fn pod_that_cannot_leave_uses_no_partition_slot() {
-    let mut world = World::on_plane(3, one_claim());
+    let mut world = World::on_plane(3, one_pvc_template());
     world.settle();
-    world.troubles.refused.insert(WriteKind::PvcWrite);
+    world.faults.refused.insert(WriteKind::PvcWrite);
     let leaves = member(&world, 2);
     exclude(&mut world, &leaves);
     world.run_rounds(10);
@@ -71,7 +71,7 @@ fn pod_that_cannot_leave_is_not_recreated_for_impossible_resize() {
             "name": "app", "image": "app:1", "resources": { "requests": { "cpu": cpu } },
         }] } } })
     };
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     json_patch::merge(&mut spec, &resources("1"));
     let mut world = World::on_plane(2, spec);
     world.settle();
@@ -93,21 +93,21 @@ fn pod_that_cannot_leave_is_not_recreated_for_impossible_resize() {
         world.run_rounds(1);
     }
     assert!(is_resized(&world), "the test is about one that was resized");
-    world.troubles.refused.insert(WriteKind::PvcWrite);
+    world.faults.refused.insert(WriteKind::PvcWrite);
     exclude(&mut world, &leaves);
     world.run_rounds(60);
     assert_eq!(member(&world, 0).metadata.uid, leaves.metadata.uid);
     assert!(member(&world, 0).is_available());
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
-    let left = &world.pods[&leaves.metadata.name];
-    assert!(left.controller().is_none() && left.is_available());
+    let released = &world.pods[&leaves.metadata.name];
+    assert!(released.controller().is_none() && released.is_available());
 }
 
 /// Two of three instances are wanted. The first is to leave and can't for now. The last Pod ends while the pool is
 /// lost, and must come back with its PVC.
 fn ends_beside_one_that_goes(list: &str, hold: impl FnOnce(&mut World, &Pod)) {
-    let mut world = World::on_plane(3, one_claim());
+    let mut world = World::on_plane(3, one_pvc_template());
     world.settle();
     let (first, last) = (member(&world, 0), member(&world, 2));
     hold(&mut world, &first);
@@ -118,7 +118,7 @@ fn ends_beside_one_that_goes(list: &str, hold: impl FnOnce(&mut World, &Pod)) {
     world.delete(&last.metadata.name);
     world.pool = None;
     world.run_rounds(20);
-    world.troubles = Default::default();
+    world.faults = Default::default();
     world.settle();
     assert_eq!(world.ids(), [1, 2]);
     assert_eq!(member(&world, 2).spec.pvcs, last.spec.pvcs);
@@ -127,23 +127,23 @@ fn ends_beside_one_that_goes(list: &str, hold: impl FnOnce(&mut World, &Pod)) {
 #[test]
 fn lost_pool_recovers_ended_instance_while_another_cannot_leave() {
     ends_beside_one_that_goes("podToExclude", |world, first| {
-        world.troubles.stubborn.extend(first.spec.pvcs.clone());
+        world.faults.stubborn.extend(first.spec.pvcs.clone());
     });
 }
 
 #[test]
 fn lost_pool_recovers_ended_instance_while_scale_in_is_held() {
     ends_beside_one_that_goes("podToDelete", |world, first| {
-        world.troubles.held.insert(first.metadata.uid.clone());
+        world.faults.held.insert(first.metadata.uid.clone());
     });
 }
 
 /// The Pod of instance 0, which a user deletes while the deletion is refused. It then fails and is to be excluded.
 fn failed_to_go_and_to_leave() -> (World, Pod) {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let pod = member(&world, 0);
-    world.troubles.undeletable.insert(pod.metadata.uid.clone());
+    world.faults.undeletable.insert(pod.metadata.uid.clone());
     world.relabel(&pod.metadata.name, keys::TO_DELETE, "true");
     world.run_rounds(5);
     fail(&mut world, &pod.metadata.name, 0);
@@ -155,13 +155,13 @@ fn failed_to_go_and_to_leave() -> (World, Pod) {
 #[test]
 fn failed_pod_to_delete_and_exclude_is_reported_with_reason() {
     let (mut world, pod) = failed_to_go_and_to_leave();
-    let told = condition(&world, "Ready").2;
-    let why = format!(
+    let message = condition(&world, "Ready").2;
+    let expected = format!(
         "Pod {} is to be deleted, and off traffic; its deletion is refused: policy",
         pod.metadata.name
     );
-    assert!(told.contains(&why), "{told}");
-    world.troubles.undeletable.clear();
+    assert!(message.contains(&expected), "{message}");
+    world.faults.undeletable.clear();
     world.settle();
     assert!(!world.pods.contains_key(&pod.metadata.name));
     assert_eq!(member(&world, 0).spec.pvcs, pod.spec.pvcs);
@@ -169,10 +169,10 @@ fn failed_pod_to_delete_and_exclude_is_reported_with_reason() {
 
 #[test]
 fn failed_deleted_pod_leaves_with_its_pvc_when_excluded() {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let pod = member(&world, 0);
-    world.troubles.held.insert(pod.metadata.uid.clone());
+    world.faults.held.insert(pod.metadata.uid.clone());
     let name = &pod.metadata.name;
     world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
     world.run_rounds(5);
@@ -182,7 +182,7 @@ fn failed_deleted_pod_leaves_with_its_pvc_when_excluded() {
     world.edit(json!({ "scaleStrategy": { "podToDelete": [], "podToExclude": [name] } }));
     world.settle();
     assert!(world.pods[name].controller().is_none());
-    assert_eq!(world.claims[&pod.spec.pvcs[0]].controller, None);
+    assert_eq!(world.pvcs[&pod.spec.pvcs[0]].controller, None);
 }
 
 #[test]
@@ -208,10 +208,10 @@ fn named_pod_is_scaled_in_once_despite_unwritable_pool() {
     let mut world = World::on_plane(3, spec);
     world.settle();
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToDelete": ["web-0"] } }));
-    world.troubles.refused.insert(WriteKind::Pool);
+    world.faults.refused.insert(WriteKind::Pool);
     world.settle();
     assert_eq!(world.ids(), [1, 2]);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     assert_eq!(world.ids(), [1, 2]);
 }
@@ -227,7 +227,7 @@ fn by_partition(partition: u32) -> serde_json::Value {
 
 /// A set of this many Pods, and the one that is its canary.
 fn canary(replicas: i32) -> (World, Pod) {
-    let mut world = World::on_plane(replicas, one_claim());
+    let mut world = World::on_plane(replicas, one_pvc_template());
     world.settle();
     world.edit(by_partition(replicas.unsigned_abs() - 1));
     world.image("app:2");
@@ -244,7 +244,7 @@ fn canary(replicas: i32) -> (World, Pod) {
 fn canary_that_can_not_leave_keeps_its_place() {
     for replicas in [2, 3] {
         let (mut world, pod) = canary(replicas);
-        world.troubles.stubborn.extend(pod.spec.pvcs.clone());
+        world.faults.stubborn.extend(pod.spec.pvcs.clone());
         exclude(&mut world, &pod);
         world.run_rounds(30);
         assert_eq!(updated(&world), 1);
@@ -253,7 +253,7 @@ fn canary_that_can_not_leave_keeps_its_place() {
         assert_eq!(updated(&world), 1);
         // Once the canary has left, its successor is the canary, and no other Pod is restarted.
         let before = super::reconcile::uids(&world);
-        world.troubles.stubborn.clear();
+        world.faults.stubborn.clear();
         exclude(&mut world, &pod);
         world.settle();
         assert_eq!(updated(&world), 1);
@@ -266,7 +266,7 @@ fn undeletable_pod_uses_no_partition_slot() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
     let pod = member(&world, 0);
-    world.troubles.undeletable.insert(pod.metadata.uid.clone());
+    world.faults.undeletable.insert(pod.metadata.uid.clone());
     world.relabel(&pod.metadata.name, keys::TO_DELETE, "true");
     world.run_rounds(10);
     world.edit(by_partition(2));
@@ -274,17 +274,17 @@ fn undeletable_pod_uses_no_partition_slot() {
     world.run_rounds(60);
     assert_eq!(updated(&world), 1);
     assert!(member(&world, 0).spec.containers[0].image == "app:1");
-    world.troubles.undeletable.clear();
+    world.faults.undeletable.clear();
     world.settle();
     assert_eq!(updated(&world), 1);
 }
 
 #[test]
 fn lost_pool_recovers_ended_instance_while_failed_pod_cannot_leave() {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let (first, last) = (member(&world, 0), member(&world, 1));
-    world.troubles.refused.insert(WriteKind::PvcWrite);
+    world.faults.refused.insert(WriteKind::PvcWrite);
     let name = &first.metadata.name;
     world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
     world.run_rounds(10);
@@ -293,7 +293,7 @@ fn lost_pool_recovers_ended_instance_while_failed_pod_cannot_leave() {
     world.delete(&last.metadata.name);
     world.pool = None;
     world.run_rounds(20);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     assert_eq!(world.ids(), [1]);
     assert_eq!(member(&world, 1).spec.pvcs, last.spec.pvcs);
@@ -301,14 +301,14 @@ fn lost_pool_recovers_ended_instance_while_failed_pod_cannot_leave() {
 
 /// Three Pods of the instances 1, 2 and 3. The second is gone and can't be created again.
 fn without_the_second() -> (World, Pod) {
-    let mut world = World::on_plane(4, one_claim());
+    let mut world = World::on_plane(4, one_pvc_template());
     world.settle();
     let first = member(&world, 0).metadata.name;
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [first] } }));
     world.settle();
     assert_eq!(world.ids(), [1, 2, 3]);
     let second = member(&world, 2);
-    world.troubles.refused.insert(WriteKind::PodCreation);
+    world.faults.refused.insert(WriteKind::PodCreation);
     world.delete(&second.metadata.name);
     world.run_rounds(10);
     assert_eq!(world.ids(), [1, 3]);
@@ -324,7 +324,7 @@ fn lost_pool_recovers_instance_of_gone_pod_by_pvc() {
             false => world.pool = None,
         }
         world.run_rounds(10);
-        world.troubles.refused.clear();
+        world.faults.refused.clear();
         world.advance_time(100);
         world.settle();
         assert_eq!(world.ids(), [1, 2, 3]);
@@ -338,11 +338,11 @@ fn lost_pool_prefers_oldest_pvcs_for_missing_instance() {
     world.advance_time(100);
     world.edit(json!({ "replicas": 4 }));
     world.run_rounds(5);
-    assert_eq!(world.claims.len(), 4, "that of a scale-out, under ID 0");
+    assert_eq!(world.pvcs.len(), 4, "that of a scale-out, under ID 0");
     world.edit(json!({ "replicas": 3 }));
     world.pool = None;
     world.run_rounds(10);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.advance_time(100);
     world.settle();
     assert_eq!(world.ids(), [1, 2, 3]);
@@ -351,7 +351,7 @@ fn lost_pool_prefers_oldest_pvcs_for_missing_instance() {
 
 #[test]
 fn emptied_pool_recovers_instance_of_terminating_pod() {
-    let mut world = World::on_plane(3, one_claim());
+    let mut world = World::on_plane(3, one_pvc_template());
     world.settle();
     let first = member(&world, 0).metadata.name;
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToDelete": [first] } }));
@@ -374,36 +374,36 @@ fn emptied_pool_recovers_instance_of_terminating_pod() {
 
 /// A Pod that left with its PVC. Its inclusion is refused after the PVC has entered. Also returns the name of the PVC.
 fn half_included() -> (World, String, String) {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let pod = member(&world, 1);
-    let (name, claim) = (pod.metadata.name.clone(), pod.spec.pvcs[0].clone());
+    let (name, pvc_name) = (pod.metadata.name.clone(), pod.spec.pvcs[0].clone());
     exclude(&mut world, &pod);
     world.edit(json!({ "replicas": 1 }));
     world.settle();
-    assert_eq!(world.claims[&claim].controller, None);
-    world.troubles.stubborn.insert(pod.metadata.uid);
+    assert_eq!(world.pvcs[&pvc_name].controller, None);
+    world.faults.stubborn.insert(pod.metadata.uid);
     let lists = json!({ "podToExclude": [], "podToInclude": [name] });
     world.edit(json!({ "replicas": 2, "scaleStrategy": lists }));
     world.run_rounds(10);
     let uid = Some(world.uid().to_owned());
-    assert_eq!(world.claims[&claim].controller, uid);
-    (world, name, claim)
+    assert_eq!(world.pvcs[&pvc_name].controller, uid);
+    (world, name, pvc_name)
 }
 
 #[test]
 fn pvc_is_returned_when_inclusion_is_withdrawn() {
     for replicas in [1, 2] {
-        let (mut world, name, claim) = half_included();
+        let (mut world, name, pvc_name) = half_included();
         let lists = json!({ "podToInclude": [] });
         world.edit(json!({ "replicas": replicas, "scaleStrategy": lists }));
-        world.troubles.stubborn.clear();
+        world.faults.stubborn.clear();
         world.settle();
-        assert_eq!(world.claims[&claim].controller, None);
+        assert_eq!(world.pvcs[&pvc_name].controller, None);
         assert_eq!(world.members().len(), replicas);
         world.delete(&name);
         world.settle();
-        assert!(world.claims.contains_key(&claim));
+        assert!(world.pvcs.contains_key(&pvc_name));
         assert_eq!(world.members().len(), replicas);
     }
 }
@@ -411,11 +411,11 @@ fn pvc_is_returned_when_inclusion_is_withdrawn() {
 #[test]
 fn refused_exclusion_uses_no_place_of_max_unavailable_up() {
     for policy in ["InPlaceIfPossible", "Recreate"] {
-        let mut spec = one_claim();
+        let mut spec = one_pvc_template();
         spec["updateStrategy"] = json!({ "podUpgradePolicy": policy, "maxUnavailable": 1 });
         let mut world = World::on_plane(3, spec);
         world.settle();
-        world.troubles.refused.insert(WriteKind::PvcWrite);
+        world.faults.refused.insert(WriteKind::PvcWrite);
         let leaves = member(&world, 0);
         exclude(&mut world, &leaves);
         world.run_rounds(10);
@@ -433,17 +433,17 @@ fn refused_exclusion_uses_no_place_of_max_unavailable_up() {
 
 #[test]
 fn pvc_of_pod_failing_during_leave_serves_next_pod() {
-    let mut world = World::on_plane(3, one_claim());
+    let mut world = World::on_plane(3, one_pvc_template());
     world.settle();
     let pod = member(&world, 0);
     let name = &pod.metadata.name;
-    world.troubles.stubborn.insert(pod.metadata.uid.clone());
+    world.faults.stubborn.insert(pod.metadata.uid.clone());
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
     world.run_rounds(10);
-    assert_eq!(world.claims[&pod.spec.pvcs[0]].controller, None);
+    assert_eq!(world.pvcs[&pod.spec.pvcs[0]].controller, None);
     fail(&mut world, name, 0);
     world.run_rounds(3);
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [] } }));
     world.settle();
     assert_eq!(world.ids(), [0, 1, 2]);
@@ -454,7 +454,7 @@ fn pvc_of_pod_failing_during_leave_serves_next_pod() {
 fn failed_pod_is_recreated_by_recreated_set() {
     let sequence = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     for naming in [json!({}), sequence] {
-        let mut spec = one_claim();
+        let mut spec = one_pvc_template();
         spec["namingStrategy"] = naming;
         let mut world = World::on_plane(2, spec);
         world.settle();
@@ -472,23 +472,23 @@ fn failed_pod_is_recreated_by_recreated_set() {
 
 #[test]
 fn pod_that_cannot_leave_is_not_reported_as_leaving() {
-    let mut world = World::on_plane(3, one_claim());
+    let mut world = World::on_plane(3, one_pvc_template());
     world.settle();
-    world.troubles.refused.insert(WriteKind::PvcWrite);
+    world.faults.refused.insert(WriteKind::PvcWrite);
     let name = member(&world, 0).metadata.name;
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
     world.run_rounds(10);
     // This plan does not know the refusal yet.
     let conditions = plan_set(&world.observe()).status.unwrap().conditions;
     let scale = conditions.into_iter().find(|c| c.type_ == "Scale");
-    let told = scale.unwrap().message;
+    let message = scale.unwrap().message;
     let counts = "0 Pods missing, 0 to go; 1 Pod leaves the set";
-    assert!(told.contains(counts), "{told}");
+    assert!(message.contains(counts), "{message}");
 }
 
 #[test]
 fn cancelled_pair_is_dissolved_in_order_after_pool_loss() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
     let mut world = World::on_plane(1, spec);
     world.settle();
@@ -515,7 +515,7 @@ fn cancelled_pair_is_dissolved_in_order_after_pool_loss() {
 fn pod_to_replace_serves_during_update_despite_unwritable_pool() {
     let mut world = World::on_plane(1, json!({}));
     world.settle();
-    world.troubles.refused.insert(WriteKind::Pool);
+    world.faults.refused.insert(WriteKind::Pool);
     world.edit(json!({ "template": { "metadata": { "labels": { "tier": "0" } } } }));
     world.run_plan();
     let pod = member(&world, 0);
@@ -527,26 +527,26 @@ fn pod_to_replace_serves_during_update_despite_unwritable_pool() {
 
 /// The entering Pod fails, or is deleted, while `podToInclude` names it.
 fn ends_half_included(is_deleted: bool) {
-    let (mut world, name, claim) = half_included();
+    let (mut world, name, pvc_name) = half_included();
     match is_deleted {
         true => world.delete(&name),
         false => fail(&mut world, &name, 0),
     }
     world.run_rounds(20);
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     let lists = json!({ "podToInclude": [] });
     world.edit(json!({ "scaleStrategy": lists }));
     world.settle();
     let own = |world: &World| {
         let mut pods = world.members().into_values();
-        let mounting = pods.find(|pod| pod.spec.pvcs.contains(&claim));
+        let mounting = pods.find(|pod| pod.spec.pvcs.contains(&pvc_name));
         mounting.map(|pod| pod.metadata.name.clone())
     };
     let pod = own(&world).unwrap();
-    world.troubles.refused.insert(WriteKind::PodCreation);
+    world.faults.refused.insert(WriteKind::PodCreation);
     world.delete(&pod);
     world.run_rounds(10);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.advance_time(100);
     world.settle();
     assert!(own(&world).is_some());
@@ -561,35 +561,32 @@ fn pvc_of_half_included_ending_pod_stays_with_instance() {
 
 #[test]
 fn released_pvc_does_not_return_for_scale_in() {
-    let mut world = World::on_plane(3, one_claim());
+    let mut world = World::on_plane(3, one_pvc_template());
     world.settle();
     let guest = member(&world, 2);
     exclude(&mut world, &guest);
     world.settle();
     let pod = member(&world, 0);
     let (name, guest) = (&pod.metadata.name, &guest.metadata.name);
-    world.troubles.stubborn.insert(pod.metadata.uid.clone());
+    world.faults.stubborn.insert(pod.metadata.uid.clone());
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
     world.run_rounds(10);
     fail(&mut world, name, 0);
     world.run_rounds(3);
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     let lists = json!({ "podToExclude": [], "podToInclude": [guest] });
     world.edit(json!({ "replicas": 3, "scaleStrategy": lists }));
     world.settle();
     assert_eq!(world.members().len(), 3);
-    assert_eq!(world.claims[&pod.spec.pvcs[0]].controller, None);
+    assert_eq!(world.pvcs[&pod.spec.pvcs[0]].controller, None);
 }
 
 #[test]
 fn failed_orphan_is_removed_beside_its_replacement() {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let failed = member(&world, 1);
-    world
-        .troubles
-        .undeletable
-        .insert(failed.metadata.uid.clone());
+    world.faults.undeletable.insert(failed.metadata.uid.clone());
     // Another Pod takes its place while it can't be deleted.
     let mut running = failed.clone();
     running.metadata.name = "web-other".into();
@@ -597,7 +594,7 @@ fn failed_orphan_is_removed_beside_its_replacement() {
     world.pods.insert("web-other".into(), running);
     fail(&mut world, &failed.metadata.name, 0);
     world.orphan_set();
-    world.troubles.undeletable.clear();
+    world.faults.undeletable.clear();
     world.recreate_set();
     world.settle();
     assert!(!world.pods.contains_key(&failed.metadata.name));
@@ -607,27 +604,27 @@ fn failed_orphan_is_removed_beside_its_replacement() {
 
 #[test]
 fn lost_pool_does_not_take_new_half_for_instance() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
     let mut world = World::on_plane(3, spec);
     world.settle();
     world.image("app:2");
     world.settle();
     assert_eq!(world.ids(), [3, 4, 5]);
-    let gone = member(&world, 4);
-    world.troubles.refused.insert(WriteKind::PodCreation);
+    let deleted = member(&world, 4);
+    world.faults.refused.insert(WriteKind::PodCreation);
     world.image("app:3");
     world.run_rounds(10);
-    world.delete(&gone.metadata.name);
+    world.delete(&deleted.metadata.name);
     world.run_rounds(10);
     world.pool = None;
     world.run_rounds(10);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.image("app:2");
     world.advance_time(100);
     world.settle();
-    let mut claims = world.members().into_values().map(|pod| &pod.spec.pvcs);
-    assert!(claims.any(|claims| *claims == gone.spec.pvcs));
+    let mut mounted = world.members().into_values().map(|pod| &pod.spec.pvcs);
+    assert!(mounted.any(|mounted| *mounted == deleted.spec.pvcs));
 }
 
 #[test]
@@ -636,16 +633,16 @@ fn failed_canary_that_leaves_triggers_no_other_update() {
     let is_other = |other: &&Pod| other.metadata.uid != pod.metadata.uid;
     let other = world.pods.values().find(is_other).unwrap().clone();
     // The plan continues beside a write that is refused.
-    world.troubles.stubborn.insert(pod.metadata.uid.clone());
+    world.faults.stubborn.insert(pod.metadata.uid.clone());
     fail(&mut world, &pod.metadata.name, 0);
     exclude(&mut world, &pod);
     world.run_rounds(20);
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     world.settle();
     assert_eq!(updated(&world), 1);
-    let stays = &world.pods[&other.metadata.name];
-    assert_eq!(stays.spec.containers[0].image, "app:1");
-    assert_eq!(stays.metadata.uid, other.metadata.uid);
+    let unchanged = &world.pods[&other.metadata.name];
+    assert_eq!(unchanged.spec.containers[0].image, "app:1");
+    assert_eq!(unchanged.metadata.uid, other.metadata.uid);
 }
 
 #[test]
@@ -653,7 +650,7 @@ fn named_pod_finishes_update_while_deletion_cannot_be_noted() {
     let spec = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = World::on_plane(1, spec);
     world.settle();
-    world.troubles.refused.insert(WriteKind::Pool);
+    world.faults.refused.insert(WriteKind::Pool);
     world.edit(json!({ "template": { "metadata": { "labels": { "tier": "0" } } } }));
     world.run_plan();
     let before = member(&world, 0);
@@ -663,18 +660,18 @@ fn named_pod_finishes_update_while_deletion_cannot_be_noted() {
     let pod = member(&world, 0);
     assert!(pod.is_available());
     assert_eq!(pod.metadata.uid, before.metadata.uid);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     assert_ne!(member(&world, 0).metadata.uid, before.metadata.uid);
 }
 
 /// A failed Pod that can't be deleted, beside its successor.
 fn beside_a_failed_one() -> (World, Pod) {
-    let mut world = World::on_plane(1, one_claim());
+    let mut world = World::on_plane(1, one_pvc_template());
     world.settle();
     let failed = member(&world, 0);
     let uid = failed.metadata.uid.clone();
-    world.troubles.undeletable.insert(uid);
+    world.faults.undeletable.insert(uid);
     fail(&mut world, &failed.metadata.name, 0);
     world.run_rounds(30);
     (world, failed)
@@ -695,9 +692,9 @@ fn leaving_pvcs_stay_with_pod_beside_failed_pod_of_id() {
             false => world.relabel(&leaver.metadata.name, "app", "debug"),
         }
         world.run_rounds(30);
-        let claim = &world.claims[&leaver.spec.pvcs[0]];
-        assert_eq!(claim.controller, None, "{is_excluded} {fails_too}");
-        world.troubles.undeletable.clear();
+        let pvc = &world.pvcs[&leaver.spec.pvcs[0]];
+        assert_eq!(pvc.controller, None, "{is_excluded} {fails_too}");
+        world.faults.undeletable.clear();
         world.advance_time(1_000);
         world.settle();
         let next = member(&world, 0);
@@ -714,7 +711,7 @@ fn pvcs_of_new_pod_do_not_leave_with_failed_pod() {
     let next = world.members()[&0].clone();
     assert_ne!(next.metadata.uid, failed.metadata.uid);
     assert_eq!(next.spec.pvcs, failed.spec.pvcs);
-    assert!(world.claims[&next.spec.pvcs[0]].controller.is_some());
+    assert!(world.pvcs[&next.spec.pvcs[0]].controller.is_some());
 }
 
 #[test]
@@ -724,7 +721,7 @@ fn undeletable_pod_to_replace_stays_chosen_for_scale_in() {
     let names = [0, 1, 2].map(|id| member(&world, id).metadata.name);
     for name in &names {
         let uid = world.pods[name].metadata.uid.clone();
-        world.troubles.undeletable.insert(uid);
+        world.faults.undeletable.insert(uid);
     }
     world.relabel(&names[0], keys::TO_REPLACE, "1");
     world.edit(json!({ "replicas": 2 }));

@@ -29,37 +29,40 @@ fn a_pod_that_can_not_be_resized_is_made_again() {
     world.edit(resources("2"));
     world.run_until_idle();
     let updated = world.set.status.clone().unwrap().updated_revision;
-    let one = world.pods.values().next().unwrap().metadata.uid.clone();
-    let why = (updated, "no resize on this node".to_owned());
-    world.refused.resizes.insert(one.clone(), why);
+    let refused_uid = world.pods.values().next().unwrap().metadata.uid.clone();
+    let refusal = (updated, "no resize on this node".to_owned());
+    world.refused.resizes.insert(refused_uid.clone(), refusal);
     world.settle();
     let after = uids(&world);
-    let kept: Vec<_> = before.intersection(&after).collect();
-    assert!(kept.len() == 1 && *kept[0] != one, "{kept:?}");
+    let unchanged: Vec<_> = before.intersection(&after).collect();
+    assert!(
+        unchanged.len() == 1 && *unchanged[0] != refused_uid,
+        "{unchanged:?}"
+    );
     assert_eq!(world.ids(), [0, 1]);
 }
 
 #[test]
 fn pods_serve_unchanged_while_quota_denies_resize() {
     // The quota denies the resize from the beginning, or once the Pods are off traffic.
-    for late in [false, true] {
+    for is_late in [false, true] {
         let mut world = World::on_plane(3, resources("app:1", "1"));
         world.settle();
         let before = uids(&world);
-        if late {
+        if is_late {
             world.edit(resources("app:1", "2"));
             world.run_plan();
         }
-        world.troubles.refused.insert(WriteKind::AnyResize);
+        world.faults.refused.insert(WriteKind::AnyResize);
         world.edit(resources("app:1", "2"));
         for _ in 0..40 {
             world.run_plan();
             world.set_mask_bits(u8::MAX);
-            assert_eq!(uids(&world), before, "made again, {late}");
+            assert_eq!(uids(&world), before, "made again, {is_late}");
         }
-        assert!(world.pods.values().all(Pod::is_available), "{late}");
+        assert!(world.pods.values().all(Pod::is_available), "{is_late}");
         assert!(!is_ready(&world));
-        world.troubles.refused.clear();
+        world.faults.refused.clear();
         world.settle();
         assert_eq!(uids(&world), before);
         assert!(all_ask_for(&world, "cpu", "2"));
@@ -70,13 +73,13 @@ fn pods_serve_unchanged_while_quota_denies_resize() {
 fn no_pod_goes_offline_for_resize_impossible_on_node() {
     let mut world = World::on_plane(3, resources("app:1", "1"));
     world.settle();
-    world.troubles.refused.insert(WriteKind::Resize);
+    world.faults.refused.insert(WriteKind::Resize);
     world.edit(resources("app:1", "2"));
     world.run_plan();
     let deletes = |pod: &Pod| pod.label(keys::PREPARING_TO_DELETE).is_some();
-    let begun = |pod: &Pod| SetOperation::Update.is_in_progress(pod);
+    let is_updating = |pod: &Pod| SetOperation::Update.is_in_progress(pod);
     world.run_plan();
-    let first = world.pods.values().find(|pod| begun(pod)).unwrap();
+    let first = world.pods.values().find(|pod| is_updating(pod)).unwrap();
     assert!(
         deletes(first),
         "whoever cooperates knows that it will not come back"
@@ -92,12 +95,12 @@ fn resize_with_refused_image_is_reverted_with_template() {
     let before = uids(&world);
     world.edit(resources("app:2", "2"));
     world.run_plan();
-    world.troubles.refused.insert(WriteKind::PodChange);
+    world.faults.refused.insert(WriteKind::PodChange);
     world.settle();
     assert_eq!(world.images(), ["app:1"; 2]);
     assert!(world.pods.values().all(Pod::is_available));
     assert!(!is_ready(&world));
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.edit(resources("app:1", "1"));
     world.settle();
     for pod in world.pods.values() {
@@ -109,9 +112,9 @@ fn resize_with_refused_image_is_reverted_with_template() {
     // The same holds for a third revision.
     world.edit(resources("app:2", "2"));
     world.run_plan();
-    world.troubles.refused.insert(WriteKind::PodChange);
+    world.faults.refused.insert(WriteKind::PodChange);
     world.settle();
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.edit(resources("app:3", "1"));
     world.settle();
     assert!(all_ask_for(&world, "cpu", "1"));
@@ -143,10 +146,10 @@ fn held_leaving_pod_serves_despite_impossible_resize() {
         world.set_mask_bits(u8::MAX);
     }
     assert!(resized(&world));
-    world.troubles.holds = true;
+    world.faults.holds = true;
     for name in &names {
-        let told = (keys::TO_DELETE.to_owned(), "true".to_owned());
-        assert!(world.write_pod(name, |pod| pod.metadata.labels.extend([told])));
+        let label = (keys::TO_DELETE.to_owned(), "true".to_owned());
+        assert!(world.write_pod(name, |pod| pod.metadata.labels.extend([label])));
     }
     for _ in 0..20 {
         world.run_plan();
@@ -159,7 +162,7 @@ fn held_leaving_pod_serves_despite_impossible_resize() {
         let take_back = |pod: &mut Pod| pod.metadata.labels.retain(|key, _| key != keys::TO_DELETE);
         assert!(world.write_pod(name, take_back));
     }
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.settle();
     assert!(world.pods.keys().all(|name| !names.contains(name)));
     assert!(is_ready(&world));
@@ -186,7 +189,7 @@ fn half_resized(spec: Value, resizing: Resizing) -> World {
     }
     world.edit(resources("app:2", "2"));
     world.run_plan();
-    world.troubles.refused.insert(WriteKind::PodChange);
+    world.faults.refused.insert(WriteKind::PodChange);
     world.run_rounds(20);
     let mut pods = world.pods.values();
     assert!(pods.any(|pod| pod.spec.containers[0].resources["requests"]["cpu"] == "2"));
@@ -218,7 +221,7 @@ fn kubelet_resize_status_counts_despite_later_image_change() {
     for restarts in [false, true] {
         let mut world = half_resized(json!({}), Resizing::Infeasible);
         let before = uids(&world);
-        world.troubles.refused.clear();
+        world.faults.refused.clear();
         if restarts {
             world.forget_refusals();
         }
@@ -226,7 +229,7 @@ fn kubelet_resize_status_counts_despite_later_image_change() {
         assert!(is_ready(&world));
         assert!(uids(&world).is_disjoint(&before), "made again");
         let mut world = half_resized(json!({}), Resizing::Deferred);
-        world.troubles.refused.clear();
+        world.faults.refused.clear();
         if restarts {
             world.forget_refusals();
         }
@@ -250,7 +253,7 @@ fn never_resized_pod_is_recreated_despite_later_image() {
         world.kubelets.insert(uid.clone(), kubelet);
     }
     for image in ["app:2", "app:3"] {
-        world.troubles.unpullable.insert(image.into());
+        world.faults.unpullable.insert(image.into());
         world.edit(resources(image, "2"));
         world.run_rounds(20);
         assert_eq!(uids(&world), before);
@@ -264,7 +267,7 @@ fn never_resized_pod_is_recreated_despite_later_image() {
 #[test]
 fn two_resizes_that_came_no_further_are_both_taken_back() {
     let mut world = half_resized(json!({}), Resizing::Prompt);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.edit(resources("app:3", "3"));
     for _ in 0..20 {
         world.run_plan();
@@ -273,10 +276,10 @@ fn two_resizes_that_came_no_further_are_both_taken_back() {
         }
         world.set_mask_bits(u8::MAX);
     }
-    world.troubles.refused.insert(WriteKind::PodChange);
+    world.faults.refused.insert(WriteKind::PodChange);
     world.run_rounds(30);
     assert!(all_ask_for(&world, "cpu", "3"));
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.edit(resources("app:1", "1"));
     world.settle();
     assert!(all_ask_for(&world, "cpu", "1") && is_ready(&world));
@@ -285,12 +288,12 @@ fn two_resizes_that_came_no_further_are_both_taken_back() {
 #[test]
 fn revision_for_which_a_pod_was_resized_is_kept() {
     let mut world = half_resized(json!({ "historyLimit": 0 }), Resizing::Prompt);
-    world.troubles.refused.clear();
-    world.troubles.holds = true;
+    world.faults.refused.clear();
+    world.faults.holds = true;
     world.edit(json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     world.edit(resources("app:1", "1"));
     world.run_rounds(10);
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.settle();
     assert!(all_ask_for(&world, "cpu", "1") && is_ready(&world));
 }
@@ -300,7 +303,7 @@ fn reverted_resize_is_dry_run_before_pod_goes_offline() {
     for image in ["app:1", "app:3"] {
         let mut world = half_resized(json!({}), Resizing::Prompt);
         assert!(world.pods.values().all(Pod::is_available));
-        world.troubles.refused = [WriteKind::AnyResize].into();
+        world.faults.refused = [WriteKind::AnyResize].into();
         world.edit(resources(image, "1"));
         for _ in 0..60 {
             world.run_plan();
@@ -327,9 +330,9 @@ fn set_is_not_ready_with_impossible_resize() {
         world.set_mask_bits(u8::MAX);
         world.run_plan();
     }
-    world.troubles.holds = true;
-    let told = (keys::TO_DELETE.to_owned(), "true".to_owned());
-    assert!(world.write_pod(&name, |pod| pod.metadata.labels.extend([told])));
+    world.faults.holds = true;
+    let label = (keys::TO_DELETE.to_owned(), "true".to_owned());
+    assert!(world.write_pod(&name, |pod| pod.metadata.labels.extend([label])));
     world.run_rounds(20);
     assert!(world.pods[&name].is_available());
     world.edit(json!({ "paused": true }));
@@ -365,14 +368,14 @@ fn reverted_resize_leaves_unresized_pods_alone() {
         world.settle();
         given(&mut world, path, amount);
         let before = uids(&world);
-        world.troubles.holds = true;
+        world.faults.holds = true;
         world.edit(spec("app:2", next));
         world.run_rounds(10);
         let marked = |pod: &Pod| pod.annotation(keys::RESIZING).is_some();
         assert!(world.pods.values().all(marked));
         world.set.spec.template["spec"]["containers"] = json!([]);
         world.edit(spec("app:1", first));
-        world.troubles.holds = false;
+        world.faults.holds = false;
         world.settle();
         assert_eq!(uids(&world), before);
         assert!(is_ready(&world));
@@ -404,17 +407,17 @@ fn pod_with_impossible_resize_serves_until_it_can_be_recreated() {
     let mut paused = infeasible(2);
     paused.edit(json!({ "paused": true }));
     let mut refused = infeasible(2);
-    refused.troubles.refused.insert(WriteKind::PodChange);
+    refused.faults.refused.insert(WriteKind::PodChange);
     refused.edit(resources("app:2", "2"));
     let mut vacant = infeasible(3);
-    vacant.troubles.refused.insert(WriteKind::PodCreation);
+    vacant.faults.refused.insert(WriteKind::PodCreation);
     for (mut world, lost) in [(paused, 0), (refused, 0), (vacant, 1)] {
         world.run_rounds(150);
         let serving = world.pods.values().filter(|pod| pod.is_available()).count();
         let wanted = usize::try_from(world.set.spec.replicas.unwrap()).unwrap();
         assert_eq!(serving, wanted - lost);
         assert!(!is_ready(&world));
-        world.troubles.refused.clear();
+        world.faults.refused.clear();
         world.edit(json!({ "paused": false }));
         world.settle();
         assert!(is_ready(&world) && all_ask_for(&world, "cpu", "2"));
@@ -439,7 +442,7 @@ fn pod_with_deferred_resize_and_refused_image_serves() {
 fn partition_keeps_no_pod_with_resources_of_another_revision() {
     let partition = json!({ "rollingUpdate": { "byPartition": { "partition": 1 } } });
     let mut world = half_resized(json!({ "updateStrategy": partition }), Resizing::Prompt);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.edit(resources("app:1", "1"));
     world.settle();
     assert!(all_ask_for(&world, "cpu", "1") && is_ready(&world));
@@ -454,17 +457,17 @@ fn partitioned_rollout_starts_with_partly_resized_pods() {
         pod.map(|pod| pod.metadata.name.clone())
     };
     assert!(resized(&world).is_some());
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     let partition = json!({ "rollingUpdate": { "byPartition": { "partition": 1 } } });
     world.edit(json!({ "updateStrategy": partition }));
     world.edit(resources("app:3", "1"));
     world.settle();
-    let left = resized(&world);
-    assert_eq!(is_ready(&world), left.is_none());
-    if let Some(left) = left {
+    let description = resized(&world);
+    assert_eq!(is_ready(&world), description.is_none());
+    if let Some(description) = description {
         let status = world.set.status.clone().unwrap();
         let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
-        assert!(ready.unwrap().message.contains(&left), "{ready:?}");
+        assert!(ready.unwrap().message.contains(&description), "{ready:?}");
     }
     world.edit(
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 0 } } } }),
@@ -478,7 +481,7 @@ fn set_is_not_ready_while_labelled_pod_has_other_resources() {
     let mut world = half_resized(json!({}), Resizing::Prompt);
     world.edit(json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }));
     world.edit(resources("app:3", "1"));
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     let half = |world: &World| {
         let mut pods = world.pods.values();

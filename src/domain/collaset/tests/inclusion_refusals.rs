@@ -2,7 +2,7 @@
 //! refused.
 use serde_json::{Value, json};
 
-use super::reconcile::{condition, one_claim, settled};
+use super::reconcile::{condition, one_pvc_template, settled};
 use super::world::World;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::plan::SetEvent;
@@ -95,22 +95,22 @@ fn update_condition_after_paused() {
 /// Runs the world until it settles. The terminating Pods in `lost` never end.
 fn settle_with_lost(w: &mut World, lost: &[&str]) {
     for _ in 0..100 {
-        let kept: Vec<_> = w
+        let lost_before: Vec<_> = w
             .pods
             .iter()
             .filter(|(n, p)| lost.contains(&n.as_str()) && p.is_terminating())
             .map(|(n, p)| (n.clone(), p.clone()))
             .collect();
         let busy = w.run_plan();
-        let kept2: Vec<_> = w
+        let lost_now: Vec<_> = w
             .pods
             .iter()
             .filter(|(n, p)| lost.contains(&n.as_str()) && p.is_terminating())
             .map(|(n, p)| (n.clone(), p.clone()))
             .collect();
         let moved = w.step_surroundings();
-        let had = !kept2.is_empty();
-        for (n, p) in kept2.into_iter().chain(kept) {
+        let had = !lost_now.is_empty();
+        for (n, p) in lost_now.into_iter().chain(lost_before) {
             w.pods.insert(n, p);
         }
         if !busy && (!moved || had) {
@@ -295,11 +295,11 @@ fn scale_in_leaves_only_canaries() {
 
 #[test]
 fn abort_of_recreate_with_changed_claims_keeps_the_data() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "steps": [{ "partition": 2 }, { "pause": {} }] } });
     let mut w = settled(3, spec);
-    let before: Vec<_> = w.claims.keys().cloned().collect();
-    let mut change = one_claim();
+    let before: Vec<_> = w.pvcs.keys().cloned().collect();
+    let mut change = one_pvc_template();
     change["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
     // The API server refuses Pods of the new template.
     w.forbidden.insert("app:2".into());
@@ -308,7 +308,7 @@ fn abort_of_recreate_with_changed_claims_keeps_the_data() {
     w.settle();
     w.command("abort");
     w.settle();
-    let now: Vec<_> = w.claims.keys().cloned().collect();
+    let now: Vec<_> = w.pvcs.keys().cloned().collect();
     assert_eq!(before, now);
 }
 
@@ -410,8 +410,8 @@ fn add_stranger(world: &mut World, labels: &[&str]) {
     stranger.metadata.name = "stranger".into();
     stranger.metadata.uid = "stranger".into();
     stranger.metadata.owner_references = Default::default();
-    let kept = |key: &String, _: &mut String| labels.contains(&key.as_str());
-    stranger.metadata.labels.retain(kept);
+    let is_copied = |key: &String, _: &mut String| labels.contains(&key.as_str());
+    stranger.metadata.labels.retain(is_copied);
     world.pods.insert("stranger".into(), stranger);
 }
 
@@ -422,12 +422,12 @@ fn set_is_not_ready_while_inclusion_is_refused() {
     let lists = json!({ "podToInclude": ["stranger"], "podToExclude": ["web-none"] });
     world.edit(json!({ "scaleStrategy": lists, "replicas": 2 }));
     let events = planner::plan_set(&world.observe()).events;
-    let told = |event: &SetEvent| {
+    let is_reported = |event: &SetEvent| {
         event
             .message
             .starts_with("podToExclude: web-none: no such Pod")
     };
-    assert!(events.iter().any(told), "{events:?}");
+    assert!(events.iter().any(is_reported), "{events:?}");
     world.settle();
     let (ready, reason, message) = condition(&world, "Ready");
     assert_eq!((&*ready, &*reason), ("False", "IncludeNotAllowed"));
@@ -446,12 +446,12 @@ fn inclusion_without_control_label_is_refused_with_remedy() {
     add_stranger(&mut world, &["app", keys::REVISION]);
     world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
     let plan = planner::plan_set(&world.observe());
-    let told: Vec<_> = plan.events.iter().filter(|e| e.warning).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
+    let warnings: Vec<_> = plan.events.iter().filter(|e| e.warning).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
     let remedy = "Pod stranger can't be included: it lacks the label kusionstack.io/control: \"true\". Set it: `kubectl label pod \
                   stranger -n shop kusionstack.io/control=true --overwrite`";
     assert_eq!(
-        (told[0].reason, &*told[0].message),
+        (warnings[0].reason, &*warnings[0].message),
         ("IncludeNotAllowed", remedy)
     );
     assert!(
@@ -471,7 +471,7 @@ fn inclusion_without_control_label_is_refused_with_remedy() {
 
 #[test]
 fn all_inclusion_obstacles_are_named_with_remedy() {
-    let why = |world: &mut World| {
+    let refusal = |world: &mut World| {
         world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
         world.settle();
         let (_, reason, message) = condition(world, "Ready");
@@ -495,37 +495,37 @@ fn all_inclusion_obstacles_are_named_with_remedy() {
     let both = format!(
         "{lacks}, {unmatched}. Set them: `{label} kusionstack.io/control=true app=web --overwrite`"
     );
-    assert_eq!(why(&mut world), both);
+    assert_eq!(refusal(&mut world), both);
     add_stranger(&mut world, &[keys::CONTROL]);
     let set_it = format!("{unmatched}. Set them: `{label} app=web --overwrite`");
-    assert_eq!(why(&mut world), set_it);
+    assert_eq!(refusal(&mut world), set_it);
 
     add_stranger(&mut world, &["app"]);
     owned_by(&mut world, "ReplicaSet", "web-7d4");
-    let told = why(&mut world);
+    let message = refusal(&mut world);
     let owned = format!("ReplicaSet web-7d4 controls it, {lacks}. ");
-    assert!(told.starts_with(&owned), "{told}");
+    assert!(message.starts_with(&owned), "{message}");
     let pod = world.pods.get_mut("stranger").unwrap();
     let labels = &mut pod.metadata.labels;
     labels.insert("pod-template-hash".into(), "7d4".into());
-    let told = why(&mut world);
+    let message = refusal(&mut world);
     let release = format!(
         "ReplicaSet web-7d4 makes another Pod in its place once it is released. Release it: `{label} pod-template-hash-`"
     );
-    assert!(told.ends_with(&release), "{told}");
+    assert!(message.ends_with(&release), "{message}");
 
     add_stranger(&mut world, &["app", keys::CONTROL]);
     owned_by(&mut world, "CollaSet", "other");
-    let told = why(&mut world);
+    let message = refusal(&mut world);
     let exclude = format!(
         "CollaSet other controls it. Have it excluded there, unless that set has podNamingSuffixPolicy PersistentSequence: `{label} collaset.kusionstack.io/to-exclude=true`"
     );
-    assert_eq!(told, exclude);
+    assert_eq!(message, exclude);
     let pod = world.pods.get_mut("stranger").unwrap();
     let labels = &mut pod.metadata.labels;
     labels.insert(keys::TO_EXCLUDE.into(), "true".into());
     assert_eq!(
-        why(&mut world),
+        refusal(&mut world),
         exclude,
         "the label speaks to the other set"
     );
@@ -537,9 +537,9 @@ fn all_inclusion_obstacles_are_named_with_remedy() {
     add_stranger(&mut picky, &[]);
     let pod = picky.pods.get_mut("stranger").unwrap();
     pod.metadata.labels.insert("app".into(), "db".into());
-    let told = why(&mut picky);
+    let message = refusal(&mut picky);
     let change = format!("{lacks}, {unmatched}. Change its labels as spec.selector says");
-    assert_eq!(told, change);
+    assert_eq!(message, change);
 }
 
 #[test]
@@ -550,8 +550,8 @@ fn set_is_not_ready_while_exclusion_is_refused() {
     world.settle();
     let (ready, reason, message) = condition(&world, "Ready");
     assert_eq!((&*ready, &*reason), ("False", "ExcludeNotAllowed"));
-    let told = "Pod web-0 can't be excluded under podNamingSuffixPolicy PersistentSequence";
-    assert!(message.starts_with(told), "{message}");
+    let prefix = "Pod web-0 can't be excluded under podNamingSuffixPolicy PersistentSequence";
+    assert!(message.starts_with(prefix), "{message}");
     world.edit(json!({ "scaleStrategy": { "podToExclude": [] } }));
     world.settle();
     assert_eq!(condition(&world, "Ready").0, "True");
@@ -564,7 +564,7 @@ fn pod_to_include_is_not_scaled_in() {
     stranger.metadata.name = "stranger".into();
     stranger.metadata.uid = "stranger".into();
     stranger.metadata.owner_references = Default::default();
-    let kept = [
+    let stored_keys = [
         "app",
         keys::CONTROL,
         keys::SERVICE_AVAILABLE,
@@ -573,7 +573,7 @@ fn pod_to_include_is_not_scaled_in() {
     stranger
         .metadata
         .labels
-        .retain(|key, _| kept.contains(&key.as_str()));
+        .retain(|key, _| stored_keys.contains(&key.as_str()));
     world.pods.insert("stranger".into(), stranger);
     world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
     world.settle();
@@ -589,8 +589,8 @@ fn pods_that_stay_on_older_revisions_are_told() {
     world.settle();
     let (ready, _, message) = condition(&world, "Ready");
     assert_eq!(ready, "True");
-    let told = "2 Pods stay on older revisions: they carry no label";
-    assert!(message.starts_with(told), "{message}");
+    let prefix = "2 Pods stay on older revisions: they carry no label";
+    assert!(message.starts_with(prefix), "{message}");
 }
 
 #[test]
@@ -611,9 +611,9 @@ fn paused_set_is_not_ready_while_deletion_waits() {
 }
 
 /// Messages of the Events with this reason.
-fn told_of<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
-    let told = world.told.iter().filter(|(r, _)| *r == reason);
-    told.map(|(_, message)| message.as_str()).collect()
+fn messages_of<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
+    let events = world.events.iter().filter(|(r, _)| *r == reason);
+    events.map(|(_, message)| message.as_str()).collect()
 }
 
 #[test]
@@ -626,35 +626,43 @@ fn inclusion_is_reported_with_id_once_written() {
         keys::REVISION,
     ];
     add_stranger(&mut world, &labels);
-    world.troubles.stubborn.insert("stranger".into());
+    world.faults.stubborn.insert("stranger".into());
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
     for _ in 0..4 {
         world.run_plan();
         world.step_surroundings();
     }
-    assert_eq!(told_of(&world, "IncludeTarget"), [""; 0], "it is refused");
-    world.troubles.stubborn.clear();
+    assert_eq!(
+        messages_of(&world, "IncludeTarget"),
+        [""; 0],
+        "it is refused"
+    );
+    world.faults.stubborn.clear();
     world.settle();
     let id = world.pods["stranger"].label(keys::INSTANCE_ID).unwrap();
-    let told = format!("Pod stranger is included under instance ID {id}");
-    assert_eq!(told_of(&world, "IncludeTarget"), [told]);
+    let expected = format!("Pod stranger is included under instance ID {id}");
+    assert_eq!(messages_of(&world, "IncludeTarget"), [expected]);
 }
 
 #[test]
 fn exclusion_is_told_once_it_is_written() {
     let mut world = settled(2, json!({}));
     let pod = world.pods.values().next().unwrap().metadata.clone();
-    world.troubles.stubborn.insert(pod.uid);
+    world.faults.stubborn.insert(pod.uid);
     world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [pod.name] } }));
     for _ in 0..4 {
         world.run_plan();
         world.step_surroundings();
     }
-    assert_eq!(told_of(&world, "ExcludeTarget"), [""; 0], "it is refused");
-    world.troubles.stubborn.clear();
+    assert_eq!(
+        messages_of(&world, "ExcludeTarget"),
+        [""; 0],
+        "it is refused"
+    );
+    world.faults.stubborn.clear();
     world.settle();
-    let told = format!("Pod {} is excluded", pod.name);
-    assert_eq!(told_of(&world, "ExcludeTarget"), [told]);
+    let expected = format!("Pod {} is excluded", pod.name);
+    assert_eq!(messages_of(&world, "ExcludeTarget"), [expected]);
 }
 
 /// The revision to which the abort goes back does not exist any more. The set must not roll out the aborted template
@@ -706,8 +714,8 @@ fn labelled_pods_stay_while_the_revision_is_refused() {
         for _ in 0..20 {
             let mut p = planner::plan_set(&w.observe());
             p.revisions.clear();
-            let is_told = |event: &SetEvent| event.reason == "RolloutStarted";
-            assert!(!p.events.iter().any(is_told), "{:?}", p.events);
+            let is_started = |event: &SetEvent| event.reason == "RolloutStarted";
+            assert!(!p.events.iter().any(is_started), "{:?}", p.events);
             w.apply_plan(p, usize::MAX);
             w.step_surroundings();
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::reconcile::{condition, one_claim};
+use super::reconcile::{condition, one_pvc_template};
 use super::world::{Kubelet, World, WriteKind};
 use crate::api::keys;
 use crate::domain::collaset::SetOperation;
@@ -17,15 +17,15 @@ fn name(world: &World, id: i64) -> String {
 }
 
 /// Instance IDs of the PVCs that are not terminating.
-fn claims(world: &World) -> Vec<&str> {
-    let claims = world.claims.values().filter(|claim| !claim.terminating);
-    let mut ids: Vec<&str> = claims.map(|c| &*c.labels[keys::INSTANCE_ID]).collect();
+fn pvc_ids(world: &World) -> Vec<&str> {
+    let pvcs = world.pvcs.values().filter(|pvc| !pvc.terminating);
+    let mut ids: Vec<&str> = pvcs.map(|c| &*c.labels[keys::INSTANCE_ID]).collect();
     ids.sort_unstable();
     ids
 }
 
 fn recreated() -> Value {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "maxUnavailable": 1 });
     spec
 }
@@ -45,21 +45,21 @@ fn fewer_and_updated(world: &mut World, strategy: &Value) {
 
 #[test]
 fn lost_pod_is_recreated_with_pvc_while_exclusion_is_refused() {
-    let mut world = World::new(4, one_claim());
+    let mut world = World::new(4, one_pvc_template());
     world.settle();
     let (excluded, lost) = (name(&world, 0), name(&world, 1));
-    world.troubles.refused.insert(WriteKind::PvcWrite);
+    world.faults.refused.insert(WriteKind::PvcWrite);
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [excluded] } }));
     world.run_until_idle();
     world.delete(&lost);
     world.settle();
-    assert_eq!(claims(&world), ["0", "1", "2", "3"]);
+    assert_eq!(pvc_ids(&world), ["0", "1", "2", "3"]);
     assert_eq!(world.ids(), [0, 1, 2, 3]);
 }
 
 #[test]
 fn lost_pod_is_recreated_with_pvc_beside_contradictory_lists() {
-    let mut world = World::new(4, one_claim());
+    let mut world = World::new(4, one_pvc_template());
     world.settle();
     let (named, lost) = (name(&world, 0), name(&world, 1));
     let lists = json!({ "podToExclude": [named], "podToInclude": [named] });
@@ -67,7 +67,7 @@ fn lost_pod_is_recreated_with_pvc_beside_contradictory_lists() {
     world.run_until_idle();
     world.delete(&lost);
     world.settle();
-    assert_eq!(claims(&world), ["0", "1", "2", "3"]);
+    assert_eq!(pvc_ids(&world), ["0", "1", "2", "3"]);
 }
 
 #[test]
@@ -76,12 +76,12 @@ fn only_named_pod_is_scaled_in_despite_refused_deletion() {
     world.settle();
     let last = &world.members()[&3].metadata;
     let (named, uid) = (last.name.clone(), last.uid.clone());
-    world.troubles.undeletable.insert(uid);
+    world.faults.undeletable.insert(uid);
     fewer_and_updated(&mut world, &json!({ "podToDelete": [named] }));
     world.run_rounds(60);
-    world.troubles.undeletable.clear();
+    world.faults.undeletable.clear();
     world.run_rounds(100);
-    assert_eq!(claims(&world), ["0", "1", "2"]);
+    assert_eq!(pvc_ids(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
 
@@ -97,7 +97,7 @@ fn only_named_pod_is_scaled_in_despite_slow_deletion() {
         world.advance_time(20);
     }
     world.run_rounds(100);
-    assert_eq!(claims(&world), ["0", "1", "2"]);
+    assert_eq!(pvc_ids(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
 
@@ -111,40 +111,40 @@ fn sequence_has_no_gap_after_scale_in_during_rollout() {
         world.advance_time(20);
     }
     world.run_rounds(100);
-    assert_eq!(claims(&world), ["0", "1", "2"]);
+    assert_eq!(pvc_ids(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
 
 #[test]
 fn sequence_has_no_gap_after_pod_loss_during_scale_in() {
-    let mut world = World::on_plane(4, sequence(one_claim()));
+    let mut world = World::on_plane(4, sequence(one_pvc_template()));
     world.settle();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.edit(json!({ "replicas": 3 }));
     world.run_rounds(10);
     let lost = name(&world, 1);
     world.delete(&lost);
     world.run_rounds(10);
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.run_rounds(100);
-    assert_eq!(claims(&world), ["0", "1", "2"]);
+    assert_eq!(pvc_ids(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
 
 #[test]
 fn lost_pod_is_recreated_during_scale_in_of_another() {
-    let mut world = World::on_plane(4, one_claim());
+    let mut world = World::on_plane(4, one_pvc_template());
     world.settle();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.edit(json!({ "replicas": 3 }));
     world.run_rounds(10);
     let lost = name(&world, 1);
     world.delete(&lost);
     world.run_rounds(10);
-    assert_eq!(claims(&world), ["0", "1", "2", "3"]);
-    world.troubles.holds = false;
+    assert_eq!(pvc_ids(&world), ["0", "1", "2", "3"]);
+    world.faults.holds = false;
     world.run_rounds(100);
-    assert_eq!(claims(&world), ["0", "1", "2"]);
+    assert_eq!(pvc_ids(&world), ["0", "1", "2"]);
 }
 
 /// Lets a Pod fail. Its successor is created after this many seconds.
@@ -158,48 +158,52 @@ pub fn fail(world: &mut World, name: &str, seconds: u64) {
 
 /// Counts the Pods of instance ID 3 during some rounds. Each fails at once, and its successor is created an hour later.
 fn made_again(world: &mut World) -> usize {
-    let mut seen = BTreeSet::new();
+    let mut uids = BTreeSet::new();
     for _ in 0..12 {
         if let Some(pod) = world.members().get(&3) {
             let (name, fails) = (pod.metadata.name.clone(), !pod.is_finished());
-            seen.insert(pod.metadata.uid.clone());
+            uids.insert(pod.metadata.uid.clone());
             if fails {
                 fail(world, &name, 3600);
             }
         }
         world.run_rounds(4);
     }
-    seen.len()
+    uids.len()
 }
 
 #[test]
 fn failed_pod_waits_during_slow_scale_in_or_exclusion() {
     let delete =
         |name: &str, delay: u64| json!({ "podToDelete": [name], "operationDelaySeconds": delay });
-    let mut settled = World::on_plane(4, one_claim());
+    let mut settled = World::on_plane(4, one_pvc_template());
     settled.settle();
     let (named, uid) = {
         let metadata = &settled.members()[&0].metadata;
         (metadata.name.clone(), metadata.uid.clone())
     };
-    let mut held = settled.clone();
-    held.troubles.held.insert(uid);
-    held.edit(json!({ "replicas": 3, "scaleStrategy": delete(&named, 0) }));
+    let mut blocked = settled.clone();
+    blocked.faults.held.insert(uid);
+    blocked.edit(json!({ "replicas": 3, "scaleStrategy": delete(&named, 0) }));
     let mut delayed = settled.clone();
     delayed.edit(json!({ "replicas": 3, "scaleStrategy": delete(&named, 100_000) }));
     let mut excluded = settled;
-    excluded.troubles.refused.insert(WriteKind::PvcWrite);
+    excluded.faults.refused.insert(WriteKind::PvcWrite);
     excluded.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [named] } }));
-    for (why, mut world) in [("held", held), ("delayed", delayed), ("excluded", excluded)] {
+    for (case, mut world) in [
+        ("held", blocked),
+        ("delayed", delayed),
+        ("excluded", excluded),
+    ] {
         world.run_rounds(6);
-        assert_eq!(made_again(&mut world), 1, "{why}");
+        assert_eq!(made_again(&mut world), 1, "{case}");
     }
 }
 
 #[test]
 fn failed_pod_that_is_named_is_the_one_that_goes() {
     for lost in [false, true] {
-        let mut world = World::on_plane(4, one_claim());
+        let mut world = World::on_plane(4, one_pvc_template());
         world.settle();
         let (named, other) = (name(&world, 1), name(&world, 3));
         fail(&mut world, &named, 600);
@@ -220,7 +224,7 @@ fn failed_pod_that_is_named_is_the_one_that_goes() {
         world.advance_time(1000);
         world.kubelets.clear();
         world.run_rounds(20);
-        assert_eq!(claims(&world), ["0", "2", "3"], "lost: {lost}");
+        assert_eq!(pvc_ids(&world), ["0", "2", "3"], "lost: {lost}");
     }
 }
 
@@ -230,7 +234,7 @@ fn irremovable_pair_label_dissolves_no_other_pair() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
     world.edit(json!({ "replicas": 4 }));
-    world.edit(one_claim());
+    world.edit(one_pvc_template());
     world.pool_bytes = headroom::MAX_POOL_BYTES / headroom::max_replicas("web") * 8;
     let labelled = name(&world, 0);
     let pod = world.pods.get_mut(&labelled).unwrap();
@@ -238,7 +242,7 @@ fn irremovable_pair_label_dissolves_no_other_pair() {
     pod.metadata
         .labels
         .insert(keys::TO_EXCLUDE.into(), "1".into());
-    world.troubles.stubborn.insert(uid);
+    world.faults.stubborn.insert(uid);
     world.run_plan();
     world.run_plan();
     let labels = &mut world.pods.get_mut(&labelled).unwrap().metadata.labels;
@@ -250,26 +254,26 @@ fn irremovable_pair_label_dissolves_no_other_pair() {
 #[test]
 fn failed_pod_to_exclude_stays_while_its_pvc_cannot_leave() {
     for refused in [WriteKind::PvcWrite, WriteKind::PodPatch] {
-        let mut world = World::on_plane(4, one_claim());
+        let mut world = World::on_plane(4, one_pvc_template());
         world.settle();
         let named = name(&world, 1);
         fail(&mut world, &named, 3600);
         world.run_rounds(3);
-        world.troubles.refused.insert(refused);
+        world.faults.refused.insert(refused);
         let exclusion = json!({ "podToExclude": [named] });
         world.edit(json!({ "replicas": 3, "scaleStrategy": exclusion }));
         world.run_rounds(20);
         assert!(world.pods.contains_key(&named), "{refused:?}");
-        assert_eq!(claims(&world), ["0", "1", "2", "3"], "{refused:?}");
-        world.troubles.refused.clear();
+        assert_eq!(pvc_ids(&world), ["0", "1", "2", "3"], "{refused:?}");
+        world.faults.refused.clear();
         world.advance_time(100);
         world.run_rounds(30);
         assert_eq!(world.ids(), [0, 2, 3], "{refused:?}");
-        let own = world.claims.values().filter(|c| c.controller.is_some());
+        let own = world.pvcs.values().filter(|c| c.controller.is_some());
         assert_eq!(
-            (own.count(), world.claims.len()),
+            (own.count(), world.pvcs.len()),
             (3, 4),
-            "it left with its claim"
+            "it left with its PVC"
         );
     }
 }
@@ -288,35 +292,35 @@ fn only_named_pod_is_scaled_in_though_it_is_ending() {
         world.edit(json!({ "replicas": 3, "scaleStrategy": by_name }));
         world.run_rounds(20);
         world.kubelets.clear();
-        world.troubles.undeletable.clear();
+        world.faults.undeletable.clear();
         world.advance_time(100);
         world.run_rounds(40);
-        assert_eq!(claims(world), ["0", "2", "3"]);
+        assert_eq!(pvc_ids(world), ["0", "2", "3"]);
     };
-    let mut world = World::on_plane(4, sequence(one_claim()));
+    let mut world = World::on_plane(4, sequence(one_pvc_template()));
     world.settle();
     ends_slowly(&mut world, "web-1");
     named(&mut world, "web-1");
 
-    let mut world = World::on_plane(4, one_claim());
+    let mut world = World::on_plane(4, one_pvc_template());
     world.settle();
-    let (one, three) = (name(&world, 1), name(&world, 3));
-    for name in [&one, &three] {
+    let (first, third) = (name(&world, 1), name(&world, 3));
+    for name in [&first, &third] {
         ends_slowly(&mut world, name);
     }
-    named(&mut world, &one);
+    named(&mut world, &first);
 
-    let mut world = World::on_plane(4, sequence(one_claim()));
+    let mut world = World::on_plane(4, sequence(one_pvc_template()));
     world.settle();
     let uid = world.members()[&1].metadata.uid.clone();
-    world.troubles.undeletable.insert(uid);
+    world.faults.undeletable.insert(uid);
     fail(&mut world, "web-1", 0);
     named(&mut world, "web-1");
 }
 
 #[test]
 fn paused_set_does_not_recreate_pods_ended_by_scale_in() {
-    for spec in [one_claim(), sequence(one_claim())] {
+    for spec in [one_pvc_template(), sequence(one_pvc_template())] {
         let mut world = World::on_plane(4, spec);
         world.settle();
         let uids = world.pods.values().map(|pod| pod.metadata.uid.clone());
@@ -345,7 +349,7 @@ fn paused_set_does_not_recreate_pods_ended_by_scale_in() {
         assert_eq!(world.pods.len(), 2);
         world.edit(json!({ "paused": false }));
         world.run_rounds(20);
-        assert_eq!((world.pods.len(), claims(&world).len()), (2, 2));
+        assert_eq!((world.pods.len(), pvc_ids(&world).len()), (2, 2));
     }
 }
 
@@ -353,7 +357,7 @@ fn paused_set_does_not_recreate_pods_ended_by_scale_in() {
 #[test]
 fn rollout_continues_beside_failed_pod_awaiting_recreation() {
     for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
-        for mut spec in [json!({}), one_claim()] {
+        for mut spec in [json!({}), one_pvc_template()] {
             spec["updateStrategy"] = json!({ "podUpgradePolicy": policy });
             let mut world = World::on_plane(4, spec);
             world.settle();
@@ -373,7 +377,7 @@ fn failed_new_halves_are_named_and_block_no_unwanted_template() {
     for good in ["app:3", "app:1"] {
         let mut world = World::on_plane(3, policy.clone());
         world.settle();
-        world.troubles.holds = true;
+        world.faults.holds = true;
         world.image("app:2");
         world.run_rounds(20);
         let is_half = |pod: &&Pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME).is_some();
@@ -390,10 +394,10 @@ fn failed_new_halves_are_named_and_block_no_unwanted_template() {
             .iter()
             .find(|c| c.type_ == "Ready")
             .unwrap();
-        let told = format!("Pod {} is Failed and is made again at", halves[0]);
-        assert!(ready.message.contains(&told), "{}", ready.message);
+        let expected = format!("Pod {} is Failed and is made again at", halves[0]);
+        assert!(ready.message.contains(&expected), "{}", ready.message);
         world.image(good);
-        world.troubles.holds = false;
+        world.faults.holds = false;
         world.run_rounds(80);
         assert_eq!(world.images(), [good; 3]);
         assert!(halves.iter().all(|half| !world.pods.contains_key(half)));
@@ -402,7 +406,7 @@ fn failed_new_halves_are_named_and_block_no_unwanted_template() {
 
 #[test]
 fn named_pod_that_ends_is_not_recreated_while_paused() {
-    for mut spec in [one_claim(), sequence(one_claim())] {
+    for mut spec in [one_pvc_template(), sequence(one_pvc_template())] {
         spec["replicas"] = json!(4);
         let mut world = World::on_plane(4, spec);
         world.settle();
@@ -425,7 +429,7 @@ fn origin_labelled_with_new_half_id_settles() {
     let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let mut world = World::on_plane(4, policy);
     world.settle();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.image("app:2");
     world.run_rounds(2);
     let origin = world.members()[&1].clone();
@@ -436,7 +440,7 @@ fn origin_labelled_with_new_half_id_settles() {
     }));
     world.run_rounds(60);
     assert!(!world.run_plan(), "nothing is written any more");
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.settle();
     assert_eq!(world.images(), ["app:2"; 4]);
 }
@@ -445,7 +449,7 @@ fn origin_labelled_with_new_half_id_settles() {
 fn undeletable_duplicate_is_not_kept_off_traffic() {
     let mut world = World::on_plane(4, json!({}));
     world.settle();
-    world.troubles.refused.insert(WriteKind::PodDeletion);
+    world.faults.refused.insert(WriteKind::PodDeletion);
     world.edit(json!({ "template": { "metadata": { "labels": { "tier": "2" } } } }));
     world.run_plan();
     let double = name(&world, 2);
@@ -480,7 +484,7 @@ fn doubles_that_may_not_go_serve_although_operations_had_begun() {
             }
             world.run_rounds(1);
         }
-        world.troubles.holds = true;
+        world.faults.holds = true;
         assert!(world.write_pod(&double, |pod| {
             let label = (keys::INSTANCE_ID.to_owned(), "1".to_owned());
             pod.metadata.labels.extend([label]);
@@ -516,10 +520,10 @@ fn included_pod_enters_under_reserved_id_after_refused_write() {
         let mut world = World::on_plane(1, spec);
         world.settle();
         stranger(&mut world, "stranger", None);
-        world.troubles.refused.insert(WriteKind::PodPatch);
+        world.faults.refused.insert(WriteKind::PodPatch);
         world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
         world.run_rounds(6);
-        world.troubles.refused.clear();
+        world.faults.refused.clear();
         for _ in 0..60 {
             world.run_rounds(1);
             assert!(world.pods.len() <= 2, "another is made");
@@ -559,7 +563,7 @@ fn undeletable_failed_pod_blocks_no_rollout() {
     world.settle();
     fail(&mut world, "web-1", 0);
     let uid = world.pods["web-1"].metadata.uid.clone();
-    world.troubles.undeletable.insert(uid);
+    world.faults.undeletable.insert(uid);
     world.image("app:2");
     world.run_rounds(60);
     for id in [0, 2, 3] {
@@ -575,7 +579,7 @@ fn with_an_orphan_that_can_not_enter() -> (World, String) {
     world.edit(json!({ "updateStrategy": { "maxUnavailable": 2 } }));
     world.settle();
     world.delete_set(true);
-    while !world.gone {
+    while !world.is_deleted {
         world.run_plan();
         world.set_mask_bits(u8::MAX);
     }
@@ -585,7 +589,7 @@ fn with_an_orphan_that_can_not_enter() -> (World, String) {
         .unwrap()
         .clone();
     world.recreate_set();
-    world.troubles.stubborn.insert(orphan.metadata.uid.clone());
+    world.faults.stubborn.insert(orphan.metadata.uid.clone());
     world.image("app:2");
     (world, orphan.metadata.name)
 }
@@ -608,25 +612,25 @@ fn orphan_that_cannot_enter_blocks_no_rollout_and_goes_first() {
     world.edit(json!({ "replicas": 2 }));
     world.run_rounds(60);
     assert_eq!(of(&world), updated);
-    assert_eq!(claims(&world), ["0", "1", "2"]);
+    assert_eq!(pvc_ids(&world), ["0", "1", "2"]);
     assert!(world.pods.contains_key(&orphan));
 }
 
 /// The Pod of instance ID 0, whose exclusion is refused after its PVC has left. It then fails, and is not to be
 /// excluded any more. Returns its name and its PVC.
 fn failed_half_way_out(before: usize, after: usize) -> (World, String, String) {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let excluded = world.members()[&0].clone();
     let name = excluded.metadata.name;
-    world.troubles.stubborn.insert(excluded.metadata.uid);
+    world.faults.stubborn.insert(excluded.metadata.uid);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
     world.run_rounds(before);
     fail(&mut world, &name, 0);
     world.run_rounds(after);
-    let told = condition(&world, "Ready").2;
-    assert!(!told.contains("enters"), "{told}");
-    world.troubles.stubborn.clear();
+    let message = condition(&world, "Ready").2;
+    assert!(!message.contains("enters"), "{message}");
+    world.faults.stubborn.clear();
     world.edit(json!({ "scaleStrategy": { "podToExclude": [] } }));
     world.run_rounds(40);
     (world, name, excluded.spec.pvcs[0].clone())
@@ -634,20 +638,20 @@ fn failed_half_way_out(before: usize, after: usize) -> (World, String, String) {
 
 #[test]
 fn pod_failing_during_exclusion_leaves_pvc_to_next_pod() {
-    let (world, _, claim) = failed_half_way_out(1, 0);
-    assert_eq!(world.members()[&0].spec.pvcs, [claim]);
-    assert_eq!(world.claims.len(), 2);
+    let (world, _, pvc_name) = failed_half_way_out(1, 0);
+    assert_eq!(world.members()[&0].spec.pvcs, [pvc_name]);
+    assert_eq!(world.pvcs.len(), 2);
 }
 
 #[test]
 fn released_pvc_is_named_once_another_instance_exists() {
-    let (world, name, claim) = failed_half_way_out(6, 3);
+    let (world, name, pvc_name) = failed_half_way_out(6, 3);
     assert!(!world.members().contains_key(&0));
-    assert_eq!(world.claims[&claim].controller, None);
-    let told = format!(
-        "Pod {name} was Failed and is deleted; claim {claim} has left the CollaSet and stays"
+    assert_eq!(world.pvcs[&pvc_name].controller, None);
+    let expected = format!(
+        "Pod {name} was Failed and is deleted; PVC {pvc_name} has left the CollaSet and stays"
     );
-    assert!(world.told.iter().any(|(_, message)| *message == told));
+    assert!(world.events.iter().any(|(_, message)| *message == expected));
 }
 
 fn kubelet(world: &mut World, name: &str, kubelet: Kubelet) {
@@ -656,7 +660,7 @@ fn kubelet(world: &mut World, name: &str, kubelet: Kubelet) {
 }
 
 fn replaced_in_sequence() -> World {
-    let mut spec = sequence(one_claim());
+    let mut spec = sequence(one_pvc_template());
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
     let mut world = World::on_plane(2, spec);
     world.settle();
@@ -679,20 +683,20 @@ fn given_up_for_a_lost_pool(is_deleted: bool) {
     };
     kubelet(&mut world, "web-0", lasts);
     if is_deleted {
-        world.troubles.unpullable.insert("app:2".into());
+        world.faults.unpullable.insert("app:2".into());
         world.image("app:2");
         world.run_rounds(10);
         world.delete("web-0");
-        world.troubles.unpullable.clear();
+        world.faults.unpullable.clear();
     }
     for image in ["app:2", "app:1"] {
         world.image(image);
         world.run_rounds(40);
     }
-    let (ids, before) = (world.ids(), world.claims.len());
+    let (ids, before) = (world.ids(), world.pvcs.len());
     world.pool = None;
     world.run_rounds(60);
-    assert_eq!((world.ids(), world.claims.len()), (ids, before));
+    assert_eq!((world.ids(), world.pvcs.len()), (ids, before));
 }
 
 #[test]
@@ -704,34 +708,34 @@ fn origin_ending_before_new_half_keeps_instance_and_pvc() {
     let mut world = replaced_in_sequence();
     kubelet(&mut world, "web-0", is_lost);
     world.run_rounds(5);
-    let claim = world.pods["web-0"].spec.pvcs.clone();
-    world.troubles.most_pods = Some(2);
+    let pvc_names = world.pods["web-0"].spec.pvcs.clone();
+    world.faults.most_pods = Some(2);
     assert!(world.write_pod("web-0", |pod| {
         let label = (keys::TO_REPLACE.to_owned(), "true".to_owned());
         pod.metadata.labels.extend([label]);
     }));
     world.run_rounds(10);
     world.delete("web-0");
-    world.troubles.most_pods = None;
+    world.faults.most_pods = None;
     world.advance_time(100);
     world.run_rounds(40);
-    let told = condition(&world, "Scale").2;
-    assert!(told.contains("waiting for web-0 to end"), "{told}");
+    let message = condition(&world, "Scale").2;
+    assert!(message.contains("waiting for web-0 to end"), "{message}");
     world.kubelets.clear();
     world.settle();
     assert_eq!(world.ids(), [0, 1]);
-    assert_eq!(world.members()[&0].spec.pvcs, claim);
+    assert_eq!(world.members()[&0].spec.pvcs, pvc_names);
 }
 
 #[test]
 fn failed_origin_to_exclude_leaves_with_its_pvc() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
     let mut world = World::on_plane(2, spec);
     world.settle();
     let origin = world.members()[&0].clone();
-    let (name, claim) = (origin.metadata.name, origin.spec.pvcs[0].clone());
-    world.troubles.unpullable.insert("app:2".into());
+    let (name, pvc_name) = (origin.metadata.name, origin.spec.pvcs[0].clone());
+    world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     world.run_rounds(20);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
@@ -739,17 +743,17 @@ fn failed_origin_to_exclude_leaves_with_its_pvc() {
     fail(&mut world, &name, 0);
     world.run_rounds(40);
     assert!(world.pods.contains_key(&name));
-    assert_eq!(world.claims[&claim].controller, None);
+    assert_eq!(world.pvcs[&pvc_name].controller, None);
 }
 
 #[test]
 fn pod_that_cannot_leave_is_not_recreated_by_rollout() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
     let mut world = World::on_plane(3, spec);
     world.settle();
     let excluded = world.members()[&0].clone();
-    world.troubles.refused.insert(WriteKind::PvcWrite);
+    world.faults.refused.insert(WriteKind::PvcWrite);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
     world.run_rounds(10);
     world.image("app:2");
@@ -776,43 +780,40 @@ fn two_pods_to_include_of_one_instance_id_both_enter() {
 
 #[test]
 fn missing_pod_is_reported_while_another_cannot_leave() {
-    let mut world = World::on_plane(3, one_claim());
+    let mut world = World::on_plane(3, one_pvc_template());
     world.settle();
     let excluded = world.members()[&0].clone();
-    world.troubles.stubborn.insert(excluded.metadata.uid);
-    world.troubles.most_pods = Some(3);
+    world.faults.stubborn.insert(excluded.metadata.uid);
+    world.faults.most_pods = Some(3);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
     world.run_rounds(20);
-    let told = condition(&world, "Scale").2;
+    let message = condition(&world, "Scale").2;
     let counts = "1 Pod missing, 0 to go; 1 Pod leaves the set";
-    assert!(told.contains(counts), "{told}");
+    assert!(message.contains(counts), "{message}");
 }
 
 #[test]
 fn released_pvc_returns_when_its_instance_is_wanted() {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let excluded = world.members()[&0].clone();
     let (name, uid) = (excluded.metadata.name, excluded.metadata.uid);
-    world.troubles.stubborn.insert(uid);
+    world.faults.stubborn.insert(uid);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
     world.run_rounds(6);
     fail(&mut world, &name, 0);
     world.run_rounds(3);
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [] } }));
     world.run_rounds(40);
     assert_eq!(world.members()[&0].spec.pvcs, excluded.spec.pvcs);
-    let of_set = world
-        .claims
-        .values()
-        .filter(|claim| claim.controller.is_some());
+    let of_set = world.pvcs.values().filter(|pvc| pvc.controller.is_some());
     assert_eq!(of_set.count(), 3);
 }
 
 #[test]
 fn instance_whose_claim_another_pod_mounts_holds_up_no_rollout() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
     let mut world = World::on_plane(3, spec);
     world.settle();
@@ -824,9 +825,9 @@ fn instance_whose_claim_another_pod_mounts_holds_up_no_rollout() {
     }));
     world.image("app:2");
     world.run_rounds(60);
-    let told = condition(&world, "Ready").2;
-    let waits = format!("waiting for Pod {other}, which still mounts claim");
-    assert!(told.contains(&waits), "{told}");
+    let message = condition(&world, "Ready").2;
+    let waits = format!("waiting for Pod {other}, which still mounts PVC");
+    assert!(message.contains(&waits), "{message}");
     for id in [0, 2] {
         assert_eq!(
             world.members()[&id].spec.containers[0].image,
@@ -838,7 +839,7 @@ fn instance_whose_claim_another_pod_mounts_holds_up_no_rollout() {
 
 #[test]
 fn pvc_mounted_outside_is_not_used_by_recreated_set() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
     let mut world = World::on_plane(3, spec);
     world.settle();
@@ -853,7 +854,7 @@ fn pvc_mounted_outside_is_not_used_by_recreated_set() {
     world.run_rounds(60);
     assert!(world.pods[&other].controller().is_none());
     assert_eq!(world.images(), ["app:2"; 3]);
-    let claim = &world.pods[&other].spec.pvcs[0];
-    assert_eq!(world.claims[claim].controller, None);
-    assert!(!world.members()[&1].spec.pvcs.contains(claim));
+    let pvc_name = &world.pods[&other].spec.pvcs[0];
+    assert_eq!(world.pvcs[pvc_name].controller, None);
+    assert!(!world.members()[&1].spec.pvcs.contains(pvc_name));
 }

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::reconcile::{condition, one_claim};
+use super::reconcile::{condition, one_pvc_template};
 use super::wait_messages::rounds;
 use super::world::{Kubelet, World};
 use crate::api::keys;
@@ -25,7 +25,7 @@ fn hanging(policy: &str, by_label: bool) -> (World, String) {
     let strategy = |partition: i64| json!({ "updateStrategy": { "podUpgradePolicy": policy, "rollingUpdate": rolling(partition) } });
     let mut world = World::on_plane(3, strategy(2));
     world.settle();
-    world.troubles.unpullable.insert("app:2".into());
+    world.faults.unpullable.insert("app:2".into());
     let first = world.pods.keys().next().unwrap().clone();
     if by_label {
         world.relabel(&first, keys::UPDATE_INCLUDED, "true");
@@ -62,13 +62,13 @@ fn pod_that_hangs_and_is_left_out_is_named() {
     for policy in ["InPlaceIfPossible", "Recreate"] {
         let by_label = (true, BY_LABEL);
         let by_partition = (false, "lower the partition, which is 3, to have it");
-        for (by_label, way) in [by_label, by_partition] {
+        for (by_label, remedy) in [by_label, by_partition] {
             let (world, name) = hanging(policy, by_label);
-            let told = message(&world, "Ready");
+            let message = message(&world, "Ready");
             let start = format!("Pod {name} is stuck on revision web-");
             assert!(
-                told.contains(&start) && told.contains(way),
-                "{policy}: {told}"
+                message.contains(&start) && message.contains(remedy),
+                "{policy}: {message}"
             );
         }
     }
@@ -77,12 +77,12 @@ fn pod_that_hangs_and_is_left_out_is_named() {
 #[test]
 fn scaled_in_pod_is_not_named_as_left_out() {
     let (mut world, _) = hanging("InPlaceIfPossible", true);
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.edit(json!({ "replicas": 0 }));
     rounds(&mut world, 30);
     assert_eq!(world.pods.len(), 3);
-    let told = message(&world, "Ready");
-    assert!(!told.contains("is stuck"), "{told}");
+    let message = message(&world, "Ready");
+    assert!(!message.contains("is stuck"), "{message}");
 }
 
 /// No setting of a user would update the Pod.
@@ -90,7 +90,7 @@ fn scaled_in_pod_is_not_named_as_left_out() {
 fn pod_is_not_left_out_while_new_revision_is_refused() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
-    world.troubles.unpullable.insert("app:1".into());
+    world.faults.unpullable.insert("app:1".into());
     let first = world.pods.keys().next().unwrap().clone();
     world.delete(&first);
     rounds(&mut world, 30);
@@ -108,7 +108,7 @@ fn pod_is_not_left_out_while_new_revision_is_refused() {
 /// Returns the message of `Update` for a paused set of two Pods that gets another image while a rule delays the
 /// replacement of one Pod.
 fn update_beside_a_pair(world: &mut World, origin: &str, image: &str) -> String {
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.relabel(origin, keys::TO_REPLACE, "true");
     rounds(world, 30);
     assert_eq!(world.pods.len(), 3, "a pair and another");
@@ -129,8 +129,8 @@ fn pair_that_is_taken_back_is_counted_once() {
     let mut pods = world.pods.values();
     let new = pods.find(|pod| pod.spec.containers[0].image == "app:2");
     let new = new.unwrap().metadata.name.clone();
-    let told = update_beside_a_pair(&mut world, &new, "app:1");
-    assert!(told.starts_with("1 Pod to update"), "{told}");
+    let message = update_beside_a_pair(&mut world, &new, "app:1");
+    assert!(message.starts_with("1 Pod to update"), "{message}");
 }
 
 #[test]
@@ -138,13 +138,13 @@ fn pair_is_counted_once_among_those_to_update() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let first = world.pods.keys().next().unwrap().clone();
-    let told = update_beside_a_pair(&mut world, &first, "app:2");
-    assert!(told.starts_with("2 Pods to update"), "{told}");
+    let message = update_beside_a_pair(&mut world, &first, "app:2");
+    assert!(message.starts_with("2 Pods to update"), "{message}");
 }
 
 #[test]
 fn slowly_ending_pod_using_max_unavailable_is_named() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "maxUnavailable": 1 });
     let mut world = World::on_plane(3, spec);
     world.settle();
@@ -161,10 +161,13 @@ fn slowly_ending_pod_using_max_unavailable_is_named() {
     rounds(&mut world, 30);
     world.image("app:2");
     rounds(&mut world, 30);
-    let told = message(&world, "Update");
+    let message = message(&world, "Update");
     let used_up = "updateStrategy.maxUnavailable (1) is used up: 1 Pod is missing";
-    assert!(told.contains(used_up), "{told}");
-    assert!(told.contains(&format!("waiting for Pod {first}")), "{told}");
+    assert!(message.contains(used_up), "{message}");
+    assert!(
+        message.contains(&format!("waiting for Pod {first}")),
+        "{message}"
+    );
 }
 
 #[test]
@@ -181,17 +184,17 @@ fn inclusion_that_is_refused_is_told_beside_a_rollout() {
     world.pods.insert("stranger".into(), stranger);
     world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
     world.settle();
-    let (_, reason, told) = condition(&world, "Ready");
+    let (_, reason, message) = condition(&world, "Ready");
     assert_eq!(reason, "IncludeNotAllowed");
-    let why = format!("take its label {} off", keys::TO_EXCLUDE);
-    assert!(told.contains(&why), "{told}");
-    world.troubles.unpullable.insert("app:2".into());
+    let remedy = format!("take its label {} off", keys::TO_EXCLUDE);
+    assert!(message.contains(&remedy), "{message}");
+    world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     rounds(&mut world, 30);
-    let (_, reason, told) = condition(&world, "Ready");
+    let (_, reason, message) = condition(&world, "Ready");
     assert_eq!(reason, "UpdateFailed");
     let refused = "Pod stranger can't be included: ";
-    assert!(told.contains(refused), "{told}");
+    assert!(message.contains(refused), "{message}");
     let beside = plan_set(&world.observe()).shortfall.down;
     assert!(beside.contains(refused), "a write that fails: {beside}");
 }
@@ -200,15 +203,15 @@ fn inclusion_that_is_refused_is_told_beside_a_rollout() {
 fn unpullable_pod_of_idle_set_fails_no_update() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
-    world.troubles.unpullable.insert("app:1".into());
+    world.faults.unpullable.insert("app:1".into());
     let first = world.pods.keys().next().unwrap().clone();
     world.delete(&first);
     rounds(&mut world, 30);
     let (update, _, _) = condition(&world, "Update");
-    let (ready, reason, told) = condition(&world, "Ready");
+    let (ready, reason, message) = condition(&world, "Ready");
     assert_eq!(
         (&*update, &*ready, &*reason),
         ("True", "False", "Unavailable")
     );
-    assert!(told.contains("ImagePullBackOff"), "{told}");
+    assert!(message.contains("ImagePullBackOff"), "{message}");
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::instances::fail;
-use super::reconcile::{condition, grown, one_claim, uids};
+use super::reconcile::{condition, grown, one_pvc_template, uids};
 use super::rollout::running;
 use super::wait_messages::take_down;
 use super::world::{Kubelet, World, WriteKind};
@@ -48,7 +48,7 @@ fn canary_that_a_partition_kept_goes_back_with_the_template() {
     for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
         let mut world = under_a_partition(json!({}), policy);
         let before = uids(&world);
-        world.troubles.unpullable.insert("app:2".into());
+        world.faults.unpullable.insert("app:2".into());
         world.image("app:2");
         world.run_rounds(40);
         assert!(running(&world, "app:2") > 0, "{policy}");
@@ -64,31 +64,31 @@ fn canary_that_a_partition_kept_goes_back_with_the_template() {
 #[test]
 fn canary_with_other_pvc_template_finds_data_on_rollback() {
     for is_paused in [false, true] {
-        let mut world = under_a_partition(one_claim(), "Recreate");
-        let claims: Vec<_> = world.claims.keys().cloned().collect();
-        let mut other = one_claim();
+        let mut world = under_a_partition(one_pvc_template(), "Recreate");
+        let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
+        let mut other = one_pvc_template();
         other["volumeClaimTemplates"][0]["metadata"]["name"] = json!("store");
         world.edit(other);
         world.image("app:2");
         world.settle();
         assert_eq!(running(&world, "app:2"), 1);
-        world.edit(one_claim());
+        world.edit(one_pvc_template());
         world.edit(json!({ "paused": is_paused }));
         world.image("app:1");
         world.settle();
         world.edit(json!({ "paused": false }));
         world.settle();
         assert_eq!(world.images(), ["app:1"; 3]);
-        let left: Vec<_> = world.claims.keys().cloned().collect();
-        assert_eq!(left, claims);
+        let remaining: Vec<_> = world.pvcs.keys().cloned().collect();
+        assert_eq!(remaining, pvc_names);
     }
 }
 
 #[test]
 fn canary_that_cannot_be_created_rolls_back_with_template() {
     for partition in [2, 3] {
-        let mut world = under_a_partition(one_claim(), "Recreate");
-        let claims: Vec<_> = world.claims.keys().cloned().collect();
+        let mut world = under_a_partition(one_pvc_template(), "Recreate");
+        let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
         world.forbidden.insert("app:2".into());
         world.image("app:2");
         world.run_rounds(40);
@@ -100,16 +100,16 @@ fn canary_that_cannot_be_created_rolls_back_with_template() {
         world.settle();
         assert_eq!(world.images(), ["app:1"; 3]);
         assert_eq!(condition(&world, "Ready").1, "AsWanted");
-        let left: Vec<_> = world.claims.keys().cloned().collect();
-        assert_eq!(left, claims);
+        let remaining: Vec<_> = world.pvcs.keys().cloned().collect();
+        assert_eq!(remaining, pvc_names);
     }
 }
 
 #[test]
 fn canary_rolls_back_when_set_is_recreated_with_former_template() {
     for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
-        let mut world = under_a_partition(one_claim(), policy);
-        world.troubles.unpullable.insert("app:2".into());
+        let mut world = under_a_partition(one_pvc_template(), policy);
+        world.faults.unpullable.insert("app:2".into());
         world.image("app:2");
         world.run_rounds(40);
         assert!(running(&world, "app:2") > 0, "{policy}");
@@ -125,47 +125,55 @@ fn canary_rolls_back_when_set_is_recreated_with_former_template() {
 /// A set that was deleted without its Pods and created again with its former template. This happened during a canary
 /// with larger volumes, or during the rollback of it. Also returns the PVCs of the former size.
 fn made_again_of_the_former(goes_back: bool) -> (World, Vec<String>) {
-    let mut world = under_a_partition(one_claim(), "Recreate");
-    let claims = world.claims.keys().cloned().collect();
+    let mut world = under_a_partition(one_pvc_template(), "Recreate");
+    let pvc_names = world.pvcs.keys().cloned().collect();
     world.edit(grown());
     world.image("app:2");
     world.settle();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     if goes_back {
-        world.edit(one_claim());
+        world.edit(one_pvc_template());
         world.image("app:1");
         world.run_rounds(4);
     }
     world.orphan_set();
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.recreate_set();
-    world.edit(one_claim());
+    world.edit(one_pvc_template());
     world.image("app:1");
-    (world, claims)
+    (world, pvc_names)
 }
 
 #[test]
 fn canary_rolls_back_after_orphaning_during_rollback() {
-    let (mut world, claims) = made_again_of_the_former(true);
+    let (mut world, pvc_names) = made_again_of_the_former(true);
     world.settle();
     assert_eq!(world.images(), ["app:1"; 3]);
-    assert!(claims.iter().all(|claim| world.claims.contains_key(claim)));
+    assert!(
+        pvc_names
+            .iter()
+            .all(|pvc_name| world.pvcs.contains_key(pvc_name))
+    );
 }
 
 #[test]
 fn canary_rolls_back_though_first_plan_stops_half_way() {
     for writes in 0..12 {
-        let (mut world, claims) = made_again_of_the_former(false);
+        let (mut world, pvc_names) = made_again_of_the_former(false);
         world.apply_plan(plan_set(&world.observe()), writes);
         world.settle();
         assert_eq!(world.images(), ["app:1"; 3], "{writes}");
-        assert!(claims.iter().all(|claim| world.claims.contains_key(claim)));
+        assert!(
+            pvc_names
+                .iter()
+                .all(|pvc_name| world.pvcs.contains_key(pvc_name))
+        );
     }
 }
 
 #[test]
 fn finished_rollout_stays_finished_beside_included_older_pod() {
-    let mut world = World::on_plane(3, one_claim());
+    let mut world = World::on_plane(3, one_pvc_template());
     world.settle();
     let guest = name_of(&world, 2);
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [guest] } }));
@@ -180,7 +188,7 @@ fn finished_rollout_stays_finished_beside_included_older_pod() {
     world.settle();
     assert_eq!(running(&world, "app:2"), 2);
     let stable = world.set.status.as_ref().unwrap().current_revision.clone();
-    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
     world.orphan_set();
     world.recreate_set();
     world.settle();
@@ -188,13 +196,13 @@ fn finished_rollout_stays_finished_beside_included_older_pod() {
     world.settle();
     assert_eq!(world.set.status.as_ref().unwrap().current_revision, stable);
     assert_eq!(running(&world, "app:2"), 2);
-    let left: Vec<_> = world.claims.keys().cloned().collect();
-    assert_eq!(left, claims);
+    let remaining: Vec<_> = world.pvcs.keys().cloned().collect();
+    assert_eq!(remaining, pvc_names);
 }
 
 #[test]
 fn canary_rolls_back_though_kept_pod_is_terminating() {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let by = json!({ "byPartition": { "partition": 1 } });
     world
@@ -202,16 +210,16 @@ fn canary_rolls_back_though_kept_pod_is_terminating() {
     world.image("app:2");
     world.settle();
     let mut pods = world.pods.values();
-    let kept = pods
+    let outdated = pods
         .find(|pod| pod.spec.containers[0].image == "app:1")
         .unwrap();
-    let (kept, claim) = (kept.metadata.clone(), kept.spec.pvcs[0].clone());
+    let (outdated, pvc_name) = (outdated.metadata.clone(), outdated.spec.pvcs[0].clone());
     let slow = Kubelet {
         ends_slowly: true,
         ..Kubelet::default()
     };
-    world.kubelets.insert(kept.uid, slow);
-    world.delete(&kept.name);
+    world.kubelets.insert(outdated.uid, slow);
+    world.delete(&outdated.name);
     world.orphan_set();
     world.recreate_set();
     world.image("app:1");
@@ -219,12 +227,12 @@ fn canary_rolls_back_though_kept_pod_is_terminating() {
     world.kubelets.clear();
     world.settle();
     assert_eq!(world.images(), ["app:1"; 2]);
-    assert!(world.claims.contains_key(&claim));
+    assert!(world.pvcs.contains_key(&pvc_name));
 }
 
 #[test]
 fn labelled_canary_that_cannot_be_created_rolls_back() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] =
         json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "byLabel": {} } });
     let mut world = World::on_plane(3, spec);
@@ -263,9 +271,9 @@ fn older_pod_is_kept_beside_canaries_that_roll_back() {
 
 #[test]
 fn set_recreated_with_third_template_is_aborted_to_first() {
-    let mut world = under_a_partition(one_claim(), "Recreate");
-    let claims: Vec<_> = world.claims.keys().cloned().collect();
-    let mut other = one_claim();
+    let mut world = under_a_partition(one_pvc_template(), "Recreate");
+    let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
+    let mut other = one_pvc_template();
     other["volumeClaimTemplates"][0]["metadata"]["name"] = json!("store");
     world.edit(other);
     world.image("app:2");
@@ -275,19 +283,19 @@ fn set_recreated_with_third_template_is_aborted_to_first() {
     world.recreate_set();
     world.image("app:3");
     world.settle();
-    world.edit(one_claim());
+    world.edit(one_pvc_template());
     world.image("app:1");
     world.settle();
     world.command("abort");
     world.settle();
     assert_eq!(world.images(), ["app:1"; 3]);
-    let is_kept = |claim: &&String| world.claims.contains_key(*claim);
-    assert!(claims.iter().filter(is_kept).count() >= 2);
+    let is_kept = |pvc_name: &&String| world.pvcs.contains_key(*pvc_name);
+    assert!(pvc_names.iter().filter(is_kept).count() >= 2);
 }
 
 #[test]
 fn set_recreated_with_unused_template_keeps_partition() {
-    let mut world = under_a_partition(one_claim(), "Recreate");
+    let mut world = under_a_partition(one_pvc_template(), "Recreate");
     world.image("app:2");
     world.edit(
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 0 } } } }),
@@ -306,11 +314,11 @@ fn set_recreated_with_unused_template_keeps_partition() {
 
 #[test]
 fn scale_out_works_while_failed_pod_cannot_leave() {
-    let mut world = World::on_plane(3, one_claim());
+    let mut world = World::on_plane(3, one_pvc_template());
     world.settle();
     let leaver = world.members()[&0].clone();
     let name = &leaver.metadata.name;
-    world.troubles.stubborn.insert(leaver.metadata.uid.clone());
+    world.faults.stubborn.insert(leaver.metadata.uid.clone());
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
     world.run_rounds(10);
     fail(&mut world, name, 0);
@@ -319,33 +327,33 @@ fn scale_out_works_while_failed_pod_cannot_leave() {
     world.run_rounds(20);
     let running = world.pods.values().filter(|pod| pod.is_available());
     assert_eq!(running.count(), 4);
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     world.settle();
     assert!(!world.owns(&world.pods[name]));
-    assert_eq!(world.claims[&leaver.spec.pvcs[0]].controller, None);
+    assert_eq!(world.pvcs[&leaver.spec.pvcs[0]].controller, None);
 }
 
 /// A Pod and a PVC of a set with another name, and a set whose inclusion of the Pod is refused after the PVC has
 /// entered.
 fn half_of_another_set() -> World {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let name = name_of(&world, 1);
     let mut pod = world.pods.remove(&name).unwrap();
-    let mut claim = world.claims.remove(&pod.spec.pvcs[0]).unwrap();
+    let mut pvc = world.pvcs.remove(&pod.spec.pvcs[0]).unwrap();
     world.edit(json!({ "replicas": 1 }));
     world.settle();
-    (claim.name, claim.uid) = ("old-data-x".into(), "old-data-x".into());
-    claim.controller = None;
+    (pvc.name, pvc.uid) = ("old-data-x".into(), "old-data-x".into());
+    pvc.controller = None;
     (pod.metadata.name, pod.metadata.uid) = ("old-x".into(), "old-x".into());
     pod.metadata.owner_references.clear();
-    pod.spec.pvcs = vec![claim.name.clone()];
-    world.claims.insert(claim.name.clone(), claim);
+    pod.spec.pvcs = vec![pvc.name.clone()];
+    world.pvcs.insert(pvc.name.clone(), pvc);
     world.pods.insert("old-x".into(), pod);
-    world.troubles.stubborn.insert("old-x".into());
+    world.faults.stubborn.insert("old-x".into());
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["old-x"] } }));
     world.run_rounds(10);
-    assert!(world.claims["old-data-x"].controller.is_some());
+    assert!(world.pvcs["old-data-x"].controller.is_some());
     world
 }
 
@@ -355,47 +363,47 @@ fn pvc_returns_to_other_set_when_inclusion_is_withdrawn() {
         let mut world = half_of_another_set();
         let lists = json!({ "podToInclude": [] });
         world.edit(json!({ "replicas": replicas, "scaleStrategy": lists }));
-        world.troubles.stubborn.clear();
+        world.faults.stubborn.clear();
         world.settle();
-        assert_eq!(world.claims["old-data-x"].controller, None);
+        assert_eq!(world.pvcs["old-data-x"].controller, None);
         assert_eq!(world.members().len(), replicas);
         world.delete("old-x");
         world.settle();
-        assert!(world.claims.contains_key("old-data-x"));
+        assert!(world.pvcs.contains_key("old-data-x"));
     }
 }
 
 #[test]
 fn pvc_of_half_included_pod_is_unused_by_recreated_set() {
     for orphans in [false, true] {
-        let mut world = World::on_plane(2, one_claim());
+        let mut world = World::on_plane(2, one_pvc_template());
         world.settle();
         let pod = world.members()[&1].clone();
-        let (name, claim) = (&pod.metadata.name, &pod.spec.pvcs[0]);
+        let (name, pvc_name) = (&pod.metadata.name, &pod.spec.pvcs[0]);
         let exclude = json!({ "podToExclude": [name] });
         world.edit(json!({ "replicas": 1, "scaleStrategy": exclude }));
         world.settle();
-        world.troubles.stubborn.insert(pod.metadata.uid.clone());
+        world.faults.stubborn.insert(pod.metadata.uid.clone());
         let include = json!({ "podToExclude": [], "podToInclude": [name] });
         world.edit(json!({ "replicas": 2, "scaleStrategy": include }));
         world.run_rounds(10);
-        assert!(world.claims[claim].controller.is_some());
+        assert!(world.pvcs[pvc_name].controller.is_some());
         world.edit(json!({ "scaleStrategy": { "podToInclude": [] } }));
         world.delete_set(orphans);
-        while !world.gone {
+        while !world.is_deleted {
             world.run_rounds(1);
         }
-        world.troubles.stubborn.clear();
+        world.faults.stubborn.clear();
         world.recreate_set();
         world.settle();
         assert_eq!(world.members().len(), 2, "{orphans}");
-        assert_eq!(world.claims[claim].controller, None, "{orphans}");
+        assert_eq!(world.pvcs[pvc_name].controller, None, "{orphans}");
     }
 }
 
 #[test]
 fn instance_name_held_outside_blocks_no_rollout() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
     let mut world = World::on_plane(3, spec);
@@ -409,29 +417,29 @@ fn instance_name_held_outside_blocks_no_rollout() {
 
 #[test]
 fn pod_with_persistent_name_returns_with_data_and_labels() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     let mut world = World::on_plane(2, spec);
     world.settle();
-    let (before, claims) = (uids(&world), world.claims.len());
+    let (before, pvc_count) = (uids(&world), world.pvcs.len());
     world.relabel("web-1", "app", "debug");
     world.run_rounds(20);
     assert!(!world.owns(&world.pods["web-1"]));
-    let told = condition(&world, "Ready").2;
-    let why = "Pod web-1 is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels";
-    assert!(told.contains(why), "{told}");
+    let message = condition(&world, "Ready").2;
+    let expected = "Pod web-1 is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels";
+    assert!(message.contains(expected), "{message}");
     world.relabel("web-1", "app", "web");
     world.settle();
-    assert_eq!((uids(&world), world.claims.len()), (before, claims));
-    let claim = &world.claims[&world.pods["web-1"].spec.pvcs[0]];
-    assert!(claim.controller.is_some());
-    assert!(!claim.labels.contains_key(keys::ORPHANED));
+    assert_eq!((uids(&world), world.pvcs.len()), (before, pvc_count));
+    let pvc = &world.pvcs[&world.pods["web-1"].spec.pvcs[0]];
+    assert!(pvc.controller.is_some());
+    assert!(!pvc.labels.contains_key(keys::ORPHANED));
 }
 
 #[test]
 fn set_recreated_during_canary_keeps_its_partition() {
     for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
-        let mut world = under_a_partition(one_claim(), policy);
+        let mut world = under_a_partition(one_pvc_template(), policy);
         world.image("app:2");
         world.settle();
         assert_eq!(running(&world, "app:2"), 1);
@@ -445,7 +453,7 @@ fn set_recreated_during_canary_keeps_its_partition() {
 
 #[test]
 fn included_older_pod_is_kept_by_idle_partition() {
-    let mut world = World::on_plane(3, one_claim());
+    let mut world = World::on_plane(3, one_pvc_template());
     world.settle();
     let pod = world.members()[&2].clone();
     let name = &pod.metadata.name;
@@ -469,15 +477,15 @@ fn included_older_pod_is_kept_by_idle_partition() {
 
 #[test]
 fn foreign_pvc_is_not_adopted_beside_existing_one() {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let own = world.members()[&1].spec.pvcs.clone();
-    let mut other = world.claims[&own[0]].clone();
+    let mut other = world.pvcs[&own[0]].clone();
     (other.name, other.uid) = ("web-data-0".into(), "other".into());
     other.controller = None;
-    world.claims.insert(other.name.clone(), other);
+    world.pvcs.insert(other.name.clone(), other);
     world.settle();
-    assert_eq!(world.claims["web-data-0"].controller, None);
+    assert_eq!(world.pvcs["web-data-0"].controller, None);
     world.delete(&name_of(&world, 1));
     world.settle();
     assert_eq!(world.members()[&1].spec.pvcs, own);
@@ -486,12 +494,12 @@ fn foreign_pvc_is_not_adopted_beside_existing_one() {
 #[test]
 fn relabelled_pod_stays_outside_with_data_after_scale_in() {
     for suffix in ["Random", "PersistentSequence"] {
-        let mut spec = one_claim();
+        let mut spec = one_pvc_template();
         spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": suffix });
         let mut world = World::on_plane(2, spec);
         world.settle();
         let pod = world.members()[&1].clone();
-        let (name, claim) = (&pod.metadata.name, &pod.spec.pvcs[0]);
+        let (name, pvc_name) = (&pod.metadata.name, &pod.spec.pvcs[0]);
         for app in ["debug", "web"] {
             world.relabel(name, "app", app);
             world.run_rounds(20);
@@ -499,7 +507,7 @@ fn relabelled_pod_stays_outside_with_data_after_scale_in() {
             world.settle();
         }
         assert!(world.pods.contains_key(name), "{suffix}");
-        assert!(world.claims.contains_key(claim), "{suffix}");
+        assert!(world.pvcs.contains_key(pvc_name), "{suffix}");
         // When the instance is wanted again, it comes back to the Pod and its PVC.
         world.edit(json!({ "replicas": 2 }));
         world.settle();
@@ -509,11 +517,11 @@ fn relabelled_pod_stays_outside_with_data_after_scale_in() {
 
 #[test]
 fn no_pvcs_are_created_for_name_of_failed_outside_pod() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     let mut world = World::on_plane(2, spec);
     world.settle();
-    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
     for (app, fails) in [("debug", true), ("web", false)] {
         world.relabel("web-1", "app", app);
         world.run_rounds(10);
@@ -524,13 +532,13 @@ fn no_pvcs_are_created_for_name_of_failed_outside_pod() {
     }
     world.advance_time(1_000);
     world.settle();
-    assert_eq!(world.claims.keys().cloned().collect::<Vec<_>>(), claims);
+    assert_eq!(world.pvcs.keys().cloned().collect::<Vec<_>>(), pvc_names);
     assert!(world.pods["web-1"].is_available());
 }
 
 #[test]
 fn partitioned_instance_is_recreated_with_its_own_revision() {
-    let mut world = under_a_partition(one_claim(), "Recreate");
+    let mut world = under_a_partition(one_pvc_template(), "Recreate");
     world.image("app:2");
     world.settle();
     assert_eq!(running(&world, "app:1"), 2);
@@ -538,20 +546,20 @@ fn partitioned_instance_is_recreated_with_its_own_revision() {
     // Pods.
     let status = world.set.status.as_mut().unwrap();
     status.current_revision = status.updated_revision.clone();
-    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
     let mut pods = world.pods.values();
     let lost = pods.find(|pod| pod.spec.containers[0].image == "app:1");
     let lost = lost.unwrap().metadata.name.clone();
     world.delete(&lost);
     world.settle();
     assert_eq!(running(&world, "app:1"), 2);
-    assert_eq!(world.claims.keys().cloned().collect::<Vec<_>>(), claims);
+    assert_eq!(world.pvcs.keys().cloned().collect::<Vec<_>>(), pvc_names);
 }
 
 #[test]
 fn pod_whose_claim_can_not_leave_with_it_serves() {
     let strategy = json!({ "podUpgradePolicy": "Recreate" });
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["updateStrategy"] = strategy;
     let mut world = World::on_plane(2, spec);
     world.settle();
@@ -562,7 +570,7 @@ fn pod_whose_claim_can_not_leave_with_it_serves() {
     }
     let pod = world.pods.values().find(|pod| is_off(pod)).unwrap();
     let name = pod.metadata.name.clone();
-    world.troubles.refused.insert(WriteKind::PvcWrite);
+    world.faults.refused.insert(WriteKind::PvcWrite);
     world.relabel(&name, "app", "debug");
     world.run_rounds(20);
     assert!(world.owns(&world.pods[&name]));
@@ -572,24 +580,21 @@ fn pod_whose_claim_can_not_leave_with_it_serves() {
 #[test]
 fn former_pvc_of_canary_survives_recreation_of_set() {
     for replicas in [3, 0] {
-        let mut world = under_a_partition(one_claim(), "Recreate");
+        let mut world = under_a_partition(one_pvc_template(), "Recreate");
         world.edit(grown());
         world.settle();
-        assert_eq!(world.claims.len(), 4);
+        assert_eq!(world.pvcs.len(), 4);
         world.orphan_set();
         world.recreate_set();
         world.settle();
-        assert_eq!(world.claims.len(), 4, "the way back");
+        assert_eq!(world.pvcs.len(), 4, "the way back");
         let all = json!({ "byPartition": { "partition": 0 } });
         world.edit(json!({ "replicas": replicas, "updateStrategy": { "rollingUpdate": all } }));
         world.settle();
-        let own = world
-            .claims
-            .values()
-            .filter(|claim| claim.controller.is_some());
+        let own = world.pvcs.values().filter(|pvc| pvc.controller.is_some());
         assert_eq!(own.count(), replicas);
         assert!(
-            world.claims.len() > replicas,
+            world.pvcs.len() > replicas,
             "nobody was warned of a deletion"
         );
     }
@@ -597,7 +602,7 @@ fn former_pvc_of_canary_survives_recreation_of_set() {
 
 #[test]
 fn reselected_pod_without_missing_instance_is_reported() {
-    let mut world = World::on_plane(2, one_claim());
+    let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
     let name = name_of(&world, 1);
     for app in ["debug", "web"] {
@@ -605,11 +610,11 @@ fn reselected_pod_without_missing_instance_is_reported() {
         world.settle();
     }
     assert!(!world.owns(&world.pods[&name]));
-    let claims = world.pods[&name].spec.pvcs.join(", ");
-    let told = format!(
+    let pvc_names = world.pods[&name].spec.pvcs.join(", ");
+    let expected = format!(
         "Pod {name} matches spec.selector and stays outside, since its place is not free: name it in podToInclude and add a replica, \
-         or delete it if nobody needs what is in its claims ({claims})"
+         or delete it if nobody needs the data in its PVCs ({pvc_names})"
     );
-    let mut events = world.told.iter();
-    assert!(events.any(|(_, message)| *message == told));
+    let mut events = world.events.iter();
+    assert!(events.any(|(_, message)| *message == expected));
 }

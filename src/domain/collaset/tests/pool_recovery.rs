@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::reconcile::{condition, one_claim, settled};
+use super::reconcile::{condition, one_pvc_template, settled};
 use super::world::{Kubelet, World, WriteKind};
 use crate::api::keys;
 use crate::domain::collaset::planner::plan_set;
@@ -33,7 +33,7 @@ fn label(world: &mut World, name: &str, key: &str, value: &str) {
 
 /// A set that was scaled in and retained the volumes. Returns the names of the retained PVCs, and a Pod of the set.
 fn with_retained_volumes(spec: Value) -> (World, BTreeSet<String>, String) {
-    let mut all = one_claim();
+    let mut all = one_pvc_template();
     all["scaleStrategy"] =
         json!({ "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Retain" } });
     json_patch::merge(&mut all, &spec);
@@ -41,69 +41,71 @@ fn with_retained_volumes(spec: Value) -> (World, BTreeSet<String>, String) {
     world.edit(json!({ "replicas": 3 }));
     world.settle();
     let of = |id: &String| ["3", "4"].contains(&id.as_str());
-    let claims = world.claims.values();
-    let kept = claims.filter(|claim| of(&claim.labels[keys::INSTANCE_ID]));
-    let kept: BTreeSet<String> = kept.map(|claim| claim.name.clone()).collect();
-    assert_eq!(kept.len(), 2);
+    let pvcs = world.pvcs.values();
+    let retained = pvcs.filter(|pvc| of(&pvc.labels[keys::INSTANCE_ID]));
+    let retained: BTreeSet<String> = retained.map(|pvc| pvc.name.clone()).collect();
+    assert_eq!(retained.len(), 2);
     let name = world.members()[&0].metadata.name.clone();
-    (world, kept, name)
+    (world, retained, name)
 }
 
-fn are_untouched(world: &World, kept: &BTreeSet<String>) -> bool {
+fn are_untouched(world: &World, retained: &BTreeSet<String>) -> bool {
     let mut mounted = world.pods.values().flat_map(|pod| &pod.spec.pvcs);
-    !mounted.any(|claim| kept.contains(claim))
-        && kept.iter().all(|claim| world.claims.contains_key(claim))
+    !mounted.any(|pvc_name| retained.contains(pvc_name))
+        && retained
+            .iter()
+            .all(|pvc_name| world.pvcs.contains_key(pvc_name))
 }
 
 #[test]
 fn replacement_leaves_volumes_of_scaled_in_instances_alone() {
     for taken_back in [true, false] {
-        let (mut world, kept, name) = with_retained_volumes(json!({}));
+        let (mut world, retained, name) = with_retained_volumes(json!({}));
         label(&mut world, &name, keys::TO_REPLACE, "true");
         for _ in 0..3 {
             world.run_plan();
         }
         assert_eq!(world.members().len(), 4);
-        assert!(are_untouched(&world, &kept));
+        assert!(are_untouched(&world, &retained));
         if taken_back {
             let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
             labels.remove(keys::TO_REPLACE);
         }
         world.settle();
         assert_eq!(world.pods.contains_key(&name), taken_back);
-        assert!(are_untouched(&world, &kept));
-        assert_eq!(world.claims.len(), 5);
+        assert!(are_untouched(&world, &retained));
+        assert_eq!(world.pvcs.len(), 5);
         // The next instances mount the retained volumes again.
         world.edit(json!({ "replicas": 6 }));
         world.settle();
         let mounted = world.pods.values().flat_map(|pod| pod.spec.pvcs.clone());
-        assert!(kept.is_subset(&mounted.collect()));
+        assert!(retained.is_subset(&mounted.collect()));
     }
 }
 
 #[test]
 fn aborted_rollout_by_replace_keeps_retained_volumes() {
-    let (mut world, kept, _) = with_retained_volumes(replace());
-    world.troubles.unpullable.insert("app:2".into());
+    let (mut world, retained, _) = with_retained_volumes(replace());
+    world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     world.run_plan();
     world.run_plan();
     world.command("abort");
     world.settle();
-    assert!(are_untouched(&world, &kept));
+    assert!(are_untouched(&world, &retained));
     assert_eq!(world.images(), ["app:1"; 3]);
 }
 
 #[test]
 fn replacement_leaves_volumes_alone_that_a_former_set_retained() {
-    let (mut world, kept, name) = with_retained_volumes(json!({}));
-    for claim in &kept {
-        world.claims.get_mut(claim).unwrap().controller = None;
+    let (mut world, retained, name) = with_retained_volumes(json!({}));
+    for pvc_name in &retained {
+        world.pvcs.get_mut(pvc_name).unwrap().controller = None;
     }
     label(&mut world, &name, keys::TO_REPLACE, "true");
     world.settle();
     assert!(!world.pods.contains_key(&name));
-    assert!(are_untouched(&world, &kept));
+    assert!(are_untouched(&world, &retained));
 }
 
 #[test]
@@ -149,13 +151,13 @@ fn deletion_by_name_outlasts_a_refusal() {
     let mut world = World::on_plane(3, sequence());
     world.settle();
     let before = uid(&world, "web-1");
-    world.troubles.refused.insert(WriteKind::PodPatch);
+    world.faults.refused.insert(WriteKind::PodPatch);
     delete_by_name(&mut world, "web-1");
     for _ in 0..10 {
         world.run_plan();
         world.set_mask_bits(u8::MAX);
     }
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.wait(100);
     world.settle();
     assert_ne!(uid(&world, "web-1"), before);
@@ -169,13 +171,13 @@ fn deletion_by_name_outlasts_a_pause() {
         world.settle();
         let name = world.members()[&1].metadata.name.clone();
         let before = uid(&world, &name);
-        world.troubles.holds = true;
+        world.faults.holds = true;
         delete_by_name(&mut world, &name);
         world.settle();
         world.edit(json!({ "paused": true }));
         world.settle();
         assert!(world.pods[&name].label(keys::TO_DELETE).is_none());
-        world.troubles.holds = false;
+        world.faults.holds = false;
         world.settle();
         assert_eq!(uid(&world, &name), before);
         world.edit(json!({ "paused": false }));
@@ -207,25 +209,25 @@ fn pod_that_was_scaled_in_by_name_comes_back_once() {
     world.settle();
     assert_eq!(world.ids(), [1, 2]);
     world.edit(json!({ "replicas": 3 }));
-    let mut seen = BTreeSet::new();
+    let mut uids = BTreeSet::new();
     for _ in 0..60 {
         world.run_plan();
         world.set_mask_bits(u8::MAX);
-        seen.extend(world.pods.get("web-0").map(|pod| pod.metadata.uid.clone()));
+        uids.extend(world.pods.get("web-0").map(|pod| pod.metadata.uid.clone()));
     }
-    assert_eq!(seen.len(), 1);
+    assert_eq!(uids.len(), 1);
     assert_eq!(condition(&world, "Ready").0, "True");
     // If the list names the Pod again, the Pod is deleted.
     delete_by_name(&mut world, "");
     world.settle();
     delete_by_name(&mut world, "web-0");
     world.settle();
-    assert!(!seen.contains(&uid(&world, "web-0")));
+    assert!(!uids.contains(&uid(&world, "web-0")));
 }
 
 #[test]
 fn lost_pool_recovers_instance_of_ended_pod() {
-    let mut world = settled(3, one_claim());
+    let mut world = settled(3, one_pvc_template());
     let pod = world.members()[&0].clone();
     let name = &pod.metadata.name;
     world.pods.get_mut(name).unwrap().status.phase = "Failed".into();
@@ -237,13 +239,13 @@ fn lost_pool_recovers_instance_of_ended_pod() {
     world.wait(700);
     world.settle();
     assert_eq!(world.ids(), [0, 1, 2]);
-    assert!(world.claims.contains_key(&pod.spec.pvcs[0]));
+    assert!(world.pvcs.contains_key(&pod.spec.pvcs[0]));
 }
 
 #[test]
 fn lost_pool_recovers_instance_of_terminating_pod() {
     for naming in [json!({}), sequence()] {
-        let mut spec = one_claim();
+        let mut spec = one_pvc_template();
         json_patch::merge(&mut spec, &naming);
         let mut world = settled(3, spec);
         let pod = world.members()[&1].clone();
@@ -260,7 +262,7 @@ fn lost_pool_recovers_instance_of_terminating_pod() {
 
 #[test]
 fn lost_pool_brings_no_pod_back_that_was_scaled_in() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     json_patch::merge(&mut spec, &sequence());
     let mut world = settled(3, spec);
     world.edit(json!({ "replicas": 2 }));
@@ -277,7 +279,7 @@ fn lost_pool_brings_no_pod_back_that_was_scaled_in() {
     assert_eq!(entries.len(), 2);
     world.settle();
     assert_eq!(world.ids(), [0, 1]);
-    assert_eq!(world.claims.len(), 2);
+    assert_eq!(world.pvcs.len(), 2);
 }
 
 #[test]
@@ -285,12 +287,12 @@ fn held_origins_are_not_replaced_by_a_revision_nobody_wants() {
     let mut world = World::on_plane(2, replace());
     world.settle();
     let origins: Vec<String> = world.pods.keys().cloned().collect();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.image("app:2");
     world.settle();
     world.image("app:3");
     world.settle();
-    world.troubles.holds = false;
+    world.faults.holds = false;
     let serves = |world: &World, name: &String| {
         let pod = world.pods.get(name);
         pod.is_some_and(|pod| pod.is_available())
@@ -323,7 +325,7 @@ fn pod_whose_deletion_is_held_ends_its_update() {
         ..Kubelet::default()
     };
     world.kubelets.insert(uid.clone(), slow);
-    world.troubles.holds = true;
+    world.faults.holds = true;
     delete_by_name(&mut world, &name);
     for _ in 0..10 {
         world.run_plan();
@@ -335,7 +337,7 @@ fn pod_whose_deletion_is_held_ends_its_update() {
     assert_eq!(pod.metadata.uid, uid);
     assert!(pod.label(keys::TO_DELETE).is_some());
     assert!(pod.is_available(), "{:?}", pod.metadata.labels);
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.settle();
     assert!(world.pods.values().all(|pod| pod.metadata.uid != uid));
 }
@@ -348,7 +350,7 @@ fn new_half_that_is_named_is_deleted_and_made_again() {
         let mut world = World::on_plane(1, spec);
         world.settle();
         let origin = world.pods.keys().next().unwrap().clone();
-        world.troubles.unpullable.insert("app:2".into());
+        world.faults.unpullable.insert("app:2".into());
         world.image("app:2");
         world.settle();
         let half = world.pods.keys().find(|name| **name != origin).unwrap();
@@ -362,7 +364,7 @@ fn new_half_that_is_named_is_deleted_and_made_again() {
             .collect();
         assert!(!all.contains(&before));
         assert_eq!(world.pods.len(), 2);
-        world.troubles.unpullable.clear();
+        world.faults.unpullable.clear();
         world.settle();
         assert_eq!(world.pods.len(), 1);
         let last = world.pods.values().next().unwrap();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::reconcile::{grown, one_claim, settled};
+use super::reconcile::{grown, one_pvc_template, settled};
 use super::world::{UID, World, WriteKind};
 use crate::api::keys;
 use crate::api::resourcecontext::{ContextDetail, data::OWNER};
@@ -21,7 +21,7 @@ fn retained_policy() -> Value {
 }
 
 fn retained() -> Value {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["scaleStrategy"] = retained_policy()["scaleStrategy"].clone();
     spec
 }
@@ -39,8 +39,8 @@ fn orphan(world: &mut World) {
     for pod in world.pods.values_mut() {
         pod.metadata.owner_references.clear();
     }
-    for claim in world.claims.values_mut() {
-        claim.controller = None;
+    for pvc in world.pvcs.values_mut() {
+        pvc.controller = None;
     }
     for revision in world.revisions.values_mut() {
         revision.controller = None;
@@ -77,16 +77,16 @@ fn ready(world: &World) -> String {
 #[test]
 fn orphans_are_adopted_under_their_ids_with_their_claims() {
     for naming in ["Random", "PersistentSequence"] {
-        let mut spec = one_claim();
+        let mut spec = one_pvc_template();
         spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": naming });
         let mut world = settled(3, spec);
-        let (before, claims) = (placed(&world), world.claims.len());
+        let (before, pvc_count) = (placed(&world), world.pvcs.len());
         orphan(&mut world);
         world.settle();
         assert_eq!(placed(&world), before);
-        assert_eq!((world.pods.len(), world.claims.len()), (3, claims));
+        assert_eq!((world.pods.len(), world.pvcs.len()), (3, pvc_count));
         let owned = |c: &Pvc| c.controller.as_deref() == Some(UID);
-        assert!(world.claims.values().all(owned));
+        assert!(world.pvcs.values().all(owned));
     }
 }
 
@@ -94,17 +94,17 @@ fn orphans_are_adopted_under_their_ids_with_their_claims() {
 #[test]
 fn orphans_keep_pvcs_when_set_returns_with_new_template() {
     for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
-        let mut spec = one_claim();
+        let mut spec = one_pvc_template();
         spec["updateStrategy"] = json!({ "podUpgradePolicy": policy });
         let mut world = settled(3, spec);
-        let before = world.claims.clone();
+        let before = world.pvcs.clone();
         orphan(&mut world);
         world.edit(grown());
         world.settle();
-        for (name, claim) in &before {
-            let now = world.claims.get(name);
+        for (name, pvc) in &before {
+            let now = world.pvcs.get(name);
             let now = now.unwrap_or_else(|| panic!("{policy}: {name} is gone"));
-            let mut labels = claim.labels.clone();
+            let mut labels = pvc.labels.clone();
             // The new Pod of a pair has another instance ID. The origin's ID is freed, so its PVC is released.
             match policy {
                 "Replace" => labels.insert(keys::ORPHANED.into(), "true".into()),
@@ -115,16 +115,17 @@ fn orphans_keep_pvcs_when_set_returns_with_new_template() {
         let mounted = world.pods.values().flat_map(|pod| &pod.spec.pvcs);
         let mounted: Vec<_> = mounted.collect();
         assert!(mounted.len() == 3 && !mounted.iter().any(|name| before.contains_key(*name)));
-        let told =
-            |(_, said): &&(_, String)| said.contains("is kept: the CollaSet never deletes it");
+        let is_kept = |(_, message): &&(_, String)| {
+            message.contains("is kept: the CollaSet never deletes it")
+        };
         assert_eq!(
-            world.told.iter().filter(told).count(),
+            world.events.iter().filter(is_kept).count(),
             3,
             "{:?}",
-            world.told
+            world.events
         );
         // With the former template the Pods mount the former volumes again.
-        world.edit(one_claim());
+        world.edit(one_pvc_template());
         world.settle();
         if policy != "Replace" {
             let mounted = world.pods.values().flat_map(|pod| &pod.spec.pvcs);
@@ -139,7 +140,7 @@ fn orphans_keep_pvcs_when_set_returns_with_new_template() {
 /// If two sets share a pool, the other set may have taken the IDs meanwhile.
 #[test]
 fn orphan_whose_id_is_taken_is_adopted_under_another_id() {
-    let mut world = settled(2, one_claim());
+    let mut world = settled(2, one_pvc_template());
     let before = placed(&world);
     orphan_beside_another_set(&mut world, |_| true);
     world.settle();
@@ -151,7 +152,7 @@ fn orphan_whose_id_is_taken_is_adopted_under_another_id() {
     );
     assert_eq!(before, after);
     assert!(
-        world.claims.len() == 2 && ready(&world).is_empty(),
+        world.pvcs.len() == 2 && ready(&world).is_empty(),
         "{}",
         ready(&world)
     );
@@ -176,66 +177,70 @@ fn surplus_orphan_with_taken_id_is_reported() {
     world.pool.as_mut().unwrap().contexts.push(foreign);
     world.settle();
     assert!(world.pods["web-other"].controller().is_none());
-    let told = |(_, said): &(_, String)| {
-        said.contains("web-other matches spec.selector and stays outside")
+    let is_reported = |(_, message): &(_, String)| {
+        message.contains("web-other matches spec.selector and stays outside")
     };
-    assert!(world.told.iter().any(told), "{:?}", world.told);
+    assert!(world.events.iter().any(is_reported), "{:?}", world.events);
 }
 
 /// The set is orphaned twice, so that the revision of the template already exists.
 #[test]
 fn orphans_keep_pvcs_when_set_returns_with_former_template() {
-    let mut world = settled(2, one_claim());
+    let mut world = settled(2, one_pvc_template());
     world.edit(json!({ "historyLimit": 1 }));
     orphan(&mut world);
     world.edit(grown());
     world.settle();
-    let before = world.claims.clone();
+    let before = world.pvcs.clone();
     assert_eq!(before.len(), 4);
     orphan(&mut world);
-    world.edit(one_claim());
+    world.edit(one_pvc_template());
     world.settle();
     // Neither do edits to another template and back delete a PVC, nor the deletion of the former revision.
-    let kept =
+    let strategy =
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 2 } } } });
-    world.edit(kept);
+    world.edit(strategy);
     world.edit(grown());
     world.settle();
-    world.edit(one_claim());
+    world.edit(one_pvc_template());
     world.settle();
     world.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
     for image in ["app:2", "app:3", "app:4"] {
         world.image(image);
         world.settle();
     }
-    let gone: Vec<_> = before
+    let deleted: Vec<_> = before
         .keys()
-        .filter(|name| !world.claims.contains_key(*name))
+        .filter(|name| !world.pvcs.contains_key(*name))
         .collect();
-    assert_eq!(gone, [""; 0]);
+    assert_eq!(deleted, [""; 0]);
 }
 
 /// The labels are edited while the Pod ends, which a finalizer may delay.
 #[test]
 fn unlabelled_pvc_of_ending_pod_goes_to_its_next_pod() {
     for value in [Some("7"), None] {
-        let mut world = settled(2, one_claim());
+        let mut world = settled(2, one_pvc_template());
         let before = placed(&world);
         world.delete(&name_of(&world, 0));
-        let labels = &mut world.claims.get_mut(&before[&0].1[0]).unwrap().labels;
+        let labels = &mut world.pvcs.get_mut(&before[&0].1[0]).unwrap().labels;
         match value {
             Some(value) => labels.insert(keys::INSTANCE_ID.into(), value.into()),
             None => labels.remove(keys::INSTANCE_ID),
         };
         world.settle();
-        let claims = |placed: BTreeMap<i64, (String, Vec<String>)>| -> Vec<_> {
+        let mounted_pvcs = |placed: BTreeMap<i64, (String, Vec<String>)>| -> Vec<_> {
             placed
                 .into_iter()
-                .map(|(id, (_, claims))| (id, claims))
+                .map(|(id, (_, mounted_pvcs))| (id, mounted_pvcs))
                 .collect()
         };
-        assert_eq!(claims(placed(&world)), claims(before), "{value:?}");
-        assert_eq!(world.claims.len(), 2);
+        assert_eq!(
+            mounted_pvcs(placed(&world)),
+            mounted_pvcs(before),
+            "{value:?}"
+        );
+        assert_eq!(world.pvcs.len(), 2);
     }
 }
 
@@ -255,7 +260,7 @@ fn orphan_with_taken_id_takes_no_id_of_another_orphan() {
 #[test]
 fn orphan_outside_set_stays_outside_if_nothing_is_missing() {
     let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     json_patch::merge(&mut spec, &sequence);
     let mut world = settled(2, spec);
     orphan_beside_another_set(&mut world, |_| true);
@@ -282,10 +287,10 @@ fn pvc_labelled_for_other_instance_or_template_stays_with_pod() {
         (keys::INSTANCE_ID, "7"),
         (keys::INSTANCE_ID, "x"),
     ] {
-        let mut world = settled(2, one_claim());
-        let (before, claims) = (placed(&world), world.claims.clone());
+        let mut world = settled(2, one_pvc_template());
+        let (before, pvcs) = (placed(&world), world.pvcs.clone());
         let mounted = before[&0].1[0].clone();
-        let labels = &mut world.claims.get_mut(&mounted).unwrap().labels;
+        let labels = &mut world.pvcs.get_mut(&mounted).unwrap().labels;
         labels.insert(key.into(), value.into());
         world.settle();
         let pods = |placed: BTreeMap<i64, _>| -> BTreeSet<(String, Vec<String>)> {
@@ -295,24 +300,27 @@ fn pvc_labelled_for_other_instance_or_template_stays_with_pod() {
         // The next Pods of both instances mount the same volumes.
         world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
         world.settle();
-        let names: Vec<_> = world.claims.keys().collect();
-        assert_eq!(names, claims.keys().collect::<Vec<_>>(), "{key}={value}");
+        let names: Vec<_> = world.pvcs.keys().collect();
+        assert_eq!(names, pvcs.keys().collect::<Vec<_>>(), "{key}={value}");
     }
 }
 
 /// The API server stores such a set if it does not call the webhook.
 #[test]
 fn set_whose_selector_misses_its_template_creates_no_pod() {
-    for there in [0, 2] {
-        let mut world = settled(there, json!({}));
+    for replicas in [0, 2] {
+        let mut world = settled(replicas, json!({}));
         world.edit(
             json!({ "replicas": 3, "template": { "metadata": { "labels": { "app": "other" } } } }),
         );
         let before: Vec<_> = world.pods.keys().cloned().collect();
         world.run_rounds(5);
         assert_eq!(world.pods.keys().cloned().collect::<Vec<_>>(), before);
-        let said = ready(&world);
-        assert!(said.contains("spec.template.metadata.labels"), "{said}");
+        let message = ready(&world);
+        assert!(
+            message.contains("spec.template.metadata.labels"),
+            "{message}"
+        );
         for name in before {
             world.pods.remove(&name);
         }
@@ -382,7 +390,7 @@ fn only_orphans_of_the_set_are_adopted() {
 /// A random walk found this case: the set would wait forever for the Pod that mounts its PVC.
 #[test]
 fn orphan_without_id_is_identified_by_its_pvcs() {
-    let mut world = settled(2, one_claim());
+    let mut world = settled(2, one_pvc_template());
     let before = placed(&world);
     let name = name_of(&world, 1);
     let metadata = &mut pod(&mut world, &name).metadata;
@@ -394,9 +402,9 @@ fn orphan_without_id_is_identified_by_its_pvcs() {
 
 #[test]
 fn orphans_of_a_set_that_is_deleted_stay_orphans() {
-    let mut world = settled(2, one_claim());
-    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-    world.set.metadata.deletion_timestamp = Some(gone);
+    let mut world = settled(2, one_pvc_template());
+    let deleted_at = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(deleted_at);
     let finalizers = world.set.metadata.finalizers.as_mut().unwrap();
     finalizers.push("orphan".into());
     let name = name_of(&world, 0);
@@ -407,7 +415,7 @@ fn orphans_of_a_set_that_is_deleted_stay_orphans() {
 
 #[test]
 fn orphan_with_taken_id_is_not_adopted() {
-    let mut world = settled(1, one_claim());
+    let mut world = settled(1, one_pvc_template());
     let mut other = world.pods[&name_of(&world, 0)].clone();
     other.metadata.name = "web-other".into();
     other.metadata.uid = "other".into();
@@ -420,7 +428,7 @@ fn orphan_with_taken_id_is_not_adopted() {
 
 #[test]
 fn included_pod_keeps_its_id() {
-    let mut world = settled(3, one_claim());
+    let mut world = settled(3, one_pvc_template());
     let before = placed(&world);
     let names = [1, 2].map(|id| name_of(&world, id));
     world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": names } }));
@@ -431,29 +439,29 @@ fn included_pod_keeps_its_id() {
     world.settle();
     let after = placed(&world);
     assert_eq!(after.get(&2), before.get(&2));
-    let claim = &world.claims[&before[&2].1[0]];
-    assert_eq!(claim.labels[keys::INSTANCE_ID], "2");
+    let pvc = &world.pvcs[&before[&2].1[0]];
+    assert_eq!(pvc.labels[keys::INSTANCE_ID], "2");
 }
 
 #[test]
 fn orphaned_claims_follow_an_included_pod_to_another_id() {
-    let mut world = settled(1, one_claim());
+    let mut world = settled(1, one_pvc_template());
     let name = name_of(&world, 0);
-    let claim = world.pods[&name].spec.pvcs[0].clone();
+    let pvc_name = world.pods[&name].spec.pvcs[0].clone();
     pod(&mut world, &name).metadata.owner_references.clear();
     let labels = &mut pod(&mut world, &name).metadata.labels;
     labels.insert(keys::ORPHANED.into(), "true".into());
-    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
     labels.insert(keys::ORPHANED.into(), "true".into());
-    world.claims.get_mut(&claim).unwrap().controller = None;
+    world.pvcs.get_mut(&pvc_name).unwrap().controller = None;
     world.settle();
     // If somebody removes the label from the PVC, the PVC looks free.
-    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
     labels.remove(keys::ORPHANED);
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": [name] } }));
     world.settle();
     assert_eq!(world.members()[&1].metadata.name, name);
-    assert_eq!(world.claims[&claim].labels[keys::INSTANCE_ID], "1");
+    assert_eq!(world.pvcs[&pvc_name].labels[keys::INSTANCE_ID], "1");
 }
 
 #[test]
@@ -464,7 +472,7 @@ fn claim_of_another_template_is_left_alone() {
     let name = name_of(&world, 0);
     world.edit(json!({ "replicas": 0, "scaleStrategy": { "podToExclude": [name] } }));
     world.settle();
-    let labels = world.claims.values().next().unwrap().labels.clone();
+    let labels = world.pvcs.values().next().unwrap().labels.clone();
     let other = Pvc {
         name: "other".into(),
         uid: "other".into(),
@@ -475,14 +483,14 @@ fn claim_of_another_template_is_left_alone() {
     other
         .labels
         .insert(keys::PVC_TEMPLATE_NAME.into(), "logs".into());
-    world.claims.insert("other".into(), other);
+    world.pvcs.insert("other".into(), other);
     pod(&mut world, &name).spec.pvcs.push("other".into());
     world.edit(json!({
         "replicas": 1, "scaleStrategy": { "podToExclude": [], "podToInclude": [name] },
     }));
     world.settle();
     assert!(world.pods[&name].controller().is_some());
-    assert!(world.claims["other"].controller.is_none());
+    assert!(world.pvcs["other"].controller.is_none());
     world.edit(json!({
         "updateStrategy": { "rollingUpdate": null },
         "scaleStrategy": { "podToInclude": [], "persistentVolumeClaimRetentionPolicy": null },
@@ -490,13 +498,13 @@ fn claim_of_another_template_is_left_alone() {
     world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
     world.settle();
     assert!(!world.pods.contains_key(&name));
-    assert!(world.claims.contains_key("other"));
+    assert!(world.pvcs.contains_key("other"));
 }
 
 #[test]
 fn pod_without_its_id_is_told_by_its_claims() {
     for value in [None, Some("7"), Some("0"), Some("x")] {
-        let mut world = settled(2, one_claim());
+        let mut world = settled(2, one_pvc_template());
         let before = placed(&world);
         let name = name_of(&world, 1);
         let labels = &mut pod(&mut world, &name).metadata.labels;
@@ -510,9 +518,9 @@ fn pod_without_its_id_is_told_by_its_claims() {
 }
 
 #[test]
-fn claims_of_a_pod_of_an_unknown_revision_stay() {
-    let mut world = settled(2, one_claim());
-    let claims = world.claims.clone();
+fn pvcs_of_a_pod_of_an_unknown_revision_stay() {
+    let mut world = settled(2, one_pvc_template());
+    let pvcs = world.pvcs.clone();
     world.edit(json!({ "paused": true, "volumeClaimTemplates": [] }));
     world.settle();
     let old = world.members()[&0]
@@ -521,25 +529,25 @@ fn claims_of_a_pod_of_an_unknown_revision_stay() {
         .to_owned();
     world.revisions.remove(&old);
     world.settle();
-    assert_eq!(world.claims, claims);
+    assert_eq!(world.pvcs, pvcs);
     // The PVCs are not deleted either when no Pod mounts them.
     for pod in world.pods.values_mut() {
         pod.spec.pvcs.clear();
     }
     world.settle();
-    assert_eq!(world.claims, claims);
+    assert_eq!(world.pvcs, pvcs);
 }
 
 #[test]
 fn recreated_pod_waits_for_the_end_of_the_old_one() {
-    let mut world = settled(1, one_claim());
+    let mut world = settled(1, one_pvc_template());
     let (name, before) = (name_of(&world, 0), placed(&world));
     world.delete(&name);
     world.run_until_idle();
     assert_eq!(world.pods.len(), 1);
-    let claim = &before[&0].1[0];
-    let said = format!("waiting for Pod {name}, which still mounts claim {claim}, to end");
-    assert!(ready(&world).ends_with(&said), "{}", ready(&world));
+    let pvc_name = &before[&0].1[0];
+    let expected = format!("waiting for Pod {name}, which still mounts PVC {pvc_name}, to end");
+    assert!(ready(&world).ends_with(&expected), "{}", ready(&world));
     world.settle();
     let after = placed(&world);
     assert_eq!(after[&0].1, before[&0].1);
@@ -569,18 +577,18 @@ fn end_of_somebody_elses_pod_is_looked_for_again() {
 
 #[test]
 fn deleted_set_lets_go_of_claims_that_others_mount() {
-    let mut world = settled(1, one_claim());
-    let claim = world.members()[&0].spec.pvcs[0].clone();
+    let mut world = settled(1, one_pvc_template());
+    let pvc_name = world.members()[&0].spec.pvcs[0].clone();
     let mut debug = world.pods[&name_of(&world, 0)].clone();
     debug.metadata.name = "debug".into();
     debug.metadata.owner_references.clear();
     debug.metadata.labels = [(keys::CONTROL.to_owned(), "true".to_owned())].into();
     world.pods.insert("debug".into(), debug);
-    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-    world.set.metadata.deletion_timestamp = Some(gone);
+    let deleted_at = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(deleted_at);
     world.settle();
-    assert!(world.gone);
-    assert_eq!(world.claims[&claim].controller, None);
+    assert!(world.is_deleted);
+    assert_eq!(world.pvcs[&pvc_name].controller, None);
 }
 
 #[test]
@@ -598,7 +606,7 @@ fn random_suffix_of_digits_is_no_instance_id() {
 }
 
 #[test]
-fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
+fn pvcs_of_a_replaced_or_cancelled_half_go_despite_retention() {
     for cancelled in [false, true] {
         for naming in ["Random", "PersistentSequence"] {
             let mut spec = retained();
@@ -614,16 +622,16 @@ fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
             };
             replace(&mut world, true);
             world.run_until_idle();
-            assert_eq!((world.pods.len(), world.claims.len()), (3, 3));
+            assert_eq!((world.pods.len(), world.pvcs.len()), (3, 3));
             if cancelled {
                 replace(&mut world, false);
             }
             world.settle();
             assert_eq!(world.pods.contains_key(&name), cancelled);
-            let claims: Vec<_> = world.claims.keys().cloned().collect();
+            let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
             let mut mounted: Vec<_> = placed(&world).into_values().flat_map(|p| p.1).collect();
             mounted.sort();
-            assert_eq!(claims, mounted, "cancelled {cancelled}, {naming}");
+            assert_eq!(pvc_names, mounted, "cancelled {cancelled}, {naming}");
             let ids: Vec<i64> = world
                 .pool
                 .iter()
@@ -634,15 +642,15 @@ fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
             // A scale-in retains PVCs as before.
             world.edit(json!({ "replicas": 1 }));
             world.settle();
-            assert_eq!(world.claims.len(), 2);
+            assert_eq!(world.pvcs.len(), 2);
         }
     }
 }
 
 #[test]
 fn set_with_unreadable_spec_keeps_retained_pvcs() {
-    for (policy, kept) in [("Retain", 2), ("Delete", 1)] {
-        let mut spec = one_claim();
+    for (policy, retained) in [("Retain", 2), ("Delete", 1)] {
+        let mut spec = one_pvc_template();
         spec["scaleStrategy"] =
             json!({ "persistentVolumeClaimRetentionPolicy": { "whenDeleted": policy } });
         let mut world = settled(2, spec);
@@ -655,13 +663,10 @@ fn set_with_unreadable_spec_keeps_retained_pvcs() {
         world.delete_set(false);
         let first = plan_set(&world.observe());
         assert!(!first.remove_finalizer);
-        assert_eq!(first.pvcs.len(), kept, "{policy}");
+        assert_eq!(first.pvcs.len(), retained, "{policy}");
         world.run_rounds(2);
-        let owned = world
-            .claims
-            .values()
-            .filter(|claim| claim.controller.is_some());
-        assert_eq!(owned.count(), 2 - kept, "{policy}");
+        let owned = world.pvcs.values().filter(|pvc| pvc.controller.is_some());
+        assert_eq!(owned.count(), 2 - retained, "{policy}");
         let finalizers = world.set.metadata.finalizers.unwrap_or_default();
         assert_eq!(finalizers, [""; 0], "{policy}");
     }
@@ -669,19 +674,19 @@ fn set_with_unreadable_spec_keeps_retained_pvcs() {
 
 #[test]
 fn deleted_pvc_of_unscheduled_pod_is_recreated() {
-    let mut world = settled(2, one_claim());
-    let (name, claim) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
-    world.claims.remove(&claim);
+    let mut world = settled(2, one_pvc_template());
+    let (name, pvc_name) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
+    world.pvcs.remove(&pvc_name);
     let schedule = |world: &mut World, status: &str| {
         let conditions = json!([{ "type": "PodScheduled", "status": status }]);
         let pod = world.pods.get_mut(&name).unwrap();
         pod.status.conditions = serde_json::from_value(conditions).unwrap();
     };
     schedule(&mut world, "True");
-    assert_eq!(plan_set(&world.observe()).pvcs, [], "it keeps its claim");
+    assert_eq!(plan_set(&world.observe()).pvcs, [], "it keeps its PVC");
     schedule(&mut world, "False");
     world.run_rounds(1);
-    let made = &world.claims[&claim];
+    let made = &world.pvcs[&pvc_name];
     assert_eq!(made.labels[keys::INSTANCE_ID], "1");
     assert_eq!(plan_set(&world.observe()).pvcs, []);
 }
@@ -689,10 +694,10 @@ fn deleted_pvc_of_unscheduled_pod_is_recreated() {
 /// This happens after `kubectl delete pvc` for a mounted PVC: the API server keeps it until the Pod has ended.
 #[test]
 fn terminating_mounted_pvc_is_reported_without_change() {
-    let mut world = settled(2, one_claim());
+    let mut world = settled(2, one_pvc_template());
     assert_eq!(plan_set(&world.observe()).events, []);
-    let (name, claim) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
-    world.claims.get_mut(&claim).unwrap().terminating = true;
+    let (name, pvc_name) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
+    world.pvcs.get_mut(&pvc_name).unwrap().terminating = true;
     let planned = plan_set(&world.observe());
     assert!(planned.is_empty() && planned.requeue_after_nanos.is_none());
     let [event] = &planned.events[..] else {
@@ -702,11 +707,11 @@ fn terminating_mounted_pvc_is_reported_without_change() {
     assert_eq!(
         event.message,
         format!(
-            "claim {claim} of Pod {name} is being deleted: the next Pod of instance ID 1 begins with an empty volume"
+            "PVC {pvc_name} of Pod {name} is being deleted: the next Pod of instance ID 1 begins with an empty volume"
         )
     );
-    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-    world.set.metadata.deletion_timestamp = Some(gone);
+    let deleted_at = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(deleted_at);
     assert_eq!(plan_set(&world.observe()).events, []);
 }
 
@@ -720,16 +725,16 @@ fn pvc_that_cannot_be_released_blocks_no_other_pod() {
     let leaver = world.members()[&1].clone();
     let is_old =
         |c: &&Pvc| c.labels[keys::INSTANCE_ID] == "1" && !leaver.spec.pvcs.contains(&c.name);
-    let old = world.claims.values().find(is_old).unwrap().name.clone();
-    world.troubles.stubborn.insert(old.clone());
+    let old = world.pvcs.values().find(is_old).unwrap().name.clone();
+    world.faults.stubborn.insert(old.clone());
     let exclude = json!({ "podToExclude": [leaver.metadata.name] });
     world.edit(json!({ "replicas": 5, "scaleStrategy": exclude }));
     world.settle();
     assert_eq!(world.ids().len(), 5);
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     world.settle();
     assert!(!world.owns(&world.pods[&leaver.metadata.name]));
-    assert_eq!(world.claims[&old].controller, None);
+    assert_eq!(world.pvcs[&old].controller, None);
 }
 
 /// The Pod is a copy that somebody made: it has no instance ID and mounts no PVC.
@@ -745,79 +750,79 @@ fn pod_without_an_id_gets_none_whose_volumes_are_retained() {
         copy.metadata.labels.remove(keys::INSTANCE_ID);
         copy.spec.pvcs.clear();
         world.pods.insert("web-copy".into(), copy);
-        let claims = world.claims.values_mut();
-        let mut kept = claims.filter(|claim| claim.labels[keys::INSTANCE_ID] == "1");
-        let kept = kept.next().unwrap();
+        let pvcs = world.pvcs.values_mut();
+        let mut retained = pvcs.filter(|pvc| pvc.labels[keys::INSTANCE_ID] == "1");
+        let retained = retained.next().unwrap();
         if !owned {
-            kept.controller = None; // a former set of this name has left it
+            retained.controller = None; // a former set of this name has left it
         }
-        let kept = kept.name.clone();
+        let retained = retained.name.clone();
         world.edit(json!({ "replicas": 2 }));
         world.run_plan();
         assert_eq!(name_of(&world, 2), "web-copy", "owned {owned}");
         world.settle();
         assert_eq!(world.ids(), [0, 2]);
         let mut mounted = world.pods.values().flat_map(|pod| &pod.spec.pvcs);
-        assert!(!mounted.any(|claim| *claim == kept));
-        assert!(world.claims.contains_key(&kept));
+        assert!(!mounted.any(|pvc_name| *pvc_name == retained));
+        assert!(world.pvcs.contains_key(&retained));
     }
 }
 
 #[test]
 fn finalizers_of_a_pod_that_is_waited_for_are_named() {
     let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
-    for (spec, is_claim) in [(one_claim(), true), (sequence, false)] {
+    for (spec, mounts_pvc) in [(one_pvc_template(), true), (sequence, false)] {
         let mut world = settled(1, spec);
         let name = name_of(&world, 0);
         world.delete(&name);
         let pod = world.pods.get_mut(&name).unwrap();
         pod.metadata.finalizers = vec!["example.com/slow".to_owned()];
         world.run_until_idle();
-        let said = match is_claim {
+        let expected = match mounts_pvc {
             true => {
-                let claim = &world.pods[&name].spec.pvcs[0];
+                let pvc_name = &world.pods[&name].spec.pvcs[0];
                 format!(
-                    "waiting for Pod {name}, which still mounts claim {claim}, to end (finalizer example.com/slow)"
+                    "waiting for Pod {name}, which still mounts PVC {pvc_name}, to end (finalizer example.com/slow)"
                 )
             }
             false => format!("waiting for {name} to end (finalizer example.com/slow)"),
         };
-        assert!(ready(&world).ends_with(&said), "{}", ready(&world));
+        assert!(ready(&world).ends_with(&expected), "{}", ready(&world));
     }
 }
 
 /// A set of two that adopted the Pods of a former set. A partition keeps them on PVCs of the former template.
 fn on_kept_claims() -> World {
-    let mut world = settled(2, one_claim());
+    let mut world = settled(2, one_pvc_template());
     orphan(&mut world);
     let mut spec = grown();
     spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
     world.edit(spec);
     world.settle();
-    let claims = world.claims.values();
-    let kept = claims.filter(|claim| claim.labels.get(keys::KEPT_FOR) == Some(&UID.to_owned()));
-    assert_eq!((kept.count(), world.claims.len()), (2, 2));
+    let pvcs = world.pvcs.values();
+    let kept_pvcs = pvcs.filter(|pvc| pvc.labels.get(keys::KEPT_FOR) == Some(&UID.to_owned()));
+    assert_eq!((kept_pvcs.count(), world.pvcs.len()), (2, 2));
     world
 }
 
 /// The only PVC of the Pod of an instance.
-fn claim_of(world: &World, id: i64) -> String {
-    let [claim] = &world.members()[&id].spec.pvcs[..] else {
+fn pvc_name_of(world: &World, id: i64) -> String {
+    let [pvc_name] = &world.members()[&id].spec.pvcs[..] else {
         panic!("{:?}", world.members()[&id].spec.pvcs)
     };
-    claim.clone()
+    pvc_name.clone()
 }
 
-fn is_orphaned(world: &World, claim: &str) -> bool {
-    world.claims[claim].labels.contains_key(keys::ORPHANED)
+fn is_orphaned(world: &World, pvc_name: &str) -> bool {
+    world.pvcs[pvc_name].labels.contains_key(keys::ORPHANED)
 }
 
 /// A PVC with an unknown hash might be of any template.
 #[test]
 fn kept_pvc_of_unknown_revision_is_unused_after_scale_in() {
-    let mut world = settled(2, one_claim());
+    let mut world = settled(2, one_pvc_template());
     world.edit(json!({ "historyLimit": 1 }));
-    let former = claim_of(&world, 0);
+    let former = pvc_name_of(&world, 0);
     orphan(&mut world);
     world.edit(grown());
     world.settle();
@@ -826,26 +831,26 @@ fn kept_pvc_of_unknown_revision_is_unused_after_scale_in() {
         world.settle();
     }
     // An instance that has lost its own PVC does not mount the kept one either.
-    let (name, own) = (name_of(&world, 0), claim_of(&world, 0));
+    let (name, own) = (name_of(&world, 0), pvc_name_of(&world, 0));
     world.pods.remove(&name);
-    world.claims.remove(&own);
+    world.pvcs.remove(&own);
     world.settle();
-    assert_ne!(claim_of(&world, 0), former);
+    assert_ne!(pvc_name_of(&world, 0), former);
     for replicas in [0, 2] {
         world.edit(json!({ "replicas": replicas }));
         world.settle();
     }
-    let mounted = [claim_of(&world, 0), claim_of(&world, 1)];
+    let mounted = [pvc_name_of(&world, 0), pvc_name_of(&world, 1)];
     assert!(!mounted.contains(&former), "{mounted:?}");
     world.edit(json!({ "replicas": 0 }));
     world.settle();
-    assert!(world.claims.contains_key(&former) && world.claims.len() == 2);
+    assert!(world.pvcs.contains_key(&former) && world.pvcs.len() == 2);
 }
 
 /// The PVC has only the labels that the former selector matched.
 #[test]
 fn kept_pvc_is_mounted_by_next_pod_despite_stricter_selector() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["template"] = json!({ "metadata": { "labels": { "tier": "data" } } });
     let mut world = settled(2, spec);
     orphan(&mut world);
@@ -866,7 +871,7 @@ fn kept_pvc_is_mounted_by_next_pod_despite_stricter_selector() {
 fn pod_that_leaves_takes_its_kept_claim_along() {
     for by_label in [false, true] {
         let mut world = on_kept_claims();
-        let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+        let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
         match by_label {
             true => pod(&mut world, &name).metadata.labels.remove("app"),
             false => {
@@ -875,14 +880,14 @@ fn pod_that_leaves_takes_its_kept_claim_along() {
             }
         };
         world.settle();
-        assert!(!world.owns(&world.pods[&name]) && is_orphaned(&world, &claim));
-        assert!(!world.claims[&claim].labels.contains_key(keys::KEPT_FOR));
+        assert!(!world.owns(&world.pods[&name]) && is_orphaned(&world, &pvc_name));
+        assert!(!world.pvcs[&pvc_name].labels.contains_key(keys::KEPT_FOR));
         assert_eq!(world.members().len(), 2, "nobody waits for its end");
         world.pods.remove(&name);
         world.settle();
         let mounted = world.pods.values().flat_map(|pod| &pod.spec.pvcs);
-        assert!(!mounted.into_iter().any(|other| *other == claim));
-        assert!(world.claims.contains_key(&claim));
+        assert!(!mounted.into_iter().any(|other| *other == pvc_name));
+        assert!(world.pvcs.contains_key(&pvc_name));
     }
 }
 
@@ -890,23 +895,26 @@ fn pod_that_leaves_takes_its_kept_claim_along() {
 fn kept_claims_stay_when_their_instances_or_their_set_go() {
     for scaled in [true, false] {
         let mut world = on_kept_claims();
-        let before: Vec<_> = world.claims.keys().cloned().collect();
+        let before: Vec<_> = world.pvcs.keys().cloned().collect();
         match scaled {
             true => world.edit(json!({ "replicas": 0 })),
             false => world.delete_set(false),
         }
         world.settle();
-        assert!(world.members().is_empty() && world.gone != scaled);
-        let after: Vec<_> = world.claims.keys().cloned().collect();
+        assert!(world.members().is_empty() && world.is_deleted != scaled);
+        let after: Vec<_> = world.pvcs.keys().cloned().collect();
         assert_eq!(before, after);
-        for claim in &before {
-            assert!(is_orphaned(&world, claim), "scaled {scaled}: as if deleted");
-            assert!(!world.claims[claim].labels.contains_key(keys::KEPT_FOR));
+        for pvc_name in &before {
+            assert!(
+                is_orphaned(&world, pvc_name),
+                "scaled {scaled}: as if deleted"
+            );
+            assert!(!world.pvcs[pvc_name].labels.contains_key(keys::KEPT_FOR));
         }
         if scaled {
             world.edit(json!({ "replicas": 2 }));
             world.settle();
-            assert!((0..2).all(|id| !before.contains(&claim_of(&world, id))));
+            assert!((0..2).all(|id| !before.contains(&pvc_name_of(&world, id))));
         }
     }
 }
@@ -918,26 +926,29 @@ fn kept_claims_come_back_where_scaled_in_instances_retain_theirs() {
     world.edit(retained_policy());
     world.edit(json!({ "replicas": 0 }));
     world.settle();
-    let is_kept = |claim: &Pvc| claim.labels.contains_key(keys::KEPT_FOR);
-    assert!(world.pods.is_empty() && world.claims.values().all(is_kept));
-    world.edit(one_claim());
+    let is_kept = |pvc: &Pvc| pvc.labels.contains_key(keys::KEPT_FOR);
+    assert!(world.pods.is_empty() && world.pvcs.values().all(is_kept));
+    world.edit(one_pvc_template());
     world.edit(json!({ "replicas": 2, "updateStrategy": { "rollingUpdate": null } }));
     world.settle();
-    let claims = |placed: BTreeMap<i64, (String, Vec<String>)>| -> Vec<_> {
-        placed.into_values().map(|(_, claims)| claims).collect()
+    let mounted_pvcs = |placed: BTreeMap<i64, (String, Vec<String>)>| -> Vec<_> {
+        placed
+            .into_values()
+            .map(|(_, mounted_pvcs)| mounted_pvcs)
+            .collect()
     };
-    assert_eq!(claims(placed(&world)), claims(before));
+    assert_eq!(mounted_pvcs(placed(&world)), mounted_pvcs(before));
 }
 
 /// Nobody can tell whether the set owned the PVC before.
 #[test]
 fn pod_returning_on_pvc_of_other_template_keeps_it() {
-    let mut world = settled(2, one_claim());
+    let mut world = settled(2, one_pvc_template());
     let mut spec = grown();
     spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
     world.edit(spec);
     world.settle();
-    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
     world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
     world.settle();
     assert!(!world.owns(&world.pods[&name]));
@@ -945,42 +956,42 @@ fn pod_returning_on_pvc_of_other_template_keeps_it() {
         json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [], "podToInclude": [name] } }),
     );
     world.settle();
-    assert_eq!(claim_of(&world, 0), claim);
-    let told = |(_, said): &(_, String)| {
-        said.contains(&format!(
-            "Pod {name} is included under instance ID 0; its claim {claim}"
-        )) && said.contains("the CollaSet never deletes it")
+    assert_eq!(pvc_name_of(&world, 0), pvc_name);
+    let is_reported = |(_, message): &(_, String)| {
+        message.contains(&format!(
+            "Pod {name} is included under instance ID 0; its PVC {pvc_name}"
+        )) && message.contains("the CollaSet never deletes it")
     };
-    assert!(world.told.iter().any(told), "{:?}", world.told);
+    assert!(world.events.iter().any(is_reported), "{:?}", world.events);
     world.delete(&name);
     world.settle();
-    assert_eq!(claim_of(&world, 0), claim, "the next Pod has it");
+    assert_eq!(pvc_name_of(&world, 0), pvc_name, "the next Pod has it");
 }
 
 /// Without the label the PVC counts as a PVC without an owner.
 #[test]
 fn kept_pvc_becomes_owned_when_its_template_returns() {
     let mut world = on_kept_claims();
-    let claim = claim_of(&world, 0);
+    let pvc_name = pvc_name_of(&world, 0);
     world
-        .claims
-        .get_mut(&claim)
+        .pvcs
+        .get_mut(&pvc_name)
         .unwrap()
         .labels
         .remove(keys::KEPT_FOR);
     world.settle();
-    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
-    world.edit(one_claim());
+    assert_eq!(world.pvcs[&pvc_name].labels[keys::KEPT_FOR], UID);
+    world.edit(one_pvc_template());
     world.settle();
-    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+    assert_eq!(world.pvcs[&pvc_name].labels[keys::KEPT_FOR], UID);
     world
-        .claims
-        .get_mut(&claim)
+        .pvcs
+        .get_mut(&pvc_name)
         .unwrap()
         .labels
         .remove(keys::KEPT_FOR);
     world.settle();
-    let now = &world.claims[&claim];
+    let now = &world.pvcs[&pvc_name];
     assert!(now.controller.as_deref() == Some(UID) && !now.labels.contains_key(keys::KEPT_FOR));
 }
 
@@ -989,23 +1000,23 @@ fn kept_pvc_becomes_owned_when_its_template_returns() {
 fn pvc_kept_for_deleted_set_counts_as_unowned() {
     let mut world = on_kept_claims();
     orphan(&mut world);
-    for claim in world.claims.values_mut() {
-        claim.labels.insert(keys::KEPT_FOR.into(), "former".into());
+    for pvc in world.pvcs.values_mut() {
+        pvc.labels.insert(keys::KEPT_FOR.into(), "former".into());
     }
     let before = placed_anywhere(&world);
     world.settle();
     assert_eq!(placed_anywhere(&world), before);
-    for claim in world.claims.values() {
-        assert_eq!(claim.labels[keys::KEPT_FOR], UID);
+    for pvc in world.pvcs.values() {
+        assert_eq!(pvc.labels[keys::KEPT_FOR], UID);
     }
     orphan(&mut world);
-    for claim in world.claims.values_mut() {
-        claim.labels.insert(keys::KEPT_FOR.into(), "former".into());
+    for pvc in world.pvcs.values_mut() {
+        pvc.labels.insert(keys::KEPT_FOR.into(), "former".into());
     }
-    world.edit(one_claim());
+    world.edit(one_pvc_template());
     world.settle();
-    for claim in world.claims.values() {
-        assert!(claim.controller.is_some() && !claim.labels.contains_key(keys::KEPT_FOR));
+    for pvc in world.pvcs.values() {
+        assert!(pvc.controller.is_some() && !pvc.labels.contains_key(keys::KEPT_FOR));
     }
 }
 
@@ -1019,21 +1030,21 @@ fn placed_anywhere(world: &World) -> Vec<(String, Vec<String>)> {
 #[test]
 fn labels_of_kept_pvc_are_repaired_while_its_pod_ends() {
     let mut world = on_kept_claims();
-    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
     world.delete(&name);
-    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
     labels.insert(keys::INSTANCE_ID.into(), "7".into());
     world.run_until_idle();
-    assert_eq!(world.claims[&claim].labels[keys::INSTANCE_ID], "0");
+    assert_eq!(world.pvcs[&pvc_name].labels[keys::INSTANCE_ID], "0");
     world.settle();
-    assert_eq!(claim_of(&world, 0), claim);
+    assert_eq!(pvc_name_of(&world, 0), pvc_name);
 }
 
 /// Nobody can tell whose label was edited. The Pod continues to run, and the set does not delete the PVC.
 #[test]
 fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     for (edit_pod, ends) in [(false, false), (true, false), (false, true)] {
-        let mut world = settled(2, one_claim());
+        let mut world = settled(2, one_pvc_template());
         let former = world.revisions.keys().next().unwrap().clone();
         let mut spec = grown();
         spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "byPartition": { "partition": 1 } } });
@@ -1041,7 +1052,7 @@ fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
         world.settle();
         world.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
         world.settle();
-        let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+        let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
         let before = placed(&world);
         if ends {
             world.delete(&name);
@@ -1054,15 +1065,16 @@ fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
             false => {
                 let hash = data::pvc_templates(&world.revisions[&former].data);
                 let hash = pvcs::hash::hash_template(&hash[0]);
-                let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+                let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
                 labels.insert(keys::PVC_TEMPLATE_HASH.into(), hash);
             }
         }
         world.run_plan();
-        assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+        assert_eq!(world.pvcs[&pvc_name].labels[keys::KEPT_FOR], UID);
         world.run_plan();
-        let told = |(_, said): &(_, String)| said.contains("one of their labels was edited");
-        assert!(world.told.iter().any(told), "{:?}", world.told);
+        let is_reported =
+            |(_, message): &(_, String)| message.contains("one of their labels was edited");
+        assert!(world.events.iter().any(is_reported), "{:?}", world.events);
         world.settle();
         if !edit_pod && !ends {
             assert_eq!(placed(&world), before, "it runs on");
@@ -1070,7 +1082,7 @@ fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
             world.settle();
         }
         assert_ne!(placed(&world)[&0].0, before[&0].0);
-        assert!(world.claims.contains_key(&claim));
+        assert!(world.pvcs.contains_key(&pvc_name));
     }
 }
 
@@ -1078,42 +1090,43 @@ fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
 /// Pod's template.
 #[test]
 fn kept_pvc_of_unknown_template_serves_next_pods_of_instance() {
-    let mut world = settled(1, one_claim());
-    let claim = claim_of(&world, 0);
+    let mut world = settled(1, one_pvc_template());
+    let pvc_name = pvc_name_of(&world, 0);
     orphan(&mut world);
-    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
     let own = labels.insert(keys::PVC_TEMPLATE_HASH.into(), "notation".into());
     world.settle();
-    let labels = world.claims[&claim].labels.clone();
+    let labels = world.pvcs[&pvc_name].labels.clone();
     assert_eq!(labels.get(keys::KEPT_AS), own.as_ref());
     assert_eq!(labels[keys::PVC_TEMPLATE_HASH], "notation");
     assert_eq!(labels[keys::KEPT_FOR], UID);
-    let said =
-        |(_, said): &(_, String)| said.ends_with("and is kept: the CollaSet never deletes it");
-    assert!(world.told.iter().any(said), "{:?}", world.told);
+    let is_reported = |(_, message): &(_, String)| {
+        message.ends_with("and is kept: the CollaSet never deletes it")
+    };
+    assert!(world.events.iter().any(is_reported), "{:?}", world.events);
     world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
     world.settle();
-    assert_eq!(claim_of(&world, 0), claim);
+    assert_eq!(pvc_name_of(&world, 0), pvc_name);
     world.edit(grown());
     world.settle();
-    assert!(claim_of(&world, 0) != claim && world.claims.contains_key(&claim));
-    let mut former = one_claim();
+    assert!(pvc_name_of(&world, 0) != pvc_name && world.pvcs.contains_key(&pvc_name));
+    let mut former = one_pvc_template();
     former["template"] = json!({ "spec": { "hostNetwork": true } });
     world.edit(former);
     world.settle();
-    assert_eq!(claim_of(&world, 0), claim, "the way back");
+    assert_eq!(pvc_name_of(&world, 0), pvc_name, "the way back");
 }
 
 /// The set sends no warning, because the template has the same meaning.
 #[test]
 fn pvcs_stay_when_template_spells_out_default() {
     for orphaned in [false, true] {
-        let mut world = settled(2, one_claim());
-        let before = world.claims.clone();
+        let mut world = settled(2, one_pvc_template());
+        let before = world.pvcs.clone();
         if orphaned {
             orphan(&mut world);
         }
-        let mut spelt = one_claim();
+        let mut spelt = one_pvc_template();
         spelt["volumeClaimTemplates"][0]["spec"]["volumeMode"] = json!("Filesystem");
         spelt["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
         world.edit(spelt);
@@ -1121,7 +1134,7 @@ fn pvcs_stay_when_template_spells_out_default() {
         world.image("app:2");
         world.settle();
         assert_eq!(world.images(), ["app:2", "app:2"]);
-        assert_eq!(world.claims, before, "orphaned {orphaned}");
+        assert_eq!(world.pvcs, before, "orphaned {orphaned}");
     }
 }
 
@@ -1130,7 +1143,7 @@ fn grown_beside_a_retained_claim() -> (World, String) {
     let mut spec = retained();
     spec["historyLimit"] = json!(1);
     let mut world = settled(1, spec);
-    let first = claim_of(&world, 0);
+    let first = pvc_name_of(&world, 0);
     world.edit(grown());
     world.settle();
     (world, first)
@@ -1139,23 +1152,23 @@ fn grown_beside_a_retained_claim() -> (World, String) {
 #[test]
 fn of_claims_of_forgotten_templates_the_latest_serves() {
     let (mut world, first) = grown_beside_a_retained_claim();
-    let second = claim_of(&world, 0);
+    let second = pvc_name_of(&world, 0);
     let hashes = ["forgotten-1", "forgotten-2"];
-    for (claim, hash) in [&first, &second].into_iter().zip(hashes) {
-        let labels = &mut world.claims.get_mut(claim).unwrap().labels;
+    for (pvc_name, hash) in [&first, &second].into_iter().zip(hashes) {
+        let labels = &mut world.pvcs.get_mut(pvc_name).unwrap().labels;
         labels.insert(keys::PVC_TEMPLATE_HASH.into(), hash.into());
     }
     let name = name_of(&world, 0);
     world.pods.remove(&name);
     world.settle();
-    assert_eq!(claim_of(&world, 0), second);
+    assert_eq!(pvc_name_of(&world, 0), second);
 }
 
 /// The ID has a PVC that is kept for a return to the former template, beside the one that the Pod mounts.
 #[test]
 fn orphan_enters_beside_kept_pvc_of_its_id() {
-    let mut world = settled(1, one_claim());
-    let former = claim_of(&world, 0);
+    let mut world = settled(1, one_pvc_template());
+    let former = pvc_name_of(&world, 0);
     orphan(&mut world);
     world.edit(grown());
     world.settle();
@@ -1164,32 +1177,40 @@ fn orphan_enters_beside_kept_pvc_of_its_id() {
     pod(&mut world, &name).metadata.owner_references.clear();
     world.settle();
     assert_eq!(placed(&world), before);
-    assert_eq!(world.claims[&former].labels[keys::KEPT_FOR], UID);
+    assert_eq!(world.pvcs[&former].labels[keys::KEPT_FOR], UID);
 }
 
 /// Otherwise the next set of this name would take the PVC and delete it as its own.
 #[test]
 fn kept_pvc_with_immutable_labels_keeps_its_set() {
     let mut world = on_kept_claims();
-    let claims: Vec<_> = world.claims.keys().cloned().collect();
-    world.troubles.stubborn.extend(claims.clone());
+    let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
+    world.faults.stubborn.extend(pvc_names.clone());
     world.delete_set(false);
     world.settle();
     let status = world.set.status.clone().unwrap();
-    let told = status.conditions.iter().find(|c| c.type_ == "Terminating");
-    assert!(told.unwrap().message.contains(&claims[0]), "{told:?}");
-    assert!(!world.gone);
-    world.troubles.stubborn.clear();
+    let terminating = status.conditions.iter().find(|c| c.type_ == "Terminating");
+    assert!(
+        terminating.unwrap().message.contains(&pvc_names[0]),
+        "{terminating:?}"
+    );
+    assert!(!world.is_deleted);
+    world.faults.stubborn.clear();
     world.settle();
-    assert!(world.gone && claims.iter().all(|claim| is_orphaned(&world, claim)));
+    assert!(
+        world.is_deleted
+            && pvc_names
+                .iter()
+                .all(|pvc_name| is_orphaned(&world, pvc_name))
+    );
 }
 
 /// This also holds for a set that was created again after all its Pods were gone.
 #[test]
-fn claims_of_a_former_set_serve_their_own_template_alone() {
-    let mut world = settled(2, one_claim());
+fn pvcs_of_a_former_set_serve_their_own_template_alone() {
+    let mut world = settled(2, one_pvc_template());
     world.edit(json!({ "historyLimit": 1 }));
-    let former = [claim_of(&world, 0), claim_of(&world, 1)];
+    let former = [pvc_name_of(&world, 0), pvc_name_of(&world, 1)];
     orphan(&mut world);
     world.pods.clear();
     world.revisions.clear();
@@ -1202,21 +1223,21 @@ fn claims_of_a_former_set_serve_their_own_template_alone() {
             world
                 .ids()
                 .iter()
-                .all(|id| !former.contains(&claim_of(&world, *id)))
+                .all(|id| !former.contains(&pvc_name_of(&world, *id)))
         );
     }
     // With the former template the instances mount their former PVCs.
-    world.edit(one_claim());
+    world.edit(one_pvc_template());
     world.settle();
-    assert_eq!([claim_of(&world, 0), claim_of(&world, 1)], former);
+    assert_eq!([pvc_name_of(&world, 0), pvc_name_of(&world, 1)], former);
 }
 
 /// Such a PVC may allow mounts by many Pods.
 #[test]
 fn pvc_also_mounted_by_foreign_pod_is_not_kept() {
-    let mut world = settled(1, one_claim());
-    let claim = claim_of(&world, 0);
-    world.claims.get_mut(&claim).unwrap().controller = None;
+    let mut world = settled(1, one_pvc_template());
+    let pvc_name = pvc_name_of(&world, 0);
+    world.pvcs.get_mut(&pvc_name).unwrap().controller = None;
     let mut other = world.pods[&name_of(&world, 0)].clone();
     other.metadata.name = "other".into();
     other.metadata.uid = "other".into();
@@ -1224,16 +1245,16 @@ fn pvc_also_mounted_by_foreign_pod_is_not_kept() {
     owners[0].uid = "other".into();
     other.metadata.owner_references = owners.into();
     world.pods.insert("other".into(), other);
-    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
     labels.insert(keys::KEPT_FOR.into(), "other".into());
     world.run_until_idle();
-    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], "other");
+    assert_eq!(world.pvcs[&pvc_name].labels[keys::KEPT_FOR], "other");
 }
 
 /// The PVC belongs to the set web-data with the template logs.
 #[test]
 fn pvc_of_included_pod_is_not_matched_by_name_alone() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["volumeClaimTemplates"][0]["metadata"]["name"] = json!("data-logs");
     let mut world = settled(1, spec);
     let mut other = world.pods[&name_of(&world, 0)].clone();
@@ -1243,39 +1264,42 @@ fn pvc_of_included_pod_is_not_matched_by_name_alone() {
     let labels = &mut other.metadata.labels;
     labels.insert(keys::INSTANCE_ID.into(), "0".into());
     other.spec.pvcs = vec!["web-data-logs-x7b2k".into()];
-    let mut claim = world.claims.values().next().unwrap().clone();
-    claim.name = other.spec.pvcs[0].clone();
-    claim.uid = claim.name.clone();
-    claim.controller = None;
-    claim
-        .labels
+    let mut pvc = world.pvcs.values().next().unwrap().clone();
+    pvc.name = other.spec.pvcs[0].clone();
+    pvc.uid = pvc.name.clone();
+    pvc.controller = None;
+    pvc.labels
         .insert(keys::PVC_TEMPLATE_NAME.into(), "logs".into());
-    world.claims.insert(claim.name.clone(), claim.clone());
+    world.pvcs.insert(pvc.name.clone(), pvc.clone());
     world.pods.insert(other.metadata.name.clone(), other);
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["web-data-abcde"] } }));
     world.run_rounds(3);
     assert!(world.owns(&world.pods["web-data-abcde"]));
-    assert_eq!(world.claims[&claim.name].labels, claim.labels);
+    assert_eq!(world.pvcs[&pvc.name].labels, pvc.labels);
 }
 
 /// The former revision is used in place of the refused one, and does not describe the template in the spec.
 #[test]
 fn orphan_pvcs_are_kept_while_other_template_revision_is_refused() {
-    let mut world = settled(2, one_claim());
-    let before: Vec<_> = world.claims.keys().cloned().collect();
+    let mut world = settled(2, one_pvc_template());
+    let before: Vec<_> = world.pvcs.keys().cloned().collect();
     orphan(&mut world);
     for revision in world.revisions.values_mut() {
         revision.controller = Some(UID.into()); // a quota of revisions does not prevent their adoption
     }
-    world.troubles.refused.insert(WriteKind::Revision);
+    world.faults.refused.insert(WriteKind::Revision);
     world.edit(grown());
     world.run_rounds(10);
     assert_eq!(world.members().len(), 2);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.refused = Default::default();
     world.settle();
-    assert!((0..2).all(|id| !before.contains(&claim_of(&world, id))));
-    assert!(before.iter().all(|claim| world.claims.contains_key(claim)));
+    assert!((0..2).all(|id| !before.contains(&pvc_name_of(&world, id))));
+    assert!(
+        before
+            .iter()
+            .all(|pvc_name| world.pvcs.contains_key(pvc_name))
+    );
 }
 
 /// An aborted rollout goes back to the former template until a user retries it.
@@ -1288,7 +1312,7 @@ fn pvc_of_pod_returning_during_aborted_rollout_is_kept() {
     world.run_plan();
     world.command("abort");
     world.settle();
-    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
     world.settle();
     world.edit(json!({
@@ -1296,7 +1320,7 @@ fn pvc_of_pod_returning_during_aborted_rollout_is_kept() {
     }));
     world.settle();
     assert!(world.owns(&world.pods[&name]));
-    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+    assert_eq!(world.pvcs[&pvc_name].labels[keys::KEPT_FOR], UID);
 }
 
 /// The template is forgotten after many changes of the template under `whenScaled: Retain`.
@@ -1307,84 +1331,84 @@ fn pvc_of_forgotten_template_is_unused_beside_later_one() {
         world.image(image);
         world.settle();
     }
-    let second = claim_of(&world, 0);
-    let mut larger = one_claim();
+    let second = pvc_name_of(&world, 0);
+    let mut larger = one_pvc_template();
     larger["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("5Gi");
     world.edit(larger);
     world.settle();
-    let third = claim_of(&world, 0);
+    let third = pvc_name_of(&world, 0);
     assert!(third != first && third != second);
-    assert_eq!(world.claims.len(), 3);
+    assert_eq!(world.pvcs.len(), 3);
 }
 
 /// The kept PVC stays beside the serving one, for a return to its template.
 #[test]
 fn claim_that_lost_its_hash_serves_beside_a_kept_one() {
-    let mut world = settled(1, one_claim());
+    let mut world = settled(1, one_pvc_template());
     orphan(&mut world);
     world.edit(grown());
     world.settle();
-    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
-    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
+    let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
     labels.remove(keys::PVC_TEMPLATE_HASH);
     world.delete(&name);
     world.settle();
-    assert_eq!(claim_of(&world, 0), claim);
+    assert_eq!(pvc_name_of(&world, 0), pvc_name);
 }
 
 /// A user keeps the PVC by `kubectl label pvc`. The PVC has a hash in another implementation's notation, or none.
 #[test]
 fn pvc_kept_by_user_still_serves_its_pods() {
     for hash in ["notation", ""] {
-        let mut world = settled(1, one_claim());
-        let (claim, before) = (claim_of(&world, 0), placed(&world));
-        let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+        let mut world = settled(1, one_pvc_template());
+        let (pvc_name, before) = (pvc_name_of(&world, 0), placed(&world));
+        let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
         let own = match hash {
             "" => None,
             _ => labels.insert(keys::PVC_TEMPLATE_HASH.into(), hash.into()),
         };
         world.settle();
         assert_eq!(placed(&world), before);
-        let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+        let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
         labels.insert(keys::KEPT_FOR.into(), UID.into());
         world.settle();
         assert_eq!(placed(&world), before);
-        let kept = &world.claims[&claim];
-        assert_eq!(kept.controller, None, "the collector leaves it");
-        assert_eq!(kept.labels.get(keys::KEPT_AS), own.as_ref());
+        let pvc = &world.pvcs[&pvc_name];
+        assert_eq!(pvc.controller, None, "the collector leaves it");
+        assert_eq!(pvc.labels.get(keys::KEPT_AS), own.as_ref());
         let name = name_of(&world, 0);
         world.delete(&name);
         world.settle();
-        assert_eq!(claim_of(&world, 0), claim);
+        assert_eq!(pvc_name_of(&world, 0), pvc_name);
     }
 }
 
 /// The revision keeps the notation in which it was created.
 #[test]
 fn pvcs_of_spec_are_owned_in_any_notation() {
-    let mut world = settled(1, one_claim());
+    let mut world = settled(1, one_pvc_template());
     let before = placed(&world);
     orphan(&mut world);
-    let mut other = one_claim();
+    let mut other = one_pvc_template();
     other["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] =
         json!("1073741824");
     world.edit(other);
     world.settle();
     assert_eq!(placed(&world), before);
-    let claim = &world.claims[&claim_of(&world, 0)];
-    assert!(claim.controller.is_some() && !claim.labels.contains_key(keys::KEPT_FOR));
+    let pvc = &world.pvcs[&pvc_name_of(&world, 0)];
+    assert!(pvc.controller.is_some() && !pvc.labels.contains_key(keys::KEPT_FOR));
 }
 
 /// No Pod mounts the kept PVC, which is there for a return to the former template.
 #[test]
 fn pod_with_kept_pvc_of_removed_template_keeps_id() {
     for is_owner_lost in [true, false] {
-        let mut world = settled(2, one_claim());
+        let mut world = settled(2, one_pvc_template());
         orphan(&mut world);
         world.edit(json!({ "volumeClaimTemplates": [] }));
         world.settle();
         let before = placed(&world);
-        assert!(before.values().all(|(_, claims)| claims.is_empty()));
+        assert!(before.values().all(|(_, pvc_names)| pvc_names.is_empty()));
         let name = name_of(&world, 0);
         let edited = &mut pod(&mut world, &name).metadata;
         match is_owner_lost {
@@ -1393,11 +1417,10 @@ fn pod_with_kept_pvc_of_removed_template_keeps_id() {
         }
         world.settle();
         assert_eq!(placed(&world), before);
-        let claims = world.claims.values();
+        let pvcs = world.pvcs.values();
         assert!(
-            claims
-                .into_iter()
-                .all(|claim| claim.labels[keys::KEPT_FOR] == UID)
+            pvcs.into_iter()
+                .all(|pvc| pvc.labels[keys::KEPT_FOR] == UID)
         );
     }
 }
@@ -1422,19 +1445,13 @@ fn deleted_set_releases_outlasting_pvcs_before_pods_end() {
     let first = plan_set(&world.observe());
     assert_eq!(first.pvcs.len(), 2);
     world.settle();
-    assert!(
-        world.gone
-            && world
-                .claims
-                .values()
-                .all(|claim| claim.controller.is_none())
-    );
-    let mut world = settled(1, one_claim());
-    let claim = claim_of(&world, 0);
-    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    assert!(world.is_deleted && world.pvcs.values().all(|pvc| pvc.controller.is_none()));
+    let mut world = settled(1, one_pvc_template());
+    let pvc_name = pvc_name_of(&world, 0);
+    let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
     labels.insert(keys::KEPT_FOR.into(), UID.into());
     world.delete_set(false);
     assert_eq!(plan_set(&world.observe()).pvcs.len(), 1);
     world.settle();
-    assert!(world.gone && is_orphaned(&world, &claim));
+    assert!(world.is_deleted && is_orphaned(&world, &pvc_name));
 }

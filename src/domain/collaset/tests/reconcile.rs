@@ -16,7 +16,7 @@ pub fn settled(replicas: i32, spec: serde_json::Value) -> World {
 }
 
 /// A spec with one volume claim template.
-pub fn one_claim() -> serde_json::Value {
+pub fn one_pvc_template() -> serde_json::Value {
     json!({ "volumeClaimTemplates": [{
         "metadata": { "name": "data" },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
@@ -25,7 +25,7 @@ pub fn one_claim() -> serde_json::Value {
 
 /// The same spec with a larger volume.
 pub fn grown() -> serde_json::Value {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     spec["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
     spec
 }
@@ -143,16 +143,16 @@ fn no_more_pods_are_deleted_while_new_pods_are_refused() {
 #[test]
 fn refused_change_takes_no_pod_off_traffic() {
     let mut world = settled(3, json!({}));
-    world.troubles.refused.insert(WriteKind::PodChange);
+    world.faults.refused.insert(WriteKind::PodChange);
     world.image("app:2");
     world.settle();
     let operating = keys::Family::Operating.key("collaset");
-    let begun = |world: &World| {
+    let is_any_updating = |world: &World| {
         let mut pods = world.pods.values();
         pods.any(|p| p.label(&operating).is_some() || !p.is_available())
     };
-    assert!(!begun(&world));
-    world.troubles.refused.clear();
+    assert!(!is_any_updating(&world));
+    world.faults.refused.clear();
     world.settle();
     assert_eq!(world.images(), ["app:2"; 3]);
 }
@@ -162,7 +162,7 @@ fn pod_off_traffic_returns_when_its_change_is_refused() {
     let mut world = settled(3, json!({}));
     world.image("app:2");
     world.run_plan();
-    world.troubles.refused.insert(WriteKind::PodChange);
+    world.faults.refused.insert(WriteKind::PodChange);
     world.settle();
     assert_eq!(world.images(), ["app:1"; 3]);
     let operating = keys::Family::Operating.key("collaset");
@@ -172,7 +172,7 @@ fn pod_off_traffic_returns_when_its_change_is_refused() {
             "{pod:?}"
         );
     }
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     assert_eq!(world.images(), ["app:2"; 3]);
 }
@@ -181,10 +181,10 @@ fn pod_off_traffic_returns_when_its_change_is_refused() {
 fn waiting_pods_return_when_another_change_is_refused() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
-    world.troubles.max_unavailable = Some(1);
+    world.faults.max_unavailable = Some(1);
     world.image("app:2");
     world.run_plan();
-    world.troubles.refused.insert(WriteKind::PodChange);
+    world.faults.refused.insert(WriteKind::PodChange);
     let mut off = BTreeSet::new();
     for _ in 0..200 {
         world.run_plan();
@@ -194,7 +194,7 @@ fn waiting_pods_return_when_another_change_is_refused() {
         world.set_mask_bits(u8::MAX);
     }
     assert_eq!(off.len(), 1, "others went off traffic for nothing");
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     assert_eq!(world.images(), ["app:2"; 3]);
 }
@@ -232,7 +232,7 @@ fn cancelled_replacement_removes_no_pod_after_leader_loss() {
     for (plans, written) in (0..5).flat_map(|plans| (0..12).map(move |w| (plans, w))) {
         let mut world = World::on_plane(2, replace.clone());
         world.settle();
-        world.troubles.holds = true;
+        world.faults.holds = true;
         world.image("app:2");
         for _ in 0..14 {
             world.run_plan();
@@ -248,7 +248,7 @@ fn cancelled_replacement_removes_no_pod_after_leader_loss() {
         (0..plans).for_each(|_| _ = world.run_plan());
         let plan = plan_set(&world.observe());
         world.apply_plan(plan, written);
-        world.troubles.holds = false;
+        world.faults.holds = false;
         for _ in 0..20 {
             world.set_mask_bits(u8::MAX);
             let serving = world.pods.values().filter(|p| p.is_available()).count();
@@ -266,7 +266,7 @@ fn updates_that_wait_beyond_the_bound_are_called_back() {
         let most = if lowered { 5 } else { 1 };
         let mut world = World::on_plane(5, json!({ "updateStrategy": { "maxUnavailable": most } }));
         world.settle();
-        world.troubles.holds = true;
+        world.faults.holds = true;
         let ready = |world: &mut World, ready: &str| {
             for pod in world.pods.values_mut().take(4) {
                 for condition in &mut pod.status.conditions {
@@ -288,7 +288,7 @@ fn updates_that_wait_beyond_the_bound_are_called_back() {
         for round in 0..60 {
             world.run_plan();
             world.set_mask_bits(u8::MAX);
-            world.troubles.holds = round < 10;
+            world.faults.holds = round < 10;
             let serving = world.pods.values().filter(|p| p.is_available()).count();
             assert!(serving >= 4, "{serving} serve ({lowered})");
         }
@@ -301,13 +301,13 @@ fn updates_that_wait_beyond_the_bound_are_called_back() {
 fn fix_for_unpullable_image_is_retried_after_refusal() {
     let mut world = World::on_plane(1, json!({}));
     world.settle();
-    world.troubles.unpullable.insert("app:2".into());
+    world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     world.settle();
-    world.troubles.refused.insert(WriteKind::PodChange);
+    world.faults.refused.insert(WriteKind::PodChange);
     world.image("app:3");
     world.settle();
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.advance_time(100);
     world.settle();
     assert_eq!(world.images(), ["app:3"]);
@@ -317,7 +317,7 @@ fn fix_for_unpullable_image_is_retried_after_refusal() {
 fn pod_whose_change_is_refused_takes_no_place_from_another() {
     let mut world = settled(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     let first = world.pods.values().next().unwrap().metadata.uid.clone();
-    world.troubles.unchangeable.insert(first.clone());
+    world.faults.unchangeable.insert(first.clone());
     world.image("app:2");
     world.settle();
     for pod in world.pods.values() {
@@ -325,7 +325,7 @@ fn pod_whose_change_is_refused_takes_no_place_from_another() {
         assert_eq!(image == "app:1", pod.metadata.uid == first, "{pod:?}");
         assert!(pod.is_available());
     }
-    world.troubles.unchangeable.clear();
+    world.faults.unchangeable.clear();
     world.settle();
     assert_eq!(world.images(), ["app:2"; 3]);
 }
@@ -391,9 +391,12 @@ fn a_pod_that_is_down_is_updated_beyond_max_unavailable() {
     world.image("app:2");
     world.run_until_idle();
     let operating = Family::Operating.key("collaset");
-    let begun = |name: &String| world.pods[name].label(&operating).is_some();
-    assert!(down.iter().all(begun));
-    assert_eq!(world.pods.keys().filter(|name| begun(name)).count(), 2);
+    let is_updating = |name: &String| world.pods[name].label(&operating).is_some();
+    assert!(down.iter().all(is_updating));
+    assert_eq!(
+        world.pods.keys().filter(|name| is_updating(name)).count(),
+        2
+    );
 }
 
 #[test]
@@ -593,8 +596,8 @@ fn a_scale_in_that_is_no_longer_wanted_is_undone() {
     world.edit(json!({ "replicas": 3 }));
     world.settle();
     assert_eq!(uids(&world), before);
-    let gone = keys::PREPARING_TO_DELETE;
-    assert!(world.pods.values().all(|p| p.label(gone).is_none()));
+    let announcement = keys::PREPARING_TO_DELETE;
+    assert!(world.pods.values().all(|p| p.label(announcement).is_none()));
 }
 
 #[test]
@@ -627,26 +630,26 @@ fn an_excluded_pod_lives_on_and_can_be_included_again() {
 
 #[test]
 fn an_included_pod_brings_its_own_claims_and_no_others() {
-    let claims = json!({ "volumeClaimTemplates": [{ "metadata": { "name": "data" } }] });
-    let mut world = settled(1, claims);
-    let mut left = Vec::new();
+    let spec = json!({ "volumeClaimTemplates": [{ "metadata": { "name": "data" } }] });
+    let mut world = settled(1, spec);
+    let mut excluded = Vec::new();
     for _ in 0..2 {
         let pod = world.members()[&0];
-        let (name, claims) = (pod.metadata.name.clone(), pod.spec.pvcs.clone());
-        assert_eq!(claims.len(), 1);
-        left.push((name, claims[0].clone()));
-        let names: Vec<_> = left.iter().map(|(name, _)| name).collect();
+        let (name, pvc_names) = (pod.metadata.name.clone(), pod.spec.pvcs.clone());
+        assert_eq!(pvc_names.len(), 1);
+        excluded.push((name, pvc_names[0].clone()));
+        let names: Vec<_> = excluded.iter().map(|(name, _)| name).collect();
         world.edit(json!({ "scaleStrategy": { "podToExclude": names } }));
         world.settle();
     }
-    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [], "podToInclude": [left[0].0] } }));
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [], "podToInclude": [excluded[0].0] } }));
     world.settle();
-    assert_eq!(world.members()[&1].metadata.name, left[0].0);
-    let (back, away) = (&world.claims[&left[0].1], &world.claims[&left[1].1]);
+    assert_eq!(world.members()[&1].metadata.name, excluded[0].0);
+    let (back, away) = (&world.pvcs[&excluded[0].1], &world.pvcs[&excluded[1].1]);
     assert_eq!(back.labels[keys::INSTANCE_ID], "1");
     assert!(back.controller.is_some() && !back.labels.contains_key(keys::ORPHANED));
     assert!(away.controller.is_none() && away.labels.contains_key(keys::ORPHANED));
-    assert_eq!(world.claims.len(), 3);
+    assert_eq!(world.pvcs.len(), 3);
 }
 
 #[test]
@@ -660,19 +663,19 @@ fn a_failed_pod_is_cleaned_away_and_made_again() {
 }
 
 #[test]
-fn claims_come_before_their_pod_and_go_with_its_id() {
-    let mut world = settled(2, one_claim());
-    assert_eq!(world.claims.len(), 2);
+fn pvcs_come_before_their_pod_and_go_with_its_id() {
+    let mut world = settled(2, one_pvc_template());
+    assert_eq!(world.pvcs.len(), 2);
     world.edit(json!({ "replicas": 1 }));
     world.settle();
-    assert_eq!(world.claims.len(), 1);
+    assert_eq!(world.pvcs.len(), 1);
     world.edit(json!({ "replicas": 0, "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Retain" } } }));
     world.settle();
-    assert_eq!(world.claims.len(), 1);
-    let kept = world.claims.clone();
+    assert_eq!(world.pvcs.len(), 1);
+    let before = world.pvcs.clone();
     world.edit(json!({ "replicas": 1 }));
     world.settle();
-    assert_eq!(world.claims, kept, "the one that was kept is used again");
+    assert_eq!(world.pvcs, before, "the one that was kept is used again");
 }
 
 #[test]
@@ -707,11 +710,11 @@ fn early_rollback_undoes_operations_without_new_revision() {
 #[test]
 fn deletion_of_set_deletes_pods_and_orphaning_keeps_them() {
     let mut world = settled(3, json!({}));
-    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-    world.set.metadata.deletion_timestamp = Some(gone);
+    let deleted_at = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(deleted_at);
     let mut orphaning = world.clone();
     world.settle();
-    assert!(world.gone && world.pods.is_empty() && world.pool.is_none());
+    assert!(world.is_deleted && world.pods.is_empty() && world.pool.is_none());
     orphaning
         .set
         .metadata
@@ -731,7 +734,7 @@ fn deletion_of_set_deletes_pods_and_orphaning_keeps_them() {
 
 #[test]
 fn deleted_set_keeps_pvcs_retained_on_deletion() {
-    for (deleted, left) in [("Retain", 2), ("Delete", 0)] {
+    for (deleted, remaining) in [("Retain", 2), ("Delete", 0)] {
         let policy = json!({ "whenScaled": "Retain", "whenDeleted": deleted });
         let mut world = settled(
             2,
@@ -742,12 +745,12 @@ fn deleted_set_keeps_pvcs_retained_on_deletion() {
         );
         world.edit(json!({ "replicas": 1 }));
         world.settle();
-        assert_eq!(world.claims.len(), 2);
-        let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        world.set.metadata.deletion_timestamp = Some(gone);
+        assert_eq!(world.pvcs.len(), 2);
+        let deleted_at = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        world.set.metadata.deletion_timestamp = Some(deleted_at);
         world.settle();
-        assert!(world.gone && world.claims.len() == left);
-        assert!(world.claims.values().all(|c| c.controller.is_none()));
+        assert!(world.is_deleted && world.pvcs.len() == remaining);
+        assert!(world.pvcs.values().all(|c| c.controller.is_none()));
     }
 }
 
@@ -801,20 +804,20 @@ fn cancelled_replacement_keeps_origin_with_persistent_names() {
 
 #[test]
 fn pod_outside_selector_is_released_with_its_pvcs() {
-    let mut world = settled(2, one_claim());
+    let mut world = settled(2, one_pvc_template());
     let name = world.members()[&1].metadata.name.clone();
     let pod = world.pods.get_mut(&name).unwrap();
     pod.metadata.labels.insert("app".into(), "debug".into());
     world.settle();
     assert!(world.pods[&name].controller().is_none());
     assert_eq!(world.ids(), [0, 1]);
-    assert_eq!(world.claims.len(), 3);
-    let left: Vec<_> = world
-        .claims
+    assert_eq!(world.pvcs.len(), 3);
+    let released: Vec<_> = world
+        .pvcs
         .values()
         .filter(|c| c.controller.is_none())
         .collect();
-    assert!(left.len() == 1 && left[0].labels.contains_key(keys::ORPHANED));
+    assert!(released.len() == 1 && released[0].labels.contains_key(keys::ORPHANED));
 }
 
 #[test]
@@ -827,12 +830,15 @@ fn deletion_is_requested_once() {
     world.run_until_idle();
     world.step_surroundings();
     world.run_until_idle();
-    let said = world.pods[&name].label(keys::TO_DELETE).map(str::to_owned);
-    assert!(said.is_some(), "its successor serves");
+    let requested_at = world.pods[&name].label(keys::TO_DELETE).map(str::to_owned);
+    assert!(requested_at.is_some(), "its successor serves");
     world.edit(json!({ "scaleStrategy": { "podToDelete": [other] } }));
     world.run_until_idle();
     assert!(world.pods[&other].label(keys::TO_DELETE).is_some());
-    assert_eq!(world.pods[&name].label(keys::TO_DELETE), said.as_deref());
+    assert_eq!(
+        world.pods[&name].label(keys::TO_DELETE),
+        requested_at.as_deref()
+    );
 }
 
 #[test]
@@ -859,8 +865,12 @@ pub fn condition(world: &World, type_: &str) -> (String, String, String) {
 }
 
 fn reads(world: &World, type_: &str, status: &str, reason: &str) {
-    let (is, why, message) = condition(world, type_);
-    assert_eq!((&*is, &*why), (status, reason), "{type_}: {message}");
+    let (is, actual_reason, message) = condition(world, type_);
+    assert_eq!(
+        (&*is, &*actual_reason),
+        (status, reason),
+        "{type_}: {message}"
+    );
 }
 
 #[test]
@@ -876,11 +886,12 @@ fn a_scale_in_that_a_pause_meets_is_undone() {
         world.step_surroundings();
     }
     let operate = Family::Operate.key("collaset");
-    let going = |world: &World| world.pods.values().any(|p| p.label(&operate).is_some());
-    assert!(going(&world));
+    let is_any_off_traffic =
+        |world: &World| world.pods.values().any(|p| p.label(&operate).is_some());
+    assert!(is_any_off_traffic(&world));
     world.edit(json!({ "paused": true }));
     world.settle();
-    assert!(!going(&world) && world.pods.values().all(|p| p.is_available()));
+    assert!(!is_any_off_traffic(&world) && world.pods.values().all(|p| p.is_available()));
     world.edit(json!({ "replicas": 3, "paused": false }));
     world.settle();
     assert_eq!(uids(&world), before);
@@ -987,17 +998,17 @@ fn the_new_halves_of_a_replacement_are_not_too_many() {
         json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }),
     );
     world.image("app:2");
-    let mut seen = std::collections::BTreeSet::new();
+    let mut reasons = std::collections::BTreeSet::new();
     for _ in 0..30 {
         world.run_plan();
         let (_, reason, message) = condition(&world, "Ready");
         assert_ne!(reason, "Scaling", "{message}");
-        seen.insert(reason);
+        reasons.insert(reason);
         world.step_surroundings();
     }
     assert!(
-        seen.contains("Updating") && seen.contains("AsWanted"),
-        "{seen:?}"
+        reasons.contains("Updating") && reasons.contains("AsWanted"),
+        "{reasons:?}"
     );
     let name = world.pods.keys().next().unwrap().clone();
     let pod = world.pods.get_mut(&name).unwrap();
@@ -1025,8 +1036,8 @@ fn failing_pod_is_recreated_later_but_surplus_pod_is_not() {
     assert!(world.pods.contains_key(&name) && world.pods.len() == 2);
     reads(&world, "Ready", "False", "Scaling");
     let (_, _, message) = condition(&world, "Ready");
-    let told = format!("; Pod {name} is Failed and is made again at 2023-");
-    assert!(message.contains(&told), "{message}");
+    let expected = format!("; Pod {name} is Failed and is made again at 2023-");
+    assert!(message.contains(&expected), "{message}");
     for _ in 0..60 {
         world.tick();
     }
@@ -1049,13 +1060,13 @@ fn stuck_rollout_names_rule_pod_and_reason() {
     for pod in world.pods.values_mut() {
         pod.metadata.labels.insert(pre_check.clone(), "1".into());
     }
-    let why = "rule a of PodTransitionRule budget: at most 1 of 10 Pods may be unavailable";
-    world.held.insert(uid, vec![why.into()]);
+    let rule = "rule a of PodTransitionRule budget: at most 1 of 10 Pods may be unavailable";
+    world.held.insert(uid, vec![rule.into()]);
     world.run_plan();
     let (_, reason, message) = condition(&world, "Ready");
-    let told = format!("2 Pods to update, 2 under way; Pod {name} waits for {why}; Pod ");
+    let prefix = format!("2 Pods to update, 2 under way; Pod {name} waits for {rule}; Pod ");
     assert!(
-        reason == "Updating" && message.starts_with(&told),
+        reason == "Updating" && message.starts_with(&prefix),
         "{message}"
     );
 
@@ -1067,10 +1078,10 @@ fn stuck_rollout_names_rule_pod_and_reason() {
     world.pods.get_mut(&name).unwrap().status.conditions = serde_json::from_value(down).unwrap();
     world.run_plan();
     let (_, reason, message) = condition(&world, "Ready");
-    let told = format!(
+    let expected = format!(
         "1 Pod is not available; Pod {name} has no node: Unschedulable: 0/3 nodes are available"
     );
-    assert_eq!((&*reason, message), ("Unavailable", told));
+    assert_eq!((&*reason, message), ("Unavailable", expected));
 }
 
 #[test]
@@ -1079,12 +1090,12 @@ fn unknown_pod_names_are_reported_for_new_spec() {
     world.edit(
         json!({ "scaleStrategy": { "podToDelete": ["gone"], "podToInclude": ["stranger"] } }),
     );
-    let told = |world: &World| {
+    let planned_events = |world: &World| {
         let events = crate::domain::collaset::planner::plan_set(&world.observe()).events;
-        let told = events.into_iter().map(|e| (e.reason, e.message));
-        told.collect::<Vec<_>>()
+        let events = events.into_iter().map(|e| (e.reason, e.message));
+        events.collect::<Vec<_>>()
     };
-    let events = told(&world);
+    let events = planned_events(&world);
     assert_eq!(events[0].0, "DeleteNotAllowed");
     assert!(events[0].1.starts_with("podToDelete: gone: "), "{events:?}");
     assert_eq!(events[1].0, "IncludeNotAllowed");
@@ -1093,7 +1104,7 @@ fn unknown_pod_names_are_reported_for_new_spec() {
         "{events:?}"
     );
     world.settle();
-    assert_eq!(told(&world), []);
+    assert_eq!(planned_events(&world), []);
 }
 
 #[test]
@@ -1176,7 +1187,7 @@ fn set_deletion_names_blockers_needing_action_first() {
     pods.get_mut(of(0)).unwrap().metadata.deletion_timestamp = Some("now".into());
     world.run_plan();
     let status = world.set.status.clone().unwrap();
-    let told = status.conditions.iter().find(|c| c.type_ == "Terminating");
+    let terminating = status.conditions.iter().find(|c| c.type_ == "Terminating");
     let expected = format!(
         "5 Pods left; Pod {} waits to be let off traffic; Pod {} waits until finalizer {traffic} is taken off; Pod {} waits to be \
          off traffic",
@@ -1184,7 +1195,7 @@ fn set_deletion_names_blockers_needing_action_first() {
         of(4),
         of(1)
     );
-    assert_eq!(told.unwrap().message, expected);
+    assert_eq!(terminating.unwrap().message, expected);
 }
 
 #[test]
@@ -1203,9 +1214,9 @@ fn included_pod_of_unknown_revision_is_recreated_like_an_update() {
         world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
         world.settle();
         assert_eq!(world.pods.contains_key("stranger"), partition > 0);
-        let told = "Pod stranger is included under instance ID 1; its revision is not known, so it is made again as by an update, \
+        let expected = "Pod stranger is included under instance ID 1; its revision is not known, so it is made again as by an update, \
             as soon as updateStrategy has it in scope";
-        let included = world.told.iter().any(|(_, message)| message == told);
-        assert!(included, "{:?}", world.told);
+        let included = world.events.iter().any(|(_, message)| message == expected);
+        assert!(included, "{:?}", world.events);
     }
 }

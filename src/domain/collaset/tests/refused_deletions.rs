@@ -29,7 +29,7 @@ fn undeletable(spec: Value) -> (World, Pod) {
     let mut world = World::on_plane(3, spec);
     world.settle();
     let pod = first(&world);
-    world.troubles.undeletable.insert(pod.metadata.uid.clone());
+    world.faults.undeletable.insert(pod.metadata.uid.clone());
     (world, pod)
 }
 
@@ -41,15 +41,15 @@ fn pod_to_delete_is_reported_and_serves_after_withdrawal() {
     world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
     world.run_rounds(20);
     assert_eq!(serving(&world), 2);
-    let why =
+    let expected =
         format!("Pod {name} is to be deleted, and off traffic; its deletion is refused: policy");
-    assert!(message(&world, "Ready").contains(&why));
+    assert!(message(&world, "Ready").contains(&expected));
     world.image("app:2");
     world.run_rounds(20);
-    let told = message(&world, "Update");
+    let message = message(&world, "Update");
     assert!(
-        told.contains("updateStrategy.maxUnavailable (1) is used up"),
-        "{told}"
+        message.contains("updateStrategy.maxUnavailable (1) is used up"),
+        "{message}"
     );
     world.edit(json!({ "scaleStrategy": { "podToDelete": [] } }));
     world.settle();
@@ -88,7 +88,7 @@ fn down(spec: Value, seconds: u64) -> World {
     ready.status = "False".into();
     let since = jiff::Timestamp::from_nanosecond(since.into()).unwrap();
     ready.last_transition_time = Some(since.to_string());
-    world.troubles.undeletable.insert(uid.clone());
+    world.faults.undeletable.insert(uid.clone());
     world.refused.deletions.insert(uid.clone());
     world.refused.late_deletions = true;
     world.image("app:2");
@@ -107,7 +107,7 @@ fn next_pod_waits_until_refused_pod_serves_again() {
     world.run_rounds(10);
     assert_eq!(serving(&world), 3);
     world.kubelets.clear();
-    world.troubles.undeletable.clear();
+    world.faults.undeletable.clear();
     world.settle();
     assert_eq!(updated(&world), 4);
 }
@@ -135,7 +135,7 @@ fn scale_in_whose_deletion_is_refused_holds_up_no_rollout() {
         world.settle();
         let last = &world.members()[&3].metadata;
         let (name, uid) = (last.name.clone(), last.uid.clone());
-        world.troubles.undeletable.insert(uid);
+        world.faults.undeletable.insert(uid);
         world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [name] } }));
         world.run_rounds(20);
         world.image("app:2");
@@ -158,7 +158,7 @@ fn several_undeletable_pods_block_no_other() {
             let members = world.members();
             let ids = ids.iter().take(undeletable);
             let uids: Vec<_> = ids.map(|id| members[id].metadata.uid.clone()).collect();
-            world.troubles.undeletable.extend(uids);
+            world.faults.undeletable.extend(uids);
             world.image("app:2");
             for _ in 0..20 {
                 world.run_rounds(20);
@@ -166,7 +166,7 @@ fn several_undeletable_pods_block_no_other() {
             }
             assert_eq!(updated(&world), 6 - undeletable);
             // One of them can be deleted now.
-            let last = world.troubles.undeletable.pop_last();
+            let last = world.faults.undeletable.pop_last();
             assert!(last.is_some());
             for _ in 0..20 {
                 world.run_rounds(20);
@@ -198,7 +198,7 @@ fn next_pod_waits_for_min_ready_of_refused_pod() {
     world.pods.insert(name, pod);
     world.refused.deletions.insert(uid.clone());
     world.refused.late_deletions = true;
-    world.troubles.undeletable.insert(uid);
+    world.faults.undeletable.insert(uid);
     world.image("app:2");
     world.run_plan();
     assert_eq!(serving(&world), 2, "both serve on");
@@ -224,13 +224,13 @@ fn update_in_place_keeps_max_unavailable_after_refused_deletions() {
     for lifted in [false, true] {
         let mut world = World::on_plane(6, recreate(Some(1)));
         world.settle();
-        world.troubles.refused.insert(WriteKind::PodDeletion);
+        world.faults.refused.insert(WriteKind::PodDeletion);
         world.image("app:2");
         world.run_rounds(60);
         world.advance_time(100);
         world.run_rounds(60);
         if lifted {
-            world.troubles.refused.clear();
+            world.faults.refused.clear();
         }
         world.edit(json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" } }));
         assert!(fewest(&mut world) >= 5);
@@ -238,10 +238,10 @@ fn update_in_place_keeps_max_unavailable_after_refused_deletions() {
     }
     let mut world = World::on_plane(6, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     world.settle();
-    world.troubles.refused.insert(WriteKind::PodDeletion);
+    world.faults.refused.insert(WriteKind::PodDeletion);
     world.edit(json!({ "replicas": 3 }));
     world.run_rounds(20);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.edit(json!({ "replicas": 6 }));
     world.settle();
     world.image("app:2");
@@ -257,16 +257,16 @@ fn other_pods_use_max_unavailable_beside_refused_dry_run() {
     let mut world = World::on_plane(8, spec);
     world.settle();
     let uid = world.members()[&7].metadata.uid.clone();
-    world.troubles.undeletable.insert(uid);
+    world.faults.undeletable.insert(uid);
     world.image("app:2");
     let mut most = 0;
     for _ in 0..100 {
         world.run_rounds(1);
-        let begun = world
+        let updating = world
             .pods
             .values()
             .filter(|pod| SetOperation::Update.is_in_progress(pod));
-        most = most.max(begun.count());
+        most = most.max(updating.count());
     }
     assert_eq!((updated(&world), most), (7, 4));
 }
@@ -277,7 +277,7 @@ fn unwritable_pod_uses_no_slot_of_dry_run_pod() {
     world.settle();
     let uid = |world: &World, id: i64| world.members()[&id].metadata.uid.clone();
     let (stubborn, refused) = (uid(&world, 5), uid(&world, 0));
-    world.troubles.stubborn.insert(stubborn);
+    world.faults.stubborn.insert(stubborn);
     world.refused.deletions.insert(refused);
     world.image("app:2");
     world.run_rounds(100);
@@ -288,15 +288,15 @@ fn unwritable_pod_uses_no_slot_of_dry_run_pod() {
 fn min_ready_wait_is_reported_for_refused_updates() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
-    world.troubles.refused.insert(WriteKind::PodChange);
+    world.faults.refused.insert(WriteKind::PodChange);
     world.image("app:2");
     world.run_rounds(20);
     world.edit(json!({ "minReadySeconds": 5 }));
     world.run_rounds(20);
-    let told = |pod: &Pod| pod.annotation(keys::MIN_READY_SECONDS) == Some("5");
-    assert!(world.pods.values().all(told));
+    let is_annotated = |pod: &Pod| pod.annotation(keys::MIN_READY_SECONDS) == Some("5");
+    assert!(world.pods.values().all(is_annotated));
     assert_eq!(world.images(), ["app:1"; 3]);
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     assert_eq!(world.images(), ["app:2"; 3]);
 }
@@ -320,13 +320,17 @@ fn set_whose_finalizer_can_not_be_removed_says_so() {
     let planned = planner::plan_set(&world.observe());
     assert!(planned.remove_finalizer, "it is tried again");
     let conditions = planned.status.unwrap().conditions;
-    let told = conditions
+    let terminating = conditions
         .iter()
         .find(|c| c.type_ == "Terminating")
         .unwrap();
-    assert_eq!(told.status, "False");
-    let words = "; its finalizer can't be removed: CollaSet web: policy";
-    assert!(told.message.contains(words), "{}", told.message);
+    assert_eq!(terminating.status, "False");
+    let expected = "; its finalizer can't be removed: CollaSet web: policy";
+    assert!(
+        terminating.message.contains(expected),
+        "{}",
+        terminating.message
+    );
 }
 
 #[test]
@@ -335,7 +339,7 @@ fn set_that_goes_does_not_make_its_lost_pool_again() {
     world.delete_set(false);
     world.pool = None;
     assert_eq!(planner::plan_set(&world.observe()).pool, None);
-    world.troubles.undeletable.clear();
+    world.faults.undeletable.clear();
     world.run_rounds(60);
     assert!(world.pods.is_empty());
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::reconcile::{one_claim, settled};
+use super::reconcile::{one_pvc_template, settled};
 use super::world::{Kubelet, World, WriteKind};
 use crate::api::collaset::CollaSetCondition;
 use crate::api::keys::{self, Family};
@@ -69,13 +69,13 @@ fn pod_holds_its_id_while_id_label_is_refused() {
     let name = name_of(&world, 1);
     label(&mut world, &name, keys::INSTANCE_ID, None);
     let uid = world.pods[&name].metadata.uid.clone();
-    world.troubles.stubborn.insert(uid);
+    world.faults.stubborn.insert(uid);
     world.settle();
     assert_eq!(world.pods.len(), 3);
     world.edit(json!({ "replicas": 4 }));
     world.settle();
     assert_eq!(world.pods.len(), 4);
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     world.settle();
     assert_eq!(world.ids(), [0, 1, 2, 3]);
 }
@@ -100,13 +100,13 @@ fn new_half_of_scaled_in_pod_is_not_recreated() {
         world.set_mask_bits(u8::MAX);
     }
     world.edit(json!({ "replicas": 0 }));
-    let mut seen = BTreeSet::new();
+    let mut names = BTreeSet::new();
     for _ in 0..60 {
         world.run_plan();
         world.set_mask_bits(u8::MAX);
-        seen.extend(world.pods.keys().cloned());
+        names.extend(world.pods.keys().cloned());
     }
-    assert_eq!(seen.len(), 2, "the new half goes and stays away");
+    assert_eq!(names.len(), 2, "the new half goes and stays away");
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn refused_exclusion_holds_up_nothing_else() {
     let name = name_of(&world, 0);
     label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
     let uid = world.pods[&name].metadata.uid.clone();
-    world.troubles.stubborn.insert(uid);
+    world.faults.stubborn.insert(uid);
     world.edit(json!({ "replicas": 3 }));
     world.settle();
     assert_eq!(world.pods.len(), 4, "beside the one that is to leave");
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     world.settle();
     assert!(world.pods[&name].controller().is_none());
     assert_eq!(world.members().len(), 3);
@@ -127,60 +127,60 @@ fn refused_exclusion_holds_up_nothing_else() {
 
 #[test]
 fn unselected_pod_that_stays_blocks_nothing() {
-    let mut world = settled(2, one_claim());
+    let mut world = settled(2, one_pvc_template());
     let name = name_of(&world, 0);
     label(&mut world, &name, "app", Some("debug"));
-    world.troubles.refused.insert(WriteKind::PvcWrite);
+    world.faults.refused.insert(WriteKind::PvcWrite);
     world.edit(json!({ "replicas": 3 }));
     world.settle();
     let others = world.members().len() - 1;
-    assert_eq!(others, 2, "its ID waits for its claim");
-    world.troubles.refused.clear();
+    assert_eq!(others, 2, "its ID waits for its PVC");
+    world.faults.refused.clear();
     world.settle();
     assert!(world.pods[&name].controller().is_none());
     assert_eq!(world.members().len(), 3);
 }
 
 #[test]
-fn claims_leave_before_their_pod() {
-    let mut world = settled(1, one_claim());
+fn pvcs_leave_before_their_pod() {
+    let mut world = settled(1, one_pvc_template());
     let name = name_of(&world, 0);
-    let claim = world.pods[&name].spec.pvcs[0].clone();
-    world.troubles.refused.insert(WriteKind::PvcWrite);
+    let pvc_name = world.pods[&name].spec.pvcs[0].clone();
+    world.faults.refused.insert(WriteKind::PvcWrite);
     label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
     world.settle();
     assert!(world.pods[&name].controller().is_some());
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     assert!(world.pods[&name].controller().is_none());
-    let labels = &world.claims[&claim].labels;
-    assert!(world.claims[&claim].controller.is_none() && labels.contains_key(keys::ORPHANED));
+    let labels = &world.pvcs[&pvc_name].labels;
+    assert!(world.pvcs[&pvc_name].controller.is_none() && labels.contains_key(keys::ORPHANED));
 }
 
 #[test]
-fn claims_of_an_exclusion_that_is_taken_back_return() {
-    let mut world = settled(1, one_claim());
+fn pvcs_of_an_exclusion_that_is_taken_back_return() {
+    let mut world = settled(1, one_pvc_template());
     let name = name_of(&world, 0);
-    let before = world.claims.clone();
+    let before = world.pvcs.clone();
     label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
     world.run_plan();
     label(&mut world, &name, keys::TO_EXCLUDE, None);
     world.settle();
     assert!(world.pods[&name].controller().is_some());
-    assert_eq!(world.claims, before);
+    assert_eq!(world.pvcs, before);
     // The same holds for PVCs that somebody else took from the set.
-    let claim = world.claims.values_mut().next().unwrap();
-    claim.controller = None;
-    claim.labels.insert(keys::ORPHANED.into(), "true".into());
+    let pvc = world.pvcs.values_mut().next().unwrap();
+    pvc.controller = None;
+    pvc.labels.insert(keys::ORPHANED.into(), "true".into());
     world.settle();
-    assert_eq!(world.claims, before);
+    assert_eq!(world.pvcs, before);
 }
 
 #[test]
 fn orphan_enters_after_its_claims() {
-    let mut world = settled(1, one_claim());
+    let mut world = settled(1, one_pvc_template());
     let name = name_of(&world, 0);
-    let before = world.claims.clone();
+    let before = world.pvcs.clone();
     world
         .pods
         .get_mut(&name)
@@ -188,23 +188,23 @@ fn orphan_enters_after_its_claims() {
         .metadata
         .owner_references
         .clear();
-    for claim in world.claims.values_mut() {
-        claim.controller = None;
+    for pvc in world.pvcs.values_mut() {
+        pvc.controller = None;
     }
-    world.troubles.refused.insert(WriteKind::PvcWrite);
+    world.faults.refused.insert(WriteKind::PvcWrite);
     world.settle();
     assert!(world.pods.len() == 1 && world.pods[&name].controller().is_none());
     label(&mut world, &name, keys::INSTANCE_ID, Some("7"));
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     let id = world.members().into_keys().next().unwrap().to_string();
-    let claims: Vec<_> = world
-        .claims
+    let ids: Vec<_> = world
+        .pvcs
         .values()
         .map(|c| &c.labels[keys::INSTANCE_ID])
         .collect();
-    assert!(claims.contains(&&id), "{id} of {claims:?}");
-    assert_eq!(world.claims.len(), before.len());
+    assert!(ids.contains(&&id), "{id} of {ids:?}");
+    assert_eq!(world.pvcs.len(), before.len());
 }
 
 #[test]
@@ -224,13 +224,13 @@ fn replacement_taken_back_by_hand_does_not_block_the_update() {
 fn every_pod_that_hangs_is_named() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
-    world.troubles.unpullable.insert("app:2".into());
-    let one = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
-    world.edit(json!({ "updateStrategy": one }));
+    world.faults.unpullable.insert("app:2".into());
+    let partition = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    world.edit(json!({ "updateStrategy": partition }));
     world.image("app:2");
     world.settle();
     // This Pod has an older revision and hangs, too.
-    world.troubles.unpullable.insert("app:3".into());
+    world.faults.unpullable.insert("app:3".into());
     world.image("app:3");
     world.settle();
     world.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
@@ -254,8 +254,9 @@ fn pod_off_traffic_that_waits_for_its_delay_is_named() {
     assert!(!is_available(&world, &name));
     world.run_plan();
     let message = condition(&world, "Ready").message;
-    let told = format!("Pod {name} is off traffic until its operationDelaySeconds (3600) are over");
-    assert!(message.contains(&told), "{message}");
+    let expected =
+        format!("Pod {name} is off traffic until its operationDelaySeconds (3600) are over");
+    assert!(message.contains(&expected), "{message}");
 }
 
 #[test]
@@ -269,13 +270,13 @@ fn blocked_write_of_pod_off_traffic_is_reported() {
     }
     let mut observed = world.observe();
     let uid = world.pods[&name].metadata.uid.clone();
-    let held = "rule a of PodTransitionRule web is full";
-    observed.refused.held.insert(uid, held.to_owned());
+    let denial = "rule a of PodTransitionRule web is full";
+    observed.refused.held.insert(uid, denial.to_owned());
     let status = plan_set(&observed).status.unwrap();
     let mut ready = status.conditions.iter().filter(|c| c.type_ == "Ready");
     let message = &ready.next().unwrap().message;
-    let told = format!("Pod {name} is off traffic, and its next write is held: {held}");
-    assert!(message.contains(&told), "{message}");
+    let expected = format!("Pod {name} is off traffic, and its next write is delayed: {denial}");
+    assert!(message.contains(&expected), "{message}");
 }
 
 #[test]
@@ -305,29 +306,29 @@ fn image_that_the_kubelet_never_left_is_come_back_to() {
 
 #[test]
 fn what_an_orphaning_deletion_waits_for_is_named() {
-    let mut world = World::on_plane(1, one_claim());
+    let mut world = World::on_plane(1, one_pvc_template());
     world.settle();
     let pod = name_of(&world, 0);
-    let claim = world.pods[&pod].spec.pvcs[0].clone();
+    let pvc_name = world.pods[&pod].spec.pvcs[0].clone();
     let revision = world.set.status.as_ref().unwrap().updated_revision.clone();
     world.delete_set(true);
     world.run_plan();
-    let told = condition(&world, "Terminating");
+    let terminating = condition(&world, "Terminating");
     assert_eq!(
-        (&*told.status, &*told.reason),
+        (&*terminating.status, &*terminating.reason),
         ("False", "ReclaimingTargetsDeletion")
     );
     let waits =
         "the garbage collector is to take the owner off what stays, and then the finalizer orphan";
     assert_eq!(
-        told.message,
+        terminating.message,
         format!(
-            "{waits}; Pods {pod}; PersistentVolumeClaims {claim}; ControllerRevisions {revision}"
+            "{waits}; Pods {pod}; PersistentVolumeClaims {pvc_name}; ControllerRevisions {revision}"
         )
     );
     let pod = world.pods.get_mut(&pod).unwrap();
     pod.metadata.owner_references = Vec::new().into();
-    world.claims.get_mut(&claim).unwrap().controller = None;
+    world.pvcs.get_mut(&pvc_name).unwrap().controller = None;
     world.run_plan();
     let message = condition(&world, "Terminating").message;
     assert_eq!(message, format!("{waits}; ControllerRevisions {revision}"));
@@ -335,7 +336,7 @@ fn what_an_orphaning_deletion_waits_for_is_named() {
 
 #[test]
 fn stranger_that_mounts_a_claim_of_nobody_is_named() {
-    let mut world = settled(1, one_claim());
+    let mut world = settled(1, one_pvc_template());
     let name = name_of(&world, 0);
     world
         .pods
@@ -344,7 +345,7 @@ fn stranger_that_mounts_a_claim_of_nobody_is_named() {
         .metadata
         .owner_references
         .clear();
-    world.claims.values_mut().next().unwrap().controller = None;
+    world.pvcs.values_mut().next().unwrap().controller = None;
     label(&mut world, &name, "app", Some("debug"));
     world.settle();
     let message = condition(&world, "Ready").message;
@@ -432,7 +433,7 @@ fn double_that_hangs_in_its_scale_in_is_named() {
     world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToDelete": [names[1]] } }));
     world.run_plan();
     world.set_mask_bits(u8::MAX);
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.write_pod(&names[1], |pod| {
         let labels = &mut pod.metadata.labels;
         labels.insert(keys::INSTANCE_ID.into(), "0".into());
@@ -500,7 +501,7 @@ fn named_pod_with_persistent_name_is_deleted_once() {
     let mut world = settled(3, naming);
     let uid = |world: &World| world.pods["web-2"].metadata.uid.clone();
     let before = uid(&world);
-    world.troubles.refused.insert(WriteKind::Pool);
+    world.faults.refused.insert(WriteKind::Pool);
     world.edit(json!({ "scaleStrategy": { "podToDelete": ["web-2"] } }));
     world.settle();
     assert_eq!(
@@ -508,13 +509,13 @@ fn named_pod_with_persistent_name_is_deleted_once() {
         before,
         "that it is to be can't be written down"
     );
-    let told = condition(&world, "Ready");
-    assert_eq!(told.status, "False");
+    let ready = condition(&world, "Ready");
+    assert_eq!(ready.status, "False");
     assert!(
-        told.message.contains("ResourceContext web: refused"),
-        "{told:?}"
+        ready.message.contains("ResourceContext web: refused"),
+        "{ready:?}"
     );
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     assert_ne!(uid(&world), before);
     assert_eq!(condition(&world, "Ready").status, "True");
@@ -542,41 +543,49 @@ fn taken_names_block_no_other_pod() {
 
 #[test]
 fn failed_pod_to_exclude_leaves_with_its_logs() {
-    let mut world = settled(2, one_claim());
+    let mut world = settled(2, one_pvc_template());
     let name = world.pods.keys().next().unwrap().clone();
-    let claim = world.pods[&name].spec.pvcs[0].clone();
+    let pvc_name = world.pods[&name].spec.pvcs[0].clone();
     world.pods.get_mut(&name).unwrap().status.phase = "Failed".into();
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
     world.settle();
     assert!(!world.owns(&world.pods[&name]));
-    assert_eq!(world.claims[&claim].controller, None);
+    assert_eq!(world.pvcs[&pvc_name].controller, None);
     assert_eq!(world.members().len(), 2);
     assert_eq!(condition(&world, "Ready").status, "True");
 }
 
 #[test]
 fn no_pod_mounts_pvcs_that_leave_with_failed_pod() {
-    let mut spec = one_claim();
+    let mut spec = one_pvc_template();
     let mut other = spec["volumeClaimTemplates"][0].clone();
     other["metadata"]["name"] = json!("logs");
     let templates = spec["volumeClaimTemplates"].as_array_mut().unwrap();
     templates.push(other);
     let mut world = settled(2, spec);
     let name = world.pods.keys().next().unwrap().clone();
-    let claims = world.pods[&name].spec.pvcs.clone();
-    world.troubles.stubborn.insert(claims[1].clone());
+    let pvc_names = world.pods[&name].spec.pvcs.clone();
+    world.faults.stubborn.insert(pvc_names[1].clone());
     world.pods.get_mut(&name).unwrap().status.phase = "Failed".into();
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
     world.settle();
-    let mounts = |world: &World, claim| {
+    let mounts = |world: &World, pvc_name| {
         let pods = world.pods.values();
-        pods.filter(|pod| pod.spec.pvcs.contains(claim)).count()
+        pods.filter(|pod| pod.spec.pvcs.contains(pvc_name)).count()
     };
-    assert!(claims.iter().all(|claim| mounts(&world, claim) == 1));
+    assert!(
+        pvc_names
+            .iter()
+            .all(|pvc_name| mounts(&world, pvc_name) == 1)
+    );
     assert!(world.owns(&world.pods[&name]));
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     world.settle();
-    assert!(claims.iter().all(|claim| mounts(&world, claim) == 1));
+    assert!(
+        pvc_names
+            .iter()
+            .all(|pvc_name| mounts(&world, pvc_name) == 1)
+    );
     assert!(!world.owns(&world.pods[&name]));
     assert_eq!(condition(&world, "Ready").status, "True");
 }
@@ -590,5 +599,5 @@ fn failed_pod_with_persistent_name_is_recreated_and_reported() {
     world.edit(json!({ "scaleStrategy": { "podToExclude": ["web-0"] } }));
     world.settle();
     assert_ne!(world.pods["web-0"].metadata.uid, uid);
-    assert!(world.told.iter().any(|(r, _)| *r == "ExcludeNotAllowed"));
+    assert!(world.events.iter().any(|(r, _)| *r == "ExcludeNotAllowed"));
 }

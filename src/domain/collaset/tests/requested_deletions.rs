@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::reconcile::{condition, one_claim};
+use super::reconcile::{condition, one_pvc_template};
 use super::world::{Kubelet, World};
 use crate::api::keys;
 use crate::domain::grace_delete;
@@ -19,7 +19,7 @@ fn held_from_deletion() -> (World, String) {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
     let name = world.pods.keys().next().unwrap().clone();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
     world.settle();
     assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
@@ -35,10 +35,10 @@ fn pending_deletion_makes_set_not_ready_with_reason() {
     world.settle();
     let (ready, reason, message) = condition(&world, "Ready");
     assert_eq!((&*ready, &*reason), ("False", "Deleting"));
-    let told = format!(
+    let expected = format!(
         "Pod {name} is to be deleted and waits for PodTransitionRule a, and for rule b of PodTransitionRule c: no"
     );
-    assert!(message.contains(&told), "{message}");
+    assert!(message.contains(&expected), "{message}");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn deletion_by_name_is_taken_back_with_the_name() {
     let (mut world, name) = held_from_deletion();
     world.edit(json!({ "scaleStrategy": { "podToDelete": [] }, "paused": true }));
     world.settle();
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.settle();
     assert!(world.pods.contains_key(&name));
     world.edit(json!({ "paused": false }));
@@ -60,7 +60,7 @@ fn user_deletion_is_not_withdrawn_by_set() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let name = world.pods.keys().next().unwrap().clone();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.write_pod(&name, |pod| {
         let time = "1700000000000000000".to_owned();
         pod.metadata.labels.insert(keys::TO_DELETE.into(), time);
@@ -68,7 +68,7 @@ fn user_deletion_is_not_withdrawn_by_set() {
     world.settle();
     assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
     assert_eq!(condition(&world, "Ready").1, "Deleting");
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.settle();
     assert!(!world.pods.contains_key(&name));
 }
@@ -91,11 +91,11 @@ fn held_replacement_of(mut spec: Value) -> (World, Vec<String>) {
     let mut world = World::on_plane(2, spec);
     world.settle();
     let origins: Vec<String> = world.pods.keys().cloned().collect();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.image("app:2");
     world.settle();
-    let told = |name: &String| world.pods[name].label(keys::TO_DELETE).is_some();
-    assert!(origins.iter().all(told));
+    let is_requested = |name: &String| world.pods[name].label(keys::TO_DELETE).is_some();
+    assert!(origins.iter().all(is_requested));
     (world, origins)
 }
 
@@ -108,7 +108,7 @@ fn aborted_replacement_goes_back_although_a_rule_holds_the_origins() {
             false => world.image("app:1"),
         }
         world.settle();
-        world.troubles.holds = false;
+        world.faults.holds = false;
         world.settle();
         assert!(origins.iter().all(|name| is_available(&world, name)));
         assert_eq!(world.images(), ["app:1"; 2]);
@@ -136,7 +136,7 @@ fn origin_stays_while_its_replacement_is_down() {
         world.kubelets.insert(uid, slow);
     }
     world.settle();
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.settle();
     assert!(origins.iter().all(|name| is_available(&world, name)));
     world.kubelets.clear();
@@ -163,7 +163,7 @@ fn pod_removed_by_labels_is_no_longer_deleted() {
     let (mut other, origins) = held_replacement();
     quarantine(&mut other, &origins[0]);
     for (mut world, name) in [(world, &name), (other, &origins[0])] {
-        world.troubles.holds = false;
+        world.faults.holds = false;
         world.settle();
         assert!(is_available(&world, name));
     }
@@ -177,8 +177,8 @@ fn orphans_of_deleted_set_lose_deletion_request() {
         world.run_plan();
         world.set_mask_bits(u8::MAX);
     }
-    assert!(world.gone);
-    world.troubles.holds = false;
+    assert!(world.is_deleted);
+    world.faults.holds = false;
     for _ in 0..20 {
         world.set_mask_bits(u8::MAX);
     }
@@ -213,7 +213,7 @@ fn user_deletion_survives_withdrawal_by_set() {
     world.edit(json!({ "scaleStrategy": { "podToDelete": [] } }));
     world.settle();
     assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.settle();
     assert!(!world.pods.contains_key(&name));
 }
@@ -223,7 +223,7 @@ fn earlier_withdrawn_user_deletion_does_not_bind_set() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let name = world.pods.keys().next().unwrap().clone();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     kubectl_delete(&mut world, &name);
     world.settle();
     world.write_pod(&name, |pod| {
@@ -256,8 +256,11 @@ fn has_left_alive(world: &World, name: &str) {
     assert!(is_available(world, name));
     let pod = &world.pods[name];
     assert!(!world.owns(pod));
-    let words = [keys::TO_DELETE, keys::TO_REPLACE, keys::REPLACE_PAIR_NEW_ID];
-    assert!(words.iter().all(|key| pod.label(key).is_none()), "{pod:?}");
+    let removed_keys = [keys::TO_DELETE, keys::TO_REPLACE, keys::REPLACE_PAIR_NEW_ID];
+    assert!(
+        removed_keys.iter().all(|key| pod.label(key).is_none()),
+        "{pod:?}"
+    );
     assert_eq!(world.images(), ["app:2"; 2]);
     assert_eq!(world.pods.len(), 3);
     assert_eq!(condition(world, "Ready").0, "True");
@@ -265,12 +268,12 @@ fn has_left_alive(world: &World, name: &str) {
 
 #[test]
 fn excluded_origin_stays_alive_and_new_half_replaces_it() {
-    for spec in [json!({}), one_claim()] {
+    for spec in [json!({}), one_pvc_template()] {
         for by_label in [false, true] {
             let (mut world, origins) = held_replacement_of(spec.clone());
             exclude(&mut world, &origins[0], by_label);
             assert!(!world.owns(&world.pods[&origins[0]]), "a rule holds it");
-            world.troubles.holds = false;
+            world.faults.holds = false;
             world.settle();
             has_left_alive(&world, &origins[0]);
         }
@@ -283,12 +286,12 @@ fn previously_excluded_origin_leaves_once_new_half_serves() {
     let mut world = World::on_plane(2, replace);
     world.settle();
     let name = world.pods.keys().next().unwrap().clone();
-    world.troubles.unpullable.insert("app:2".into());
+    world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     world.settle();
     exclude(&mut world, &name, false);
     assert!(world.owns(&world.pods[&name]), "its pair is open");
-    world.troubles.unpullable.clear();
+    world.faults.unpullable.clear();
     world.settle();
     has_left_alive(&world, &name);
 }
@@ -299,17 +302,17 @@ fn exclusion_of_new_half_waits_for_pair_and_is_reported() {
     let mut pods = world.pods.values();
     let half = pods.find(|pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origins[0]));
     let half = half.unwrap().metadata.name.clone();
-    world.told.clear();
+    world.events.clear();
     exclude(&mut world, &half, false);
     assert!(world.owns(&world.pods[&half]), "its pair is open");
-    let told = format!(
+    let expected = format!(
         "Pod {half} is excluded once it has taken the place of Pod {}",
         origins[0]
     );
     let message = condition(&world, "Ready").2;
-    assert!(message.contains(&told), "{message}");
-    assert!(world.told.contains(&("ExcludeLater", told)));
-    world.troubles.holds = false;
+    assert!(message.contains(&expected), "{message}");
+    assert!(world.events.contains(&("ExcludeLater", expected)));
+    world.faults.holds = false;
     world.settle();
     has_left_alive(&world, &half);
 }
@@ -318,15 +321,15 @@ fn exclusion_of_new_half_waits_for_pair_and_is_reported() {
 fn refused_exclusion_of_origin_keeps_its_pair() {
     let (mut world, origins) = held_replacement();
     let uid = world.pods[&origins[0]].metadata.uid.clone();
-    world.troubles.stubborn.insert(uid);
+    world.faults.stubborn.insert(uid);
     exclude(&mut world, &origins[0], false);
     assert!(world.owns(&world.pods[&origins[0]]));
     let is_half = |pod: &&Pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origins[0]);
     assert_eq!(world.pods.values().filter(is_half).count(), 1);
-    world.troubles.stubborn.clear();
+    world.faults.stubborn.clear();
     world.wait(100);
     world.settle();
-    world.troubles.holds = false;
+    world.faults.holds = false;
     world.settle();
     has_left_alive(&world, &origins[0]);
 }
@@ -337,7 +340,7 @@ fn new_half_to_exclude_is_named_while_stuck() {
     let mut world = World::on_plane(1, replace);
     world.settle();
     let origin = world.pods.keys().next().unwrap().clone();
-    world.troubles.unpullable.insert("app:2".into());
+    world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     world.settle();
     let half = world.pods.keys().find(|name| **name != origin);
@@ -347,17 +350,17 @@ fn new_half_to_exclude_is_named_while_stuck() {
     let (_, reason, message) = condition(&world, "Ready");
     assert_eq!(reason, "UpdateFailed");
     assert!(message.contains(&later), "{message}");
-    assert!(world.told.contains(&("ExcludeLater", later)));
-    world.told.clear();
+    assert!(world.events.contains(&("ExcludeLater", later)));
+    world.events.clear();
     world.image("app:3");
     world.settle();
     assert!(!world.pods.contains_key(&half));
-    let told = world
-        .told
+    let messages = world
+        .events
         .iter()
         .filter(|(reason, _)| *reason == "ExcludeNotAllowed");
-    let told: Vec<_> = told
+    let messages: Vec<_> = messages
         .filter(|(_, message)| message.contains(&half))
         .collect();
-    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(messages.len(), 1, "{messages:?}");
 }

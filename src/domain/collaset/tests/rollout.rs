@@ -104,11 +104,11 @@ fn commands_without_a_meaning_are_refused_and_removed() {
     for command in ["promote", "abort", "go"] {
         world.command(command);
         let plan = crate::domain::collaset::planner::plan_set(&world.observe());
-        let told = plan
+        let is_refused = plan
             .events
             .iter()
             .any(|e| e.reason == "RolloutCommandRefused");
-        assert!(told && plan.clear_command, "{command}");
+        assert!(is_refused && plan.clear_command, "{command}");
         world.settle();
     }
 }
@@ -117,7 +117,7 @@ fn commands_without_a_meaning_are_refused_and_removed() {
 #[test]
 fn retry_only_retries_what_was_refused() {
     let mut world = settled(3, canary());
-    let told = |world: &mut World, command: &str| {
+    let retry = |world: &mut World, command: &str| {
         world.command(command);
         let plan = crate::domain::collaset::planner::plan_set(&world.observe());
         let mut events = plan.events_after_status.iter();
@@ -128,17 +128,17 @@ fn retry_only_retries_what_was_refused() {
         );
         world.settle();
         let annotations = world.set.metadata.annotations.iter().flatten();
-        let mut left = annotations.filter(|(key, _)| *key == keys::ROLLOUT);
-        assert_eq!(left.next(), None, "{command} is removed");
+        let mut commands = annotations.filter(|(key, _)| *key == keys::ROLLOUT);
+        assert_eq!(commands.next(), None, "{command} is removed");
     };
-    told(&mut world, "retry");
+    retry(&mut world, "retry");
     world.image("app:2");
     world.settle();
-    told(&mut world, "retry");
+    retry(&mut world, "retry");
     assert_eq!(step(&world), Some(2));
     world.command("abort");
     world.settle();
-    told(&mut world, "abort");
+    retry(&mut world, "abort");
     assert_eq!(world.images(), ["app:1"; 3]);
 }
 
@@ -304,7 +304,7 @@ fn time_spent_in_rules_or_pauses_is_no_delay() {
 
 #[test]
 fn pods_are_told_how_long_they_must_be_ready() {
-    let told = |world: &World| {
+    let min_ready_seconds = |world: &World| {
         let members = world.members();
         let all = members
             .values()
@@ -314,13 +314,19 @@ fn pods_are_told_how_long_they_must_be_ready() {
     };
     let mut world = settled(2, json!({ "minReadySeconds": 30 }));
     let revision = world.set.status.as_ref().unwrap().updated_revision.clone();
-    assert_eq!(told(&world), [Some("30".to_owned()), Some("30".to_owned())]);
+    assert_eq!(
+        min_ready_seconds(&world),
+        [Some("30".to_owned()), Some("30".to_owned())]
+    );
     world.edit(json!({ "minReadySeconds": 5 }));
     world.settle();
-    assert_eq!(told(&world), [Some("5".to_owned()), Some("5".to_owned())]);
+    assert_eq!(
+        min_ready_seconds(&world),
+        [Some("5".to_owned()), Some("5".to_owned())]
+    );
     world.edit(json!({ "minReadySeconds": null }));
     world.settle();
-    assert_eq!(told(&world), [None, None]);
+    assert_eq!(min_ready_seconds(&world), [None, None]);
     assert_eq!(
         world.set.status.as_ref().unwrap().updated_revision,
         revision
@@ -329,8 +335,11 @@ fn pods_are_told_how_long_they_must_be_ready() {
 
 #[test]
 fn abort_of_fully_partitioned_rollout_is_never_ready() {
-    let kept = json!({ "byPartition": { "partition": 4 }, "steps": [{ "partition": "60%" }] });
-    let mut world = settled(2, json!({ "updateStrategy": { "rollingUpdate": kept } }));
+    let strategy = json!({ "byPartition": { "partition": 4 }, "steps": [{ "partition": "60%" }] });
+    let mut world = settled(
+        2,
+        json!({ "updateStrategy": { "rollingUpdate": strategy } }),
+    );
     world.image("app:2");
     world.settle();
     world.command("abort");
@@ -370,17 +379,18 @@ fn pauses_and_stalls_are_told_once() {
         world.wait(600);
     }
     assert_eq!(condition(&world, "Stalled").0, "True");
-    let told = |reason: &str| {
-        let told = world.told.iter().filter(|(r, _)| *r == reason);
-        told.map(|(_, message)| message.as_str())
+    let messages_of = |reason: &str| {
+        let events = world.events.iter().filter(|(r, _)| *r == reason);
+        events
+            .map(|(_, message)| message.as_str())
             .collect::<Vec<_>>()
     };
-    let pauses = told("RolloutPaused");
+    let pauses = messages_of("RolloutPaused");
     assert!(
         pauses.len() == 1 && pauses[0].contains(": step 2 of 4 pauses until the annotation"),
         "{pauses:?}"
     );
-    let stalls = told("Stalled");
+    let stalls = messages_of("Stalled");
     assert!(
         stalls.len() == 1 && stalls[0].starts_with("no progress for 600 s"),
         "{stalls:?}"
@@ -392,8 +402,8 @@ fn settle_with_command_kept(world: &mut World) {
     for _ in 0..60 {
         let mut plan = crate::domain::collaset::planner::plan_set(&world.observe());
         plan.clear_command = false;
-        let told = plan.events.iter().map(|e| (e.reason, e.message.clone()));
-        world.told.extend(told);
+        let events = plan.events.iter().map(|e| (e.reason, e.message.clone()));
+        world.events.extend(events);
         world.apply_plan(plan, usize::MAX);
         world.step_surroundings();
     }
@@ -430,8 +440,8 @@ fn irremovable_refused_command_is_reported_once_without_effect() {
     let mut world = settled(4, canary());
     world.command("promote-full");
     settle_with_command_kept(&mut world);
-    let refused = |told: &&(&str, String)| told.0 == "RolloutCommandRefused";
-    assert_eq!(world.told.iter().filter(refused).count(), 1);
+    let refused = |event: &&(&str, String)| event.0 == "RolloutCommandRefused";
+    assert_eq!(world.events.iter().filter(refused).count(), 1);
     assert_eq!(condition(&world, "Ready").0, "True");
     world.image("app:2");
     settle_with_command_kept(&mut world);
@@ -528,10 +538,10 @@ fn abort_of_a_complete_rollout_tells_how_to_go_back() {
     world.settle();
     world.command("abort");
     let events = crate::domain::collaset::planner::plan_set(&world.observe()).events;
-    let told = |e: &SetEvent| {
+    let is_reported = |e: &SetEvent| {
         e.reason == "RolloutCommandRefused" && e.message.contains("apply the former template")
     };
-    assert!(events.iter().any(told), "{events:?}");
+    assert!(events.iter().any(is_reported), "{events:?}");
 }
 
 #[test]
@@ -625,9 +635,10 @@ fn aborted_rollout_is_not_over_while_a_pod_is_missing() {
 #[test]
 fn abort_does_not_report_rollout_of_old_revision() {
     let mut world = settled(4, canary());
-    let begun = |world: &World| {
-        let told = world.told.iter();
-        told.filter(|(reason, _)| *reason == "RolloutStarted")
+    let count_started = |world: &World| {
+        let events = world.events.iter();
+        events
+            .filter(|(reason, _)| *reason == "RolloutStarted")
             .count()
     };
     for (command, times) in [("abort", 1), ("retry", 2)] {
@@ -635,7 +646,7 @@ fn abort_does_not_report_rollout_of_old_revision() {
         world.settle();
         world.command(command);
         world.settle();
-        assert_eq!(begun(&world), times, "{command}");
+        assert_eq!(count_started(&world), times, "{command}");
     }
 }
 
@@ -643,7 +654,7 @@ fn abort_does_not_report_rollout_of_old_revision() {
 fn failed_update_tells_how_much_is_left() {
     let mut world = World::on_plane(4, canary());
     world.settle();
-    world.troubles.unpullable.insert("app:2".into());
+    world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     world.settle();
     let ends_with = |world: &World, wanted: &str| {
@@ -708,10 +719,12 @@ fn each_canary_outage_at_pause_is_reported_once() {
     let canary = canary.unwrap().metadata.clone();
     let other = world.pods.values().find(|p| p.metadata.uid != canary.uid);
     let other = other.unwrap().metadata.uid.clone();
-    let told = |world: &World| {
-        let told = world.told.iter();
-        let told = told.filter(|(reason, _)| *reason == "CanaryUnavailable");
-        told.map(|(_, message)| message.clone()).collect::<Vec<_>>()
+    let canary_messages = |world: &World| {
+        let events = world.events.iter();
+        let events = events.filter(|(reason, _)| *reason == "CanaryUnavailable");
+        events
+            .map(|(_, message)| message.clone())
+            .collect::<Vec<_>>()
     };
     let lost = |world: &mut World, uid: &str| {
         let lost = Kubelet {
@@ -722,13 +735,17 @@ fn each_canary_outage_at_pause_is_reported_once() {
         world.settle();
     };
     lost(&mut world, &other);
-    assert_eq!(told(&world), [""; 0], "it is of the former revision");
+    assert_eq!(
+        canary_messages(&world),
+        [""; 0],
+        "it is of the former revision"
+    );
     for times in 1..=2 {
         lost(&mut world, &canary.uid);
         world.wait(60);
         world.settle();
         world.settle();
-        assert_eq!(told(&world).len(), times);
+        assert_eq!(canary_messages(&world).len(), times);
         world.kubelets.clear();
         world.settle();
     }
@@ -738,11 +755,11 @@ fn each_canary_outage_at_pause_is_reported_once() {
         "1 Pod of the updated revision is no longer available; Pod {} is not Ready; {pause}",
         canary.name
     );
-    assert_eq!(told(&world)[0], wanted);
+    assert_eq!(canary_messages(&world)[0], wanted);
 
     // Pods that go down for the next step cause no Event.
     world.command("promote");
     world.settle();
     assert_eq!((running(&world, "app:2"), step(&world)), (2, Some(4)));
-    assert_eq!(told(&world).len(), 2);
+    assert_eq!(canary_messages(&world).len(), 2);
 }

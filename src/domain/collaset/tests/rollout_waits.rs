@@ -64,14 +64,14 @@ fn pass_the_pause(world: &mut World) {
 
 fn waits_for(world: &World, name: &str) {
     assert_eq!(step(world), Some(2));
-    let told = format!("step 2 of 3 waits for Pod {name} to be available");
-    assert_eq!(condition(world, "Update").2, told);
+    let expected = format!("step 2 of 3 waits for Pod {name} to be available");
+    assert_eq!(condition(world, "Update").2, expected);
 }
 
 #[test]
 fn pause_waits_for_canary_beside_replaced_canary() {
     let (mut world, canaries) = at_pause(json!(2));
-    world.troubles.holds = true;
+    world.faults.holds = true;
     label(&mut world, &canaries[0], keys::TO_REPLACE, "true");
     world.run_rounds(20);
     assert_eq!(world.pods.len(), 5);
@@ -87,7 +87,7 @@ fn pause_waits_for_canary_beside_replaced_canary() {
 #[test]
 fn pause_waits_for_canary_beside_scaled_in_canary() {
     let (mut world, canaries) = at_pause(json!(2));
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [canaries[0]] } }));
     world.run_rounds(10);
     lose(&mut world, &canaries[1]);
@@ -119,12 +119,16 @@ fn step_ignores_scaled_in_pods() {
     assert_eq!(canaries.len(), 1);
     let others = with_image(&world, "app:1");
     let uid = world.pods[&canaries[0]].metadata.uid.clone();
-    world.troubles.held.insert(uid);
+    world.faults.held.insert(uid);
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [canaries[0]] } }));
     world.run_rounds(40);
     assert!(world.pods.contains_key(&canaries[0]));
-    let left = with_image(&world, "app:1");
-    assert_eq!(left.len(), others.len() - 1, "one is updated in its stead");
+    let outdated = with_image(&world, "app:1");
+    assert_eq!(
+        outdated.len(),
+        others.len() - 1,
+        "one is updated in its stead"
+    );
     pass_the_pause(&mut world);
     world.run_rounds(60);
     assert_eq!(step(&world), None);
@@ -175,8 +179,8 @@ fn pod_that_is_down_is_made_again_first() {
     world.run_plan();
     let operating = keys::Family::Operating.key("collaset");
     let mut pods = world.pods.values();
-    let begun = pods.find(|pod| pod.label(&operating).is_some());
-    assert_eq!(begun.unwrap().metadata.name, down);
+    let updating = pods.find(|pod| pod.label(&operating).is_some());
+    assert_eq!(updating.unwrap().metadata.name, down);
 }
 
 /// Largest number of Pods that an update replaces at the same time.
@@ -200,7 +204,7 @@ fn called_off(strategy: Value) -> (World, String) {
     world.settle();
     let origin = world.pods.keys().next().unwrap().clone();
     label(&mut world, &origin, keys::TO_REPLACE, "true");
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.run_rounds(20);
     lose(&mut world, &origin);
     world.run_rounds(2);
@@ -209,7 +213,7 @@ fn called_off(strategy: Value) -> (World, String) {
     }));
     world.run_rounds(20);
     assert_eq!(world.pods.len(), 4);
-    world.troubles.holds = false;
+    world.faults.holds = false;
     (world, origin)
 }
 
@@ -239,12 +243,12 @@ fn pod_waiting_for_max_surge_serves_after_begun_update() {
     world.image("app:2");
     world.run_rounds(1);
     assert!(world.pods.values().all(|pod| !pod.is_available()));
-    world.troubles.most_pods = Some(4);
+    world.faults.most_pods = Some(4);
     let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
     world.edit(json!({ "updateStrategy": strategy }));
     world.run_rounds(40);
     assert!(world.pods.values().all(Pod::is_available));
-    world.troubles.most_pods = None;
+    world.faults.most_pods = None;
     world.settle();
     assert_eq!(world.images(), ["app:2"; 4]);
 }
@@ -252,7 +256,7 @@ fn pod_waiting_for_max_surge_serves_after_begun_update() {
 #[test]
 fn lower_bound_calls_the_last_of_the_order_back() {
     let bound = |most: i32| json!({ "updateStrategy": { "maxUnavailable": most, "rollingUpdate": { "priorityLabel": "order" } } });
-    let begun = |world: &World| {
+    let updating_orders = |world: &World| {
         let pods = world
             .pods
             .values()
@@ -274,7 +278,7 @@ fn lower_bound_calls_the_last_of_the_order_back() {
         let labels = &mut world.pods.get_mut(name).unwrap().metadata.labels;
         labels.insert("order".into(), order.into());
     }
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.image("app:2");
     for (most, wanted) in [(2, &["6", "7"][..]), (1, &["7"])] {
         world.edit(bound(most));
@@ -282,6 +286,6 @@ fn lower_bound_calls_the_last_of_the_order_back() {
             world.run_plan();
             world.set_mask_bits(u8::MAX);
         }
-        assert_eq!(begun(&world), wanted);
+        assert_eq!(updating_orders(&world), wanted);
     }
 }

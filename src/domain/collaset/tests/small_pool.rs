@@ -12,7 +12,7 @@ fn bound(world: &mut World, entries: usize) {
     world.pool_bytes = headroom::MAX_POOL_BYTES / headroom::max_replicas("web") * entries;
 }
 
-fn told(world: &World, type_: &str) -> (String, String) {
+fn ready_condition(world: &World, type_: &str) -> (String, String) {
     let status = world.set.status.clone().unwrap();
     let mut conditions = status.conditions.into_iter();
     let condition = conditions.find(|c| c.type_ == type_).unwrap();
@@ -32,7 +32,7 @@ fn replace_proceeds_in_waves_that_fit_the_pool() {
     for _ in 0..100 {
         world.run_plan();
         most = most.max(world.members().len());
-        let (_, message) = told(&world, "Ready");
+        let (_, message) = ready_condition(&world, "Ready");
         waited |= message.contains("ResourceContext web has no room for more instance IDs");
         world.step_surroundings();
     }
@@ -40,7 +40,7 @@ fn replace_proceeds_in_waves_that_fit_the_pool() {
     assert!(waited, "the status says why the others wait");
     world.settle();
     assert_eq!(world.images(), ["app:2"; 12]);
-    assert_eq!(told(&world, "Ready").0, "True");
+    assert_eq!(ready_condition(&world, "Ready").0, "True");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn set_grows_to_pool_limit_and_reports_it() {
     world.settle();
     assert_eq!(world.members().len(), 5);
     for type_ in ["Scale", "Ready"] {
-        let (status, message) = told(&world, type_);
+        let (status, message) = ready_condition(&world, type_);
         assert_eq!(status, "False");
         let full = "ResourceContext web is full with 5 instance IDs";
         assert!(message.contains(full), "{message}");
@@ -84,7 +84,7 @@ fn set_grows_to_pool_limit_and_reports_it() {
     assert_eq!(world.members().len(), 5);
     world.edit(json!({ "replicas": 4 }));
     world.settle();
-    assert_eq!(told(&world, "Ready").0, "True");
+    assert_eq!(ready_condition(&world, "Ready").0, "True");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn entries_of_others_count_in_a_pool_that_is_shared() {
     world.settle();
     let count = world.members().len();
     assert!((4..=6).contains(&count), "{count}");
-    assert!(told(&world, "Scale").1.contains("is full"));
+    assert!(ready_condition(&world, "Scale").1.contains("is full"));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn set_beyond_the_bound_shrinks_and_is_updated() {
     world.image("app:2");
     world.settle();
     assert_eq!(world.images(), ["app:2"; 12]);
-    assert_eq!(told(&world, "Ready").0, "True");
+    assert_eq!(ready_condition(&world, "Ready").0, "True");
     world.edit(json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }));
     world.image("app:3");
     world.settle();
@@ -150,10 +150,10 @@ fn set_beyond_the_bound_shrinks_and_is_updated() {
     world.edit(replace());
     world.image("app:4");
     world.settle();
-    let message = told(&world, "Ready").1;
+    let message = ready_condition(&world, "Ready").1;
     assert!(message.contains("no Pod can be replaced"), "{message}");
     world.edit(json!({ "replicas": 5 }));
     world.settle();
     assert_eq!(world.images(), ["app:4"; 5]);
-    assert_eq!(told(&world, "Ready").0, "True");
+    assert_eq!(ready_condition(&world, "Ready").0, "True");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::reconcile::{condition, one_claim, settled};
+use super::reconcile::{condition, one_pvc_template, settled};
 use super::world::{World, WriteKind};
 
 fn recreate() -> serde_json::Value {
@@ -19,37 +19,40 @@ fn rounds(world: &mut World) {
     }
 }
 
-fn told<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
-    let told = world.told.iter().filter(|(r, _)| *r == reason);
-    told.map(|(_, message)| message.as_str()).collect()
+fn messages_of<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
+    let events = world.events.iter().filter(|(r, _)| *r == reason);
+    events.map(|(_, message)| message.as_str()).collect()
 }
 
 #[test]
 fn scale_in_is_told_once_the_pod_is_deleted() {
     let mut world = settled(2, json!({}));
-    world.troubles.refused.insert(WriteKind::PodDeletion);
+    world.faults.refused.insert(WriteKind::PodDeletion);
     world.edit(json!({ "replicas": 1 }));
     rounds(&mut world);
-    assert_eq!(told(&world, "TargetDeleted"), [""; 0]);
-    let begun = told(&world, "BeginScaleInLifecycle");
-    assert!(begun[0].starts_with("to be scaled in: web-"), "{begun:?}");
-    world.troubles.refused.clear();
+    assert_eq!(messages_of(&world, "TargetDeleted"), [""; 0]);
+    let messages = messages_of(&world, "BeginScaleInLifecycle");
+    assert!(
+        messages[0].starts_with("to be scaled in: web-"),
+        "{messages:?}"
+    );
+    world.faults.refused.clear();
     world.settle();
-    let ended = told(&world, "TargetDeleted");
+    let ended = messages_of(&world, "TargetDeleted");
     assert!(ended[0].ends_with("is scaled in"), "{ended:?}");
 }
 
 #[test]
 fn end_of_failed_pod_is_reported_after_deletion() {
     let mut world = settled(2, json!({}));
-    world.troubles.refused.insert(WriteKind::PodDeletion);
+    world.faults.refused.insert(WriteKind::PodDeletion);
     let pod = world.pods.values_mut().next().unwrap();
     pod.status.phase = "Failed".into();
     rounds(&mut world);
-    assert_eq!(told(&world, "TargetDeleted"), [""; 0]);
-    world.troubles.refused.clear();
+    assert_eq!(messages_of(&world, "TargetDeleted"), [""; 0]);
+    world.faults.refused.clear();
     world.settle();
-    let ended = told(&world, "TargetDeleted");
+    let ended = messages_of(&world, "TargetDeleted");
     assert!(ended[0].ends_with("was Failed and is deleted"), "{ended:?}");
 }
 
@@ -57,21 +60,21 @@ fn end_of_failed_pod_is_reported_after_deletion() {
 fn replacement_is_reported_as_pending_once_noted() {
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let mut world = settled(1, replace);
-    world.troubles.refused.insert(WriteKind::PodPatch);
+    world.faults.refused.insert(WriteKind::PodPatch);
     world.image("app:2");
     rounds(&mut world);
-    assert_eq!(told(&world, "ReplaceUpdateTarget"), [""; 0]);
-    world.troubles.refused.clear();
+    assert_eq!(messages_of(&world, "ReplaceUpdateTarget"), [""; 0]);
+    world.faults.refused.clear();
     world.settle();
-    let begun = told(&world, "ReplaceUpdateTarget");
-    let words = "is to be replaced by a Pod of revision web-";
-    assert!(begun[0].contains(words), "{begun:?}");
+    let messages = messages_of(&world, "ReplaceUpdateTarget");
+    let expected = "is to be replaced by a Pod of revision web-";
+    assert!(messages[0].contains(expected), "{messages:?}");
 }
 
 #[test]
 fn ready_message_counts_down_pods_and_explains_first() {
     let mut world = settled(3, recreate());
-    world.troubles.refused.insert(WriteKind::PodDeletion);
+    world.faults.refused.insert(WriteKind::PodDeletion);
     world.image("app:2");
     rounds(&mut world);
     let down = "Pods are not available";
@@ -92,16 +95,16 @@ fn ready_message_counts_down_pods_and_explains_first() {
     let (_, reason, message) = condition(&world, "Ready");
     assert_eq!(reason, "UpdateFailed");
     let first = &world.members()[&0].metadata.name;
-    let told = format!("; 3 of 3 {down}: Pod {first} is not Ready");
-    assert!(message.ends_with(&told), "{message}");
+    let expected = format!("; 3 of 3 {down}: Pod {first} is not Ready");
+    assert!(message.ends_with(&expected), "{message}");
     assert!(!condition(&world, "Update").2.contains(down));
 }
 
 #[test]
 fn deleted_set_drops_scale_and_update_messages() {
     let mut world = settled(3, json!({ "progressDeadlineSeconds": 30 }));
-    world.troubles.refused.insert(WriteKind::PodCreation);
-    world.troubles.unpullable.insert("app:2".into());
+    world.faults.refused.insert(WriteKind::PodCreation);
+    world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     world.edit(json!({ "replicas": 5 }));
     rounds(&mut world);
@@ -122,12 +125,12 @@ fn deleted_set_drops_scale_and_update_messages() {
 
 #[test]
 fn refused_deletion_of_a_claim_fails_the_scale_in() {
-    let mut world = settled(2, one_claim());
-    world.troubles.refused.insert(WriteKind::ClaimDeletion);
+    let mut world = settled(2, one_pvc_template());
+    world.faults.refused.insert(WriteKind::ClaimDeletion);
     world.edit(json!({ "replicas": 1 }));
     rounds(&mut world);
     assert_eq!(condition(&world, "Scale").1, "ScaleInFailed");
-    world.troubles.refused.clear();
+    world.faults.refused.clear();
     world.settle();
     assert_eq!(condition(&world, "Scale").1, "Scaled");
 }

@@ -91,8 +91,8 @@ fn rollback_during_pair_keeps_to_max_surge() {
             }
             world.run_plan();
             let pods = world.pods.values().filter(|pod| !pod.is_terminating());
-            let there = pods.count();
-            assert!(there <= 5, "{there} Pods in round {round} of {moment}");
+            let count = pods.count();
+            assert!(count <= 5, "{count} Pods in round {round} of {moment}");
             world.set_mask_bits(u8::MAX);
         }
         assert_eq!(world.images(), ["app:1"; 4], "{moment}");
@@ -239,18 +239,18 @@ fn pods_that_go_one_by_one_are_progress() {
         pod.metadata.finalizers.push(traffic.into());
     }
     world.edit(json!({ "replicas": 1 }));
-    for left in [5, 4, 3, 2, 1] {
+    for remaining in [5, 4, 3, 2, 1] {
         for _ in 0..6 {
             world.run_plan();
             world.set_mask_bits(u8::MAX);
         }
-        assert!(!is_stalled(&world), "{left} are left to go");
+        assert!(!is_stalled(&world), "{remaining} are left to go");
         world.advance_time(16);
         let preparing = Family::Preparing.key("collaset");
         let mut pods = world.pods.values_mut();
-        let going =
+        let leaving =
             pods.find(|p| p.label(&preparing).is_some() && !p.metadata.finalizers.is_empty());
-        going.unwrap().metadata.finalizers.clear();
+        leaving.unwrap().metadata.finalizers.clear();
     }
     world.settle();
     assert!(is_ready(&world));
@@ -276,7 +276,7 @@ fn scale_in_that_does_not_move_stalls() {
 fn set_does_not_stall_while_a_rule_holds_a_double() {
     let mut world = World::on_plane(3, json!({ "progressDeadlineSeconds": 30 }));
     world.settle();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     let (name, id) = (name_of(&world, 1), "0".to_owned());
     world.write_pod(&name, |pod| {
         pod.metadata.labels.insert(keys::INSTANCE_ID.into(), id);
@@ -338,13 +338,13 @@ fn pauses_side_by_side_are_told_one_by_one() {
     world.settle();
     world.wait(60);
     world.settle();
-    let told = world
-        .told
+    let messages = world
+        .events
         .iter()
         .filter(|(reason, _)| *reason == "RolloutPaused");
-    let told: Vec<&str> = told.map(|(_, message)| message.as_str()).collect();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains(": step 2 of 3") && told[1].contains(": step 3 of 3"));
+    let messages: Vec<&str> = messages.map(|(_, message)| message.as_str()).collect();
+    assert_eq!(messages.len(), 2, "{messages:?}");
+    assert!(messages[0].contains(": step 2 of 3") && messages[1].contains(": step 3 of 3"));
 }
 
 fn staying(world: &World) -> usize {
@@ -357,7 +357,7 @@ fn lower_max_surge_closes_pairs_without_new_pods() {
     let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let mut world = World::on_plane(6, policy);
     world.settle();
-    world.troubles.most_pods = Some(6);
+    world.faults.most_pods = Some(6);
     world.image("app:2");
     for _ in 0..20 {
         world.run_plan();
@@ -368,7 +368,7 @@ fn lower_max_surge_closes_pairs_without_new_pods() {
         world.run_plan();
         world.set_mask_bits(u8::MAX);
     }
-    world.troubles.most_pods = None;
+    world.faults.most_pods = None;
     world.advance_time(1000);
     for _ in 0..200 {
         world.run_plan();

@@ -89,12 +89,12 @@ fn held_back(replicas: i32) -> World {
     let spec = json!({ "progressDeadlineSeconds": 30, "updateStrategy": { "maxUnavailable": 1 } });
     let mut world = World::on_plane(replicas, spec);
     world.settle();
-    world.troubles.holds_back = true;
+    world.faults.holds_back = true;
     world.image("app:2");
     for _ in 0..20 {
         for (name, uid) in uids(&world) {
-            let held = world.pods[&name].label(&Family::PostCheck.key("collaset"));
-            if held.is_some() {
+            let awaits_rules = world.pods[&name].label(&Family::PostCheck.key("collaset"));
+            if awaits_rules.is_some() {
                 world.held.insert(uid, vec![RULE.to_owned()]);
             }
         }
@@ -122,7 +122,7 @@ fn holding_post_check_rule_is_named_and_stops_deadline() {
     assert!(world.pods[&name].label(&postcheck).is_some());
     says(&world, "Ready", &format!("Pod {name} waits for {RULE}"));
     assert!(!is_stalled(&world));
-    world.troubles.holds_back = false;
+    world.faults.holds_back = false;
     world.held.clear();
     world.settle();
     assert_eq!(condition(&world, "Ready").0, "True");
@@ -149,11 +149,11 @@ fn label_that_keeps_a_pod_off_traffic_is_named() {
         labels.remove(keys::SERVICE_AVAILABLE);
     }));
     world.settle();
-    let told = format!(
+    let expected = format!(
         "Pod {name} waits for somebody, to take the label {} off",
         keys::STAY_OFFLINE
     );
-    says(&world, "Ready", &told);
+    says(&world, "Ready", &expected);
     assert!(why(&world, &name).summary.contains(keys::STAY_OFFLINE));
 }
 
@@ -209,10 +209,10 @@ fn operation_of_somebody_else_is_named() {
         labels.insert(Family::OperationType.key("upgrade"), "upgrade".into());
     }));
     rounds(&mut world, 6);
-    let told = format!(
+    let expected = format!(
         "Pod {name} waits for operation upgrade, which is in Operate and keeps the Pod off traffic"
     );
-    says(&world, "Ready", &told);
+    says(&world, "Ready", &expected);
 }
 
 #[test]
@@ -258,10 +258,10 @@ fn out_of_scope_pod_using_max_unavailable_is_named() {
         rounds(&mut world, 20);
         assert_eq!(world.images(), ["app:1"; 3]);
         let down = &names[1];
-        let told =
+        let expected =
             format!("; updateStrategy.maxUnavailable (1) is used up: Pod {down} is not Ready");
-        says(&world, "Ready", &told);
-        says(&world, "Update", &told);
+        says(&world, "Ready", &expected);
+        says(&world, "Update", &expected);
     }
 }
 
@@ -288,14 +288,19 @@ fn exclude_label_on_included_pod_is_contradiction() {
     world.settle();
     assert_eq!(condition(&world, "Ready").0, "True");
     label(&mut world, &name, keys::TO_EXCLUDE, "true");
-    world.told.clear();
+    world.events.clear();
     world.settle();
     let (status, reason, message) = condition(&world, "Ready");
     assert_eq!((&*status, &*reason), ("False", "ExcludeNotAllowed"));
-    let told = format!("Pod {name} is to be excluded and included: neither is done");
-    assert!(message.contains(&told), "{message}");
+    let expected = format!("Pod {name} is to be excluded and included: neither is done");
+    assert!(message.contains(&expected), "{message}");
     assert!(message.contains("podToInclude") && message.contains(keys::TO_EXCLUDE));
-    assert!(world.told.iter().any(|(r, _)| *r == "DupExIncludedTarget"));
+    assert!(
+        world
+            .events
+            .iter()
+            .any(|(r, _)| *r == "DupExIncludedTarget")
+    );
     world.edit(json!({ "scaleStrategy": { "podToInclude": null } }));
     world.settle();
     assert!(!world.owns(&world.pods[&name]));
@@ -305,15 +310,15 @@ fn exclude_label_on_included_pod_is_contradiction() {
 fn max_unavailable_used_by_scale_out_is_reported() {
     let mut world = World::on_plane(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     world.settle();
-    world.troubles.most_pods = Some(3);
+    world.faults.most_pods = Some(3);
     world.edit(json!({ "replicas": 5 }));
     rounds(&mut world, 10);
     world.image("app:2");
     rounds(&mut world, 20);
-    let told = condition(&world, "Update").2;
+    let message = condition(&world, "Update").2;
     let up = "updateStrategy.maxUnavailable (1) is used up: 2 Pods are missing";
-    assert!(told.contains(up), "{told}");
-    world.troubles.most_pods = None;
+    assert!(message.contains(up), "{message}");
+    world.faults.most_pods = None;
     world.advance_time(100);
     world.settle();
     assert_eq!(world.images(), ["app:2"; 5]);
@@ -328,8 +333,8 @@ fn percent_partition_is_reported_for_kept_pod() {
     world.image("app:2");
     world.settle();
     let old = with_image(&world, "app:1");
-    let kept = "its partition keeps 2 Pods on older revisions";
-    assert!(remark(&world, &old).contains(kept));
+    let expected = "its partition keeps 2 Pods on older revisions";
+    assert!(remark(&world, &old).contains(expected));
     let rollout = why(&world, &old).owner.unwrap().rollout.unwrap();
     assert_eq!(rollout.partition, Some(2));
     let updated = with_image(&world, "app:2");
@@ -345,7 +350,7 @@ fn max_unavailable_is_reported_beside_smaller_partition() {
     let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });
     let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
     world.settle();
-    world.troubles.unpullable.insert("app:2".into());
+    world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     rounds(&mut world, 20);
     let remark = remark(&world, &with_image(&world, "app:1"));
@@ -363,34 +368,34 @@ fn pause_is_told_although_ready_speaks_of_something_else() {
     world.settle();
     world.image("app:2");
     rounds(&mut world, 30);
-    world.troubles.most_pods = Some(3);
+    world.faults.most_pods = Some(3);
     world.edit(json!({ "replicas": 5 }));
     rounds(&mut world, 30);
     assert_eq!(condition(&world, "Ready").1, "ScaleOutFailed");
     let old = with_image(&world, "app:1");
-    let told = remark(&world, &old);
+    let text = remark(&world, &old);
     let at = "its rollout is at step 2 of 3, which pauses until the annotation";
-    assert!(told.starts_with(at), "{told}");
+    assert!(text.starts_with(at), "{text}");
     world.edit(json!({ "paused": true }));
     rounds(&mut world, 3);
-    let told = remark(&world, &old);
+    let text = remark(&world, &old);
     assert!(
-        told.starts_with("it is paused: set spec.paused to false"),
-        "{told}"
+        text.starts_with("it is paused: set spec.paused to false"),
+        "{text}"
     );
-    assert!(told.contains("; its rollout is at step 2 of 3"), "{told}");
+    assert!(text.contains("; its rollout is at step 2 of 3"), "{text}");
 }
 
 #[test]
 fn step_of_a_rollout_that_is_stuck_is_told() {
     let mut world = World::on_plane(3, canary());
     world.settle();
-    world.troubles.unpullable.insert("app:2".into());
+    world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     rounds(&mut world, 30);
     assert_eq!(condition(&world, "Update").1, "UpdateFailed");
-    let told = remark(&world, &with_image(&world, "app:1"));
-    assert!(told.starts_with("its rollout is at step 1 of 3"), "{told}");
+    let text = remark(&world, &with_image(&world, "app:1"));
+    assert!(text.starts_with("its rollout is at step 1 of 3"), "{text}");
 }
 
 #[test]
@@ -402,10 +407,10 @@ fn exclusion_that_is_refused_is_told_of_the_pod() {
     world.settle();
     assert_eq!(condition(&world, "Ready").1, "ExcludeNotAllowed");
     let troubles = why(&world, &name).owner.unwrap().troubles;
-    let told = troubles
+    let is_reported = troubles
         .iter()
         .any(|t| t.starts_with("ExcludeNotAllowed: Pod "));
-    assert!(told, "{troubles:?}");
+    assert!(is_reported, "{troubles:?}");
 }
 
 #[test]
@@ -413,17 +418,17 @@ fn template_that_changes_without_pods_is_told_as_complete() {
     let mut world = settled(2, json!({}));
     world.edit(json!({ "replicas": 0 }));
     world.settle();
-    world.told.clear();
+    world.events.clear();
     world.image("app:2");
     world.settle();
     world.edit(json!({ "replicas": 2 }));
     world.settle();
-    let told = world.told.iter();
-    let told: Vec<_> = told.filter(|(r, _)| r.starts_with("Rollout")).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0].0, "RolloutCompleted");
+    let events = world.events.iter();
+    let events: Vec<_> = events.filter(|(r, _)| r.starts_with("Rollout")).collect();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0].0, "RolloutCompleted");
     assert!(
-        told[0]
+        events[0]
             .1
             .ends_with("has no Pod to reach; the next Pods are made of it")
     );
@@ -458,16 +463,16 @@ fn replacement_that_uses_max_surge_up_is_named() {
     let mut pods = world.pods.values();
     let origin = pods.find(|pod| pod.label(keys::TO_REPLACE).is_some());
     let origin = origin.unwrap().metadata.name.clone();
-    let told =
+    let expected =
         format!("; updateStrategy.maxSurge (1) is used up by the replacement of Pod {origin}");
-    says(&world, "Ready", &told);
+    says(&world, "Ready", &expected);
     says(&world, "Ready", "3 Pods to update, 1 under way");
-    says(&world, "Update", &told);
+    says(&world, "Update", &expected);
     let mut pods = world.pods.values();
     let waits = pods.find(|p| p.label("app") == Some("web") && p.metadata.name != origin);
     let waits = waits.unwrap().metadata.name.clone();
-    let held = "its updateStrategy.maxSurge (1) holds the update of this Pod: 1 Pod is being replaced, and at most 1 may be";
-    assert_eq!(remark(&world, &waits), held);
+    let expected = "its updateStrategy.maxSurge (1) holds the update of this Pod: 1 Pod is being replaced, and at most 1 may be";
+    assert_eq!(remark(&world, &waits), expected);
     assert!(!remark(&world, &origin).contains("maxSurge"));
 
     world.edit(json!({ "updateStrategy": { "maxSurge": 2 } }));
@@ -489,10 +494,10 @@ fn max_surge_is_not_told_where_no_other_pod_waits() {
     does_not_say(&world, "Ready", "maxSurge");
     does_not_say(&world, "Update", "maxSurge");
     let mut pods = world.pods.values();
-    let kept =
+    let outdated =
         pods.find(|p| p.spec.containers[0].image == "app:1" && p.label(keys::TO_REPLACE).is_none());
-    let told = remark(&world, &kept.unwrap().metadata.name);
-    assert!(!told.contains("maxSurge"), "{told}");
+    let text = remark(&world, &outdated.unwrap().metadata.name);
+    assert!(!text.contains("maxSurge"), "{text}");
 }
 
 #[test]
@@ -502,8 +507,8 @@ fn updated_is_false_while_updated_pod_is_down() {
     assert_ne!(status.current_revision, status.updated_revision);
     let (update, reason, message) = condition(&world, "Update");
     assert_eq!((&*update, &*reason), ("False", "Updating"));
-    let told = "1 Pod of the updated revision is not available; Pod ";
-    assert!(message.starts_with(&format!("{told}{new} ")), "{message}");
+    let prefix = "1 Pod of the updated revision is not available; Pod ";
+    assert!(message.starts_with(&format!("{prefix}{new} ")), "{message}");
     world.edit(json!({ "paused": true }));
     world.settle();
     assert_eq!(condition(&world, "Update").1, "Paused");
@@ -587,8 +592,8 @@ fn abort_while_paused_names_remedy_field() {
     world.command("abort");
     rounds(&mut world, 10);
     for (type_, reason) in [("Update", "RolloutAborted"), ("Ready", "Paused")] {
-        let (_, told, message) = condition(&world, type_);
-        assert_eq!(told, reason);
+        let (_, actual_reason, message) = condition(&world, type_);
+        assert_eq!(actual_reason, reason);
         assert!(
             message.contains("1 Pod is to go back to revision web-"),
             "{message}"
@@ -621,8 +626,8 @@ fn paused_set_names_field_and_remaining_work() {
     }
     world.edit(json!({ "replicas": 5 }));
     rounds(&mut world, 3);
-    let told = format!("2 Pods missing, 0 to go; 3 Pods to update, 2 to be made{GO_ON}");
-    assert_eq!(condition(&world, "Ready").2, told);
+    let expected = format!("2 Pods missing, 0 to go; 3 Pods to update, 2 to be made{GO_ON}");
+    assert_eq!(condition(&world, "Ready").2, expected);
     assert_eq!(
         condition(&world, "Scale").2,
         format!("2 Pods missing, 0 to go{GO_ON}")
@@ -634,14 +639,14 @@ fn pod_leaving_after_label_mismatch_is_reported() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let name = names(&world).remove(0);
-    world.told.clear();
+    world.events.clear();
     label(&mut world, &name, "app", "other");
     world.settle();
     assert!(!world.owns(&world.pods[&name]));
-    let told = world.told.iter().filter(|(r, _)| *r == "ExcludeTarget");
-    let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
-    let left = format!("Pod {name} has left: spec.selector does not match its labels any more");
-    assert_eq!(told, [left]);
+    let messages = world.events.iter().filter(|(r, _)| *r == "ExcludeTarget");
+    let messages: Vec<_> = messages.map(|(_, message)| message.as_str()).collect();
+    let expected = format!("Pod {name} has left: spec.selector does not match its labels any more");
+    assert_eq!(messages, [expected]);
 }
 
 #[test]
@@ -652,27 +657,27 @@ fn pause_of_another_revision_is_another_text() {
         world.image(image);
         rounds(&mut world, 40);
     }
-    let told = world.told.iter().filter(|(r, _)| *r == "RolloutPaused");
-    let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert_ne!(told[0], told[1]);
+    let messages = world.events.iter().filter(|(r, _)| *r == "RolloutPaused");
+    let messages: Vec<_> = messages.map(|(_, message)| message.as_str()).collect();
+    assert_eq!(messages.len(), 2, "{messages:?}");
+    assert_ne!(messages[0], messages[1]);
     let revision = &world.set.status.as_ref().unwrap().updated_revision;
     let pause = format!("revision {revision}: step 2 of 3 pauses until the annotation");
-    assert!(told[1].starts_with(&pause), "{told:?}");
+    assert!(messages[1].starts_with(&pause), "{messages:?}");
 }
 
 #[test]
 fn partition_that_is_raised_takes_nobody_back_and_says_so() {
-    let with = |kept: usize| {
-        let by = json!({ "byPartition": { "partition": kept } });
+    let with = |partition: usize| {
+        let by = json!({ "byPartition": { "partition": partition } });
         json!({ "updateStrategy": { "rollingUpdate": by } })
     };
     let mut world = World::on_plane(4, with(2));
     world.settle();
     world.image("app:2");
     world.settle();
-    let kept = "2 Pods stay on older revisions: the partition keeps them";
-    assert_eq!(condition(&world, "Ready").2, kept);
+    let expected = "2 Pods stay on older revisions: the partition keeps them";
+    assert_eq!(condition(&world, "Ready").2, expected);
     world.edit(with(4));
     world.settle();
     let raised = "; the partition of 4 takes no updated Pod back";
@@ -683,7 +688,7 @@ fn partition_that_is_raised_takes_nobody_back_and_says_so() {
     for type_ in ["Ready", "Update"] {
         assert_eq!(
             condition(&world, type_).2,
-            format!("{kept}{raised}: {back}")
+            format!("{expected}{raised}: {back}")
         );
     }
     let old = with_image(&world, "app:1");
@@ -757,14 +762,14 @@ fn pvcs_awaited_by_pod_are_named() {
     }]))
     .unwrap();
     rounds(&mut world, 3);
-    let told = format!("{unbound} (claim web-data-1)");
+    let expected = format!("{unbound} (claim web-data-1)");
     says(
         &world,
         "Ready",
-        &format!("Pod {name} has no node: Unschedulable: {told}"),
+        &format!("Pod {name} has no node: Unschedulable: {expected}"),
     );
     let cause = not_running_cause(&world.pods[&name], Some(unbound)).unwrap();
-    assert!(cause.ends_with(&told), "{cause}");
+    assert!(cause.ends_with(&expected), "{cause}");
 }
 
 #[test]
@@ -772,7 +777,7 @@ fn pod_is_told_as_missing_while_another_goes() {
     let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = World::on_plane(4, sequence);
     world.settle();
-    world.troubles.holds = true;
+    world.faults.holds = true;
     world.edit(json!({ "replicas": 3 }));
     rounds(&mut world, 5);
     let is_lost = Kubelet {
@@ -784,25 +789,29 @@ fn pod_is_told_as_missing_while_another_goes() {
     world.delete("web-1");
     rounds(&mut world, 20);
     let (_, _, message) = condition(&world, "Ready");
-    let told = "1 Pod missing, 1 to go; waiting for web-1 to end";
-    assert!(message.contains(told), "{message}");
+    let expected = "1 Pod missing, 1 to go; waiting for web-1 to end";
+    assert!(message.contains(expected), "{message}");
 }
 
 /// A quota refuses the Pods of a scale-out, and the user applies a template that would help.
 #[test]
 fn rollout_reports_that_refused_creations_block_deletions() {
-    for (policy, is_told) in [("Recreate", true), ("InPlaceIfPossible", false)] {
+    for (policy, is_expected) in [("Recreate", true), ("InPlaceIfPossible", false)] {
         let strategy = json!({ "updateStrategy": { "podUpgradePolicy": policy } });
         let mut world = World::on_plane(3, strategy);
         world.settle();
-        world.troubles.most_pods = Some(3);
+        world.faults.most_pods = Some(3);
         world.edit(json!({ "replicas": 5 }));
         world.settle();
         world.image("app:2");
         world.settle();
         let (_, _, message) = condition(&world, "Update");
-        let said = "no Pod is given up for the update while others can't be made: mend what refuses them, or lower spec.replicas";
-        assert_eq!(message.contains(said), is_told, "{policy}: {message}");
+        let expected = "the update deletes no Pod while others can't be created: remove the cause of the refusal, or lower spec.replicas";
+        assert_eq!(
+            message.contains(expected),
+            is_expected,
+            "{policy}: {message}"
+        );
         world.edit(json!({ "replicas": 3 }));
         world.settle();
         assert_eq!(world.images(), ["app:2"; 3]);
@@ -817,17 +826,17 @@ fn refused_lifecycle_step_is_reported_for_waiting_pod() {
     world.edit(json!({ "replicas": 2 }));
     world.run_plan();
     let pods = world.pods.values();
-    let going = pods
+    let leaving = pods
         .clone()
         .find(|pod| SetOperation::ScaleIn.is_in_progress(pod));
-    let going = going.unwrap().metadata.clone();
+    let leaving = leaving.unwrap().metadata.clone();
     world
         .refused
         .unstepped
-        .insert(going.uid.clone(), "policy".to_owned());
-    let said =
+        .insert(leaving.uid.clone(), "policy".to_owned());
+    let expected =
         "waits to be let off traffic: the next step of its lifecycle can't be written: policy";
     let status = plan_set(&world.observe()).status.unwrap();
     let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
-    assert!(ready.unwrap().message.contains(said), "{ready:?}");
+    assert!(ready.unwrap().message.contains(expected), "{ready:?}");
 }

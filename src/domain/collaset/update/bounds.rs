@@ -12,7 +12,7 @@ use super::{pods, scope, slots};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-/// What uses up `maxUnavailable` while the update of at least one Pod waits for a place. Empty if no update waits.
+/// What uses up `maxUnavailable` while the update of at least one Pod waits for a slot. Empty if no update waits.
 #[derive(Debug, Default)]
 pub struct MaxUnavailableUse {
     /// Pods that are not available, or that an operation or a deletion takes off traffic.

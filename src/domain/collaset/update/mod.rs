@@ -65,9 +65,9 @@ pub fn update_instances(facts: &SetFacts, draft: &mut Draft) {
     });
     let waiting = waiting.map(|(_, pod)| *pod);
     let unmade = slots::origins_beyond_surge(facts, draft, &pods);
-    let mut places = UpdateSlots::from_facts(facts, draft, &counted, underway, waiting, unmade);
+    let mut slots = UpdateSlots::from_facts(facts, draft, &counted, underway, waiting, unmade);
     for (id, pod) in pods {
-        pods::update_pod(facts, draft, &mut places, (id, pod), scope.contains(&id));
+        pods::update_pod(facts, draft, &mut slots, (id, pod), scope.contains(&id));
     }
 }
 

@@ -21,7 +21,7 @@ use crate::domain::pod::Pod;
 pub fn update_pod(
     facts: &SetFacts,
     draft: &mut Draft,
-    places: &mut UpdateSlots,
+    slots: &mut UpdateSlots,
     (id, pod): (i64, &Arc<Pod>),
     in_scope: bool,
 ) {
@@ -38,7 +38,7 @@ pub fn update_pod(
             match in_scope && behind {
                 // The revision of the template may have changed since the pair was opened.
                 true if pod.label(keys::TO_REPLACE).is_some() => {
-                    replace_pod(facts, draft, places, pod);
+                    replace_pod(facts, draft, slots, pod);
                 }
                 true => {}
                 false => withdraw_replacement(facts, draft, pod),
@@ -46,9 +46,9 @@ pub fn update_pod(
         }
         // A Pod whose deletion a policy refuses may stay forever. Its update is undone, so that the Pod delays no
         // other.
-        let stays =
+        let may_stay =
             set_operations::awaits_leave_permission(pod) || facts.deletion_refusal(pod).is_some();
-        if stays && SetOperation::Update.is_in_progress(pod) {
+        if may_stay && SetOperation::Update.is_in_progress(pod) {
             return_without_update(facts, draft, pod);
         }
         return;
@@ -59,7 +59,7 @@ pub fn update_pod(
         facts.observed.now_nanos,
     );
     match (in_scope && behind, turn) {
-        (true, _) if is_updated_by_pair(facts, pod) => replace_pod(facts, draft, places, pod),
+        (true, _) if is_updated_by_pair(facts, pod) => replace_pod(facts, draft, slots, pod),
         (true, _)
             if turn != OperationState::Idle
                 && is_change_refused(facts, id, pod)
@@ -70,13 +70,13 @@ pub fn update_pod(
         (true, _)
             if turn != OperationState::Idle
                 && is_updated_by_deletion(facts, id, pod)
-                && is_deletion_blocked(facts, places, id, pod)
+                && is_deletion_blocked(facts, slots, id, pod)
                 && can_return_to_service(facts, pod) =>
         {
             return_without_update(facts, draft, pod);
         }
-        (true, OperationState::Idle) => begin_update(facts, draft, places, id, pod),
-        (true, OperationState::Waiting) if places.must_withdraw_update(pod) => {
+        (true, OperationState::Idle) => begin_update(facts, draft, slots, id, pod),
+        (true, OperationState::Waiting) if slots.must_withdraw_update(pod) => {
             draft.patch_labels(pod, SetOperation::Update.undo_labels(pod));
         }
         (true, OperationState::Waiting) => {
@@ -84,14 +84,14 @@ pub fn update_pod(
             if SetOperation::Update.is_allowed_by_same_write(pod, delay)
                 && matches!(*update_way(facts, id, pod), InPlaceChange::Yes { .. })
             {
-                carry_out_update(facts, draft, places, id, pod);
+                carry_out_update(facts, draft, slots, id, pod);
             }
         }
         (true, OperationState::Delayed(nanos)) => draft.requeue_after(nanos),
-        (true, OperationState::Allowed) => carry_out_update(facts, draft, places, id, pod),
+        (true, OperationState::Allowed) => carry_out_update(facts, draft, slots, id, pod),
         (false, turn) => {
             withdraw_replacement(facts, draft, pod);
-            settle_updated_pod(facts, draft, places, (id, pod), turn);
+            settle_updated_pod(facts, draft, slots, (id, pod), turn);
         }
     }
 }
@@ -117,9 +117,9 @@ fn needs_update(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
 fn have_pvcs_changed(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
     let observed = facts.observed;
     let templates = data::pvc_templates(&facts.history.updated.data);
-    let claims = facts.pvcs_with_id(id).iter();
-    let mounted = claims.filter(|claim| {
-        pod.spec.pvcs.contains(&claim.name) && facts.mismatched_template_hash(pod, claim).is_none()
+    let pvcs = facts.pvcs_with_id(id).iter();
+    let mounted = pvcs.filter(|pvc| {
+        pod.spec.pvcs.contains(&pvc.name) && facts.mismatched_template_hash(pod, pvc).is_none()
     });
     let mounted: Vec<_> = mounted.cloned().collect();
     pvcs::have_templates_changed(
@@ -136,19 +136,19 @@ fn is_updated_by_pair(facts: &SetFacts, pod: &Pod) -> bool {
     facts.strategy.policy == UpdatePolicy::Replace || pod.label(keys::TO_REPLACE).is_some()
 }
 
-fn replace_pod(facts: &SetFacts, draft: &mut Draft, places: &mut UpdateSlots, pod: &Arc<Pod>) {
-    if places.is_pair_beyond_surge(pod) {
+fn replace_pod(facts: &SetFacts, draft: &mut Draft, slots: &mut UpdateSlots, pod: &Arc<Pod>) {
+    if slots.is_pair_beyond_surge(pod) {
         return withdraw_replacement(facts, draft, pod);
     }
     let revision = &facts.history.updated.name;
     if pod.label(keys::TO_REPLACE).is_none() {
         let opened = match pair::serving_half_of_cancelled_pair(facts, draft, pod) {
-            None => places.take_pair_slot(),
-            // A pair that an update had opened already has its place.
-            Some(half) => slots::is_pair_of_update(pod, half) || places.take_reopened_pair_slot(),
+            None => slots.take_pair_slot(),
+            // A pair that an update had opened already has its slot.
+            Some(half) => slots::is_pair_of_update(pod, half) || slots.take_reopened_pair_slot(),
         };
         if !opened {
-            // The Pod serves until it gets a place.
+            // The Pod serves until it gets a slot.
             if SetOperation::Update.is_in_progress(pod) {
                 return_without_update(facts, draft, pod);
             }
@@ -189,41 +189,41 @@ fn withdraw_replacement(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
 fn begin_update(
     facts: &SetFacts,
     draft: &mut Draft,
-    places: &mut UpdateSlots,
+    slots: &mut UpdateSlots,
     id: i64,
     pod: &Arc<Pod>,
 ) {
     if draft.removes_pod(pod) {
         return; // an earlier step removes the Pod
     }
-    let way = update_way(facts, id, pod);
-    let deletes = !matches!(*way, InPlaceChange::Yes { .. });
+    let change = update_way(facts, id, pod);
+    let deletes = !matches!(*change, InPlaceChange::Yes { .. });
     if deletes && is_pool_unwritten(facts, id) {
         return;
     }
-    let only_tried = is_update_refused(facts, id, pod);
+    let dry_run_only = is_update_refused(facts, id, pod);
     // A dry run without a write can't be combined with other changes, so the other changes are written first.
-    if only_tried && draft.changes_pod(pod) {
+    if dry_run_only && draft.changes_pod(pod) {
         return;
     }
-    let has_a_place = match only_tried {
-        true => places.has_update_slot(pod, deletes),
-        false => places.take_update_slot(pod, deletes),
+    let has_slot = match dry_run_only {
+        true => slots.has_update_slot(pod, deletes),
+        false => slots.take_update_slot(pod, deletes),
     };
-    if !has_a_place {
+    if !has_slot {
         return;
     }
     draft.patch_labels(
         pod,
         SetOperation::Update.begin_labels(pod, deletes, facts.observed.now_nanos),
     );
-    announce_resize(facts, draft, pod, &way);
+    announce_resize(facts, draft, pod, &change);
     let patch = draft.pod_patch(pod);
-    (patch.deletes, patch.dry_run_only) = (deletes, only_tried);
+    (patch.deletes, patch.dry_run_only) = (deletes, dry_run_only);
     let refused = &facts.observed.refused;
     if !deletes && refused.needs_dry_run(pod, &facts.history.updated.name) {
         draft.pod_patch(pod).dry_run_change = match facts.is_resized(pod) {
-            true => facts.dry_run_change(&way),
+            true => facts.dry_run_change(&change),
             false => facts
                 .revision_of(pod)
                 .and_then(|r| facts.dry_run_change_from(r)),
@@ -243,15 +243,15 @@ pub fn is_change_refused(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
 
 /// Whether a Pod whose update deletes it must not be deleted for now: its successor could not be created, the revision
 /// of its ID can't be stored, or the API server refuses the deletion. Meanwhile the Pod serves.
-fn is_deletion_blocked(facts: &SetFacts, places: &UpdateSlots, id: i64, pod: &Pod) -> bool {
+fn is_deletion_blocked(facts: &SetFacts, slots: &UpdateSlots, id: i64, pod: &Pod) -> bool {
     // A Pod that waits for its rules serves. It must not begin again each time a quota is full for a moment.
-    places.are_deletions_blocked() && !set_operations::is_awaiting_rules(pod)
+    slots.are_deletions_blocked() && !set_operations::is_awaiting_rules(pod)
         || is_deletion_refused(facts, pod)
         || is_pool_unwritten(facts, id)
 }
 
 /// Whether the update of a Pod was refused, as a change or as a deletion. The controller then only makes a dry run,
-/// which takes no place from other Pods. Once the dry run has passed, the update begins.
+/// which takes no slot from other Pods. Once the dry run has passed, the update begins.
 pub fn is_update_refused(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
     is_change_refused(facts, id, pod)
         || is_deletion_refused(facts, pod) && is_updated_by_deletion(facts, id, pod)
@@ -278,7 +278,7 @@ pub fn is_updated_by_deletion(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
 
 /// Returns how the Pod gets from its revision to the updated one.
 fn update_way<'a>(facts: &'a SetFacts, id: i64, pod: &Pod) -> Cow<'a, InPlaceChange> {
-    let no = |why: String| Cow::Owned(InPlaceChange::No(why));
+    let no = |reason: String| Cow::Owned(InPlaceChange::No(reason));
     if facts.strategy.policy != UpdatePolicy::InPlace {
         return no("podUpgradePolicy is not InPlaceIfPossible".into());
     }
@@ -288,51 +288,51 @@ fn update_way<'a>(facts: &'a SetFacts, id: i64, pod: &Pod) -> Cow<'a, InPlaceCha
     let Some(from) = facts.revision_of(pod) else {
         return no("the revision of the Pod is not known any more".into());
     };
-    let mut way = facts.in_place_change_from(from);
+    let mut change = facts.in_place_change_from(from);
     for resized in facts.resized_to(pod) {
         let back = facts.in_place_change_from(resized);
-        way = Cow::Owned(way.into_owned().with_resize_of(&back));
+        change = Cow::Owned(change.into_owned().with_resize_of(&back));
     }
     let resizes = matches!(
-        *way,
+        *change,
         InPlaceChange::Yes {
             resize: Some(_),
             ..
         }
     );
     if facts.has_updated_label(pod)
-        && let UpdateProgress::Refused(why) = inplace::update_progress(pod)
+        && let UpdateProgress::Refused(reason) = inplace::update_progress(pod)
     {
-        return no(why);
+        return no(reason);
     }
     let refused = &facts.observed.refused;
     match refused.resize_refusal(pod, &facts.history.updated.name) {
-        Some(why) if resizes => no(format!("its resize is refused: {why}")),
-        _ => way,
+        Some(reason) if resizes => no(format!("its resize is refused: {reason}")),
+        _ => change,
     }
 }
 
 fn carry_out_update(
     facts: &SetFacts,
     draft: &mut Draft,
-    places: &mut UpdateSlots,
+    slots: &mut UpdateSlots,
     id: i64,
     pod: &Arc<Pod>,
 ) {
-    let way = update_way(facts, id, pod);
-    if announce_resize(facts, draft, pod, &way) {
+    let change = update_way(facts, id, pod);
+    if announce_resize(facts, draft, pod, &change) {
         return; // the resize follows once the annotation is stored
     }
-    let before = inplace::last_pod_status(pod, &way);
+    let before = inplace::last_pod_status(pod, &change);
     let InPlaceChange::Yes {
         labels,
         annotations,
         spec,
         resize,
         ..
-    } = way.into_owned()
+    } = change.into_owned()
     else {
-        if places.take_deletion_slot() {
+        if slots.take_deletion_slot() {
             delete_for_update(facts, draft, pod);
         }
         return;
@@ -359,41 +359,41 @@ fn announce_resize(
     facts: &SetFacts,
     draft: &mut Draft,
     pod: &Arc<Pod>,
-    way: &InPlaceChange,
+    change: &InPlaceChange,
 ) -> bool {
     let updated = &facts.history.updated.name;
     let resizes = matches!(
-        way,
+        change,
         InPlaceChange::Yes {
             resize: Some(_),
             ..
         }
     );
-    let news = resizes && set_facts::resize_marks(pod).all(|(name, _)| name != updated);
-    if news {
+    let is_new = resizes && set_facts::resize_marks(pod).all(|(name, _)| name != updated);
+    if is_new {
         let resized: Vec<&str> = facts.resized_to(pod).iter().map(|r| &*r.name).collect();
-        let kept = set_facts::resize_marks(pod).filter(|(name, _)| resized.contains(name));
-        let marks = kept.chain([(&**updated, pod.metadata.generation)]);
+        let kept_marks = set_facts::resize_marks(pod).filter(|(name, _)| resized.contains(name));
+        let marks = kept_marks.chain([(&**updated, pod.metadata.generation)]);
         let marks: Vec<String> = marks.map(|(name, of)| format!("{name}@{of}")).collect();
         draft.patch_annotation(pod, keys::RESIZING, Some(marks.join(",")));
     }
-    news
+    is_new
 }
 
 /// Deletes a Pod. The set creates it again under its ID with the updated revision.
 fn delete_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     let refused = &facts.observed.refused;
-    if let Some(why) = refused.resize_refusal(pod, &facts.history.updated.name) {
-        report_update_refusal(draft, pod, why);
-    } else if let UpdateProgress::Refused(why) = inplace::update_progress(pod) {
-        report_update_refusal(draft, pod, &why);
+    if let Some(reason) = refused.resize_refusal(pod, &facts.history.updated.name) {
+        report_update_refusal(draft, pod, reason);
+    } else if let UpdateProgress::Refused(reason) = inplace::update_progress(pod) {
+        report_update_refusal(draft, pod, &reason);
     }
     draft.delete_pod(pod);
 }
 
-fn report_update_refusal(draft: &mut Draft, pod: &Pod, why: &str) {
+fn report_update_refusal(draft: &mut Draft, pod: &Pod, reason: &str) {
     let name = &pod.metadata.name;
-    let message = format!("Pod {name} is made again, as it can't be resized: {why}");
+    let message = format!("Pod {name} is made again, as it can't be resized: {reason}");
     draft.announce_event(true, "ResizeRefused", message);
 }
 
@@ -476,7 +476,7 @@ fn finish_update(draft: &mut Draft, pod: &Arc<Pod>, reached: bool) {
 fn settle_updated_pod(
     facts: &SetFacts,
     draft: &mut Draft,
-    places: &mut UpdateSlots,
+    slots: &mut UpdateSlots,
     (id, pod): (i64, &Arc<Pod>),
     turn: OperationState,
 ) {
@@ -498,10 +498,10 @@ fn settle_updated_pod(
     }
     match inplace::update_progress(pod) {
         UpdateProgress::Waiting(_) => {}
-        UpdateProgress::Refused(why) => {
-            let stays = is_deletion_refused(facts, pod) || draft.is_id_moving(id);
-            if !facts.strategy.paused && !stays && places.take_deletion_slot() {
-                report_update_refusal(draft, pod, &why);
+        UpdateProgress::Refused(reason) => {
+            let is_blocked = is_deletion_refused(facts, pod) || draft.is_id_moving(id);
+            if !facts.strategy.paused && !is_blocked && slots.take_deletion_slot() {
+                report_update_refusal(draft, pod, &reason);
                 draft.delete_pod(pod);
             } else {
                 return_without_update(facts, draft, pod); // the Pod serves until it can be created again

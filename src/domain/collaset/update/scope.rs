@@ -22,12 +22,12 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
     let is_vacant = |id: &i64| !facts.members.contains_key(id);
     let is_another =
         |id: &i64| is_vacant(id) && pool::has_entry_mark(draft, *id, pool::JUST_CREATE);
-    let stays = |id: &i64| !draft.leaving.contains(id) || is_another(id);
+    let is_eligible = |id: &i64| !draft.leaving.contains(id) || is_another(id);
     let is_undeleted = |pod: &Arc<Pod>| {
         let paired = [keys::TO_REPLACE, keys::REPLACE_PAIR_ORIGIN_NAME];
         facts.deletion_refusal(pod).is_some() && paired.iter().all(|key| pod.label(key).is_none())
     };
-    let is_free = |id: &i64| stays(id) && !facts.members.get(id).is_some_and(is_undeleted);
+    let is_free = |id: &i64| is_eligible(id) && !facts.members.get(id).is_some_and(is_undeleted);
     let takes = |id: &i64| is_free(id) || is_id_updated(facts, draft, *id);
     let staying = counted.iter().copied().filter(takes);
     let UpdateScope::Partition(partition) = facts.strategy.scope else {
@@ -35,7 +35,7 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
         let labelled = staying.filter(|id| facts.members.get(id).is_some_and(is_labelled));
         let beyond =
             unfinished_resize_ids(facts).chain(unmade_rolled_back_ids(facts, draft, counted));
-        return labelled.chain(beyond).filter(stays).collect();
+        return labelled.chain(beyond).filter(is_eligible).collect();
     };
     let size = facts.strategy.replicas;
     // IDs that do not exist because the pool is full.
@@ -54,11 +54,11 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
     let staying = staying.take(reached);
     let reached = ids.iter().take(reached).chain(staying).copied();
     let beyond = unfinished_resize_ids(facts).chain(back.iter().copied());
-    reached.chain(beyond).filter(stays).collect()
+    reached.chain(beyond).filter(is_eligible).collect()
 }
 
-/// IDs of the Pods that a rollout had updated before its template was changed back to that of the current revision. A
-/// partition keeps Pods on older revisions, but the revision of these Pods is newer.
+/// IDs of the Pods that a rollout had updated before its template was changed back to the template of the current
+/// revision. A partition keeps Pods on older revisions, but the revision of these Pods is newer.
 pub fn rolled_back_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     let members = facts
         .members
@@ -71,7 +71,7 @@ pub fn rolled_back_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     later.map(|(id, _)| *id)
 }
 
-/// IDs without a Pod for which the pool records such a newer revision. Their Pods must not be created of it.
+/// IDs without a Pod for which the pool records such a newer revision. Their Pods must not be created of that revision.
 fn unmade_rolled_back_ids(
     facts: &SetFacts,
     draft: &Draft,
@@ -88,7 +88,7 @@ fn unmade_rolled_back_ids(
     })
 }
 
-/// Whether the template is that of the stable revision.
+/// Whether the template is the template of the stable revision.
 fn is_template_rolled_back(facts: &SetFacts) -> bool {
     facts.history.updated.name == facts.history.stable
 }
@@ -104,8 +104,8 @@ fn is_id_updated(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
     }
 }
 
-/// IDs of the Pods whose label names the updated revision and whose resources are not those of it yet. They are always
-/// in scope.
+/// IDs of the Pods whose label names the updated revision and that do not have the resources of that revision yet. They
+/// are always in scope.
 fn unfinished_resize_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     let members = facts.members.iter();
     let unfinished =
@@ -113,7 +113,7 @@ fn unfinished_resize_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     unfinished.map(|(id, _)| *id)
 }
 
-/// Sort key of IDs; those that are updated first come first.
+/// Sort key of IDs; IDs that are updated first come first.
 pub fn update_order(facts: &SetFacts, draft: &Draft, id: i64) -> impl Ord + use<> {
     let pod = facts.members.get(&id);
     let updated = is_id_updated(facts, draft, id);

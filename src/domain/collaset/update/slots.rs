@@ -24,7 +24,7 @@ const OVERDUE_NANOS: u64 = 10_000_000_000;
 /// Most nanoseconds for which other updates wait for a Pod that has come back from an update.
 const RETURN_WAIT_NANOS: u64 = 60_000_000_000;
 
-/// The places that are free for updates.
+/// The slots that are free for updates.
 ///
 /// - While the API server refuses to create a Pod of the updated revision, no other Pod is deleted for the update.
 /// - Until a Pod of the updated revision has been created, one Pod at a time is deleted, because the template may be
@@ -50,7 +50,7 @@ pub struct UpdateSlots {
     /// UIDs of serving Pods that wait for their rules and whose update must be withdrawn.
     excess: BTreeSet<String>,
     /// Number of pairs that may be opened by the space in the pool.
-    room: usize,
+    pool_pairs: usize,
     /// Number of pairs that may be opened by `maxSurge`.
     surge: usize,
     /// UIDs of the origins of pairs that exceed `maxSurge` and whose new Pod does not exist.
@@ -58,7 +58,7 @@ pub struct UpdateSlots {
 }
 
 impl UpdateSlots {
-    /// Computes the places of a plan. `underway` is the number of Pods whose update has begun and will delete them.
+    /// Computes the slots of a plan. `underway` is the number of Pods whose update has begun and will delete them.
     /// `waiting` are the Pods whose update has begun and that serve and wait for their rules, in reverse order of
     /// updates. `unmade` is the result of [`origins_beyond_surge`].
     pub fn from_facts<'a>(
@@ -90,20 +90,20 @@ impl UpdateSlots {
             is_refused,
             available,
             excess,
-            room: pair_room(facts, draft),
+            pool_pairs: pair_room(facts, draft),
             surge: surge_slots(facts, draft),
             unmade,
         }
     }
 
-    /// Whether there is a place for the update of a Pod to begin.
+    /// Whether there is a slot for the update of a Pod to begin.
     pub fn has_update_slot(&self, pod: &Pod, deletes: bool) -> bool {
         let serves = pod.is_available();
         let is_held_up = self.available == 0 || self.doubts.holds_up_update(deletes);
         !(deletes && self.begin == 0 || serves && is_held_up)
     }
 
-    /// Takes a place for the update of a Pod to begin. Returns false if there is none.
+    /// Takes a slot for the update of a Pod to begin. Returns false if no slot is free.
     pub fn take_update_slot(&mut self, pod: &Pod, deletes: bool) -> bool {
         if !self.has_update_slot(pod, deletes) {
             return false;
@@ -127,14 +127,14 @@ impl UpdateSlots {
         self.is_refused
     }
 
-    /// Takes a place for a deletion. Returns false if there is none.
+    /// Takes a slot for a deletion. Returns false if no slot is free.
     pub fn take_deletion_slot(&mut self) -> bool {
         take_slot(&mut self.delete)
     }
 
-    /// Takes a place for a pair. Returns false if there is none.
+    /// Takes a slot for a pair. Returns false if no slot is free.
     pub fn take_pair_slot(&mut self) -> bool {
-        self.surge > 0 && take_slot(&mut self.room) && take_slot(&mut self.surge)
+        self.surge > 0 && take_slot(&mut self.pool_pairs) && take_slot(&mut self.surge)
     }
 
     /// Whether a pair exceeds `maxSurge`, which is lower now, and its new Pod has not been created.
@@ -142,7 +142,7 @@ impl UpdateSlots {
         self.unmade.contains(&origin.metadata.uid)
     }
 
-    /// Takes a place for a pair whose new Pod already exists. Returns false if there is none.
+    /// Takes a slot for a pair whose new Pod already exists. Returns false if no slot is free.
     pub fn take_reopened_pair_slot(&mut self) -> bool {
         take_slot(&mut self.surge)
     }
@@ -205,12 +205,12 @@ fn is_offline_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Pod) -> bool
     let mut conditions = pod.status.conditions.iter();
     let ready = conditions.find(|c| c.type_ == "Ready" && c.status == "False");
     let since = ready.and_then(|c| parse_time_nanos(c.last_transition_time.as_deref()));
-    let left = since.map(|since| since.saturating_add(RETURN_WAIT_NANOS).saturating_sub(now));
-    let left = left.or_else(|| min_ready::remaining_nanos(pod, now));
-    let Some(left) = left.filter(|left| *left > 0) else {
+    let remaining = since.map(|since| since.saturating_add(RETURN_WAIT_NANOS).saturating_sub(now));
+    let remaining = remaining.or_else(|| min_ready::remaining_nanos(pod, now));
+    let Some(remaining) = remaining.filter(|remaining| *remaining > 0) else {
         return false;
     };
-    draft.requeue_after(left);
+    draft.requeue_after(remaining);
     true
 }
 
@@ -220,9 +220,9 @@ fn parse_time_nanos(time: Option<&str>) -> Option<u64> {
     u64::try_from(time.as_nanosecond()).ok()
 }
 
-fn take_slot(places: &mut usize) -> bool {
-    let free = *places > 0;
-    *places = places.saturating_sub(1);
+fn take_slot(slots: &mut usize) -> bool {
+    let free = *slots > 0;
+    *slots = slots.saturating_sub(1);
     free
 }
 
@@ -252,8 +252,9 @@ fn deletion_slots(
         return (usize::MAX, usize::MAX);
     }
     // An overdue predecessor, or a finished Pod that waits in its backoff, must not delay others.
-    vacant
-        .retain(|id| !is_predecessor_overdue(facts, draft, *id) && !facts.waiting.contains_key(id));
+    vacant.retain(|id| {
+        !is_predecessor_overdue(facts, draft, *id) && !facts.recreated_later.contains_key(id)
+    });
     // Neither must an ID whose predecessor can't be deleted, whose Pod or PVCs enter or leave, or whose name another
     // Pod has.
     vacant.retain(|id| {
@@ -281,8 +282,8 @@ pub fn is_creation_proven(facts: &SetFacts) -> bool {
     pods.any(|pod| facts.is_updated(pod) && created(pod))
 }
 
-/// Whether the next Pod of an ID may have to wait long for the end of this one, for example on a lost node. Other Pods
-/// are then deleted first to find out whether Pods of the updated revision can be created.
+/// Whether the next Pod of an ID may have to wait long for the end of this Pod, for example on a lost node. The update
+/// then deletes other Pods first to find out whether Pods of the updated revision can be created.
 pub fn may_end_slowly(facts: &SetFacts, pod: &Pod) -> bool {
     let is_awaited = facts.strategy.sequence || !pod.spec.pvcs.is_empty();
     is_awaited && !pod.is_ready()
@@ -295,9 +296,9 @@ fn is_predecessor_overdue(facts: &SetFacts, draft: &mut Draft, id: i64) -> bool 
     let mut named = named.flatten().into_iter().flatten();
     let awaited = named.next().or_else(|| {
         // A PVC without an owner counts too, because the next Pod of the ID takes it.
-        let claims = facts.pvcs_with_id(id).iter();
-        let mut claims = claims.filter(|claim| !claim.labels.contains_key(keys::ORPHANED));
-        claims.find_map(|claim| facts.pvc_writer(&claim.name))
+        let pvcs = facts.pvcs_with_id(id).iter();
+        let mut pvcs = pvcs.filter(|pvc| !pvc.labels.contains_key(keys::ORPHANED));
+        pvcs.find_map(|pvc| facts.pvc_writer(&pvc.name))
     });
     let Some(awaited) = awaited else {
         return false;
@@ -306,13 +307,13 @@ fn is_predecessor_overdue(facts: &SetFacts, draft: &mut Draft, id: i64) -> bool 
     let Some(due) = parse_time_nanos(awaited.metadata.deletion_timestamp.as_deref()) else {
         return true;
     };
-    let left = due
+    let remaining = due
         .saturating_add(OVERDUE_NANOS)
         .saturating_sub(facts.observed.now_nanos);
-    if left > 0 {
-        draft.requeue_after(left);
+    if remaining > 0 {
+        draft.requeue_after(remaining);
     }
-    left == 0
+    remaining == 0
 }
 
 /// Returns how many more available Pods may go off traffic for an update, in addition to those that are off traffic or
@@ -354,8 +355,8 @@ fn pair_room(facts: &SetFacts, draft: &Draft) -> usize {
         let linked = data.is_some_and(|data| data.contains_key(pool::REPLACE_NEW));
         pod.label(keys::TO_REPLACE).is_some() && !linked
     });
-    let room = Headroom::beside_draft(facts, draft).pairs_that_fit();
-    room.saturating_sub(waiting.count())
+    let pairs = Headroom::beside_draft(facts, draft).pairs_that_fit();
+    pairs.saturating_sub(waiting.count())
 }
 
 fn surge_slots(facts: &SetFacts, draft: &Draft) -> usize {
@@ -370,7 +371,7 @@ fn max_surge(facts: &SetFacts) -> Option<usize> {
     most.filter(|_| facts.strategy.policy == UpdatePolicy::Replace)
 }
 
-/// The origins of the pairs that count for `maxSurge`: the pairs that an update has opened, and cancelled ones while
+/// The origins of the pairs that count for `maxSurge`: the pairs that an update has opened, and cancelled pairs while
 /// both Pods exist.
 pub fn surging_origins<'a>(
     facts: &'a SetFacts,
@@ -379,8 +380,8 @@ pub fn surging_origins<'a>(
     let members = facts.members.values();
     let open = members.filter(|pod| {
         let by_update = pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some();
-        let word = pod.label(keys::TO_REPLACE);
-        word.is_some_and(|word| by_update || set_operations::is_set_timestamp(word))
+        let timestamp = pod.label(keys::TO_REPLACE);
+        timestamp.is_some_and(|timestamp| by_update || set_operations::is_set_timestamp(timestamp))
     });
     let cancelled = draft.ids.iter().filter_map(|(new, data)| {
         let origin = facts.members.get(&pool::origin_of(data)?)?;
@@ -392,8 +393,8 @@ pub fn surging_origins<'a>(
     open.chain(cancelled)
 }
 
-/// UIDs of the origins of pairs that an update has opened beyond `maxSurge` and whose new Pods do not exist. Those that
-/// are last in the order come first.
+/// UIDs of the origins of pairs that an update has opened beyond `maxSurge` and whose new Pods do not exist. The
+/// origins that are last in the order come first.
 pub fn origins_beyond_surge(
     facts: &SetFacts,
     draft: &Draft,

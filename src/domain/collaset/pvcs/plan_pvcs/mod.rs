@@ -11,8 +11,8 @@ use super::hash::TemplateHashes;
 use crate::api::collaset::{CollaSet, RetentionPolicy};
 use crate::api::keys;
 use crate::api::selector::Selector;
-use crate::domain::collaset::construct::{controller_reference, set_name, template_labels};
-use crate::domain::collaset::observed::Pvc;
+use crate::domain::collaset::construct::{controller_reference, template_labels};
+use crate::domain::collaset::observed::{Pvc, set_name};
 use crate::domain::collaset::plan::PvcChange;
 use crate::domain::collaset::revision::data::{pvc_template_name, pvc_templates};
 use crate::domain::lifecycle::LabelPatch;
@@ -30,30 +30,30 @@ pub struct InstancePvcs {
 }
 
 /// Returns the PVCs of instance `id`, whose Pod has a revision with these templates. `existing` are all observed PVCs,
-/// and `known` the templates of all revisions.
+/// and `hashes` the hashes of the templates of all revisions.
 ///
 /// A PVC serves a template if it is not being deleted, and has the instance ID, the template name and the hash. These
-/// rules refine that:
+/// rules refine this choice:
 ///
 /// - A PVC that the set owns serves too if no revision knows its hash, because the hash may be another implementation's
 ///   notation of the same template. A PVC with the wanted hash is preferred. If the instance also has a PVC with
-///   another known hash, the unknown one is of an older template and serves nobody.
+///   another known hash, the PVC with the unknown hash is of an older template and serves nobody.
 /// - A kept PVC also serves the template in its label `kept-as`.
 /// - PVCs that belong to the set are preferred.
-/// - The oldest PVC is preferred. A younger one may come from a request that was carried out late, and be empty.
+/// - The oldest PVC is preferred. A younger PVC may come from a request that was carried out late, and be empty.
 pub fn plan_instance_pvcs(
     set: &CollaSet,
     templates: &[Value],
     id: i64,
     existing: &[Arc<Pvc>],
-    known: &TemplateHashes,
+    hashes: &TemplateHashes,
 ) -> InstancePvcs {
     let mut wanted = InstancePvcs::default();
     for template in templates {
-        let (name, hash) = (pvc_template_name(template), known.template_hash(template));
-        match serving_pvcs(set, id, name, &hash, existing, known) {
-            Some(claim) => {
-                wanted.volumes.insert(name.to_owned(), claim.name.clone());
+        let (name, hash) = (pvc_template_name(template), hashes.template_hash(template));
+        match serving_pvcs(set, id, name, &hash, existing, hashes) {
+            Some(pvc) => {
+                wanted.volumes.insert(name.to_owned(), pvc.name.clone());
             }
             None => wanted.create.push(PvcChange::Create {
                 id,
@@ -74,8 +74,8 @@ pub fn missing_pvcs(
     revision: &Value,
     id: i64,
     pod: &Pod,
-    is_there: impl Fn(&str) -> bool,
-    known: &TemplateHashes,
+    exists: impl Fn(&str) -> bool,
+    hashes: &TemplateHashes,
 ) -> Vec<PvcChange> {
     let volumes = revision.pointer("/spec/template/spec/volumes");
     let volumes = volumes
@@ -86,18 +86,22 @@ pub fn missing_pvcs(
         volumes.any(|volume| volume["persistentVolumeClaim"]["claimName"] == name)
     };
     let missing = pvc_templates(revision).iter().filter_map(|template| {
-        let is_of = |template: &Value, claim: &str| {
-            is_generated(&name_prefix(set, pvc_template_name(template)), claim)
+        let is_of = |template: &Value, pvc_name: &str| {
+            is_generated(&name_prefix(set, pvc_template_name(template)), pvc_name)
         };
-        let mut mounted = pod.spec.pvcs.iter().filter(|claim| is_of(template, claim));
-        let gone = mounted.find(|claim| !is_there(claim) && !is_given(claim))?;
+        let mut mounted = pod
+            .spec
+            .pvcs
+            .iter()
+            .filter(|pvc_name| is_of(template, pvc_name));
+        let missing_name = mounted.find(|pvc_name| !exists(pvc_name) && !is_given(pvc_name))?;
         // Long names share a truncated prefix, so a PVC may match several templates.
         let mut of = pvc_templates(revision)
             .iter()
-            .filter(|other| is_of(other, gone));
+            .filter(|other| is_of(other, missing_name));
         of.nth(1).is_none().then_some(())?;
-        let mut body = pvc_manifest(set, template, id, &known.template_hash(template));
-        body["metadata"]["name"] = json!(gone);
+        let mut body = pvc_manifest(set, template, id, &hashes.template_hash(template));
+        body["metadata"]["name"] = json!(missing_name);
         Some(PvcChange::Create {
             id,
             template: pvc_template_name(template).to_owned(),
@@ -115,11 +119,11 @@ pub fn have_templates_changed(
     templates: &[Value],
     id: i64,
     existing: &[Arc<Pvc>],
-    known: &TemplateHashes,
+    hashes: &TemplateHashes,
 ) -> bool {
     templates.iter().any(|template| {
-        let (name, hash) = (pvc_template_name(template), known.template_hash(template));
-        let mut there = existing
+        let (name, hash) = (pvc_template_name(template), hashes.template_hash(template));
+        let mut pvcs_of_template = existing
             .iter()
             .filter(|c| {
                 is_usable_pvc(set, c)
@@ -127,8 +131,8 @@ pub fn have_templates_changed(
                     && template_name(c) == Some(name)
             })
             .peekable();
-        there.peek().is_some()
-            && there.all(|c| !serves_template(set, c, &hash, known) && !c.terminating)
+        pvcs_of_template.peek().is_some()
+            && pvcs_of_template.all(|c| !serves_template(set, c, &hash, hashes) && !c.terminating)
     })
 }
 
@@ -138,42 +142,42 @@ pub fn have_templates_changed(
 /// decides about PVCs when the set is deleted.
 ///
 /// - A PVC is left over if its instance is gone, or if its template is removed or changed and no Pod needs it. With
-///   `whenScaled: Retain` no PVC is left over. A PVC with a hash that no revision knows counts as one of its template
-///   name.
+///   `whenScaled: Retain` no PVC is left over. A PVC with a hash that no revision knows counts as a PVC of the template
+///   with its template name.
 /// - A kept PVC is left over only if its instance is gone, so that a return to its template is a return to its data.
 /// - A PVC that does not belong to the set stays. It enters with the Pod that mounts it.
 pub fn leftover_pvcs(
     set: &CollaSet,
     existing: &[Arc<Pvc>],
     needed: &BTreeMap<i64, Vec<&Value>>,
-    known: &TemplateHashes,
+    hashes: &TemplateHashes,
 ) -> Vec<Arc<Pvc>> {
     let policy = set.spec.scale_strategy.as_ref();
     let policy = policy.and_then(|s| s.persistent_volume_claim_retention_policy.clone());
     let retains = policy.unwrap_or_default().when_scaled == Some(RetentionPolicy::Retain);
-    let is_needed = |claim: &Pvc| {
-        let templates = instance_id_label(claim).and_then(|id| needed.get(&id));
+    let is_needed = |pvc: &Pvc| {
+        let templates = instance_id_label(pvc).and_then(|id| needed.get(&id));
         templates.is_some_and(|templates| {
-            is_kept_pvc(set, claim) || is_from_templates(set, claim, templates, known)
+            is_kept_pvc(set, pvc) || is_from_templates(set, pvc, templates, hashes)
         })
     };
 
-    let left = existing.iter().filter(|claim| {
-        let is_ours = instance_id_label(claim).is_some() && template_name(claim).is_some();
-        is_owned_pvc(set, claim) && is_ours && !claim.terminating && !retains && !is_needed(claim)
+    let leftover = existing.iter().filter(|pvc| {
+        let is_ours = instance_id_label(pvc).is_some() && template_name(pvc).is_some();
+        is_owned_pvc(set, pvc) && is_ours && !pvc.terminating && !retains && !is_needed(pvc)
     });
-    let mut left: Vec<_> = left.cloned().collect();
+    let mut leftover: Vec<_> = leftover.cloned().collect();
     // The order of the cache is arbitrary.
-    left.sort_by_cached_key(|claim| (claim.creation_timestamp, claim.name.clone()));
-    left
+    leftover.sort_by_cached_key(|pvc| (pvc.creation_timestamp, pvc.name.clone()));
+    leftover
 }
 
-/// Returns the change for a PVC that is left over. The set deletes it, or releases it if it keeps it. A released PVC
-/// serves nobody, as if it were deleted.
-pub fn delete_or_release(set: &CollaSet, claim: &Arc<Pvc>) -> PvcChange {
-    match is_kept_pvc(set, claim) {
-        true => PvcChange::Retain(Arc::clone(claim)),
-        false => PvcChange::Delete(Arc::clone(claim)),
+/// Returns the change for a PVC that is left over. The set releases a kept PVC, and deletes every other PVC. A
+/// released PVC serves nobody, as if it were deleted.
+pub fn delete_or_release(set: &CollaSet, pvc: &Arc<Pvc>) -> PvcChange {
+    match is_kept_pvc(set, pvc) {
+        true => PvcChange::Retain(Arc::clone(pvc)),
+        false => PvcChange::Delete(Arc::clone(pvc)),
     }
 }
 
@@ -188,14 +192,14 @@ fn serving_pvcs<'a>(
     template: &str,
     hash: &str,
     existing: &'a [Arc<Pvc>],
-    known: &TemplateHashes,
+    hashes: &TemplateHashes,
 ) -> Option<&'a Arc<Pvc>> {
     let of_instance = existing.iter().filter(|c| {
         is_usable_pvc(set, c)
             && instance_id_label(c) == Some(id)
             && template_name(c) == Some(template)
     });
-    let is_exact = |c: &Pvc| matches_hash(c, hash, known);
+    let is_exact = |c: &Pvc| matches_hash(c, hash, hashes);
     // Among PVCs of unknown templates, the template that came last served last.
     let since = |c: &Pvc| {
         let of = label(c, keys::PVC_TEMPLATE_HASH);
@@ -214,12 +218,12 @@ fn serving_pvcs<'a>(
         )
     };
     let serving = of_instance.clone();
-    let serving = serving.filter(|c| !c.terminating && serves_template(set, c, hash, known));
+    let serving = serving.filter(|c| !c.terminating && serves_template(set, c, hash, hashes));
     let serving = serving.min_by_key(|c| order(c))?;
     let is_known = |c: &Pvc| {
         // A kept PVC may stay beside the serving one forever.
         let of = label(c, keys::PVC_TEMPLATE_HASH);
-        is_owned_pvc(set, c) && !is_kept_pvc(set, c) && of.is_some_and(|of| known.contains(of))
+        is_owned_pvc(set, c) && !is_kept_pvc(set, c) && of.is_some_and(|of| hashes.contains(of))
     };
     let is_older = !is_exact(serving) && of_instance.clone().any(|c| is_known(c));
     (!is_older).then_some(serving)
@@ -228,74 +232,74 @@ fn serving_pvcs<'a>(
 /// Whether a PVC is of one of these templates, as far as its labels tell.
 fn is_from_templates(
     set: &CollaSet,
-    claim: &Pvc,
+    pvc: &Pvc,
     templates: &[&Value],
-    known: &TemplateHashes,
+    hashes: &TemplateHashes,
 ) -> bool {
     templates.iter().any(|template| {
-        template_name(claim) == Some(pvc_template_name(template))
-            && serves_template(set, claim, &known.template_hash(template), known)
+        template_name(pvc) == Some(pvc_template_name(template))
+            && serves_template(set, pvc, &hashes.template_hash(template), hashes)
     })
 }
 
 /// Whether a PVC is of the template with this hash, as far as its labels tell.
-fn serves_template(set: &CollaSet, claim: &Pvc, hash: &str, known: &TemplateHashes) -> bool {
+fn serves_template(set: &CollaSet, pvc: &Pvc, hash: &str, hashes: &TemplateHashes) -> bool {
     // A PVC without an owner may be of a very old template.
-    let is_controlled = set.metadata.uid.is_some() && claim.controller == set.metadata.uid;
-    let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
-    let may_be = is_controlled && !known.contains(of);
-    may_be || matches_hash(claim, hash, known)
+    let is_controlled = set.metadata.uid.is_some() && pvc.controller == set.metadata.uid;
+    let of = label(pvc, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
+    let may_be = is_controlled && !hashes.contains(of);
+    may_be || matches_hash(pvc, hash, hashes)
 }
 
 /// Whether a PVC has this hash, or has it in its label `kept-as`.
-pub fn matches_hash(claim: &Pvc, hash: &str, known: &TemplateHashes) -> bool {
+pub fn matches_hash(pvc: &Pvc, hash: &str, hashes: &TemplateHashes) -> bool {
     let mut keys = [keys::PVC_TEMPLATE_HASH, keys::KEPT_AS].into_iter();
-    keys.any(|key| label(claim, key).is_some_and(|of| known.is_equivalent(of, hash)))
+    keys.any(|key| label(pvc, key).is_some_and(|of| hashes.is_equivalent(of, hash)))
 }
 
 /// Whether a PVC may serve an instance of the set: it belongs to the set, or the set may adopt it.
-pub fn is_usable_pvc(set: &CollaSet, claim: &Pvc) -> bool {
-    is_owned_pvc(set, claim) || is_adoptable_pvc(set, claim)
+pub fn is_usable_pvc(set: &CollaSet, pvc: &Pvc) -> bool {
+    is_owned_pvc(set, pvc) || is_adoptable_pvc(set, pvc)
 }
 
 /// Whether the PVC belongs to the set.
-pub(super) fn is_owned_pvc(set: &CollaSet, claim: &Pvc) -> bool {
-    claim.belongs_to_set(set.metadata.uid.as_deref())
+pub(super) fn is_owned_pvc(set: &CollaSet, pvc: &Pvc) -> bool {
+    pvc.belongs_to_set(set.metadata.uid.as_deref())
 }
 
-fn is_kept_pvc(set: &CollaSet, claim: &Pvc) -> bool {
-    claim.is_kept_for(set.metadata.uid.as_deref())
+fn is_kept_pvc(set: &CollaSet, pvc: &Pvc) -> bool {
+    pvc.is_kept_for(set.metadata.uid.as_deref())
 }
 
 /// Whether the set may adopt a PVC without a controller, by its labels and its name. Sets with overlapping selectors
 /// give their PVCs the same labels; the name tells to which set a PVC belongs.
-fn is_adoptable_pvc(set: &CollaSet, claim: &Pvc) -> bool {
-    claim.controller.is_none()
-        && has_generated_name(set, claim)
-        && label(claim, keys::CONTROL) == Some(keys::CONTROL_VALUE)
-        && label(claim, keys::PVC_TEMPLATE_HASH).is_some()
-        && label(claim, keys::ORPHANED).is_none()
-        && matches_selector(set, claim)
+fn is_adoptable_pvc(set: &CollaSet, pvc: &Pvc) -> bool {
+    pvc.controller.is_none()
+        && has_generated_name(set, pvc)
+        && label(pvc, keys::CONTROL) == Some(keys::CONTROL_VALUE)
+        && label(pvc, keys::PVC_TEMPLATE_HASH).is_some()
+        && label(pvc, keys::ORPHANED).is_none()
+        && matches_selector(set, pvc)
 }
 
 /// Whether a PVC has a name that the set generates for the PVC's template.
-pub fn has_generated_name(set: &CollaSet, claim: &Pvc) -> bool {
-    let template = template_name(claim).unwrap_or_default();
-    is_generated(&name_prefix(set, template), &claim.name)
+pub fn has_generated_name(set: &CollaSet, pvc: &Pvc) -> bool {
+    let template = template_name(pvc).unwrap_or_default();
+    is_generated(&name_prefix(set, template), &pvc.name)
 }
 
 /// Whether a PVC has the labels in `matchLabels`, or, for a selector without them, matches the expressions. A selector
 /// that is empty, or that only excludes labels, matches no PVC.
-fn matches_selector(set: &CollaSet, claim: &Pvc) -> bool {
+fn matches_selector(set: &CollaSet, pvc: &Pvc) -> bool {
     let Some(selector) = set.spec.selector.as_ref() else {
         return false;
     };
     let mut labels = selector.match_labels.iter().flatten().peekable();
     if labels.peek().is_some() {
-        return labels.all(|(key, value)| label(claim, key) == Some(value));
+        return labels.all(|(key, value)| label(pvc, key) == Some(value));
     }
     let asks = expression_keys(selector).next().is_some();
-    asks && Selector::compile(selector).is_ok_and(|selector| selector.matches(&claim.labels))
+    asks && Selector::compile(selector).is_ok_and(|selector| selector.matches(&pvc.labels))
 }
 
 /// Label keys whose presence the expressions of a selector require.
@@ -307,7 +311,7 @@ fn expression_keys(selector: &LabelSelector) -> impl Iterator<Item = &String> {
 
 /// Labels by which the selector matches a PVC: those of `matchLabels`, and those of the Pod template that its
 /// expressions require.
-fn selector_labels(set: &CollaSet) -> Map<String, Value> {
+fn labels_for_selector(set: &CollaSet) -> Map<String, Value> {
     let selector = set.spec.selector.clone().unwrap_or_default();
     let template = template_labels(&set.spec.template);
     let mut labels: Map<String, Value> = expression_keys(&selector)
@@ -319,8 +323,8 @@ fn selector_labels(set: &CollaSet) -> Map<String, Value> {
     labels
 }
 
-fn label<'a>(claim: &'a Pvc, key: &str) -> Option<&'a str> {
-    claim.labels.get(key).map(String::as_str)
+fn label<'a>(pvc: &'a Pvc, key: &str) -> Option<&'a str> {
+    pvc.labels.get(key).map(String::as_str)
 }
 
 /// Longest part of a `generateName` that becomes part of a name, both in the API server and in this program.
@@ -338,17 +342,17 @@ pub(super) fn name_prefix(set: &CollaSet, template: &str) -> String {
 }
 
 /// The instance ID in the label of a PVC.
-pub fn instance_id_label(claim: &Pvc) -> Option<i64> {
-    label(claim, keys::INSTANCE_ID)?.parse().ok()
+pub fn instance_id_label(pvc: &Pvc) -> Option<i64> {
+    label(pvc, keys::INSTANCE_ID)?.parse().ok()
 }
 
-pub(super) fn template_name(claim: &Pvc) -> Option<&str> {
-    label(claim, keys::PVC_TEMPLATE_NAME)
+pub(super) fn template_name(pvc: &Pvc) -> Option<&str> {
+    label(pvc, keys::PVC_TEMPLATE_NAME)
 }
 
 fn pvc_manifest(set: &CollaSet, template: &Value, id: i64, hash: &str) -> Value {
     let mut labels = template_labels(template);
-    labels.extend(selector_labels(set));
+    labels.extend(labels_for_selector(set));
     for (key, value) in [
         (keys::CONTROL, keys::CONTROL_VALUE),
         (keys::INSTANCE_ID, &id.to_string()),

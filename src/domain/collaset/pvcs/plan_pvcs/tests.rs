@@ -55,18 +55,18 @@ fn pvc(name: &str, id: i64, template: &Value) -> Pvc {
     }
 }
 
-fn edited(claim: Pvc, edit: impl FnOnce(&mut Pvc)) -> Pvc {
-    let mut claim = claim;
-    edit(&mut claim);
-    claim
+fn edited(pvc: Pvc, edit: impl FnOnce(&mut Pvc)) -> Pvc {
+    let mut pvc = pvc;
+    edit(&mut pvc);
+    pvc
 }
 
 fn hashes_of(templates: &[&Value]) -> TemplateHashes {
     TemplateHashes::from_templates(templates.iter().copied())
 }
 
-fn to_arcs(claims: Vec<Pvc>) -> Vec<Arc<Pvc>> {
-    claims.into_iter().map(Arc::new).collect()
+fn to_arcs(pvcs: Vec<Pvc>) -> Vec<Arc<Pvc>> {
+    pvcs.into_iter().map(Arc::new).collect()
 }
 
 #[test]
@@ -117,19 +117,20 @@ fn claims_that_are_gone_are_made_again_under_their_names() {
         set.metadata.name = Some(name.to_owned());
         set
     };
-    let names = |set: &CollaSet, templates: &[Value], claims: &[&str], given: &str| {
-        let pod: Pod =
-            serde_json::from_value(json!({ "spec": { "volumes": claims.iter().map(|claim| {
-            json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } })
-        }).collect::<Vec<_>>() } }))
-            .unwrap();
+    let names = |set: &CollaSet, templates: &[Value], pvc_names: &[&str], given: &str| {
+        let pod: Pod = serde_json::from_value(
+            json!({ "spec": { "volumes": pvc_names.iter().map(|pvc_name| {
+            json!({ "name": pvc_name, "persistentVolumeClaim": { "claimName": pvc_name } })
+        }).collect::<Vec<_>>() } }),
+        )
+        .unwrap();
         let revision = json!({ "spec": {
             "volumeClaimTemplates": templates,
             "template": { "spec": { "volumes": [{ "name": "g", "persistentVolumeClaim": { "claimName": given } }] } },
         } });
-        let known = hashes_of(&templates.iter().collect::<Vec<_>>());
-        let is_there = |name: &str| name.ends_with("there");
-        let missing = missing_pvcs(set, &revision, 7, &pod, is_there, &known);
+        let hashes = hashes_of(&templates.iter().collect::<Vec<_>>());
+        let exists = |name: &str| name.ends_with("there");
+        let missing = missing_pvcs(set, &revision, 7, &pod, exists, &hashes);
         let names = missing.into_iter().map(|change| match change {
             PvcChange::Create {
                 id: 7,
@@ -146,7 +147,7 @@ fn claims_that_are_gone_are_made_again_under_their_names() {
     let (data, logs) = (template("data", "1Gi"), template("data-logs", "1Gi"));
     let both = [data.clone(), logs.clone()];
     let web = set("web");
-    let gone = |template: &str, name: &str| (template.to_owned(), name.to_owned());
+    let missing = |template: &str, name: &str| (template.to_owned(), name.to_owned());
     assert_eq!(
         names(
             &web,
@@ -155,8 +156,8 @@ fn claims_that_are_gone_are_made_again_under_their_names() {
             ""
         ),
         [
-            gone("data", "web-data-a"),
-            gone("data-logs", "web-data-logs-b")
+            missing("data", "web-data-a"),
+            missing("data-logs", "web-data-logs-b")
         ]
     );
     assert_eq!(names(&web, &both, &["web-data-there"], ""), []);
@@ -172,14 +173,14 @@ fn claims_that_are_gone_are_made_again_under_their_names() {
 #[test]
 fn pvc_serves_by_template_owner_and_id() {
     let (data, bigger) = (template("data", "1Gi"), template("data", "2Gi"));
-    let known = hashes_of(&[&data, &bigger]);
-    let serving = |claims: Vec<Pvc>| {
+    let hashes = hashes_of(&[&data, &bigger]);
+    let serving = |pvcs: Vec<Pvc>| {
         let wanted = plan_instance_pvcs(
             &set_with_policy(json!({})),
             std::slice::from_ref(&data),
             7,
-            &to_arcs(claims),
-            &known,
+            &to_arcs(pvcs),
+            &hashes,
         );
         assert_eq!(wanted.ready, wanted.volumes.contains_key("data"));
         wanted.volumes.get("data").cloned()
@@ -198,8 +199,8 @@ fn pvc_serves_by_template_owner_and_id() {
         Some("a"),
         "the first by name"
     );
-    let made_at = |claim: Pvc, second| {
-        edited(claim, |c| {
+    let made_at = |pvc: Pvc, second| {
+        edited(pvc, |c| {
             c.creation_timestamp = jiff::Timestamp::from_second(second).ok();
         })
     };
@@ -231,15 +232,15 @@ fn pvc_serves_by_template_owner_and_id() {
         Some("web-data-b"),
         "left by Retain"
     );
-    let left = |name: &str| edited(pvc(name, 7, &data), |c| c.controller = None);
+    let released = |name: &str| edited(pvc(name, 7, &data), |c| c.controller = None);
     assert_eq!(
-        serving(vec![left("web-data-a"), foreign("web-data-c")]).as_deref(),
+        serving(vec![released("web-data-a"), foreign("web-data-c")]).as_deref(),
         Some("web-data-c"),
         "an own one goes first"
     );
     for other in ["db-data-a", "web-data-logs-a", "data", "web-data-"] {
         assert_eq!(
-            serving(vec![left(other)]),
+            serving(vec![released(other)]),
             None,
             "{other} is of another set"
         );
@@ -256,14 +257,14 @@ fn pvc_serves_by_template_owner_and_id() {
 #[test]
 fn changed_pvc_template_recreates_pod_but_missing_pvc_does_not() {
     let (data, bigger) = (template("data", "1Gi"), template("data", "2Gi"));
-    let known = hashes_of(&[&data, &bigger]);
-    let is_changed = |claims: Vec<Pvc>| {
+    let hashes = hashes_of(&[&data, &bigger]);
+    let is_changed = |pvcs: Vec<Pvc>| {
         have_templates_changed(
             &set_with_policy(json!({})),
             std::slice::from_ref(&bigger),
             7,
-            &to_arcs(claims),
-            &known,
+            &to_arcs(pvcs),
+            &hashes,
         )
     };
     assert!(is_changed(vec![pvc("a", 7, &data)]));
@@ -277,19 +278,19 @@ fn changed_pvc_template_recreates_pod_but_missing_pvc_does_not() {
         !is_changed(vec![pvc("a", 7, &data), pvc("b", 7, &bigger)]),
         "the old one is retained"
     );
-    let gone = edited(pvc("b", 7, &bigger), |c| c.terminating = true);
-    assert!(!is_changed(vec![pvc("a", 7, &data), gone]));
+    let terminating = edited(pvc("b", 7, &bigger), |c| c.terminating = true);
+    assert!(!is_changed(vec![pvc("a", 7, &data), terminating]));
 }
 
 fn kept_pvc(name: &str, id: i64, template: &Value) -> Arc<Pvc> {
-    Arc::new(edited(pvc(name, id, template), |claim| {
-        let mark = (keys::KEPT_FOR.to_owned(), claim.controller.take().unwrap());
-        claim.labels.extend([mark]);
+    Arc::new(edited(pvc(name, id, template), |pvc| {
+        let mark = (keys::KEPT_FOR.to_owned(), pvc.controller.take().unwrap());
+        pvc.labels.extend([mark]);
     }))
 }
 
-fn pvc_names(claims: &[Arc<Pvc>]) -> Vec<&str> {
-    claims.iter().map(|claim| &*claim.name).collect()
+fn pvc_names(pvcs: &[Arc<Pvc>]) -> Vec<&str> {
+    pvcs.iter().map(|pvc| &*pvc.name).collect()
 }
 
 #[test]
@@ -299,8 +300,8 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
         template("data", "2Gi"),
         template("logs", "1Gi"),
     );
-    let known = hashes_of(&[&data, &bigger, &logs]);
-    let claims = to_arcs(vec![
+    let hashes = hashes_of(&[&data, &bigger, &logs]);
+    let pvcs = to_arcs(vec![
         pvc("z-gone", 9, &data),
         pvc("old", 1, &data),
         pvc("new", 1, &bigger),
@@ -317,19 +318,19 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
         Pvc::clone(&kept_pvc("kept-for-the-way-back", 1, &data)),
     ]);
     let needed: BTreeMap<_, _> = [(1, vec![&bigger]), (2, vec![&data, &bigger])].into();
-    let all = |policy: Value| leftover_pvcs(&set_with_policy(policy), &claims, &needed, &known);
+    let all = |policy: Value| leftover_pvcs(&set_with_policy(policy), &pvcs, &needed, &hashes);
     assert_eq!(pvc_names(&all(json!({}))), ["old", "removed", "z-gone"]);
     assert_eq!(pvc_names(&all(json!({ "whenScaled": "Delete" }))).len(), 3);
     assert_eq!(all(json!({ "whenScaled": "Retain" })), []);
     // A kept PVC is left over with its instance, and is released.
     let last = kept_pvc("kept", 9, &data);
-    let left = leftover_pvcs(
+    let leftover = leftover_pvcs(
         &set_with_policy(json!({})),
         &[Arc::clone(&last)],
         &needed,
-        &known,
+        &hashes,
     );
-    assert_eq!(pvc_names(&left), ["kept"]);
+    assert_eq!(pvc_names(&leftover), ["kept"]);
     assert_eq!(
         delete_or_release(&set_with_policy(json!({})), &last),
         PvcChange::Retain(Arc::clone(&last))
@@ -339,35 +340,36 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
 #[test]
 fn retained_pvc_serves_only_its_instance() {
     let data = template("data", "1Gi");
-    let left = |id| edited(pvc("web-data-a", id, &data), |c| c.controller = None);
-    let serving = |set: &CollaSet, claims: Vec<Pvc>| {
-        let (claims, known) = (to_arcs(claims), hashes_of(&[&data]));
+    let released = |id| edited(pvc("web-data-a", id, &data), |c| c.controller = None);
+    let serving = |set: &CollaSet, pvcs: Vec<Pvc>| {
+        let (pvcs, hashes) = (to_arcs(pvcs), hashes_of(&[&data]));
         let needed = [(1, vec![&data])].into();
-        let gone = leftover_pvcs(set, &claims, &needed, &known);
-        assert_eq!(gone, [], "whoever left it may need it");
-        let wanted = plan_instance_pvcs(set, std::slice::from_ref(&data), 1, &claims, &known);
+        let leftover = leftover_pvcs(set, &pvcs, &needed, &hashes);
+        assert_eq!(leftover, [], "whoever left it may need it");
+        let wanted = plan_instance_pvcs(set, std::slice::from_ref(&data), 1, &pvcs, &hashes);
         wanted.volumes.get("data").cloned()
     };
-    let serves = |set: &CollaSet, claim| serving(set, vec![claim]).is_some();
+    let serves = |set: &CollaSet, pvc| serving(set, vec![pvc]).is_some();
     let web = set_with_policy(json!({}));
-    assert!(serves(&web, left(1)));
-    assert!(!serves(&web, left(2)));
+    assert!(serves(&web, released(1)));
+    assert!(!serves(&web, released(2)));
     assert!(!serves(
         &web,
-        edited(left(1), |c| _ =
+        edited(released(1), |c| _ =
             c.labels.insert(keys::ORPHANED.into(), "true".into()))
     ));
     assert!(!serves(
         &web,
-        edited(left(1), |c| _ = c.labels.insert("app".into(), "db".into()))
+        edited(released(1), |c| _ =
+            c.labels.insert("app".into(), "db".into()))
     ));
     let older = edited(pvc("web-data-b", 1, &data), |c| c.controller = None);
-    let at = |claim: Pvc, second| {
-        edited(claim, |c| {
+    let at = |pvc: Pvc, second| {
+        edited(pvc, |c| {
             c.creation_timestamp = jiff::Timestamp::from_second(second).ok();
         })
     };
-    let oldest = serving(&web, vec![at(left(1), 2), at(older, 1)]);
+    let oldest = serving(&web, vec![at(released(1), 2), at(older, 1)]);
     assert_eq!(oldest.as_deref(), Some("web-data-b"));
     for (operator, adopts) in [("Exists", true), ("DoesNotExist", false)] {
         let mut set = web.clone();
@@ -375,7 +377,7 @@ fn retained_pvc_serves_only_its_instance() {
         let expressions = json!([{ "key": key, "operator": operator }]);
         set.spec.selector =
             serde_json::from_value(json!({ "matchExpressions": expressions })).unwrap();
-        assert_eq!(serves(&set, left(1)), adopts, "{operator}");
+        assert_eq!(serves(&set, released(1)), adopts, "{operator}");
     }
 }
 
@@ -385,8 +387,8 @@ proptest! {
     #[test]
     fn serving_pvc_is_not_deleted(picks in proptest::collection::vec((0..4_i64, 0..3_usize, 0..4), 0..12), rotate in 0..12_usize) {
         let sizes = ["1Gi", "2Gi"].map(|size| template("data", size));
-        let known = hashes_of(&[&sizes[0], &sizes[1]]);
-        let claims = picks.iter().enumerate().map(|(i, (id, size, state))| {
+        let hashes = hashes_of(&[&sizes[0], &sizes[1]]);
+        let pvcs = picks.iter().enumerate().map(|(i, (id, size, state))| {
             edited(pvc(&format!("c{i:02}"), *id, sizes.get(*size).unwrap_or(&sizes[0])), |c| {
                 if *size == 2 {
                     c.labels.insert(keys::PVC_TEMPLATE_HASH.into(), "foreign".into());
@@ -397,22 +399,22 @@ proptest! {
                 }
             })
         });
-        let claims = to_arcs(claims.collect());
-        let mut rotated = claims.clone();
-        rotated.rotate_left(rotate.min(claims.len()));
+        let pvcs = to_arcs(pvcs.collect());
+        let mut rotated = pvcs.clone();
+        rotated.rotate_left(rotate.min(pvcs.len()));
         let needed: BTreeMap<_, _> = [(0, vec![&sizes[0]]), (1, vec![&sizes[1]])].into();
         let web = set_with_policy(json!({}));
-        let gone = leftover_pvcs(&web, &claims, &needed, &known);
-        prop_assert_eq!(&gone, &leftover_pvcs(&web, &rotated, &needed, &known));
+        let leftover = leftover_pvcs(&web, &pvcs, &needed, &hashes);
+        prop_assert_eq!(&leftover, &leftover_pvcs(&web, &rotated, &needed, &hashes));
         for (id, templates) in &needed {
             let templates: Vec<_> = templates.iter().map(|t| (*t).clone()).collect();
-            let wanted = plan_instance_pvcs(&web, &templates, *id, &claims, &known);
-            prop_assert_eq!(&wanted, &plan_instance_pvcs(&web, &templates, *id, &rotated, &known));
+            let wanted = plan_instance_pvcs(&web, &templates, *id, &pvcs, &hashes);
+            prop_assert_eq!(&wanted, &plan_instance_pvcs(&web, &templates, *id, &rotated, &hashes));
             for name in wanted.volumes.values() {
-                prop_assert!(!gone.iter().any(|c| c.name == *name));
+                prop_assert!(!leftover.iter().any(|c| c.name == *name));
             }
             if wanted.ready {
-                prop_assert!(!have_templates_changed(&web, &templates, *id, &claims, &known));
+                prop_assert!(!have_templates_changed(&web, &templates, *id, &pvcs, &hashes));
             }
         }
     }
@@ -425,24 +427,24 @@ fn retained_pvc_is_adopted_by_selector_expressions() {
     set.spec.selector = serde_json::from_value(json!({ "matchExpressions": expressions })).unwrap();
     set.spec.template = json!({ "metadata": { "labels": { "app": "web", "tier": "front" } } });
     let data = template("data", "1Gi");
-    let known = TemplateHashes::from_templates([&data]);
-    let wanted = plan_instance_pvcs(&set, std::slice::from_ref(&data), 0, &[], &known);
+    let hashes = TemplateHashes::from_templates([&data]);
+    let wanted = plan_instance_pvcs(&set, std::slice::from_ref(&data), 0, &[], &hashes);
     let PvcChange::Create { body, .. } = &wanted.create[0] else {
         panic!("{wanted:?}");
     };
     assert_eq!(body["metadata"]["labels"]["app"], "web");
     let labels = serde_json::from_value(body["metadata"]["labels"].clone()).unwrap();
-    let left = Pvc {
+    let released = Pvc {
         name: "web-data-abcde".to_owned(),
         labels,
         ..Pvc::default()
     };
-    let existing = [Arc::new(left)];
-    let again = plan_instance_pvcs(&set, &[data], 0, &existing, &known);
+    let existing = [Arc::new(released)];
+    let again = plan_instance_pvcs(&set, &[data], 0, &existing, &hashes);
     assert_eq!((again.ready, again.create.len()), (true, 0));
     // A selector that only excludes labels adopts nothing.
     let none = json!([{ "key": "other", "operator": "DoesNotExist" }]);
     set.spec.selector = serde_json::from_value(json!({ "matchExpressions": none })).unwrap();
-    let again = plan_instance_pvcs(&set, &[template("data", "1Gi")], 0, &existing, &known);
+    let again = plan_instance_pvcs(&set, &[template("data", "1Gi")], 0, &existing, &hashes);
     assert!(!again.ready);
 }

@@ -73,18 +73,21 @@ fn marks_of_go_are_no_difference() {
 
 #[test]
 fn order_of_containers_matters_but_not_of_pvc_templates() {
-    let claim = |name: &str, size: &str| json!({ "metadata": { "name": name }, "spec": { "resources": { "requests": { "storage": size } } } });
-    let with = |claims: Value| revision_data(&set(template("a:1"), claims).spec);
-    let a = with(json!([claim("x", "1Gi"), claim("y", "1Gi")]));
+    let pvc_template = |name: &str, size: &str| json!({ "metadata": { "name": name }, "spec": { "resources": { "requests": { "storage": size } } } });
+    let with = |pvc_templates: Value| revision_data(&set(template("a:1"), pvc_templates).spec);
+    let a = with(json!([pvc_template("x", "1Gi"), pvc_template("y", "1Gi")]));
     assert!(is_equal_data(
         &a,
-        &with(json!([claim("y", "1Gi"), claim("x", "1024Mi")]))
+        &with(json!([
+            pvc_template("y", "1Gi"),
+            pvc_template("x", "1024Mi")
+        ]))
     ));
     assert!(!is_equal_data(
         &a,
-        &with(json!([claim("y", "1Gi"), claim("x", "2Gi")]))
+        &with(json!([pvc_template("y", "1Gi"), pvc_template("x", "2Gi")]))
     ));
-    assert!(!is_equal_data(&a, &with(json!([claim("x", "1Gi")]))));
+    assert!(!is_equal_data(&a, &with(json!([pvc_template("x", "1Gi")]))));
 
     let containers = |names: [&str; 2]| {
         data(json!({ "spec": { "containers": names.map(|n| json!({ "name": n })) } }))
@@ -102,22 +105,22 @@ fn only_fields_newer_than_1_22_are_ignored() {
     newer["spec"]["schedulingGates"] = json!([{ "name": "gate" }]);
     newer["spec"]["containers"][0]["livenessProbe"] = json!({ "grpc": { "port": 1 } });
     newer["spec"]["containers"][0]["resources"]["claims"] = json!([{ "name": "gpu" }]);
-    let claims =
+    let pvc_templates =
         [json!({ "metadata": { "name": "d" }, "spec": { "volumeAttributesClassName": "gold" } })];
-    let ours = revision_data(&set(newer.clone(), claims.to_vec().into()).spec);
-    let stored = kuperator_data(&newer, &claims);
+    let ours = revision_data(&set(newer.clone(), pvc_templates.to_vec().into()).spec);
+    let stored = kuperator_data(&newer, &pvc_templates);
     assert!(!is_equal_data(&stored, &ours));
     assert!(is_equal_kuperator_data(&stored, &ours));
 
     newer["spec"]["containers"][0]["image"] = json!("a:2");
     assert!(!is_equal_kuperator_data(
         &stored,
-        &revision_data(&set(newer.clone(), claims.to_vec().into()).spec)
+        &revision_data(&set(newer.clone(), pvc_templates.to_vec().into()).spec)
     ));
 
     newer["spec"]["containers"][0]["image"] = json!("a:1");
     newer["spec"]["schedulingGates"] = json!([]);
-    let later = revision_data(&set(newer, claims.to_vec().into()).spec);
+    let later = revision_data(&set(newer, pvc_templates.to_vec().into()).spec);
     assert!(
         !is_equal_kuperator_data(&ours, &later),
         "data of our own has lost nothing"
@@ -136,12 +139,12 @@ fn data_of_our_own_never_bears_the_mark_of_go() {
 fn random_data(seed: u64) -> (Value, Vec<Value>) {
     let mut random = RandomValues(seed);
     let template = random.random_value(&POD_TEMPLATE);
-    let claims = (0..random.next_below(3)).map(|i| {
-        let mut claim = random.random_value(&PVC);
-        claim["metadata"]["name"] = json!(format!("c{i}"));
-        claim
+    let pvc_templates = (0..random.next_below(3)).map(|i| {
+        let mut pvc_template = random.random_value(&PVC);
+        pvc_template["metadata"]["name"] = json!(format!("c{i}"));
+        pvc_template
     });
-    (template, claims.collect())
+    (template, pvc_templates.collect())
 }
 
 proptest! {

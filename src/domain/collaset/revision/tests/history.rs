@@ -408,11 +408,11 @@ fn note_of_the_stable_revision_follows_the_status() {
             current_revision: stable.into(),
             ..Default::default()
         });
-        let noted = changes(&set, &revisions);
+        let marked = changes(&set, &revisions);
         let note = RevisionChange::MarkStable(revisions[1].clone(), stable.to_owned());
-        assert_eq!(noted, [note]);
+        assert_eq!(marked, [note]);
         assert_eq!(
-            changes(&set, &apply_changes(revisions.to_vec(), &noted)),
+            changes(&set, &apply_changes(revisions.to_vec(), &marked)),
             []
         );
     }

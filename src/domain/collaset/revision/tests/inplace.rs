@@ -241,7 +241,7 @@ fn metadata_used_by_environment_needs_container_restart() {
         edit(&mut to);
         in_place_change(&data_of(&from), &data_of(&to))
     };
-    let why = "template.spec.containers[app].env[V] is taken from metadata that changes, and only a new container sees that";
+    let reason = "template.spec.containers[app].env[V] is taken from metadata that changes, and only a new container sees that";
     let label = |t: &mut Value| t["metadata"]["labels"]["old"] = json!("2");
     let annotation = |t: &mut Value| t["metadata"]["annotations"]["note"] = json!("2");
     for (field, edit) in [
@@ -251,7 +251,7 @@ fn metadata_used_by_environment_needs_container_restart() {
     ] {
         assert_eq!(
             changed(field, edit),
-            InPlaceChange::No(why.into()),
+            InPlaceChange::No(reason.into()),
             "{field}"
         );
     }
@@ -275,15 +275,16 @@ fn metadata_used_by_environment_needs_container_restart() {
 
 #[test]
 fn claim_templates_that_differ_need_a_new_pod() {
-    let with = |claims: Value| data::revision_data(&set(base_template(), claims).spec);
-    let claim = |name: &str| json!({ "metadata": { "name": name } });
+    let with =
+        |pvc_templates: Value| data::revision_data(&set(base_template(), pvc_templates).spec);
+    let pvc_template = |name: &str| json!({ "metadata": { "name": name } });
     assert_eq!(
-        in_place_change(&with(json!([])), &with(json!([claim("d")]))),
+        in_place_change(&with(json!([])), &with(json!([pvc_template("d")]))),
         InPlaceChange::No("volumeClaimTemplates differ".into())
     );
     let reordered = in_place_change(
-        &with(json!([claim("d"), claim("e")])),
-        &with(json!([claim("e"), claim("d")])),
+        &with(json!([pvc_template("d"), pvc_template("e")])),
+        &with(json!([pvc_template("e"), pvc_template("d")])),
     );
     assert!(matches!(reordered, InPlaceChange::Yes { .. }));
 }
@@ -491,11 +492,11 @@ fn environment_variable_from_changed_resource_needs_container_restart() {
         // The node may defer the resize and still restart the container for the image.
         (of("limits.memory"), free, "4Gi", "x:2", false),
     ] {
-        let way = in_place_change(
+        let change = in_place_change(
             &with("2Gi", policy, &field, "x:1"),
             &with(to, policy, &field, image),
         );
-        let is_yes = matches!(way, InPlaceChange::Yes { .. });
-        assert_eq!(is_yes, is_in_place, "{field} {policy} {to}: {way:?}");
+        let is_yes = matches!(change, InPlaceChange::Yes { .. });
+        assert_eq!(is_yes, is_in_place, "{field} {policy} {to}: {change:?}");
     }
 }

@@ -10,7 +10,7 @@ use crate::api::collaset::CollaSet;
 use crate::domain::collaset::core_v1::{POD_TEMPLATE, PVC, go_json};
 
 /// A set with the UID `u1`, a selector of labels and these templates.
-fn set(template: Value, claims: Value) -> CollaSet {
+fn set(template: Value, pvc_templates: Value) -> CollaSet {
     serde_json::from_value(json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1",
         "kind": "CollaSet",
@@ -18,7 +18,7 @@ fn set(template: Value, claims: Value) -> CollaSet {
         "spec": {
             "selector": { "matchLabels": { "app": "web" } },
             "template": template,
-            "volumeClaimTemplates": claims,
+            "volumeClaimTemplates": pvc_templates,
         },
     }))
     .unwrap()
@@ -32,15 +32,15 @@ fn template(image: &str) -> Value {
 }
 
 /// Data as Kuperator stores it.
-fn kuperator_data(template: &Value, claims: &[Value]) -> Value {
+fn kuperator_data(template: &Value, pvc_templates: &[Value]) -> Value {
     let mut template: Value = serde_json::from_str(&go_json(&POD_TEMPLATE, template)).unwrap();
     template["$patch"] = json!("replace");
     let mut data = json!({ "spec": { "template": template } });
-    if !claims.is_empty() {
-        let claims = claims
+    if !pvc_templates.is_empty() {
+        let pvc_templates = pvc_templates
             .iter()
             .map(|c| serde_json::from_str::<Value>(&go_json(&PVC, c)).unwrap());
-        data["spec"]["volumeClaimTemplates"] = claims.collect();
+        data["spec"]["volumeClaimTemplates"] = pvc_templates.collect();
     }
     data
 }

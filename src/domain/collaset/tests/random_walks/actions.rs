@@ -386,8 +386,8 @@ pub fn apply_action(world: &mut World, act: &WalkAction) {
         }
         WalkAction::Refuse(write, on) => {
             match on {
-                true => world.troubles.refused.insert(*write),
-                false => world.troubles.refused.remove(write),
+                true => world.faults.refused.insert(*write),
+                false => world.faults.refused.remove(write),
             };
         }
         WalkAction::Forbid(image, on) => {
@@ -400,24 +400,24 @@ pub fn apply_action(world: &mut World, act: &WalkAction) {
         WalkAction::Unpullable(image, on) => {
             let image = format!("app:{image}");
             match on {
-                true => world.troubles.unpullable.insert(image),
-                false => world.troubles.unpullable.remove(&image),
+                true => world.faults.unpullable.insert(image),
+                false => world.faults.unpullable.remove(&image),
             };
         }
-        WalkAction::MostPods(most) => world.troubles.most_pods = *most,
-        WalkAction::MostClaims(most) => world.troubles.most_claims = *most,
+        WalkAction::MostPods(most) => world.faults.most_pods = *most,
+        WalkAction::MostClaims(most) => world.faults.most_claims = *most,
         WalkAction::PoolRoom(entries) => {
             world.pool_bytes = headroom::MAX_POOL_BYTES / headroom::max_replicas("web") * entries
         }
         WalkAction::Pins(created, changed) => {
-            world.troubles.pins_created = *created;
-            world.troubles.pins_changed = *changed;
+            world.faults.pins_created = *created;
+            world.faults.pins_changed = *changed;
         }
         WalkAction::Hold(go, back) => {
-            world.troubles.holds = *go;
-            world.troubles.holds_back = *back;
+            world.faults.holds = *go;
+            world.faults.holds_back = *back;
         }
-        WalkAction::Budget(most) => world.troubles.max_unavailable = *most,
+        WalkAction::Budget(most) => world.faults.max_unavailable = *most,
         WalkAction::DeleteSet(orphans) => world.delete_set(*orphans),
         WalkAction::Pass(seconds) => {
             world.advance_time(*seconds);
@@ -451,8 +451,8 @@ fn apply_pod_action(world: &mut World, name: &str, act: &WalkAction) {
         }
         WalkAction::LabelClaim(_, key, value) => {
             let pod = &world.pods[name];
-            let claim = pod.spec.pvcs.first().filter(|_| world.owns(pod));
-            let claim = claim.cloned();
+            let pvc_name = pod.spec.pvcs.first().filter(|_| world.owns(pod));
+            let pvc_name = pvc_name.cloned();
             // The hash is that of the first template of some revision.
             let templates = world.revisions.values().filter_map(|revision| {
                 let template = pvc_templates(&revision.data).first()?;
@@ -467,10 +467,10 @@ fn apply_pod_action(world: &mut World, name: &str, act: &WalkAction) {
                     .unwrap_or_default(),
                 _ => value.clone(),
             };
-            let claim = claim.and_then(|name| world.claims.get_mut(&name));
-            match claim {
-                Some(claim) if value.is_empty() => _ = claim.labels.remove(*key),
-                Some(claim) => _ = claim.labels.insert((*key).to_owned(), value),
+            let pvc = pvc_name.and_then(|name| world.pvcs.get_mut(&name));
+            match pvc {
+                Some(pvc) if value.is_empty() => _ = pvc.labels.remove(*key),
+                Some(pvc) => _ = pvc.labels.insert((*key).to_owned(), value),
                 None => {}
             }
         }
@@ -492,14 +492,14 @@ fn apply_pod_action(world: &mut World, name: &str, act: &WalkAction) {
         }
         WalkAction::Stubborn(_, on) => {
             match on {
-                true => world.troubles.stubborn.insert(uid),
-                false => world.troubles.stubborn.remove(&uid),
+                true => world.faults.stubborn.insert(uid),
+                false => world.faults.stubborn.remove(&uid),
             };
         }
         WalkAction::Undeletable(_, on) => {
             match on {
-                true => world.troubles.undeletable.insert(uid),
-                false => world.troubles.undeletable.remove(&uid),
+                true => world.faults.undeletable.insert(uid),
+                false => world.faults.undeletable.remove(&uid),
             };
         }
         _ => {}
@@ -520,8 +520,8 @@ fn edit_spec(world: &mut World, spec: &Value) {
     world.edit(json!({ "template": { "spec": { "containers": [container] } } }));
 }
 
-fn name(world: &World, place: usize) -> Option<String> {
-    world.pods.keys().nth(place).cloned()
+fn name(world: &World, index: usize) -> Option<String> {
+    world.pods.keys().nth(index).cloned()
 }
 
 /// Whether the naming policy is `PersistentSequence`.

@@ -12,7 +12,7 @@ use crate::domain::pod::Pod;
 
 /// Removes all faults, and the requests that only users withdraw.
 pub fn lift_obstacles(world: &mut World) {
-    world.troubles = Default::default();
+    world.faults = Default::default();
     world.forbidden.clear();
     world.pool_bytes = headroom::MAX_POOL_BYTES;
     world.kubelets.clear();
@@ -38,12 +38,12 @@ pub fn lift_obstacles(world: &mut World) {
             }
         });
         let pod = &world.pods[&name];
-        let mut claims = pod
+        let mut pvcs = pod
             .spec
             .pvcs
             .iter()
-            .filter_map(|claim| world.claims.get(claim));
-        let holds = claims.any(|claim| !claim.labels.contains_key(keys::ORPHANED));
+            .filter_map(|pvc_name| world.pvcs.get(pvc_name));
+        let holds = pvcs.any(|pvc| !pvc.labels.contains_key(keys::ORPHANED));
         // Delete a Pod outside the set that holds a persistent name or a PVC.
         let foreign = !world.owns(pod) || !pod.is_managed() || pod.label("app") != Some("web");
         if foreign && (keeps_names || holds) {
@@ -69,9 +69,12 @@ pub fn check_at_rest(world: &World) -> Result<(), String> {
         pods.filter(|p| p.label(keys::REVISION) != Some(&status.updated_revision))
     };
     match strategy.scope {
-        UpdateScope::Partition(kept) => {
+        UpdateScope::Partition(partition) => {
             let old = old().count();
-            ensure!(old <= kept, "{old} Pods of older revisions, {kept} may be");
+            ensure!(
+                old <= partition,
+                "{old} Pods of older revisions, {partition} may be"
+            );
         }
         UpdateScope::ByLabel => {
             let labelled = old().find(|p| p.label(keys::UPDATE_INCLUDED).is_some());
@@ -101,69 +104,65 @@ pub fn check_at_rest(world: &World) -> Result<(), String> {
         ] {
             ensure!(pod.label(key).is_none(), "ID {id} still has {key}");
         }
-        let (claims, templates) = (&pod.spec.pvcs, pvc_templates(&revision.data));
+        let (pvc_names, templates) = (&pod.spec.pvcs, pvc_templates(&revision.data));
         ensure!(
-            claims.len() == templates.len(),
-            "ID {id} has the claims {claims:?}"
+            pvc_names.len() == templates.len(),
+            "ID {id} has the PVCs {pvc_names:?}"
         );
-        for claim in claims {
-            let claim = &world.claims[claim];
-            let carried = claim.labels.get(keys::INSTANCE_ID);
+        for pvc_name in pvc_names {
+            let pvc = &world.pvcs[pvc_name];
+            let carried = pvc.labels.get(keys::INSTANCE_ID);
             ensure!(
                 carried == Some(&id.to_string()),
                 "{} has {carried:?}, not {id}",
-                claim.name
+                pvc.name
             );
             ensure!(
-                claim.belongs_to_set(Some(world.uid())),
-                "{claim:?} does not belong to the set"
+                pvc.belongs_to_set(Some(world.uid())),
+                "{pvc:?} does not belong to the set"
             );
         }
     }
     let contexts = world.pool.iter().flat_map(|p| &p.contexts);
     let ids: Vec<i64> = contexts.clone().map(|c| c.id).collect();
-    let there = world.ids();
-    ensure!(ids == there, "the pool holds {ids:?}, there are {there:?}");
+    let existing = world.ids();
+    ensure!(
+        ids == existing,
+        "the pool holds {ids:?}, there are {existing:?}"
+    );
     for context in contexts {
         let revision = members[&context.id].label(keys::REVISION);
         let revision = revision.filter(|name| world.revisions.contains_key(*name));
         let recorded = context.data.get(pool::REVISION).map(String::as_str);
-        let known = revision.is_none_or(|revision| recorded == Some(revision));
-        ensure!(known, "{recorded:?} is recorded for {revision:?}");
+        let is_right = revision.is_none_or(|revision| recorded == Some(revision));
+        ensure!(is_right, "{recorded:?} is recorded for {revision:?}");
     }
     if !strategy.retain_scaled {
-        for claim in world.claims.values() {
-            let owned = claim.belongs_to_set(Some(world.uid()));
-            let mounted = world
-                .pods
-                .values()
-                .any(|p| p.spec.pvcs.contains(&claim.name));
+        for pvc in world.pvcs.values() {
+            let owned = pvc.belongs_to_set(Some(world.uid()));
+            let mounted = world.pods.values().any(|p| p.spec.pvcs.contains(&pvc.name));
             // If an instance has several PVCs for one volume, the unused ones are deleted with the instance.
-            let id = claim
+            let id = pvc
                 .labels
                 .get(keys::INSTANCE_ID)
                 .and_then(|id| id.parse().ok());
             let served = id.is_some_and(|id| members.contains_key(&id));
-            ensure!(
-                !owned || mounted || served,
-                "claim {} is left over",
-                claim.name
-            );
+            ensure!(!owned || mounted || served, "PVC {} is left over", pvc.name);
         }
     }
-    let left = |pod: &&Pod| pod.controller().is_none() && !pod.is_finished();
-    for pod in world.pods.values().filter(left) {
-        let claims = pod
+    let has_left = |pod: &&Pod| pod.controller().is_none() && !pod.is_finished();
+    for pod in world.pods.values().filter(has_left) {
+        let pvcs = pod
             .spec
             .pvcs
             .iter()
-            .filter_map(|claim| world.claims.get(claim));
-        let mut owned = claims.filter(|claim| claim.belongs_to_set(Some(world.uid())));
-        let owned = owned.next().map(|claim| &claim.name);
+            .filter_map(|pvc_name| world.pvcs.get(pvc_name));
+        let mut owned = pvcs.filter(|pvc| pvc.belongs_to_set(Some(world.uid())));
+        let owned = owned.next().map(|pvc| &pvc.name);
         let name = &pod.metadata.name;
         ensure!(
             owned.is_none(),
-            "Pod {name} has left, and its claim {owned:?} has not"
+            "Pod {name} has left, and its PVC {owned:?} has not"
         );
     }
     let ready = status.conditions.iter().find(|c| c.type_ == "Ready");

@@ -15,9 +15,9 @@ use crate::domain::pod::{Pod, Resources};
 type Verdict = Result<(), String>;
 
 macro_rules! ensure {
-    ($holds:expr, $($words:tt)+) => {
+    ($holds:expr, $($message:tt)+) => {
         if !$holds {
-            return Err(format!($($words)+));
+            return Err(format!($($message)+));
         }
     };
 }
@@ -107,16 +107,16 @@ fn judge_instances(world: &World, plan: &SetPlan) -> Verdict {
     };
     let has_a_pod = |id: i64| world.pods.values().any(|pod| is_of(&pod, id));
     let given_up = stored.contexts.iter().find(|entry| {
-        let stays = next.iter().any(|other| other.id == entry.id);
+        let is_kept = next.iter().any(|other| other.id == entry.id);
         // The new Pod of its pair stands for it.
         let is_replaced = entry.data.contains_key(pool::REPLACE_NEW);
-        counts(&entry.data) && !is_replaced && !stays && !has_a_pod(entry.id)
+        counts(&entry.data) && !is_replaced && !is_kept && !has_a_pod(entry.id)
     });
-    let left = next.iter().filter(|c| counts(&c.data) && !leaves(c.id));
-    let (left, wanted) = (left.count(), strategy.replicas);
+    let remaining = next.iter().filter(|c| counts(&c.data) && !leaves(c.id));
+    let (remaining, wanted) = (remaining.count(), strategy.replicas);
     match given_up {
-        Some(entry) if left < wanted => Err(format!(
-            "instance ID {} is given up, and {left} of {wanted} are left",
+        Some(entry) if remaining < wanted => Err(format!(
+            "instance ID {} is given up, and {remaining} of {wanted} are left",
             entry.id
         )),
         _ => Ok(()),
@@ -145,8 +145,8 @@ fn is_made_again(world: &World, plan: &SetPlan, pod: &Pod) -> bool {
     let id = label_after_plan(plan, pod, keys::INSTANCE_ID).and_then(|id| id.parse().ok());
     let mut entries = world.pool.iter().flat_map(|pool| &pool.contexts);
     let entry = entries.find(|entry| Some(entry.id) == id);
-    let noted = entry.and_then(|entry| entry.data.get(pool::DELETED));
-    noted.is_some_and(|noted| *noted != pool::pod_digest(pod))
+    let mark = entry.and_then(|entry| entry.data.get(pool::DELETED));
+    mark.is_some_and(|mark| *mark != pool::pod_digest(pod))
 }
 
 /// The value of a label after the plan.
@@ -217,9 +217,9 @@ fn judge_creations(world: &World, plan: &SetPlan) -> Verdict {
                 !ids.contains(&Some(text.as_str())),
                 "a second Pod of instance ID {id} is made"
             );
-            let known = pool.is_some_and(|pool| pool.iter().any(|c| c.id == *id));
+            let is_known = pool.is_some_and(|pool| pool.iter().any(|c| c.id == *id));
             ensure!(
-                known,
+                is_known,
                 "the Pod of instance ID {id} is made, and the pool does not know it"
             );
         }
@@ -235,8 +235,8 @@ fn stored(world: &World) -> Option<&RolloutStatus> {
 /// Whether a Pod goes back from a later revision to the current one, because the template was rolled back.
 fn is_taken_back(world: &World, status: &CollaSetStatus, pod: &Pod) -> bool {
     let updated = &status.updated_revision;
-    let known = world.set.status.as_ref();
-    let is_back = known.is_some_and(|known| known.current_revision == *updated);
+    let status = world.set.status.as_ref();
+    let is_back = status.is_some_and(|status| status.current_revision == *updated);
     let made = |name: &str| world.revisions.get(name)?.creation_timestamp;
     let of = pod.label(keys::REVISION).unwrap_or_default();
     is_back && made(updated).is_some() && made(of) > made(updated)
@@ -254,7 +254,7 @@ fn scope(world: &World, status: &CollaSetStatus, strategy: &ResolvedStrategy) ->
     if next.step == 0 && !next.aborted {
         return strategy.scope;
     }
-    let UpdateScope::Partition(kept) = strategy.scope else {
+    let UpdateScope::Partition(final_partition) = strategy.scope else {
         return strategy.scope;
     };
     let steps = &strategy.steps;
@@ -264,10 +264,10 @@ fn scope(world: &World, status: &CollaSetStatus, strategy: &ResolvedStrategy) ->
         return strategy.scope;
     }
     let partition = steps[..step].iter().rev().find_map(|step| match step {
-        ResolvedStep::Partition(kept) => Some(*kept),
+        ResolvedStep::Partition(final_partition) => Some(*final_partition),
         ResolvedStep::Pause(_) => None,
     });
-    UpdateScope::Partition(kept.max(partition.unwrap_or(usize::MAX)))
+    UpdateScope::Partition(final_partition.max(partition.unwrap_or(usize::MAX)))
 }
 
 /// Checks that updates begin within their bounds.
@@ -298,18 +298,18 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
         pod.label(keys::TO_REPLACE).is_none()
             && label_after_plan(plan, pod, keys::TO_REPLACE).is_some()
     };
-    let begun: Vec<&Pod> = counted.iter().copied().filter(|p| begins(p)).collect();
+    let beginning: Vec<&Pod> = counted.iter().copied().filter(|p| begins(p)).collect();
     let opened = counted.iter().filter(|p| opens(p)).count();
-    if begun.is_empty() && opened == 0 {
+    if beginning.is_empty() && opened == 0 {
         return Ok(());
     }
     ensure!(!strategy.paused, "a paused set begins an update");
     let is_old = |pod: &Pod| pod.label(keys::REVISION) != Some(&status.updated_revision);
     let moves = |pod: &Pod| begins(pod) || opens(pod);
-    if let UpdateScope::Partition(kept) = scope(world, status, &strategy) {
+    if let UpdateScope::Partition(partition) = scope(world, status, &strategy) {
         // A Pod whose update is cancelled stays unchanged, unless it is replaced instead.
         let undo = Family::UndoOperationType.key("collaset");
-        let stays = |pod: &&Pod| {
+        let is_staying = |pod: &&Pod| {
             let is_updated = is_on(pod, "update")
                 && (opens(pod) || label_after_plan(plan, pod, &undo).is_none());
             let is_replaced = pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
@@ -317,9 +317,9 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
             let goes = is_updated || is_replaced;
             is_old(pod) && !goes && !is_taken_back(world, status, pod)
         };
-        let before = counted.iter().copied().filter(stays);
+        let before = counted.iter().copied().filter(is_staying);
         let after = before.clone().filter(|pod| !moves(pod)).count();
-        let least = kept.min(before.count());
+        let least = partition.min(before.count());
         ensure!(
             after >= least,
             "{after} Pods stay on older revisions, {least} are to"
@@ -336,12 +336,12 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
             pod.is_available() && !goes && !is_taken_away(plan, pod)
         };
         let serving = counted.iter().filter(serves);
-        let left = serving.clone().filter(|pod| !begins(pod)).count();
+        let remaining = serving.clone().filter(|pod| !begins(pod)).count();
         let needed = strategy.replicas.saturating_sub(most);
-        let taken = serving.count() - left;
+        let taken = serving.count() - remaining;
         ensure!(
-            taken == 0 || left >= needed,
-            "an update takes {taken} Pods and leaves {left}, {needed} are to stay"
+            taken == 0 || remaining >= needed,
+            "an update takes {taken} Pods and leaves {remaining}, {needed} are to stay"
         );
     }
     if let Some(most) = strategy.max_surge {
@@ -390,10 +390,10 @@ fn judge_conditions(world: &World, plan: &SetPlan, status: &CollaSetStatus) -> V
         .collect();
     let distinct: BTreeSet<_> = ids.iter().collect();
     if is_true("Scale") || is_true("Ready") {
-        let (there, wanted) = (members.len() - halves, strategy.replicas);
+        let (instances, wanted) = (members.len() - halves, strategy.replicas);
         ensure!(
-            there == wanted,
-            "Scale or Ready is True with {there} Pods of {wanted}"
+            instances == wanted,
+            "Scale or Ready is True with {instances} Pods of {wanted}"
         );
         ensure!(
             ids.len() == distinct.len(),
@@ -424,7 +424,7 @@ fn judge_conditions(world: &World, plan: &SetPlan, status: &CollaSetStatus) -> V
             .any(|half| half.metadata.uid == pod.metadata.uid)
     });
     let behind = match strategy.scope {
-        UpdateScope::Partition(kept) => old.count().saturating_sub(kept),
+        UpdateScope::Partition(partition) => old.count().saturating_sub(partition),
         UpdateScope::ByLabel => old
             .filter(|p| p.label(keys::UPDATE_INCLUDED).is_some())
             .count(),
@@ -533,19 +533,20 @@ fn judge_running_pod(world: &World, pod: &Pod) -> Verdict {
         status.image,
         container.image
     );
-    let asked = Resources::from_resources(&template["resources"]);
+    let requested = Resources::from_resources(&template["resources"]);
     ensure!(
-        asked == Resources::default() || asked == Resources::from_resources(&container.resources),
+        requested == Resources::default()
+            || requested == Resources::from_resources(&container.resources),
         "Ready is True, and Pod {name} is to have {} instead of {}",
         container.resources,
         template["resources"]
     );
     let wanted = Resources::from_resources(&container.resources);
-    let (is, told) = (status.resources, [status.resources, wanted]);
+    let (is, reported) = (status.resources, [status.resources, wanted]);
     // The set does not wait for an update that somebody has ended by hand.
     let is_cut_short = pod.annotation(keys::LAST_POD_STATUS).is_some() && !is_on(pod, "update");
     ensure!(
-        told.contains(&Resources::default()) || is == wanted || is_cut_short,
+        reported.contains(&Resources::default()) || is == wanted || is_cut_short,
         "Ready is True, and Pod {name} has its former resources"
     );
     Ok(())
@@ -556,15 +557,15 @@ pub fn judge_cluster(world: &World) -> Verdict {
     let mut writers = BTreeMap::new();
     for pod in world.pods.values().filter(|pod| !pod.is_finished()) {
         let name = &pod.metadata.name;
-        for claim in &pod.spec.pvcs {
-            let other = writers.insert(claim, name);
+        for pvc_name in &pod.spec.pvcs {
+            let other = writers.insert(pvc_name, name);
             ensure!(
                 other.is_none(),
-                "claim {claim} is mounted by {name} and {other:?}"
+                "PVC {pvc_name} is mounted by {name} and {other:?}"
             );
             ensure!(
-                world.claims.contains_key(claim),
-                "claim {claim} of Pod {name} is gone"
+                world.pvcs.contains_key(pvc_name),
+                "PVC {pvc_name} of Pod {name} is gone"
             );
         }
     }
@@ -574,11 +575,11 @@ pub fn judge_cluster(world: &World) -> Verdict {
 /// Checks what must hold when nothing changes any more, even if something is refused: the status names every Pod that
 /// is off traffic for an operation of the set.
 pub fn judge_stuck(world: &World) -> Verdict {
-    if world.gone || world.set.metadata.deletion_timestamp.is_some() {
+    if world.is_deleted || world.set.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     let status = world.set.status.clone().unwrap_or_default();
-    let told: Vec<_> = status
+    let conditions: Vec<_> = status
         .conditions
         .iter()
         .filter(|c| c.status == "False")
@@ -586,8 +587,8 @@ pub fn judge_stuck(world: &World) -> Verdict {
     for pod in world.pods.values() {
         let operating = Family::Operating.key("collaset");
         let off = is_held_offline(pod) && pod.label(&operating).is_some();
-        let known = pod.is_managed() && pod.label(keys::INSTANCE_ID).is_some();
-        if !off || pod.is_terminating() || pod.is_finished() || !known {
+        let is_of_a_set = pod.is_managed() && pod.label(keys::INSTANCE_ID).is_some();
+        if !off || pod.is_terminating() || pod.is_finished() || !is_of_a_set {
             continue;
         }
         let name = &pod.metadata.name;
@@ -596,26 +597,26 @@ pub fn judge_stuck(world: &World) -> Verdict {
             !own || world.owns(pod),
             "Pod {name} was left off traffic by its set"
         );
-        let reasons = told.iter().any(|c| {
+        let reasons = conditions.iter().any(|c| {
             let names = c.message.matches("Pod web-").count() >= 3;
             c.message.contains(name.as_str()) || names || c.message.contains(": refused: ")
         });
         ensure!(
             !own || reasons,
-            "Pod {name} is off traffic and nobody says why: {told:#?}"
+            "Pod {name} is off traffic and nobody says why: {conditions:#?}"
         );
         // If an update has not changed the Pod yet, the Pod goes back on traffic, provided that it can be written.
-        let troubles = &world.troubles;
-        let is_free = !troubles.refused.contains(&WriteKind::PodPatch)
-            && !troubles.stubborn.contains(&pod.metadata.uid)
-            && !troubles.holds_back;
+        let faults = &world.faults;
+        let is_free = !faults.refused.contains(&WriteKind::PodPatch)
+            && !faults.stubborn.contains(&pod.metadata.uid)
+            && !faults.holds_back;
         let is_unchanged = [keys::LAST_POD_STATUS, keys::RESIZING]
             .iter()
             .all(|key| pod.annotation(key).is_none());
         let operates = pod.label(&Family::Operate.key("collaset")).is_some();
         ensure!(
             !(is_free && is_unchanged && operates && is_on(pod, "update")),
-            "Pod {name} stays off traffic for an update that has changed nothing: {told:#?}"
+            "Pod {name} stays off traffic for an update that has changed nothing: {conditions:#?}"
         );
     }
     Ok(())

@@ -42,7 +42,7 @@ const ROUNDS: usize = 400;
 struct Walk {
     replicas: i32,
     sequence: bool,
-    claims: u8,
+    pvc_templates: u8,
     acts: Vec<WalkAction>,
     /// Whether to print the world after each action.
     shown: bool,
@@ -54,7 +54,7 @@ impl Walk {
         Walk {
             replicas: rng.random_range(0..5),
             sequence: rng.random_bool(0.4),
-            claims: match rng.random_bool(0.5) {
+            pvc_templates: match rng.random_bool(0.5) {
                 true => 0,
                 false => rng.random_range(1..4),
             },
@@ -67,12 +67,12 @@ impl Walk {
     fn run(&self) -> Result<(), String> {
         let mut at = None;
         let done = catch_unwind(AssertUnwindSafe(|| self.walk(&mut at)));
-        let place = || match at {
+        let describe_place = || match at {
             Some(at) => format!("after act {at}, {:?}", self.acts[at]),
             None => "in the end".to_owned(),
         };
         match done {
-            Ok(done) => done.map_err(|why| format!("{}: {why}", place())),
+            Ok(done) => done.map_err(|error| format!("{}: {error}", describe_place())),
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -84,12 +84,12 @@ impl Walk {
     fn walk(&self, at: &mut Option<usize>) -> Result<(), String> {
         let spec = json!({
             "namingStrategy": actions::naming(self.sequence),
-            "volumeClaimTemplates": actions::templates(self.claims),
+            "volumeClaimTemplates": actions::templates(self.pvc_templates),
         });
         let mut world = World::on_plane(self.replicas, spec);
         settle(&mut world)?;
-        for (place, act) in self.acts.iter().enumerate() {
-            *at = Some(place);
+        for (index, act) in self.acts.iter().enumerate() {
+            *at = Some(index);
             match act {
                 WalkAction::Step(most) => {
                     step(&mut world, *most)?;
@@ -102,7 +102,7 @@ impl Walk {
                 act => apply_action(&mut world, act),
             }
             if self.shown {
-                print::print_cluster(&world, &format!("{place}: {act:?}"));
+                print::print_cluster(&world, &format!("{index}: {act:?}"));
             }
             invariants::judge_cluster(&world)?;
         }
@@ -140,24 +140,24 @@ impl Walk {
 
 /// Plans and carries out the plan, up to `most` writes. Returns whether something was written.
 fn step(world: &mut World, most: usize) -> Result<bool, String> {
-    if world.gone {
+    if world.is_deleted {
         world.recreate_set();
     }
     let plan = planner::plan_set(&world.observe());
-    invariants::judge_plan(world, &plan).inspect_err(|why| {
-        print::print_cluster(world, why);
+    invariants::judge_plan(world, &plan).inspect_err(|violation| {
+        print::print_cluster(world, violation);
         println!("{plan:#?}");
     })?;
-    let before = (world.pods.clone(), world.claims.clone(), world.pool.clone());
+    let before = (world.pods.clone(), world.pvcs.clone(), world.pool.clone());
     let done = world.apply_plan(plan, most);
     let useless = done.useless;
     ensure!(useless.is_empty(), "written for nothing: {useless:?}");
     invariants::judge_cluster(world)?;
     // A refusal that only changes the status does not count. The controller tries several refused writes again from
     // time to time, and the status names a different one each time.
-    let is_told = !done.refused.is_empty()
-        && before == (world.pods.clone(), world.claims.clone(), world.pool.clone());
-    Ok(done.written > 0 && !is_told)
+    let has_refusals = !done.refused.is_empty()
+        && before == (world.pods.clone(), world.pvcs.clone(), world.pool.clone());
+    Ok(done.written > 0 && !has_refusals)
 }
 
 /// Continues until nothing changes any more, however long something has to wait.
@@ -203,8 +203,8 @@ fn random_actions_leave_nothing_lost_stuck_or_misreported() {
         if let Err(first) = walk.run() {
             let mut least = walk.shrink();
             least.shown = true;
-            let why = least.run().unwrap_err();
-            panic!("WALK_SEED={of} WALK_STEPS=1: {first}\ncut down to {least:#?}\n{why}");
+            let violation = least.run().unwrap_err();
+            panic!("WALK_SEED={of} WALK_STEPS=1: {first}\ncut down to {least:#?}\n{violation}");
         }
     }
     println!("{walked} steps in {walks} walks without violation");

@@ -4,9 +4,9 @@ use super::super::world::World;
 use crate::api::keys;
 
 /// Prints the world under the title `what`.
-pub fn print_cluster(world: &World, what: &str) {
+pub fn print_cluster(world: &World, title: &str) {
     println!(
-        "{what}, at {} s",
+        "{title}, at {} s",
         world.now() / 1_000_000_000 - 1_700_000_000
     );
     for pod in world.pods.values() {
@@ -25,7 +25,7 @@ pub fn print_cluster(world: &World, what: &str) {
         let flags: Vec<&str> = flags
             .iter()
             .filter(|(is, _)| *is)
-            .map(|(_, word)| *word)
+            .map(|(_, name)| *name)
             .collect();
         println!(
             "  {} {} {:?} {:?} {} {flags:?} {labels:?} {:?}",
@@ -37,9 +37,9 @@ pub fn print_cluster(world: &World, what: &str) {
             pod.metadata.annotations,
         );
     }
-    for claim in world.claims.values() {
-        let labels = [keys::INSTANCE_ID, keys::ORPHANED].map(|key| claim.labels.get(key));
-        println!("  {} of {:?} {labels:?}", claim.name, claim.controller);
+    for pvc in world.pvcs.values() {
+        let labels = [keys::INSTANCE_ID, keys::ORPHANED].map(|key| pvc.labels.get(key));
+        println!("  {} of {:?} {labels:?}", pvc.name, pvc.controller);
     }
     for entry in world.pool.iter().flat_map(|pool| &pool.contexts) {
         println!("  {} {:?}", entry.id, entry.data);
@@ -55,8 +55,8 @@ pub fn print_cluster(world: &World, what: &str) {
         .iter()
         .flat_map(|status| &status.conditions);
     for condition in conditions {
-        let (is, why) = (&condition.status, &condition.reason);
-        println!("  {} {is} {why} {}", condition.type_, condition.message);
+        let (is, reason) = (&condition.status, &condition.reason);
+        println!("  {} {is} {reason} {}", condition.type_, condition.message);
     }
 }
 

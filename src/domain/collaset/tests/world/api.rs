@@ -15,7 +15,9 @@ use crate::domain::collaset::plan::{
 };
 use crate::domain::collaset::pool_write_failure::without_pool_writes;
 use crate::domain::collaset::pvcs;
-use crate::domain::collaset::status::{FailedStep, condition_time, news, report_failed_step};
+use crate::domain::collaset::status::{
+    FailedStep, condition_time, report_failed_step, rollout_events,
+};
 use crate::domain::collaset::{SetOperation, orphans_its_pods};
 use crate::domain::pod::Pod;
 
@@ -86,31 +88,31 @@ pub struct WriteResults {
     /// Writes that changed nothing.
     pub useless: Vec<String>,
     /// Number of writes that are still possible.
-    left: usize,
+    remaining: usize,
 }
 
 impl WriteResults {
     /// Counts one write. Returns false if no further write is possible.
     fn count_write(&mut self) -> bool {
-        let may = self.left > 0;
-        self.left = self.left.saturating_sub(1);
+        let may = self.remaining > 0;
+        self.remaining = self.left.saturating_sub(1);
         may
     }
 
-    fn refuse(&mut self, step: FailedStep, what: &str, why: &str) -> String {
-        let words = format!("{what}: refused: {why}");
-        self.refused.push((step, words.clone()));
-        words
+    fn refuse(&mut self, step: FailedStep, request: &str, cause: &str) -> String {
+        let message = format!("{request}: refused: {cause}");
+        self.refused.push((step, message.clone()));
+        message
     }
 }
 
 /// Returns a suffix like the one that the API server generates for a `generateName`. It differs for each second.
 fn name_suffix(now: u64) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let (mut left, letters) = (now / 1_000_000_000, LETTERS.len() as u64);
+    let (mut rest, letters) = (now / 1_000_000_000, LETTERS.len() as u64);
     let suffix = (0..5).map(|_| {
-        let letter = LETTERS[usize::try_from(left % letters).unwrap()];
-        left /= letters;
+        let letter = LETTERS[usize::try_from(rest % letters).unwrap()];
+        rest /= letters;
         char::from(letter)
     });
     suffix.collect()
@@ -130,7 +132,7 @@ impl World {
     pub fn apply_plan(&mut self, plan: SetPlan, most: usize) -> WriteResults {
         self.tick();
         let mut done = WriteResults {
-            left: most,
+            remaining: most,
             ..WriteResults::default()
         };
         let without = self.refused.revision.is_some();
@@ -149,10 +151,10 @@ impl World {
         }
         let (now, creations) = (self.clock, &mut self.noted.0);
         creations.retain(|_, at| *at + FORGOTTEN.0 > now);
-        let known = &self.noted.0;
+        let creation_times = &self.noted.0;
         self.refused
             .creations
-            .retain(|id, _| known.contains_key(id));
+            .retain(|id, _| creation_times.contains_key(id));
         let (changes, refused) = (&mut self.noted_changes, &mut self.refused);
         changes.retain(|_, at| *at + FORGOTTEN.0 > now);
         refused.pods.retain(|uid| changes.contains_key(uid));
@@ -186,7 +188,7 @@ impl World {
             finalizers.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
             done.written += 1;
         }
-        let known = self.refused.revision.is_some();
+        let was_refused = self.refused.revision.is_some();
         for change in std::mem::take(&mut plan.revisions) {
             may(done)?;
             if let RevisionChange::Create(revision) = &change
@@ -200,7 +202,7 @@ impl World {
             }
             self.write_revision(change, done);
         }
-        if !known && self.refused.revision.is_some() {
+        if !was_refused && self.refused.revision.is_some() {
             return None; // the rest of the plan depends on the revision
         }
         if let Some(contexts) = plan.pool.clone() {
@@ -212,8 +214,8 @@ impl World {
             let bytes = bytes(&contexts);
             if self.is_refused(WriteKind::Pool) || bytes > self.pool_bytes.max(stored + stored / 20)
             {
-                let why = format!("policy, or {bytes} bytes");
-                done.refuse(FailedStep::Pool, "ResourceContext web", &why);
+                let cause = format!("policy, or {bytes} bytes");
+                done.refuse(FailedStep::Pool, "ResourceContext web", &cause);
                 self.refused.pool = true;
                 plan = without_pool_writes(plan, self.pool.as_ref());
             } else {
@@ -263,20 +265,20 @@ impl World {
         may(done)?;
         let current = self.set.status.clone().unwrap_or_default();
         let mut status = plan.status.unwrap_or_else(|| current.clone());
-        if let Some((step, words)) = done.refused.first() {
+        if let Some((step, message)) = done.refused.first() {
             report_failed_step(
                 &mut status,
                 &current.conditions,
-                (*step, words),
+                (*step, message),
                 &plan.shortfall,
                 condition_time(self.clock),
             );
         }
         if self.set.status.as_ref() != Some(&status) {
             let former = self.set.status.as_ref();
-            let news = news(former, &status, self.set.spec.paused).into_iter();
-            let news = plan.events_after_status.into_iter().chain(news);
-            self.told.extend(news.map(|e| (e.reason, e.message)));
+            let events = rollout_events(former, &status, self.set.spec.paused).into_iter();
+            let events = plan.events_after_status.into_iter().chain(events);
+            self.events.extend(events.map(|e| (e.reason, e.message)));
             self.set.status = Some(status);
             done.written += 1;
         }
@@ -285,7 +287,7 @@ impl World {
             let finalizers = self.set.metadata.finalizers.get_or_insert_default();
             finalizers.retain(|f| f != keys::PRE_RECLAIM_FINALIZER);
             // On the simulated control plane the garbage collector removes the finalizer `orphan`.
-            self.gone = finalizers.is_empty();
+            self.is_deleted = finalizers.is_empty();
             done.written += 1;
         }
         Some(())
@@ -315,30 +317,30 @@ impl World {
             failures += usize::from(done.refused.len() > before);
         }
         let refused = done.refused.len() > before;
-        let mut known = ids.iter().filter_map(|id| self.refused.creations.get(id));
-        if let Some(words) = known.next().filter(|_| refused) {
-            done.refused.insert(before, (step, words.clone()));
+        let mut messages = ids.iter().filter_map(|id| self.refused.creations.get(id));
+        if let Some(message) = messages.next().filter(|_| refused) {
+            done.refused.insert(before, (step, message.clone()));
         }
         Some(())
     }
 
     fn is_refused(&self, write: WriteKind) -> bool {
-        self.troubles.refused.contains(&write)
+        self.faults.refused.contains(&write)
     }
 
     pub fn refuses_deletion(&self, uid: &str) -> bool {
-        self.is_refused(WriteKind::PodDeletion) || self.troubles.undeletable.contains(uid)
+        self.is_refused(WriteKind::PodDeletion) || self.faults.undeletable.contains(uid)
     }
 
-    fn refuse_creation(&mut self, id: i64, words: String) {
+    fn refuse_creation(&mut self, id: i64, message: String) {
         // If several PVCs are refused, always report the same message.
-        let known = self
+        let stored = self
             .refused
             .creations
             .entry(id)
-            .or_insert_with(|| words.clone());
-        if words < *known {
-            *known = words;
+            .or_insert_with(|| message.clone());
+        if message < *stored {
+            *stored = message;
         }
         self.noted.0.insert(id, self.clock);
     }
@@ -348,7 +350,7 @@ impl World {
         self.noted_changes.insert(uid.to_owned(), self.clock);
     }
 
-    fn refuse_claim(&mut self, name: &str) {
+    fn refuse_pvc(&mut self, name: &str) {
         self.refused.pvcs.insert(name.to_owned());
         self.noted_changes.insert(name.to_owned(), self.clock);
     }
@@ -363,7 +365,7 @@ impl World {
             | RevisionChange::Delete(revision) => &revision.name,
         };
         if self.is_refused(WriteKind::Revision) {
-            let words = done.refuse(
+            let message = done.refuse(
                 FailedStep::Revisions,
                 &format!("ControllerRevision {name}"),
                 "policy",
@@ -373,14 +375,14 @@ impl World {
                 RevisionChange::Create(_) | RevisionChange::Renumber(..)
             );
             if decides {
-                self.refused.revision = Some(words);
+                self.refused.revision = Some(message);
             }
             return;
         }
         done.written += 1;
         match change {
             RevisionChange::Create(revision) => {
-                let known = self.revisions.insert(
+                let former = self.revisions.insert(
                     revision.name.clone(),
                     Revision {
                         uid: format!("uid-{}", revision.name),
@@ -389,7 +391,7 @@ impl World {
                         ..(*revision).clone()
                     },
                 );
-                assert_eq!(known, None, "created twice");
+                assert_eq!(former, None, "created twice");
             }
             RevisionChange::Release(revision) => {
                 let revision = self.revisions.get_mut(&revision.name).unwrap();
@@ -414,26 +416,26 @@ impl World {
 
     fn write_pvc(&mut self, change: PvcChange, done: &mut WriteResults) {
         let change = match change {
-            PvcChange::Retain(claim) => PvcChange::release_pvc(&claim, pvcs::left_behind_labels()),
+            PvcChange::Retain(pvc) => PvcChange::release_pvc(&pvc, pvcs::left_behind_labels()),
             change => change,
         };
-        let what = |name: &str| format!("PersistentVolumeClaim {name}");
+        let describe = |name: &str| format!("PersistentVolumeClaim {name}");
         let uid = self.uid().to_owned();
         match change {
             PvcChange::Create { template, body, id } => {
-                let full = self.troubles.most_claims;
-                let full = full.is_some_and(|most| self.claims.len() >= most);
+                let full = self.faults.most_claims;
+                let full = full.is_some_and(|most| self.pvcs.len() >= most);
                 if full || self.is_refused(WriteKind::ClaimCreation) {
                     let name = format!("web-{template}-{id}");
-                    let words = done.refuse(FailedStep::Pvcs, &what(&name), "quota of claims");
-                    self.refuse_creation(id, words);
+                    let message = done.refuse(FailedStep::Pvcs, &describe(&name), "quota of PVCs");
+                    self.refuse_creation(id, message);
                     return;
                 }
                 let given = body["metadata"]["name"].as_str().map(str::to_owned);
                 let name = given.unwrap_or_else(|| format!("web-{template}-{}", self.tick()));
-                assert!(!self.claims.contains_key(&name), "{name} is there");
+                assert!(!self.pvcs.contains_key(&name), "{name} is there");
                 let labels = serde_json::from_value(body["metadata"]["labels"].clone()).unwrap();
-                self.claims.insert(
+                self.pvcs.insert(
                     name.clone(),
                     Pvc {
                         uid: name.clone(),
@@ -448,55 +450,55 @@ impl World {
                 done.written += 1;
             }
             PvcChange::Patch {
-                pvc: claim,
+                pvc,
                 labels,
                 ownership,
             } => {
-                let stubborn = self.troubles.stubborn.contains(&claim.name);
+                let stubborn = self.faults.stubborn.contains(&pvc.name);
                 if stubborn || self.is_refused(WriteKind::PvcWrite) {
-                    done.refuse(FailedStep::Pvcs, &what(&claim.name), "policy");
-                    self.refuse_claim(&claim.name);
+                    done.refuse(FailedStep::Pvcs, &describe(&pvc.name), "policy");
+                    self.refuse_pvc(&pvc.name);
                     return;
                 }
-                self.refused.pvcs.remove(&claim.name);
-                let claim = self.claims.get_mut(&claim.name).unwrap();
-                let before = claim.clone();
-                labels.apply(&mut claim.labels);
+                self.refused.pvcs.remove(&pvc.name);
+                let pvc = self.pvcs.get_mut(&pvc.name).unwrap();
+                let before = pvc.clone();
+                labels.apply(&mut pvc.labels);
                 match ownership {
                     OwnershipChange::Keep => {}
-                    OwnershipChange::Adopt => claim.controller = Some(uid),
-                    OwnershipChange::Release => claim.controller = None,
+                    OwnershipChange::Adopt => pvc.controller = Some(uid),
+                    OwnershipChange::Release => pvc.controller = None,
                 }
-                if *claim == before {
-                    done.useless.push(what(&claim.name));
+                if *pvc == before {
+                    done.useless.push(describe(&pvc.name));
                 }
                 done.written += 1;
             }
             PvcChange::Retain(_) => unreachable!("see above"),
-            PvcChange::Delete(claim) => {
-                let seen = self.mounts(Pod::is_managed).remove(&claim.name);
-                assert!(seen.is_none(), "{} is mounted and deleted", claim.name);
-                let is_kept = claim.labels.contains_key(keys::KEPT_FOR);
-                let is_own = claim.controller.as_ref() == Some(&uid);
+            PvcChange::Delete(pvc) => {
+                let mounting = self.mounts(Pod::is_managed).remove(&pvc.name);
+                assert!(mounting.is_none(), "{} is mounted and deleted", pvc.name);
+                let is_kept = pvc.labels.contains_key(keys::KEPT_FOR);
+                let is_own = pvc.controller.as_ref() == Some(&uid);
                 assert!(
                     is_own && !is_kept,
                     "{} is not the set's to delete",
-                    claim.name
+                    pvc.name
                 );
-                if self.mounts(|_| true).contains_key(&claim.name) {
+                if self.mounts(|_| true).contains_key(&pvc.name) {
                     // The controller finds this Pod by a live read.
                     if self.set.metadata.deletion_timestamp.is_some() {
-                        self.claims.get_mut(&claim.name).unwrap().controller = None;
+                        self.pvcs.get_mut(&pvc.name).unwrap().controller = None;
                         done.written += 1;
                     }
                     return;
                 }
                 if self.is_refused(WriteKind::ClaimDeletion) {
-                    done.refuse(FailedStep::ScaleIn, &what(&claim.name), "policy");
-                    self.refuse_claim(&claim.name);
+                    done.refuse(FailedStep::ScaleIn, &describe(&pvc.name), "policy");
+                    self.refuse_pvc(&pvc.name);
                     return;
                 }
-                self.claims.remove(&claim.name).expect("is there");
+                self.pvcs.remove(&pvc.name).expect("is there");
                 done.written += 1;
             }
         }
@@ -505,9 +507,9 @@ impl World {
     fn write_pod_change(&mut self, change: PodChange, done: &mut WriteResults) {
         match change {
             PodChange::Create { body, id } => self.create(id, body, done),
-            PodChange::Delete(pod, told) => {
+            PodChange::Delete(pod, event) => {
                 let name = &pod.metadata.name;
-                let stubborn = self.troubles.stubborn.contains(&pod.metadata.uid);
+                let stubborn = self.faults.stubborn.contains(&pod.metadata.uid);
                 if stubborn || self.refuses_deletion(&pod.metadata.uid) {
                     done.refuse(FailedStep::Update, &format!("Pod {name}"), "policy");
                     self.refused.deletions.insert(pod.metadata.uid.clone());
@@ -518,7 +520,7 @@ impl World {
                 self.refused.deletions.remove(&pod.metadata.uid);
                 self.refused.late_deletions = false;
                 self.delete(name);
-                self.told.extend(told.map(|e| (e.reason, e.message)));
+                self.events.extend(event.map(|e| (e.reason, e.message)));
                 done.written += 1;
             }
             PodChange::Patch(patch) => self.patch(patch, done),
@@ -528,19 +530,19 @@ impl World {
     fn create(&mut self, id: i64, mut body: Value, done: &mut WriteResults) {
         let is_again = body["metadata"]["labels"][keys::COMPLETING].is_string();
         let parsed: Pod = serde_json::from_value(body.clone()).unwrap();
-        let refuse = |world: &mut World, done: &mut WriteResults, why: &str| {
-            let words = done.refuse(
+        let refuse = |world: &mut World, done: &mut WriteResults, cause: &str| {
+            let message = done.refuse(
                 FailedStep::ScaleOut,
                 &format!("Pod of instance ID {id}"),
-                why,
+                cause,
             );
-            world.refuse_creation(id, words);
+            world.refuse_creation(id, message);
         };
         if is_again || !parsed.spec.pvcs.is_empty() {
             let text = id.to_string();
             let mounts = |pod: &Pod| {
-                let mut claims = parsed.spec.pvcs.iter();
-                claims.any(|claim| pod.spec.pvcs.contains(claim))
+                let mut pvc_names = parsed.spec.pvcs.iter();
+                pvc_names.any(|pvc_name| pod.spec.pvcs.contains(pvc_name))
             };
             let unmanaged = self.pods.values_mut().find(|pod| {
                 !pod.is_managed()
@@ -556,14 +558,17 @@ impl World {
                 return;
             }
         }
-        for claim in &parsed.spec.pvcs {
+        for pvc_name in &parsed.spec.pvcs {
             let writes = |pod: &Pod| !pod.is_finished();
-            let seen = self.mounts(|pod| pod.is_managed() && writes(pod));
-            assert!(!seen.contains_key(claim), "{claim} is mounted by two Pods");
+            let mounted = self.mounts(|pod| pod.is_managed() && writes(pod));
+            assert!(
+                !mounted.contains_key(pvc_name),
+                "{pvc_name} is mounted by two Pods"
+            );
             let mounts = self.mounts(writes);
-            if let Some(pod) = mounts.get(claim).and_then(|pods| pods.first()) {
-                let why = format!("waiting for Pod {} to end", pod.metadata.name);
-                return refuse(self, done, &why);
+            if let Some(pod) = mounts.get(pvc_name).and_then(|pods| pods.first()) {
+                let cause = format!("waiting for Pod {} to end", pod.metadata.name);
+                return refuse(self, done, &cause);
             }
         }
         let now = self.tick();
@@ -576,8 +581,8 @@ impl World {
             body["metadata"]["name"] = format!("{prefix}{suffix}").into();
         }
         let name = body["metadata"]["name"].as_str().unwrap().to_owned();
-        if let Some(there) = self.pods.get(&name) {
-            if !there.is_terminating() {
+        if let Some(existing) = self.pods.get(&name) {
+            if !existing.is_terminating() {
                 refuse(self, done, "a Pod of that name does not belong to the set");
             }
             return;
@@ -586,12 +591,12 @@ impl World {
         body["metadata"]["creationTimestamp"] = now.to_string().into();
         let mut pod: Pod = serde_json::from_value(body).unwrap();
         let image = &pod.spec.containers[0].image;
-        let full = self.troubles.most_pods;
+        let full = self.faults.most_pods;
         let full = full.is_some_and(|most| self.pods.len() >= most);
         if self.forbidden.contains(image) || full || self.is_refused(WriteKind::PodCreation) {
             return refuse(self, done, "policy or quota");
         }
-        if self.troubles.pins_created {
+        if self.faults.pins_created {
             let image = &mut pod.spec.containers[0].image;
             *image = pin_image(image);
         }
@@ -623,8 +628,8 @@ impl World {
             return Err(());
         }
         if self.is_refused(WriteKind::Resize) {
-            let why = (revision.to_owned(), "no resize on this node".to_owned());
-            self.refused.resizes.insert(uid.to_owned(), why);
+            let refusal = (revision.to_owned(), "no resize on this node".to_owned());
+            self.refused.resizes.insert(uid.to_owned(), refusal);
             done.written += 1; // the next plan updates the Pod in another way
             return Err(());
         }
@@ -641,14 +646,13 @@ impl World {
     /// Answers a change of a Pod to a revision, or its dry run.
     fn may_change(&mut self, pod: &Pod, revision: &str, done: &mut WriteResults) -> bool {
         let uid = &pod.metadata.uid;
-        let may =
-            !self.is_refused(WriteKind::PodChange) && !self.troubles.unchangeable.contains(uid);
+        let may = !self.is_refused(WriteKind::PodChange) && !self.faults.unchangeable.contains(uid);
         if may {
             self.refused.changes.remove(uid);
             self.refused.accepted.insert(revision.to_owned());
         } else {
-            let what = format!("Pod {}", pod.metadata.name);
-            done.refuse(FailedStep::Update, &what, "policy of changes");
+            let request = format!("Pod {}", pod.metadata.name);
+            done.refuse(FailedStep::Update, &request, "policy of changes");
             let changes = &mut self.refused.changes;
             changes.insert(uid.clone(), revision.to_owned());
         }
@@ -657,16 +661,16 @@ impl World {
 
     fn patch(&mut self, patch: PodPatch, done: &mut WriteResults) {
         let name = &patch.pod.metadata.name;
-        let what = format!("Pod {name}");
-        let stubborn = self.troubles.stubborn.contains(&patch.pod.metadata.uid);
+        let request = format!("Pod {name}");
+        let stubborn = self.faults.stubborn.contains(&patch.pod.metadata.uid);
         let uid = &patch.pod.metadata.uid;
         if stubborn || self.is_refused(WriteKind::PodPatch) {
-            done.refuse(FailedStep::Update, &what, "policy");
+            done.refuse(FailedStep::Update, &request, "policy");
             return self.refuse_pod(uid);
         }
         if patch.deletes && !self.refused.deletions.is_empty() {
             if self.refuses_deletion(uid) {
-                done.refuse(FailedStep::Update, &what, "policy");
+                done.refuse(FailedStep::Update, &request, "policy");
                 self.refused.deletions.insert(uid.clone());
                 return;
             }
@@ -679,7 +683,7 @@ impl World {
         if let Some(revision) = revision.or_else(|| patch.in_place_target.clone())
             && self.is_refused(WriteKind::FailingChange)
         {
-            done.refuse(FailedStep::Update, &what, "failed calling webhook");
+            done.refuse(FailedStep::Update, &request, "failed calling webhook");
             if patch.in_place_target.is_some() {
                 let changes = &mut self.refused.changes;
                 changes.insert(uid.to_owned(), revision.clone());
@@ -700,8 +704,8 @@ impl World {
         if let Some(revision) = patch.in_place_target.clone() {
             let resize = patch.resize.as_ref();
             if resize.is_some() && self.is_refused(WriteKind::LateResize) {
-                let why = (revision.clone(), "invalid".to_owned());
-                self.refused.resizes.insert(uid.to_owned(), why);
+                let refusal = (revision.clone(), "invalid".to_owned());
+                self.refused.resizes.insert(uid.to_owned(), refusal);
                 done.written += 1;
                 return;
             }
@@ -745,25 +749,25 @@ impl World {
                 let mut of = new.spec.containers.iter_mut();
                 let of = of.find(|c| c.name == container["name"]).unwrap();
                 of.image = container["image"].as_str().unwrap().to_owned();
-                if self.troubles.pins_changed {
+                if self.faults.pins_changed {
                     of.image = pin_image(&of.image);
                 }
             }
             new.metadata.generation += 1;
         }
         if old == new && patch.resize.is_none() && patch.annotations.is_empty() {
-            done.useless.push(what.clone());
+            done.useless.push(request.clone());
         }
         if self.on_plane
-            && let Err(words) = self.admit(&old, &mut new, false)
+            && let Err(message) = self.admit(&old, &mut new, false)
         {
-            done.refuse(FailedStep::Update, &what, &words);
+            done.refuse(FailedStep::Update, &what, &message);
             return self.refuse_pod(uid);
         }
         self.refused.pods.remove(uid);
         self.pods.insert(name.clone(), new);
-        let told = patch.success_event.into_iter();
-        self.told.extend(told.map(|e| (e.reason, e.message)));
+        let event = patch.success_event.into_iter();
+        self.events.extend(event.map(|e| (e.reason, e.message)));
         done.written += 1;
     }
 }

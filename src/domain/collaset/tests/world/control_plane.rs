@@ -45,12 +45,18 @@ impl World {
     /// Gives a turn to each Pod whose bit is set in the mask. Returns false if nothing has changed.
     pub fn set_mask_bits(&mut self, mask: u8) -> bool {
         self.tick();
-        let state = |world: &World| (world.pods.clone(), world.set.metadata.clone(), world.gone);
+        let state = |world: &World| {
+            (
+                world.pods.clone(),
+                world.set.metadata.clone(),
+                world.is_deleted,
+            )
+        };
         let before = state(self);
         self.collect_garbage();
         let names: Vec<String> = self.pods.keys().cloned().collect();
-        for (place, name) in names.iter().enumerate() {
-            if mask & (1 << (place % 8)) != 0 {
+        for (index, name) in names.iter().enumerate() {
+            if mask & (1 << (index % 8)) != 0 {
                 self.run_components_for(name);
             }
         }
@@ -113,9 +119,9 @@ impl World {
         if !old.is_managed() || !new.is_managed() || old.is_terminating() {
             return Ok(());
         }
-        let seen = if of_status { &*new } else { old };
+        let basis = if of_status { &*new } else { old };
         let record =
-            restarts::restarts_after_write(old, new, seen, false, self.clock).annotation_value();
+            restarts::restarts_after_write(old, new, basis, false, self.clock).annotation_value();
         let annotations = &mut new.metadata.annotations;
         match record {
             Some(record) => annotations.insert(keys::AWAITS_RESTART.to_owned(), record),
@@ -124,10 +130,10 @@ impl World {
         if let Some(error) = validate(Some(old), new).first() {
             return Err(format!("{}: {}", error.path, error.message));
         }
-        let asked = new.clone();
-        let mut run = LifecycleWrite::from_write(Some(old), &asked, self.clock);
+        let requested = new.clone();
+        let mut run = LifecycleWrite::from_write(Some(old), &requested, self.clock);
         for id in run.ids_awaiting_stage(Stage::PostCheck) {
-            if !self.troubles.holds_back {
+            if !self.faults.holds_back {
                 run.pass_stage(Stage::PostCheck, &id);
             }
         }
@@ -147,17 +153,17 @@ impl World {
 
     /// Whether the rules let a Pod go off traffic.
     fn rules_allow(&self, pod: &Pod) -> bool {
-        if self.troubles.held.contains(&pod.metadata.uid) {
+        if self.faults.held.contains(&pod.metadata.uid) {
             return false;
         }
-        let Some(most) = self.troubles.max_unavailable.filter(|_| pod.is_available()) else {
-            return !self.troubles.holds;
+        let Some(most) = self.faults.max_unavailable.filter(|_| pod.is_available()) else {
+            return !self.faults.holds;
         };
         let covered = |p: &&Pod| p.is_managed() && p.label("app") == Some("web");
         let available = self.pods.values().filter(covered);
         let available = available.filter(|p| p.is_available()).count();
         let wanted = usize::try_from(self.set.spec.replicas.unwrap_or(0)).unwrap();
-        !self.troubles.holds && available > wanted.saturating_sub(most)
+        !self.faults.holds && available > wanted.saturating_sub(most)
     }
 
     fn admitted(&self, old: &Pod, mut new: Pod, of_status: bool) -> Option<Pod> {
@@ -181,7 +187,7 @@ impl World {
             return self.admitted(pod, new, false);
         }
         let mut step = controller_step(pod, self.clock);
-        let (holds, back) = (!self.rules_allow(pod), self.troubles.holds_back);
+        let (holds, back) = (!self.rules_allow(pod), self.faults.holds_back);
         let passes = |stage: Stage| match stage {
             Stage::PreCheck => !holds,
             Stage::PostCheck => !back,
@@ -208,8 +214,8 @@ impl World {
         }
         let mut new = pod.clone();
         let (id, type_) = (grace_delete::DELETION_ID, grace_delete::DELETION_TYPE);
-        let begun = operator::is_in_progress(pod, id, type_);
-        let labels = match (pod.label(keys::TO_DELETE).is_some(), begun) {
+        let has_begun = operator::is_in_progress(pod, id, type_);
+        let labels = match (pod.label(keys::TO_DELETE).is_some(), has_begun) {
             (true, false) => operator::begin_labels(pod, id, type_, true, self.clock),
             (true, true) if self.is_undeleted(pod) => return None,
             (true, true) if operator::is_operation_due(pod, id, type_, 0, self.clock) => {
@@ -235,14 +241,14 @@ impl World {
     }
 
     fn kubelet_of(&self, pod: &Pod) -> Kubelet {
-        let known = self.kubelets.get(&pod.metadata.uid);
-        known.cloned().unwrap_or_default()
+        let found = self.kubelets.get(&pod.metadata.uid);
+        found.cloned().unwrap_or_default()
     }
 
     fn has_ended(&self, pod: &Pod) -> bool {
         let kubelet = self.kubelet_of(pod);
-        let held = kubelet.is_lost || kubelet.is_slow || kubelet.ends_slowly;
-        pod.is_terminating() && (!held || pod.is_finished() && !kubelet.ends_slowly)
+        let is_held = kubelet.is_lost || kubelet.is_slow || kubelet.ends_slowly;
+        pod.is_terminating() && (!is_held || pod.is_finished() && !kubelet.ends_slowly)
     }
 
     fn step_kubelet(&self, pod: &Pod) -> Option<Pod> {
@@ -255,10 +261,10 @@ impl World {
             self.set_condition(&mut new, "Ready", "Unknown");
             return (*pod != new).then_some(new);
         }
-        let seen = &mut new.status.observed_generation;
-        if *seen < pod.metadata.generation {
+        let observed = &mut new.status.observed_generation;
+        if *observed < pod.metadata.generation {
             // The kubelet reports the generation that it has observed before it acts.
-            *seen = pod.metadata.generation;
+            *observed = pod.metadata.generation;
             self.see_resize(&mut new, kubelet.resizing);
         } else {
             self.run_containers(&mut new, kubelet.resizing);
@@ -276,23 +282,25 @@ impl World {
     fn see_resize(&self, pod: &mut Pod, resizing: Resizing) {
         let generation = pod.metadata.generation;
         let differs = pod.spec.containers.iter().any(|c| {
-            let told = pod
+            let reported = pod
                 .status
                 .container_statuses
                 .iter()
                 .find(|s| s.name == c.name);
-            told.is_some_and(|told| told.resources != Resources::from_resources(&c.resources))
+            reported.is_some_and(|reported| {
+                reported.resources != Resources::from_resources(&c.resources)
+            })
         });
-        let asked = pod.spec.containers.iter();
-        let asked: Vec<_> = asked
+        let requested = pod.spec.containers.iter();
+        let requested: Vec<_> = requested
             .map(|c| Resources::from_resources(&c.resources))
             .collect();
-        let asked: Box<str> = format!("{asked:?}").into();
+        let requested: Box<str> = format!("{requested:?}").into();
         let conditions = &mut pod.status.conditions;
         // A kubelet does not evaluate an infeasible resize again, and its condition keeps the generation of that
         // resize.
         let is_known =
-            |c: &Condition| c.reason == "Infeasible" && c.message.as_ref() == Some(&asked);
+            |c: &Condition| c.reason == "Infeasible" && c.message.as_ref() == Some(&requested);
         if differs && conditions.iter().any(is_known) {
             return;
         }
@@ -302,7 +310,7 @@ impl World {
                 type_: type_.to_owned(),
                 status: "True".to_owned(),
                 reason: reason.to_owned(),
-                message: Some(asked.clone()),
+                message: Some(requested.clone()),
                 observed_generation: generation,
                 ..Condition::default()
             });
@@ -319,12 +327,12 @@ impl World {
         let mut old = std::mem::take(&mut pod.status.container_statuses);
         let statuses = pod.spec.containers.iter().map(|container| {
             let (wanted, name) = (&container.image, &container.name);
-            let known = old.iter().position(|s| s.name == *name);
-            let mut status = known.map(|at| old.remove(at)).unwrap_or_default();
+            let position = old.iter().position(|s| s.name == *name);
+            let mut status = position.map(|at| old.remove(at)).unwrap_or_default();
             status.name.clone_from(name);
             let resources = Resources::from_resources(&container.resources);
             let plain = wanted.split('@').next().unwrap_or_default();
-            if self.troubles.unpullable.contains(plain) {
+            if self.faults.unpullable.contains(plain) {
                 status.ready = false;
                 status.waiting = Some(Box::new(WaitingState {
                     reason: "ImagePullBackOff".into(),
@@ -383,22 +391,22 @@ impl World {
         let orphans = finalizers.iter().any(|f| f == "orphan");
         finalizers.retain(|f| f != "orphan");
         if orphans {
-            let noted = self.set.metadata.annotations.get_or_insert_default();
-            noted.insert(keys::LEAVES_ITS_PODS.to_owned(), uid.clone());
+            let annotations = self.set.metadata.annotations.get_or_insert_default();
+            annotations.insert(keys::LEAVES_ITS_PODS.to_owned(), uid.clone());
             let overlooked = usize::try_from(self.clock / 1_000_000_000 % 3).unwrap();
             let is_seen = |nth: usize| nth % 3 != overlooked;
             for (nth, pod) in self.pods.values_mut().enumerate() {
                 let owners = &mut pod.metadata.owner_references;
                 owners.retain(|o| o.uid != uid || !is_seen(nth));
             }
-            let controllers = self.claims.values_mut().map(|c| &mut c.controller);
+            let controllers = self.pvcs.values_mut().map(|c| &mut c.controller);
             let revisions = self.revisions.values_mut().map(|r| &mut r.controller);
             for (nth, controller) in controllers.chain(revisions).enumerate() {
                 controller.take_if(|of| *of == uid && is_seen(nth));
             }
         }
         let finalizers = self.set.metadata.finalizers.iter().flatten();
-        self.gone |= finalizers.count() == 0;
+        self.is_deleted |= finalizers.count() == 0;
     }
 
     /// Deletes the objects that refer to deleted sets.
@@ -416,18 +424,17 @@ impl World {
             pod.metadata.deletion_timestamp.get_or_insert(due.clone());
         }
         let mut mounts = self.pods.values().flat_map(|pod| &pod.spec.pvcs);
-        let collected = |claim: &&String| lost(self.claims[*claim].controller.as_ref());
+        let collected = |pvc_name: &&String| lost(self.pvcs[*pvc_name].controller.as_ref());
         let mounted = mounts.find(collected);
         assert!(mounted.is_none(), "{mounted:?} is mounted and collected");
-        self.claims
-            .retain(|_, claim| !lost(claim.controller.as_ref()));
+        self.pvcs.retain(|_, pvc| !lost(pvc.controller.as_ref()));
         self.revisions
             .retain(|_, revision| !lost(revision.controller.as_ref()));
     }
 
     /// Creates the set again after it is gone.
     pub fn recreate_set(&mut self) {
-        if !self.gone {
+        if !self.is_deleted {
             return;
         }
         let leaves = orphans_its_pods(&self.set.metadata);
@@ -437,7 +444,7 @@ impl World {
         self.set.metadata.deletion_timestamp = None;
         self.set.metadata.finalizers = None;
         self.set.status = None;
-        self.gone = false;
+        self.is_deleted = false;
         self.forget_refusals();
     }
 
@@ -453,7 +460,7 @@ impl World {
     pub fn orphan_set(&mut self) {
         self.delete_set(true);
         for _ in 0..1000 {
-            if self.gone {
+            if self.is_deleted {
                 return;
             }
             self.run_rounds(1);
@@ -463,12 +470,12 @@ impl World {
 
     /// Begins the deletion of the set.
     pub fn delete_set(&mut self, orphans: bool) {
-        let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let deleted_at = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         let metadata = &mut self.set.metadata;
         if metadata.deletion_timestamp.is_some() {
             return;
         }
-        metadata.deletion_timestamp = Some(gone);
+        metadata.deletion_timestamp = Some(deleted_at);
         if orphans {
             let finalizers = metadata.finalizers.get_or_insert_default();
             finalizers.push("orphan".into());

@@ -39,9 +39,9 @@ pub struct World {
     pub set: CollaSet,
     pub pods: BTreeMap<String, Pod>,
     pub revisions: BTreeMap<String, Revision>,
-    pub claims: BTreeMap<String, Pvc>,
+    pub pvcs: BTreeMap<String, Pvc>,
     pub pool: Option<InstancePool>,
-    pub gone: bool,
+    pub is_deleted: bool,
     /// Time until which the set leaves a finished Pod as it is, by UID.
     pub ended_until: BTreeMap<String, u64>,
     /// Rules for which Pods wait, by UID.
@@ -53,7 +53,7 @@ pub struct World {
     /// Largest allowed size of the entries of the pool in bytes.
     pub pool_bytes: usize,
     /// Further faults of the API server and its webhooks.
-    pub troubles: InjectedFaults,
+    pub faults: InjectedFaults,
     /// Properties of kubelets, by the UID of their Pods.
     pub kubelets: BTreeMap<String, Kubelet>,
     /// Whether lifecycle and kubelet are played step by step, see [`World::set_mask_bits`].
@@ -63,7 +63,7 @@ pub struct World {
     /// Times at which changes were refused, by UID of the Pod or name of the PVC.
     noted_changes: BTreeMap<String, u64>,
     /// Events about the set: reason and message.
-    pub told: Vec<(&'static str, String)>,
+    pub events: Vec<(&'static str, String)>,
     /// What the controller remembers of the canaries of a pause.
     canaries: CanaryWatch,
     /// UIDs of deleted sets, and whether they were deleted without their Pods.
@@ -93,20 +93,20 @@ impl World {
             set,
             pods: BTreeMap::new(),
             revisions: BTreeMap::new(),
-            claims: BTreeMap::new(),
+            pvcs: BTreeMap::new(),
             pool: None,
-            gone: false,
+            is_deleted: false,
             ended_until: BTreeMap::new(),
             held: BTreeMap::new(),
             refused: ApiRefusals::default(),
             forbidden: BTreeSet::new(),
             pool_bytes: headroom::MAX_POOL_BYTES,
-            troubles: InjectedFaults::default(),
+            faults: InjectedFaults::default(),
             kubelets: BTreeMap::new(),
             on_plane: false,
             noted: (BTreeMap::new(), 0),
             noted_changes: BTreeMap::new(),
-            told: Vec::new(),
+            events: Vec::new(),
             canaries: CanaryWatch::default(),
             dead: BTreeMap::new(),
             clock: 1_700_000_000_000_000_000,
@@ -183,7 +183,7 @@ impl World {
             orphans: all(&is_orphan),
             mounts: self.mounts(Pod::is_managed),
             pvcs: self
-                .claims
+                .pvcs
                 .values()
                 .filter(|c| c.controller.is_none() || c.controller.as_deref() == uid)
                 .cloned()
@@ -208,9 +208,9 @@ impl World {
     fn mounts(&self, keep: impl Fn(&Pod) -> bool) -> BTreeMap<String, Vec<Arc<Pod>>> {
         let mut mounts = BTreeMap::<String, Vec<Arc<Pod>>>::new();
         for pod in self.pods.values().filter(|pod| keep(pod)) {
-            for claim in &pod.spec.pvcs {
+            for pvc_name in &pod.spec.pvcs {
                 mounts
-                    .entry(claim.clone())
+                    .entry(pvc_name.clone())
                     .or_default()
                     .push(Arc::new(pod.clone()));
             }
@@ -242,14 +242,14 @@ impl World {
 
     /// Plans and carries out the plan. Returns false if the plan was empty or every write was refused.
     pub fn run_plan(&mut self) -> bool {
-        if self.gone {
+        if self.is_deleted {
             return false;
         }
         let plan = plan_set(&self.observe());
-        let news = self.canaries.observe_pause(plan.pause.as_ref());
-        let told = plan.events.iter().chain(&news);
-        let told = told.map(|e| (e.reason, e.message.clone()));
-        self.told.extend(told);
+        let canary_events = self.canaries.observe_pause(plan.pause.as_ref());
+        let events = plan.events.iter().chain(&canary_events);
+        let events = events.map(|e| (e.reason, e.message.clone()));
+        self.events.extend(events);
         self.apply_plan(plan, usize::MAX).written > 0
     }
 
