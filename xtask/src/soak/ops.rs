@@ -158,7 +158,7 @@ pub fn sequence(seed: u64, count: usize) -> Vec<Operation> {
     let total: u64 = WEIGHTS.iter().map(|(_, weight)| weight).sum();
     let mut random = Random(seed);
     let mut draw = |index| {
-        let mut left = random.next() % total;
+        let mut rest = random.next() % total;
         let mut kind = WEIGHTS[0].0;
         for (candidate, weight) in WEIGHTS {
             kind = *candidate;
