@@ -162,10 +162,10 @@ pub fn sequence(seed: u64, count: usize) -> Vec<Operation> {
         let mut kind = WEIGHTS[0].0;
         for (candidate, weight) in WEIGHTS {
             kind = *candidate;
-            if left < *weight {
+            if rest < *weight {
                 break;
             }
-            left -= weight;
+            rest -= weight;
         }
         Operation {
             index,
