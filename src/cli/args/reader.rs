@@ -21,7 +21,7 @@ pub enum ReadCommand {
     /// user may not read. If the user may delete the Pod, a dry-run DELETE shows what holds a deletion, and
     /// whether it goes through the lifecycle (feature gate GraceDeleteWebhook).
     Why(WhyArgs),
-    /// List rules with the rest of their budgets, the smallest first
+    /// List rules with their remaining budgets, the smallest first
     Budget(BudgetArgs),
     /// Decide an AdmissionReview offline, with the code of the server
     ///
