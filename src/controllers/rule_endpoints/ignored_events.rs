@@ -25,7 +25,7 @@ pub fn report_ignored(
     let rule = &rule.id;
     for IgnoredPass {
         operations: who,
-        why,
+        reason: why,
     } in ignored
     {
         context

@@ -522,7 +522,7 @@ fn budget_refusal(
     let holds_a_claim = || look.queue.claimed.contains(&*wait.pod.metadata.uid);
     let refuses = match wait.pod.is_available() {
         true if look.denies_all => {
-            return Some(messages::EXPECTED_UNKNOWN.to_owned());
+            return Some(messages::EXPECTED_UNKNOWN_MESSAGE.to_owned());
         }
         true if holds_a_claim() => gauges.available < desired,
         true => gauges.available <= desired,
@@ -1043,7 +1043,7 @@ mod tests {
             said[1],
             (
                 "web-2".to_owned(),
-                "two: waits for its turn behind web-1".to_owned()
+                "two: waits in the queue behind web-1".to_owned()
             )
         );
     }

@@ -169,9 +169,9 @@ fn release_retained_pvcs(facts: &SetFacts, draft: &mut Draft) {
 /// The labels that a released PVC gets. A kept PVC, and the PVC of a Pod that has left, get a label so that no later
 /// set of this name takes them.
 fn released_pvc_labels(facts: &SetFacts, pvc: &Pvc) -> LabelPatch {
-    let is_let_go = facts.keeps_pvc(pvc) && !facts.strategy.retain_deleted;
+    let is_kept_and_released = facts.keeps_pvc(pvc) && !facts.strategy.retain_deleted;
     let mut mounting = facts.pods_mounting(&pvc.name).iter();
-    match is_let_go || mounting.any(|pod| facts.has_left(pod)) {
+    match is_kept_and_released || mounting.any(|pod| facts.has_left(pod)) {
         true => pvcs::left_behind_labels(),
         false => LabelPatch::default(),
     }

@@ -55,7 +55,7 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
 /// volumes.
 fn pvc_template_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     let before = old.map_or(&[][..], |old| &old.volume_claim_templates);
-    let fate = match ResolvedStrategy::from_spec(new).policy {
+    let consequence = match ResolvedStrategy::from_spec(new).policy {
         UpdatePolicy::Replace => {
             "the PVCs that Pods have now are deleted, even with whenScaled: Retain"
         }
@@ -70,9 +70,9 @@ fn pvc_template_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<
             Some(template) if have_same_pvc_templates(from_ref(former), from_ref(template)) => None,
             Some(_) => Some(format!(
                 "spec.volumeClaimTemplates: {name} is changed: volumes are not expanded, every Pod is made again with a new, \
-                 empty one, and {fate}"
+                 empty one, and {consequence}"
             )),
-            None => Some(format!("spec.volumeClaimTemplates: {name} is taken out: {fate}")),
+            None => Some(format!("spec.volumeClaimTemplates: {name} is taken out: {consequence}")),
         }
     });
     warnings.collect()

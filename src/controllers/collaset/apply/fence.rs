@@ -35,12 +35,12 @@ pub async fn fence_pvcs(
             object_requests::patch_object::<PvcObject>(client, objects, object, &patch, false);
         let description = format!("PersistentVolumeClaim {name}");
         request_with_deadline(&description, request).await?;
-        let now = store.get(namespace, name);
-        let now = now.filter(|now| now.uid == pvc.uid && !now.terminating);
-        let Some(now) = now else {
+        let cached = store.get(namespace, name);
+        let cached = cached.filter(|cached| cached.uid == pvc.uid && !cached.terminating);
+        let Some(cached) = cached else {
             return Err(RequestError::Moved); // the deletion was carried out first
         };
-        if now.resource_version == pvc.resource_version {
+        if cached.resource_version == pvc.resource_version {
             return Err(RequestError::not_as_written(&description)); // a webhook removed the annotation
         }
         execution.state.fence_pvc(&pvc.uid);

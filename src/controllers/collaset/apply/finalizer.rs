@@ -26,12 +26,12 @@ pub async fn add_finalizer(execution: &PlanExecution<'_>) -> Result<(), Halt> {
 /// Checks that the set has the finalizer, by the cached answer of the API server. Without this check, a webhook that
 /// removes the finalizer would cause the write again and again.
 fn check_finalizer_written(execution: &PlanExecution<'_>) -> Result<(), Halt> {
-    let now = execution
+    let cached = execution
         .objects()
         .sets
         .get(execution.namespace(), execution.name());
-    let is_written = now.is_none_or(|now| {
-        let mut all = now.metadata.finalizers.iter().flatten();
+    let is_written = cached.is_none_or(|cached| {
+        let mut all = cached.metadata.finalizers.iter().flatten();
         all.any(|finalizer| finalizer == keys::PRE_RECLAIM_FINALIZER)
     });
     let description = format!("the finalizer of CollaSet {}", execution.name());

@@ -32,7 +32,7 @@ pub async fn release_uncached_dependents(
     if !plan.remove_finalizer {
         return Ok(());
     }
-    let found = Mutex::new((Vec::new(), Vec::new()));
+    let dependents = Mutex::new((Vec::new(), Vec::new()));
     let write = WriteRequest {
         key: RefusalKey::LiveRead,
         step: FailedStep::Exclude,
@@ -41,12 +41,12 @@ pub async fn release_uncached_dependents(
                 true => list_all_dependents(execution).await?,
                 false => (Vec::new(), list_retained_pvcs(execution).await?),
             };
-            *found.lock() = read;
+            *dependents.lock() = read;
             Ok(())
         },
     };
     batch::send_write(execution, write).await?;
-    let (pods, pvcs) = found.into_inner();
+    let (pods, pvcs) = dependents.into_inner();
     if pods.is_empty() && pvcs.is_empty() {
         return Ok(());
     }

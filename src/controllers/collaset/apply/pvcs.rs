@@ -193,19 +193,19 @@ async fn patch_pvc_metadata(
         false,
     );
     request_with_deadline(&describe_pvc(&pvc.name), request).await?;
-    let now = execution
+    let cached = execution
         .objects()
         .claims
         .get(execution.namespace(), &pvc.name);
-    let is_written = now.is_none_or(|now| {
+    let is_written = cached.is_none_or(|cached| {
         let mut labels = labels.0.iter();
-        let is_own = now.controller.as_deref() == Some(execution.uid());
+        let is_own = cached.controller.as_deref() == Some(execution.uid());
         let is_owned_so = match ownership {
             OwnershipChange::Adopt => is_own,
             OwnershipChange::Release => !is_own,
             OwnershipChange::Keep => true,
         };
-        is_owned_so && labels.all(|(key, value)| now.labels.get(key) == value.as_ref())
+        is_owned_so && labels.all(|(key, value)| cached.labels.get(key) == value.as_ref())
     });
     if is_written {
         record_pvc_retention(execution, pvc, labels);

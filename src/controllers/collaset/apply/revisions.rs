@@ -94,25 +94,26 @@ async fn apply_revision_change(
             let body = json!({ "metadata": stable_revision_metadata(&stable), "revision": number });
             let result = patch_revision(execution, &revision, body, None).await;
             result.and_then(|()| {
-                check_revision_written(execution, &revision, |now| now.revision == number)
+                check_revision_written(execution, &revision, |cached| cached.revision == number)
             })
         }
         RevisionChange::MarkStable(revision, stable) => {
             let body = json!({ "metadata": stable_revision_metadata(&stable) });
             let result = patch_revision(execution, &revision, body, None).await;
-            let is_marked = |now: &Revision| now.stable.as_ref() == Some(&stable);
+            let is_marked = |cached: &Revision| cached.stable.as_ref() == Some(&stable);
             result.and_then(|()| check_revision_written(execution, &revision, is_marked))
         }
         RevisionChange::Adopt(revision) => {
             let owners = owner::owner_references_patch(execution.set, OwnershipChange::Adopt);
             let result = patch_revision(execution, &revision, json!({}), owners).await;
-            let is_own = |now: &Revision| now.controller.as_deref() == Some(execution.uid());
+            let is_own = |cached: &Revision| cached.controller.as_deref() == Some(execution.uid());
             result.and_then(|()| check_revision_written(execution, &revision, is_own))
         }
         RevisionChange::Release(revision) => {
             let owners = owner::owner_references_patch(execution.set, OwnershipChange::Release);
             let result = patch_revision(execution, &revision, json!({}), owners).await;
-            let is_released = |now: &Revision| now.controller.as_deref() != Some(execution.uid());
+            let is_released =
+                |cached: &Revision| cached.controller.as_deref() != Some(execution.uid());
             result.and_then(|()| check_revision_written(execution, &revision, is_released))
         }
         RevisionChange::Delete(revision) => {
@@ -155,7 +156,8 @@ async fn create_revision(execution: &PlanExecution<'_>, revision: &Revision) -> 
     );
     match request_with_deadline(&describe_revision(revision), request).await {
         Ok(_) => {
-            let is_created = |now: &Revision| is_revision_as_written(execution, revision, now);
+            let is_created =
+                |cached: &Revision| is_revision_as_written(execution, revision, cached);
             check_revision_written(execution, revision, is_created)
                 .map_err(|error| error.into_halt(FailedStep::Revisions))
         }
@@ -192,7 +194,7 @@ async fn check_existing_revision(
     let owners = owner::owner_references_patch(execution.set, OwnershipChange::Adopt);
     let body = json!({ "metadata": { "labels": wanted.labels } });
     let result = patch_revision(execution, &existing, body, owners).await;
-    let is_repaired = |now: &Revision| is_revision_as_written(execution, wanted, now);
+    let is_repaired = |cached: &Revision| is_revision_as_written(execution, wanted, cached);
     let repaired = result.and_then(|()| check_revision_written(execution, wanted, is_repaired));
     repaired.map_err(|error| error.into_halt(FailedStep::Revisions))
 }
@@ -201,12 +203,12 @@ async fn check_existing_revision(
 fn is_revision_as_written(
     execution: &PlanExecution<'_>,
     wanted: &Revision,
-    now: &Revision,
+    cached: &Revision,
 ) -> bool {
     let mut labels = wanted.labels.iter();
-    now.controller.as_deref() == Some(execution.uid())
-        && now.data == wanted.data
-        && labels.all(|(key, value)| now.labels.get(key) == Some(value))
+    cached.controller.as_deref() == Some(execution.uid())
+        && cached.data == wanted.data
+        && labels.all(|(key, value)| cached.labels.get(key) == Some(value))
 }
 
 async fn patch_revision(
@@ -245,11 +247,11 @@ fn check_revision_written(
     revision: &Revision,
     is_written: impl FnOnce(&Revision) -> bool,
 ) -> Result<(), RequestError> {
-    let now = execution
+    let cached = execution
         .objects()
         .revisions
         .get(execution.namespace(), &revision.name);
-    match now.is_none_or(|now| is_written(&now)) {
+    match cached.is_none_or(|cached| is_written(&cached)) {
         true => Ok(()),
         false => Err(RequestError::not_as_written(&describe_revision(revision))),
     }

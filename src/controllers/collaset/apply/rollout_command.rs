@@ -67,13 +67,14 @@ async fn remove_command_annotation(
     request_with_deadline(&description, request)
         .await
         .map_err(|error| error.into_halt(step))?;
-    let now = execution
+    let cached = execution
         .objects()
         .sets
         .get(execution.namespace(), execution.name());
-    let now = now.and_then(|now| now.metadata.annotations.clone());
-    let same = |now: &BTreeMap<String, String>| now.get(keys::ROLLOUT) == command;
-    match command.is_some() && now.as_ref().is_some_and(same) {
+    let annotations = cached.and_then(|cached| cached.metadata.annotations.clone());
+    let is_unchanged =
+        |annotations: &BTreeMap<String, String>| annotations.get(keys::ROLLOUT) == command;
+    match command.is_some() && annotations.as_ref().is_some_and(is_unchanged) {
         true => Err(RequestError::not_as_written(&description).into_halt(step)),
         false => Ok(()),
     }

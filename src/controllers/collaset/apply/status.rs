@@ -89,10 +89,10 @@ async fn patch_status(execution: &PlanExecution<'_>, status: Value) -> Result<()
     let mut metadata = json!({ "uid": execution.uid() });
     if status.get("rollout").is_some() {
         // If the write arrives late, it must not undo a command that a user has given since.
-        let now = execution.objects().sets.get(namespace, name);
-        let now = now.filter(|now| now.metadata.uid == execution.set.metadata.uid);
+        let cached = execution.objects().sets.get(namespace, name);
+        let cached = cached.filter(|cached| cached.metadata.uid == execution.set.metadata.uid);
         metadata["resourceVersion"] =
-            json!(now.and_then(|now| now.metadata.resource_version.clone()));
+            json!(cached.and_then(|cached| cached.metadata.resource_version.clone()));
     }
     let patch = Patch::Merge(json!({ "metadata": metadata, "status": status }));
     let request = object_requests::patch_object::<CollaSetObject>(
@@ -127,12 +127,12 @@ fn is_spec_edited(execution: &PlanExecution<'_>) -> bool {
         managed_fields: None,
         ..metadata.clone()
     };
-    let now = execution
+    let cached = execution
         .objects()
         .sets
         .get(execution.namespace(), execution.name());
-    now.is_some_and(|now| {
-        without_version(&now.metadata) != without_version(&execution.set.metadata)
+    cached.is_some_and(|cached| {
+        without_version(&cached.metadata) != without_version(&execution.set.metadata)
     })
 }
 

@@ -74,8 +74,8 @@ impl RevisionHistory {
 /// Finds the revision of the template and plans the history. `revisions` are those that the set controls, and revisions
 /// without a controller. `in_use` are the revisions that Pods and the pool refer to.
 ///
-/// - If the latest revision equals the template, it stays. If an older revision does, it becomes the latest (a rollback).
-///   Otherwise a revision is created. Only the latest may have lost fields to Kuperator, see
+/// - If the latest revision equals the template, it stays. If an older revision does, it becomes the latest (a
+///   rollback). Otherwise a revision is created. Only the latest may have lost fields to Kuperator, see
 ///   [`data::is_equal_kuperator_data`].
 /// - A revision without a controller is adopted if the selector has `matchLabels` that match, the data has this format,
 ///   and the name has the form of the set's revision names. A selector without `matchLabels` would match every revision
@@ -140,8 +140,8 @@ pub fn plan_history(
             ..(*updated).clone()
         })),
     }));
-    let kept = [&*updated.name, &current.name, &status.updated_revision];
-    changes.extend(delete_unused(set, &readable, in_use, kept));
+    let needed_names = [&*updated.name, &current.name, &status.updated_revision];
+    changes.extend(delete_unused(set, &readable, in_use, needed_names));
     Ok(RevisionHistory {
         updated,
         current,
@@ -291,17 +291,17 @@ fn free_hash(
     (hash, collisions)
 }
 
-/// Deletes the oldest revisions that are not in use, beyond the history limit. Revisions with the names in `kept` stay.
+/// Deletes the oldest revisions that are not in use, beyond the history limit. Revisions with the names in `needed_names` stay.
 fn delete_unused<'a>(
     set: &CollaSet,
     readable: &'a [Arc<Revision>],
     in_use: &RevisionUse,
-    kept: [&str; 3],
+    needed_names: [&str; 3],
 ) -> impl Iterator<Item = RevisionChange> + use<'a> {
     let unused: Vec<&'a Arc<Revision>> = readable
         .iter()
         .filter(|r| r.controller.is_some() && !in_use.contains_key(&r.name) && !r.terminating)
-        .filter(|r| !kept.contains(&&*r.name))
+        .filter(|r| !needed_names.contains(&&*r.name))
         .collect();
     let limit = set.spec.history_limit.unwrap_or(HISTORY_LIMIT);
     let surplus = unused

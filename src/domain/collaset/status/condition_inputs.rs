@@ -31,7 +31,7 @@ pub(super) struct ConditionInputs {
     /// Whether the rollout of the updated revision is not complete.
     pub(super) is_under_way: bool,
     /// Pods that stay on older revisions, as the spec asks.
-    pub(super) kept: usize,
+    pub(super) staying_outdated: usize,
     /// Pods with an operation of the set, an update or a scale-in.
     pub(super) updating: usize,
     /// Pods whose operation of the set has ended and that are not back on traffic yet.
@@ -96,7 +96,7 @@ impl ConditionInputs {
             surplus,
             behind,
             to_make,
-            kept: members.outdated().count().saturating_sub(behind),
+            staying_outdated: members.outdated().count().saturating_sub(behind),
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
             returning: pods.iter().filter(|p| is_coming_back(p)).count(),
             opening: members.count_opening_pairs(),

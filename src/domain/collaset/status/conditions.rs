@@ -133,7 +133,7 @@ fn update_condition(
             pause.unwrap_or_else(|| view.describe_remaining_update(facts)) + &view.left_out;
         return (false, reason, with_remedy(reason, message));
     }
-    let message = waits::describe_kept_pods(facts, view.kept);
+    let message = waits::describe_kept_pods(facts, view.staying_outdated);
     (true, "Updated", message)
 }
 

@@ -179,7 +179,7 @@ impl ConditionInputs {
         if let Some(message) = waits::describe_resized_pods(facts) {
             return (false, "Updating", message);
         }
-        let message = waits::describe_kept_pods(facts, self.kept);
+        let message = waits::describe_kept_pods(facts, self.staying_outdated);
         (true, "AsWanted", message)
     }
 

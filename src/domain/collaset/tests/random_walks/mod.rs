@@ -76,7 +76,7 @@ impl Walk {
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                Err(format!("{}: {}", place(), text.unwrap_or("panic")))
+                Err(format!("{}: {}", describe_place(), text.unwrap_or("panic")))
             }
         }
     }
