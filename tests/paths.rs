@@ -1,5 +1,5 @@
-//! Only `cluster/request_path.rs` builds the paths of requests, so that no name leads to another resource. And the tests
-//! that `SECURITY.md` names exist.
+//! Only `cluster/request_path.rs` builds the paths of requests, so that no name leads to another resource. And the files
+//! that `SECURITY.md` and the workflows name exist.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod source_files;
@@ -71,4 +71,61 @@ fn tests_that_the_threat_model_names_exist() {
         }
     }
     assert!(named > 20, "{named}");
+}
+
+/// The paths that the workflows of CI name, comments aside.
+#[test]
+fn paths_that_the_workflows_name_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut named = 0;
+    for entry in fs::read_dir(root.join(".github/workflows")).unwrap() {
+        let workflow = entry.unwrap().path();
+        let text = fs::read_to_string(&workflow).unwrap();
+        for path in text.lines().flat_map(named_paths) {
+            assert!(exists(root, path), "{}: {path}", workflow.display());
+            named += 1;
+        }
+    }
+    assert!(named > 10, "{named}");
+}
+
+/// The words of a line that are paths in the repository. A word with a variable, or an absolute path, is not among them.
+fn named_paths(line: &str) -> impl Iterator<Item = &str> {
+    let code = line.split(" #").next().unwrap();
+    let code = if code.trim_start().starts_with('#') {
+        ""
+    } else {
+        code
+    };
+    let words = code.split(|c: char| c.is_whitespace() || "'\"(),;`".contains(c));
+    words.filter(|word| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/*-".contains(c);
+        let is_file = [".toml", ".lock", ".rs", ".mod", ".sum"]
+            .iter()
+            .any(|extension| word.ends_with(extension));
+        word.chars().all(is_plain) && !word.starts_with('/') && (is_file || word.contains('/'))
+    })
+}
+
+/// Whether a path exists, or a file that fits a pattern such as `testbed/plane/**/*.go`.
+fn exists(root: &Path, path: &str) -> bool {
+    let Some((folder, pattern)) = path.split_once("**") else {
+        return root.join(path).exists();
+    };
+    let name = pattern.trim_start_matches('/');
+    let fits = |file: &Path| match name.strip_prefix('*') {
+        Some(end) => file.to_string_lossy().ends_with(end),
+        None => name.is_empty() || file.ends_with(name),
+    };
+    fits_any(&root.join(folder), &fits)
+}
+
+fn fits_any(folder: &Path, fits: &dyn Fn(&Path) -> bool) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries
+        .map(|entry| entry.unwrap().path())
+        .any(|path| match path.is_dir() {
+            true => fits_any(&path, fits),
+            false => fits(&path),
+        })
 }

@@ -158,22 +158,22 @@ fn example_exposition() -> anyhow::Result<String> {
         restart_after: None,
         check: Box::new(|_| Ok(())),
     };
-    let (_leading, lead) = tokio::sync::watch::channel(false);
+    let (_leading, is_leading) = tokio::sync::watch::channel(false);
     let rule = RuleKey {
         uid: "uid".into(),
         namespace: "shop".into(),
         name: "web".into(),
     };
-    let calls = Arc::<EndpointCaller>::default();
-    calls.ignored.count_ignored(&rule, "ask", 1);
+    let endpoint_caller = Arc::<EndpointCaller>::default();
+    endpoint_caller.ignored.count_ignored(&rule, "ask", 1);
     let reads = MetricsCollector {
         caches,
         ledgers: Ledgers::new(store),
-        calls,
+        endpoint_caller,
         denials: DenialCounts::default(),
-        work: Arc::new(ControllerStats::default()),
-        lead,
-        sight: watchdog::start_watchdog(vec![probe], supervisor.stop().clone(), |_| {})?,
+        controller_stats: Arc::new(ControllerStats::default()),
+        is_leading,
+        watchdog: watchdog::start_watchdog(vec![probe], supervisor.stop().clone(), |_| {})?,
         now: Timestamp::now,
         clock: std::time::Instant::now,
     };

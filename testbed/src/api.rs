@@ -43,9 +43,9 @@ pub struct State {
     pub refusal: Option<Refusal>,
     /// The change that a webhook makes to each written object.
     pub mutation: Option<fn(&mut Value)>,
-    /// How long a dry run takes.
+    /// Duration of a dry run.
     pub trial: Duration,
-    /// How long a list of Pods takes.
+    /// Duration of a list of Pods.
     pub reading: Duration,
     /// How long a write takes. Writes of Events take no time.
     pub writing: Duration,
@@ -234,8 +234,8 @@ impl State {
             return Err(failure(404, "NotFound", "there is none"));
         };
         let known = &object["metadata"]["resourceVersion"];
-        let asked = &written["metadata"]["resourceVersion"];
-        if !asked.is_null() && asked != known {
+        let expected_version = &written["metadata"]["resourceVersion"];
+        if !expected_version.is_null() && expected_version != known {
             return Err(failure(409, "Conflict", "the object has been modified"));
         }
         Ok(object.clone())

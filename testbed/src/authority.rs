@@ -5,12 +5,12 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use time::{Duration, OffsetDateTime};
 
-/// Issues what tests serve.
+/// Issues the certificates of tests.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 #[allow(clippy::new_without_default)] // each authority differs
 impl Authority {
-    /// A fresh authority.
+    /// Creates an authority.
     pub fn new() -> Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -11,13 +11,13 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-/// For a backend to accept a connection; then the next one is tried.
+/// Timeout for a backend to accept a connection. After it, the next backend is tried.
 const CONNECT: Duration = Duration::from_secs(1);
-/// Connections at once; further ones wait in the listener's backlog.
+/// Limit of parallel connections. Further connections wait in the listener's backlog.
 const CONNECTIONS: usize = 4096;
 
-/// Listens on a free port of 127.0.0.1 and hands each connection to the next backend that
-/// accepts it. What is on the wire stays untouched. Dropping it ends all its connections.
+/// Listens on a free port of 127.0.0.1 and forwards each connection to the next backend that accepts it,
+/// without changing its bytes. Dropping the balancer ends all its connections.
 #[derive(Debug)]
 pub struct LoadBalancer {
     address: SocketAddr,
@@ -26,7 +26,7 @@ pub struct LoadBalancer {
 }
 
 impl LoadBalancer {
-    /// Starts one with these backends; it may have none yet.
+    /// Starts a balancer with these backends; the list may be empty.
     ///
     /// # Errors
     /// When no port can be bound.
@@ -44,13 +44,13 @@ impl LoadBalancer {
         })
     }
 
-    /// Where it listens.
+    /// The address of the balancer.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Adds a backend; nothing when it is there already.
+    /// Adds a backend, unless it is already in the rotation.
     pub fn add(&self, backend: SocketAddr) {
         self.backends.change(|list| {
             if !list.contains(&backend) {
@@ -59,7 +59,7 @@ impl LoadBalancer {
         });
     }
 
-    /// Takes a backend out of the rotation. Connections that it has stay.
+    /// Removes a backend from the rotation. Its open connections stay.
     pub fn remove(&self, backend: SocketAddr) {
         self.backends.change(|list| list.retain(|b| *b != backend));
     }
@@ -83,7 +83,7 @@ impl Backends {
         change(&mut self.list.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// All backends, beginning with the one whose turn it is.
+    /// All backends, beginning with the next in the rotation.
     fn rotation(&self) -> Vec<SocketAddr> {
         let mut list = self
             .list
@@ -108,12 +108,12 @@ impl Backends {
 }
 
 async fn accept(listener: TcpListener, backends: Arc<Backends>) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = tokio::task::JoinSet::new();
-    while let Ok(permit) = room.clone().acquire_owned().await {
+    while let Ok(permit) = permits.clone().acquire_owned().await {
         while connections.try_join_next().is_some() {}
         let Ok((mut client, _)) = listener.accept().await else {
-            // Out of file descriptors, most likely: give the others time to end.
+            // The process has probably no free file descriptor: wait until other connections end.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -124,7 +124,7 @@ async fn accept(listener: TcpListener, backends: Arc<Backends>) {
             if let Some(mut server) = backends.connect().await {
                 let _ = client.set_nodelay(true);
                 let _ = server.set_nodelay(true);
-                // Either side may break off at any time; that is theirs to notice.
+                // Either side may close the connection at any time; the other side notices it.
                 let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
             }
         });

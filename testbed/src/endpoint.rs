@@ -1,4 +1,5 @@
-//! A user's endpoint: HTTPS with a CA of its own, answering whatever a test wants, and remembering what it was asked.
+//! An endpoint of a webhook rule: HTTPS with its own CA. It gives the answers that a test sets, and records
+//! the requests.
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by a panic
 
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// What was asked.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct Heard {
     /// Method of the request.
@@ -27,16 +28,16 @@ pub struct Heard {
     pub target: String,
     /// Null for a GET.
     pub body: Value,
-    /// When it was heard, see [`now`].
+    /// Time of arrival, see [`now`].
     pub at: u64,
-    /// What is answered; `None` while that is not decided.
+    /// The answer; `None` until it is decided.
     pub reply: Option<Reply>,
-    /// When that was sent; `None` while it has not been.
+    /// Time at which the answer was sent; `None` until then.
     pub told: Option<u64>,
 }
 
 impl Heard {
-    /// Names of the Pods that a POST is about.
+    /// Names of the Pods in a POST.
     pub fn names(&self) -> Vec<String> {
         let resources = self.body["resources"].as_array().into_iter().flatten();
         resources
@@ -45,24 +46,24 @@ impl Heard {
     }
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// 200 with this JSON.
     Json(Value),
     /// This status with this body, and any further header line.
     Raw(u16, &'static str, String),
-    /// Nothing, for ever.
+    /// No answer; the connection stays open.
     Hang,
-    /// Nothing: the connection is closed.
+    /// No answer; the connection is closed.
     Close,
-    /// Nothing until somebody notifies; then the connection is closed.
+    /// No answer until the notification; then the connection is closed.
     CloseAfter(Arc<Notify>),
-    /// Half of the announced body, and the connection is closed.
+    /// Half of the announced body; then the connection is closed.
     CloseMidBody,
-    /// 200 with so many bytes of JSON.
+    /// 200 with JSON of this size in bytes.
     Huge(usize),
-    /// This, after a while.
+    /// This answer after a delay.
     Slow(Duration, Box<Reply>),
 }
 
@@ -73,11 +74,11 @@ impl Reply {
     }
 
     /// Holds all Pods, with this message.
-    pub fn refuse(why: &str) -> Reply {
-        Reply::Json(json!({"success": false, "message": why}))
+    pub fn refuse(message: &str) -> Reply {
+        Reply::Json(json!({"success": false, "message": message}))
     }
 
-    /// Answers later, by polls for this task.
+    /// Starts this task, whose result is polled.
     pub fn task(id: &str) -> Reply {
         Reply::Json(json!({"success": true, "async": true, "taskId": id}))
     }
@@ -92,17 +93,17 @@ pub fn now() -> u64 {
 }
 
 struct Shared {
-    /// Whether connections are closed before a request can come.
+    /// Whether connections are closed before a request arrives.
     down: AtomicBool,
-    /// When such connections came.
+    /// Times of such connections.
     turned_away: Mutex<Vec<u64>>,
     heard: Mutex<Vec<Heard>>,
     answer: Mutex<Answer>,
 }
 
-/// The endpoint; it ends with the test.
+/// The endpoint. It ends with the test.
 pub struct RuleServer {
-    /// Where it listens.
+    /// The address of the endpoint.
     pub address: SocketAddr,
     /// Base64 of its CA.
     pub ca_bundle: String,
@@ -111,7 +112,7 @@ pub struct RuleServer {
 }
 
 impl RuleServer {
-    /// Starts one that answers so.
+    /// Starts an endpoint with these answers.
     pub async fn start(answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static) -> RuleServer {
         let mut ca = CertificateParams::default();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -123,7 +124,7 @@ impl RuleServer {
         RuleServer::with(leaf.der().clone(), &key, bundle, answer).await
     }
 
-    /// Starts one that lets everybody pass, under a certificate that nobody else has signed: that is its bundle.
+    /// Starts an endpoint that lets all Pods pass, with a self-signed certificate that is also its bundle.
     pub async fn self_signed(is_ca: bool) -> RuleServer {
         let key = KeyPair::generate().unwrap();
         let mut leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -184,22 +185,22 @@ impl RuleServer {
         }
     }
 
-    /// Starts one that lets everybody pass.
+    /// Starts an endpoint that lets all Pods pass.
     pub async fn passing() -> RuleServer {
         RuleServer::start(|_| Reply::pass()).await
     }
 
-    /// Answers so from now on.
+    /// Gives these answers from now on.
     pub fn answer(&self, answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static) {
         *self.shared.answer.lock().unwrap() = Box::new(answer);
     }
 
-    /// Closes all connections that come from now on, or serves them again.
+    /// Closes all new connections from now on, or serves them again.
     pub fn set_down(&self, down: bool) {
         self.shared.down.store(down, Ordering::SeqCst);
     }
 
-    /// When connections came while it was down.
+    /// Times of the connections that were closed.
     pub fn turned_away(&self) -> Vec<u64> {
         self.shared.turned_away.lock().unwrap().clone()
     }
@@ -209,7 +210,7 @@ impl RuleServer {
         format!("https://localhost:{}{path}", self.address.port())
     }
 
-    /// `clientConfig` of a rule that asks here.
+    /// `clientConfig` of a rule with this endpoint.
     pub fn config(&self) -> Value {
         json!({"url": self.url("/check"), "caBundle": self.ca_bundle})
     }
@@ -230,17 +231,17 @@ impl RuleServer {
 
     /// The POSTs so far.
     pub fn asked(&self) -> Vec<Heard> {
-        let heard = self.heard().into_iter();
-        heard.filter(|h| h.method == "POST").collect()
+        let requests = self.heard().into_iter();
+        requests.filter(|h| h.method == "POST").collect()
     }
 
     /// The GETs so far.
     pub fn polls(&self) -> Vec<Heard> {
-        let heard = self.heard().into_iter();
-        heard.filter(|h| h.method == "GET").collect()
+        let requests = self.heard().into_iter();
+        requests.filter(|h| h.method == "GET").collect()
     }
 
-    /// How often a Pod was asked about.
+    /// Number of POSTs about a Pod.
     pub fn times(&self, pod: &str) -> usize {
         let names = self.asked().into_iter().flat_map(|h| h.names());
         names.filter(|name| name == pod).count()
@@ -263,13 +264,13 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     shared: &Shared,
 ) -> std::io::Result<()> {
-    let heard = read(&mut stream).await?;
+    let request = read(&mut stream).await?;
     let index = {
         let mut all = shared.heard.lock().unwrap();
-        all.push(heard.clone());
+        all.push(request.clone());
         all.len() - 1
     };
-    let mut reply = (shared.answer.lock().unwrap())(&heard);
+    let mut reply = (shared.answer.lock().unwrap())(&request);
     shared.heard.lock().unwrap()[index].reply = Some(reply.clone());
     if let Reply::Slow(time, then) = reply {
         tokio::time::sleep(time).await;
@@ -287,8 +288,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         }
         Reply::Hang => tokio::time::sleep(Duration::from_secs(3_600)).await,
         Reply::Close => {}
-        Reply::CloseAfter(told) => {
-            told.notified().await;
+        Reply::CloseAfter(release) => {
+            release.notified().await;
             tells();
         }
         Reply::CloseMidBody => {

@@ -30,15 +30,15 @@ use crate::{keys, wait};
 
 /// Namespace of the server's own objects.
 pub const HOME: &str = "kusionstack-system";
-/// Replicas of the server.
+/// Number of replicas of the server.
 pub const REPLICAS: usize = 3;
-/// Annotation of a CRD with its revision; a build leaves a CRD of a higher one as it is.
+/// Annotation of a CRD: its revision. A build does not replace a CRD of a higher revision.
 const CRD_REVISION: &str = "operating.kusionstack.io/crd-revision";
 const LEASE: &str = "kusionstack-controller-manager";
-/// For anything to come to pass on a loaded machine.
+/// Timeout of every wait, long enough for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a fleet is made of.
+/// Settings of a fleet.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The server's binary.
@@ -55,7 +55,7 @@ pub struct Options {
     pub serve_flags: Vec<String>,
 }
 
-/// Which replicas reach the API server through a proxy that makes requests fail on purpose.
+/// Which replicas reach the API server through a proxy that injects faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxied {
     /// None; there is no proxy.
@@ -76,7 +76,7 @@ impl Proxied {
     }
 }
 
-/// Whose plane a fleet runs on.
+/// The plane of a fleet, shared or its own.
 #[derive(Debug)]
 pub enum Home {
     /// The plane of all tests of this process.
@@ -96,29 +96,29 @@ impl Deref for Home {
     }
 }
 
-/// The running whole. Dropping it ends all of it.
+/// A running fleet. Dropping it ends all its parts.
 pub struct Fleet {
-    // Dropped in this order: the replicas before the API server that they talk to.
+    // Dropped in this order: the replicas end before the API server, to which they talk.
     replicas: Mutex<Vec<Option<Replica>>>,
-    /// Where replicas listened that were killed. The balancer goes on trying these addresses for a while, as real
-    /// balancers do.
+    /// Addresses of killed replicas. The balancer still tries these addresses for a while, as real balancers
+    /// do.
     gone: Mutex<Vec<SocketAddr>>,
     balancer: LoadBalancer,
     proxy: Option<FaultProxy>,
     setups: Vec<Setup>,
     url: String,
     builds: Vec<PathBuf>,
-    /// How often each replica has changed its build.
+    /// Number of build changes of each replica.
     changes: [AtomicUsize; REPLICAS],
     starts: AtomicUsize,
-    /// Held by who restarts the API server, and by who needs it to stay.
+    /// Held during a restart of the API server, and by code that needs the API server to run.
     pub maintenance: Mutex<()>,
     /// The control plane.
     pub plane: Home,
 }
 
 impl Fleet {
-    /// Starts all of it, with a plane of its own, and waits until rules are enforced.
+    /// Starts a fleet on its own plane, and waits until rules are enforced.
     ///
     /// # Errors
     /// When a part does not start.
@@ -131,7 +131,7 @@ impl Fleet {
         Self::on(Home::Own(Box::new(plane.await?)), options).await
     }
 
-    /// As [`Fleet::start`], on a plane that runs already.
+    /// As [`Fleet::start`], on a running plane.
     ///
     /// # Errors
     /// When a part does not start.
@@ -210,13 +210,13 @@ impl Fleet {
         &self.url
     }
 
-    /// How a replica is started.
+    /// The settings with which a replica is started.
     #[must_use]
     pub fn setup(&self, index: usize) -> &Setup {
         &self.setups[index]
     }
 
-    /// The proxy through which [`Options::proxied`] replicas, and nobody else, talk to the API server.
+    /// The proxy through which only the replicas of [`Options::proxied`] reach the API server.
     ///
     /// # Errors
     /// When the fleet was started without.
@@ -225,12 +225,12 @@ impl Fleet {
         proxy.context("the fleet was started without a proxy")
     }
 
-    /// The replicas; `None` for those that were killed or taken.
+    /// The replicas; `None` for killed or taken ones.
     pub async fn replicas(&self) -> MutexGuard<'_, Vec<Option<Replica>>> {
         self.replicas.lock().await
     }
 
-    /// Takes a replica out, running as it is; the balancer does not offer it any more.
+    /// Takes a running replica out of the fleet, and out of the rotation of the balancer.
     ///
     /// # Errors
     /// When the replica was killed or taken before.
@@ -241,14 +241,14 @@ impl Fleet {
         Ok(replica)
     }
 
-    /// Kills a replica without warning. The balancer goes on offering it.
+    /// Kills a replica. It stays in the rotation of the balancer.
     pub async fn kill(&self, index: usize) {
         if let Some(replica) = self.replicas.lock().await[index].take() {
             self.gone.lock().await.push(replica.listen);
         }
     }
 
-    /// Starts a replica again, and kills it before if it runs.
+    /// Restarts a replica. If it runs, it is killed first.
     ///
     /// # Errors
     /// When the replica does not become ready.
@@ -258,16 +258,16 @@ impl Fleet {
         let replica = Replica::start(&self.setups[index], &build).await?;
         self.starts.fetch_add(1, Ordering::Relaxed);
         // Another listener may have the port of a replica that is gone for good.
-        for gone in std::mem::take(&mut *self.gone.lock().await) {
-            self.balancer.remove(gone);
+        for address in std::mem::take(&mut *self.gone.lock().await) {
+            self.balancer.remove(address);
         }
         self.balancer.add(replica.listen);
         self.replicas.lock().await[index] = Some(replica);
         Ok(())
     }
 
-    /// Kills a replica and starts it with the next build, after that build has installed what it needs, as a rolling update
-    /// does.
+    /// Kills a replica and starts it with the next build, after that build has installed its objects, as a
+    /// rolling update does.
     ///
     /// # Errors
     /// When the replica does not become ready, or the build has taken back a CRD of a higher revision.
@@ -288,7 +288,7 @@ impl Fleet {
         self.restart(index).await
     }
 
-    /// How often a replica has changed its build.
+    /// Number of build changes of a replica.
     fn changes(&self, index: usize) -> usize {
         self.changes[index].load(Ordering::Relaxed)
     }
@@ -304,7 +304,7 @@ impl Fleet {
     async fn crd_revisions(&self) -> Result<BTreeMap<String, u32>> {
         let api: Api<CustomResourceDefinition> = Api::all(self.client()?);
         let mut list = api.list_metadata(&ListParams::default()).await;
-        // The API server restarts now and then.
+        // The API server may be restarting.
         for _ in 0..60 {
             if list.is_ok() {
                 break;
@@ -321,7 +321,7 @@ impl Fleet {
         Ok(revisions.collect())
     }
 
-    /// Starts a replica if it does not run.
+    /// Starts a replica unless it runs.
     ///
     /// # Errors
     /// As [`Fleet::restart`].
@@ -351,7 +351,7 @@ impl Fleet {
             .with_context(|| format!("the holder {holder} is no replica"))
     }
 
-    /// Fails when a replica has ended that nobody killed.
+    /// Fails if a replica ended by itself.
     ///
     /// # Errors
     /// The end of its log.
@@ -377,7 +377,7 @@ impl Fleet {
         .await
     }
 
-    /// Claims in all rules of a namespace.
+    /// Number of claims in all rules of a namespace.
     ///
     /// # Errors
     /// When the API server does not answer.
@@ -392,7 +392,7 @@ impl Fleet {
         Ok(claims.sum())
     }
 
-    /// Ends all of it in order.
+    /// Ends all parts in order.
     pub async fn stop(self) {
         drop(self.replicas);
         drop(self.proxy);
@@ -401,7 +401,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until the API server calls the webhooks: Pods get the gate, and a rule can be made.
+    /// Waits until the API server calls the webhooks: Pods get the readiness gate, and a rule can be created.
     ///
     /// # Errors
     /// When that does not come to pass in time.

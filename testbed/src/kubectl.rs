@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::plane::Plane;
 use crate::scope::Scope;
 
-/// What a command has said.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Said {
     /// Exit code; `None` when a signal ended the command.
@@ -58,7 +58,7 @@ impl Said {
 }
 
 impl Plane {
-    /// What `kubectl ARGS…` says to the administrator.
+    /// Runs `kubectl ARGS…` as the administrator.
     ///
     /// # Panics
     /// When kubectl cannot be started.

@@ -1,4 +1,4 @@
-//! What the tests and the developer commands run on.
+//! The test environment of the tests and the developer commands.
 //!
 //! A *plane* is a real Kubernetes control plane on loopback ports: etcd, kube-apiserver, kube-controller-manager,
 //! kube-scheduler, and kwok in the role of the kubelets. A *fleet* is a plane with three replicas of the server behind a

@@ -1,10 +1,10 @@
-//! Where things are: the checkout, and the cache outside of it.
+//! Paths of the checkout and of the cache, which is outside of it.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The top of the checkout this program was compiled from.
+/// The root of the checkout from which this program was compiled.
 #[must_use]
 pub fn repository() -> &'static Path {
     let testbed = Path::new(env!("CARGO_MANIFEST_DIR"));

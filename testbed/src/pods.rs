@@ -1,4 +1,4 @@
-//! What the API shows of a Pod, judged without the code under test.
+//! Judges the state of a Pod by the API, without the code under test.
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +12,7 @@ pub fn labels(app: &str) -> Value {
     json!({"app": app, keys::CONTROL: keys::CONTROL_VALUE})
 }
 
-/// Whether a Pod serves, judged by what the API shows and not by the code under test.
+/// Whether a Pod is available by the API, without the code under test.
 pub fn is_available(pod: &Pod) -> bool {
     let phase = pod
         .status
@@ -25,7 +25,7 @@ pub fn is_available(pod: &Pod) -> bool {
         && !["Succeeded", "Failed"].contains(&phase)
 }
 
-/// Labels of the operations that are in flight on a Pod.
+/// Labels of the operations in progress on a Pod.
 pub fn in_flight(pod: &Pod) -> Vec<&String> {
     pod.labels()
         .keys()
@@ -33,7 +33,7 @@ pub fn in_flight(pod: &Pod) -> Vec<&String> {
         .collect()
 }
 
-/// Whether a Pod serves and nothing of an operation is left on it.
+/// Whether a Pod is available and has no labels of an operation.
 pub fn is_idle(pod: &Pod) -> bool {
     is_available(pod) && in_flight(pod).is_empty()
 }
@@ -56,18 +56,18 @@ pub fn condition(pod: &Pod, type_: &str) -> Option<bool> {
         .map(|c| c.status == "True")
 }
 
-/// Whether a Pod is Ready and not on its way out, whether managed or not.
+/// Whether a Pod is Ready and not terminating, whether managed or not.
 pub fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready") == Some(true) && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// The condition behind the readiness gate.
+/// The condition of the readiness gate.
 pub fn service_ready(pod: &Pod) -> Option<bool> {
     condition(pod, keys::SERVICE_READY)
 }
 
-/// Whether the operation `id` may be done, and the kubelet has seen that traffic is off. It trails behind: an operation
-/// over before that would make the Pod flap once it is back.
+/// Whether the operation `id` may proceed, and the kubelet has observed that the Pod is off traffic. If an
+/// operation ended before that, the kubelet would report the Pod not Ready after its return to traffic.
 pub fn may_operate(pod: &Pod, id: &str) -> bool {
     pod.labels().contains_key(&keys::operation("operate", id))
         && condition(pod, "Ready") != Some(true)
@@ -78,7 +78,7 @@ pub fn names(pods: &[Pod]) -> Vec<String> {
     pods.iter().map(ResourceExt::name_any).collect()
 }
 
-/// Runs one request for each Pod, all at once.
+/// Runs one request for each Pod, all in parallel.
 pub async fn at_once<T, F: Future<Output = T>>(
     pods: &[String],
     request: impl Fn(String) -> F,

@@ -9,10 +9,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 /// stays free while its server is stopped and started again.
 const RANGE: std::ops::Range<u16> = 20_000..32_000;
 
-/// Finds `N` different ports that are free on 127.0.0.1 now. The caller must bind them soon and
-/// try anew when another process was faster.
+/// Finds `N` different free ports of 127.0.0.1. The caller must bind them soon, and try again if another
+/// process was faster.
 pub fn free<const N: usize>() -> Result<[u16; N]> {
-    // Held until all are found, so that they differ.
+    // All listeners stay open until all ports are found, so that the ports differ.
     let mut listeners = Vec::with_capacity(N);
     let random = SystemRandom::new();
     for _ in 0..10_000 {
@@ -47,10 +47,10 @@ mod tests {
     #[test]
     fn ports_differ_and_can_be_bound() {
         let ports = free::<16>().unwrap();
-        let held: Vec<_> = ports
+        let listeners: Vec<_> = ports
             .iter()
             .map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).unwrap())
             .collect();
-        assert_eq!(held.len(), 16);
+        assert_eq!(listeners.len(), 16);
     }
 }

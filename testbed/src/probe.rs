@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The longest wait for an answer.
+/// Timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Status and body of the answer to a GET; `None` when the server does not answer.
@@ -24,7 +24,7 @@ pub async fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     tokio::time::timeout(PATIENCE, asking).await.ok()?
 }
 
-/// Whether the server says that it is ready.
+/// Whether the server reports that it is ready.
 pub async fn is_ready(address: SocketAddr) -> bool {
     let answer = get(address, "/readyz").await;
     answer.is_some_and(|(code, _)| code == 200)

@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::wait;
 
-/// Makes a component of the test bed end when its standard input does.
+/// Makes a component end with its standard input.
 const WATCH_STDIN: (&str, &str) = ("OPERATING_PLANE_STDIN", "watch");
 
-/// A running component. It is in a process group of its own, so that a Ctrl-C in the terminal
-/// does not reach it before the plane ends it in order, and it reads from a pipe that only this
-/// process holds, so that it ends even when this process is killed. Dropping it kills it.
+/// A running component. It has its own process group, so that a Ctrl-C in the terminal does not end it before
+/// the plane does. Its standard input is a pipe of this process, so that it ends even if this process is
+/// killed. Dropping it kills it.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -42,7 +42,7 @@ impl Process {
         Self::spawn(name, command, logs)
     }
 
-    /// As [`Process::start`], with a command that may have more than arguments.
+    /// As [`Process::start`], with a prepared command.
     ///
     /// # Errors
     /// As [`Process::start`].
@@ -76,7 +76,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Process id of the only child: what a supervisor supervises.
+    /// Process id of the only child, which is the supervised process.
     ///
     /// # Errors
     /// When there is no child, or the system has no `/proc`.
@@ -91,19 +91,19 @@ impl Process {
         bail!("{} supervises no process", self.name);
     }
 
-    /// Sends a signal to the component and whatever it started.
+    /// Sends a signal to the component and its children.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         kill_process_group(self.pid()?, signal)
             .with_context(|| format!("sending {signal:?} to {}", self.name))
     }
 
-    /// Freezes the component, and waits until its last thread stands still.
+    /// Freezes the component, and waits until its last thread is stopped.
     pub async fn freeze(&self) -> Result<()> {
         self.signal(Signal::STOP)?;
-        // NOWAIT leaves the event where it is, so that freezing twice does no harm.
+        // NOWAIT does not consume the event, so the component can be frozen twice.
         let event = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let what = format!("{} to freeze", self.name);
-        wait::within(&what, Duration::from_secs(10), || async {
+        let description = format!("{} to freeze", self.name);
+        wait::within(&description, Duration::from_secs(10), || async {
             Ok(waitid(WaitId::Pid(self.pid()?), event)?.is_some())
         })
         .await
@@ -114,22 +114,22 @@ impl Process {
         pid.context("a process id")
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Asks it to end, and kills it when it has not after `grace`.
+    /// Sends SIGTERM, and kills the component after `grace`.
     pub async fn stop(mut self, grace: Duration) {
-        let asked = self.signal(Signal::TERM).is_ok();
+        let is_signalled = self.signal(Signal::TERM).is_ok();
         let deadline = Instant::now() + grace;
-        while asked && Instant::now() < deadline {
+        while is_signalled && Instant::now() < deadline {
             if self.exit_status().is_some() {
                 break;
             }
             sleep(Duration::from_millis(20)).await;
         }
-        // Dropping kills what is left.
+        // Dropping kills the remaining processes.
     }
 
     /// The last `lines` lines of its output.
@@ -140,7 +140,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A child that was waited for has no group any more; its number may be another's.
+        // After the wait for a child its process group is gone, and another process may have its number.
         if self.exit_status().is_none() && self.signal(Signal::KILL).is_ok() {
             let _ = self.child.wait();
         }
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Whether a process has ended; one that nobody waits for counts as ended.
+    /// Whether a process has ended; a zombie counts as ended.
     fn gone(pid: i32) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         stat.map_or(true, |text| text.contains(") Z "))

@@ -14,14 +14,14 @@ use crate::process::Process;
 use crate::server::Metrics;
 use crate::{ports, probe, usage, wait};
 
-/// For a replica to list what it watches.
+/// Timeout for the first lists of a replica.
 const READY: Duration = Duration::from_secs(180);
-/// For a replica to drain and end.
+/// Timeout for a replica to drain and end.
 const ENDED: Duration = Duration::from_secs(180);
-/// Lines of the log that an error shows.
+/// Number of lines of the log that an error shows.
 const TAIL: usize = 20;
 
-/// How a replica is started.
+/// The settings of a replica.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Identity of the replica, and the name of its log.
@@ -41,7 +41,7 @@ impl Setup {
         self.logs.join(format!("{}.log", self.name))
     }
 
-    /// Where the tasks of the replica look for faults, if the build has the cargo feature `faults`.
+    /// Directory of the replica's faults, if the build has the cargo feature `faults`.
     #[must_use]
     pub fn faults(&self) -> PathBuf {
         self.logs.join(format!("{}.faults", self.name))
@@ -53,7 +53,7 @@ impl Setup {
 pub struct Replica {
     process: Process,
     setup: Setup,
-    /// Where it serves the webhooks.
+    /// The address of the webhooks.
     pub listen: SocketAddr,
     metrics: SocketAddr,
 }
@@ -74,7 +74,7 @@ impl Replica {
             let text = format!("{error:#}");
             // Another process may take a free port before the replica binds it.
             let has_lost_its_port = attempt < 3 && text.contains("in use");
-            // As a kubelet does when the API server is away.
+            // As a kubelet does while the API server is down.
             let has_no_api = attempt < 10 && text.contains("client error (Connect)");
             if has_no_api {
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -123,13 +123,13 @@ impl Replica {
         &self.setup.name
     }
 
-    /// What replicas of this name have written to their log so far.
+    /// The log of all replicas of this name.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.setup.log()).unwrap_or_default()
     }
 
-    /// Fails when the replica has ended.
+    /// Fails if the replica has ended.
     ///
     /// # Errors
     /// The exit status and the end of the log.
@@ -141,7 +141,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Whether the replica says that it is ready.
+    /// Whether the replica reports that it is ready.
     pub async fn is_ready(&self) -> bool {
         probe::is_ready(self.metrics).await
     }
@@ -157,7 +157,7 @@ impl Replica {
         Some(Metrics::parse(&text))
     }
 
-    /// The most memory that the server has had resident so far, in MiB.
+    /// Maximum resident memory of the server so far, in MiB.
     ///
     /// # Errors
     /// When the replica does not run, or the system has no `/proc`.
@@ -186,9 +186,9 @@ impl Replica {
     /// # Errors
     /// When the replica does not end in time.
     pub async fn ended(mut self) -> Result<Option<i32>> {
-        let what = format!("{} to end", self.name());
+        let description = format!("{} to end", self.name());
         let mut status = None;
-        wait::within(&what, ENDED, || {
+        wait::within(&description, ENDED, || {
             status = self.process.exit_status();
             std::future::ready(Ok(status.is_some()))
         })
@@ -212,8 +212,8 @@ impl Replica {
     /// As [`Replica::terminate`].
     pub async fn leave(self, balancer: &LoadBalancer) -> Result<Option<i32>> {
         self.signal(Signal::TERM)?;
-        let what = format!("{} not to be ready", self.name());
-        wait::within(&what, ENDED, || async { Ok(!self.is_ready().await) }).await?;
+        let description = format!("{} not to be ready", self.name());
+        wait::within(&description, ENDED, || async { Ok(!self.is_ready().await) }).await?;
         balancer.remove(self.listen);
         self.ended().await
     }

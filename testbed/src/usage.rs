@@ -1,4 +1,4 @@
-//! What the system says about the server's process.
+//! Figures of the system about the server's process.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub fn resident_kib(pid: u32) -> Result<u64> {
     memory(pid, "VmRSS:")
 }
 
-/// The most resident memory so far, in KiB (`VmHWM`).
+/// Maximum resident memory so far, in KiB (`VmHWM`).
 pub fn peak_kib(pid: u32) -> Result<u64> {
     memory(pid, "VmHWM:")
 }

@@ -10,18 +10,18 @@ use anyhow::{Context, Result, bail};
 use tokio::time::{Instant, sleep, timeout};
 
 const POLL: Duration = Duration::from_millis(50);
-/// One look may take this long; a hanging one must not eat the whole deadline.
+/// Timeout of one probe, so that a hanging probe does not use up the whole deadline.
 pub const LOOK: Duration = Duration::from_secs(5);
 
-/// Far beyond what anything takes on a loaded machine.
+/// Longer than every wait on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits until `probe` returns true.
 ///
 /// # Panics
 /// After [`PATIENCE`].
-pub async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
-    value(what, async || probe().await.then_some(())).await;
+pub async fn until(description: &str, mut probe: impl AsyncFnMut() -> bool) {
+    value(description, async || probe().await.then_some(())).await;
 }
 
 /// Waits until `probe` returns a value.
@@ -29,9 +29,9 @@ pub async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
 /// # Panics
 /// After [`PATIENCE`].
 #[allow(clippy::panic)] // a test fails by a panic
-pub async fn value<T>(what: &str, probe: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn value<T>(description: &str, probe: impl AsyncFnMut() -> Option<T>) -> T {
     let found = found(probe).await;
-    found.unwrap_or_else(|| panic!("waited {PATIENCE:?} for {what}"))
+    found.unwrap_or_else(|| panic!("waited {PATIENCE:?} for {description}"))
 }
 
 /// As [`value`]; `None` after [`PATIENCE`].
@@ -52,7 +52,7 @@ pub async fn found<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
 ///
 /// # Errors
 /// When the deadline passes.
-pub async fn within<F, T>(what: &str, deadline: Duration, mut probe: F) -> Result<()>
+pub async fn within<F, T>(description: &str, deadline: Duration, mut probe: F) -> Result<()>
 where
     F: FnMut() -> T,
     T: Future<Output = Result<bool>>,
@@ -68,7 +68,7 @@ where
         }
         sleep(POLL).await;
     }
-    let message = format!("waited {deadline:?} for {what}");
+    let message = format!("waited {deadline:?} for {description}");
     match last {
         Some(error) => Err(error).context(message),
         None => bail!(message),

@@ -1,5 +1,4 @@
-//! The simulated kubelet does to a Pod's status what a real one does, as far as a lifecycle can
-//! tell them apart.
+//! The simulated kubelet changes the status of a Pod as a real one does, as far as a lifecycle depends on it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -21,8 +20,8 @@ async fn create(prefix: &str, spec: Value) -> Api<Pod> {
     pods
 }
 
-async fn until(pods: &Api<Pod>, what: &str, holds: impl Fn(&Pod) -> bool) -> Pod {
-    wait::value(what, || async {
+async fn until(pods: &Api<Pod>, description: &str, holds: impl Fn(&Pod) -> bool) -> Pod {
+    wait::value(description, || async {
         Some(pods.get(NAME).await.unwrap()).filter(&holds)
     })
     .await
@@ -33,7 +32,7 @@ fn container(pod: &Pod) -> Option<&ContainerStatus> {
     status.container_statuses.as_ref()?.first()
 }
 
-/// Whether the kubelet has seen the spec as it is.
+/// Whether the kubelet has observed the current spec.
 fn is_observed(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     status.is_some_and(|s| s.observed_generation == pod.metadata.generation)

@@ -99,8 +99,8 @@ async fn a_service_account_may_only_what_rbac_grants() {
         panic!("an answer of the API server")
     };
     assert_eq!(status.code, 403);
-    let who = format!("system:serviceaccount:{namespace}:default");
-    assert!(status.message.contains(&who), "{}", status.message);
+    let user = format!("system:serviceaccount:{namespace}:default");
+    assert!(status.message.contains(&user), "{}", status.message);
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn the_api_server_can_be_stopped_frozen_and_brought_back() {
     let pods: Api<Pod> = Api::namespaced(plane.client().unwrap(), &namespace);
     let all = ListParams::default();
 
-    // One list, one event: also right after the answer, though the log is written in batches.
+    // One list is one event, even immediately after the answer, although the log is written in batches.
     let lists = Filter {
         user_agent: Some(TEST_USER_AGENT),
         verb: Some("list"),

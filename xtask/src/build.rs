@@ -1,4 +1,4 @@
-//! Building the server with the cargo that runs us.
+//! Builds the server with the cargo that runs this program.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -8,18 +8,18 @@ use serde::Deserialize;
 use testbed::paths;
 use tokio::process::Command;
 
-/// A line of `cargo build --message-format=json`, as far as it matters here.
+/// The used fields of a line of `cargo build --message-format=json`.
 #[derive(Deserialize)]
 struct Message {
     #[serde(default)]
     executable: Option<PathBuf>,
 }
 
-/// Builds the server and returns the path of its binary. Cargo's progress goes to standard
-/// error; the build ends when the future is dropped.
+/// Builds the server and returns the path of its binary. The progress of cargo goes to standard error.
+/// Dropping the future ends the build.
 ///
 /// # Errors
-/// When cargo is missing or the build fails; what it says about that has been shown already.
+/// If cargo is missing or the build fails; cargo has already printed the reason.
 pub async fn build(release: bool) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -42,7 +42,7 @@ pub async fn build(release: bool) -> Result<PathBuf> {
     executable(&String::from_utf8_lossy(&output.stdout)).context("no binary in cargo's answer")
 }
 
-/// The last executable that cargo names: the others are build scripts of dependencies.
+/// The last executable that cargo names; earlier ones are build scripts of dependencies.
 fn executable(messages: &str) -> Option<PathBuf> {
     let read = |line| serde_json::from_str::<Message>(line).ok();
     messages.lines().rev().find_map(|l| read(l)?.executable)

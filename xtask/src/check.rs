@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold before a change is merged, in one command.
+//! `cargo xtask test`: runs all checks that must pass before a change is merged.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -12,7 +12,7 @@ use testbed::paths;
 
 use crate::slowest;
 
-/// Version of the licence and dependency checker.
+/// Version of cargo-deny, which checks licences and dependencies.
 const CARGO_DENY: &str = "0.20.2";
 
 /// What to check.
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Runs all steps. The tests come last, so that the last lines are their result.
 ///
 /// # Errors
-/// When a step cannot be run at all; one that fails gives an exit code.
+/// If a step cannot be started; a step that fails gives an exit code.
 pub fn everything() -> Result<ExitCode> {
     run_steps(&[
         FORMAT,
@@ -72,7 +72,7 @@ pub fn everything() -> Result<ExitCode> {
         }),
         ("faults of tasks", || {
             let mut test = Command::new(cargo_binary());
-            // Of the whole workspace, so that the next step finds the dependencies compiled.
+            // For the whole workspace, so that the next step finds the dependencies compiled.
             test.args(["test", "--workspace", "--locked", "--test", "tasks"]);
             test.args(["--features", "operating/faults"]);
             succeed(test)
@@ -81,7 +81,7 @@ pub fn everything() -> Result<ExitCode> {
     ])
 }
 
-/// A step and its name.
+/// A step of the checks.
 type NamedStep = (&'static str, Step);
 
 const FORMAT: NamedStep = ("format", || cargo(["fmt", "--all", "--check"]));
@@ -123,7 +123,7 @@ fn all_tests() -> Result<bool> {
     if !succeed(built)? {
         return Ok(false);
     }
-    // Documentation tests take neither the runner nor its option, and end the output.
+    // Documentation tests accept neither the runner nor its option, and their output is last.
     let mut test = Command::new(cargo_binary());
     test.args([
         "test",
@@ -154,7 +154,7 @@ fn run_steps(steps: &[NamedStep]) -> Result<ExitCode> {
         let passed = step()?;
         let seconds = started.elapsed().as_secs_f64();
         let how = if passed { "passed" } else { "FAILED" };
-        // The output ends with the lines of the tests, which are the last step.
+        // The tests are the last step, so the output ends with their lines.
         if at + 1 < steps.len() || !passed {
             eprintln!("==> {name} {how} after {seconds:.1} s");
         }
@@ -174,7 +174,7 @@ fn cargo(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<bool> {
 }
 
 pub(crate) fn cargo_binary() -> PathBuf {
-    // Set by the cargo that runs us, so that all steps use the same one.
+    // Set by the cargo that runs this program, so that all steps use the same cargo.
     std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
 }
 
@@ -187,7 +187,8 @@ fn succeed(mut command: Command) -> Result<bool> {
     Ok(status.success())
 }
 
-/// Whether `fuzz/Cargo.lock` has what the manifests ask for: no step builds the targets, so that nobody would notice.
+/// Whether `fuzz/Cargo.lock` agrees with the manifests: no step builds the targets, so no other step would
+/// fail.
 fn fuzz_lock() -> Result<bool> {
     let mut metadata = Command::new(cargo_binary());
     metadata
@@ -210,10 +211,10 @@ fn cargo_deny() -> Result<PathBuf> {
         .args(["install", "cargo-deny", "--locked", "--quiet"])
         .args(["--version", CARGO_DENY, "--root"])
         .arg(&root)
-        // It is no part of this workspace: neither its target directory nor its lints.
+        // cargo-deny is not part of this workspace: it uses neither its target directory nor its lints.
         .env_remove("CARGO_TARGET_DIR")
         .env_remove("RUSTFLAGS")
-        // Built once, run for a second at a time: its own full optimisation takes minutes more.
+        // Built once, and run for a second at a time: its own full optimisation takes minutes more.
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")

@@ -28,17 +28,17 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Build the programs that planes are made of into the cache
     Binaries,
-    /// Measure what the server costs, in counts and ratios, on a control plane of its own
+    /// Measure the cost of the server, in counts and ratios, on its own control plane
     Bench(bench::Args),
-    /// Do everything that is done to Pods to every kind of owner under a rule of one, and print a table
+    /// Do every kind of disruption to every kind of owner under a rule of one, and print a table
     Matrix(matrix::Args),
-    /// Do random things of all that a tenant may do while replicas die and watches stall
+    /// Do random operations of a tenant while replicas die and watches stall
     Soak(soak::Args),
     /// Build the documentation as a book with mdBook
     Book,
-    /// Show on a real control plane what the server is for; takes everything down at the end
+    /// Show the guarantee on a real control plane, and remove everything at the end
     Demo(demo::Args),
-    /// Run a server as long as the demo's plane is up: what `demo --keep` leaves behind
+    /// Run a server while the demo's plane is up, for `demo --keep`
     #[command(hide = true)]
     HoldServer(demo::keep::HoldArgs),
 }
@@ -47,7 +47,7 @@ enum Command {
 enum PlaneCommand {
     /// Start a plane in the background and print the path of its kubeconfig
     Up(PlaneArgs),
-    /// Stop a plane and remove all of it
+    /// Stop a plane and remove its files
     Down {
         #[command(flatten)]
         name: Name,
@@ -105,10 +105,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs to the end and does not wait for threads that are still compiling.
-fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
+/// Runs the future to its end, and does not wait for threads that still compile.
+fn block_on(future: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
-    let result = runtime.block_on(work);
+    let result = runtime.block_on(future);
     runtime.shutdown_background();
     result
 }
@@ -124,8 +124,8 @@ async fn plane(command: PlaneCommand) -> Result<()> {
         }
         PlaneCommand::Down { name } => {
             let found = daemon::down(&name.name).await?;
-            let what = if found { "is down" } else { "was not up" };
-            eprintln!("the plane {} {what}", name.name);
+            let outcome = if found { "is down" } else { "was not up" };
+            eprintln!("the plane {} {outcome}", name.name);
         }
         PlaneCommand::Status => {
             for (name, state) in daemon::status()? {

@@ -15,12 +15,12 @@ use testbed::wait;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
-/// For a plane to come up, once its binaries are there.
+/// Timeout for a plane to start, when its binaries exist.
 const UP: Duration = Duration::from_secs(300);
-/// For a plane to end in order, before it is killed.
+/// Timeout for a plane to end in order; after it, the plane is killed.
 const DOWN: Duration = Duration::from_secs(20);
 
-/// What a running plane says about itself, in `state.json` of its directory.
+/// State of a running plane, stored in `state.json` of its directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
     /// Process that holds the plane.
@@ -41,16 +41,16 @@ impl State {
     }
 }
 
-/// Starts a plane in a process of its own and waits until it is up.
+/// Starts a plane in its own process and waits until it is up.
 ///
 /// # Errors
-/// When a plane of that name is up already, or it does not come up; with the end of its output.
+/// If a plane of this name is already up, or the start fails; with the end of its output.
 pub async fn up(name: &str, nodes: usize, kubernetes: Kubernetes) -> Result<State> {
     let dir = directory::of(name)?;
     if directory::alive()?.iter().any(|alive| alive == name) {
         bail!("the plane {name} is up already (cargo xtask plane status); take it down first");
     }
-    // Here and not in the background, so that the progress is seen.
+    // In the foreground, so that the user sees the progress.
     tokio::task::spawn_blocking(move || {
         binaries::controlplane(kubernetes)?;
         binaries::kwok()
@@ -65,7 +65,7 @@ pub async fn up(name: &str, nodes: usize, kubernetes: Kubernetes) -> Result<Stat
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
-        // Out of the reach of a Ctrl-C in this terminal.
+        // Its own process group, so that a Ctrl-C in this terminal does not end it.
         .process_group(0)
         .spawn()
         .context("starting the plane's process")?;
@@ -97,7 +97,7 @@ pub async fn run(name: &str, nodes: usize, kubernetes: Kubernetes) -> Result<()>
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     );
-    // A closed terminal is no reason to end.
+    // The process ignores that its terminal is closed.
     let _hangup = signal(SignalKind::hangup())?;
     let starting = Plane::start(Options {
         kubernetes: Some(kubernetes),
@@ -117,7 +117,7 @@ pub async fn run(name: &str, nodes: usize, kubernetes: Kubernetes) -> Result<()>
         nodes,
     };
     let dir = directory::of(name)?;
-    // Renamed into place: who reads it reads all of it.
+    // Renamed into place, so that no reader sees an incomplete file.
     let fresh = dir.join("state.json.new");
     fs::write(&fresh, serde_json::to_vec_pretty(&state)?)?;
     fs::rename(&fresh, dir.join("state.json"))?;
@@ -129,8 +129,7 @@ pub async fn run(name: &str, nodes: usize, kubernetes: Kubernetes) -> Result<()>
     Ok(())
 }
 
-/// Ends a plane that [`up`] started, and waits until nothing of it is left. Says whether there
-/// was one.
+/// Ends a plane that [`up`] started, and waits until it is gone. Returns whether the plane existed.
 ///
 /// # Errors
 /// When its process cannot be ended.
@@ -139,19 +138,19 @@ pub async fn down(name: &str) -> Result<bool> {
     if !directory::alive()?.iter().any(|alive| alive == name) {
         return Ok(false);
     }
-    // A living process holds the directory's lock, so the number is still its own.
+    // A running process holds the lock of the directory, so its process id is still valid.
     let pid = State::read(&dir)
         .context("the plane is still starting, or it is a test's: try again when it is up")?
         .pid;
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let pid = pid.context("a process id in state.json")?;
     kill_process(pid, Signal::TERM).context("ending the plane's process")?;
-    let what = format!("the plane {name} to end");
-    let gone = || async { Ok(!directory::alive()?.iter().any(|alive| alive == name)) };
-    if wait::within(&what, DOWN, gone).await.is_err() {
-        // Its components end by themselves when the process that holds their pipes does.
+    let description = format!("the plane {name} to end");
+    let is_gone = || async { Ok(!directory::alive()?.iter().any(|alive| alive == name)) };
+    if wait::within(&description, DOWN, is_gone).await.is_err() {
+        // The components end with the process that holds their pipes.
         kill_process(pid, Signal::KILL).context("killing the plane's process")?;
-        wait::within(&what, DOWN, gone).await?;
+        wait::within(&description, DOWN, is_gone).await?;
     }
     let _ = fs::remove_file(directory::root()?.join(format!("{name}.log")));
     Ok(true)

@@ -1,7 +1,8 @@
 //! `cargo xtask fuzz`: the targets of `fuzz/targets` under libFuzzer.
 //!
-//! All of them are one program, so that it is linked once; a variable names the target. Inputs that are new by what they
-//! cover are kept outside the checkout and used again; `fuzz/corpus` holds only what people have put there.
+//! All targets are one program, so that it is linked once; an environment variable names the target. Inputs
+//! with new coverage are stored outside the checkout and used again; `fuzz/corpus` contains only inputs that
+//! people added.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use testbed::paths;
 
 use crate::check::cargo_binary;
 
-/// What libFuzzer needs the compiler to add.
+/// Compiler flags that libFuzzer needs.
 const INSTRUMENTED: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
@@ -23,12 +24,12 @@ pub struct Args {
     /// Minutes for each target
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// Targets; all of them without
+    /// Targets; all by default
     targets: Vec<String>,
 }
 
-/// Runs the targets one after the other. One that fails leaves its input in `fuzz/artifacts`, and the others run all the
-/// same.
+/// Runs the targets one after the other. A failing target stores its input in `fuzz/artifacts`, and the
+/// others still run.
 ///
 /// # Errors
 /// When the program cannot be built, or a target is unknown.
@@ -42,14 +43,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let program = build(&fuzz)?;
-    let wanted = if args.targets.is_empty() {
+    let targets = if args.targets.is_empty() {
         &known
     } else {
         &args.targets
     };
     let seconds = (args.minutes * 60.0).ceil().max(1.0);
     let mut failed = Vec::new();
-    for target in wanted {
+    for target in targets {
         eprintln!("==> {target}");
         if !fuzz_one(&fuzz, &program, target, seconds)? {
             failed.push(target.as_str());
@@ -70,7 +71,7 @@ fn build(fuzz: &Path) -> Result<PathBuf> {
     let directory = paths::repository().join("target/fuzz");
     let status = Command::new(cargo_binary())
         .args(["build", "--release", "--locked", "--bin", "fuzz"])
-        // Named, so that build scripts and macros are compiled without instrumentation.
+        // With an explicit target triple, build scripts and macros are compiled without instrumentation.
         .args(["--target", &target, "--target-dir"])
         .arg(&directory)
         .env("RUSTFLAGS", INSTRUMENTED)

@@ -1,4 +1,4 @@
-//! Developer commands. They are a library too, so that the tests run a part of `matrix` and `soak`.
+//! Developer commands, as a library so that tests can run a part of `matrix` and `soak`.
 
 pub mod bench;
 pub mod book;

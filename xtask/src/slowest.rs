@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 
 use testbed::paths;
 
-/// How many tests are named.
+/// Number of tests in the output.
 const NAMED: usize = 10;
 
 /// Runs `command`, a `cargo test`. Returns whether it succeeded.
 ///
-/// libtest tells the time of each test only with an unstable option, which it accepts on a stable toolchain if the variable
-/// `RUSTC_BOOTSTRAP` is set. Only the test binaries see this variable, through cargo's setting for a runner: a build under
-/// it would compile every dependency again.
+/// libtest prints the time of each test only with an unstable option, which a stable toolchain accepts if the
+/// variable `RUSTC_BOOTSTRAP` is set. Only the test binaries get this variable, through cargo's setting for a
+/// runner, because a build with it would compile every dependency again.
 ///
 /// # Errors
 /// When the command cannot be started or its output cannot be read.

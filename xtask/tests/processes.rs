@@ -29,15 +29,15 @@ fn processes_of(plane: &Path) -> Vec<(i32, String)> {
     found
 }
 
-fn until(what: &str, mut look: impl FnMut() -> bool) {
-    // Two minutes, far beyond what anything here takes.
+fn until(description: &str, mut probe: impl FnMut() -> bool) {
+    // Two minutes, much longer than every wait in this file.
     for _ in 0..2400 {
-        if look() {
+        if probe() {
             return;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    panic!("waited for {what}");
+    panic!("waited for {description}");
 }
 
 fn xtask(args: &[&str]) -> Output {
@@ -81,7 +81,7 @@ fn a_plane_that_was_taken_down_leaves_no_process_and_no_file() {
     assert!(text(&again.stderr).contains("was not up"));
 }
 
-/// A plane in a process of its own, as a test's.
+/// A plane in its own process, as in a test.
 fn run_plane(name: &str) -> (Child, std::path::PathBuf) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_xtask"))
         .args(["plane", "run", "--nodes", "1", "--name", name])
@@ -104,17 +104,17 @@ fn a_killed_owner_takes_all_processes_with_it() {
     kill_and_see(child, &dir);
 }
 
-/// Kills the owner of a plane that has no chance to clean up, and sees it cleaned up.
+/// Kills the owner of a plane without a chance to clean up, and checks that the plane is removed.
 fn kill_and_see(mut owner: Child, dir: &Path) {
     owner.kill().unwrap();
     owner.wait().unwrap();
     until("all processes to end", || processes_of(dir).is_empty());
-    // The next command that looks removes what the killed one could not.
+    // The next command removes the files that the killed one could not remove.
     xtask(&["plane", "status"]);
     assert!(!dir.exists());
 }
 
-/// Set for the process that [`owner_that_freezes_its_api_server`] is the whole of.
+/// Set for the process that runs only [`owner_that_freezes_its_api_server`].
 const OWNER: &str = "OPERATING_TEST_OWNER";
 
 #[test]
@@ -136,7 +136,7 @@ fn a_killed_owner_takes_a_frozen_api_server_with_it() {
     kill_and_see(child, &dir);
 }
 
-/// Not a test of its own: without the variable there is nothing to own.
+/// Not a test by itself: without the variable it does nothing.
 #[tokio::test]
 async fn owner_that_freezes_its_api_server() {
     let Ok(name) = std::env::var(OWNER) else {
@@ -172,7 +172,8 @@ async fn a_dropped_plane_is_gone() {
     let dir = logs.parent().unwrap();
     assert_eq!(processes_of(dir).len(), 6);
     drop(plane);
-    // Killed it is at once; the kernel takes a moment to clear away what nobody waits for.
+    // The process is killed at once, but the kernel needs a moment to remove a process without a waiting
+    // parent.
     until("all processes to end", || processes_of(dir).is_empty());
     assert!(!dir.exists());
 }

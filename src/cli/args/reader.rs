@@ -21,7 +21,7 @@ pub enum ReadCommand {
     /// user may not read. If the user may delete the Pod, a dry-run DELETE shows what holds a deletion, and
     /// whether it goes through the lifecycle (feature gate GraceDeleteWebhook).
     Why(WhyArgs),
-    /// List rules with the rest of their budgets, the smallest first
+    /// List rules with their remaining budgets, the smallest first
     Budget(BudgetArgs),
     /// Decide an AdmissionReview offline, with the code of the server
     ///
@@ -54,15 +54,9 @@ pub enum Output {
     Json,
 }
 
-/// Flags of `why`.
-#[derive(Clone, Debug, Args)]
-pub struct WhyArgs {
-    /// The Pod: pod/NAME, pod NAME or NAME
-    #[arg(required = true, num_args = 1..=2, value_name = "POD")]
-    pub pod: Vec<String>,
-    /// Cluster.
-    #[command(flatten)]
-    pub reader: ReaderArgs,
+/// The flag for the format of the output.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct FormatArgs {
     /// Format of the output
     #[arg(
         short,
@@ -72,6 +66,20 @@ pub struct WhyArgs {
         default_value = "text"
     )]
     pub output: Output,
+}
+
+/// Flags of `why`.
+#[derive(Clone, Debug, Args)]
+pub struct WhyArgs {
+    /// The Pod: pod/NAME, pod NAME or NAME
+    #[arg(required = true, num_args = 1..=2, value_name = "POD")]
+    pub pod: Vec<String>,
+    /// Cluster.
+    #[command(flatten)]
+    pub reader: ReaderArgs,
+    /// Format.
+    #[command(flatten)]
+    pub format: FormatArgs,
     /// Show every change until the Pod is deleted
     #[arg(short, long, env = "OPERATING_WATCH")]
     pub watch: bool,
@@ -91,15 +99,9 @@ pub struct BudgetArgs {
         conflicts_with = "namespace"
     )]
     pub all_namespaces: bool,
-    /// Format of the output
-    #[arg(
-        short,
-        long,
-        env = "OPERATING_OUTPUT",
-        value_name = "FORM",
-        default_value = "text"
-    )]
-    pub output: Output,
+    /// Format.
+    #[command(flatten)]
+    pub format: FormatArgs,
     /// Show every change
     #[arg(short, long, env = "OPERATING_WATCH")]
     pub watch: bool,
@@ -121,15 +123,9 @@ pub struct ExplainArgs {
     /// Features of the server.
     #[command(flatten)]
     pub features: FeatureArgs,
-    /// Format of the output
-    #[arg(
-        short,
-        long,
-        env = "OPERATING_OUTPUT",
-        value_name = "FORM",
-        default_value = "text"
-    )]
-    pub output: Output,
+    /// Format.
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 impl WhyArgs {

@@ -31,7 +31,7 @@ use crate::cluster::rule_store::RuleStore;
 use crate::cluster::watch::CatchUpSignal;
 use crate::domain::rules::webhook::EndpointNetworks;
 use crate::ledger::commit::Ledgers;
-use outcome::EvaluationOutcome;
+use outcome::ReviewOutcome;
 
 /// Exit code: the request is denied.
 const EXIT_DENIED: u8 = 1;
@@ -43,7 +43,7 @@ const DECISION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Decides and prints. Returns the exit code of the process.
 pub async fn command(args: ExplainArgs) -> anyhow::Result<ExitCode> {
-    let outcome = match evaluate_review(&args).await {
+    let outcome = match decide_review(&args).await {
         Ok(outcome) => outcome,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -53,7 +53,7 @@ pub async fn command(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     for note in &outcome.notes {
         eprintln!("note: {note}");
     }
-    output::write_stdout(&match args.output {
+    output::write_stdout(&match args.format.output {
         Output::Text => outcome.to_text(),
         Output::Json => why::to_json_text(&outcome, false)?,
     })?;
@@ -64,7 +64,7 @@ pub async fn command(args: ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The verdict on the review in the files.
-async fn evaluate_review(args: &ExplainArgs) -> anyhow::Result<EvaluationOutcome> {
+async fn decide_review(args: &ExplainArgs) -> anyhow::Result<ReviewOutcome> {
     let mut request = input_files::read_review(&args.review)?;
     // The verdict is that of the real request. The dry run only prevents the write of the claim.
     let asked_dry = std::mem::replace(&mut request.dry_run, true);
@@ -130,7 +130,7 @@ async fn evaluate_review(args: &ExplainArgs) -> anyhow::Result<EvaluationOutcome
             break;
         }
     }
-    Ok(EvaluationOutcome::from_verdicts(
+    Ok(ReviewOutcome::from_verdicts(
         &request,
         &verdicts,
         index_setup::rule_budgets(&index, &ledgers, &request),

@@ -12,7 +12,7 @@ use crate::domain::messages;
 /// The verdict on a review. `-o json` prints it. Fields are only ever added.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EvaluationOutcome {
+pub struct ReviewOutcome {
     /// Whether the request passes.
     pub allowed: bool,
     /// HTTP status: 200 if the request is allowed.
@@ -38,14 +38,14 @@ pub struct EvaluationOutcome {
     pub notes: Vec<String>,
 }
 
-impl EvaluationOutcome {
+impl ReviewOutcome {
     /// Combines the verdicts of the handlers on a request, in their order.
     pub fn from_verdicts(
         request: &Request,
         verdicts: &[(&'static str, Verdict)],
         budgets: Vec<RuleBudget>,
         notes: Vec<String>,
-    ) -> EvaluationOutcome {
+    ) -> ReviewOutcome {
         let denied = verdicts.iter().map(|(_, v)| v).find(|v| !v.is_allowed());
         let resource = &request.resource.resource;
         let sub = request
@@ -53,7 +53,7 @@ impl EvaluationOutcome {
             .as_ref()
             .map_or_else(String::new, |sub| format!("/{sub}"));
         let all = || verdicts.iter().map(|(_, verdict)| verdict);
-        EvaluationOutcome {
+        ReviewOutcome {
             allowed: denied.is_none(),
             code: denied.map_or(200, Verdict::code),
             reason: denied.map(Verdict::reason).unwrap_or_default().to_owned(),

@@ -32,12 +32,12 @@ pub struct SelfManagedCertificates {
 }
 
 /// Loads the first certificate into `resolver` and renews it. Self-managed certificates add a segment to the webhook
-/// paths, which `doors` gets, unless [`has_segments`] is false.
+/// paths, which `path_guard` gets, unless [`has_segments`] is false.
 pub async fn start_certificates(
     args: &ServeArgs,
     client: &Client,
     resolver: &Arc<CertificateResolver>,
-    doors: &Arc<PathGuard>,
+    path_guard: &Arc<PathGuard>,
     supervisor: &Supervisor,
 ) -> anyhow::Result<Option<SelfManagedCertificates>> {
     if let Some(directory) = &args.cert_dir {
@@ -68,7 +68,7 @@ pub async fn start_certificates(
         Arc::clone(resolver),
     );
     if has_segments(args) {
-        managed = managed.with_segments(Arc::clone(doors));
+        managed = managed.with_segments(Arc::clone(path_guard));
     }
     let bundle = managed
         .ensure_certificates(clock::now())

@@ -37,9 +37,9 @@ pub struct ControllerParts<'a> {
     /// The ledgers.
     pub ledgers: &'a Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
-    pub calls: &'a Arc<EndpointCaller>,
+    pub endpoint_caller: &'a Arc<EndpointCaller>,
     /// The figures of the controllers.
-    pub work: &'a Arc<ControllerStats>,
+    pub controller_stats: &'a Arc<ControllerStats>,
     /// Sends whether this replica is the leader.
     pub leading: watch::Sender<bool>,
     /// Supervises the task.
@@ -70,15 +70,15 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         blocked_deletions: Arc::default(),
         begun_pods: Arc::default(),
         blocked_lifecycles: Arc::default(),
-        endpoint_caller: Arc::clone(parts.calls),
+        endpoint_caller: Arc::clone(parts.endpoint_caller),
         collasets: args.features.collasets(),
         grace_delete: args.features.grace_delete(),
         now: clock::now,
         earliest: clock::earliest_now,
     });
-    let (leading, work) = (parts.leading, Arc::clone(parts.work));
+    let (leading, controller_stats) = (parts.leading, Arc::clone(parts.controller_stats));
     leading.send_replace(!args.leader_elect);
-    let lead = leading.subscribe();
+    let is_leading = leading.subscribe();
     let candidate = args.leader_elect.then(|| {
         let identity = format!("{}_{:016x}", replica_identity(args), rand::random::<u64>());
         let namespace = &args.cluster.namespace;
@@ -91,7 +91,7 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         .spawn_supervised("the lead of the controllers", async move {
             let (followed, ended) = tokio::sync::oneshot::channel::<()>();
             let ended = ended.map(|_| ());
-            let follow = run_when_leading(context, &work, lead, stop.clone());
+            let follow = run_when_leading(context, &controller_stats, is_leading, stop.clone());
             let follow = async {
                 follow.await;
                 drop(followed);
@@ -116,13 +116,13 @@ fn replica_identity(args: &ServeArgs) -> String {
 
 async fn run_when_leading(
     context: Arc<ControllerContext>,
-    work: &ControllerStats,
-    mut lead: watch::Receiver<bool>,
+    controller_stats: &ControllerStats,
+    mut is_leading: watch::Receiver<bool>,
     stop: CancellationToken,
 ) {
     while !stop.is_cancelled() {
-        if !*lead.borrow_and_update() {
-            tokio::select! { () = stop.cancelled() => return, changed = lead.changed() => if changed.is_err() { return } }
+        if !*is_leading.borrow_and_update() {
+            tokio::select! { () = stop.cancelled() => return, changed = is_leading.changed() => if changed.is_err() { return } }
             continue;
         }
         context.blocked_deletions.clear_all_failures();
@@ -131,7 +131,7 @@ async fn run_when_leading(
             begun: stop.child_token(),
             dropped: CancellationToken::new(),
         };
-        let term_work = controllers::run(Arc::clone(&context), work, term.clone());
+        let term_work = controllers::run(Arc::clone(&context), controller_stats, term.clone());
         tokio::pin!(term_work);
         let ended = tokio::select! {
             biased;
@@ -139,7 +139,7 @@ async fn run_when_leading(
             // Requests in progress should end first, so that the next leader does not decide before they have taken
             // effect.
             () = stop.cancelled() => timeout(DRAIN_TIMEOUT, &mut term_work).await.is_ok(),
-            () = wait_leadership_lost(&mut lead) => false, // another replica leads, or may lead soon
+            () = wait_leadership_lost(&mut is_leading) => false, // another replica leads, or may lead soon
         };
         if !ended {
             term.begun.cancel();
@@ -150,6 +150,6 @@ async fn run_when_leading(
 }
 
 /// Waits until this replica is not the leader any more.
-async fn wait_leadership_lost(lead: &mut watch::Receiver<bool>) {
-    while lead.changed().await.is_ok() && *lead.borrow_and_update() {}
+async fn wait_leadership_lost(is_leading: &mut watch::Receiver<bool>) {
+    while is_leading.changed().await.is_ok() && *is_leading.borrow_and_update() {}
 }

@@ -43,11 +43,11 @@ pub(super) async fn end(
     let fault: Option<anyhow::Error> = tokio::select! {
         ended = wait_termination_signal() => ended.map(|()| None)?,
         fault = supervisor.wait_for_fault() => Some(fault.into()),
-        why = index.etcd_history.wait_history_lost() => {
+        reason = index.etcd_history.wait_history_lost() => {
             // This replica will end soon, and its remaining work is of no use.
             supervisor.stop().cancel();
             lame_duck = lame_duck.min(HISTORY_LOST_LAME_DUCK);
-            Some(anyhow::anyhow!(why))
+            Some(anyhow::anyhow!(reason))
         }
     };
     let drain = match &fault {

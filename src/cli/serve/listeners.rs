@@ -49,9 +49,9 @@ impl Listeners {
         let (shutdown, probes_shutdown) = (Shutdown::default(), Shutdown::default());
         let address = self.webhooks.local_addr()?;
         let health = Health::new(shutdown.clone(), replica.exposition.clone());
-        let own = self_check::OwnConnections::default();
+        let own_connections = self_check::OwnConnections::default();
         let (index, resolver) = (&replica.caches.index, &replica.resolver);
-        add_health_checks(&health, index, address, resolver, &own);
+        add_health_checks(&health, index, address, resolver, &own_connections);
         add_liveness_checks(&health, &replica.supervisor, replica.watchdog.clone());
         let handlers = guard_handlers(
             admission::handlers(&replica.admission_context()),
@@ -61,17 +61,17 @@ impl Listeners {
         );
         let metrics = &replica.metrics;
         let router = webhooks::webhook_router(handlers, limits, metrics);
-        let tls = server_config(Arc::clone(resolver), replica.clients.clone());
+        let tls = server_config(Arc::clone(resolver), replica.client_authorities.clone());
         let webhooks = Listener {
             name: "webhook",
             socket: self.webhooks,
             tls: Some(tls.context("TLS can't be set up")?),
-            clients: replica.clients.clone(),
+            clients: replica.client_authorities.clone(),
             router: filter_paths(router, Arc::clone(&replica.path_guard), metrics),
             limits: limits.clone(),
             metrics: metrics.clone(),
             shutdown: shutdown.clone(),
-            own,
+            own: own_connections,
         };
         let probes = Listener {
             name: "metrics",
@@ -116,7 +116,7 @@ fn add_health_checks(
     index: &Arc<Index>,
     address: SocketAddr,
     resolver: &Arc<CertificateResolver>,
-    own: &self_check::OwnConnections,
+    own_connections: &self_check::OwnConnections,
 ) {
     let watched = Arc::clone(index);
     health.add_readiness_check("caches", move || {
@@ -132,14 +132,14 @@ fn add_health_checks(
             }
         }
     });
-    let (resolver, own) = (Arc::clone(resolver), own.clone());
+    let (resolver, own_connections) = (Arc::clone(resolver), own_connections.clone());
     health.add_readiness_check("webhook", move || {
-        self_check::check_served_certificate(address, Arc::clone(&resolver), own.clone())
+        self_check::check_served_certificate(address, Arc::clone(&resolver), own_connections.clone())
     });
 }
 
-fn add_liveness_checks(health: &Health, supervisor: &Supervisor, sight: WatchdogStatus) {
+fn add_liveness_checks(health: &Health, supervisor: &Supervisor, watchdog: WatchdogStatus) {
     let supervisor = supervisor.clone();
     health.add_liveness_check(move || supervisor.fault().map(|fault| fault.to_string()));
-    health.add_liveness_check(move || sight.liveness_failure(Instant::now()));
+    health.add_liveness_check(move || watchdog.liveness_failure(Instant::now()));
 }

@@ -38,15 +38,15 @@ pub struct MetricsCollector {
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
-    pub calls: Arc<EndpointCaller>,
+    pub endpoint_caller: Arc<EndpointCaller>,
     /// The counts of denials.
     pub denials: DenialCounts,
     /// The controllers.
-    pub work: Arc<ControllerStats>,
+    pub controller_stats: Arc<ControllerStats>,
     /// Whether this replica leads.
-    pub lead: watch::Receiver<bool>,
+    pub is_leading: watch::Receiver<bool>,
     /// The state of the watchdog.
-    pub sight: WatchdogStatus,
+    pub watchdog: WatchdogStatus,
     /// The clock.
     pub now: fn() -> Timestamp,
     /// The monotonic clock.
@@ -73,7 +73,7 @@ impl Collector for MetricsCollector {
             "reason",
             self.denials.counts(),
         )?;
-        let stalled = self.sight.stalled_probes().into_iter();
+        let stalled = self.watchdog.stalled_probes().into_iter();
         out.encode_label_family(
             "stalled",
             "1 while the watchdog finds that this part makes no progress",
@@ -129,22 +129,22 @@ impl MetricsCollector {
             (
                 "rule_calls",
                 "Calls to the endpoints of webhook rules",
-                &self.calls.made,
+                &self.endpoint_caller.made,
             ),
             (
                 "rule_calls_failed",
                 "Calls to the endpoints of webhook rules that failed",
-                &self.calls.failed,
+                &self.endpoint_caller.failed,
             ),
             (
                 "rule_calls_postponed",
                 "Calls to the endpoints of webhook rules that were postponed because the limit of parallel calls was reached for 60 s",
-                &self.calls.postponed,
+                &self.endpoint_caller.postponed,
             ),
         ] {
             out.encode_counter(name, help, counter.load(Ordering::Relaxed))?;
         }
-        out.encode_ignored_passes(&self.calls.ignored.ignored_by_rule())?;
+        out.encode_ignored_passes(&self.endpoint_caller.ignored.ignored_by_rule())?;
         out.encode_counter(
             "panics",
             "Panics of all tasks and threads, including those that were caught",
@@ -267,11 +267,11 @@ impl MetricsCollector {
     }
 
     fn encode_controllers(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
-        let leads = *self.lead.borrow();
+        let leads = *self.is_leading.borrow();
         self.encode_collasets(out, leads)?;
         let help = "1 while this replica runs the controllers";
         out.encode_gauge("leader", help, f64::from(u8::from(leads)))?;
-        let figures = self.work.controller_figures();
+        let figures = self.controller_stats.controller_figures();
         out.encode_label_family(
             "queue_depth",
             "Keys that wait for a worker, by controller",

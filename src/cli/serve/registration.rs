@@ -43,17 +43,17 @@ pub fn required_configurations(namespace: &str) -> anyhow::Result<Vec<RequiredCo
 /// once.
 pub fn configuration_observer(
     args: &ServeArgs,
-    doors: &Arc<PathGuard>,
+    path_guard: &Arc<PathGuard>,
     wake: Option<Arc<Notify>>,
 ) -> ConfigurationObserver {
-    let (doors, wake) = (Arc::clone(doors), wake.filter(|_| has_segments(args)));
+    let (path_guard, wake) = (Arc::clone(path_guard), wake.filter(|_| has_segments(args)));
     Arc::new(move |configuration| {
         let Some(wake) = &wake else { return };
         if configuration
             .client_configs()
             .any(|c| path_segment(c).is_none())
         {
-            doors.allow_plain_paths();
+            path_guard.allow_plain_paths();
             wake.notify_one();
         }
     })

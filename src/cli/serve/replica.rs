@@ -49,7 +49,7 @@ pub(super) struct Replica {
     pub exposition: Exposition,
     pub metrics: ServerMetrics,
     /// The authorities that vouch for API servers; `None` if every client may call.
-    pub clients: Option<Arc<ClientAuthorities>>,
+    pub client_authorities: Option<Arc<ClientAuthorities>>,
     pub resolver: Arc<CertificateResolver>,
     pub path_guard: Arc<PathGuard>,
     /// `None` with certificates from a directory.
@@ -59,7 +59,7 @@ pub(super) struct Replica {
     pub owners: Arc<LiveOwners>,
     /// The addresses that endpoints of rules may have.
     pub endpoint_networks: EndpointNetworks,
-    pub endpoint_pool: Arc<EndpointCaller>,
+    pub endpoint_caller: Arc<EndpointCaller>,
     pub controller_stats: Arc<ControllerStats>,
     pub denials: DenialCounts,
     pub leading: watch::Sender<bool>,
@@ -73,7 +73,7 @@ impl Replica {
         let own_calls = ApiCallMetrics::register(&exposition);
         let client = connect::connect_counted_client(&args.cluster, &own_calls).await?;
         // First, because an error in the flags must not change anything in the cluster.
-        let clients = certificates::client_authorities(&args, &supervisor)?;
+        let client_authorities = certificates::client_authorities(&args, &supervisor)?;
         if args.install {
             install::install_crds(&client, &args.cluster.namespace).await?;
             install::apply_policies(&client).await?;
@@ -97,23 +97,23 @@ impl Replica {
         let ledgers = Ledgers::new(store);
         let restore = ledger_restore::restore_lost_claims(Arc::clone(index), Arc::clone(&ledgers));
         supervisor.spawn_supervised("the memory of the ledgers", restore);
-        let reach = endpoint_reach(&args).await?;
-        let endpoint_networks = reach.networks.clone();
+        let address_policy = endpoint_address_policy(&args).await?;
+        let endpoint_networks = address_policy.networks.clone();
         let controller_stats = Arc::<ControllerStats>::default();
-        let (leading, lead) = watch::channel(false);
+        let (leading, is_leading) = watch::channel(false);
         let watchdog = watchdog::start_watchdog(&caches, &ledgers, &controller_stats, &supervisor)
             .context("the watchdog can't be started")?;
         let replica = Replica {
             owners: LiveOwners::new(index),
             endpoint_networks,
-            endpoint_pool: Arc::new(EndpointCaller::new(reach)),
+            endpoint_caller: Arc::new(EndpointCaller::new(address_policy)),
             denials: DenialCounts::default(),
             args,
             client,
             supervisor,
             exposition,
             metrics,
-            clients,
+            client_authorities,
             resolver,
             path_guard,
             certificates,
@@ -123,7 +123,7 @@ impl Replica {
             leading,
             watchdog,
         };
-        replica.register_metrics(lead);
+        replica.register_metrics(is_leading);
         Ok(replica)
     }
 
@@ -143,8 +143,8 @@ impl Replica {
             caches: &self.caches,
             owners: &self.owners,
             ledgers: &self.ledgers,
-            calls: &self.endpoint_pool,
-            work: &self.controller_stats,
+            endpoint_caller: &self.endpoint_caller,
+            controller_stats: &self.controller_stats,
             leading: self.leading.clone(),
             supervisor: &self.supervisor,
         });
@@ -155,16 +155,16 @@ impl Replica {
         ending::end(&self.supervisor, &self.caches.index, &limits, running).await
     }
 
-    fn register_metrics(&self, lead: watch::Receiver<bool>) {
+    fn register_metrics(&self, is_leading: watch::Receiver<bool>) {
         process::register_process_metrics(&self.exposition);
         let collector = metrics::MetricsCollector {
             caches: self.caches.clone(),
             ledgers: Arc::clone(&self.ledgers),
-            calls: Arc::clone(&self.endpoint_pool),
+            endpoint_caller: Arc::clone(&self.endpoint_caller),
             denials: self.denials.clone(),
-            work: Arc::clone(&self.controller_stats),
-            lead,
-            sight: self.watchdog.clone(),
+            controller_stats: Arc::clone(&self.controller_stats),
+            is_leading,
+            watchdog: self.watchdog.clone(),
             now: clock::now,
             clock: Instant::now,
         };
@@ -249,7 +249,7 @@ impl Replica {
 }
 
 /// Which addresses the endpoints of rules may have.
-async fn endpoint_reach(args: &ServeArgs) -> anyhow::Result<AddressPolicy> {
+async fn endpoint_address_policy(args: &ServeArgs) -> anyhow::Result<AddressPolicy> {
     let config = connect::client_config(&args.cluster).await?;
     let named = config.cluster_url.host().map(str::to_owned);
     let service = std::env::var("KUBERNETES_SERVICE_HOST").ok();

@@ -34,7 +34,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(60);
 pub fn start_watchdog(
     caches: &Caches,
     ledgers: &Arc<Ledgers<RuleStore>>,
-    work: &Arc<ControllerStats>,
+    controller_stats: &Arc<ControllerStats>,
     supervisor: &Supervisor,
 ) -> std::io::Result<WatchdogStatus> {
     let probes = vec![
@@ -43,7 +43,7 @@ pub fn start_watchdog(
         ledger_locks_probe(Arc::clone(ledgers)),
         silent_watches_probe(Arc::clone(&caches.pulses)),
         stalled_watches_probe(Arc::clone(&caches.pulses)),
-        controllers_probe(Arc::clone(work)),
+        controllers_probe(Arc::clone(controller_stats)),
         #[cfg(feature = "faults")]
         fault_probe(),
     ];
@@ -157,12 +157,14 @@ fn check_watch_ages(
     }
 }
 
-fn controllers_probe(work: Arc<ControllerStats>) -> WatchdogProbe {
+fn controllers_probe(controller_stats: Arc<ControllerStats>) -> WatchdogProbe {
     let mut known = ControllerProgress::default();
     WatchdogProbe {
         name: "controllers",
         restart_after: Some(RESTART_AFTER),
-        check: Box::new(move |now| known.check_progress(&work.controller_figures(), now)),
+        check: Box::new(move |now| {
+            known.check_progress(&controller_stats.controller_figures(), now)
+        }),
     }
 }
 

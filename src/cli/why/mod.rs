@@ -28,7 +28,7 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
     let first = collect::observe_pod(&client, &namespace, &name).await?;
     let first = first.with_context(|| api_reads::no_such_pod(&namespace, &name))?;
     if !args.watch {
-        return output::write_stdout(&format_diagnosis(&first, args.output, false)?);
+        return output::write_stdout(&format_diagnosis(&first, args.format.output, false)?);
     }
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &namespace);
     let rules: Api<PartialObjectMeta<PodTransitionRule>> =
@@ -43,10 +43,10 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
         let Some(mut observed) = observed.filter(|o| o.pod.metadata.uid == uid) else {
             return Ok(FollowFrame::final_frame(format_missing_pod(
                 &name,
-                args.output,
+                args.format.output,
             )?));
         };
-        let text = format_diagnosis(&observed, args.output, true)?;
+        let text = format_diagnosis(&observed, args.format.output, true)?;
         observed.now = began; // a change of ages alone is not printed
         observed.context.dry_run_deletion = observed
             .context
@@ -54,7 +54,7 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
             .map(DryRunDeletion::without_text);
         Ok(FollowFrame::open_frame(
             text,
-            format_diagnosis(&observed, args.output, true)?,
+            format_diagnosis(&observed, args.format.output, true)?,
         ))
     };
     follow_mode::follow_changes(changes, observe).await
@@ -66,7 +66,7 @@ pub async fn run_budget(args: BudgetArgs) -> anyhow::Result<()> {
     let namespace = (!args.all_namespaces).then_some(namespace);
     let read = async |line: bool| {
         let rules = api_reads::list_rules(&client, namespace.as_deref()).await?;
-        budget::format_budgets(&rules, namespace.as_deref(), args.output, line)
+        budget::format_budgets(&rules, namespace.as_deref(), args.format.output, line)
     };
     if !args.watch {
         return output::write_stdout(&read(false).await?);

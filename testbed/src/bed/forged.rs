@@ -12,15 +12,15 @@ use crate::review::review;
 use crate::server::CONFIGURATIONS;
 
 impl Bed {
-    /// The verdict on a review with this request, sent straight to the webhook of this route by the path that is stored. An
-    /// error where the answer is none.
+    /// The verdict on a review with this request, sent directly to the stored path of this route's webhook.
+    /// An error if the answer has no verdict.
     pub async fn forge(&self, route: &str, request: Value) -> kube::Result<Value> {
         let paths = self.paths().await;
         let path = paths.iter().find(|path| path.ends_with(route)).unwrap();
         self.forge_at(path, request).await
     }
 
-    /// As [`Bed::forge`], by this very path.
+    /// As [`Bed::forge`], to this path.
     pub async fn forge_at(&self, path: &str, request: Value) -> kube::Result<Value> {
         self.send(path, review(&request)).await
     }

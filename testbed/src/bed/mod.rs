@@ -1,5 +1,5 @@
-//! A fleet for tests: three replicas of the server behind one URL, each with the rights of the installed service account
-//! only. A bed panics where a [`Fleet`] returns an error, since a test fails by a panic.
+//! A fleet for tests: three replicas of the server behind one URL, each with the permissions of the installed
+//! service account only. Where a [`Fleet`] returns an error, a bed panics, because a panic fails the test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod forged;
@@ -26,13 +26,13 @@ use crate::wait;
 pub const STALLED: usize = 0;
 /// The API server's `--request-timeout` by default.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Tests with a bed of their own that may run at the same time.
+/// Limit of parallel tests that have a bed of their own.
 const OWN_BEDS: usize = 2;
 
 /// Flags of the server's command line.
 pub type Flags = &'static [&'static str];
 
-/// The runtime of the beds: the runtime of a test ends with the test.
+/// The runtime of the beds. The runtime of a test is unsuitable because it ends with the test.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 /// A plane with the server installed and its replicas.
@@ -41,7 +41,7 @@ pub struct Bed {
     _alone: Option<SemaphorePermit<'static>>,
 }
 
-/// What the beds of a test process differ in.
+/// The settings in which the beds of a test process differ.
 #[derive(Clone)]
 struct Variant {
     request_timeout: Duration,
@@ -65,16 +65,16 @@ impl Default for Variant {
 
 impl Variant {
     fn options(&self, plane: &Plane) -> Options {
-        let words = |flags: Flags| flags.iter().map(|flag| (*flag).to_owned());
+        let to_strings = |flags: Flags| flags.iter().map(|flag| (*flag).to_owned());
         // Endpoints of the tests listen on these addresses. Other loopback addresses stay refused.
         let endpoints: Flags = &["--endpoint-allow-cidrs", "127.0.0.1,::1"];
-        let serve = words(endpoints).chain(words(self.serve_flags));
+        let serve = to_strings(endpoints).chain(to_strings(self.serve_flags));
         Options {
             binary: server::binary(),
             other: None,
             request_timeout: self.request_timeout,
             proxied: self.proxied,
-            flags: words(self.flags).collect(),
+            flags: to_strings(self.flags).collect(),
             serve_flags: serve.chain(self.callers(plane)).collect(),
         }
     }
@@ -96,7 +96,7 @@ impl Variant {
     }
 }
 
-/// Makes something on the runtime of the beds.
+/// Runs a future on the runtime of the beds.
 async fn apart<T, F>(make: impl FnOnce() -> F + Send + 'static) -> T
 where
     T: Send + 'static,
@@ -116,12 +116,13 @@ impl Deref for Bed {
 }
 
 impl Bed {
-    /// The bed of all tests of a process that leave the replicas alone; each test works in namespaces of its own.
+    /// The bed that all tests of a process share if they do not disturb the replicas; each test works in
+    /// namespaces of its own.
     pub async fn shared() -> &'static Bed {
         Bed::shared_with(&[]).await
     }
 
-    /// As [`Bed::shared`], with further flags: the same in all tests of a process.
+    /// As [`Bed::shared`], with further flags, which must be equal in all tests of a process.
     pub async fn shared_with(flags: Flags) -> &'static Bed {
         static BED: OnceCell<Bed> = OnceCell::const_new();
         let start = move || async move {
@@ -139,7 +140,8 @@ impl Bed {
         BED.get_or_init(|| apart(start)).await
     }
 
-    /// A bed for one test that kills what others need. Few at a time: each is a whole control plane.
+    /// A bed for a test that disturbs the replicas. Their number is limited, because each has a control plane
+    /// of its own.
     pub async fn own() -> Bed {
         Bed::alone(Variant::default()).await
     }
@@ -246,19 +248,19 @@ impl Bed {
         self.fleet.url()
     }
 
-    /// The proxy through which the replicas of this bed, or one of them, and nobody else, talk to the API server.
+    /// The proxy through which only the replicas of this bed, or one of them, reach the API server.
     pub fn faults(&self) -> &FaultProxy {
         self.fleet.proxy().unwrap()
     }
 
-    /// Fails when a replica has ended.
+    /// Fails if a replica has ended.
     pub async fn assert_all_run(&self) {
         for replica in self.fleet.replicas().await.iter_mut() {
             replica.as_mut().unwrap().check().unwrap();
         }
     }
 
-    /// A fresh namespace and a client.
+    /// A new namespace and a client.
     pub async fn scope(&self, prefix: &str) -> Scope {
         let namespace = self.namespace(prefix).await.unwrap();
         Scope {
@@ -267,32 +269,32 @@ impl Bed {
         }
     }
 
-    /// SIGKILL to a replica; the balancer goes on offering it.
+    /// Kills a replica (SIGKILL). It stays in the rotation of the balancer.
     pub async fn kill(&self, index: usize) {
         self.fleet.kill(index).await;
     }
 
-    /// SIGKILL to all.
+    /// Kills all replicas.
     pub async fn kill_all(&self) {
         for index in 0..REPLICAS {
             self.kill(index).await;
         }
     }
 
-    /// SIGKILL to all but [`STALLED`], which answers alone from now on.
+    /// Kills all replicas except [`STALLED`], which answers alone from now on.
     pub async fn only_the_stalled_answers(&self) {
         for index in (0..REPLICAS).filter(|index| *index != STALLED) {
             self.kill(index).await;
         }
     }
 
-    /// Starts a replica again, and kills it before if it runs.
+    /// Restarts a replica. If it runs, it is killed first.
     pub async fn restart(&self, index: usize) {
         self.fleet.restart(index).await.unwrap();
     }
 
-    /// SIGTERM to a replica, and no new connections to it, as a Service does with a Pod that ends; returns its exit
-    /// code.
+    /// Ends a replica by SIGTERM and sends it no new connections, as a Service does with a terminating Pod.
+    /// Returns its exit code.
     pub async fn terminate(&self, index: usize) -> Option<i32> {
         let replica = self.fleet.take(index).await.unwrap();
         replica.terminate().await.unwrap()
@@ -301,8 +303,8 @@ impl Bed {
     /// Returns the exit code of a replica that ends by itself, and its log.
     pub async fn until_ended(&self, index: usize) -> (Option<i32>, String) {
         // The balancer offers the replica until it has ended.
-        let what = format!("replica {index} to end");
-        wait::until(&what, async || {
+        let description = format!("replica {index} to end");
+        wait::until(&description, async || {
             let mut replicas = self.fleet.replicas().await;
             replicas[index].as_mut().unwrap().check().is_err()
         })
@@ -312,7 +314,7 @@ impl Bed {
         (replica.ended().await.unwrap(), log)
     }
 
-    /// The answer of a replica on its plain-HTTP port; `None` when it does not answer.
+    /// The answer of a replica on its plain-HTTP port; `None` if it does not answer.
     pub async fn get(&self, index: usize, path: &str) -> Option<(u16, String)> {
         let replicas = self.fleet.replicas().await;
         replicas[index].as_ref().unwrap().get(path).await
@@ -331,18 +333,18 @@ impl Bed {
         Pid::from_raw(pid.try_into().unwrap()).unwrap()
     }
 
-    /// The most memory that a replica has had resident so far, in MiB.
+    /// Maximum resident memory of a replica so far, in MiB.
     pub async fn peak_mib(&self, index: usize) -> u64 {
         let replicas = self.fleet.replicas().await;
         replicas[index].as_ref().unwrap().peak_mib().unwrap()
     }
 
-    /// Where the tasks of a replica look for faults.
+    /// The directory in which the tasks of a replica look for faults.
     pub fn faults_of(&self, index: usize) -> PathBuf {
         self.fleet.setup(index).faults()
     }
 
-    /// What a replica has written to its log.
+    /// The log of a replica.
     pub fn log_of(&self, index: usize) -> String {
         std::fs::read_to_string(self.fleet.setup(index).log()).unwrap()
     }
@@ -352,7 +354,7 @@ impl Bed {
         wait::value("a leader", async || self.fleet.leader().await.ok()).await
     }
 
-    /// What the replicas that answer show on `/metrics`.
+    /// The metrics of the replicas that answer.
     pub async fn scrapes(&self) -> Vec<String> {
         let replicas = self.fleet.replicas().await;
         let mut found = Vec::new();

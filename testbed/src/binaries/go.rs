@@ -1,4 +1,4 @@
-//! Go builds: what to build, under which cache key, and how it is told while it runs.
+//! Builds of Go programs: recipes, cache keys and progress messages.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use ring::digest;
 
-/// Lines of the compiler's output that an error shows.
+/// Number of lines of the compiler's output that an error shows.
 const TAIL: usize = 20;
 
-/// How one binary is made.
+/// The recipe of a binary.
 #[derive(Debug)]
 pub struct Recipe {
     /// File name of the binary.
     pub name: &'static str,
-    /// What a waiting human reads.
-    pub what: &'static str,
-    /// How long a first build takes on two cores.
+    /// Name of the program in progress messages.
+    pub description: &'static str,
+    /// Duration of a first build on two cores.
     pub takes: &'static str,
-    /// Where the source comes from.
+    /// Source of the program.
     pub source: Source,
     /// Value of `-ldflags`.
     pub ldflags: String,
@@ -41,7 +41,7 @@ pub enum Source {
 }
 
 impl Recipe {
-    /// Cache key: 16 hex digits over all that shapes the binary.
+    /// Cache key: 16 hex digits of a hash over all inputs of the build.
     pub fn key(&self, toolchain: &str) -> Result<String> {
         let mut parts = vec![toolchain.as_bytes().to_vec(), self.ldflags.clone().into()];
         match &self.source {
@@ -72,7 +72,7 @@ impl Recipe {
     }
 }
 
-/// What the files of a directory with one of these extensions hold, in the order of their names.
+/// The contents of the files of a directory with one of these extensions, in the order of their names.
 fn contents(dir: &Path, extensions: &[&str]) -> Result<Vec<Vec<u8>>> {
     let listing =
         fs::read_dir(dir).with_context(|| format!("reading the Go module {}", dir.display()))?;
@@ -141,8 +141,8 @@ fn explain(program: &str, error: std::io::Error) -> anyhow::Error {
     }
 }
 
-/// Builds into a scratch file of `dir` and returns its path; tells on standard error that it
-/// works, and again after every `tick`.
+/// Builds into a temporary file in `dir` and returns its path. Reports progress on standard error at once and
+/// after every `tick`.
 pub fn build(recipe: &Recipe, dir: &Path, tick: Duration) -> Result<PathBuf> {
     let scratch = dir.join(format!("build-{}", std::process::id()));
     fs::create_dir_all(&scratch)?;
@@ -165,14 +165,18 @@ pub fn build(recipe: &Recipe, dir: &Path, tick: Duration) -> Result<PathBuf> {
                 .arg(package);
         }
     }
-    eprintln!("building {} ({}, once)", recipe.what, recipe.takes);
+    eprintln!("building {} ({}, once)", recipe.description, recipe.takes);
     let started = Instant::now();
     let (status, tail) = run_with_ticker(&mut go, tick, || {
         eprintln!("  still building {}: {}", recipe.name, elapsed(started));
     })?;
     if !status.success() {
         fs::remove_dir_all(&scratch)?;
-        bail!("building {} failed:\n{}", recipe.what, tail.join("\n"));
+        bail!(
+            "building {} failed:\n{}",
+            recipe.description,
+            tail.join("\n")
+        );
     }
     eprintln!("built {} in {}", recipe.name, elapsed(started));
     let target = dir.join(format!("{}.new", recipe.name));
@@ -215,7 +219,7 @@ fn run_with_ticker(
         }
     }
     let status = child.wait()?;
-    // The reader ended when the pipe did.
+    // The reader has ended with the pipe.
     let _ = reader.join();
     Ok((status, tail))
 }
@@ -233,7 +237,7 @@ mod tests {
     fn recipe(dir: &Path, ldflags: &str) -> Recipe {
         Recipe {
             name: "x",
-            what: "x",
+            description: "x",
             takes: "a second",
             source: Source::Module(dir.into()),
             ldflags: ldflags.into(),

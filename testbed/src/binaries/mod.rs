@@ -1,4 +1,4 @@
-//! The programs a plane is made of, built once from Go modules and cached outside the checkout.
+//! The programs of a plane, built once from Go modules and cached outside the checkout.
 
 mod go;
 
@@ -12,17 +12,17 @@ use clap::ValueEnum;
 use crate::paths;
 use go::{Recipe, Source};
 
-/// Names the [`Kubernetes`] of all planes of a process that are not told which.
+/// Environment variable with the default [`Kubernetes`] of the planes of a process.
 pub const KUBERNETES_VARIABLE: &str = "OPERATING_KUBERNETES";
 
-/// Kubernetes of a plane.
+/// Version of Kubernetes of a plane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Kubernetes {
-    /// The one that everything is tested on.
+    /// The version on which all tests run.
     #[default]
     #[value(name = "1.36")]
     Newest,
-    /// The oldest one that the guarantee holds on.
+    /// The oldest version on which the guarantee holds.
     #[value(name = "1.33")]
     Oldest,
 }
@@ -46,10 +46,10 @@ impl Kubernetes {
         }
     }
 
-    /// The one of [`KUBERNETES_VARIABLE`], or the newest.
+    /// The version that [`KUBERNETES_VARIABLE`] names, or the newest.
     ///
     /// # Errors
-    /// When the variable names another one.
+    /// If the variable names an unknown version.
     pub fn of_environment() -> Result<Self> {
         match std::env::var(KUBERNETES_VARIABLE) {
             Ok(text) if !text.is_empty() => Kubernetes::from_str(&text, false)
@@ -58,13 +58,13 @@ impl Kubernetes {
         }
     }
 }
-/// Version of kwok, which plays the kubelets.
+/// Version of kwok, which simulates the kubelets.
 pub const KWOK_VERSION: &str = "v0.8.0";
 
 /// etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl in one binary.
 ///
 /// # Errors
-/// When Go is missing or the build fails; the message holds the end of the compiler's output.
+/// If Go is missing or the build fails; the message contains the end of the compiler's output.
 pub fn controlplane(kubernetes: Kubernetes) -> Result<PathBuf> {
     let module = paths::repository().join("testbed/plane/controlplane");
     let (major, minor) = kubernetes
@@ -74,7 +74,7 @@ pub fn controlplane(kubernetes: Kubernetes) -> Result<PathBuf> {
     let (package, version) = ("k8s.io/component-base/version", kubernetes.version());
     ensure(&Recipe {
         name: "controlplane",
-        what: "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl",
+        description: "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl",
         takes: "about 4 minutes",
         source: match kubernetes {
             Kubernetes::Newest => Source::Module(module),
@@ -94,7 +94,7 @@ pub fn controlplane(kubernetes: Kubernetes) -> Result<PathBuf> {
 pub fn kwok() -> Result<PathBuf> {
     ensure(&Recipe {
         name: "kwok",
-        what: "kwok",
+        description: "kwok",
         takes: "about 2 minutes",
         source: Source::Package(format!("sigs.k8s.io/kwok/cmd/kwok@{KWOK_VERSION}")),
         ldflags: "-s -w".to_owned(),
@@ -109,7 +109,7 @@ pub fn cert_manager() -> Result<CertManager> {
     let module = paths::repository().join("testbed/plane/certmanager");
     let binary = ensure(&Recipe {
         name: "certmanager",
-        what: "cert-manager",
+        description: "cert-manager",
         takes: "about 2 minutes",
         source: Source::Module(module.clone()),
         ldflags: "-s -w".to_owned(),
@@ -129,14 +129,14 @@ pub fn cert_manager() -> Result<CertManager> {
 pub fn alarms() -> Result<PathBuf> {
     ensure(&Recipe {
         name: "alarms",
-        what: "the evaluation of alarms",
+        description: "the evaluation of alarms",
         takes: "about 2 minutes",
         source: Source::Module(paths::repository().join("testbed/plane/alarms")),
         ldflags: "-s -w".to_owned(),
     })
 }
 
-/// What a plane needs to run cert-manager.
+/// The parts of cert-manager that a plane needs.
 #[derive(Debug, Clone)]
 pub struct CertManager {
     /// Controllers and CA injector in one process.
@@ -157,8 +157,8 @@ pub fn build_all(kubernetes: Kubernetes) -> Result<()> {
     Ok(())
 }
 
-/// The cached binary of a recipe; builds it when it is not there. Processes that ask at the
-/// same time wait for one build, held apart by a lock file.
+/// The cached binary of a recipe, built if it is missing. Processes that ask at the same time wait for one
+/// build, by a lock file.
 fn ensure(recipe: &Recipe) -> Result<PathBuf> {
     let bin = paths::cache()?.join("bin");
     let toolchain = go::version(recipe)?;
@@ -171,7 +171,10 @@ fn ensure(recipe: &Recipe) -> Result<PathBuf> {
     // One lock for all recipes: two Go builds at once only slow each other down.
     let lock = File::create(bin.join("build.lock")).context("creating the build lock")?;
     if lock.try_lock().is_err() {
-        eprintln!("waiting for another process that builds {}", recipe.what);
+        eprintln!(
+            "waiting for another process that builds {}",
+            recipe.description
+        );
         lock.lock().context("waiting for the build lock")?;
     }
     if !binary.is_file() {
@@ -181,7 +184,7 @@ fn ensure(recipe: &Recipe) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Copies the `*.yaml` files of a directory; the target appears complete or not at all.
+/// Copies the `*.yaml` files of a directory. The target appears only when it is complete.
 fn copy_manifests(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().context("a target with a parent")?;
     let staging = tempfile::tempdir_in(parent)?;

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::at;
 
-/// Admitted requests that changed one of the Pods `pods` of a namespace, and every deletecollection, a line each, at most
-/// `most` (the last).
+/// Admitted requests that changed one of the Pods `pods` of a namespace, and every deletecollection, one line
+/// each; at most the last `most` lines.
 ///
 /// # Errors
 /// When the audit log cannot be read.
@@ -29,30 +29,31 @@ pub fn requests_for(
         if !line.contains(namespace) || line.contains(r#""verb":"get""#) {
             continue;
         }
-        // The last line may still be being written.
+        // The API server may not have finished the last line.
         let Ok(event) = serde_json::from_str::<Value>(&line) else {
             continue;
         };
-        if let Some(told) = tell(&event, namespace, pods) {
-            found.push(told);
+        if let Some(line) = describe_event(&event, namespace, pods) {
+            found.push(line);
         }
     }
     found.sort();
     Ok(found.split_off(found.len().saturating_sub(most)))
 }
 
-fn tell(event: &Value, namespace: &str, pods: &BTreeSet<String>) -> Option<String> {
+fn describe_event(event: &Value, namespace: &str, pods: &BTreeSet<String>) -> Option<String> {
     let text = |pointer: &str| at(event, pointer).as_str().unwrap_or_default();
     let name = text("/objectRef/name");
     let collection = text("/verb") == "deletecollection";
     let writes = ["update", "patch", "delete", "create"].contains(&text("/verb"));
-    let here = text("/objectRef/namespace") == namespace && text("/objectRef/resource") == "pods";
+    let is_about_pods =
+        text("/objectRef/namespace") == namespace && text("/objectRef/resource") == "pods";
     let code = at(event, "/responseStatus/code").as_i64()?;
-    // The kubelet's reports and the scheduler's decisions take nothing.
+    // Reports of the kubelet and decisions of the scheduler make no Pod unavailable.
     let idle = ["binding", "status"].contains(&text("/objectRef/subresource"));
     let tells = writes && code < 400 && pods.contains(name);
-    // A deletecollection that was denied in the end may have taken some Pods.
-    if !here || idle || !(tells || collection) {
+    // A deletecollection that was denied may have deleted some Pods before.
+    if !is_about_pods || idle || !(tells || collection) {
         return None;
     }
     let annotations = at(event, "/annotations").as_object();

@@ -1,4 +1,4 @@
-//! What the observer keeps of an object.
+//! The facts that the observer stores about an object.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Record, at};
 use crate::keys::{CONTROL, CONTROL_VALUE, SERVICE_AVAILABLE};
 
-/// An object as far as budgets go.
+/// The facts about an object that budgets depend on.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fact {
     /// A Pod.
@@ -19,7 +19,7 @@ pub enum Fact {
     Owner(Owner),
 }
 
-/// A Pod as far as its availability goes.
+/// The facts about a Pod that its availability depends on.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pod {
     /// `metadata.labels`.
@@ -34,22 +34,22 @@ pub struct Pod {
     pub ready: bool,
     /// `spec.activeDeadlineSeconds`.
     pub deadline: Option<i64>,
-    /// What the containers are to run; a change restarts them.
+    /// The images and resources in the spec of the containers; a change restarts them.
     pub wanted: Vec<String>,
-    /// What the kubelet says it runs.
+    /// The images and resources that the kubelet reports.
     pub running: Vec<String>,
-    /// Pod-level resources, for Pods of which such a change restarts a container.
+    /// Pod-level resources, if a change of them restarts a container.
     pub pod_resources: Option<String>,
 }
 
-/// An owner of Pods, or of owners.
+/// An owner of Pods or of other owners.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Owner {
-    /// Labels of the Pods that it makes.
+    /// Labels of the Pods that it creates.
     pub labels: BTreeMap<String, String>,
     /// UID of its own controller.
     pub controller: Option<String>,
-    /// Pods that the user asked for; `None` when the kind does not say.
+    /// Desired number of Pods; `None` if the kind has no such field.
     pub expected: Option<i64>,
     /// Deletion has begun.
     pub deleting: bool,
@@ -71,7 +71,7 @@ impl Record for Fact {
 }
 
 impl Pod {
-    /// Whether the Pod carries the label that puts it under rules.
+    /// Whether the Pod has the label that opts it into rules.
     #[must_use]
     pub fn is_managed(&self) -> bool {
         self.labels.get(CONTROL).is_some_and(|v| v == CONTROL_VALUE)
@@ -83,13 +83,13 @@ impl Pod {
         self.labels.contains_key(SERVICE_AVAILABLE)
     }
 
-    /// Whether the Pod is up, as its labels and conditions say.
+    /// Whether the Pod is available by its labels and conditions.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.is_labelled() && self.ready && !self.deleting && !self.finished
     }
 
-    /// Whether the Pod serves, and no container is about to be restarted.
+    /// Whether the Pod is available, and no container is about to restart.
     #[must_use]
     pub fn serves(&self) -> bool {
         self.is_up() && self.wanted == self.running
@@ -134,7 +134,7 @@ impl Pod {
     }
 }
 
-/// Image and those resources of which a change restarts the container.
+/// The image and the resources whose change restarts the container.
 fn runs(container: &Value, image: &Value, resources: &Value) -> String {
     let mut text = image.as_str().unwrap_or_default().to_owned();
     for name in restarting(container) {
@@ -155,7 +155,7 @@ fn restarting(container: &Value) -> impl Iterator<Item = &str> {
         .filter_map(|p| p["resourceName"].as_str())
 }
 
-/// A quantity in thousandths of its unit, as far as the tools use them: `500m`, `2`, `64Mi`, `67108864`.
+/// A quantity in thousandths of its unit, in the forms that the tools use: `500m`, `2`, `64Mi`, `67108864`.
 fn quantity_of(text: &str) -> Option<u64> {
     let units = [("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30)];
     if let Some(milli) = text.strip_suffix('m') {
@@ -196,7 +196,7 @@ impl Owner {
     }
 }
 
-/// Pods that a Job wants to run now.
+/// Number of Pods that a Job wants to run now.
 fn job(data: &Value) -> i64 {
     let number = |pointer: &str| at(data, pointer).as_i64();
     let conditions = at(data, "/status/conditions").as_array();

@@ -20,13 +20,13 @@ impl Observer<Pod> {
         Self::follow(scope).await
     }
 
-    /// Every version of every Pod in the order in which they were written; complete up to the call.
+    /// Every version of every Pod in the order of the writes, complete up to the time of the call.
     pub async fn versions(&self) -> Vec<Pod> {
         let changes = self.by_uid().await;
         changes.into_iter().filter_map(|(_, pod)| pod).collect()
     }
 
-    /// The same by UID, with `None` where a Pod is gone.
+    /// The same with UIDs, and `None` for the removal of a Pod.
     pub async fn by_uid(&self) -> Vec<(String, Option<Pod>)> {
         let history = self.history().await.into_iter();
         let pod = |pod: Option<Arc<Pod>>| pod.map(Arc::unwrap_or_clone);
@@ -35,11 +35,11 @@ impl Observer<Pod> {
             .collect()
     }
 
-    /// Over every change since `matching` Pods that `counts` were available for the first time: the fewest that were.
-    /// Complete up to the call.
+    /// The minimum number of available Pods that `counts` selects, since `matching` of them were available
+    /// for the first time. Complete up to the time of the call.
     ///
     /// # Panics
-    /// When there were never `matching` such Pods.
+    /// If there were never `matching` such Pods.
     pub async fn fewest_available(&self, counts: impl Fn(&Pod) -> bool, matching: usize) -> Fewest {
         let history = self.history().await;
         let mut available: BTreeMap<&str, bool> = BTreeMap::new();
@@ -55,7 +55,7 @@ impl Observer<Pod> {
             let count = available.values().filter(|v| **v).count();
             story.push(format!(
                 "{version}: {count} available, {}",
-                told(uid, pod.as_deref())
+                describe_pod(uid, pod.as_deref())
             ));
             if fewest
                 .as_ref()
@@ -75,9 +75,9 @@ impl Observer<Pod> {
     }
 }
 
-/// The fewest Pods that were available, and how it came to that.
+/// The minimum number of available Pods, and the changes that led to it.
 pub struct Fewest {
-    /// How many were available.
+    /// The minimum.
     pub count: usize,
     until: usize,
     story: Vec<String>,
@@ -95,8 +95,8 @@ impl Fewest {
     }
 }
 
-/// A Pod as far as its availability goes.
-pub fn told(uid: &str, pod: Option<&Pod>) -> String {
+/// Describes the availability of a Pod.
+pub fn describe_pod(uid: &str, pod: Option<&Pod>) -> String {
     let Some(pod) = pod else {
         return format!("{uid} is gone");
     };
@@ -112,12 +112,12 @@ pub fn told(uid: &str, pod: Option<&Pod>) -> String {
     let conditions: Vec<_> = conditions
         .map(|c| format!("{}={}", c.type_, c.status))
         .collect();
-    let going = if pod.metadata.deletion_timestamp.is_some() {
+    let deletion = if pod.metadata.deletion_timestamp.is_some() {
         "terminating"
     } else {
         ""
     };
-    format!("{} {going} {keys:?} {conditions:?}", pod.name_any())
+    format!("{} {deletion} {keys:?} {conditions:?}", pod.name_any())
 }
 
 /// Available, and the kubelet has caught up with the last in-place change.

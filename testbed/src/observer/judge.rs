@@ -1,8 +1,8 @@
-//! Which changes took an available Pod although as many Pods were missing as may be.
+//! Finds the changes that made an available Pod unavailable although the limit of missing Pods was reached.
 //!
-//! The judge replays all changes in the order in which they were stored. It errs on the lenient side where the server
-//! cannot know better: a number of replicas counts as what was asked for only once it has stood for [`Leniency`], and a
-//! Pod that was lost without anybody's request does not count as missing for as long.
+//! The judge replays all changes in the order in which they were stored. It is lenient where the server
+//! cannot know better: a number of replicas counts as desired only after it was stored for [`Leniency`], and
+//! a Pod that was lost without a request does not count as missing for as long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::{Change, Fact, Owner, Pod};
 
-/// Changes that a printed history shows at most.
+/// Maximum number of changes in a printed history.
 const SHOWN: usize = 25;
 
-/// How many Pods may be unavailable.
+/// Limit of unavailable Pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// A number of Pods.
@@ -31,7 +31,7 @@ impl Limit {
     }
 }
 
-/// A rule as the observer understands it.
+/// The parts of a rule that the observer checks.
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// Name of the PodTransitionRule.
@@ -72,21 +72,21 @@ impl Rule {
     }
 }
 
-/// For how long the server may not know a change that no admission request announced.
+/// Time for which the server may not know a change that caused no admission request.
 pub type Leniency = Duration;
 
 /// Why an available Pod became unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// Deletion began.
+    /// The deletion began.
     Deleted,
-    /// The garbage collector deleted the Pod of an owner that is gone or going.
+    /// The garbage collector deleted the Pod, because its owner was deleted or is being deleted.
     OwnerGone,
-    /// The control label went.
+    /// The control label was removed.
     LeftManagement,
-    /// A label of the selector went or changed.
+    /// A label of the selector was removed or changed.
     LeftRule,
-    /// The availability label went.
+    /// The availability label was removed.
     LabelRemoved,
     /// A container has to restart.
     Changed,
@@ -103,7 +103,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Whether a request took the Pod, which a rule must hold.
+    /// Whether a request caused it, so that a rule must hold it.
     #[must_use]
     pub fn is_voluntary(self) -> bool {
         !matches!(self, Self::OwnerGone | Self::NotReady | Self::Finished)
@@ -125,18 +125,18 @@ pub struct Loss {
     pub cause: Cause,
 }
 
-/// A change that took a Pod although no more Pods were allowed to go.
+/// A change that made a Pod unavailable beyond the limit.
 #[derive(Debug, Clone)]
 pub struct Violation {
     /// The rule.
     pub rule: String,
     /// The change.
     pub loss: Loss,
-    /// Pods that were missing before the change.
+    /// Number of missing Pods before the change.
     pub missing: i64,
-    /// Pods that were expected.
+    /// Number of expected Pods.
     pub expected: i64,
-    /// Pods that may be missing.
+    /// Limit of missing Pods.
     pub limit: i64,
     /// The changes that lead to the violation, the oldest first.
     pub history: Vec<String>,
@@ -158,10 +158,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What the observer says about one rule.
+/// The judgement about one rule.
 #[derive(Debug, Clone, Default)]
 pub struct Judgement {
-    /// Most Pods that were missing at once, after all were there for the first time.
+    /// Maximum number of missing Pods, after all were available for the first time.
     pub worst: i64,
     /// The limit at that moment.
     pub limit: i64,
@@ -205,14 +205,14 @@ struct Replay<'a> {
     leniency: Leniency,
     pods: BTreeMap<String, Known>,
     owners: BTreeMap<String, Owner>,
-    /// What each owner has asked for, and since when; the oldest first.
+    /// The number of Pods that each owner wanted, and since when; the oldest first.
     expected: BTreeMap<String, Vec<(Option<Instant>, i64)>>,
-    /// Pods that are missing although no request took them, and when they were lost.
+    /// Pods that are missing without a request, and the time of the loss.
     flaps: BTreeMap<String, Instant>,
     /// The same for Pods that may be back: the leader takes the label off a moment later.
     flapped: BTreeMap<String, Instant>,
     full: bool,
-    /// What happened since all Pods were there, with the Pod concerned.
+    /// The changes since all Pods were available, each with its Pod.
     recent: Vec<(Option<String>, String)>,
     judgement: Judgement,
 }
@@ -229,16 +229,19 @@ impl Replay<'_> {
     }
 
     fn owner(&mut self, change: &Change, owner: Option<&Owner>) {
-        // What its controller asks for counts.
+        // The number that its controller wants counts.
         let root = |o: &&Owner| o.controller.is_none();
-        let asked = owner.filter(root).map_or(0, |o| self.rule.expects(o));
+        let expected = owner.filter(root).map_or(0, |o| self.rule.expects(o));
         let history = self.expected.entry(change.uid.clone()).or_default();
         if history.is_empty() {
-            history.push((None, if change.listed { asked } else { 0 }));
+            history.push((None, if change.listed { expected } else { 0 }));
         }
-        if history.last().is_some_and(|(_, last)| *last != asked) {
-            history.push((Some(change.at), asked));
-            let line = format!("{}: {} asks for {asked} Pods", change.version, change.name);
+        if history.last().is_some_and(|(_, last)| *last != expected) {
+            history.push((Some(change.at), expected));
+            let line = format!(
+                "{}: {} asks for {expected} Pods",
+                change.version, change.name
+            );
             self.recent.push((None, line));
         }
         match owner {
@@ -331,11 +334,11 @@ impl Replay<'_> {
         new: Option<&Known>,
         found: Option<Cause>,
     ) -> Cause {
-        let going = old.pod.controller.as_ref().is_some_and(|uid| {
+        let is_owner_gone = old.pod.controller.as_ref().is_some_and(|uid| {
             let owner = self.owners.get(uid);
             owner.is_none_or(|o| o.deleting)
         });
-        let deleted = if going {
+        let deleted = if is_owner_gone {
             Cause::OwnerGone
         } else {
             Cause::Deleted
@@ -398,7 +401,7 @@ impl Replay<'_> {
         });
     }
 
-    /// Keeps the worst moment.
+    /// Records the moment with the most missing Pods.
     fn measure(&mut self, now: Instant) {
         let (missing, expected) = self.missing_with(None, now);
         if missing <= 0 {
@@ -435,11 +438,11 @@ impl Replay<'_> {
         (expected - available - flapped.count() as i64, expected)
     }
 
-    /// The least that an owner has asked for within the leniency.
+    /// The minimum that an owner has wanted within the leniency.
     fn fewest(&self, history: &[(Option<Instant>, i64)], now: Instant) -> i64 {
         let mut fewest = i64::MAX;
-        for (since, asked) in history.iter().rev() {
-            fewest = fewest.min(*asked);
+        for (since, expected) in history.iter().rev() {
+            fewest = fewest.min(*expected);
             if since.is_none_or(|since| now.duration_since(since) >= self.leniency) {
                 break;
             }

@@ -26,15 +26,15 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use audit::requests_for;
 pub use facts::{Fact, Owner, Pod};
-pub use fewest::{Fewest, serves, told};
+pub use fewest::{Fewest, describe_pod, serves};
 
 use crate::scope::Scope;
 use crate::wait;
 
-/// For the watches to deliver what a list shows.
+/// Timeout for the watches to deliver the state of a list.
 const CATCH_UP: Duration = Duration::from_secs(120);
 
-/// What an observer keeps of an object.
+/// The form in which an observer stores an object.
 pub trait Record: Sized + Send + Sync + 'static {
     /// Whether an observer may skip the changes that a restarted API server does not deliver any more. Otherwise the
     /// observer fails, because a test that judges every version must not miss one.
@@ -46,7 +46,7 @@ pub trait Record: Sized + Send + Sync + 'static {
     /// When the object is not of the kind.
     fn read(kind: &str, object: &DynamicObject) -> Result<Self>;
 
-    /// Whether a change from `former` to this value is of no consequence and is left out.
+    /// Whether a change from `former` to this value has no relevance and is left out.
     fn repeats(&self, former: &Self) -> bool;
 }
 
@@ -79,7 +79,7 @@ pub struct Change<T = Fact> {
     pub name: String,
     /// The object after the change; `None` after its removal.
     pub object: Option<Arc<T>>,
-    /// The object was there before the observer started.
+    /// Whether the object existed before the observer started.
     pub listed: bool,
 }
 
@@ -96,10 +96,10 @@ impl<T> Clone for Change<T> {
     }
 }
 
-/// What the watches have delivered so far.
+/// The changes that the watches have delivered so far.
 #[derive(Debug)]
 struct Seen<T> {
-    /// Changes of no consequence are left out.
+    /// All changes, except irrelevant ones.
     changes: Vec<Change<T>>,
     /// The last change of each object, by UID.
     last: BTreeMap<String, Change<T>>,
@@ -197,10 +197,10 @@ impl<T: Record> Observer<T> {
         })
     }
 
-    /// All changes in the order in which they were stored, complete up to the call.
+    /// All changes in the order in which they were stored, complete up to the time of the call.
     ///
     /// # Errors
-    /// When a watch lost its place, or did not deliver in two minutes what a list shows.
+    /// If a watch lost its position, or did not deliver the state of a list in two minutes.
     pub async fn changes(&self) -> Result<Vec<Change<T>>> {
         for api in &self.apis {
             let list = retry_list(api).await?;
@@ -221,20 +221,20 @@ impl<T: Record> Observer<T> {
                 if let Some((uid, _)) = behind {
                     bail!("{kind}: {uid} is not up to date");
                 }
-                // Removals show as objects that the list does not have any more.
-                let kept = seen.kept(kind, upto);
-                Ok(kept.into_iter().all(|uid| listed.contains_key(uid)))
+                // A removal shows in that the list lacks the object.
+                let existing = seen.existing_uids(kind, upto);
+                Ok(existing.into_iter().all(|uid| listed.contains_key(uid)))
             })
             .await?;
         }
         Ok(self.changes_so_far())
     }
 
-    /// The changes so far, without waiting for those under way.
+    /// The changes so far, without waiting for further ones.
     #[must_use]
     pub fn changes_so_far(&self) -> Vec<Change<T>> {
         let mut changes = lock(&self.seen).changes.clone();
-        // What was there first comes first, and owners before their Pods.
+        // Listed objects come first, and owners before their Pods.
         changes.sort_by_key(|change| {
             let listed_pod = change.listed && change.name.starts_with("Pod/");
             (!change.listed, listed_pod, change.version)
@@ -244,7 +244,7 @@ impl<T: Record> Observer<T> {
 }
 
 impl<T: Record> Seen<T> {
-    fn push(&mut self, object: &DynamicObject, gone: bool, listed: bool) -> Result<()> {
+    fn push(&mut self, object: &DynamicObject, is_removed: bool, listed: bool) -> Result<()> {
         let kind = object.types.as_ref().map(|t| t.kind.as_str());
         let kind = kind.unwrap_or_default();
         let mut change = Change {
@@ -252,7 +252,7 @@ impl<T: Record> Seen<T> {
             at: Instant::now(),
             name: format!("{kind}/{}", object.name_any()),
             uid: object.uid().unwrap_or_default(),
-            object: match gone {
+            object: match is_removed {
                 true => None,
                 false => Some(Arc::new(T::read(kind, object)?)),
             },
@@ -265,7 +265,7 @@ impl<T: Record> Seen<T> {
             _ => false,
         });
         match repeats {
-            // Thousands of equal facts share their memory.
+            // Equal facts share their memory.
             Some(last) => change.object.clone_from(&last.object),
             None => self.changes.push(change.clone()),
         }
@@ -273,7 +273,7 @@ impl<T: Record> Seen<T> {
         Ok(())
     }
 
-    /// Notes that an object is gone.
+    /// Records the removal of an object.
     fn remove(&mut self, uid: &str, version: u64) {
         if let Some(last) = self.last.get_mut(uid) {
             last.version = version;
@@ -290,15 +290,15 @@ impl<T: Record> Seen<T> {
     }
 
     /// UIDs of the objects of one URL that exist since `upto` or before.
-    fn kept(&self, url: &str, upto: u64) -> Vec<&String> {
+    fn existing_uids(&self, url: &str, upto: u64) -> Vec<&String> {
         let plural = url.rsplit('/').next().unwrap_or_default();
         let of_url = |change: &&Change<T>| {
             let kind = change.name.split('/').next().unwrap_or_default();
             format!("{}s", kind.to_lowercase()) == plural
         };
         let old = |change: &&Change<T>| change.object.is_some() && change.version <= upto;
-        let kept = self.last.values().filter(old).filter(of_url);
-        kept.map(|change| &change.uid).collect()
+        let existing_uids = self.last.values().filter(old).filter(of_url);
+        existing_uids.map(|change| &change.uid).collect()
     }
 }
 
@@ -328,7 +328,7 @@ async fn relist<T: Record>(
     let list = retry_list(api).await?;
     let version = list.metadata.resource_version.unwrap_or_default();
     let upto: u64 = version.parse()?;
-    let there: BTreeSet<String> = list.items.iter().filter_map(ResourceExt::uid).collect();
+    let listed: BTreeSet<String> = list.items.iter().filter_map(ResourceExt::uid).collect();
     let mut seen = lock(seen);
     for object in list.items {
         let known = seen.newest(&object.uid().unwrap_or_default());
@@ -336,13 +336,13 @@ async fn relist<T: Record>(
             seen.push(&typed(object, kind), false, false)?;
         }
     }
-    let kept = seen.kept(api.resource_url(), upto);
-    let gone: Vec<String> = kept
+    let existing = seen.existing_uids(api.resource_url(), upto);
+    let removed: Vec<String> = existing
         .into_iter()
-        .filter(|uid| !there.contains(*uid))
+        .filter(|uid| !listed.contains(*uid))
         .cloned()
         .collect();
-    for uid in gone {
+    for uid in removed {
         seen.remove(&uid, upto);
     }
     *from = version;
@@ -370,7 +370,7 @@ async fn follow<T: Record>(
         if let Ok(stream) = api.watch(&params, &from).await {
             let mut stream = stream.boxed();
             while let Some(Ok(event)) = stream.next().await {
-                let (object, gone) = match event {
+                let (object, is_removed) = match event {
                     WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
                     WatchEvent::Deleted(object) => (object, true),
                     WatchEvent::Bookmark(mark) => {
@@ -378,7 +378,7 @@ async fn follow<T: Record>(
                         continue;
                     }
                     WatchEvent::Error(status) => {
-                        // An API server that has just started knows no older versions.
+                        // An API server has no older versions after a start.
                         let listed = match status.code {
                             410 if T::MAY_SKIP => relist(&api, &kind, &mut from, &seen).await,
                             410 => Err(anyhow!("the API server does not know version {from}")),
@@ -392,7 +392,7 @@ async fn follow<T: Record>(
                     }
                 };
                 from = object.resource_version().unwrap_or(from);
-                let pushed = lock(&seen).push(&object, gone, false);
+                let pushed = lock(&seen).push(&object, is_removed, false);
                 if let Err(error) = pushed {
                     lock(&seen).failure = Some(format!("{error:#}"));
                     return;

@@ -11,7 +11,7 @@ use super::{Change, Fact, Record};
 
 const LENIENCY: Duration = Duration::from_secs(10);
 
-/// A history that a test writes, a second for each change.
+/// A history that a test writes, with one second between changes.
 struct History {
     start: Instant,
     changes: Vec<Change>,
@@ -170,8 +170,8 @@ fn every_voluntary_second_loss_is_a_violation() {
         let judged = history.judged();
         let found: Vec<_> = judged.violations.iter().map(|v| v.loss.cause).collect();
         assert_eq!(found, [cause], "{:?}", judged.violations);
-        let told = judged.violations[0].to_string();
-        assert!(told.contains("Pod/a") && told.contains("Pod/b"), "{told}");
+        let text = judged.violations[0].to_string();
+        assert!(text.contains("Pod/a") && text.contains("Pod/b"), "{text}");
     }
 }
 

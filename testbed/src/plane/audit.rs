@@ -1,4 +1,4 @@
-//! Counting what the API server was asked for: the one cost figure that noise cannot touch.
+//! Counts requests to the API server: a cost figure without noise.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -23,15 +23,15 @@ pub struct Event {
     /// Path and query.
     #[serde(rename = "requestURI")]
     pub request_uri: String,
-    /// What the client calls itself.
+    /// User agent of the client.
     #[serde(default)]
     pub user_agent: String,
-    /// Who asked.
+    /// The user.
     #[serde(default)]
     pub user: User,
-    /// Whom the client acted as, if it impersonated.
+    /// The impersonated user, if there is one.
     pub impersonated_user: Option<User>,
-    /// What it was about; absent for URLs that are no resource.
+    /// The object of the request; absent if the URL is not a resource.
     pub object_ref: Option<ObjectRef>,
     /// The answer.
     pub response_status: Option<ResponseStatus>,
@@ -72,10 +72,10 @@ pub struct ResponseStatus {
     pub code: u16,
 }
 
-/// Which events count. Every field that is set must fit; the default fits all events.
+/// A filter of events. Every field that is set must match; the default matches all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filter<'a> {
-    /// Beginning of the user agent.
+    /// Prefix of the user agent.
     pub user_agent: Option<&'a str>,
     /// User name.
     pub user: Option<&'a str>,
@@ -92,7 +92,7 @@ pub struct Filter<'a> {
 }
 
 impl Filter<'_> {
-    /// Whether an event counts.
+    /// Whether an event matches.
     #[must_use]
     pub fn fits(&self, event: &Event) -> bool {
         let object = event.object_ref.as_ref();
@@ -114,7 +114,7 @@ impl Filter<'_> {
     }
 }
 
-/// The events of an audit log. A last line that is still being written is left out.
+/// The events of an audit log. An incomplete last line is left out.
 ///
 /// # Errors
 /// When the file cannot be read or a complete line is no audit event.
@@ -133,7 +133,7 @@ pub fn events(path: &Path) -> Result<Vec<Event>> {
     }
 }
 
-/// Number of events of an audit log that fit.
+/// Number of matching events of an audit log.
 ///
 /// # Errors
 /// As [`events`].
@@ -142,8 +142,8 @@ pub fn count(path: &Path, filter: &Filter<'_>) -> Result<usize> {
 }
 
 impl Plane {
-    /// Number of requests so far that fit: waits first until the API server has written the log
-    /// up to now, which it does in batches.
+    /// Number of matching requests so far. First waits until the API server has written the log up to now,
+    /// because it writes in batches.
     ///
     /// # Errors
     /// Without an audit log, on a cluster that this process did not start, or when the API
@@ -159,15 +159,16 @@ impl Plane {
     /// As [`Plane::audit_count`].
     pub async fn audit_events(&self) -> Result<Vec<Event>> {
         self.local()?;
-        // The batches keep the order: once a request of our own is there, so is all before it.
+        // Batches keep the order: when the log contains a request of this function, it contains all earlier
+        // ones.
         let mark = format!("/version?mark={}", credentials::random_hex(8)?);
         let client = self.client()?;
         client
             .request_text(http::Request::get(&mark).body(Vec::new())?)
             .await?;
         let log = self.audit_log();
-        let what = "the audit log to be written";
-        wait::within(what, Duration::from_secs(180), || async {
+        let description = "the audit log to be written";
+        wait::within(description, Duration::from_secs(180), || async {
             Ok(std::fs::read_to_string(&log)?.contains(&mark))
         })
         .await?;

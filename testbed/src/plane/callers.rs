@@ -1,4 +1,5 @@
-//! The client certificate that a plane's API server shows to webhooks, and the files that make it do so.
+//! The client certificate that the API server of a plane presents to webhooks, and the files that configure
+//! it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,12 +23,13 @@ pub fn authority(dir: &Path) -> PathBuf {
     directory(dir).join("ca.crt")
 }
 
-/// Makes the certificate, and returns the AdmissionConfiguration for `--admission-control-config-file`.
+/// Creates the certificate, and returns the AdmissionConfiguration for `--admission-control-config-file`.
 pub fn create(dir: &Path) -> Result<PathBuf> {
-    let home = directory(dir);
-    fs::create_dir_all(&home).with_context(|| format!("creating {}", home.display()))?;
+    let config_dir = directory(dir);
+    fs::create_dir_all(&config_dir)
+        .with_context(|| format!("creating {}", config_dir.display()))?;
     let write = |name: &str, content: &str| -> Result<PathBuf> {
-        let path = home.join(name);
+        let path = config_dir.join(name);
         fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
         Ok(path)
     };
@@ -42,7 +44,7 @@ pub fn create(dir: &Path) -> Result<PathBuf> {
     write("ca.crt", &authority.pem())?;
     let certificate = write("client.crt", &client.pem())?;
     let key = write("client.key", &key.serialize_pem())?;
-    // `*`: whatever webhook is called.
+    // `*`: for all webhooks.
     let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",

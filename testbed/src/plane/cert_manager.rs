@@ -13,7 +13,7 @@ use super::Plane;
 use crate::binaries;
 use crate::process::Process;
 
-/// For `kubectl` to bring in the CRDs and see them established.
+/// Timeout for the CRDs to be applied and established.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 impl Plane {

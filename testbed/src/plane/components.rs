@@ -17,7 +17,7 @@ pub struct Ports {
     pub apiserver: u16,
     /// etcd for its client, the API server.
     pub etcd: u16,
-    /// etcd for its peers, of which there are none.
+    /// etcd for its peers; there are none.
     pub etcd_peer: u16,
 }
 
@@ -31,7 +31,7 @@ pub fn etcd(dir: &Path, ports: Ports) -> Vec<String> {
         ("listen-peer-urls", peer.clone()),
         ("initial-advertise-peer-urls", peer.clone()),
         ("initial-cluster", format!("default={peer}")),
-        // The data ends with the plane; a real disk sync would only make the tests slow.
+        // The data is removed with the plane, so syncs to disk would only slow the tests down.
         ("unsafe-no-fsync", "true".to_owned()),
         ("quota-backend-bytes", (4_u64 << 30).to_string()),
         ("log-level", "warn".to_owned()),
@@ -43,12 +43,12 @@ pub fn data(dir: &Path) -> PathBuf {
     dir.join("etcd")
 }
 
-/// Directory in which the API server makes its serving certificate.
+/// Directory in which the API server creates its serving certificate.
 pub fn certificates(dir: &Path) -> PathBuf {
     dir.join("certificates")
 }
 
-/// The certificate that clients trust; it exists soon after the first start.
+/// The certificate that clients trust. It exists soon after the first start.
 pub fn serving_certificate(dir: &Path) -> PathBuf {
     certificates(dir).join("apiserver.crt")
 }
@@ -75,11 +75,11 @@ pub fn apiserver(
         ("advertise-address", "127.0.0.1".to_owned()),
         ("secure-port", ports.apiserver.to_string()),
         ("cert-dir", certificates(dir).display().to_string()),
-        // A loopback address is no valid endpoint of the `kubernetes` service.
+        // A loopback address is not a valid endpoint of the Service `kubernetes`.
         ("endpoint-reconciler-type", "none".to_owned()),
         ("service-cluster-ip-range", "10.0.0.0/16".to_owned()),
         ("authorization-mode", "RBAC".to_owned()),
-        // As kubeadm has it: among others, no kubelet changes a label of a Pod.
+        // As in kubeadm: for example, no kubelet may change a label of a Pod.
         ("enable-admission-plugins", "NodeRestriction".to_owned()),
         (
             "token-auth-file",
@@ -100,7 +100,7 @@ pub fn apiserver(
     ]);
     if options.audit {
         let policy = dir.join("audit-policy.yaml");
-        // One line per request: when its response is complete.
+        // One line per request, written when its response is complete.
         let content = json!({
             "apiVersion": "audit.k8s.io/v1",
             "kind": "Policy",
@@ -114,7 +114,7 @@ pub fn apiserver(
             ("audit-log-mode", "batch".to_owned()),
             ("audit-log-batch-max-wait", "100ms".to_owned()),
             ("audit-log-batch-buffer-size", "100000".to_owned()),
-            // 0: never rotated, or a count would miss what was rotated away.
+            // 0 disables rotation, because a count would miss rotated lines.
             ("audit-log-maxsize", "0".to_owned()),
         ]));
     }
@@ -130,7 +130,7 @@ pub fn controller_manager(
 ) -> Vec<String> {
     flags([
         ("kubeconfig", kubeconfig.display().to_string()),
-        // As in most clusters: each controller acts as a service account of its own.
+        // As in most clusters, each controller acts as its own service account.
         (
             "use-service-account-credentials",
             (!options.shared_controller_account).to_string(),
@@ -183,7 +183,7 @@ pub fn kwok(binary: &Path, kubeconfig: &Path) -> Result<Vec<String>> {
         ),
         ("cidr", "10.128.0.0/12".to_owned()),
         ("node-ip", "127.0.0.1".to_owned()),
-        // Without leases the node controller takes every node for dead after 40 s.
+        // Without leases the node controller considers every node dead after 40 s.
         ("node-lease-duration-seconds", "40".to_owned()),
     ]));
     all.extend(flags(

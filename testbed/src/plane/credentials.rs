@@ -1,4 +1,4 @@
-//! Who may speak to a plane's API server: tokens, service-account keys, kubeconfigs.
+//! Credentials for the API server of a plane: tokens, service-account keys, kubeconfigs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use serde_json::json;
 /// A user that the API server knows by a static token.
 #[derive(Debug)]
 pub struct User {
-    /// Short name, also the kubeconfig's file name.
+    /// Short name, also the file name of the kubeconfig.
     pub key: &'static str,
-    /// User name as RBAC and the audit log see it.
+    /// User name in RBAC and in the audit log.
     pub name: &'static str,
-    /// The secret.
+    /// The token.
     pub token: String,
 }
 
@@ -29,11 +29,12 @@ const USERS: [(&str, &str, &str); 4] = [
         "",
     ),
     ("kube-scheduler", "system:kube-scheduler", ""),
-    // It writes for all nodes, so that it has the name of none: NodeRestriction lets a node write its own Pods alone.
+    // kwok writes for all nodes, so its user name is not the name of a node: NodeRestriction lets a node
+    // write only its own Pods.
     ("kwok", "operating-plane:kwok", "system:nodes"),
 ];
 
-/// Files of the plane's credentials.
+/// Files with the credentials of a plane.
 #[derive(Debug)]
 pub struct Credentials {
     /// Static users.
@@ -47,7 +48,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Makes fresh ones below `dir`.
+    /// Creates the files in `dir`.
     pub fn create(dir: &Path) -> Result<Self> {
         let mut users = Vec::new();
         let mut lines = String::new();

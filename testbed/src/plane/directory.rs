@@ -1,5 +1,5 @@
-//! The directory of a plane. A lock says whether its plane lives, so that what a killed process
-//! left behind is found and removed by the next one.
+//! The directory of a plane. A lock shows whether the plane runs, so that the next process removes the files
+//! of a killed one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates the directory of a new plane: of the given name, or else of a fresh one.
+    /// Creates the directory of a new plane, with the given name or a random one.
     pub fn create(name: Option<&str>) -> Result<Self> {
         let root = root()?;
         let guard = guard(&root)?;
@@ -45,13 +45,13 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Under the guard, so that nobody sees half of it.
+        // Under the guard, so that no process sees an incomplete directory.
         let _guard = self.path.parent().map(guard);
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Where all planes of this user have their directories.
+/// The directory that contains the directories of all planes of this user.
 pub fn root() -> Result<PathBuf> {
     let root = paths::cache()?.join("planes");
     fs::create_dir_all(&root).with_context(|| format!("creating {}", root.display()))?;
@@ -63,7 +63,7 @@ pub fn of(name: &str) -> Result<PathBuf> {
     Ok(root()?.join(check_name(name)?))
 }
 
-/// Names of the planes that a living process holds; the directories of dead ones are removed.
+/// Names of the planes of running processes. Directories of dead processes are removed.
 pub fn alive() -> Result<Vec<String>> {
     let root = root()?;
     let guard = guard(&root)?;
@@ -79,8 +79,8 @@ pub fn alive() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Held by whoever looks at locks: one process at a time creates or removes directories, and
-/// asking whether a lock is held, which takes it for a moment, disturbs no one.
+/// Held while locks are checked: only one process at a time creates or removes directories, or checks a lock
+/// by taking it for a moment.
 fn guard(root: &Path) -> Result<File> {
     let guard = File::create(root.join(".guard"))?;
     guard.lock()?;
@@ -91,11 +91,11 @@ fn is_held(path: &Path) -> bool {
     File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock_shared().is_err())
 }
 
-/// Removes the directories whose process is gone.
+/// Removes the directories of dead processes.
 fn sweep(root: &Path, _guard: &File) -> Result<()> {
     for entry in fs::read_dir(root)? {
         let path = entry?.path();
-        // Without a lock file it is no plane.
+        // A directory without a lock file does not belong to a plane.
         if path.join(LOCK).is_file() && !is_held(&path) {
             let _ = fs::remove_dir_all(&path);
         }

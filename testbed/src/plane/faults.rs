@@ -1,4 +1,4 @@
-//! Faults of the API server, on purpose.
+//! Injects faults of the API server.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::{Plane, credentials};
 use crate::proxy::FaultProxy;
 
 impl Plane {
-    /// Ends the API server; its port stays its own and etcd keeps the data.
+    /// Stops the API server. Its port stays reserved, and etcd keeps the data.
     ///
     /// # Errors
     /// On a cluster that this process did not start.
@@ -19,7 +19,7 @@ impl Plane {
         Ok(())
     }
 
-    /// Starts the API server again and waits until it is ready; nothing when it runs.
+    /// Starts the API server unless it runs, and waits until it is ready.
     ///
     /// # Errors
     /// When it does not get ready; on a cluster that this process did not start.
@@ -27,7 +27,7 @@ impl Plane {
         self.local()?.start_apiserver(self.scratch.path()).await
     }
 
-    /// Makes a backup of etcd as it is at this moment. It is removed with the plane.
+    /// Creates a backup of the current data of etcd. The backup is removed with the plane.
     ///
     /// # Errors
     /// When the data cannot be copied; on a cluster that this process did not start.
@@ -38,7 +38,8 @@ impl Plane {
         Ok(backup)
     }
 
-    /// Restores etcd from a backup: resourceVersions go back. The API server and the plane's own controllers start anew.
+    /// Restores etcd from a backup, so that resourceVersions go back. The API server and the controllers of
+    /// the plane restart.
     ///
     /// # Errors
     /// When something does not start; on a cluster that this process did not start.
@@ -47,13 +48,13 @@ impl Plane {
         self.local()?.restore(scratch, backup).await
     }
 
-    /// Starts a controller-manager or scheduler that has ended again.
+    /// Restarts the controller-manager or the scheduler if it has ended.
     pub async fn revive_controllers(&self) -> Result<()> {
         let scratch = self.scratch.path();
         self.local()?.revive_controllers(scratch).await
     }
 
-    /// Freezes the API server (SIGSTOP): connections open, nothing answers.
+    /// Freezes the API server (SIGSTOP): connections can be opened, but get no answer.
     ///
     /// # Errors
     /// When it does not run; on a cluster that this process did not start.
@@ -61,7 +62,7 @@ impl Plane {
         self.local()?.pause_apiserver(self.scratch.path()).await
     }
 
-    /// Lets a frozen API server go on (SIGCONT).
+    /// Resumes a frozen API server (SIGCONT).
     ///
     /// # Errors
     /// As [`Plane::pause_apiserver`].
@@ -69,7 +70,7 @@ impl Plane {
         self.local()?.resume_apiserver().await
     }
 
-    /// A proxy in front of the API server, with faults at will for whoever uses a kubeconfig made by
+    /// A proxy in front of the API server that injects faults into the requests of a kubeconfig from
     /// [`Plane::kubeconfig_via`].
     ///
     /// # Errors
@@ -94,7 +95,7 @@ impl Plane {
         Ok(path)
     }
 
-    /// Process ids of all that this plane started.
+    /// Process ids of all processes of this plane.
     pub async fn process_ids(&self) -> Vec<u32> {
         match &self.local {
             Some(local) => local.process_ids().await,

@@ -15,11 +15,11 @@ use super::{Options, nodes, read_config};
 use crate::process::Process;
 use crate::{ports, wait};
 
-/// For one component to get ready; generous, as a loaded machine runs many planes.
+/// Timeout for one component to become ready; long, because a loaded machine runs many planes.
 const READY: Duration = Duration::from_secs(300);
-/// Between SIGTERM and SIGKILL.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// Lines of a component's log that an error shows.
+/// Number of lines of a component's log that an error shows.
 const TAIL: usize = 15;
 
 /// The administrator's kubeconfig in a plane's directory.
@@ -27,24 +27,24 @@ pub fn admin_kubeconfig(dir: &Path) -> PathBuf {
     dir.join("kubeconfig")
 }
 
-/// The processes, and what it takes to start the API server again.
+/// The processes, and the arguments for a restart of the API server.
 #[derive(Debug)]
 pub struct Local {
     controlplane: PathBuf,
     apiserver_flags: Vec<String>,
     etcd_flags: Vec<String>,
-    /// Controller-manager and scheduler, by name with their flags.
+    /// Controller-manager and scheduler: names and flags.
     controllers: [(&'static str, Vec<String>); 2],
     /// All arguments of kwok.
     kwok: Vec<String>,
     running: Mutex<Running>,
 }
 
-/// Dropped in the order of the fields: the API server lingers when etcd goes first.
+/// Dropped in the order of the fields, because the API server ends late if etcd ends first.
 #[derive(Debug)]
 struct Running {
     clients: Vec<Process>,
-    /// Ends the API server with this process while it is frozen and cannot do so itself.
+    /// Kills a frozen API server when this process ends, because it cannot end by itself.
     guard: Option<Process>,
     apiserver: Option<Process>,
     etcd: Option<Process>,
@@ -143,7 +143,7 @@ impl Local {
         }
     }
 
-    /// Copies the data of etcd as it is at this moment to `backup`.
+    /// Copies the current data of etcd to `backup`.
     pub async fn back_up(&self, dir: &Path, backup: &Path) -> Result<()> {
         let running = self.running.lock().await;
         let etcd = running.etcd.as_ref().context("etcd is stopped")?;
@@ -153,8 +153,8 @@ impl Local {
         copied
     }
 
-    /// Puts a backup in the place of the data of etcd. All that the plane itself has started begins anew with it, as after a
-    /// restore by the book; whoever else watches is left as it is.
+    /// Replaces the data of etcd with a backup. All processes of the plane restart, as after a restore by the
+    /// manual; other clients go on.
     pub async fn restore(&self, dir: &Path, backup: &Path) -> Result<()> {
         self.stop_apiserver().await;
         let mut running = self.running.lock().await;
@@ -244,7 +244,7 @@ impl Local {
         running.all().map(Process::id).collect()
     }
 
-    /// Lets a further process live and die with the plane.
+    /// Adds a process that ends with the plane.
     pub async fn adopt(&self, process: Process) {
         self.running.lock().await.clients.push(process);
     }
@@ -261,19 +261,19 @@ impl Running {
         clients.chain(&self.apiserver).chain(&self.etcd)
     }
 
-    /// Waits, but no longer than all processes live; says with the end of the logs who failed.
-    async fn ready<F, T>(&mut self, what: &str, culprit: &str, mut probe: F) -> Result<()>
+    /// Waits until `probe` succeeds or a process ends. The error has the end of that process's log.
+    async fn ready<F, T>(&mut self, description: &str, culprit: &str, mut probe: F) -> Result<()>
     where
         F: FnMut() -> T,
         T: Future<Output = Result<bool>>,
     {
-        let waiting = wait::within(what, READY, &mut probe);
+        let waiting = wait::within(description, READY, &mut probe);
         tokio::pin!(waiting);
-        let mut look = tokio::time::interval(Duration::from_millis(200));
+        let mut interval = tokio::time::interval(Duration::from_millis(200));
         let result = loop {
             tokio::select! {
                 result = &mut waiting => break result,
-                _ = look.tick() => {
+                _ = interval.tick() => {
                     let clients = self.clients.iter_mut();
                     let all = clients.chain(&mut self.apiserver).chain(&mut self.etcd);
                     for process in all {
@@ -296,10 +296,10 @@ impl Running {
     }
 
     async fn serving_certificate(&mut self, dir: &Path) -> Result<()> {
-        // The key is written after the certificate, so it tells that both are complete.
+        // The key is written after the certificate, so if it exists, both are complete.
         let key = components::serving_certificate(dir).with_extension("key");
-        let what = "the API server's certificate";
-        self.ready(what, "kube-apiserver", || async { Ok(key.exists()) })
+        let description = "the API server's certificate";
+        self.ready(description, "kube-apiserver", || async { Ok(key.exists()) })
             .await
     }
 
@@ -318,15 +318,15 @@ impl Running {
         })
         .await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
-        let what = "the default service account";
-        self.ready(what, "kube-controller-manager", || async {
+        let description = "the default service account";
+        self.ready(description, "kube-controller-manager", || async {
             Ok(accounts.get_opt("default").await?.is_some())
         })
         .await
     }
 }
 
-/// Copies a directory with all that is in it.
+/// Copies a directory with its contents.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
@@ -347,15 +347,15 @@ async fn admin_client(dir: &Path) -> Result<Client> {
     )?)
 }
 
-/// A shell that kills a process group when its standard input ends: a frozen process does not
-/// see that its own has ended. To be killed itself is how it learns that it is not needed.
+/// A shell that kills a process group when its standard input ends, because a frozen process does not notice
+/// the end of its parent. The shell itself ends by being killed.
 fn guard(group: u32, dir: &Path) -> Result<Process> {
     let script = r#"cat; kill -s KILL -- "-$0""#;
     let args = ["-c".to_owned(), script.to_owned(), group.to_string()];
     Process::start("guard", Path::new("/bin/sh"), args, &dir.join("logs"))
 }
 
-/// `bin/kubectl` in the plane's directory, for a human's PATH.
+/// `bin/kubectl` in the directory of the plane, for the PATH of a user.
 fn link_kubectl(dir: &Path, controlplane: &Path) -> Result<()> {
     let bin = dir.join("bin");
     std::fs::create_dir_all(&bin)?;

@@ -1,4 +1,4 @@
-//! A control plane on loopback ports, for tests and for trying things out.
+//! A control plane on loopback ports, for tests and experiments.
 
 pub mod audit;
 mod callers;
@@ -29,21 +29,21 @@ use crate::wait;
 use local::Local;
 pub use shared::shared;
 
-/// What a plane is made of.
+/// Settings of a plane.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Its Kubernetes; without, the one that the environment names ([`Kubernetes::of_environment`]).
     pub kubernetes: Option<Kubernetes>,
-    /// Number of simulated nodes; each takes 5,000 Pods.
+    /// Number of simulated nodes; each has room for 5,000 Pods.
     pub nodes: usize,
     /// Whether the API server writes an audit log (level Metadata, one line per request).
     pub audit: bool,
-    /// More flags for kube-apiserver, as `--name=value`; they win over the plane's own.
+    /// Further flags of kube-apiserver, as `--name=value`; they override those of the plane.
     pub apiserver_flags: Vec<String>,
     /// Whether kube-controller-manager runs without `--use-service-account-credentials`: all its controllers then act as
     /// the user `system:kube-controller-manager`, who gets the rights of an administrator for it.
     pub shared_controller_account: bool,
-    /// Name of its directory; a fresh one without.
+    /// Name of its directory; random by default.
     pub name: Option<String>,
 }
 
@@ -60,8 +60,8 @@ impl Default for Options {
     }
 }
 
-/// A running control plane, or a cluster that was there before. What the plane started ends
-/// with it: when it is stopped or dropped, or when this process ends, however it ends.
+/// A running control plane, or an existing cluster. The processes that the plane started end when it is
+/// stopped or dropped, or when this process ends in any way.
 #[derive(Debug)]
 pub struct Plane {
     kubeconfig: PathBuf,
@@ -86,7 +86,7 @@ impl Plane {
             Ok::<_, anyhow::Error>((controlplane, binaries::kwok()?))
         })
         .await??;
-        // Between finding a free port and binding it another process may take it.
+        // Another process may bind a free port before the component does.
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -109,8 +109,7 @@ impl Plane {
         }
     }
 
-    /// Uses a cluster that is there already; whatever needs the plane's own processes fails
-    /// with a message that says so.
+    /// Uses an existing cluster. Functions that need the processes of a plane return an error.
     ///
     /// # Errors
     /// When the kubeconfig cannot be read.
@@ -132,8 +131,8 @@ impl Plane {
         &self.kubeconfig
     }
 
-    /// What tells this plane's API server from other callers of a webhook: a file with the authority of its client
-    /// certificate, and the name in it. `None` of a cluster that was there before.
+    /// The CA file and the name by which a webhook recognises this plane's API server. `None` for an existing
+    /// cluster.
     #[must_use]
     pub fn webhook_caller(&self) -> Option<(PathBuf, &'static str)> {
         let _started = self.local.as_ref()?;
@@ -150,9 +149,8 @@ impl Plane {
             .to_owned()
     }
 
-    /// An administrator's client, a fresh one each time: a client lives no longer than the
-    /// runtime it was made in, which in tests is that of one test. It does not retry: a test
-    /// that expects a 429 gets it.
+    /// A new client of the administrator. A client cannot outlive the runtime in which it was created, which
+    /// is that of one test. The client does not retry, so that a test that expects a 429 receives it.
     ///
     /// # Errors
     /// When the kubeconfig's certificates cannot be used.
@@ -179,8 +177,7 @@ impl Plane {
         Ok(path)
     }
 
-    /// A kubeconfig for a service account that exists, with a token from the API server that
-    /// is good for a day.
+    /// A kubeconfig for an existing service account, with a token of the API server that is valid for a day.
     ///
     /// # Errors
     /// When the service account does not exist or the token is refused.
@@ -206,14 +203,13 @@ impl Plane {
         self.kubeconfig_for_token(&format!("{namespace}-{name}"), &token)
     }
 
-    /// The binary that is etcd, the Kubernetes components and kubectl, by its first argument.
+    /// The binary of etcd, the Kubernetes components and kubectl; its first argument selects the program.
     #[must_use]
     pub fn controlplane_binary(&self) -> &Path {
         &self.controlplane
     }
 
-    /// `kubectl ARGS…` as the administrator. It is killed when the future that waits for it is
-    /// dropped.
+    /// `kubectl ARGS…` as the administrator. kubectl is killed when the future is dropped.
     pub fn kubectl<I, S>(&self, args: I) -> tokio::process::Command
     where
         I: IntoIterator<Item = S>,
@@ -230,7 +226,7 @@ impl Plane {
         command
     }
 
-    /// A fresh namespace `PREFIX-xxxxxxxx`, usable at once: its default service account exists.
+    /// A new namespace `PREFIX-xxxxxxxx`, whose default service account exists.
     ///
     /// # Errors
     /// When the API server refuses, or the service account does not come within 30 s.
@@ -244,8 +240,8 @@ impl Plane {
             .await
             .with_context(|| format!("creating namespace {name}"))?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client, &name);
-        let what = format!("the default service account of {name}");
-        wait::within(&what, Duration::from_secs(180), || async {
+        let description = format!("the default service account of {name}");
+        wait::within(&description, Duration::from_secs(180), || async {
             Ok(accounts.get_opt("default").await?.is_some())
         })
         .await?;
@@ -279,7 +275,7 @@ impl Plane {
     }
 }
 
-/// A client configuration that neither retries nor hides who asks.
+/// A client configuration without retries and with a known user agent.
 async fn read_config(kubeconfig: &Path) -> Result<Config> {
     let read = Kubeconfig::read_from(kubeconfig)
         .with_context(|| format!("reading {}", kubeconfig.display()))?;

@@ -1,4 +1,4 @@
-//! The simulated nodes, and the rights of those who are no administrators by themselves.
+//! The simulated nodes, and the permissions of the components that are not administrators.
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -15,7 +15,7 @@ use serde_json::json;
 
 const MANAGER: &str = "operating-plane";
 
-/// Lets kwok do what kubelets do, and no more.
+/// Gives kwok the permissions of kubelets.
 pub async fn authorize_kwok(client: &Client) -> Result<()> {
     let name = "operating-plane:kwok";
     let role: ClusterRole = serde_json::from_value(json!({
@@ -41,8 +41,8 @@ pub async fn authorize_kwok(client: &Client) -> Result<()> {
     apply(&Api::all(client.clone()), name, &binding).await
 }
 
-/// Holds kwok to what NodeRestriction holds kubelets to: no label of a Pod changes in a write of its status, by whomever.
-/// That plugin judges what comes out of admission, and so does this.
+/// Restricts kwok as NodeRestriction restricts kubelets: no write of a Pod's status may change its labels.
+/// Like that plugin, the policy judges the object after admission.
 pub async fn restrict_kwok(client: &Client) -> Result<()> {
     let name = "operating-plane-kwok";
     let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
@@ -80,7 +80,7 @@ pub async fn authorize_controllers(client: &Client) -> Result<()> {
     apply(&Api::all(client.clone()), name, &binding).await
 }
 
-/// Creates `worker-0` to `worker-(count - 1)`. No taints: the tests' Pods tolerate nothing.
+/// Creates `worker-0` to `worker-(count - 1)`, without taints, because the Pods of tests have no tolerations.
 pub async fn create(client: &Client, count: usize) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     stream::iter(0..count)

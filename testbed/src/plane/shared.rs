@@ -9,12 +9,12 @@ use super::{Options, Plane};
 
 static SHARED: OnceCell<Result<Plane, String>> = OnceCell::const_new();
 
-/// The plane of this test process: started by the first who asks; with `KUBECONFIG` set, the
-/// cluster it names. It ends with the process. Tests keep out of each other's way with
-/// [`Plane::namespace`]; one that stops or pauses the API server starts a plane of its own.
+/// The plane of this test process, started on first use; with `KUBECONFIG` set, the cluster that it names.
+/// The plane ends with the process. Each test uses its own namespace ([`Plane::namespace`]). A test that
+/// stops or pauses the API server starts its own plane.
 ///
 /// # Errors
-/// As [`Plane::start`]; a start that failed is not tried again by every further test.
+/// As [`Plane::start`]. After a failed start, further tests do not try again.
 pub async fn shared() -> Result<&'static Plane> {
     let start = || async {
         let started = match std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty()) {

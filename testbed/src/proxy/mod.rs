@@ -1,5 +1,5 @@
-//! A proxy on loopback in front of an API server, which makes requests fail on purpose: slow or frozen answers,
-//! errors, lost replies.
+//! A proxy on loopback in front of an API server that injects faults: slow or frozen answers, errors, lost
+//! replies.
 
 mod plan;
 
@@ -27,11 +27,11 @@ use tokio_util::task::AbortOnDropHandle;
 use plan::Plan;
 pub use plan::{Asked, Effect, Fault};
 
-/// Events of one watch that are held back at once; then no more are read.
+/// Limit of delayed events of one watch; at the limit, the proxy reads no more events.
 const HELD_EVENTS: usize = 4096;
 
-/// Listens on a free port of 127.0.0.1, speaks plain HTTP/1.1 there, and passes every request on with the credentials
-/// it came with. Without a fault it changes nothing. Dropping it ends all its connections.
+/// Listens on a free port of 127.0.0.1 with plain HTTP/1.1, and forwards every request with its own
+/// credentials. Without a fault it changes nothing. Dropping the proxy ends all its connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
@@ -40,7 +40,7 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// Starts one. `upstream` must bring no credentials of its own.
+    /// Starts a proxy. `upstream` must have no credentials.
     ///
     /// # Errors
     /// When no port can be bound.
@@ -60,23 +60,23 @@ impl FaultProxy {
         })
     }
 
-    /// What to put in a kubeconfig in place of the API server's own URL.
+    /// The URL that replaces the API server's URL in a kubeconfig.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Puts a fault in force in place of any other, for requests to come and for events of running watches.
+    /// Sets a fault, which replaces any other, for new requests and for events of running watches.
     pub fn set(&self, fault: Fault) {
         self.plan.set(fault);
     }
 
-    /// All is well again: what was frozen goes on.
+    /// Ends the fault; frozen requests go on.
     pub fn lift(&self) {
         self.plan.lift();
     }
 
-    /// How many requests the fault that was set last has struck.
+    /// Number of requests that the last fault affected.
     #[must_use]
     pub fn struck(&self) -> usize {
         self.plan.struck()
@@ -98,7 +98,7 @@ impl Relay {
             while connections.try_join_next().is_some() {}
             match listener.accept().await {
                 Ok((stream, _)) => drop(connections.spawn(self.clone().serve(stream))),
-                // Out of file descriptors, most likely: give the others time to end.
+                // The process has probably no free file descriptor: wait until other connections end.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
@@ -107,7 +107,7 @@ impl Relay {
     async fn serve(self, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let service = service_fn(move |request| self.clone().answer(request));
-        // An error closes the connection: a lost reply, or an API server that is gone.
+        // An error closes the connection: a lost reply, or a stopped API server.
         let _ = http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service)
             .await;
@@ -138,7 +138,7 @@ impl Relay {
         }))
     }
 
-    /// Returns when the API server begins to answer: a write is stored by then.
+    /// Returns when the API server begins to answer; a write is stored by then.
     async fn carry_out(&self, asked: &Asked, headers: HeaderMap) -> Result<Response<Body>> {
         let mut request = Request::new(Body::from(asked.body.clone()));
         *request.method_mut() = asked.method.clone();
@@ -155,19 +155,19 @@ impl Relay {
     }
 
     fn hold_events(self, asked: Arc<Asked>, events: Body) -> AnswerBody {
-        // Each event waits for itself, from when it came, and they stay in order.
-        let held = events.into_data_stream().map(move |event| {
+        // Each event has its own delay from its arrival, and the order stays.
+        let delayed = events.into_data_stream().map(move |event| {
             let (plan, asked) = (self.plan.clone(), asked.clone());
             async move {
                 plan.hold(&asked).await;
                 event.map(Frame::data)
             }
         });
-        StreamBody::new(held.buffered(HELD_EVENTS)).boxed_unsync()
+        StreamBody::new(delayed.buffered(HELD_EVENTS)).boxed_unsync()
     }
 }
 
-/// An error as an API server words it.
+/// An error in the form of an API server.
 fn refusal(code: StatusCode) -> Result<Response<AnswerBody>> {
     let reason = match code {
         StatusCode::CONFLICT => "Conflict",

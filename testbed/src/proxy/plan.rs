@@ -1,4 +1,4 @@
-//! What goes wrong with requests on purpose, switchable at any time.
+//! Faults of requests, which can be changed at any time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode, Uri};
 use tokio::sync::watch;
 
-/// A request, as far as a fault tells requests apart.
+/// The parts of a request by which a fault selects requests.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// Method.
@@ -19,13 +19,13 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Whether it changes something.
+    /// Whether the request is a write.
     #[must_use]
     pub fn writes(&self) -> bool {
         self.method != Method::GET
     }
 
-    /// Whether it is a watch: its answer is a stream of events without an end.
+    /// Whether the request is a watch, whose answer is an endless stream of events.
     #[must_use]
     pub fn watches(&self) -> bool {
         let query = self.uri.query().unwrap_or_default();
@@ -33,22 +33,22 @@ impl Asked {
     }
 }
 
-/// What happens to a request.
+/// The effect of a fault on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Carried out at once, answered this much later. Each event of a watch is late by as much.
+    /// Carried out at once, answered after this delay. Each event of a watch has the same delay.
     Delay(Duration),
-    /// Neither carried out nor answered, and running watches stand still; all goes on once the fault is lifted.
+    /// Neither carried out nor answered, and running watches stop; all of them go on after the fault.
     Freeze,
-    /// Watches begin and deliver nothing, and running ones stand still, until the fault is lifted.
+    /// Watches begin but deliver nothing, and running ones stop, until the fault ends.
     Mute,
     /// Not carried out, answered with this status.
     Answer(StatusCode),
-    /// Carried out, and the connection closed instead of an answer.
+    /// Carried out, but the connection is closed instead of an answer.
     LoseReply,
 }
 
-/// An effect and the requests it strikes.
+/// An effect and the affected requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Fault {
     effect: Effect,
@@ -57,7 +57,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Strikes all requests.
+    /// Affects all requests.
     #[must_use]
     pub fn new(effect: Effect) -> Self {
         Self {
@@ -67,21 +67,21 @@ impl Fault {
         }
     }
 
-    /// Strikes only these requests.
+    /// Affects only these requests.
     #[must_use]
     pub fn on(self, on: fn(&Asked) -> bool) -> Self {
         Self { on, ..self }
     }
 
-    /// Strikes only every `n`-th of them. Events of watches that run already are not counted: a delay or freeze that
-    /// is for their request holds all of them.
+    /// Affects only every `n`-th of them. Events of running watches are not counted: a delay or freeze that
+    /// selects the watch's request applies to all its events.
     #[must_use]
     pub fn every(self, n: usize) -> Self {
         Self { every: n, ..self }
     }
 }
 
-/// The fault in force, shared by all connections, and what it did.
+/// The current fault, shared by all connections, and its counts.
 #[derive(Debug)]
 pub(super) struct Plan {
     fault: watch::Sender<Option<Fault>>,
@@ -100,24 +100,24 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Puts another fault in force and counts anew.
+    /// Sets another fault and resets the counts.
     pub fn set(&self, fault: Fault) {
         self.matched.store(0, Ordering::Relaxed);
         self.struck.store(0, Ordering::Relaxed);
         self.fault.send_replace(Some(fault));
     }
 
-    /// All is well again; the counts stay.
+    /// Ends the fault; the counts stay.
     pub fn lift(&self) {
         self.fault.send_replace(None);
     }
 
-    /// How many requests were struck since the fault was set.
+    /// Number of affected requests since the fault was set.
     pub fn struck(&self) -> usize {
         self.struck.load(Ordering::Relaxed)
     }
 
-    /// What happens to a request that has just come. Each is asked about once.
+    /// The effect on a new request. Called once for each request.
     pub fn strike(&self, asked: &Asked) -> Option<Effect> {
         let fault = self.in_force(asked)?;
         let turn = self.matched.fetch_add(1, Ordering::Relaxed) + 1;
@@ -128,7 +128,7 @@ impl Plan {
         Some(fault.effect)
     }
 
-    /// Holds an event of a watch for as long as the fault in force says.
+    /// Delays an event of a watch as the current fault requires.
     pub async fn hold(&self, asked: &Asked) {
         if let Some(Effect::Delay(delay)) = self.in_force(asked).map(|f| f.effect) {
             tokio::time::sleep(delay).await;
@@ -136,13 +136,13 @@ impl Plan {
         self.thaw(asked).await;
     }
 
-    /// Returns when this request is not frozen, or not any more.
+    /// Returns when this request is not frozen.
     pub async fn thaw(&self, asked: &Asked) {
         let mut fault = self.fault.subscribe();
         let frozen = |f: &Option<Fault>| {
             f.is_some_and(|f| matches!(f.effect, Effect::Freeze | Effect::Mute) && (f.on)(asked))
         };
-        // Never an error: the sender lives as long as `self`.
+        // This never fails, because the sender lives as long as `self`.
         let _ = fault.wait_for(|f| !frozen(f)).await;
     }
 

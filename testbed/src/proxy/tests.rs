@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// Stands for an API server: counts what it carries out, echoes a request's credentials, and streams to watches what
-/// the test sends.
+/// A stand-in for an API server: it counts requests, echoes their credentials, and sends the events of the
+/// test to watches.
 struct Upstream {
     carried_out: Arc<AtomicUsize>,
     events: mpsc::UnboundedSender<&'static str>,
@@ -38,8 +38,9 @@ impl Upstream {
                     });
                     StreamBody::new(events).boxed_unsync()
                 } else {
-                    let seen = request.headers()[header::AUTHORIZATION].as_bytes().to_vec();
-                    http_body_util::Full::from(seen)
+                    let authorization =
+                        request.headers()[header::AUTHORIZATION].as_bytes().to_vec();
+                    http_body_util::Full::from(authorization)
                         .map_err(|never| match never {})
                         .boxed_unsync()
                 };
@@ -122,7 +123,7 @@ async fn every_nth_of_the_matching_requests_is_answered_with_an_error_and_not_ca
     }
     assert_eq!(codes, [200, 200, 200, 409, 200]);
     assert_eq!((upstream.carried_out(), proxy.struck()), (4, 1));
-    // The next would be struck.
+    // The fault would affect the next request.
     proxy.lift();
     let answer = ask(&client, Method::PATCH, "/a").await.unwrap();
     assert_eq!((answer.status().as_u16(), proxy.struck()), (200, 1));

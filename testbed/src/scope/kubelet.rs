@@ -1,38 +1,38 @@
-//! What the kubelet of a Pod does, or does not do.
+//! Controls the simulated kubelet of a Pod.
 
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::Scope;
 
-/// Annotation at which every kwok stage of `testbed/plane/kwok` stops.
+/// Annotation that disables every kwok stage of `testbed/plane/kwok`.
 pub const PAUSED: &str = "plane.test/paused";
 
 impl Scope {
-    /// Keeps the kubelet from doing anything about a Pod until [`Scope::resume_kubelet`]: it is slow, or the Pod takes
-    /// its time to end.
+    /// Stops the kubelet of a Pod until [`Scope::resume_kubelet`], as if the kubelet were slow or the Pod
+    /// took long to end.
     pub async fn pause_kubelet(&self, pod: &str) {
         self.annotate(pod, json!({PAUSED: "true"})).await;
     }
 
-    /// Lets the kubelet act on a Pod again.
+    /// Resumes the kubelet of a Pod.
     pub async fn resume_kubelet(&self, pod: &str) {
         self.annotate(pod, json!({PAUSED: null})).await;
     }
 
-    /// A Pod stops being Ready by itself, until [`Scope::resume_kubelet`].
+    /// Makes a Pod not Ready, as by its own failure, until [`Scope::resume_kubelet`].
     pub async fn lose_readiness(&self, pod: &str) {
         let status = json!({"conditions": [{"type": "Ready", "status": "False"}]});
         self.freeze(pod, status).await;
     }
 
-    /// A Pod that [`Scope::lose_readiness`] struck is Ready again.
+    /// Makes a Pod Ready again after [`Scope::lose_readiness`].
     pub async fn become_ready(&self, pod: &str) {
         let status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
         self.freeze(pod, status).await;
     }
 
-    /// The container of a Pod crashes again and again, until [`Scope::resume_kubelet`].
+    /// Makes the container of a Pod crash repeatedly, until [`Scope::resume_kubelet`].
     pub async fn crash(&self, pod: &str) {
         let status = json!({
             "conditions": [{"type": "Ready", "status": "False"}],

@@ -1,4 +1,4 @@
-//! What tests create and do in their namespace.
+//! The objects and requests of a test in its namespace.
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by a panic
 
 mod kubelet;
@@ -17,10 +17,10 @@ use crate::{keys, wait};
 pub use kubelet::PAUSED;
 pub use rules::{availability, claims};
 
-/// A namespace of a test.
+/// The namespace of a test.
 #[derive(Clone)]
 pub struct Scope {
-    /// Who acts in it.
+    /// The client of the test.
     pub client: Client,
     /// Its name.
     pub namespace: String,
@@ -70,7 +70,8 @@ impl Scope {
             .unwrap();
     }
 
-    /// A Deployment `web` of available Pods under a rule `web`, at rest. Names of the Pods.
+    /// Creates a Deployment `web` and a rule `web`, and waits until all Pods are available. Returns the names
+    /// of the Pods.
     pub async fn web_under_rule(&self, replicas: usize, max_unavailable: Value) -> Vec<String> {
         self.deploy("web", replicas, json!({})).await;
         let pods = names(&self.all_available("app=web", replicas).await);
@@ -81,21 +82,20 @@ impl Scope {
         pods
     }
 
-    /// A [`Scope::deploy`] whose Pods can be kept from being replaced: they go to nodes that [`Scope::open_nodes`] and
-    /// [`Scope::close_nodes`] open and close to this namespace. What is lost while they are closed stays lost, however
-    /// long a test takes.
+    /// As [`Scope::deploy`], on nodes that [`Scope::open_nodes`] and [`Scope::close_nodes`] open and close
+    /// for this namespace. While they are closed, a lost Pod is not replaced, however long the test takes.
     pub async fn deploy_where_open(&self, name: &str, replicas: usize) {
         self.open_nodes().await;
         let selector = json!({"spec": {"nodeSelector": {self.namespace.clone(): "open"}}});
         self.deploy(name, replicas, selector).await;
     }
 
-    /// Lets new Pods of this namespace run.
+    /// Opens the nodes for new Pods of this namespace.
     pub async fn open_nodes(&self) {
         self.label_nodes(json!("open")).await;
     }
 
-    /// Lets new Pods of this namespace wait; those that run go on.
+    /// Closes the nodes for new Pods of this namespace. Running Pods go on.
     pub async fn close_nodes(&self) {
         self.label_nodes(Value::Null).await;
     }
@@ -142,8 +142,8 @@ impl Scope {
     /// Waits until exactly `count` Pods carry the labels and all of them are available.
     pub async fn all_available(&self, selector: &str, count: usize) -> Vec<Pod> {
         let last = std::sync::Mutex::new(String::new());
-        let what = format!("{count} available Pods {selector}");
-        let looking = wait::value(&what, async || {
+        let description = format!("{count} available Pods {selector}");
+        let looking = wait::value(&description, async || {
             let pods = self.list(selector).await;
             let available = pods.iter().filter(|p| is_available(p)).count();
             *last.lock().unwrap() = format!("{available} of {}", pods.len());
@@ -168,14 +168,14 @@ impl Scope {
             .map(drop)
     }
 
-    /// A merge patch of a Pod.
+    /// Applies a merge patch to a Pod.
     pub async fn patch(&self, pod: &str, patch: Value) -> kube::Result<Pod> {
         self.pods()
             .patch(pod, &PatchParams::default(), &Patch::Merge(patch))
             .await
     }
 
-    /// A merge patch of a Pod's labels.
+    /// Applies a merge patch to the labels of a Pod.
     pub async fn label(&self, pod: &str, labels: Value) -> kube::Result<Pod> {
         self.patch(pod, json!({"metadata": {"labels": labels}}))
             .await
@@ -190,20 +190,25 @@ impl Scope {
         .await
     }
 
-    /// Tells that the operation `id` is done.
+    /// Finishes the operation `id`.
     pub async fn finish(&self, pod: &str, id: &str) -> kube::Result<Pod> {
         self.label(pod, json!({keys::operation("operating", id): null}))
             .await
     }
 
-    /// A Pod as it is stored.
+    /// The stored Pod.
     pub async fn get(&self, pod: &str) -> Pod {
         self.pods().get(pod).await.unwrap()
     }
 
-    /// Waits until a Pod is as wanted.
-    pub async fn until_pod(&self, pod: &str, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
-        wait::value(&format!("{pod}: {what}"), async || {
+    /// Waits until a Pod has the wanted state.
+    pub async fn until_pod(
+        &self,
+        pod: &str,
+        description: &str,
+        wanted: impl Fn(&Pod) -> bool,
+    ) -> Pod {
+        wait::value(&format!("{pod}: {description}"), async || {
             self.pods()
                 .get_opt(pod)
                 .await

@@ -20,7 +20,7 @@ impl Scope {
     /// A rule `<name>` with one availability rule `availability` over the Pods that carry `selector`.
     pub async fn rule(&self, name: &str, selector: Value, max_unavailable: Value) -> DynamicObject {
         let spec = availability(selector, max_unavailable);
-        // An API server of a small machine turns requests away when many tests ask it at once.
+        // The API server of a small machine refuses requests when many tests run in parallel.
         let made = wait::value("a rule", async || {
             match self.try_rule(name, spec.clone()).await {
                 Err(kube::Error::Api(status)) if status.message.contains("Too many requests") => {
@@ -54,15 +54,15 @@ impl Scope {
         claims(&self.status::<Value>(rule).await)
     }
 
-    /// Waits until the status of a rule is as wanted.
+    /// Waits until the status of a rule has the wanted state.
     pub async fn until_status<S: DeserializeOwned>(
         &self,
         rule: &str,
-        what: &str,
+        description: &str,
         wanted: impl Fn(&S) -> bool,
     ) {
-        let what = format!("{what} in the status of {rule}");
-        wait::until(&what, async || {
+        let description = format!("{description} in the status of {rule}");
+        wait::until(&description, async || {
             let rule = self.rules().get(rule).await.ok();
             rule.and_then(|rule| read_status(&rule))
                 .is_some_and(|status| wanted(&status))
@@ -70,11 +70,12 @@ impl Scope {
         .await;
     }
 
-    /// Waits until a rule has counted `expected` Pods, all available, and no claim is left. Looks at the Pods themselves
-    /// too: the figures of the status follow the Pods a moment later.
+    /// Waits until a rule counts `expected` Pods, all available, and has no claim. Checks the Pods
+    /// themselves, too, because the figures of the status follow later.
     pub async fn until_at_rest(&self, rule: &str, expected: i32) {
-        let what = format!("{expected} available Pods and no claims in the status of {rule}");
-        wait::until(&what, async || {
+        let description =
+            format!("{expected} available Pods and no claims in the status of {rule}");
+        wait::until(&description, async || {
             let Ok(rule) = self.rules().get(rule).await else {
                 return false;
             };

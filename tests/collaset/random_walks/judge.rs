@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use operating::api::collaset::CollaSet;
 use operating::api::keys::{self, Family};
-use testbed::observer::{Change, serves, told};
+use testbed::observer::{Change, describe_pod, serves};
 use testbed::pods::is_available;
 
 use super::Manner;
@@ -164,7 +164,7 @@ impl<'a> Judge<'a> {
             None => self.pods.remove(uid),
         };
         let name = now.or(before).map(ResourceExt::name_any);
-        let line = told(&name.unwrap_or_default(), now);
+        let line = describe_pod(&name.unwrap_or_default(), now);
         self.story.push(format!("{}: {line}", change.version));
         self.claims_have_one_writer(now);
         self.availability(change, before, now);

@@ -352,7 +352,7 @@ impl<'a> World<'a> {
             format!(
                 "{} {}",
                 is_available(pod),
-                testbed::observer::told("", Some(pod))
+                testbed::observer::describe_pod("", Some(pod))
             )
         };
         let pods: Vec<_> = pods.iter().map(describe).collect();

@@ -1,4 +1,4 @@
-//! One plan: how much it allocates, and how long it takes.
+//! The cost of one plan: allocations and time.
 
 use std::alloc::System;
 use std::hint::black_box;
@@ -8,18 +8,18 @@ use operating::domain::collaset::observed::ObservedSet;
 use operating::domain::collaset::planner::plan_set;
 use stats_alloc::{Region, StatsAlloc};
 
-/// Plans of which the fastest counts for the time.
+/// Number of plans, of which the fastest gives the time.
 const RUNS: usize = 7;
 
-/// What one plan asks of the allocator.
+/// The allocations of one plan.
 pub struct Cost {
-    /// How often it asks: for a block, or to enlarge one.
+    /// Number of allocations and reallocations.
     pub allocations: usize,
-    /// Bytes that it asks for in all.
+    /// Sum of their bytes.
     pub bytes: usize,
 }
 
-/// Counts the allocations of one plan. No other thread may allocate meanwhile.
+/// Counts the allocations of one plan. No other thread may allocate at this time.
 pub fn of(heap: &StatsAlloc<System>, observed: &ObservedSet) -> Cost {
     let region = Region::new(heap);
     let planned = black_box(plan_set(observed));
@@ -31,7 +31,7 @@ pub fn of(heap: &StatsAlloc<System>, observed: &ObservedSet) -> Cost {
     }
 }
 
-/// How long a plan takes: the fastest of some, as whatever else runs on the machine only ever makes one slower.
+/// The time of a plan: the minimum of several, because other load on the machine can only make a plan slower.
 pub fn milliseconds(observed: &ObservedSet) -> f64 {
     let runs = (0..RUNS).map(|_| {
         let start = Instant::now();

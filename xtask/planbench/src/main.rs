@@ -1,5 +1,5 @@
-//! What a plan of a CollaSet costs at 1,000 and at 10,000 Pods. Prints a line of JSON for each state and size, which
-//! `cargo xtask bench` puts into its table.
+//! The cost of a plan of a CollaSet with 1,000 and with 10,000 Pods. Prints a line of JSON for each state and
+//! size, which `cargo xtask bench` puts into its table.
 
 mod cost;
 mod states;
@@ -15,7 +15,7 @@ use states::STATES;
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Pods of a set.
+/// Numbers of Pods of a set.
 const SIZES: [usize; 2] = [1_000, 10_000];
 
 fn main() {
@@ -36,11 +36,12 @@ fn main() {
 mod tests {
     use super::*;
 
-    /// Pods of a set: debug builds are slow, and growth shows as well.
+    /// Numbers of Pods of a set in tests. They are small because debug builds are slow.
     const SIZES: [usize; 2] = [300, 3_000];
-    /// A Pod of the larger set may allocate so many times as much as one of the smaller.
+    /// Limit of the allocations for each Pod in the larger set, relative to the smaller set.
     const MOST: f64 = 1.3;
-    /// Allocations for each Pod. What is the same for many Pods, as the way from one revision to another, is worked out once.
+    /// Limit of allocations for each Pod. Work that is equal for many Pods, such as the change from one
+    /// revision to another, is done once.
     const EACH: f64 = 150.0;
 
     #[test]

@@ -1,4 +1,4 @@
-//! CollaSets of any size in the states in which plans are made of them.
+//! CollaSets of any size in different states, as input of plans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use operating::domain::pod::Pod;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// A state by its name, and what is observed of a set of so many Pods in it.
+/// The name of a state, and a function that builds a set of this many Pods in this state.
 type State = (&'static str, fn(usize) -> ObservedSet);
 
 /// The states.
@@ -41,7 +41,7 @@ const NAME: &str = "web";
 const UID: &str = "set-uid";
 const TIME: &str = "2026-03-01T10:00:00Z";
 
-/// A set that is as its spec says.
+/// A set that has reached its spec.
 fn settled(size: usize, with_claims: bool) -> ObservedSet {
     let mut observed = empty(size, with_claims);
     let revision = revision(&mut observed);
@@ -51,21 +51,21 @@ fn settled(size: usize, with_claims: bool) -> ObservedSet {
     mount(&mut observed);
     let status = plan_set(&observed).status;
     edit(&mut observed, |set| set.status = status);
-    let rest = plan_set(&observed);
-    assert!(rest.is_empty(), "not settled: {} Pods", rest.pods.len());
+    let plan = plan_set(&observed);
+    assert!(plan.is_empty(), "not settled: {} Pods", plan.pods.len());
     observed
 }
 
-/// The same when it gets another image.
+/// The same set with a new image.
 fn rollout(size: usize, with_claims: bool) -> ObservedSet {
     let mut observed = settled(size, with_claims);
     image(&mut observed, "app:2");
-    let begun = plan_set(&observed).pods.len();
-    assert_eq!(begun, size, "all Pods begin at once");
+    let planned = plan_set(&observed).pods.len();
+    assert_eq!(planned, size, "all Pods begin at once");
     observed
 }
 
-/// A rollout by label that has reached all Pods but the last.
+/// A rollout by label that has updated all Pods except the last.
 fn labelled(size: usize) -> ObservedSet {
     let mut observed = empty(size, false);
     let strategy = json!({ "rollingUpdate": { "byLabel": {} } });
@@ -88,7 +88,7 @@ fn labelled(size: usize) -> ObservedSet {
     observed
 }
 
-/// A set of Pods that ran to their end. Where names persist, they are made again now, and else later.
+/// A set of Pods that have ended. With persistent names they are recreated now, otherwise later.
 fn ended(size: usize, names_persist: bool) -> ObservedSet {
     let mut observed = settled(size, false);
     if names_persist {
@@ -109,7 +109,7 @@ fn ended(size: usize, names_persist: bool) -> ObservedSet {
     observed
 }
 
-/// A set that was deleted without its Pods and claims, and made again.
+/// A set that was deleted without its Pods and PVCs, and created again.
 fn orphaned(size: usize) -> ObservedSet {
     let mut observed = settled(size, true);
     for pod in &mut observed.pods {
@@ -129,8 +129,8 @@ fn orphaned(size: usize) -> ObservedSet {
     observed
 }
 
-/// A rollout by Replace. The first third is of the new revision, the next one is in pairs, and the rest waits for places. Half of
-/// the new Pods serve.
+/// A rollout by Replace. The first third has the new revision, the second third is in pairs, and the rest
+/// waits. Half of the new Pods are available.
 fn replacing(size: usize) -> ObservedSet {
     let mut observed = empty(size, false);
     let former = revision(&mut observed);
@@ -167,7 +167,7 @@ fn replacing(size: usize) -> ObservedSet {
     observed
 }
 
-/// Nothing but the set.
+/// The set alone.
 fn empty(size: usize, with_claims: bool) -> ObservedSet {
     let claims = match with_claims {
         true => vec![claim_template()],
@@ -202,7 +202,7 @@ fn empty(size: usize, with_claims: bool) -> ObservedSet {
     }
 }
 
-/// A template as users have it: some environment, ports, probes and volumes.
+/// A typical template: some environment, ports, probes and volumes.
 fn template(image: &str) -> Value {
     let environment: Vec<_> = (0..10)
         .map(|i| json!({ "name": format!("VARIABLE_{i}"), "value": "a value of some length" }))
@@ -229,7 +229,7 @@ fn claim_template() -> Value {
     })
 }
 
-/// An object of this file as the type that it is written for.
+/// Parses an object of this file into its type.
 fn typed<T: DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap_or_else(|e| unreachable!("{e}"))
 }
@@ -245,7 +245,7 @@ fn image(observed: &mut ObservedSet, image: &str) {
     });
 }
 
-/// The revision of the template, which is stored from now on.
+/// Stores the revision of the template and returns it.
 fn revision(observed: &mut ObservedSet) -> Arc<Revision> {
     let planned = plan_set(observed).revisions;
     let created = planned.into_iter().find_map(|change| match change {
@@ -270,7 +270,7 @@ fn claim_name(id: usize) -> String {
     format!("{NAME}-data-{id:05}")
 }
 
-/// Adds a Pod that serves, its place in the pool and its claim. A label that is null is left out.
+/// Adds an available Pod, its entry in the pool and its PVC. A label that is null is left out.
 fn member(observed: &mut ObservedSet, id: usize, revision: &Revision, more: Value) {
     let templates = &revision.data["spec"]["volumeClaimTemplates"];
     let template = templates.get(0);
@@ -348,7 +348,7 @@ fn place(observed: &mut ObservedSet, id: usize) -> &mut BTreeMap<String, String>
     &mut contexts[at].data
 }
 
-/// Notes in the pool that the Pods of these IDs are in pairs.
+/// Records in the pool that the Pods of these IDs are pairs.
 fn pair(observed: &mut ObservedSet, ids: std::ops::Range<usize>, offset: usize) {
     for id in ids {
         let new = offset + id;
@@ -376,7 +376,7 @@ fn claim(id: usize, template: &Value) -> Pvc {
     }
 }
 
-/// Notes which Pod mounts which claim.
+/// Records which Pod mounts which PVC.
 fn mount(observed: &mut ObservedSet) {
     for pod in &observed.pods {
         for claim in &pod.spec.pvcs {

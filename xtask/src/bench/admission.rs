@@ -1,5 +1,5 @@
-//! Latency of an admission with and without a ledger write, against a no-op of the same server;
-//! and how many reviews a second it takes.
+//! Latency of an admission with and without a ledger write, compared with a no-op of the same server; and
+//! reviews per second.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
         .map(|p| review("DELETE", None, p, true))
         .collect();
 
-    // Connections, caches and code paths are warm before anything counts.
+    // Warms up connections, caches and code paths.
     caller
         .ask_often(VALIDATE, &unmanaged, 200, |v| v.allowed)
         .await?;
@@ -78,7 +78,7 @@ pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
     throughput(bench, &pods).await
 }
 
-/// What a write of the rule takes by itself: the floor of an admission that writes.
+/// Duration of a write of the rule alone: the minimum for an admission that writes.
 async fn plain_writes(bench: &mut Bench, work: &Workload) -> Result<()> {
     let mut times = Vec::new();
     for round in 0..200 {
@@ -100,7 +100,7 @@ async fn plain_writes(bench: &mut Bench, work: &Workload) -> Result<()> {
     Ok(())
 }
 
-/// Reviews of an UPDATE that changes an annotation, as fast as eight connections take them.
+/// Reviews per second of an UPDATE that changes an annotation, over eight connections.
 async fn throughput(bench: &mut Bench, pods: &[Value]) -> Result<()> {
     let old = pods.first().context("a Pod")?;
     let mut padded = old.clone();
@@ -144,7 +144,7 @@ async fn throughput(bench: &mut Bench, pods: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// The Pods as they are in reviews.
+/// The Pods in the form of reviews.
 fn values(pods: Vec<Pod>) -> Result<Vec<Value>> {
     let with_kind = |pod: Pod| {
         let mut value = serde_json::to_value(pod)?;

@@ -45,7 +45,7 @@ async fn burst(bench: &mut Bench, work: &Workload, evict: bool, count: usize) ->
     if admitted == 0 {
         bail!("no claim was admitted: {answers:?}");
     }
-    let what = if evict { "evictions" } else { "deletes" };
+    let requests = if evict { "evictions" } else { "deletes" };
     let ratio = |n: f64| format!("{:.2}", n / admitted as f64);
     let between = |name, from: &testbed::server::Metrics, to: &testbed::server::Metrics| {
         to.sum(name) - from.sum(name)
@@ -59,13 +59,13 @@ async fn burst(bench: &mut Bench, work: &Workload, evict: bool, count: usize) ->
     );
     bench
         .report
-        .add(format!("{what}, {count} at once: admitted"), value);
+        .add(format!("{requests}, {count} at once: admitted"), value);
     let value = format!(
         "{} about rules, {} in all, the replacement's included",
         ratio(traffic.of_server_about("podtransitionrules") as f64),
         ratio(traffic.of_server() as f64),
     );
-    let figure = format!("{what}, {count} at once: API requests of the server per claim");
+    let figure = format!("{requests}, {count} at once: API requests of the server per claim");
     bench.report.add(figure, value);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a CollaSet costs: requests per Pod of its creation and of an in-place update of its image.
+//! The cost of a CollaSet: requests per Pod of its creation and of an in-place update of its image.
 
 use std::time::Instant;
 
@@ -53,24 +53,24 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
     let cpu = usage::cpu(pid)?.saturating_sub(cpu);
     let traffic = traffic::since(&bench.plane, mark, &namespace).await?;
     let most = observer.most_unavailable().await?;
-    let what = format!("CollaSet, new image for {size} Pods under {LIMIT}");
+    let subject = format!("CollaSet, new image for {size} Pods under {LIMIT}");
     let add = &mut bench.report;
-    let figure = format!("{what}: API requests of the server per Pod");
+    let figure = format!("{subject}: API requests of the server per Pod");
     add.add_with_bar(figure, per_pod(&traffic, size), "≤ 6");
-    let figure = format!("{what}: API requests of others per Pod");
+    let figure = format!("{subject}: API requests of others per Pod");
     add.add(figure, of_others(&traffic, size));
     let limit = size / 10;
-    let figure = format!("{what}: most unavailable");
+    let figure = format!("{subject}: most unavailable");
     add.add_with_bar(figure, most.to_string(), format!("≤ {limit}"));
-    let figure = format!("{what}: processor of the server");
+    let figure = format!("{subject}: processor of the server");
     let bar = if size == 100 { "≤ 3 s" } else { "" };
     add.add_with_bar(figure, format!("{:.1} s", cpu.as_secs_f64()), bar);
     let background = DeleteParams::background();
     rules.delete(NAME, &DeleteParams::default()).await?;
     sets.delete(NAME, &background).await?;
     wait::within("the Pods to go", PATIENCE, || async {
-        let left = pods.list_metadata(&ListParams::default()).await?;
-        Ok(left.items.is_empty())
+        let remaining = pods.list_metadata(&ListParams::default()).await?;
+        Ok(remaining.items.is_empty())
     })
     .await?;
 
@@ -82,7 +82,7 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
             took.as_secs_f64(),
             floor.as_secs_f64()
         );
-        let figure = format!("{what}: time");
+        let figure = format!("{subject}: time");
         bench.report.add_with_bar(figure, value, "≤ 1.5 ×");
     }
     Ok(())
@@ -110,7 +110,7 @@ fn set(size: usize) -> Result<DynamicObject> {
     }))?)
 }
 
-/// Waits until the set is as its spec says.
+/// Waits until the set has reached its spec.
 async fn ready(sets: &Api<DynamicObject>) -> Result<()> {
     wait::within("the CollaSet to be as wanted", PATIENCE, || async {
         let set = sets.get(NAME).await?;
@@ -125,7 +125,7 @@ async fn ready(sets: &Api<DynamicObject>) -> Result<()> {
     .await
 }
 
-/// Requests of the server per Pod, by verb and resource. What comes to less than a hundredth is left out.
+/// Requests of the server per Pod, by verb and resource. Figures below 0.01 are left out.
 fn per_pod(traffic: &Traffic, size: usize) -> String {
     let per = |n: usize| n as f64 / size as f64;
     let split = traffic.split();
@@ -133,14 +133,14 @@ fn per_pod(traffic: &Traffic, size: usize) -> String {
         .iter()
         .filter(|(agent, _)| agent.starts_with(SERVER))
         .flat_map(|(_, counts)| counts);
-    let told = of_server.filter(|(_, count)| per(*count) >= 0.01);
-    let parts: Vec<_> = told
+    let shown = of_server.filter(|(_, count)| per(*count) >= 0.01);
+    let parts: Vec<_> = shown
         .map(|(kind, count)| format!("{kind} {:.2}", per(*count)))
         .collect();
     format!("{:.2} ({})", per(traffic.of_server()), parts.join(", "))
 }
 
-/// Requests of everybody else per Pod.
+/// Requests of all other clients per Pod.
 fn of_others(traffic: &Traffic, size: usize) -> String {
     let per = |n: usize| n as f64 / size as f64;
     let counts = traffic.by_agent().into_iter();

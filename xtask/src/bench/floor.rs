@@ -1,5 +1,6 @@
-//! The plane's floor: how long an in-place update takes if nobody decides anything. As many Pods as may be are taken
-//! off traffic, changed and put back at once, each by its own task, the next as soon as one is back.
+//! The minimum duration of an in-place update on this plane, without any decisions. As many Pods as allowed
+//! are taken off traffic, changed and returned in parallel, each by its own task; the next starts as soon as
+//! one has returned.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use super::workload::PATIENCE;
 const GATE: &str = "bench.test/gate";
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The time that `size` Pods take with `at_once` off at a time.
+/// The time for `size` Pods with `at_once` of them off traffic at a time.
 pub async fn measure(plane: &Plane, size: usize, at_once: usize) -> Result<Duration> {
     let namespace = plane.namespace("floor").await?;
     let pods: Api<Pod> = Api::namespaced(plane.client()?, &namespace);

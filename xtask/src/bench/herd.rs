@@ -1,4 +1,4 @@
-//! Managed Pods in any number, at little cost: no scheduler and no kubelet takes note of them.
+//! Any number of managed Pods at low cost: neither the scheduler nor a kubelet processes them.
 
 use anyhow::Result;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -10,7 +10,7 @@ use testbed::wait;
 
 use super::workload::{self, AVAILABLE, PATIENCE};
 
-/// Requests at once.
+/// Number of parallel requests.
 pub const AT_ONCE: usize = 16;
 
 /// The Pods of one namespace under one rule.
@@ -23,10 +23,10 @@ pub struct Herd {
     groups: usize,
 }
 
-/// Label that tells the groups of a herd apart: a number from 0.
+/// Label with the group of a Pod: a number from 0.
 pub const GROUP: &str = "group";
 
-/// The conditions of a Pod that serves, told by a kubelet at its `round`.
+/// The conditions of an available Pod, as a kubelet writes them in this `round`.
 pub fn serving(round: usize) -> Value {
     let condition = |kind: &str| {
         json!({"type": kind, "status": "True", "message": format!("round {round}"),
@@ -46,7 +46,7 @@ pub fn serving(round: usize) -> Value {
 }
 
 impl Herd {
-    /// An empty one.
+    /// A herd without Pods.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             pods: Api::namespaced(client.clone(), namespace),
@@ -57,7 +57,7 @@ impl Herd {
         }
     }
 
-    /// An empty one whose Pods will fall into so many groups of one size.
+    /// A herd without Pods, whose Pods will form this number of groups of equal size.
     pub fn in_groups(client: Client, namespace: &str, groups: usize) -> Self {
         Self {
             groups,
@@ -96,7 +96,7 @@ impl Herd {
         self.size
     }
 
-    /// Creates the rule: one Pod may be unavailable, so as long as none serves all are held.
+    /// Creates the rule: one Pod may be unavailable, so while no Pod is available, all are held.
     pub async fn rule(&self) -> Result<()> {
         let rules = workload::rules(self.client.clone(), &self.namespace);
         workload::create_rule(&rules, json!(1)).await
@@ -121,7 +121,7 @@ impl Herd {
         Ok(())
     }
 
-    /// Lets all Pods serve, and waits until they are available.
+    /// Makes all Pods Ready, and waits until they are available.
     pub async fn serve(&self) -> Result<()> {
         self.write_status(0, 0..self.size).await?;
         let serving = ListParams::default().labels(AVAILABLE);
@@ -131,7 +131,7 @@ impl Herd {
         .await
     }
 
-    /// Writes the status of Pods, each once, as a kubelet does.
+    /// Writes the status of each Pod once, as a kubelet does.
     pub async fn write_status(&self, round: usize, which: std::ops::Range<usize>) -> Result<()> {
         let status = serving(round);
         stream::iter(which)
@@ -149,7 +149,7 @@ impl Herd {
         Ok(())
     }
 
-    /// A Pod as it is in a review, made to look as if it served.
+    /// A Pod in the form of a review, with the labels of an available Pod.
     pub async fn sample(&self) -> Result<Value> {
         let pod = self.pods.get(&name(0)).await?;
         let uid = pod.uid();
@@ -167,7 +167,7 @@ fn name(index: usize) -> String {
     format!("pod-{index}")
 }
 
-/// Of a size as Pods have it; never scheduled.
+/// A Pod of a typical size that is never scheduled.
 fn pod(index: usize, group: usize) -> Result<Pod> {
     let environment: Vec<_> = (0..20)
         .map(|n| json!({"name": format!("VARIABLE_{n}"), "value": "a value of some length"}))

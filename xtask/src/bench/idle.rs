@@ -1,4 +1,4 @@
-//! Webhook calls while nothing happens but kubelets telling how their Pods are.
+//! Webhook calls while only kubelets write the status of their Pods.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ const REVIEWS: &str = "operating_reviews_total";
 /// An idle minute.
 pub async fn measure(bench: &mut Bench, herd: &Herd) -> Result<()> {
     herd.serve().await?;
-    // The last of that is still on its way.
+    // Waits until the last requests have ended.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let span = Duration::from_secs(if bench.quick { 15 } else { 60 });
     let before = bench.server.endpoints.metrics().await?;
     let mark = traffic::mark(&bench.plane).await?;
     let (begin, mut written, mut round) = (Instant::now(), 0, 1);
     while begin.elapsed() < span {
-        // About 50 writes a second: 1,000 Pods that each say something every 20 s.
+        // About 50 writes a second, as of 1,000 Pods with a write every 20 s.
         let first = written % herd.size();
         let last = (first + AT_ONCE).min(herd.size());
         herd.write_status(round, first..last).await?;

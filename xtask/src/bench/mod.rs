@@ -1,7 +1,7 @@
-//! `cargo xtask bench`: what the server costs, in counts and ratios, on a control plane of its own.
+//! `cargo xtask bench`: measures the cost of the server, in counts and ratios, on its own control plane.
 //!
-//! Nothing here asserts a time: latencies are compared with a no-op of the same server in the same
-//! run, and requests are counted in the API server's audit log.
+//! No absolute time is checked: latencies are compared with a no-op of the same server in the same run, and
+//! requests are counted in the audit log of the API server.
 
 mod admission;
 mod claims;
@@ -11,12 +11,12 @@ mod floor;
 mod herd;
 mod idle;
 mod plan;
-
 mod report;
 mod reviews;
 mod roundtrip;
 mod rules;
 mod scale;
+mod size;
 mod traffic;
 mod workload;
 
@@ -36,28 +36,31 @@ use workload::Workload;
 /// Flags of `bench`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An idle quarter of a minute, and up to 1,000 Pods instead of 10,000
+    /// Measure up to 1,000 Pods instead of 10,000, and 15 idle seconds instead of a minute
     #[arg(long)]
     quick: bool,
     /// Only the figures of CollaSets
     #[arg(long)]
     collasets: bool,
-    /// Only what plans of CollaSets cost, without a control plane
+    /// Only the cost of plans of CollaSets, without a control plane
     #[arg(long, conflicts_with_all = ["collasets", "rules", "scale", "quick", "bin"])]
     plan: bool,
+    /// Only the lines of Rust code without tests, for each folder of src
+    #[arg(long, conflicts_with_all = ["plan", "collasets", "rules", "scale", "quick", "bin"])]
+    size: bool,
     /// Only the figures of webhook rules
     #[arg(long, conflicts_with = "collasets")]
     rules: bool,
-    /// Only a replica among so many managed Pods, three times as many others, and old ReplicaSets; says which bars hold.
-    /// The bars are for 10,000
+    /// Only a replica with this number of managed Pods, three times as many other Pods, and old ReplicaSets;
+    /// prints which bars hold. The bars are for 10,000
     #[arg(long, value_name = "PODS", conflicts_with_all = ["collasets", "rules", "quick"])]
     scale: Option<usize>,
-    /// Use this binary of the server instead of building an optimised one; what plans cost is left out
+    /// Use this binary of the server instead of building an optimised one; the cost of plans is left out
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
 }
 
-/// What the figures share.
+/// The state that all figures share.
 struct Bench {
     plane: Plane,
     client: Client,
@@ -69,10 +72,10 @@ struct Bench {
     scale: Option<usize>,
 }
 
-/// Runs all figures and prints the table; a Ctrl-C ends it early.
+/// Measures all figures and prints the table; a Ctrl-C ends it early.
 ///
 /// # Errors
-/// When something could not be measured.
+/// If a figure could not be measured.
 pub async fn run(args: Args) -> Result<()> {
     let (mut term, mut int) = (
         signal(SignalKind::terminate())?,
@@ -87,7 +90,14 @@ pub async fn run(args: Args) -> Result<()> {
 
 async fn measure(args: &Args) -> Result<()> {
     let mut report = Report::default();
-    // Before anything else runs on this machine.
+    if args.size || !(args.plan || args.rules || args.collasets || args.scale.is_some()) {
+        size::measure(&mut report)?;
+    }
+    if args.size {
+        report.print();
+        return Ok(());
+    }
+    // The control plane would disturb the measurement, so it is started later.
     if args.plan || !args.rules && args.scale.is_none() && args.bin.is_none() {
         plan::measure(&mut report).await?;
     }

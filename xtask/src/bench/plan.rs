@@ -1,4 +1,4 @@
-//! What the pure planner of CollaSets costs: `planbench`, built with optimisations, counts and times it.
+//! The cost of the pure planner of CollaSets, which `planbench` counts and times in an optimised build.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,13 +11,13 @@ use tokio::process::Command;
 use super::report::Report;
 use crate::check::cargo_binary;
 
-/// A Pod of the larger set may allocate so many times as much as one of the smaller.
+/// Limit of the allocations for each Pod in the larger set, relative to the smaller set.
 const MOST: f64 = 1.3;
 
 /// A line of `planbench`: one plan.
 #[derive(Debug, Deserialize)]
 struct Line {
-    /// What the set is like.
+    /// State of the set.
     state: String,
     pods: usize,
     milliseconds: f64,
@@ -34,7 +34,7 @@ pub async fn measure(report: &mut Report) -> Result<()> {
         let (few, many) = (&pair[0], &pair[1]);
         let figure = format!("plan of a CollaSet of {} Pods, {}", many.pods, many.state);
         let bar = format!("≤ {MOST} × in allocations and bytes");
-        report.judge(figure, told(few, many), bar, is_linear(few, many));
+        report.judge(figure, describe_costs(few, many), bar, is_linear(few, many));
     }
     Ok(())
 }
@@ -69,7 +69,7 @@ fn read(output: &str) -> Result<Vec<Line>> {
     output.lines().map(read).collect()
 }
 
-/// How many times as much a Pod of the larger set takes of something.
+/// The ratio of a cost for each Pod in the larger set to that in the smaller set.
 fn ratio(few: &Line, many: &Line, of: impl Fn(&Line) -> f64) -> f64 {
     let per_pod = |line: &Line| of(line) / line.pods as f64;
     per_pod(many) / per_pod(few)
@@ -81,7 +81,7 @@ fn is_linear(few: &Line, many: &Line) -> bool {
     allocations <= MOST && bytes <= MOST
 }
 
-fn told(few: &Line, many: &Line) -> String {
+fn describe_costs(few: &Line, many: &Line) -> String {
     format!(
         "{:.1} ms, {} allocations, {:.1} MiB; per Pod {:.2} × the time, {:.2} × the allocations, {:.2} × the bytes of {} Pods",
         many.milliseconds,
@@ -114,9 +114,9 @@ mod tests {
     fn costs_of_a_plan_are_compared_per_pod() {
         let lines = lines(22_000);
         assert!(is_linear(&lines[0], &lines[1]));
-        let said = "100.0 ms, 22000 allocations, 9.8 MiB; \
+        let expected = "100.0 ms, 22000 allocations, 9.8 MiB; \
                     per Pod 1.00 × the time, 1.10 × the allocations, 1.00 × the bytes of 1000 Pods";
-        assert_eq!(told(&lines[0], &lines[1]), said);
+        assert_eq!(describe_costs(&lines[0], &lines[1]), expected);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The table.
 
-/// A figure, what it was, and what it should be.
+/// A figure, its measured value, and its limit.
 #[derive(Debug)]
 struct Row {
     figure: String,
@@ -42,8 +42,8 @@ impl Report {
         bar: String,
         holds: bool,
     ) {
-        let word = if holds { "holds" } else { "MISSED" };
-        self.add_with_bar(figure, value, format!("{bar}: {word}"));
+        let verdict = if holds { "holds" } else { "MISSED" };
+        self.add_with_bar(figure, value, format!("{bar}: {verdict}"));
     }
 
     /// Prints the table to standard output.

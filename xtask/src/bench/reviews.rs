@@ -1,4 +1,4 @@
-//! AdmissionReviews sent to the server directly, over TLS, as the API server would.
+//! AdmissionReviews sent directly to the server over TLS, as the API server sends them.
 
 use std::time::{Duration, Instant};
 
@@ -9,23 +9,23 @@ use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use testbed::server::{CONFIGURATIONS, Endpoints};
 
-/// A connection to the server, trusting what the webhook configuration trusts.
+/// A connection to the server that trusts the CA of the webhook configuration.
 #[derive(Clone)]
 pub struct Caller(Client);
 
-/// What the server said.
+/// The verdict of the server.
 #[derive(Debug)]
 pub struct Verdict {
     /// Whether it allows.
     pub allowed: bool,
     /// Status code of a denial.
     pub code: u64,
-    /// From the first byte sent to the last received.
+    /// Time from the first byte sent to the last byte received.
     pub took: Duration,
 }
 
 impl Caller {
-    /// A fresh one; connections are not shared.
+    /// A new caller; connections are not shared.
     pub async fn new(client: &Client, endpoints: &Endpoints) -> Result<Self> {
         let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
         let found = configurations.get(CONFIGURATIONS[1]).await?;
@@ -63,8 +63,8 @@ impl Caller {
         })
     }
 
-    /// Asks `count` times, taking turns through `bodies`; the times, sorted. Every answer must
-    /// be as expected.
+    /// Sends `count` reviews, with `bodies` in rotation, and returns the sorted times. Every answer must be
+    /// as expected.
     pub async fn ask_often(
         &self,
         path: &str,

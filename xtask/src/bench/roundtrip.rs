@@ -16,7 +16,7 @@ use super::{Bench, traffic};
 const ID: &str = "bench";
 const PODS: usize = 20;
 
-/// Twenty Pods begin, may be worked on, finish and are available again.
+/// Twenty Pods begin an operation, get permission, finish it and are available again.
 pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
     let pods = work.whole().await?;
     let names: Vec<_> = pods.iter().take(PODS).map(ResourceExt::name_any).collect();
@@ -62,9 +62,12 @@ fn key(family: &str) -> String {
     format!("{family}.podopslifecycle.kusionstack.io/{ID}")
 }
 
-async fn label(work: &Workload, pod: &str, labels: Value) -> Result<()> {
+async fn label(workload: &Workload, pod: &str, labels: Value) -> Result<()> {
     let patch = json!({"metadata": {"labels": labels}});
     let params = PatchParams::default();
-    work.pods.patch(pod, &params, &Patch::Merge(&patch)).await?;
+    workload
+        .pods
+        .patch(pod, &params, &Patch::Merge(&patch))
+        .await?;
     Ok(())
 }

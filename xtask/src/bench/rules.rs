@@ -1,4 +1,5 @@
-//! What webhook rules cost: calls to a user's endpoint, and writes of the server, for each Pod that begins an operation.
+//! The cost of webhook rules: calls to the endpoint, and writes of the server, for each Pod that begins an
+//! operation.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,10 +27,10 @@ use super::herd::{AT_ONCE, GROUP, Herd};
 use super::workload::{self, PATIENCE};
 use super::{Bench, traffic};
 
-/// ID of the operation that every Pod begins.
+/// ID of the operation of every Pod.
 const OPERATION: &str = "bench";
 
-/// 100 rules over 1,000 Pods: all begin at once.
+/// 100 rules with 1,000 Pods, all of which begin an operation at once.
 pub async fn measure(bench: &mut Bench) -> Result<()> {
     let (rules, size) = if bench.quick { (10, 100) } else { (100, 1_000) };
     eprintln!("{rules} webhook rules over {size} Pods");
@@ -42,24 +43,24 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
 
     let mark = traffic::mark(&bench.plane).await?;
     herd.begin(OPERATION).await?;
-    let gone = ListParams::default().labels(&format!(
+    let off_traffic = ListParams::default().labels(&format!(
         "preparing.podopslifecycle.kusionstack.io/{OPERATION}"
     ));
     wait::within("all Pods to be let go", PATIENCE, || async {
-        Ok(herd.pods.list_metadata(&gone).await?.items.len() == size)
+        Ok(herd.pods.list_metadata(&off_traffic).await?.items.len() == size)
     })
     .await?;
     let granted = traffic::since(&bench.plane, mark, herd.namespace()).await?;
     let (calls, pods) = endpoint.counts();
-    let what = format!("{rules} webhook rules, {size} Pods at once");
+    let subject = format!("{rules} webhook rules, {size} Pods at once");
     let add = &mut bench.report;
     let per = |n: usize| format!("{:.2}", n as f64 / size as f64);
-    let figure = format!("{what}: how often the endpoint is asked about a Pod");
+    let figure = format!("{subject}: how often the endpoint is asked about a Pod");
     add.add_with_bar(figure, per(pods), "1");
-    let figure = format!("{what}: requests to the endpoint per Pod");
+    let figure = format!("{subject}: requests to the endpoint per Pod");
     add.add_with_bar(figure, per(calls), "≤ 1");
     let writes = granted.of_server_about("podtransitionrules");
-    let figure = format!("{what}: writes of rules per verdict");
+    let figure = format!("{subject}: writes of rules per verdict");
     add.add_with_bar(figure, per(writes), "≤ 1");
 
     rest(bench, &herd).await?;
@@ -67,15 +68,19 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     let span = Duration::from_secs(if bench.quick { 15 } else { 60 });
     tokio::time::sleep(span).await;
     let requests = traffic::since(&bench.plane, mark, herd.namespace()).await?;
-    // Nobody takes the Pods any further: after a minute there are Events about that, and nothing else.
-    let told = requests.of_server_about("events");
+    // The operations do not proceed: after a minute there are Events about the waits, and no other requests.
+    let event_requests = requests.of_server_about("events");
     let figure = format!(
-        "{what}: API requests of the server in {} s of rest, without {told} Events about long waits",
+        "{subject}: API requests of the server in {} s of rest, without {event_requests} Events about long waits",
         span.as_secs()
     );
     let add = &mut bench.report;
-    add.add_with_bar(figure, (requests.of_server() - told).to_string(), "0");
-    let figure = format!("{what}: requests to the endpoint in that time");
+    add.add_with_bar(
+        figure,
+        (requests.of_server() - event_requests).to_string(),
+        "0",
+    );
+    let figure = format!("{subject}: requests to the endpoint in that time");
     add.add_with_bar(figure, (endpoint.counts().0 - before).to_string(), "0");
     Ok(())
 }
@@ -112,15 +117,15 @@ async fn create_rules(
         .await?;
     wait::within("the rules to be observed", PATIENCE, || async {
         let rules = api.list(&ListParams::default()).await?.items;
-        let seen = rules
+        let begun_pods = rules
             .iter()
             .filter(|r| r.data["status"]["observedGeneration"] == 1);
-        Ok(seen.count() == count)
+        Ok(begun_pods.count() == count)
     })
     .await
 }
 
-/// Waits until the server has nothing more to write.
+/// Waits until the server writes nothing more.
 async fn rest(bench: &Bench, herd: &Herd) -> Result<()> {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
@@ -134,7 +139,7 @@ async fn rest(bench: &Bench, herd: &Herd) -> Result<()> {
     bail!("the server does not come to rest")
 }
 
-/// An endpoint that lets everybody pass and counts.
+/// An endpoint that lets all Pods pass and counts the requests.
 struct Endpoint {
     address: SocketAddr,
     counts: Arc<Counts>,
@@ -172,7 +177,7 @@ impl Endpoint {
         })
     }
 
-    /// Requests, and Pods in them.
+    /// Number of requests, and of Pods in them.
     fn counts(&self) -> (usize, usize) {
         let read = |n: &AtomicUsize| n.load(Ordering::Relaxed);
         (read(&self.counts.calls), read(&self.counts.pods))

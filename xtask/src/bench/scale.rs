@@ -10,10 +10,10 @@ use super::Bench;
 use super::herd::Herd;
 use super::reviews::{Caller, percentile, review};
 
-/// The bar for 10,000 Pods.
+/// The limit for 10,000 Pods.
 const BAR: &str = "≤ 120 MiB";
 
-/// Measures at the present size.
+/// Measures at the current size.
 pub async fn measure(bench: &mut Bench, herd: &Herd) -> Result<()> {
     let size = herd.size();
     let endpoints = bench.server.endpoints.clone();
@@ -23,7 +23,7 @@ pub async fn measure(bench: &mut Bench, herd: &Herd) -> Result<()> {
         || async { Ok(endpoints.metrics().await?.sum("operating_managed_pods") >= size as f64) },
     )
     .await?;
-    // What creating them left to do is not what a decision costs.
+    // The work that follows the creation of the Pods is not a cost of a decision.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let pid = bench.server.pid()?;
     let memory = usage::resident_kib(pid)? as f64 / 1024.0;

@@ -1,4 +1,4 @@
-//! Requests between two moments, by who sent them.
+//! Requests between two moments, by client.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,16 +10,16 @@ use testbed::plane::audit::Event;
 /// User agent of the server's client.
 pub const SERVER: &str = "operating";
 
-/// Where in the audit log a measurement began.
+/// The position in the audit log at which a measurement began.
 #[derive(Debug, Clone, Copy)]
 pub struct Mark(usize);
 
-/// The present end of the audit log.
+/// The current end of the audit log.
 pub async fn mark(plane: &Plane) -> Result<Mark> {
     Ok(Mark(plane.audit_events().await?.len()))
 }
 
-/// What was asked in a namespace since, without watches.
+/// Requests in a namespace since then, without watches.
 pub async fn since(plane: &Plane, mark: Mark, namespace: &str) -> Result<Traffic> {
     let events = plane.audit_events().await?;
     let ours = |e: &Event| {
@@ -50,12 +50,12 @@ impl Traffic {
 
     /// Requests of the server about one resource.
     pub fn of_server_about(&self, resource: &str) -> usize {
-        let about = |e: &Event| {
+        let is_about = |e: &Event| {
             e.object_ref
                 .as_ref()
                 .is_some_and(|o| o.resource == resource)
         };
-        self.count(|e| e.user_agent.starts_with(SERVER) && about(e))
+        self.count(|e| e.user_agent.starts_with(SERVER) && is_about(e))
     }
 
     /// Number of requests by user agent, and by verb and resource: `patch pods/status`. The most frequent come first.

@@ -1,4 +1,4 @@
-//! A Deployment of managed Pods on simulated nodes, under a rule with all the room in the world.
+//! A Deployment of managed Pods on simulated nodes, with a rule that allows all of them to be unavailable.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use testbed::plane::Plane;
 use testbed::wait;
 
-/// The signal by which everything counts a Pod as available.
+/// The label of an available Pod.
 pub const AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";
-/// For things to come to rest on a loaded machine.
+/// Timeout of waits on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Name of the Deployment and of the rule.
 pub const NAME: &str = "web";
@@ -61,18 +61,18 @@ pub async fn create_rule(rules: &Api<DynamicObject>, max_unavailable: Value) -> 
 }
 
 impl Workload {
-    /// Creates it and waits until all its Pods are available.
+    /// Creates the Deployment and its rule, and waits until all Pods are available.
     pub async fn create(plane: &Plane, prefix: &str, size: usize) -> Result<Self> {
         let namespace = plane.namespace(prefix).await?;
         let client = plane.client()?;
-        let work = Self {
+        let workload = Self {
             pods: Api::namespaced(client.clone(), &namespace),
             rules: rules(client.clone(), &namespace),
             namespace,
             client,
             size,
         };
-        create_rule(&work.rules, json!("100%")).await?;
+        create_rule(&workload.rules, json!("100%")).await?;
         let deployment: Deployment = serde_json::from_value(json!({
             "metadata": {"name": NAME},
             "spec": {
@@ -84,11 +84,12 @@ impl Workload {
                 },
             },
         }))?;
-        work.deployments()
+        workload
+            .deployments()
             .create(&PostParams::default(), &deployment)
             .await?;
-        work.whole().await?;
-        Ok(work)
+        workload.whole().await?;
+        Ok(workload)
     }
 
     fn deployments(&self) -> Api<Deployment> {

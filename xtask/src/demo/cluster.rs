@@ -1,4 +1,4 @@
-//! What the demo plays on: a plane of its own with a server, or a cluster that was there.
+//! The cluster of the demo: its own plane with a server, or an existing cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,8 @@ use super::{Args, keep};
 use crate::build::build;
 use crate::daemon;
 
-/// Nodes of the demo's own plane: 10 Pods on 3 nodes are 4 on one at least, more than the limit.
+/// Number of nodes of the demo's own plane: with 10 Pods on 3 nodes, a node has at least 4 Pods, more than
+/// the limit.
 const NODES: usize = 3;
 
 /// A cluster with the server in it.
@@ -31,7 +32,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Brings it up, with the progress on standard error.
+    /// Starts the cluster, with the progress on standard error.
     pub async fn up(args: &Args) -> Result<Self> {
         let foreign = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
         if foreign.is_some() && args.keep {
@@ -88,7 +89,7 @@ impl Cluster {
         if self.foreign {
             let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
             if webhooks.get_opt(CONFIGURATIONS[0]).await?.is_some() {
-                // Not ours to take away again.
+                // The demo did not create it, so the demo does not remove it.
                 self.foreign = false;
                 bail!(
                     "the cluster of KUBECONFIG has the webhook configuration {} already, which \
@@ -119,7 +120,7 @@ impl Cluster {
         Ok(Workload::new(self.plane.client()?, &namespace))
     }
 
-    /// Takes away what the demo left in a cluster that goes on living.
+    /// Removes the objects of the demo from an existing cluster.
     pub async fn clear(&self, workload: &Workload) -> Result<()> {
         if !self.foreign {
             return Ok(());
@@ -132,7 +133,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends all of it. With `--keep` only what did not get up is taken down.
+    /// Ends all parts. With `--keep`, only parts that did not start are removed.
     pub async fn down(mut self, args: &Args) -> Result<()> {
         if self.foreign && self.server.is_some() {
             let uninstalled = tokio::process::Command::new(&self.binary)
@@ -164,7 +165,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
         .with_context(|| format!("{}: not there", path.display()))
 }
 
-/// Fails when an API server elsewhere could not call us.
+/// Fails if an API server on another machine could not call the server.
 async fn check_reachable(kubeconfig: &Path, webhook_url: Option<&str>) -> Result<()> {
     let plane = Plane::attach(kubeconfig).await?;
     let url: http::Uri = plane.apiserver_url().parse()?;
@@ -187,7 +188,7 @@ fn is_loopback(host: &str) -> bool {
             .is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Where to listen so that `webhook_url` leads to us.
+/// The address to listen on for `webhook_url`.
 fn endpoints(webhook_url: Option<&str>) -> Result<Endpoints> {
     let loopback = Endpoints::loopback()?;
     let Some(url) = webhook_url else {
@@ -209,8 +210,8 @@ mod tests {
 
     #[test]
     fn an_api_server_elsewhere_is_told_from_one_here() {
-        for here in ["127.0.0.1", "localhost", "[::1]"] {
-            assert!(is_loopback(here), "{here}");
+        for host in ["127.0.0.1", "localhost", "[::1]"] {
+            assert!(is_loopback(host), "{host}");
         }
         for elsewhere in ["10.0.0.1", "example.org", ""] {
             assert!(!is_loopback(elsewhere), "{elsewhere}");

@@ -1,4 +1,4 @@
-//! `--keep`: a plane and a server that stay when the demo has ended.
+//! `--keep`: a plane and a server that stay up after the demo.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Name of the plane.
 pub const PLANE: &str = "demo";
-/// From the start to enforcing.
+/// Timeout from the start until rules are enforced.
 const READY: Duration = Duration::from_secs(120);
 
 /// Flags of the process that holds the server.
@@ -34,7 +34,7 @@ fn logs() -> Result<PathBuf> {
     Ok(directory::of(PLANE)?.join("logs"))
 }
 
-/// Fails when a former demo is still up.
+/// Fails if an earlier demo is still up.
 pub fn check_free() -> Result<()> {
     if is_up()? {
         bail!(
@@ -62,7 +62,7 @@ pub async fn serve(plane: &Plane, binary: &Path, endpoints: Endpoints) -> Result
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
-        // Out of the reach of a Ctrl-C in this terminal.
+        // Its own process group, so that a Ctrl-C in this terminal does not end it.
         .process_group(0)
         .spawn()
         .context("starting the process that holds the server")?;
@@ -72,7 +72,7 @@ pub async fn serve(plane: &Plane, binary: &Path, endpoints: Endpoints) -> Result
         .with_context(|| format!("see {}", log.display()))
 }
 
-/// Runs the server as long as the plane is up: the process behind [`serve`].
+/// Runs the server while the plane is up: the process behind [`serve`].
 ///
 /// # Errors
 /// When the server cannot be started, or ends by itself.
@@ -91,10 +91,10 @@ pub async fn hold(args: HoldArgs) -> Result<()> {
     let plane = Plane::attach(&kubeconfig).await?;
     let controlplane = plane.controlplane_binary();
     let mut server = Server::start(&args.bin, controlplane, &kubeconfig, &logs()?, endpoints)?;
-    let mut look = tokio::time::interval(Duration::from_millis(500));
+    let mut interval = tokio::time::interval(Duration::from_millis(500));
     while server.runs() && is_up()? {
         tokio::select! {
-            _ = look.tick() => {}
+            _ = interval.tick() => {}
             _ = term.recv() => break,
             _ = int.recv() => break,
         }
@@ -103,7 +103,7 @@ pub async fn hold(args: HoldArgs) -> Result<()> {
     Ok(())
 }
 
-/// Says how to use what is left up, and how to take it down.
+/// Prints how to use the plane and the server, and how to remove them.
 pub fn explain(plane: &Plane, namespace: &str) {
     let bin = plane.kubeconfig().with_file_name("bin");
     println!("\nAll of it stays up. To look around:");

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: what a newcomer should see, on a real control plane, in a few minutes.
+//! `cargo xtask demo`: a tour for new users on a real control plane, in a few minutes.
 
 mod cluster;
 pub mod keep;
@@ -20,7 +20,7 @@ use worst::Worst;
 /// Flags of `demo`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Leave everything up at the end, and say how to use it and how to take it down
+    /// Keep everything up at the end, and print how to use it and how to remove it
     #[arg(long)]
     keep: bool,
     /// Build the server with optimisations
@@ -34,10 +34,10 @@ pub struct Args {
     webhook_url: Option<String>,
 }
 
-/// Runs the demo; a Ctrl-C ends it early and takes everything down all the same.
+/// Runs the demo. A Ctrl-C ends it early and removes everything.
 ///
 /// # Errors
-/// When something shown did not hold, could not be shown, or was interrupted.
+/// If an expectation failed, a scene could not be shown, or the demo was interrupted.
 pub async fn run(args: Args) -> Result<()> {
     let (mut term, mut int) = (
         signal(SignalKind::terminate())?,
@@ -75,7 +75,7 @@ pub async fn run(args: Args) -> Result<()> {
     result
 }
 
-/// What the scenes share.
+/// The state that the scenes share.
 struct Stage<'a> {
     cluster: &'a Cluster,
     workload: &'a Workload,
@@ -83,7 +83,7 @@ struct Stage<'a> {
     narrator: Narrator,
 }
 
-/// Leaves behind in `cluster` and `workload` what is to be taken down, also when it is dropped halfway.
+/// Stores in `cluster` and `workload` what must be removed, even if the future is dropped halfway.
 async fn perform(
     args: &Args,
     cluster: &mut Option<Cluster>,
@@ -118,7 +118,7 @@ async fn perform(
 }
 
 impl Stage<'_> {
-    /// `kubectl ARGS…` in the demo's namespace, with its output quoted.
+    /// Runs `kubectl ARGS…` in the namespace of the demo and quotes its output.
     async fn show(&self, args: &[&str]) -> Result<()> {
         self.narrator.say(format!("$ kubectl {}", args.join(" ")));
         let namespace = ["--namespace", self.workload.namespace.as_str()];
@@ -132,12 +132,12 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Whether the observer ever saw more Pods unavailable than the rule allows.
+    /// Checks that the observer never saw more unavailable Pods than the rule allows.
     async fn check_observer(&mut self) -> Result<()> {
         let most = self.observer.most_unavailable().await?;
         let expected = format!("never more than {LIMIT} of {REPLICAS} unavailable");
-        let seen = format!("{most} in the worst moment");
-        self.narrator.check(&expected, seen, most <= LIMIT);
+        let outcome = format!("{most} in the worst moment");
+        self.narrator.check(&expected, outcome, most <= LIMIT);
         Ok(())
     }
 

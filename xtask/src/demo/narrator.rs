@@ -1,8 +1,8 @@
-//! Telling what happens, what is expected and what was seen.
+//! Prints the events, the expectations and the observations of the demo.
 
 use anyhow::{Result, bail};
 
-/// Prints the demo's lines and keeps count of what did not hold.
+/// Prints the lines of the demo and counts failed expectations.
 #[derive(Debug, Default)]
 pub struct Narrator {
     scenes: usize,
@@ -24,14 +24,14 @@ impl Narrator {
         }
     }
 
-    /// Something quoted: output of a command, a message.
+    /// Quoted text: the output of a command, or a message.
     pub fn quote(&self, text: impl AsRef<str>) {
         for line in text.as_ref().lines() {
             println!("     | {line}");
         }
     }
 
-    /// What was expected, what was seen, and whether the one is the other.
+    /// An expectation, the observation, and whether they agree.
     pub fn check(&mut self, expected: &str, seen: impl std::fmt::Display, held: bool) {
         let mark = if held { '✓' } else { '✗' };
         println!("   {mark} expected: {expected}; seen: {seen}");
@@ -45,7 +45,7 @@ impl Narrator {
     /// The last line.
     ///
     /// # Errors
-    /// When something did not hold.
+    /// If an expectation failed.
     pub fn end(self) -> Result<()> {
         if self.broken.is_empty() {
             println!("\nAll {} expectations held.", self.held);

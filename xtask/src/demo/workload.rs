@@ -1,4 +1,4 @@
-//! The Deployment that the demo disturbs, its rule, and looking at its Pods.
+//! The Deployment of the demo, its rule and its Pods.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use testbed::wait;
 
-/// The signal by which everything counts a Pod as available.
+/// The label of an available Pod.
 const AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";
 /// Name of the Deployment and of its rule.
 pub const NAME: &str = "web";
@@ -19,7 +19,7 @@ pub const NAME: &str = "web";
 pub const REPLICAS: usize = 10;
 /// 30% of them.
 pub const LIMIT: usize = 3;
-/// For all Pods to be available; a real cluster pulls an image first.
+/// Timeout for all Pods to be available; a real cluster pulls an image first.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Whether rules count a Pod as available.
@@ -31,7 +31,7 @@ pub fn is_available(pod: &Pod) -> bool {
 #[derive(Clone)]
 pub struct Workload {
     client: Client,
-    /// Where it lives.
+    /// The namespace.
     pub namespace: String,
     /// Its Pods.
     pub pods: Api<Pod>,
@@ -40,7 +40,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Describes it; creates nothing.
+    /// Describes the Deployment without creating it.
     pub fn new(client: Client, namespace: &str) -> Self {
         let kind = GroupVersionKind::gvk("apps.kusionstack.io", "v1alpha1", "PodTransitionRule");
         let rule = ApiResource::from_gvk_with_plural(&kind, "podtransitionrules");
@@ -52,7 +52,7 @@ impl Workload {
         }
     }
 
-    /// Label of the nodes that may take its Pods; of its own namespace, as other demos may run.
+    /// Label of the nodes for its Pods, with the namespace in it, because other demos may run.
     fn node_label(&self) -> String {
         format!("demo.operating.kusionstack.io/{}", self.namespace)
     }
@@ -83,7 +83,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Creates its rule, as soon as the API server asks the new webhooks.
+    /// Creates the rule as soon as the API server calls the new webhooks.
     pub async fn create_rule(&self) -> Result<()> {
         let rule: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "apps.kusionstack.io/v1alpha1",
@@ -107,7 +107,7 @@ impl Workload {
         .await
     }
 
-    /// Waits until the API server asks the webhooks about new Pods.
+    /// Waits until the API server calls the webhooks for new Pods.
     pub async fn webhooks_called(&self) -> Result<()> {
         let template = self.deployment()?.spec.context("a spec")?.template;
         let pod = Pod {
@@ -129,7 +129,7 @@ impl Workload {
         .await
     }
 
-    /// Lets nodes take its Pods, or no new ones; those that run go on.
+    /// Opens or closes the nodes for new Pods. Running Pods go on.
     pub async fn room(&self, there: bool) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let value = there.then_some("true");
@@ -149,7 +149,8 @@ impl Workload {
         Ok(self.pods.list(&ListParams::default()).await?.items)
     }
 
-    /// Waits until the rule's status shows that nothing more may go; it trails a moment behind.
+    /// Waits until the status of the rule shows that no further Pod may become unavailable; the status
+    /// follows a moment later.
     pub async fn used_up(&self) -> Result<()> {
         wait::within("the rule's status to catch up", PATIENCE, || async {
             let status = &self.rules.get(NAME).await?.data["status"];

@@ -1,4 +1,4 @@
-//! The worst moment of a workload, by an independent observer.
+//! The maximum number of unavailable Pods of a workload, by an independent observer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ impl Worst {
         })
     }
 
-    /// Forgets the worst moment so far; the present moment counts.
+    /// Starts again from the current state.
     pub async fn reset(&self) -> Result<()> {
         let changes = self.observer.changes().await?;
         let last = changes.iter().map(|change| change.version).max();
@@ -35,10 +35,10 @@ impl Worst {
         Ok(())
     }
 
-    /// Most Pods that were unavailable at once since the last reset, up to now.
+    /// Maximum number of Pods that were unavailable at once since the last reset.
     ///
     /// # Errors
-    /// When the observer lost sight of the Pods.
+    /// If the observer lost its position in the watch.
     pub async fn most_unavailable(&self) -> Result<usize> {
         let changes = self.observer.changes().await?;
         let since = self.since.load(Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Worst {
     }
 }
 
-/// Most Pods that were unavailable at once, at the version `since` or later.
+/// Maximum number of Pods that were unavailable at once, at the version `since` or later.
 fn worst(changes: &[Change], expected: usize, since: u64) -> usize {
     let mut available: BTreeMap<&str, bool> = BTreeMap::new();
     let mut most = 0;

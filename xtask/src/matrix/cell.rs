@@ -1,4 +1,4 @@
-//! A cell of the matrix: one owner, one thing that is done, one namespace.
+//! A cell of the matrix: one owner, one verb, one namespace.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use tokio::time::sleep;
 
 use super::owners::{self, NAME, Owner};
 
-/// Nodes of a lane.
+/// Number of nodes of a lane.
 pub const LANE_NODES: usize = 4;
-/// For the Pods of a cell to become available at its beginning.
+/// Timeout for the Pods of a cell to become available at its beginning.
 const BEGIN: Duration = Duration::from_secs(300);
 
-/// What is done.
+/// The disruption of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // the names say it all
 pub enum Verb {
@@ -63,7 +63,7 @@ impl Verb {
         }
     }
 
-    /// Whether the Pods get another image.
+    /// Whether the verb changes the image of the Pods.
     #[must_use]
     pub fn rolls_out(self) -> bool {
         matches!(self, Self::Rollout | Self::ScaleUp | Self::Both)
@@ -74,11 +74,11 @@ impl Verb {
 pub struct Cell<'a> {
     /// The administrator.
     pub client: Client,
-    /// Where the Pods live.
+    /// The namespace of the Pods.
     pub namespace: String,
-    /// Who owns them.
+    /// The kind of their owner.
     pub owner: Owner,
-    /// Whose nodes they run on.
+    /// The lane whose nodes they run on.
     pub lane: usize,
     /// For `kubectl`.
     pub plane: &'a testbed::plane::Plane,
@@ -137,7 +137,7 @@ impl Cell<'_> {
         Ok(())
     }
 
-    /// Does it, and returns when the request and what follows from it is over. Refused requests are repeated.
+    /// Carries out the verb, and returns when its effects are complete. Refused requests are repeated.
     pub async fn act(&self, verb: Verb) -> Result<()> {
         let size = self.owner.size();
         let image = verb.rolls_out().then_some("web:2");
@@ -155,7 +155,8 @@ impl Cell<'_> {
                     size + 2
                 };
                 let scale = async {
-                    // In the middle: when the first Pods have begun to change, or nothing has for a while.
+                    // In the middle of the rollout: when the first Pods have begun to change, or when
+                    // nothing has changed for a while.
                     sleep(Duration::from_secs(3)).await;
                     self.scale(count).await
                 };
@@ -170,11 +171,11 @@ impl Cell<'_> {
         }
         if self.owner == Owner::Bare {
             // The new Pods of a scale-up have the new image from the rollout or the old one from their creation.
-            let gone = matches!(verb, Verb::DeleteStorm | Verb::EvictionStorm | Verb::Both);
-            let left = self.pods().list(&ListParams::default()).await?.items.len();
+            let deletes_pods = matches!(verb, Verb::DeleteStorm | Verb::EvictionStorm | Verb::Both);
+            let pod_count = self.pods().list(&ListParams::default()).await?.items.len();
             let count = match verb {
-                _ if gone => 0,
-                Verb::Drain => left,
+                _ if deletes_pods => 0,
+                Verb::Drain => pod_count,
                 _ => count,
             };
             return self.until_whole(count, None).await;
@@ -202,8 +203,8 @@ impl Cell<'_> {
         Ok(pods.len() == count && pods.iter().all(fits))
     }
 
-    /// How far the Pods are, for the table.
-    pub async fn told(&self) -> String {
+    /// The states of the Pods, for the table.
+    pub async fn describe_pods(&self) -> String {
         let Ok(list) = self.pods().list(&ListParams::default()).await else {
             return "the API server does not answer".to_owned();
         };
@@ -218,11 +219,11 @@ impl Cell<'_> {
             let image = image_of(pod).unwrap_or_default();
             *counts.entry(format!("{state} with {image}")).or_default() += 1;
         }
-        let told: Vec<_> = counts
+        let parts: Vec<_> = counts
             .iter()
-            .map(|(what, n)| format!("{n} {what}"))
+            .map(|(state, n)| format!("{n} {state}"))
             .collect();
-        told.join(", ")
+        parts.join(", ")
     }
 
     async fn roll_out(&self) -> Result<()> {
@@ -231,7 +232,7 @@ impl Cell<'_> {
         };
         self.patch_owner(patch).await?;
         if self.owner == Owner::ReplicationController {
-            // Nobody but the user replaces its Pods.
+            // Only the user replaces the Pods of a ReplicationController.
             self.storm(Self::delete).await?;
         }
         Ok(())
@@ -273,7 +274,7 @@ impl Cell<'_> {
         Ok(())
     }
 
-    /// Does something to each of the Pods that exist now, all at once, until it is done or the Pod is gone.
+    /// Sends a request for each current Pod in parallel, until it succeeds or the Pod is gone.
     async fn storm<'s, F>(
         &'s self,
         request: impl Fn(&'s Self, DynamicObject) -> F + Copy,
@@ -295,7 +296,7 @@ impl Cell<'_> {
     where
         F: Future<Output = kube::Result<()>>,
     {
-        // Clients retry at times of their own.
+        // Clients retry at different times.
         let pause = 300 + u64::from(pod.name_any().bytes().map(u32::from).sum::<u32>() % 5) * 150;
         loop {
             match request(self, pod.clone()).await {

@@ -1,4 +1,4 @@
-//! The controllers of the matrix's own kinds, which the matrix plays itself.
+//! The controllers of the matrix's own kinds, which the matrix simulates.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use testbed::observer::{Pod, resource};
 use super::cell::Cell;
 use super::owners::{GROUP, NAME, Owner};
 
-/// Between two looks; a refused deletion is tried again as soon.
+/// Interval of rounds; a refused deletion is repeated in the next round.
 const PERIOD: Duration = Duration::from_millis(400);
 
-/// Plays the controller of the cell's owner until the future is dropped; ends at once for built-in kinds.
+/// Simulates the controller of the cell's owner until the future is dropped; ends at once for built-in kinds.
 pub async fn run(cell: &Cell<'_>) {
     loop {
-        // A refusal or a conflict is tried again in the next round, as controllers do.
+        // A refused or conflicting request is repeated in the next round, as controllers do.
         let _ = match cell.owner {
             Owner::Scaled | Owner::Plain => pods(cell).await,
             Owner::Rollout => replica_sets(cell).await,
@@ -28,10 +28,10 @@ pub async fn run(cell: &Cell<'_>) {
     }
 }
 
-/// Keeps as many Pods of the present template as the object asks for.
+/// Maintains the desired number of Pods of the current template.
 async fn pods(cell: &Cell<'_>) -> Result<()> {
     let object = cell.owners()?.get(NAME).await?;
-    let wanted = match cell.owner {
+    let desired = match cell.owner {
         Owner::Plain => count(&object.data["spec"]["size"]),
         _ => replicas(&object),
     };
@@ -42,23 +42,23 @@ async fn pods(cell: &Cell<'_>) -> Result<()> {
         .iter()
         .filter(|pod| pod.metadata.deletion_timestamp.is_none())
         .collect();
-    for _ in live.len()..wanted {
+    for _ in live.len()..desired {
         let mut pod = template.clone();
         pod["metadata"]["generateName"] = json!(format!("{NAME}-"));
         pod["metadata"]["ownerReferences"] = json!([reference(&object, cell.owner)?]);
         let pod = serde_json::from_value(pod)?;
         cell.pods().create(&PostParams::default(), &pod).await?;
     }
-    // Those that serve nobody go first.
+    // Unavailable Pods are deleted first.
     live.sort_by_key(|pod| Pod::read(pod).serves());
     let old = |pod: &&&DynamicObject| &pod.data["spec"]["containers"][0]["image"] != image;
-    let surplus = live.len().saturating_sub(wanted);
+    let surplus = live.len().saturating_sub(desired);
     let outdated: Vec<_> = live.iter().filter(old).collect();
-    let going = match surplus {
+    let surplus_pods = match surplus {
         0 => outdated.into_iter().collect(),
         _ => live.iter().take(surplus).collect::<Vec<_>>(),
     };
-    for pod in going {
+    for pod in surplus_pods {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: pod.uid(),
@@ -71,10 +71,11 @@ async fn pods(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Moves replicas from the old ReplicaSet to that of the present template, by 25% each way.
+/// Moves replicas from the old ReplicaSets to that of the current template, with a surge and an
+/// unavailability of 25%.
 async fn replica_sets(cell: &Cell<'_>) -> Result<()> {
     let object = cell.owners()?.get(NAME).await?;
-    let wanted = replicas(&object);
+    let desired = replicas(&object);
     let template = &object.data["spec"]["template"];
     let image = template["spec"]["containers"][0]["image"].as_str();
     let hash = image.context("an image")?.replace(':', "-");
@@ -85,7 +86,7 @@ async fn replica_sets(cell: &Cell<'_>) -> Result<()> {
     let name = format!("{NAME}-{hash}");
     let (new, old): (Vec<_>, Vec<_>) = all.iter().partition(|set| set.name_any() == name);
     let Some(new) = new.first() else {
-        let first = if old.is_empty() { wanted } else { 0 };
+        let first = if old.is_empty() { desired } else { 0 };
         let labels = json!({"app": NAME, "hash": hash});
         let mut template = template.clone();
         template["metadata"]["labels"]["hash"] = json!(hash);
@@ -101,20 +102,20 @@ async fn replica_sets(cell: &Cell<'_>) -> Result<()> {
         sets.create(&PostParams::default(), &set).await?;
         return Ok(());
     };
-    let quarter = wanted.div_ceil(4);
+    let quarter = desired.div_ceil(4);
     let available = |set: &DynamicObject| count(&set.data["status"]["availableReplicas"]);
     let old_total: usize = old.iter().map(|set| replicas(set)).sum();
-    let grown = wanted.min((wanted + quarter).saturating_sub(old_total));
-    if grown > replicas(new) || wanted < replicas(new) {
-        scale(&sets, new, grown.min(wanted)).await?;
+    let grown = desired.min((desired + quarter).saturating_sub(old_total));
+    if grown > replicas(new) || desired < replicas(new) {
+        scale(&sets, new, grown.min(desired)).await?;
     }
-    let mut kept = (wanted.saturating_sub(quarter)).saturating_sub(available(new));
+    let mut to_keep = (desired.saturating_sub(quarter)).saturating_sub(available(new));
     for set in old {
-        let target = kept.min(replicas(set));
+        let target = to_keep.min(replicas(set));
         if target < replicas(set) {
             scale(&sets, set, target).await?;
         }
-        kept -= target;
+        to_keep -= target;
     }
     Ok(())
 }

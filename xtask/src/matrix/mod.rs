@@ -1,4 +1,4 @@
-//! `cargo xtask matrix`: every owner of Pods against everything that is done to Pods, under a rule of one.
+//! `cargo xtask matrix`: every kind of disruption to every kind of owner, under a rule of one.
 
 mod cell;
 mod controllers;
@@ -27,11 +27,11 @@ use testbed::wait;
 pub use cell::Verb;
 pub use owners::Owner;
 
-/// For a cell whose end the rule forbids: nothing more happens after this.
+/// Duration of a cell whose end the rule forbids: nothing more happens after this time.
 const HELD: Duration = Duration::from_secs(45);
-/// For how long the server may not know a number of replicas that was changed.
+/// Time for which the server may not know a changed number of replicas.
 const LENIENCY: Duration = Duration::from_secs(5);
-/// Requests that a printed violation shows at most.
+/// Maximum number of requests in a printed violation.
 const REQUESTS: usize = 15;
 
 /// Flags of `matrix`.
@@ -40,7 +40,7 @@ pub struct Args {
     /// Only these cells: `OWNER/VERB`, `OWNER` or `/VERB`; several with commas
     #[arg(long, value_delimiter = ',', value_name = "CELLS")]
     only: Vec<String>,
-    /// Begin no further cell after so many minutes; the most telling cells come first
+    /// Minutes after which no further cell begins; the most significant cells come first
     #[arg(long)]
     minutes: Option<u64>,
     /// Cells that run at the same time
@@ -54,35 +54,35 @@ pub struct Args {
     bin: Option<PathBuf>,
 }
 
-/// How the cells are played.
+/// Settings of a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The cells, in the order in which they begin.
     pub cells: Vec<(Owner, Verb)>,
-    /// Cells at the same time.
+    /// Number of parallel cells.
     pub lanes: usize,
-    /// After this a cell counts as one that does not end.
+    /// Time after which a cell counts as not ending.
     pub bound: Duration,
-    /// No cell begins after this.
+    /// Time after which no cell begins.
     pub until: Option<Duration>,
 }
 
-/// How a cell went.
+/// The result of a cell.
 #[derive(Debug)]
 pub struct Row {
-    /// Who owned the Pods.
+    /// The kind of owner.
     pub owner: Owner,
-    /// What was done.
+    /// The verb.
     pub verb: Verb,
-    /// Most Pods that were missing, the limit, and what broke the rule.
+    /// The maximum number of missing Pods, the limit, and the violations.
     pub judgement: Judgement,
-    /// Whether the cell came to its end.
+    /// Whether the verb's effects were complete in time.
     pub ended: bool,
     /// Requests that were refused with 429.
     pub denied: usize,
-    /// How long the cell took.
+    /// Duration of the cell.
     pub took: Duration,
-    /// What was left undone, or went wrong.
+    /// The state of the Pods if the cell did not end, or an error.
     pub remark: String,
     /// The violations with the requests behind them.
     pub violations: Vec<String>,
@@ -95,7 +95,7 @@ impl Row {
         held(self.owner, self.verb)
     }
 
-    /// Whether the server did not do what it promises.
+    /// Whether the guarantee was broken.
     #[must_use]
     pub fn failed(&self) -> bool {
         let too_many = self.judgement.worst > self.judgement.limit && self.verb != Verb::ScaleUp;
@@ -109,7 +109,7 @@ fn held(owner: Owner, verb: Verb) -> bool {
     owner == Owner::DeploymentRecreate && verb.rolls_out()
 }
 
-/// The cells that tell most, one of each owner at least.
+/// The most significant cells, at least one for each owner.
 #[must_use]
 pub fn brief() -> Vec<(Owner, Verb)> {
     vec![
@@ -130,7 +130,7 @@ pub fn brief() -> Vec<(Owner, Verb)> {
     ]
 }
 
-/// All cells, the most telling first.
+/// All cells, the most significant first.
 #[must_use]
 pub fn all() -> Vec<(Owner, Verb)> {
     let mut cells = brief();
@@ -147,16 +147,16 @@ pub fn all() -> Vec<(Owner, Verb)> {
 /// Plays the matrix and prints the table.
 ///
 /// # Errors
-/// When a cell broke the rule or did not end, or something could not be started.
+/// If a cell broke the rule or did not end, or the environment could not be started.
 pub async fn run(args: Args) -> Result<()> {
-    let wanted = |(owner, verb): &(Owner, Verb)| {
+    let is_selected = |(owner, verb): &(Owner, Verb)| {
         args.only.is_empty()
             || args.only.iter().any(|only| {
                 let (o, v) = only.split_once('/').unwrap_or((only, ""));
                 (o.is_empty() || o == owner.name()) && (v.is_empty() || v == verb.name())
             })
     };
-    let cells: Vec<_> = all().into_iter().filter(wanted).collect();
+    let cells: Vec<_> = all().into_iter().filter(is_selected).collect();
     if cells.is_empty() {
         let owners: Vec<_> = Owner::ALL.iter().map(|o| o.name()).collect();
         let verbs: Vec<_> = Verb::ALL.iter().map(|v| v.name()).collect();
@@ -230,7 +230,7 @@ fn print_row(row: &Row) {
 /// Plays the cells of a plan on a control plane of its own, with three replicas of the server.
 ///
 /// # Errors
-/// When something could not be started. What the cells show is in the rows.
+/// If the environment could not be started. The results of the cells are in the rows.
 pub async fn play(binary: PathBuf, plan: &Plan) -> Result<Vec<Row>> {
     let lanes = plan.lanes.min(plan.cells.len());
     eprintln!("starting a control plane and three replicas");
@@ -250,16 +250,16 @@ pub async fn play(binary: PathBuf, plan: &Plan) -> Result<Vec<Row>> {
     )
     .await?;
     define(&fleet).await?;
-    let begun = Instant::now();
+    let start = Instant::now();
     let (free, lane) = mpsc::channel(lanes);
     for lane in 0..lanes {
         free.send(lane).await?;
     }
     let lane = Mutex::new(lane);
     let cells = plan.cells.iter().map(async |(owner, verb)| {
-        // Never closed: this function holds a sender.
+        // The channel is never closed, because this function holds a sender.
         let lane = lane.lock().await.recv().await.context("a lane")?;
-        if plan.until.is_some_and(|until| begun.elapsed() > until) {
+        if plan.until.is_some_and(|until| start.elapsed() > until) {
             free.send(lane).await?;
             return anyhow::Ok(None);
         }
@@ -348,7 +348,7 @@ async fn cell(
         row = played => row,
         () = play_controller(&cell) => bail!("a controller ended"),
     };
-    // A cell that could not be played is a row as well: the others go on.
+    // An error of a cell is a row, too, so that the other cells go on.
     let row = row.unwrap_or_else(|error| Row {
         owner,
         verb,
@@ -386,7 +386,7 @@ async fn play_verb(fleet: &Fleet, cell: &Cell<'_>, verb: Verb, bound: Duration) 
     let (ended, remark) = match tokio::time::timeout(bound, work).await {
         Ok(Ok(())) => (true, String::new()),
         Ok(Err(error)) => (false, format!("{error:#}")),
-        Err(_) => (false, cell.told().await),
+        Err(_) => (false, cell.describe_pods().await),
     };
     let took = start.elapsed();
     let judgement = judge(&observer.changes().await?, &rule, LENIENCY);
@@ -416,7 +416,7 @@ async fn play_controller(cell: &Cell<'_>) {
     std::future::pending().await
 }
 
-/// Deletes the namespace, so that its Pods and their controllers give way to the next cell.
+/// Deletes the namespace, so that its Pods and controllers do not disturb the next cell.
 async fn clear(cell: &Cell<'_>) -> Result<()> {
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(cell.client.clone());
     namespaces

@@ -1,4 +1,4 @@
-//! The owners of Pods that the matrix plays with, and how a user asks them for things.
+//! The kinds of owners of the matrix, and the requests by which a user changes them.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub const GROUP: &str = "matrix.operating.test";
 /// Name of the owner in its namespace, and value of the label `app` of its Pods.
 pub const NAME: &str = "web";
 
-/// Who owns the Pods.
+/// A kind of owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // the names say it all
 pub enum Owner {
@@ -96,14 +96,14 @@ impl Owner {
         }
     }
 
-    /// Pods at the beginning of a cell.
+    /// Number of Pods at the beginning of a cell.
     #[must_use]
     pub fn size(self) -> usize {
         match self {
-            // Of so many Pods, the 25% of a default strategy are far more than the rule allows.
+            // With this number, the 25% of a default strategy are far more than the rule allows.
             Self::Deployment | Self::Rollout => 20,
             Self::DeploymentSurge0 | Self::DeploymentRecreate | Self::DeploymentSurge100 => 8,
-            // A DaemonSet has a Pod for each node of a lane but one.
+            // A DaemonSet has a Pod for each node of a lane except one.
             Self::DaemonSet => 3,
             // The Job controller waits 10 s, 20 s, 40 s … before it replaces a Pod.
             Self::Job => 3,
@@ -146,7 +146,7 @@ impl Owner {
                 });
                 template["spec"]["restartPolicy"] = json!("OnFailure");
             }
-            // A kind without `scale` calls the number as it likes.
+            // A kind without `scale` may use any name for the number.
             Self::Plain => spec = json!({"size": replicas}),
             Self::CollaSet | Self::Scaled | Self::Rollout | Self::Bare => {}
         }
@@ -158,7 +158,7 @@ impl Owner {
         json!({"metadata": {"name": NAME}, "spec": spec})
     }
 
-    /// A merge patch that asks for another number of Pods; `None` when that goes another way.
+    /// A merge patch that changes the number of Pods; `None` if this kind needs another request.
     #[must_use]
     pub fn scaled(self, replicas: usize) -> Option<Value> {
         match self {
@@ -169,7 +169,7 @@ impl Owner {
         }
     }
 
-    /// A merge patch that asks for another image; `None` when the template cannot be changed.
+    /// A merge patch that changes the image; `None` if the template cannot be changed.
     #[must_use]
     pub fn with_image(self, image: &str) -> Option<Value> {
         let containers = json!([{"name": "main", "image": image}]);

@@ -1,4 +1,4 @@
-//! Carrying out one operation: one request.
+//! Carries out one operation by one request.
 
 use anyhow::Result;
 use http::Request;
@@ -11,9 +11,9 @@ use testbed::observer::resource;
 use super::ops::{Kind, Operation};
 use super::tenant::{self, BARE, OWNERS, TIER};
 
-/// Owners that the tenant makes and deletes during the soak.
+/// Owners that the tenant creates and deletes during the soak.
 const EXTRA: [&str; 3] = ["extra-0", "extra-1", "extra-2"];
-/// Most Pods without an owner.
+/// Maximum number of Pods without an owner.
 const MOST_BARE: usize = 8;
 const CONTROL: &str = "kusionstack.io/control";
 const AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";
@@ -22,7 +22,7 @@ pub const FINALIZER: &str = "soak.operating.test/hold";
 /// Finalizer of a cooperator of the lifecycle.
 pub const PROTECTION: &str = "prot.podopslifecycle.kusionstack.io/soak";
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// The API server carried the request out.
@@ -33,7 +33,7 @@ pub enum Outcome {
     Void,
     /// No answer, or an error of the API server or a webhook.
     Failed,
-    /// There was nothing to do it to.
+    /// There was no object for the operation.
     Idle,
 }
 
@@ -43,9 +43,9 @@ pub struct Actor {
     pub client: Client,
     /// The administrator, for nodes and for what kubelets do.
     pub admin: Client,
-    /// Where all of it happens.
+    /// The namespace of the soak.
     pub namespace: String,
-    /// Simulated nodes.
+    /// Number of simulated nodes.
     pub nodes: usize,
 }
 
@@ -58,7 +58,7 @@ impl Actor {
         self.api(&resource("", "v1", "Pod"))
     }
 
-    /// Carries an operation out on one of `pods`, the Pods that were there a moment ago.
+    /// Carries out an operation on one of `pods`, a recent list of the Pods.
     pub async fn carry_out(&self, operation: Operation, pods: &[DynamicObject]) -> Outcome {
         match self.request(operation, pods).await {
             Ok(true) => Outcome::Admitted,
@@ -72,7 +72,7 @@ impl Actor {
         }
     }
 
-    /// Returns false when there is nothing to do.
+    /// Returns false if there is no object for the operation.
     async fn request(&self, operation: Operation, pods: &[DynamicObject]) -> kube::Result<bool> {
         let Operation {
             kind,
@@ -109,7 +109,7 @@ impl Actor {
         self.pod(kind, pod, operation, pods).await
     }
 
-    /// Whether an operation has a meaning for a Pod.
+    /// Whether an operation applies to a Pod.
     fn fits(&self, kind: Kind, pod: &DynamicObject) -> bool {
         let managed = pod.labels().contains_key(CONTROL);
         let has = |finalizer: &str| pod.finalizers().iter().any(|f| f == finalizer);
@@ -119,8 +119,8 @@ impl Actor {
                 key.starts_with(&format!("{prefix}.podopslifecycle.kusionstack.io/soak-"))
             })
         };
-        // The update of a CollaSet takes the resources back. The API server refuses that where they had been absent, and the
-        // Pod then stays in `operate`: no violation, and not at rest either.
+        // The update of a CollaSet reverts the resources. If they had been absent, the API server refuses
+        // that, and the Pod stays in `operate`: this is no violation, but the soak would not come to rest.
         let by_collaset = pod.owner_references().iter().any(|o| o.kind == "CollaSet");
         match kind {
             Kind::ResizeCpu | Kind::ResizeMemory | Kind::ResizeSameMemory | Kind::ResizePod
@@ -293,7 +293,7 @@ impl Actor {
         Ok(true)
     }
 
-    /// One operation begins on three Pods at once.
+    /// Begins the same operation on three Pods at once.
     async fn begin_many(&self, detail: u64, pods: &[DynamicObject]) -> kube::Result<bool> {
         let id = format!("soak-{}", detail % 3);
         let key = |prefix: &str| format!("{prefix}.podopslifecycle.kusionstack.io/{id}");
@@ -428,7 +428,7 @@ impl Actor {
         Ok(true)
     }
 
-    /// Owners that come and go. Orphans are adopted when an owner of the same name comes again.
+    /// Creates and deletes owners. A new owner of the same name adopts the orphans.
     async fn extra(&self, kind: Kind, target: u64, detail: u64) -> kube::Result<bool> {
         let name = EXTRA[at(target, EXTRA.len())];
         let api = self.api(&tenant::kind("Deployment"));
@@ -471,7 +471,7 @@ impl Actor {
 
     async fn node(&self, kind: Kind, target: u64) -> kube::Result<bool> {
         let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(self.admin.clone());
-        // One node always takes Pods.
+        // One node always accepts Pods.
         let name = format!("worker-{}", at(target, self.nodes - 1));
         match kind {
             Kind::Cordon => nodes.cordon(&name).await?,
@@ -534,7 +534,7 @@ fn undo_labels(pod: &DynamicObject) -> Value {
     Value::Object(labels)
 }
 
-/// A patch that takes off the labels of the soak's own operations, of these families.
+/// A patch that removes the labels of the soak's own operations, of these families.
 pub fn own_labels(pod: &DynamicObject, families: &[&str]) -> Value {
     let mut labels = serde_json::Map::new();
     for key in pod.labels().keys() {
@@ -548,7 +548,7 @@ pub fn own_labels(pod: &DynamicObject, families: &[&str]) -> Value {
     Value::Object(labels)
 }
 
-/// A patch that adds or drops a finalizer, unless somebody else has changed the finalizers.
+/// A patch that adds or removes a finalizer, with a conflict if the finalizers have changed.
 pub fn finalizers(pod: &DynamicObject, finalizer: &str, add: bool) -> Value {
     let mut all = pod.finalizers().to_vec();
     all.retain(|f| f != finalizer);

@@ -1,4 +1,4 @@
-//! What goes wrong during the soak.
+//! The faults of the soak.
 
 use std::time::Duration;
 
@@ -12,38 +12,38 @@ use testbed::fleet::{Fleet, REPLICAS};
 use testbed::proxy::{Effect, Fault};
 use tokio::time::sleep;
 
-/// How often things go wrong.
+/// The intervals of the faults.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Between two kills of the leader.
+    /// Interval of kills of the leader.
     pub kill: Duration,
-    /// Between two changes of a replica to another build.
+    /// Interval of build changes of a replica.
     pub roll: Duration,
-    /// Between two stalls of the watches of one replica.
+    /// Interval of stalls of the watches of one replica.
     pub stall: Duration,
-    /// For how long the watches stand still.
+    /// Duration of a stall.
     pub stalled: Duration,
 }
 
-/// Kills the leader again and again until the future is dropped.
+/// Kills the leader repeatedly until the future is dropped.
 pub async fn kill_leaders(fleet: &Fleet, pace: Pace) -> Result<()> {
     loop {
         sleep(pace.kill).await;
-        // Nobody may lead just now.
+        // At times there is no leader.
         let Ok(leader) = fleet.leader().await else {
             continue;
         };
         eprintln!("killing replica {leader}, the leader");
         fleet.kill(leader).await;
         sleep(Duration::from_secs(2)).await;
-        // A kubelet would start it until the API server is back.
+        // As a kubelet, restart it until the API server is back.
         let _is_up = fleet.maintenance.lock().await;
         fleet.restart(leader).await?;
     }
 }
 
-/// Takes one replica after the other to the next build, forth and back, until the future is dropped. The leader is among
-/// them once a round.
+/// Changes one replica after the other to the next build, back and forth, until the future is dropped. Each
+/// round includes the leader.
 pub async fn roll(fleet: &Fleet, pace: Pace) -> Result<()> {
     for index in (0..REPLICAS).cycle() {
         sleep(pace.roll).await;
@@ -53,7 +53,7 @@ pub async fn roll(fleet: &Fleet, pace: Pace) -> Result<()> {
     Ok(())
 }
 
-/// Lets the watches of one replica stand still again and again until the future is dropped.
+/// Stalls the watches of one replica repeatedly until the future is dropped.
 pub async fn stall_watches(fleet: &Fleet, pace: Pace) -> Result<()> {
     loop {
         sleep(pace.stall).await;
@@ -70,7 +70,7 @@ pub async fn stall_watches(fleet: &Fleet, pace: Pace) -> Result<()> {
     }
 }
 
-/// Ends the API server and starts it again.
+/// Restarts the API server.
 pub async fn restart_apiserver(fleet: &Fleet) -> Result<()> {
     let _alone = fleet.maintenance.lock().await;
     eprintln!("restarting the API server");
@@ -79,7 +79,7 @@ pub async fn restart_apiserver(fleet: &Fleet) -> Result<()> {
     fleet.plane.start_apiserver().await
 }
 
-/// Starts controllers of the plane again that have ended, until the future is dropped.
+/// Restarts controllers of the plane that have ended, until the future is dropped.
 pub async fn revive_controllers(fleet: &Fleet) -> Result<()> {
     loop {
         sleep(Duration::from_secs(2)).await;
@@ -92,7 +92,7 @@ pub async fn end_overdue_pods(client: &Client, namespace: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     loop {
         sleep(Duration::from_secs(1)).await;
-        // The API server is away for a moment now and then.
+        // The API server may be restarting.
         let Ok(list) = pods.list(&ListParams::default()).await else {
             continue;
         };

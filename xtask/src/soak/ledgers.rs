@@ -1,5 +1,5 @@
-//! What happens to the ledgers of rules while replicas of several builds write them: no build drops what another one has
-//! stored, and no watermark or format goes back.
+//! Checks the ledgers of rules while replicas of several builds write them: no build drops a field that
+//! another build has stored, and no watermark or format goes back.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Map, Value};
 use testbed::fleet;
 
-/// Fields that come and go while a claim stays. Everything else stays with its claim, whoever knows it.
+/// Fields that may disappear from a claim. All other fields stay as long as the claim.
 const PASSING: [&str; 7] = [
     "opened",
     "closing",
@@ -22,16 +22,16 @@ const PASSING: [&str; 7] = [
     "byResources",
 ];
 
-/// What the ledgers showed.
+/// The observations of the ledgers.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// The last ledger of each rule, by UID.
     last: BTreeMap<String, Value>,
-    /// Ledgers that replaced another one.
+    /// Number of ledgers that replaced another one.
     pub writes: usize,
-    /// How often a field stayed through a write, by name of the field.
+    /// Number of writes that preserved a field, by name of the field.
     pub stayed: BTreeMap<String, usize>,
-    /// What must not happen.
+    /// Violations.
     pub faults: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ pub async fn follow(client: Client, namespace: String, seen: Arc<Mutex<Seen>>) {
     let events = watcher(rules, watcher::Config::default()).default_backoff();
     pin_mut!(events);
     while let Some(event) = events.next().await {
-        // The watcher begins anew after an error.
+        // The watcher restarts after an error.
         if let Ok(watcher::Event::Apply(rule) | watcher::Event::InitApply(rule)) = event {
             let uid = rule.uid().unwrap_or_default();
             let ledger = rule.data["status"]["ledger"].clone();
@@ -50,7 +50,7 @@ pub async fn follow(client: Client, namespace: String, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-/// Locks what was seen.
+/// Locks the observations.
 pub fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -78,44 +78,44 @@ impl Seen {
         self.compare(rule, "the ledger", &last, &ledger);
         for claim in claims(&last) {
             let (pod, operation) = (&claim["podName"], &claim["operation"]);
-            let what = format!("the claim {operation} of {pod}");
+            let subject = format!("the claim {operation} of {pod}");
             let Some(now) = claims(&ledger).find(|now| is_same(claim, now)) else {
                 continue;
             };
-            self.compare(rule, &what, claim, now);
+            self.compare(rule, &subject, claim, now);
             for container in items(claim, "containers") {
                 let mut all = items(now, "containers");
                 if let Some(now) = all.find(|now| now["name"] == container["name"]) {
-                    let what = format!("{what}, container {}", container["name"]);
-                    self.compare(rule, &what, container, now);
+                    let subject = format!("{subject}, container {}", container["name"]);
+                    self.compare(rule, &subject, container, now);
                 }
             }
         }
     }
 
-    /// Every field is still there.
-    fn compare(&mut self, rule: &str, what: &str, before: &Value, now: &Value) {
+    /// Checks that every field still exists.
+    fn compare(&mut self, rule: &str, subject: &str, before: &Value, now: &Value) {
         for name in fields(before).filter(|name| !PASSING.contains(&name.as_str())) {
             if now.get(name).is_some() {
                 *self.stayed.entry(name.clone()).or_default() += 1;
             } else {
-                self.fault(rule, format!("{what} lost the field {name}"));
+                self.fault(rule, format!("{subject} lost the field {name}"));
             }
         }
     }
 
-    fn fault(&mut self, rule: &str, what: String) {
-        self.faults.push(format!("rule {rule}: {what}"));
+    fn fault(&mut self, rule: &str, description: String) {
+        self.faults.push(format!("rule {rule}: {description}"));
     }
 }
 
-/// Whether both are one claim, which a later attempt may have renewed.
-fn is_same(one: &Value, other: &Value) -> bool {
+/// Whether both are the same claim, which a later attempt may have renewed.
+fn is_same(claim: &Value, other: &Value) -> bool {
     let opened = |claim: &Value| match &claim["opened"] {
         Value::Null => claim["attempt"].clone(),
         opened => opened.clone(),
     };
-    ["podUID", "operation"].iter().all(|f| one[f] == other[f]) && opened(one) == opened(other)
+    ["podUID", "operation"].iter().all(|f| claim[f] == other[f]) && opened(claim) == opened(other)
 }
 
 fn claims(ledger: &Value) -> impl Iterator<Item = &Value> {
@@ -173,12 +173,12 @@ mod tests {
 
     #[test]
     fn new_claim_of_the_same_pod_starts_without_the_fields_of_the_former() {
-        let mut again = ledger(4, Value::Null);
-        let claim = again["claims"][0].as_object_mut();
+        let mut renewed_claim = ledger(4, Value::Null);
+        let claim = renewed_claim["claims"][0].as_object_mut();
         claim
             .into_iter()
             .for_each(|claim| _ = claim.remove("shard"));
-        let all = seen(&[ledger(3, Value::Null), again]);
+        let all = seen(&[ledger(3, Value::Null), renewed_claim]);
         assert!(all.faults.is_empty(), "{:?}", all.faults);
     }
 
@@ -213,7 +213,7 @@ mod tests {
             assert_eq!(all.faults.len(), 1, "{:?}", all.faults);
             assert!(all.faults[0].contains(field));
         }
-        let gone = seen(&[ledger(3, Value::Null), Value::Null]);
-        assert!(!gone.faults.is_empty());
+        let emptied = seen(&[ledger(3, Value::Null), Value::Null]);
+        assert!(!emptied.faults.is_empty());
     }
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: a tenant does random things of everything the API allows, while replicas die and watches stall.
+//! `cargo xtask soak`: a tenant does random operations of the whole API, while replicas die and watches
+//! stall.
 
 mod act;
 mod faults;
@@ -33,13 +34,13 @@ use testbed::plane;
 use testbed::wait;
 
 const NODES: usize = 4;
-/// Pods of an owner at the beginning.
+/// Number of Pods of an owner at the beginning.
 const SIZE: u64 = 5;
-/// Requests that a printed violation shows at most.
+/// Maximum number of requests in a printed violation.
 const REQUESTS: usize = 60;
-/// Violations that are printed.
+/// Maximum number of printed violations.
 const SHOWN: usize = 5;
-/// For all Pods to be there at the beginning.
+/// Timeout for all Pods to be available at the beginning.
 const BEGIN: Duration = Duration::from_secs(300);
 
 /// Flags of `soak`.
@@ -54,34 +55,34 @@ pub struct Args {
     /// Operations at the same time
     #[arg(long, default_value_t = 8)]
     concurrency: usize,
-    /// Seconds in which everything has to come to rest; controllers back off for up to 1,000 s
+    /// Seconds in which all objects must come to rest; controllers back off for up to 1,000 s
     #[arg(long, default_value_t = 1_200)]
     rest: u64,
     /// Use this binary of the server instead of building one
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
-    /// Another build of the server. Replicas change between both, one after the other, in place of kills of the leader: rolling
-    /// updates forth and back, each with its `operating install`
+    /// Another build of the server. Instead of kills of the leader, replicas change between both builds, one
+    /// after the other: rolling updates back and forth, each with its `operating install`
     #[arg(long, value_name = "PATH")]
     other_bin: Option<PathBuf>,
 }
 
-/// How long and how hard.
+/// Settings of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Number of operations.
     pub operations: usize,
     /// Seed of their sequence.
     pub seed: u64,
-    /// Operations at the same time.
+    /// Number of parallel operations.
     pub concurrency: usize,
     /// Pause before each operation.
     pub pause: Duration,
-    /// Between two kills of the leader; watches stall half as often.
+    /// Interval of kills of the leader; the watches stall twice as often.
     pub kill: Duration,
-    /// For how long watches stand still.
+    /// Duration of a stall of the watches.
     pub stalled: Duration,
-    /// For everything to come to rest at the end.
+    /// Timeout for all objects to come to rest at the end.
     pub rest: Duration,
 }
 
@@ -96,33 +97,34 @@ impl Plan {
             pause: Duration::from_millis(400),
             kill: Duration::from_secs(20),
             stalled: Duration::from_secs(8),
-            // Longer than the 5 minutes for which a ReplicaSet waits for a creation or a deletion that it has missed.
+            // Longer than the 5 minutes for which a ReplicaSet waits for a creation or a deletion that it
+            // has missed.
             rest: Duration::from_secs(420),
         }
     }
 }
 
-/// What the soak showed.
+/// The results of the soak.
 #[derive(Debug)]
 pub struct Report {
     /// Operations by kind and outcome.
     counts: BTreeMap<Kind, BTreeMap<Outcome, usize>>,
     /// The violations, each with its history and the requests behind it.
     pub violations: Vec<String>,
-    /// What did not come to rest.
+    /// The objects that did not come to rest.
     pub unrest: Option<String>,
-    /// How long it took to come to rest.
+    /// Time until all objects were at rest.
     rested: Duration,
-    /// What became of the ledgers.
+    /// The observations of the ledgers.
     ledgers: ledgers::Seen,
     /// Starts of replicas, and how many of these brought another build.
     starts: (usize, usize),
 }
 
-/// Runs the soak and prints what it showed.
+/// Runs the soak and prints its results.
 ///
 /// # Errors
-/// When a rule was broken, or not all came to rest, or something could not be started.
+/// If a rule was broken, an object did not come to rest, or the environment could not be started.
 pub async fn run(args: Args) -> Result<()> {
     let binary = match &args.bin {
         Some(path) => path.canonicalize()?,
@@ -148,7 +150,7 @@ pub async fn run(args: Args) -> Result<()> {
 }
 
 impl Report {
-    /// Prints counts, violations and what is left.
+    /// Prints counts, violations and the objects that are not at rest.
     pub fn print(&self) {
         println!(
             "\n{:<24} {:>8} {:>8} {:>8} {:>8} {:>8}",
@@ -191,10 +193,10 @@ impl Report {
         }
     }
 
-    /// Fails when the server did not do what it promises.
+    /// Fails if the guarantee was broken.
     ///
     /// # Errors
-    /// The number of violations, or what is not at rest.
+    /// The number of violations, or the objects that are not at rest.
     pub fn check(&self) -> Result<()> {
         if !self.violations.is_empty() {
             bail!("{} requests broke a rule", self.violations.len());
@@ -209,11 +211,11 @@ impl Report {
     }
 }
 
-/// Plays the soak on a control plane of its own, with three replicas of the server. If there is another build, replicas
-/// change between both.
+/// Runs the soak on its own control plane, with three replicas of the server. If there is another build,
+/// replicas change between both.
 ///
 /// # Errors
-/// When something could not be started. What the server did is in the report.
+/// If the environment could not be started. Violations are in the report.
 pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result<Report> {
     eprintln!("starting a control plane and three replicas");
     let rolls = other.is_some();
@@ -319,7 +321,7 @@ async fn judge_rules(
     let changes = observer.changes().await?;
     eprintln!("judging {} changes", changes.len());
     let mut violations = Vec::new();
-    // A replica may not know what changed while its watches stood still.
+    // A replica may not know the changes during a stall of its watches.
     let leniency = plan.stalled + Duration::from_secs(15);
     for rule in tenant::rules() {
         let judgement = judge(&changes, &rule, leniency);
@@ -335,7 +337,7 @@ async fn judge_rules(
     Ok(violations)
 }
 
-/// Tells a violation, with the requests behind it if they are to be shown.
+/// Describes a violation, with the requests that caused it if `shown`.
 fn tell(fleet: &Fleet, namespace: &str, violation: &Violation, shown: bool) -> Result<String> {
     if !shown {
         return Ok(violation.to_string());
@@ -360,7 +362,8 @@ async fn furnish(fleet: &Fleet, actor: &Actor) -> Result<()> {
     for index in 0..usize::try_from(SIZE)? {
         actor.create_bare(1_000_000 + index).await?;
     }
-    // Every owner but the DaemonSet, the Pods without owner, and one Pod of the DaemonSet on each node.
+    // The Pods of every owner except the DaemonSet, the Pods without an owner, and one Pod of the DaemonSet
+    // on each node.
     let expected = usize::try_from(SIZE)? * tenant::OWNERS.len() + NODES;
     wait::within("the Pods of the soak", BEGIN, || async {
         let pods = list(&actor.admin, &actor.namespace).await?;
@@ -385,17 +388,18 @@ type Counts = BTreeMap<Kind, BTreeMap<Outcome, usize>>;
 /// Carries out all operations, and restarts the API server in the middle.
 async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Counts>) -> Result<()> {
     let all = ops::sequence(plan.seed, plan.operations);
-    let begun = Instant::now();
+    let start = Instant::now();
     let known: Mutex<Vec<DynamicObject>> = Mutex::default();
     let done = AtomicUsize::new(0);
-    let work = async {
+    let carry_out_all = async {
         let operations = all.iter().map(async |operation| {
             sleep(plan.pause).await;
             let pods = known.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let outcome = actor.carry_out(*operation, &pods).await;
             note(counts, *operation, outcome);
             if outcome == Outcome::Failed {
-                // Clients back off; or the API server's restart would use up a hundred operations.
+                // Clients back off. Without a pause, the restart of the API server would use up a hundred
+                // operations.
                 sleep(Duration::from_secs(1)).await;
             }
             done.fetch_add(1, Ordering::Relaxed);
@@ -411,8 +415,8 @@ async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Count
         }
         faults::restart_apiserver(fleet).await
     };
-    let work = async { futures::join!(work, restart).1 };
-    let look = async {
+    let operations_and_restart = async { futures::join!(carry_out_all, restart).1 };
+    let refresh_pods = async {
         loop {
             if let Ok(pods) = list(&actor.admin, &actor.namespace).await {
                 *known.lock().unwrap_or_else(PoisonError::into_inner) = pods;
@@ -430,7 +434,7 @@ async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Count
             };
             eprintln!(
                 "{:>4} s: {} admitted, {} denied, {} void, {} failed, {} idle",
-                begun.elapsed().as_secs(),
+                start.elapsed().as_secs(),
                 total(Outcome::Admitted),
                 total(Outcome::Denied),
                 total(Outcome::Void),
@@ -440,8 +444,8 @@ async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Count
         }
     };
     tokio::select! {
-        result = work => result,
-        () = look => Ok(()),
+        result = operations_and_restart => result,
+        () = refresh_pods => Ok(()),
         () = progress => Ok(()),
     }
 }

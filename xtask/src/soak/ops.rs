@@ -1,6 +1,6 @@
 //! The operations of the soak, as data, and their sequence by a seed.
 
-/// What a tenant, the kubelet or an administrator may do.
+/// The kinds of operations of a tenant, the kubelet or an administrator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // the names say it all
 pub enum Kind {
@@ -74,7 +74,7 @@ pub enum Kind {
     Flap,
 }
 
-/// How often each operation is drawn, relative to the others.
+/// The weight with which each operation is drawn.
 pub const WEIGHTS: &[(Kind, u64)] = &[
     (Kind::Delete, 120),
     (Kind::DeleteGraceZero, 30),
@@ -138,16 +138,17 @@ pub const WEIGHTS: &[(Kind, u64)] = &[
     (Kind::Flap, 15),
 ];
 
-/// One operation. Whom it strikes is drawn as a number, which counts among those that exist when its turn comes.
+/// An operation. Its target is drawn as a number, which selects among the objects that exist at the time of
+/// the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
     /// Position in the sequence.
     pub index: usize,
-    /// What is done.
+    /// Kind of the operation.
     pub kind: Kind,
-    /// Chooses the object.
+    /// Selects the object.
     pub target: u64,
-    /// Chooses everything else.
+    /// Selects everything else.
     pub detail: u64,
 }
 
@@ -157,14 +158,14 @@ pub fn sequence(seed: u64, count: usize) -> Vec<Operation> {
     let total: u64 = WEIGHTS.iter().map(|(_, weight)| weight).sum();
     let mut random = Random(seed);
     let mut draw = |index| {
-        let mut left = random.next() % total;
+        let mut rest = random.next() % total;
         let mut kind = WEIGHTS[0].0;
         for (candidate, weight) in WEIGHTS {
             kind = *candidate;
-            if left < *weight {
+            if rest < *weight {
                 break;
             }
-            left -= weight;
+            rest -= weight;
         }
         Operation {
             index,

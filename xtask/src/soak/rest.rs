@@ -1,4 +1,4 @@
-//! How the soak comes to rest: nobody disturbs any more, and all that was begun is ended.
+//! Brings the soak to rest: faults have ended, and all operations in progress are finished.
 
 use std::time::Duration;
 
@@ -15,38 +15,38 @@ use tokio::time::{Instant, sleep};
 use super::act::{Actor, FINALIZER, PROTECTION, finalizers, list, own_labels};
 use super::{tenant, unrest};
 
-/// Between two lines of progress.
+/// Interval of progress lines.
 const TELL: Duration = Duration::from_secs(20);
-/// The `ExpectationsTimeout` of Kubernetes' controllers, and a little more.
+/// A little longer than the `ExpectationsTimeout` of the controllers of Kubernetes.
 const EXPECTATIONS: Duration = Duration::from_secs(310);
 const FAMILIES: [&str; 1] = ["operating"];
 
-/// Ends what was begun, and waits until all is at rest.
+/// Finishes the operations, and waits until all objects are at rest.
 ///
 /// # Errors
-/// After `bound`, with what is not at rest.
+/// After `bound`, with the objects that are not at rest.
 pub async fn come_to_rest(fleet: &Fleet, actor: &Actor, bound: Duration) -> Result<Duration> {
-    let begun = Instant::now();
-    let mut told = begun;
+    let start = Instant::now();
+    let mut last_report = start;
     loop {
-        let left = match settle(fleet, actor, begun).await {
-            Ok(left) if left.is_empty() => return Ok(begun.elapsed()),
-            Ok(left) => left,
+        let unrest = match settle(fleet, actor, start).await {
+            Ok(unrest) if unrest.is_empty() => return Ok(start.elapsed()),
+            Ok(unrest) => unrest,
             Err(error) => vec![format!("{error:#}")],
         };
-        if told.elapsed() > TELL {
-            told = Instant::now();
+        if last_report.elapsed() > TELL {
+            last_report = Instant::now();
             eprintln!(
                 "not at rest yet: {} things, such as {}",
-                left.len(),
-                left[0]
+                unrest.len(),
+                unrest[0]
             );
         }
-        if begun.elapsed() > bound {
+        if start.elapsed() > bound {
             let context = unrest::context(&actor.admin, &actor.namespace).await;
             bail!(
                 "not at rest after {bound:?}:\n  {}\nbeside it, at {}:\n  {}",
-                left.join("\n  "),
+                unrest.join("\n  "),
                 Timestamp::now(),
                 context.unwrap_or_else(|error| format!("{error:#}"))
             );
@@ -55,9 +55,9 @@ pub async fn come_to_rest(fleet: &Fleet, actor: &Actor, bound: Duration) -> Resu
     }
 }
 
-/// One round: what is not at rest.
-async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<String>> {
-    let mut left = Vec::new();
+/// Runs one round, and returns the objects that are not at rest.
+async fn settle(fleet: &Fleet, actor: &Actor, start: Instant) -> Result<Vec<String>> {
+    let mut unrest = Vec::new();
     let (admin, namespace) = (&actor.admin, actor.namespace.as_str());
     let api = |kind| Api::<DynamicObject>::namespaced_with(admin.clone(), namespace, &kind);
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(admin.clone());
@@ -90,11 +90,11 @@ async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<Stri
                     .patch(&owner.name_any(), &PatchParams::default(), &patch)
                     .await?;
             }
-            if lacks_pods(kind, &owner) || missed_a_deletion(kind, &owner, begun) {
-                touch(&owners, &owner, begun).await?;
+            if lacks_pods(kind, &owner) || missed_a_deletion(kind, &owner, start) {
+                touch(&owners, &owner, start).await?;
             }
             if !is_done(kind, &owner) {
-                left.push(format!(
+                unrest.push(format!(
                     "{kind}/{} generation {:?}: spec {}, status {}",
                     owner.name_any(),
                     owner.metadata.generation,
@@ -105,55 +105,55 @@ async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<Stri
         }
     }
     for pod in list(admin, namespace).await? {
-        settle_pod(actor, &pod, &mut left).await?;
+        settle_pod(actor, &pod, &mut unrest).await?;
     }
     match fleet.claims(namespace).await? {
         0 => {}
-        claims => left.push(format!("{claims} claims")),
+        claims => unrest.push(format!("{claims} claims")),
     }
-    Ok(left)
+    Ok(unrest)
 }
 
-/// Whether the owner has fewer Pods than it asks for. No rule refuses the creation of a Pod, so that a touch of such an
-/// owner hides nothing of the server.
+/// Whether the owner has fewer Pods than desired. No rule refuses the creation of a Pod, so a touch of such
+/// an owner hides no fault of the server.
 fn lacks_pods(kind: &str, owner: &DynamicObject) -> bool {
     let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
-    let (has, wanted) = match kind {
-        // Its controller is ours, and has to come to its end by itself.
+    let (has, desired) = match kind {
+        // The controller of a CollaSet is under test, so it must come to rest by itself.
         "CollaSet" => return false,
         "DaemonSet" => ("currentNumberScheduled", &status["desiredNumberScheduled"]),
         _ => ("replicas", &spec["replicas"]),
     };
-    status[has].as_i64() < wanted.as_i64()
+    status[has].as_i64() < desired.as_i64()
 }
 
-/// Whether a ReplicaSet may wait for an event that nobody sends, with more Pods than it asks for. It asks for no deletion
-/// while it expects to see an earlier one. That its Pod lost its owner in the meantime is never seen, so that it waits for
-/// `EXPECTATIONS`, and then for any event. A deletion that the server refused is retried sooner: the pause doubles, and
-/// all of these began within the soak.
-fn missed_a_deletion(kind: &str, owner: &DynamicObject, begun: Instant) -> bool {
+/// Whether a ReplicaSet with too many Pods may wait for an event that never comes. It requests no deletion
+/// while it expects to observe an earlier one. If the Pod lost its owner in the meantime, this is never
+/// observed, so the ReplicaSet waits for `EXPECTATIONS`, and then for any event. A deletion that the server
+/// refused is repeated sooner: the pause doubles, and all of these pauses began within the soak.
+fn missed_a_deletion(kind: &str, owner: &DynamicObject, start: Instant) -> bool {
     let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
     kind == "ReplicaSet"
-        && begun.elapsed() > EXPECTATIONS
+        && start.elapsed() > EXPECTATIONS
         && status["replicas"].as_i64() > spec["replicas"].as_i64()
 }
 
-/// Has the owner's controller look again. It may wait: for up to 1,000 s after failed creations, as where a StatefulSet's
-/// former Pod still terminates under its name; and for the `ExpectationsTimeout` of 5 minutes, and then for any event,
-/// where a ReplicaSet missed the creation of a Pod that was deleted at once, or its Pod lost its owner while the ReplicaSet
-/// deleted it.
+/// Causes the owner's controller to reconcile again. The controller may be waiting: for up to 1,000 s after
+/// failed creations, for example while the former Pod of a StatefulSet still terminates under the same name;
+/// or for the `ExpectationsTimeout` of 5 minutes and then for any event, if a ReplicaSet missed the creation
+/// of a Pod that was deleted at once, or if its Pod lost its owner while the ReplicaSet deleted it.
 async fn touch(
     owners: &Api<DynamicObject>,
     owner: &DynamicObject,
-    begun: Instant,
+    start: Instant,
 ) -> kube::Result<()> {
-    let touched = begun.elapsed().as_secs().to_string();
+    let touched = start.elapsed().as_secs().to_string();
     let patch = Patch::Merge(json!({"metadata": {"annotations": {"touched": touched}}}));
     let (name, params) = (owner.name_any(), PatchParams::default());
     owners.patch(&name, &params, &patch).await.map(|_| ())
 }
 
-async fn settle_pod(actor: &Actor, pod: &DynamicObject, left: &mut Vec<String>) -> Result<()> {
+async fn settle_pod(actor: &Actor, pod: &DynamicObject, unrest: &mut Vec<String>) -> Result<()> {
     let kind = resource("", "v1", "Pod");
     let pods: Api<DynamicObject> =
         Api::namespaced_with(actor.admin.clone(), &actor.namespace, &kind);
@@ -177,11 +177,11 @@ async fn settle_pod(actor: &Actor, pod: &DynamicObject, left: &mut Vec<String>) 
         .flatten();
     let bad = images.any(|c| c["image"].as_str().is_some_and(|i| i.contains(":bad-")));
     let left_rule = !pod.labels().contains_key(tenant::TIER.0);
-    // Its StatefulSet let it go for its labels, and cannot make another of the name.
+    // Its StatefulSet released it because of its labels, and cannot create another Pod of the same name.
     let mut owners = pod.owner_references().iter();
     let is_kept = owners.any(|owner| owner.kind == "StatefulSet");
     let in_the_way = name.starts_with(tenant::STATEFUL_POD) && !is_kept;
-    // Nobody takes these away by themselves.
+    // No controller removes these.
     if !fact.is_managed() || left_rule || fact.finished || in_the_way || (bad && !fact.serves()) {
         let _ = pods.delete(&name, &DeleteParams::default()).await;
     }
@@ -196,7 +196,7 @@ async fn settle_pod(actor: &Actor, pod: &DynamicObject, left: &mut Vec<String>) 
             .filter(|key| key.contains("podopslifecycle"))
             .cloned()
             .collect();
-        left.push(format!(
+        unrest.push(format!(
             "Pod/{name}: ready {}, deleting {}, finalizers {:?}, labels {keys:?}, runs {:?} of {:?}",
             fact.ready,
             fact.deleting,
@@ -208,7 +208,7 @@ async fn settle_pod(actor: &Actor, pod: &DynamicObject, left: &mut Vec<String>) 
     Ok(())
 }
 
-/// Whether an owner has what it asks for, at its present template.
+/// Whether an owner has the desired number of Pods of its current template.
 fn is_done(kind: &str, owner: &DynamicObject) -> bool {
     let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
     let count = |field: &str| status[field].as_i64().unwrap_or_default();
@@ -216,14 +216,14 @@ fn is_done(kind: &str, owner: &DynamicObject) -> bool {
     if owner.metadata.deletion_timestamp.is_some() {
         return false;
     }
-    let wanted = spec["replicas"].as_i64().unwrap_or(1);
-    let all = |fields: &[&str]| fields.iter().all(|field| count(field) == wanted);
+    let desired = spec["replicas"].as_i64().unwrap_or(1);
+    let all = |fields: &[&str]| fields.iter().all(|field| count(field) == desired);
     current
         && match kind {
             "Deployment" => all(&["replicas", "updatedReplicas", "availableReplicas"]),
             "StatefulSet" => all(&["replicas", "updatedReplicas", "readyReplicas"]),
             "ReplicaSet" => {
-                // That of a Deployment is done when the Deployment is.
+                // The ReplicaSet of a Deployment is complete when the Deployment is.
                 !owner.owner_references().is_empty() || all(&["replicas", "availableReplicas"])
             }
             "CollaSet" => all(&["replicas", "updatedReplicas", "availableReplicas"]),

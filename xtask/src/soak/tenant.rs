@@ -11,7 +11,7 @@ use testbed::observer::resource;
 
 /// The tenant's service account.
 pub const ACCOUNT: &str = "tenant";
-/// Label and value that the Pods of all owners carry.
+/// Label and value of the Pods of all owners.
 pub const TIER: (&str, &str) = ("tier", "soak");
 
 /// Kind and name of an owner that exists from the beginning. The Pods carry the name as the label `app`.
@@ -23,7 +23,7 @@ pub const OWNERS: [(&str, &str); 6] = [
     ("CollaSet", "colla"),
     ("DaemonSet", "agent"),
 ];
-/// What the names of the StatefulSet's Pods begin with.
+/// Prefix of the names of the StatefulSet's Pods.
 pub const STATEFUL_POD: &str = "db-";
 /// Label `app` of the Pods without an owner.
 pub const BARE: &str = "bare";
@@ -110,7 +110,7 @@ pub async fn enrol(fleet: &Fleet, namespace: &str) -> Result<Client> {
             "roleRef": {"apiGroup": rbac, "kind": kind, "name": role},
         })
     };
-    // Rules may be read only. What `edit` leaves out of the Pod's subresources is added.
+    // The tenant may only read rules. Subresources of Pods that `edit` lacks are added.
     let role = json!({
         "metadata": {"name": ACCOUNT},
         "rules": [

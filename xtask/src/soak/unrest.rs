@@ -1,4 +1,4 @@
-//! What stands beside things that do not come to rest, for whoever has to find out why.
+//! Details about objects that do not come to rest, for the search for the cause.
 
 use anyhow::Result;
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -6,10 +6,11 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
-/// Events that are told at most.
+/// Maximum number of Events in the output.
 const EVENTS: usize = 25;
 
-/// The ReplicaSets of the namespace, which no line of the unrest names if a Deployment owns them, and its last Events.
+/// The ReplicaSets of the namespace (the list of objects names none that a Deployment owns), and the last
+/// Events.
 ///
 /// # Errors
 /// When they cannot be read.

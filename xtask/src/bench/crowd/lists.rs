@@ -1,4 +1,4 @@
-//! The floor of a cold start: what the API server takes to list the same objects.
+//! The minimum duration of a cold start: the time in which the API server lists the same objects.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
 use serde::Deserialize;
 
-/// What a replica lists before it is ready.
+/// The objects that a replica lists before it is ready.
 const PATHS: [&str; 10] = [
     "/api/v1/pods?labelSelector=kusionstack.io%2Fcontrol%3Dtrue",
     "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
@@ -29,7 +29,7 @@ pub struct Listing {
     pub bytes: usize,
 }
 
-/// Objects of a page, as `kubectl get` asks for.
+/// Number of objects of a page, as in `kubectl get`.
 const PAGE: usize = 500;
 
 /// Lists each kind, one after the other, in one answer as `kubectl get --raw` does; the fastest of three runs.

@@ -1,4 +1,4 @@
-//! `bench --scale PODS`: a replica among many Pods, most of which are none of its business.
+//! `bench --scale PODS`: a replica in a cluster of many Pods, most of which are not managed.
 //!
 //! For each 100 managed Pods there are a namespace with ten ReplicaSets of ten and a rule for each, 300 Pods that are not
 //! managed, and 200 old ReplicaSets of 20 Deployments.
@@ -17,22 +17,22 @@ use super::reviews::{Caller, Verdict, percentile, review};
 use objects::Crowd;
 use testbed::usage;
 
-/// The size that the others are compared with.
+/// The size with which the others are compared.
 const FEW: usize = 100;
-/// No run takes longer.
+/// Timeout of a run.
 const BOUND: Duration = Duration::from_secs(45 * 60);
-/// MiB of a replica.
+/// Limit of the memory of a replica, in MiB.
 const MEMORY: f64 = 120.0;
-/// Time to ready by the time of the lists.
+/// Limit of the time until a replica is ready, relative to the time of the lists.
 const READY: f64 = 3.0;
-/// The slowest reviews among many Pods by those among few.
+/// Limit of the latency of the slowest reviews with many Pods, relative to few Pods.
 const SLOWER: f64 = 1.5;
-/// Rounds of reviews; the calmest one of each kind counts, so that a pause of the machine does not.
+/// Rounds of reviews. The fastest round of each kind counts, so that pauses of the machine have no effect.
 const ROUNDS: usize = 9;
-/// Between two of them, for the watches to be heard of again.
+/// Pause between two rounds, in which the watches receive events again.
 const REST: Duration = Duration::from_secs(2);
 
-/// Measures among `pods` managed Pods.
+/// Measures with `pods` managed Pods.
 pub async fn measure(bench: &mut Bench, pods: usize) -> Result<()> {
     let run = timeout(BOUND, figures(bench, pods));
     run.await.context("the run took too long")?
@@ -104,7 +104,7 @@ async fn figures(bench: &mut Bench, pods: usize) -> Result<()> {
     Ok(())
 }
 
-/// Resident memory in MiB once the server has nothing left to do.
+/// Resident memory in MiB when the server is idle.
 async fn resident(bench: &Bench) -> Result<f64> {
     let pid = bench.server.pid()?;
     let mut last = usage::cpu(pid)?;
@@ -119,9 +119,9 @@ async fn resident(bench: &Bench) -> Result<f64> {
     Ok(usage::resident_kib(pid)? as f64 / 1024.0)
 }
 
-/// Refused DELETE reviews of Pods of all rules, which no rule lets go: where the slowest hundredth begins, in µs. They are
-/// judged without the API server, which others need a write of. Reviews of Pods that are not managed are asked for in turn with
-/// them, so that one can see what the machine does to both.
+/// Refused DELETE reviews of Pods of all rules: the 99th percentile in µs. They are decided without the API
+/// server, because other verdicts need its writes. Reviews of Pods that are not managed alternate with them,
+/// to show the influence of the machine on both.
 async fn reviews(bench: &mut Bench, crowd: &Crowd, pods: usize) -> Result<f64> {
     resident(bench).await?; // what the new Pods left to do is not what a review costs
     let caller = Caller::new(&bench.client, &bench.server.endpoints).await?;
@@ -146,8 +146,8 @@ async fn reviews(bench: &mut Bench, crowd: &Crowd, pods: usize) -> Result<f64> {
             ),
             (&deletes, &mut of_deletes, refused),
         ] {
-            // What the control plane does after so many writes has no part in what a review costs. It is frozen for less time
-            // than a watch may be silent.
+            // The work of the control plane after so many writes is not a cost of a review, so the control
+            // plane is frozen, for less time than a watch may be silent.
             bench.plane.pause_apiserver().await?;
             let times = caller
                 .ask_often("/validate/pods", bodies, 1_000, expected)

@@ -1,4 +1,4 @@
-//! What is created for a run. No scheduler and no kubelet takes note of the Pods.
+//! The objects of a run. Neither the scheduler nor a kubelet processes the Pods.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use testbed::plane::Plane;
 
 use super::super::workload::{self, AVAILABLE};
 
-/// Requests at once.
+/// Number of parallel requests.
 const AT_ONCE: usize = 24;
-/// Pods of a ReplicaSet, and old ReplicaSets of a Deployment.
+/// Number of Pods of a ReplicaSet, and of old ReplicaSets of a Deployment.
 const OF_ONE: usize = 10;
-/// ReplicaSets of managed Pods in a namespace, and rules; the first namespaces are filled first.
+/// Number of ReplicaSets of managed Pods in a namespace, and of rules; the first namespaces are filled first.
 const SETS: usize = 10;
-/// For the control plane to come after a step.
+/// Timeout for the control plane after a step.
 const PATIENCE: Duration = Duration::from_secs(20 * 60);
 const MANAGED: &str = "kusionstack.io/control=true";
 
@@ -32,7 +32,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// The namespaces for so many managed Pods.
+    /// The namespaces for this number of managed Pods.
     pub async fn new(plane: &Plane, pods: usize) -> Result<Self> {
         let all = (0..pods.div_ceil(OF_ONE * SETS).max(1)).map(|_| plane.namespace("crowd"));
         let namespaces = stream::iter(all).buffer_unordered(8).try_collect().await?;
@@ -47,7 +47,8 @@ impl Crowd {
         &self.namespaces[index % self.namespaces.len()]
     }
 
-    /// Creates managed Pods with their ReplicaSets and rules until there are `pods`, and lets them serve.
+    /// Creates managed Pods with their ReplicaSets and rules until there are `pods`, and makes them
+    /// available.
     pub async fn managed(&mut self, pods: usize) -> Result<()> {
         eprintln!("{pods} managed Pods");
         let new = self.sets..pods.div_ceil(OF_ONE);
@@ -64,14 +65,14 @@ impl Crowd {
             }
         });
         at_once(create).await?;
-        let wanted = self.sets * OF_ONE;
+        let target = self.sets * OF_ONE;
         self.reach("all Pods to be there", || async {
-            Ok(self.names(MANAGED).await?.len() >= wanted)
+            Ok(self.names(MANAGED).await?.len() >= target)
         })
         .await?;
         let waiting = format!("{MANAGED},!{AVAILABLE}");
-        let left = self.names(&waiting).await?;
-        let serve = left.into_iter().map(|(namespace, name)| {
+        let waiting_pods = self.names(&waiting).await?;
+        let serve = waiting_pods.into_iter().map(|(namespace, name)| {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
             async move {
                 let patch = Patch::Strategic(status(&name));
@@ -83,12 +84,12 @@ impl Crowd {
         at_once(serve).await?;
         let available = format!("{MANAGED},{AVAILABLE}");
         self.reach("all Pods to be available", || async {
-            Ok(self.names(&available).await?.len() >= wanted)
+            Ok(self.names(&available).await?.len() >= target)
         })
         .await
     }
 
-    /// Creates Pods that are none of the server's business.
+    /// Creates Pods that are not managed.
     pub async fn unmanaged(&self, count: usize) -> Result<()> {
         eprintln!("{count} unmanaged Pods");
         at_once((0..count).map(|index| {
@@ -156,20 +157,20 @@ impl Crowd {
         Ok(names.collect())
     }
 
-    /// Looks each other second: a look is a list of all Pods.
+    /// Checks every two seconds, because each check lists all Pods.
     async fn reach<F: Future<Output = Result<bool>>>(
         &self,
-        what: &str,
-        look: impl Fn() -> F,
+        description: &str,
+        probe: impl Fn() -> F,
     ) -> Result<()> {
         let end = tokio::time::Instant::now() + PATIENCE;
         while tokio::time::Instant::now() < end {
-            if look().await? {
+            if probe().await? {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
-        anyhow::bail!("waited {PATIENCE:?} for {what}")
+        anyhow::bail!("waited {PATIENCE:?} for {description}")
     }
 }
 
@@ -180,7 +181,7 @@ async fn at_once<F: Future<Output = Result<()>>>(all: impl Iterator<Item = F>) -
         .await
 }
 
-/// Of a size as Pods have it.
+/// A Pod of a typical size.
 fn pod_spec() -> Value {
     let environment: Vec<_> = (0..20)
         .map(|n| json!({"name": format!("VARIABLE_{n}"), "value": "a value of some length"}))
@@ -230,7 +231,7 @@ fn rule(index: usize) -> Result<DynamicObject> {
     }))?)
 }
 
-/// What a kubelet says of a Pod that serves.
+/// The status that a kubelet writes for an available Pod.
 fn status(name: &str) -> Value {
     let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let kinds = [

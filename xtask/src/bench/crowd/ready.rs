@@ -6,10 +6,10 @@ use anyhow::{Result, bail};
 
 use super::Bench;
 
-/// For a replica to be ready again.
+/// Timeout for a replica to be ready again.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Kills the server, starts it anew, and says how long it takes until it is ready.
+/// Kills the server, starts it again, and returns the time until it is ready.
 pub async fn cold(bench: &mut Bench) -> Result<Duration> {
     bench.server.kill().await?;
     let begin = Instant::now();

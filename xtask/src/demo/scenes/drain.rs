@@ -1,4 +1,4 @@
-//! A node is drained by kubectl itself.
+//! kubectl drains a node.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -31,7 +31,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
     ));
     stage.observer.reset().await?;
     let drained = drain(stage, &node).await;
-    // Also when it failed: the node may be a cluster's own.
+    // Even after a failure, because the node may belong to an existing cluster.
     let uncordon = stage
         .cluster
         .plane
@@ -39,17 +39,17 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
         .output()
         .await;
     let drained = drained?;
-    let seen = if drained { "it did" } else { "it did not" };
-    stage.narrator.check("the drain finishes", seen, drained);
-    let left = stage.workload.list().await?;
+    let outcome = if drained { "it did" } else { "it did not" };
+    stage.narrator.check("the drain finishes", outcome, drained);
+    let remaining = stage.workload.list().await?;
     let on_node = |pod: &&k8s_openapi::api::core::v1::Pod| {
         let spec = pod.spec.as_ref();
         spec.is_some_and(|s| s.node_name.as_deref() == Some(&node))
     };
-    let left = left.iter().filter(on_node).count();
+    let remaining = remaining.iter().filter(on_node).count();
     stage
         .narrator
-        .check("no Pod is left on the node", left, left == 0);
+        .check("no Pod is left on the node", remaining, remaining == 0);
     stage.check_observer().await?;
     if count > LIMIT {
         let most = stage.observer.most_unavailable().await?;
@@ -61,7 +61,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
     stage.recover().await
 }
 
-/// Whether kubectl was done within the deadline and content; its output is quoted as it comes.
+/// Whether kubectl succeeded within the deadline; its output is quoted as it arrives.
 async fn drain(stage: &Stage<'_>, node: &str) -> Result<bool> {
     let selector = format!("--pod-selector=app={NAME},kusionstack.io/control=true");
     let args = ["drain", node, &selector, "--ignore-daemonsets"];

@@ -1,4 +1,4 @@
-//! A dry run gets the true verdict and costs nothing.
+//! A dry run gets the same verdict as the real request and changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -30,14 +30,14 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
         .filter(|(k, v)| before.get(*k) != Some(*v))
         .count();
     let expected = "the delete would be admitted, no Pod and no rule is written";
-    let held = before.len() == after.len() && changed == 0;
+    let is_unchanged = before.len() == after.len() && changed == 0;
     stage
         .narrator
-        .check(expected, format!("{changed} objects changed"), held);
+        .check(expected, format!("{changed} objects changed"), is_unchanged);
     Ok(())
 }
 
-/// Versions of all Pods and of the rule, once the rule's status has come to rest.
+/// Versions of all Pods and of the rule, after the status of the rule has stopped changing.
 async fn versions(stage: &Stage<'_>) -> Result<BTreeMap<String, String>> {
     let mut last = BTreeMap::new();
     loop {

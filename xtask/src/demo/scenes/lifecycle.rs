@@ -1,4 +1,4 @@
-//! Five Pods are to be worked on in place: the lifecycle lets three begin.
+//! Operations in place on five Pods: the lifecycle lets three of them begin.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -69,16 +69,16 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
         .say("The others are finished as they get their turn.");
     let mut done = vec![first];
     while done.len() < WANTED {
-        let left: Vec<_> = names
+        let waiting: Vec<_> = names
             .iter()
             .filter(|n| !done.contains(n))
             .cloned()
             .collect();
         wait::within("the next Pod's turn", PATIENCE, || async {
-            Ok(!phases(stage.workload, &left).await?.0.is_empty())
+            Ok(!phases(stage.workload, &waiting).await?.0.is_empty())
         })
         .await?;
-        for name in phases(stage.workload, &left).await?.0 {
+        for name in phases(stage.workload, &waiting).await?.0 {
             finish(stage.workload, &name).await?;
             done.push(name);
         }
@@ -121,7 +121,7 @@ async fn finish(workload: &Workload, pod: &str) -> Result<()> {
     label(workload, pod, json!({key("operating"): null})).await
 }
 
-/// Which of the Pods may be worked on, and which still wait for permission.
+/// The Pods whose operation may proceed, and those that still wait for permission.
 async fn phases(workload: &Workload, names: &[String]) -> Result<(Vec<String>, Vec<String>)> {
     let (mut go, mut waiting) = (Vec::new(), Vec::new());
     for pod in workload.list().await? {
@@ -138,7 +138,7 @@ async fn phases(workload: &Workload, names: &[String]) -> Result<(Vec<String>, V
     Ok((go, waiting))
 }
 
-/// The same, as soon as at least `count` may be worked on, and a moment later.
+/// The same, a moment after at least `count` operations may proceed.
 async fn settled(
     workload: &Workload,
     names: &[String],
@@ -148,12 +148,12 @@ async fn settled(
         Ok(phases(workload, names).await?.0.len() >= count)
     })
     .await?;
-    // Time for one too many to show itself.
+    // Time in which a wrong further permission would appear.
     tokio::time::sleep(Duration::from_secs(2)).await;
     phases(workload, names).await
 }
 
-/// What the rule's status says about the first of the waiting Pods.
+/// The reason in the status of the rule for the first waiting Pod.
 async fn reason(workload: &Workload, waiting: &[String]) -> Result<Option<String>> {
     let rule = workload.rules.get(NAME).await?;
     let details = rule.data["status"]["details"].as_array().cloned();

@@ -38,11 +38,11 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
     }
     let narrator = &mut stage.narrator;
     narrator.check("exactly 3 deletes admitted", admitted, admitted == LIMIT);
-    let rest = REPLICAS - LIMIT;
+    let expected_refusals = REPLICAS - LIMIT;
     narrator.check(
         "the other 7 refused with 429, too many requests",
         refused.len(),
-        refused.len() == rest,
+        refused.len() == expected_refusals,
     );
     narrator.say("What the refused ones are told:");
     if let Some(text) = refused.first() {
