@@ -723,7 +723,7 @@ fn deletion_of_set_deletes_pods_and_orphaning_keeps_them() {
         .unwrap()
         .push("orphan".into());
     orphaning.settle();
-    assert!(orphaning.gone);
+    assert!(orphaning.is_deleted);
     assert!(
         orphaning
             .pods

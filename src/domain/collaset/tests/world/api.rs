@@ -95,7 +95,7 @@ impl WriteResults {
     /// Counts one write. Returns false if no further write is possible.
     fn count_write(&mut self) -> bool {
         let may = self.remaining > 0;
-        self.remaining = self.left.saturating_sub(1);
+        self.remaining = self.remaining.saturating_sub(1);
         may
     }
 
