@@ -15,7 +15,7 @@ fn root() -> PathBuf {
 
 /// `UPDATE=1 cargo test --test crds` rewrites the files.
 #[test]
-fn the_files_are_what_the_types_say() {
+fn crd_files_match_the_types() {
     for crd in crd::all_crds() {
         let file = root().join(format!("manifests/crds/{}.yaml", crd.spec.names.plural));
         let want = format!(
@@ -57,13 +57,13 @@ fn changed_definitions_have_a_new_revision() {
         assert_eq!(
             revision,
             crd::CRD_REVISION,
-            "nothing changed: set crd::REVISION back"
+            "nothing changed: set CRD_REVISION in src/api/crd.rs back"
         );
         return;
     }
     assert!(
         crd::CRD_REVISION > revision,
-        "the CRDs changed: raise crd::REVISION above {revision} in src/api/crd.rs, then run UPDATE=1 cargo test --test crds"
+        "the CRDs changed: raise CRD_REVISION above {revision} in src/api/crd.rs, then run UPDATE=1 cargo test --test crds"
     );
     assert!(
         std::env::var_os("UPDATE").is_some(),
@@ -91,7 +91,7 @@ fn no_file_is_left_over() {
 }
 
 #[test]
-fn every_known_path_is_there_with_its_type() {
+fn every_known_path_exists_with_its_type() {
     for crd in crd::all_crds() {
         let file = root().join(format!(
             "tests/crds/paths/{}.txt",
@@ -135,7 +135,7 @@ fn every_known_path_is_there_with_its_type() {
 }
 
 #[test]
-fn nothing_new_is_required_of_what_is_stored() {
+fn no_new_field_is_required_in_stored_objects() {
     for crd in crd::all_crds() {
         let file = root().join(format!(
             "tests/crds/paths/{}.txt",

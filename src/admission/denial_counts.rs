@@ -70,16 +70,16 @@ impl DenialCounts {
 }
 
 fn denial_reason(verdict: &Verdict) -> &'static str {
-    let word = match (verdict.annotations().get("held"), verdict.code()) {
-        (Some(word), _) => word.as_str(),
+    let reason = match (verdict.annotations().get("held"), verdict.code()) {
+        (Some(reason), _) => reason.as_str(),
         (None, 400 | 422) => "invalid",
         (None, 403) => "forbidden",
         (None, 409) => "conflict",
         (None, 500..) => "unavailable",
         (None, _) => "other",
     };
-    let known = DENIAL_REASONS.iter().find(|known| **known == word);
-    known.copied().unwrap_or("other")
+    let counted = DENIAL_REASONS.iter().find(|counted| **counted == reason);
+    counted.copied().unwrap_or("other")
 }
 
 /// Wraps each of these handlers.

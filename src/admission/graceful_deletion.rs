@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::bypass::{Approval, BypassCheck};
+use super::bypass::{BypassCheck, LifecycleBypassError};
 use super::context::AdmissionContext;
+use super::denial;
 use super::exempt::CONTROLLER_MANAGER;
-use super::review::{Request, RequestOperation as Asked, Verdict};
-use super::{denial, rule_check};
+use super::review::{Request, RequestOperation, Verdict};
 use crate::api_request::{self, ApiFailure};
 use crate::cluster::{pod_requests, scale_in};
 use crate::domain::deletion::DeletionOptions;
@@ -32,21 +32,31 @@ pub fn is_lifecycle_running(enabled: bool, pod: &Pod) -> bool {
 }
 
 /// The verdict on a deletion or an eviction for which [`is_lifecycle_due`] is true. A bypass admits the request. Every
-/// other request starts the lifecycle, by the label for which the controller of deletions waits. `wishes` are the
+/// other request starts the lifecycle, by the label for which the controller of deletions waits. `options` are the
 /// options of the request.
 pub async fn decide_deletion(
     bypass: &BypassCheck<'_>,
     pod: &Arc<Pod>,
     operation: ClaimOperation,
-    wishes: DeletionOptions,
+    options: DeletionOptions,
 ) -> Verdict {
     let context = bypass.context;
     let name = &pod.metadata.name;
     let mut note = None;
     if bypass.is_requested() {
-        match bypass_lifecycle(bypass, pod, operation).await {
-            Ok(verdict) => return verdict,
-            Err(said) => note = said,
+        let disruption = context.new_disruption(pod, operation);
+        match bypass.bypass_lifecycle(disruption).await {
+            Ok(approval) => {
+                let verdict = match approval.claims.is_empty() {
+                    true => Verdict::allow(),
+                    false => Verdict::allow().with_audit("claimed", operation.as_str()),
+                };
+                return approval.audit_bypass(verdict, bypass);
+            }
+            Err(LifecycleBypassError::Denied(refused)) => {
+                return refused.to_verdict(name, (context.now)());
+            }
+            Err(LifecycleBypassError::NotPermitted(text)) => note = text,
         }
     }
     if !pod.is_available()
@@ -63,12 +73,12 @@ pub async fn decide_deletion(
     }
     let asked = DeletionRequest {
         scaled_in_by,
-        options: wishes,
+        options,
     };
     let wanted = DeletionOptions::from_pod(pod).merge_later(&asked.options);
-    let is_news =
+    let is_change =
         !grace_delete::is_deletion_requested(pod) || wanted != DeletionOptions::from_pod(pod);
-    if is_news
+    if is_change
         && !bypass.dry_run
         && let Some(refused) = dry_run_deletion(bypass, pod, operation, &wanted).await
     {
@@ -89,7 +99,7 @@ pub async fn decide_deletion(
             .with_audit("held", "lifecycle-not-begun");
         }
     };
-    let mut text = grace_delete::deletion_refusal(&pod);
+    let mut text = grace_delete::deletion_denial(&pod);
     if operation == ClaimOperation::Evict {
         text = format!("Pod {name} is being drained: {text}");
     }
@@ -104,57 +114,6 @@ pub async fn decide_deletion(
     .with_audit("held", "lifecycle-under-way")
 }
 
-/// Admits a request without the lifecycle, if the user has the verb `bypass` on every rule object that covers the Pod,
-/// or on all rule objects of the namespace if none covers it. If a claim is denied, the verdict is that denial. The
-/// error says why the user may not bypass.
-async fn bypass_lifecycle(
-    bypass: &BypassCheck<'_>,
-    pod: &Arc<Pod>,
-    operation: ClaimOperation,
-) -> Result<Verdict, Option<String>> {
-    let context = bypass.context;
-    // The user needs the right on every rule object, including objects that the cache does not have yet.
-    let rules = match rule_check::covering_rules(context, pod, bypass.deadline).await {
-        Ok(rules) => rules,
-        Err(denied) => {
-            return Ok(denial::denied_to_verdict(
-                &pod.metadata.name,
-                &denied,
-                (context.now)(),
-            ));
-        }
-    };
-    let past = rules.into_iter().map(|rule| rule.name).collect();
-    bypass.may_bypass_all(&past).await?;
-    let mut approval = match pod.is_available() {
-        true => {
-            let disruption = context.new_disruption(pod, operation);
-            match bypass.claim_or_bypass(disruption).await {
-                Ok(approval) => approval,
-                Err(refused) => {
-                    return Ok(refused.to_verdict(&pod.metadata.name, (context.now)()));
-                }
-            }
-        }
-        false => Approval::default(),
-    };
-    let verdict = match approval.claims.is_empty() {
-        true => Verdict::allow(),
-        false => Verdict::allow().with_audit("claimed", operation.as_str()),
-    };
-    approval.without_lifecycle = true;
-    approval.bypassed_checks = &past - &approval.bypassed_rules;
-    bypass.announce_bypass(
-        pod,
-        &approval.bypassed_checks,
-        "without the lifecycle that comes before it, under",
-    );
-    if past.is_empty() {
-        bypass.announce_pod_bypass(pod, "without the lifecycle that comes before it");
-    }
-    Ok(approval.audit_bypass(verdict, bypass))
-}
-
 /// The UID of the ReplicaSet or ReplicationController that asks for the deletion of its Pod in order to scale in. If
 /// all controllers share one user name, the number of Pods tells whether the owner asks.
 fn scaling_in_owner(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<String> {
@@ -167,9 +126,9 @@ fn scaling_in_owner(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<String> {
     let asks = match bypass.request.user_info.username.as_str() {
         CONTROLLER_MANAGER => {
             let state = bypass.context.index.read_state();
-            let home = state.namespace(&pod.metadata.namespace)?;
+            let namespace_index = state.namespace(&pod.metadata.namespace)?;
             grace_delete::scale_in_replica_set(pod) == Some(&owner.uid)
-                || home.max_surplus_pods(&owner.uid) > 0
+                || namespace_index.max_surplus_pods(&owner.uid) > 0
         }
         user => user == own,
     };
@@ -185,8 +144,9 @@ fn refuse_excess_scale_in(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict
         return None;
     }
     let state = bypass.context.index.read_state();
-    let home = state.namespace(&pod.metadata.namespace)?;
-    let others = scale_in::excess_choices(home, &owner.uid, pod, bypass.context.now_nanos())?;
+    let namespace_index = state.namespace(&pod.metadata.namespace)?;
+    let others =
+        scale_in::excess_choices(namespace_index, &owner.uid, pod, bypass.context.now_nanos())?;
     let message = format!(
         "Pod {} stays: {} {} deletes as many Pods as it has too many, and {others} others go through their lifecycle for that",
         pod.metadata.name, owner.kind, owner.name
@@ -202,9 +162,9 @@ pub async fn is_own_dry_run(
     request: &Request,
     deadline: Instant,
 ) -> bool {
-    let is_eviction =
-        request.operation == Asked::Create && request.sub_resource.as_deref() == Some("eviction");
-    if !request.dry_run || !(is_eviction || request.operation == Asked::Delete) {
+    let is_eviction = request.operation == RequestOperation::Create
+        && request.sub_resource.as_deref() == Some("eviction");
+    if !request.dry_run || !(is_eviction || request.operation == RequestOperation::Delete) {
         return false;
     }
     let name = timeout_at(deadline, context.identity.user_name(&context.client)).await;
@@ -217,11 +177,11 @@ async fn dry_run_deletion(
     bypass: &BypassCheck<'_>,
     pod: &Pod,
     operation: ClaimOperation,
-    wishes: &DeletionOptions,
+    options: &DeletionOptions,
 ) -> Option<Verdict> {
     let client = &bypass.context.client;
     let ask = async {
-        pod_requests::dry_run_delete_pod(client, pod, wishes).await?;
+        pod_requests::dry_run_delete_pod(client, pod, options).await?;
         // Policies and webhooks for evictions are not called for a DELETE. They also see the eviction only after this
         // program has answered, so ask them by a dry-run eviction.
         match operation {
@@ -245,7 +205,7 @@ async fn dry_run_deletion(
         Err(failure) => {
             let why = failure.text();
             let message = format!(
-                "whether Pod {name} may be deleted could not be asked: {why}; try again in a moment"
+                "the API server did not say whether Pod {name} may be deleted: {why}; try again in a moment"
             );
             let (code, reason) = denial::TOO_MANY_REQUESTS;
             Some(Verdict::deny(code, reason, message).with_audit("held", "lifecycle-not-begun"))

@@ -2,6 +2,7 @@
 //! computed from the raw JSON.
 
 mod bypass;
+mod cache_freshness;
 pub mod collasets;
 mod context;
 mod denial;

@@ -33,14 +33,14 @@ pub async fn ensure_namespace_label(
     let name = request_path::checked_namespace(name)?;
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let params = PatchParams::default();
-    let mut known = context
+    let mut cached_label = context
         .index
         .read_state()
         .namespace(name)
         .and_then(|n| n.observed_label());
     for _ in 0..MAX_PATCHES {
         let patch = Patch::Merge(enforcement::admission_patch(
-            known.as_ref(),
+            cached_label.as_ref(),
             mark,
             &unique_stamp(),
         ));
@@ -53,9 +53,9 @@ pub async fn ensure_namespace_label(
                 }
                 let uid = written.uid.unwrap_or_default();
                 let version = written.resource_version.and_then(|v| v.parse().ok());
-                known = ObservedNamespace::new(&uid, version.unwrap_or_default(), &labels);
+                cached_label = ObservedNamespace::new(&uid, version.unwrap_or_default(), &labels);
             }
-            Err(kube::Error::Api(status)) if status.is_conflict() => known = None,
+            Err(kube::Error::Api(status)) if status.is_conflict() => cached_label = None,
             Err(error) => return Err(error),
         }
     }

@@ -33,18 +33,18 @@ pub struct Overlap {
 }
 
 /// Denies a disruption of a Pod that too many of these rule objects cover, before any owner is read or ledger is
-/// written. Rule objects named in `beyond` are bypassed and do not count.
+/// written. Rule objects named in `bypassed_rules` are bypassed and do not count.
 pub fn check_overlap(
     index: &Index,
     rules: &[RuleKey],
-    beyond: &BTreeSet<String>,
+    bypassed_rules: &BTreeSet<String>,
     pod: &Pod,
 ) -> Result<(), Denied> {
     if rules.len() <= MAX_OBJECTS_PER_POD {
         return Ok(());
     }
     let mut names = availability_rule_names(index, rules);
-    names.retain(|name| !beyond.contains(*name));
+    names.retain(|name| !bypassed_rules.contains(*name));
     if names.len() <= MAX_OBJECTS_PER_POD {
         return Ok(());
     }
@@ -86,17 +86,20 @@ pub async fn find_overlap(
     }
     let (others, pods): (Vec<Arc<RuleSet>>, Vec<Arc<Pod>>) = {
         let state = context.index.read_state();
-        let home = state.namespace(&new.namespace)?;
-        let others = home.rules.values().map(|entry| &entry.snapshot.rules);
+        let namespace_index = state.namespace(&new.namespace)?;
+        let others = namespace_index
+            .rules
+            .values()
+            .map(|entry| &entry.snapshot.rules);
         let others = others.filter(|rules| rules.name != new.name && has_availability_rule(rules));
         let others: Vec<_> = others.cloned().collect();
         if others.len() < MAX_OBJECTS_PER_POD {
             return None; // the usual case: the limit cannot be exceeded
         }
-        (others, home.pods.values().cloned().collect())
+        (others, namespace_index.pods.values().cloned().collect())
     };
     let old = old.filter(|old| has_availability_rule(old));
-    let (mut matched, mut paused_at, mut known) = (0, 0, None);
+    let (mut matched, mut paused_at, mut covered_before) = (0, 0, None);
     for pod in pods {
         matched += 1;
         if new.selects(&pod) {
@@ -111,7 +114,7 @@ pub async fn find_overlap(
                 if overlap.is_new {
                     return Some(overlap);
                 }
-                known.get_or_insert(overlap);
+                covered_before.get_or_insert(overlap);
             }
         }
         if matched >= MAX_MATCHES {
@@ -122,7 +125,7 @@ pub async fn find_overlap(
             yield_now().await;
         }
     }
-    known
+    covered_before
 }
 
 /// Whether a rule object has a rule for which its ledger is written.

@@ -1,22 +1,18 @@
 //! Decides whether a Pod may be disrupted, by all rules that cover it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kube::ResourceExt;
-use kube::api::Api;
-use kube::core::PartialObjectMeta;
-use tokio::time::{Duration, Instant, sleep, timeout_at};
+use tokio::time::Instant;
 
+use super::cache_freshness::{self, ensure_etcd_history, ensure_rules_current, has_cached_rules};
 use super::context::AdmissionContext;
 use super::{overlap, stored_pod};
-use crate::api::keys;
-use crate::api::podtransitionrule::PodTransitionRule;
-use crate::api_request::{self, ApiFailure};
+use crate::cluster::held_rollouts;
 use crate::cluster::index::Index;
 use crate::cluster::owner_sizes::{self, OwnerReadError};
-use crate::cluster::{paging, request_path, selection};
 use crate::domain::grace_delete;
+use crate::domain::lifecycle::are_user_labels_changed;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{AvailabilityRules, RuleSet};
 use crate::ledger::commit::{Denied, DenyReason, Disruption};
@@ -25,10 +21,6 @@ use crate::ledger::store::RuleKey;
 
 /// Maximum number of attempts of a request whose rules change while it waits for them.
 const MAX_ATTEMPTS: u32 = 3;
-/// Longest wait for the cache to receive changed rules.
-const CACHE_SYNC_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval at which the wait looks at the cache.
-const CACHE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Takes a claim for a disruption from every rule object that covers the Pod. The result has the rule objects and their
 /// grants; it is empty if no rule holds the Pod.
@@ -42,95 +34,18 @@ pub async fn claim_for_disruption(
         let mut disruption = disruption.clone();
         let namespace = &disruption.pod.metadata.namespace;
         // Read the generations before the rules: a rule that changes in between then has another generation.
-        disruption.generations = rule_generations(context, namespace);
+        disruption.generations = cache_freshness::rule_generations(context, namespace);
         let rules = covering_rules(context, &disruption.pod, deadline).await?;
         match claim_by_rules(context, rules, &disruption, dry_run, deadline).await {
             // The rule was deleted, or no longer holds the Pod. Ask the rules that hold the Pod now.
             Err(denied) if denied.why == DenyReason::Changed => {
                 let namespace = &disruption.pod.metadata.namespace;
-                wait_for_rule_cache(context, namespace, deadline).await?;
+                cache_freshness::wait_for_rule_cache(context, namespace, deadline).await?;
             }
             decided => return decided,
         }
     }
     Err(Denied::without_rule(DenyReason::Changed))
-}
-
-/// Generations of the rule objects of a namespace, by name.
-pub fn rule_generations(context: &AdmissionContext, namespace: &str) -> BTreeMap<String, i64> {
-    let state = context.index.read_state();
-    let rules = state
-        .namespace(namespace)
-        .into_iter()
-        .flat_map(|n| &n.rules);
-    rules
-        .map(|(name, entry)| (name.clone(), entry.snapshot.rules.generation))
-        .collect()
-}
-
-/// UID and generation of the rule objects of a namespace, by name.
-type RuleVersions = BTreeMap<String, (String, i64)>;
-
-/// Waits until the cache has the rule objects of a namespace that the API server has at this moment.
-async fn wait_for_rule_cache(
-    context: &AdmissionContext,
-    namespace: &str,
-    deadline: Instant,
-) -> Result<(), Denied> {
-    let live = list_live_rules(context, namespace, deadline).await?;
-    let limit = deadline.min(Instant::now() + CACHE_SYNC_TIMEOUT);
-    let known = async {
-        while !is_cache_current(&live, &cached_rules(context, namespace)) {
-            sleep(CACHE_POLL_INTERVAL).await;
-        }
-    };
-    let known = timeout_at(limit, known).await;
-    known.map_err(|_| Denied::without_rule(DenyReason::Behind))
-}
-
-/// The rule objects of a live read. A rule object whose deletion has begun holds no Pod, and the cache does not contain
-/// it.
-async fn list_live_rules(
-    context: &AdmissionContext,
-    namespace: &str,
-    deadline: Instant,
-) -> Result<RuleVersions, Denied> {
-    let version = |rule: PartialObjectMeta<PodTransitionRule>| {
-        let name = rule.name_any();
-        let metadata = rule.metadata;
-        let generation = metadata.generation.unwrap_or_default();
-        let is_alive = metadata.deletion_timestamp.is_none();
-        is_alive.then(|| (name, (metadata.uid.unwrap_or_default(), generation)))
-    };
-    let read = async {
-        let rules: Api<PodTransitionRule> =
-            request_path::namespaced_api(&context.client, namespace)?;
-        paging::list_all_metadata(&rules, version).await
-    };
-    Ok(read_rules(deadline, read).await?.into_iter().collect())
-}
-
-/// The rule objects in the cache.
-fn cached_rules(context: &AdmissionContext, namespace: &str) -> RuleVersions {
-    let state = context.index.read_state();
-    let rules = state
-        .namespace(namespace)
-        .into_iter()
-        .flat_map(|n| &n.rules);
-    let version = |rules: &RuleSet| (rules.uid.to_string(), rules.generation);
-    rules
-        .map(|(name, entry)| (name.clone(), version(&entry.snapshot.rules)))
-        .collect()
-}
-
-/// Whether the cache has these rule objects, or newer versions of them. A rule object that was created again under the
-/// same name has another UID, and its generation starts at 1.
-fn is_cache_current(live: &RuleVersions, cached: &RuleVersions) -> bool {
-    let news = live.iter().all(|(name, (uid, generation))| {
-        let cached = cached.get(name);
-        cached.is_some_and(|(known, cached)| known == uid && cached >= generation)
-    });
-    news && cached.len() <= live.len()
 }
 
 /// Takes claims as [`claim_for_disruption`] does, from these rule objects only. A claim is written only if the Pod is
@@ -150,27 +65,28 @@ pub async fn claim_by_rules(
     )?;
     let mut disruption = disruption.clone();
     if disruption.generations.is_empty() {
-        disruption.generations = rule_generations(context, &disruption.pod.metadata.namespace);
+        let namespace = &disruption.pod.metadata.namespace;
+        disruption.generations = cache_freshness::rule_generations(context, namespace);
     }
-    let of_budgets = rules.iter().filter(|key| {
-        let beyond = disruption.bypassed_rules.contains(&key.name);
-        !beyond && has_budget(context, key, &disruption.pod)
+    let budget_rules = rules.iter().filter(|key| {
+        let is_bypassed = disruption.bypassed_rules.contains(&key.name);
+        !is_bypassed && has_budget(context, key, &disruption.pod)
     });
-    refresh_owners(context, of_budgets, deadline).await?;
-    // The eviction handler has just read the Pod live.
-    let is_shown = disruption.operation != ClaimOperation::Evict;
-    if is_shown && !dry_run && !rules.is_empty() {
+    refresh_owners(context, budget_rules, deadline).await?;
+    // The eviction handler has just read the Pod live. All other handlers have it from the review.
+    let is_from_review = disruption.operation != ClaimOperation::Evict;
+    if is_from_review && !dry_run && !rules.is_empty() {
         match stored_pod::load_reviewed_pod(context, &disruption.pod, deadline).await? {
             Some(pod) => disruption.pod = pod,
             None => return Ok(Vec::new()),
         }
     }
     let disruption = &disruption;
-    let asked = context
+    let decided = context
         .ledgers
         .claim_rules(rules.clone(), disruption, dry_run, deadline)
         .await;
-    asked.map_err(|mut denied| {
+    decided.map_err(|mut denied| {
         if let Some(key) = rules.iter().find(|key| key.name == denied.object) {
             context.ledgers.name_holders(key, &mut denied);
             add_rollout_cause(context, key, disruption, &mut denied);
@@ -196,12 +112,12 @@ fn add_rollout_cause(
     };
     let state = context.index.read_state();
     let entry = state.rule(&key.namespace, &key.name);
-    let home = state.namespace(&key.namespace);
-    let (Some(entry), Some(home)) = (entry, home) else {
+    let namespace_index = state.namespace(&key.namespace);
+    let (Some(entry), Some(namespace_index)) = (entry, namespace_index) else {
         return;
     };
-    let found = home.workload(&owner.uid).and_then(|controller| {
-        selection::held_rollout(home, &entry.snapshot.rules, controller, *limit)
+    let found = namespace_index.workload(&owner.uid).and_then(|controller| {
+        held_rollouts::held_rollout(namespace_index, &entry.snapshot.rules, controller, *limit)
     });
     lasting.rollout = found.map(|(owner, cause)| {
         let owner = format!("{} {}", owner.kind.name(), owner.name);
@@ -232,40 +148,36 @@ pub async fn rules_losing_pod(
 }
 
 /// Asks the rules that hold Pods which are not available whether such a Pod may be deleted or evicted. The rules named
-/// in `beyond` are not asked. A Pod that an operation has taken off traffic may go, because its rules were asked when
+/// in `bypassed_rules` are not asked. A Pod that an operation has taken off traffic may go, because its rules were asked when
 /// the operation began.
 pub async fn admit_unavailable(
     context: &AdmissionContext,
     pod: &Arc<Pod>,
-    beyond: &BTreeSet<String>,
+    bypassed_rules: &BTreeSet<String>,
     deadline: Instant,
 ) -> Result<(), Denied> {
     if grace_delete::is_operation_allowed(pod) {
         return Ok(());
     }
     let namespace = &pod.metadata.namespace;
-    let is_alive = context.index.decision_watches.rules.is_trusted_now();
-    if !is_alive
+    let is_trusted = context.index.decision_watches.rules.is_trusted_now();
+    if !is_trusted
         || !context.index.listed_kinds().has_decision_kinds()
         || !has_cached_rules(context, namespace)
     {
         // Most rules let a Pod that is not available go. Read the rules live, so that an incomplete cache does not hold
         // the Pod.
-        let read = async {
-            let rules: Api<PodTransitionRule> =
-                request_path::namespaced_api(&context.client, namespace)?;
-            paging::list_all_objects(&rules, RuleSet::compile_if_alive).await
-        };
-        let mut sets = read_rules(deadline, read).await?.into_iter();
-        return match sets.find(|set| set.selects(pod) && set.may_hold_unavailable()) {
-            None => Ok(()),
-            Some(_) => Err(Denied::without_rule(DenyReason::Behind)),
+        let rules = cache_freshness::read_live_rules(context, namespace, deadline).await?;
+        let may_hold = |rules: &RuleSet| rules.selects(pod) && rules.may_hold_unavailable();
+        return match rules.iter().any(may_hold) {
+            false => Ok(()),
+            true => Err(Denied::without_rule(DenyReason::Behind)),
         };
     }
     ensure_etcd_history(context, namespace, deadline).await?;
     let mut strict = rules_holding_unavailable(&context.index, pod);
-    overlap::check_overlap(&context.index, &strict, beyond, pod)?;
-    strict.retain(|key| !beyond.contains(&key.name));
+    overlap::check_overlap(&context.index, &strict, bypassed_rules, pod)?;
+    strict.retain(|key| !bypassed_rules.contains(&key.name));
     refresh_owners(context, strict.iter(), deadline).await?;
     context
         .ledgers
@@ -290,8 +202,8 @@ fn has_budget(context: &AdmissionContext, key: &RuleKey, pod: &Pod) -> bool {
     let state = context.index.read_state();
     let entry = state.rule(&key.namespace, &key.name);
     entry.is_some_and(|entry| {
-        let held = entry.snapshot.rules.availability_rules(pod);
-        matches!(held, AvailabilityRules::Held(_))
+        let availability = entry.snapshot.rules.availability_rules(pod);
+        matches!(availability, AvailabilityRules::Held(_))
     })
 }
 
@@ -324,25 +236,6 @@ async fn refresh_owners(
     Ok(())
 }
 
-/// Whether labels differ that do not belong to the lifecycle.
-pub fn are_user_labels_changed(old: &Pod, new: &Pod) -> bool {
-    !user_labels(old).eq(user_labels(new))
-}
-
-/// The labels of a Pod that do not belong to the lifecycle.
-fn user_labels(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
-    let labels = pod.metadata.labels.iter();
-    labels.filter(|(key, _)| !is_lifecycle_label(key))
-}
-
-fn is_lifecycle_label(key: &str) -> bool {
-    let (prefix, _) = key.split_once('/').unwrap_or_default();
-    let domain = keys::LIFECYCLE_DOMAIN.trim_matches(['.', '/']);
-    prefix
-        .strip_suffix(domain)
-        .is_some_and(|family| family.is_empty() || family.ends_with('.'))
-}
-
 /// The rule objects that cover a Pod. The API server calls the webhooks that claim only in namespaces with rules. If
 /// the cache has no rule of the namespace, the cache may be behind, and this function reads the rules live.
 pub async fn covering_rules(
@@ -356,66 +249,12 @@ pub async fn covering_rules(
     let namespace = &pod.metadata.namespace;
     ensure_etcd_history(context, namespace, deadline).await?;
     if !has_cached_rules(context, namespace) {
-        let live = list_live_rules(context, namespace, deadline).await?;
-        return match live.is_empty() {
-            true => Ok(Vec::new()),
-            false => Err(Denied::without_rule(DenyReason::Behind)),
+        let has_rules = cache_freshness::has_live_rules(context, namespace, deadline).await?;
+        return match has_rules {
+            false => Ok(Vec::new()),
+            true => Err(Denied::without_rule(DenyReason::Behind)),
         };
     }
     ensure_rules_current(context, namespace, deadline).await?; // a rule that was created meanwhile may hold the Pod
     Ok(context.index.rules_covering_pod(pod))
-}
-
-/// Makes sure that the cache has the current rule objects of a namespace. If their watch is not trusted, this function
-/// reads them live.
-pub async fn ensure_rules_current(
-    context: &AdmissionContext,
-    namespace: &str,
-    deadline: Instant,
-) -> Result<(), Denied> {
-    match context.index.decision_watches.rules.is_trusted_now() {
-        true => Ok(()),
-        false => wait_for_rule_cache(context, namespace, deadline).await,
-    }
-}
-
-/// Makes sure that etcd still has the history that the caches hold, and was not restored to an earlier state. The watch
-/// of Pods normally notices a restore; while that watch is not trusted, this function asks the API server.
-pub async fn ensure_etcd_history(
-    context: &AdmissionContext,
-    namespace: &str,
-    deadline: Instant,
-) -> Result<(), Denied> {
-    if !context.index.decision_watches.pods.is_trusted_now() {
-        let assured = timeout_at(deadline, context.ledgers.verify_history(namespace)).await;
-        let late = |_| DenyReason::Unreachable("no answer in time".to_owned());
-        return assured
-            .map_err(late)
-            .flatten()
-            .map_err(Denied::without_rule);
-    }
-    match context.index.etcd_history.lost_reason() {
-        Some(why) => Err(Denied::unreachable(why.as_ref())),
-        None => Ok(()),
-    }
-}
-
-fn has_cached_rules(context: &AdmissionContext, namespace: &str) -> bool {
-    let state = context.index.read_state();
-    let namespace = state.namespace(namespace);
-    namespace.is_some_and(|n| !n.rules.is_empty())
-}
-
-/// Reads the rules live. A failed read denies the request.
-async fn read_rules<T>(
-    deadline: Instant,
-    read: impl Future<Output = kube::Result<T>>,
-) -> Result<T, Denied> {
-    let found = api_request::by(deadline, read).await;
-    found.map_err(|failure| {
-        Denied::unreachable(match failure {
-            ApiFailure::NoAnswer(_) => "the rules could not be read in time".to_owned(),
-            failure => failure.text(),
-        })
-    })
 }

@@ -30,9 +30,9 @@ pub async fn load_reviewed_pod(
     let (namespace, uid) = (&shown.metadata.namespace, &shown.metadata.uid);
     let version = shown.metadata.resource_version;
     let cached = context.index.read_state().pod(namespace, uid).cloned();
-    let seen = cached.as_ref().map_or(0, |c| c.metadata.resource_version);
+    let cached_version = cached.as_ref().map_or(0, |c| c.metadata.resource_version);
     let is_whole = |cached: &Arc<Pod>| !cached.metadata.labels_dropped;
-    if let Some(cached) = cached.filter(|cached| seen == version && is_whole(cached)) {
+    if let Some(cached) = cached.filter(|cached| cached_version == version && is_whole(cached)) {
         return check_shown_pod(shown, cached).map(Some);
     }
     // A cache that is newer than the review is no proof: etcd may have been restored to an earlier state.
@@ -42,8 +42,11 @@ pub async fn load_reviewed_pod(
     let live = live.filter(|live| live.metadata.uid == *uid);
     let Some(live) = live else { return Ok(None) };
     let found = live.metadata.resource_version;
-    if found < seen {
-        context.index.etcd_history.mark_lost("Pods", seen, found);
+    if found < cached_version {
+        context
+            .index
+            .etcd_history
+            .mark_lost("Pods", cached_version, found);
     }
     if let Some(why) = context.index.etcd_history.lost_reason() {
         return Err(Denied::unreachable(why.as_ref()));
@@ -95,10 +98,10 @@ mod tests {
         stored: Option<Value>,
     ) -> Result<Option<u64>, DenyReason> {
         let service = tower::service_fn(move |_: http::Request<Body>| {
-            let gone = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
+            let not_found = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
                 "details": { "kind": "pods", "name": "web-1" } });
             let code = if stored.is_some() { 200 } else { 404 };
-            let body = Body::from(stored.clone().unwrap_or(gone).to_string().into_bytes());
+            let body = Body::from(stored.clone().unwrap_or(not_found).to_string().into_bytes());
             let response = Response::builder().status(code).body(body).unwrap();
             std::future::ready(Ok::<_, Infallible>(response))
         });

@@ -33,9 +33,10 @@ const GOOD_LIST: &str = "GET /api/v1/namespaces?&fieldSelector=metadata.name%3Ds
 /// An API server that records method and URI of every request, and has no objects.
 fn recorder() -> (Arc<AdmissionContext>, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&asked);
+    let received = Arc::clone(&asked);
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        seen.lock()
+        received
+            .lock()
             .push(format!("{} {}", request.method(), request.uri()));
         let status = json!({ "kind": "Status", "status": "Failure", "code": 403, "message": "no" });
         let mut response = Response::new(Body::from(status.to_string().into_bytes()));

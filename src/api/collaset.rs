@@ -1,4 +1,5 @@
-//! CollaSet: a set of Pods that are updated and scaled through the lifecycle (contract 1.1 and contract 1.2).
+//! CollaSet: a set of Pods that the controller updates and scales through the lifecycle (contract 1.1 and
+//! contract 1.2).
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use super::{lenient, schema};
 
-/// The Pods that are wanted.
+/// The wanted Pods.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "apps.kusionstack.io",
@@ -44,8 +45,8 @@ use super::{lenient, schema};
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("x-kubernetes-validations" = spec_rules()))]
 pub struct CollaSetSpec {
-    /// Stops scaling and updating. Pods of podToInclude and podToExclude enter and leave all the same, and a Pod that ends or is
-    /// deleted is made again.
+    /// Pauses scaling and updating. The CollaSet still includes the Pods of podToInclude, releases the Pods
+    /// of podToExclude, and recreates Pods that end or are deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Number of Pods; 0 when absent.
@@ -56,7 +57,7 @@ pub struct CollaSetSpec {
     #[schemars(schema_with = "schema::label_selector")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// The Pod that is created.
+    /// Template of the Pods.
     #[schemars(schema_with = "schema::any")]
     #[serde(skip_serializing_if = "Value::is_null")]
     pub template: Value,
@@ -67,7 +68,7 @@ pub struct CollaSetSpec {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub volume_claim_templates: Vec<Value>,
-    /// How a change of the template reaches the Pods.
+    /// How a change of the template is rolled out to the Pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
     /// Which Pods are scaled, and how.
@@ -76,17 +77,17 @@ pub struct CollaSetSpec {
     /// How Pods are named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub naming_strategy: Option<NamingStrategy>,
-    /// Number of unused revisions that are kept; 20 when absent.
+    /// Number of unused revisions that are retained; 20 when absent.
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_limit: Option<i32>,
-    /// Seconds for which a Pod must have been Ready without a break before it counts as available; 0 when absent. A change
-    /// makes no new revision.
+    /// Seconds for which a Pod must have been Ready without interruption before it counts as available; 0
+    /// when absent. A change of this field creates no new revision.
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_ready_seconds: Option<i32>,
-    /// Seconds without progress after which the condition Stalled is True; no deadline when absent. While all that is left to do
-    /// waits for a PodTransitionRule or for a pause, the time does not run.
+    /// Seconds without progress after which the condition Stalled is True; no deadline when absent. The time
+    /// does not run while all remaining work waits for a PodTransitionRule or for a pause.
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress_deadline_seconds: Option<i32>,
@@ -94,7 +95,7 @@ pub struct CollaSetSpec {
 
 lenient::absent_is_default!(CollaSetSpec);
 
-/// How a change of the template reaches the Pods.
+/// How a change of the template is rolled out to the Pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateStrategy {
@@ -108,16 +109,18 @@ pub struct UpdateStrategy {
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation_delay_seconds: Option<i32>,
-    /// Most Pods that an update leaves unavailable, beside what the rules allow: a count, or a percentage such as 30% of the
-    /// replicas, rounded down and 1 at least. No bound when absent; with Replace no Pod becomes unavailable.
+    /// Maximum number of Pods that an update may make unavailable, in addition to the limits of the rules: a
+    /// count, or a percentage such as 30% of the replicas, rounded down, at least 1. No limit when absent.
+    /// With Replace, the update makes no Pod unavailable.
     #[schemars(schema_with = "schema::int_or_percent")]
     #[serde(
         deserialize_with = "lenient::int_or_string",
         skip_serializing_if = "Option::is_none"
     )]
     pub max_unavailable: Option<IntOrString>,
-    /// Most Pods beyond the replicas while an update replaces Pods: a count, or a percentage such as 30% of the replicas, rounded
-    /// up. No bound when absent. Pods that are replaced for the label to-replace don't count.
+    /// Maximum number of Pods beyond the replicas while an update replaces Pods: a count, or a percentage
+    /// such as 30% of the replicas, rounded up. No limit when absent. Pods that are replaced because of the
+    /// label to-replace don't count.
     #[schemars(schema_with = "schema::int_or_percent")]
     #[serde(
         deserialize_with = "lenient::int_or_string",
@@ -129,13 +132,13 @@ pub struct UpdateStrategy {
 lenient::string_enum! {
     /// How one Pod is updated.
     pub enum PodUpgradePolicy {
-        /// Deleted and created again.
+        /// The Pod is deleted and created again.
         Recreate,
-        /// In place where the change allows it, recreated otherwise.
+        /// The Pod is changed in place if the change allows this; otherwise it is recreated.
         InPlaceIfPossible,
-        /// In place only.
+        /// The Pod is only changed in place.
         InPlaceOnly,
-        /// A new Pod is created first.
+        /// A new Pod is created before the old Pod is deleted.
         Replace,
     }
 }
@@ -144,18 +147,20 @@ lenient::string_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingUpdate {
-    /// All but a number of Pods.
+    /// All Pods except a number of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_partition: Option<ByPartition>,
     /// Only Pods with the label collaset.kusionstack.io/update-included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_label: Option<ByLabel>,
-    /// Key of a label whose value is a number: Pods with a larger one are updated first, Pods without one last.
+    /// Key of a label whose value is a number. Pods with a larger number are updated first, Pods without the
+    /// label last.
     #[schemars(length(max = 317))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub priority_label: String,
-    /// Steps that a rollout takes one after the other; after the last one all Pods are updated that byPartition does not keep.
-    /// The annotation collaset.kusionstack.io/rollout promotes or aborts it. Not together with byLabel.
+    /// Steps of a rollout, taken in order. After the last step, all Pods are updated except those that
+    /// byPartition excludes. The annotation collaset.kusionstack.io/rollout promotes or aborts the rollout.
+    /// Not allowed together with byLabel.
     #[schemars(length(max = 64))]
     #[serde(
         deserialize_with = "lenient::nullable",
@@ -169,15 +174,16 @@ pub struct RollingUpdate {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = schema::rules(STEP_RULES)))]
 pub struct RolloutStep {
-    /// Pods that this step keeps on older revisions: a count, or a percentage such as 90% of the replicas, rounded up, but
-    /// below 100% all but one at most. The step is over when all others are updated and available.
+    /// Number of Pods that stay on older revisions during this step: a count, or a percentage such as 90% of
+    /// the replicas, rounded up; below 100%, at least one Pod is updated. The step ends when all other Pods
+    /// are updated and available.
     #[schemars(schema_with = "schema::int_or_percent")]
     #[serde(
         deserialize_with = "lenient::int_or_string",
         skip_serializing_if = "Option::is_none"
     )]
     pub partition: Option<IntOrString>,
-    /// Waits, for a time or until the rollout is promoted.
+    /// Waits for a time, or until the rollout is promoted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause: Option<RolloutPause>,
 }
@@ -186,22 +192,22 @@ pub struct RolloutStep {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutPause {
-    /// How long at least, such as 90s, 10m or 1h30m; the pause goes on while Pods that are updated are not available. Until the
-    /// rollout is promoted when absent.
+    /// Minimum duration, such as 90s, 10m or 1h30m. The pause continues while updated Pods are not available.
+    /// When absent, the pause lasts until the rollout is promoted.
     #[schemars(length(max = 32))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<String>,
 }
 
-/// All but a number of Pods.
+/// All Pods except a number of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ByPartition {
-    /// Number of Pods kept on older revisions; none when absent.
+    /// Number of Pods that stay on older revisions; 0 when absent.
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<i32>,
-    /// The same as a percentage of the replicas, rounded up, but below 100% all but one at most.
+    /// The same as a percentage of the replicas, rounded up; below 100%, at least one Pod is updated.
     #[schemars(range(min = 0, max = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition_percent: Option<i32>,
@@ -228,22 +234,23 @@ pub struct ScaleStrategy {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub pod_to_exclude: Vec<String>,
-    /// Names of Pods to take into the CollaSet. A Pod of no revision that is known is made again as by an update, as soon as
-    /// updateStrategy has it in scope: at once, unless a partition or byLabel keeps it.
+    /// Names of Pods to include in the CollaSet. The CollaSet recreates a Pod whose revision it does not
+    /// know, as an update does, as soon as updateStrategy selects the Pod: at once, unless a partition or
+    /// byLabel excludes it.
     #[schemars(schema_with = "pod_names")]
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub pod_to_include: Vec<String>,
-    /// Names of Pods to delete; together with lower replicas, the Pods to scale in.
+    /// Names of Pods to delete. Together with lower replicas, these are the Pods to scale in.
     #[schemars(schema_with = "pod_names")]
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub pod_to_delete: Vec<String>,
-    /// What becomes of PersistentVolumeClaims.
+    /// Whether PersistentVolumeClaims are retained or deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim_retention_policy: Option<PersistentVolumeClaimRetentionPolicy>,
     /// Seconds to wait after a Pod may be operated.
@@ -252,25 +259,26 @@ pub struct ScaleStrategy {
     pub operation_delay_seconds: Option<i32>,
 }
 
-/// What becomes of PersistentVolumeClaims.
+/// Whether PersistentVolumeClaims are retained or deleted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PersistentVolumeClaimRetentionPolicy {
     /// When the CollaSet is deleted; Delete when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_deleted: Option<RetentionPolicy>,
-    /// When a Pod is scaled in; Delete when absent. Speaks for all claims without a Pod: a change from Retain to Delete
-    /// deletes what was retained before. Whatever it says, the claims of a Pod that is replaced are deleted.
+    /// When a Pod is scaled in; Delete when absent. The policy applies to all claims without a Pod: a change
+    /// from Retain to Delete deletes the claims that were retained before. The claims of a Pod that is
+    /// replaced are always deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_scaled: Option<RetentionPolicy>,
 }
 
 lenient::string_enum! {
-    /// What becomes of a claim. Anything but Retain acts as Delete.
+    /// Whether a PersistentVolumeClaim is retained. Every value except Retain means Delete.
     pub enum RetentionPolicy {
-        /// It stays.
+        /// The claim is retained.
         Retain,
-        /// It is deleted.
+        /// The claim is deleted.
         Delete,
     }
 }
@@ -279,34 +287,34 @@ lenient::string_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NamingStrategy {
-    /// What follows the name of the CollaSet; Random when absent.
+    /// The suffix that follows the name of the CollaSet; Random when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_naming_suffix_policy: Option<PodNamingSuffixPolicy>,
 }
 
 lenient::string_enum! {
-    /// What follows the name of the CollaSet in the name of a Pod.
+    /// The suffix that follows the name of the CollaSet in the name of a Pod.
     pub enum PodNamingSuffixPolicy {
         /// A random suffix.
         Random,
-        /// The instance ID, so that names persist.
+        /// The instance ID, so that a recreated Pod has the same name.
         PersistentSequence,
     }
 }
 
-/// What the controller last saw.
+/// State that the controller last observed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CollaSetStatus {
-    /// Generation that this status speaks of.
+    /// Generation that this status describes.
     pub observed_generation: i64,
     /// Selector of the Pods as text, for the scale subresource.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label_selector: String,
-    /// Revision that is kept stable.
+    /// Stable revision.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub current_revision: String,
-    /// Revision of the present template.
+    /// Revision of the current template.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub updated_revision: String,
     /// Hash collisions of revisions so far.
@@ -314,7 +322,7 @@ pub struct CollaSetStatus {
     pub collision_count: Option<i32>,
     /// Active Pods, both halves of a replace pair included.
     pub replicas: i32,
-    /// Pods on a node.
+    /// Pods that are scheduled to a node.
     pub scheduled_replicas: i32,
     /// Pods that are Ready.
     pub ready_replicas: i32,
@@ -330,22 +338,24 @@ pub struct CollaSetStatus {
     pub operating_replicas: i32,
     /// Pods that are being deleted.
     pub terminating_replicas: i32,
-    /// Where a rollout in steps stands, or that a rollout was aborted.
+    /// Progress of a rollout in steps, and whether a rollout was aborted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
-    /// When the last progress was seen, while the time of progressDeadlineSeconds runs.
+    /// Time of the last progress, while the time of progressDeadlineSeconds runs.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
         skip_serializing_if = "Option::is_none"
     )]
     pub last_progress_time: Option<Time>,
-    /// What is so, by type. Ready is True with AsWanted, or False with Scaling, Updating, Replacing, Deleting, Unavailable, Paused,
-    /// ScaleOutFailed, ScaleInFailed, UpdateFailed, RolloutAborted, IncludeNotAllowed, ExcludeNotAllowed, Invalid or Terminating.
-    /// Scale is True with Scaled, or False with Scaling, Paused, ScaleOutFailed, ScaleInFailed or Invalid. Update is True with Updated, or
-    /// False with Updating, StepPaused, Paused, UpdateFailed, RolloutAborted or Invalid. Stalled is True with ProgressDeadlineExceeded,
-    /// RolloutAborted or Invalid, and absent otherwise. Terminating, of a set that is being deleted, is True with Deleted, or False
-    /// with ReclaimingTargetsDeletion. The message says more.
+    /// Conditions by type. Ready is True with AsWanted, or False with Scaling, Updating, Replacing, Deleting,
+    /// Unavailable, Paused, ScaleOutFailed, ScaleInFailed, UpdateFailed, RolloutAborted, IncludeNotAllowed,
+    /// ExcludeNotAllowed, Invalid or Terminating. Scale is True with Scaled, or False with Scaling, Paused,
+    /// ScaleOutFailed, ScaleInFailed or Invalid. Update is True with Updated, or False with Updating,
+    /// StepPaused, Paused, UpdateFailed, RolloutAborted or Invalid. Stalled is True with
+    /// ProgressDeadlineExceeded, RolloutAborted or Invalid, and absent otherwise. Terminating exists only
+    /// while the CollaSet is being deleted: True with Deleted, or False with ReclaimingTargetsDeletion. The
+    /// message explains the reason.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
@@ -353,30 +363,32 @@ pub struct CollaSetStatus {
     pub conditions: Vec<CollaSetCondition>,
 }
 
-/// Where a rollout stands.
+/// Progress of a rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutStatus {
-    /// Revision of the template that this speaks of.
+    /// Revision of the template that is rolled out.
     pub revision: String,
-    /// Number of the step that is under way, from 1; one more than there are steps after the last one. 0 where there are none.
+    /// Number of the current step, from 1. After the last step, it is the number of steps plus 1. 0 if the
+    /// rollout has no steps.
     #[serde(skip_serializing_if = "is_zero")]
     pub step: i32,
-    /// How many steps there are. A rollout whose steps become more or fewer begins with the first one again.
+    /// Number of steps. If this number changes, the rollout starts again with the first step.
     #[serde(skip_serializing_if = "is_zero")]
     pub steps: i32,
-    /// When that step began.
+    /// Time at which the current step began.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
         skip_serializing_if = "Option::is_none"
     )]
     pub step_since: Option<Time>,
-    /// Whether the rollout was aborted: the Pods go back to the current revision.
+    /// Whether the rollout was aborted. An aborted rollout returns the Pods to the current revision.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub aborted: bool,
-    /// Value of the annotation collaset.kusionstack.io/rollout that has been carried out and is about to be removed.
-    // It stays for as long as the annotation does, also when the rollout is over.
+    /// Value of the annotation collaset.kusionstack.io/rollout that was carried out; the annotation is about
+    /// to be removed.
+    // The field stays while the annotation exists, even if the rollout is over.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
 }
@@ -385,19 +397,18 @@ fn is_zero(number: &i32) -> bool {
     *number == 0
 }
 
-/// Digits of a number of a duration.
+/// Maximum number of digits of a number in a duration.
 const MAX_DURATION_DIGITS: usize = 9;
 
 impl RolloutPause {
-    /// How long the pause lasts; `None` until the rollout is promoted.
-    ///
+    /// Length of the pause; `None` means until the rollout is promoted.
     /// # Errors
-    /// What is wrong with a duration that cannot be read.
+    /// The reason why the duration cannot be parsed.
     pub fn pause_duration(&self) -> Result<Option<Duration>, &'static str> {
         let Some(duration) = &self.duration else {
             return Ok(None);
         };
-        // The parser panics where a part is negative or the sum too large, and reads an empty text as 0 s.
+        // The parser panics if a part is negative or the sum is too large, and parses an empty text as 0 s.
         let mut numbers = duration.split(|c: char| !c.is_ascii_digit());
         let is_bounded = numbers.all(|number| number.len() <= MAX_DURATION_DIGITS);
         let may_be_read = !duration.is_empty() && is_bounded && !duration.contains(['-', '+']);
@@ -411,7 +422,7 @@ impl RolloutPause {
     }
 }
 
-/// A condition in the form that CollaSets have always had: nothing is required of it.
+/// A condition in the form that CollaSets have always had: no field is required.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CollaSetCondition {
@@ -421,25 +432,25 @@ pub struct CollaSetCondition {
     /// True, False or Unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub status: String,
-    /// Generation that the condition speaks of.
+    /// Generation that the condition describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// When the status last changed.
+    /// Time at which the status last changed.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
         skip_serializing_if = "Option::is_none"
     )]
     pub last_transition_time: Option<Time>,
-    /// One word.
+    /// Reason in CamelCase.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// A sentence.
+    /// Explanation for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-// The bound keeps the cost of comparing two lists within what CEL is allowed.
+// The bound limits the CEL cost of comparing two lists.
 fn pod_names(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "type": "array", "items": { "type": "string", "maxLength": 253 }, "maxItems": 2000 })
 }
@@ -464,11 +475,12 @@ const SCALE_RULES: &[(&str, &str)] = &[
     ),
 ];
 
-// Spelt out: the API server knows no bound for the size of `orValue('')` and takes its comparison for too expensive.
+// Written in full: the API server knows no size bound for `orValue('')` and estimates its comparison as too
+// expensive.
 const HAS_CONTEXT: &str =
     "has({}.scaleStrategy) && has({}.scaleStrategy.context) && {}.scaleStrategy.context != ''";
 
-// That the template is present cannot be said here: CEL does not see a field without a type. Admission says it.
+// CEL does not see a field without a type, so admission checks that the template is present.
 fn spec_rules() -> serde_json::Value {
     schema::join([
         schema::forgiving_rules(&[

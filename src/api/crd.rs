@@ -1,9 +1,10 @@
 //! CustomResourceDefinitions of all kinds, generated from the types.
 //!
-//! Compatibility with stored objects rests on three habits. Nothing is `required` that the former schemas left
-//! optional. Bounds, patterns and enums lean on CRD validation ratcheting (Kubernetes 1.33): a value that breaks one is
-//! accepted for as long as it, or the atomic list it lies in, is unchanged. And rules over nodes that change for other
-//! reasons compare with `oldSelf` themselves, because ratcheting forgives a rule only on an unchanged node.
+//! Three rules preserve compatibility with stored objects. First, no field is `required` that the former
+//! schemas left optional. Second, bounds, patterns and enums rely on CRD validation ratcheting (Kubernetes
+//! 1.33): a value that breaks one of them is accepted while the value, or the atomic list that contains it,
+//! is unchanged. Third, CEL rules on nodes that change for other reasons compare with `oldSelf` themselves,
+//! because ratcheting ignores a violation only on an unchanged node.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +20,11 @@ use super::poddecoration::PodDecoration;
 use super::podtransitionrule::PodTransitionRule;
 use super::resourcecontext::ResourceContext;
 
-/// Which state of the definitions this build has. Whoever changes one raises it: a build does not put its definitions in the
-/// place of those of a higher revision.
+/// Revision of the definitions in this build. Raise it with every change of a definition: a build does not
+/// replace definitions of a higher revision with its own.
 pub const CRD_REVISION: u32 = 16;
 
-/// Annotation of a definition with its revision. Definitions from before there were revisions lack it.
+/// Annotation of a definition: its revision. Definitions of builds without revisions lack it.
 pub const CRD_REVISION_KEY: &str = "operating.kusionstack.io/crd-revision";
 
 /// The revision of a stored definition; 0 for a definition without one.
@@ -32,7 +33,7 @@ pub fn crd_revision(annotations: Option<&BTreeMap<String, String>>) -> u32 {
     revision.and_then(|r| r.parse().ok()).unwrap_or(0)
 }
 
-/// The definitions, ordered by plural name.
+/// The definitions, sorted by plural name.
 pub fn all_crds() -> Vec<CustomResourceDefinition> {
     let mut all = vec![
         finish_crd(CollaSet::crd(), &[SPEC_REQUIRED]),
@@ -45,7 +46,8 @@ pub fn all_crds() -> Vec<CustomResourceDefinition> {
     all
 }
 
-/// Rule over a whole object, and its message. The root differs in every update, so ratcheting never forgives it.
+/// A CEL rule on a whole object, and its message. The root differs in every update, so ratcheting never
+/// applies to it.
 type RootRule = (&'static str, &'static str);
 
 const SPEC_REQUIRED: RootRule = (
@@ -90,9 +92,9 @@ fn finish_crd(
     crd
 }
 
-/// Takes out what the derive adds and this group never had: `nullable` (so that the API server prunes nulls as it
-/// always did) and `default` (defaults are admission's, where they are visible in the stored object). Puts the two
-/// types back into int-or-string fields.
+/// Removes the keywords that the derive adds and that the former schemas did not have: `nullable` (so that
+/// the API server still prunes nulls) and `default` (admission writes defaults, so that they are visible in
+/// the stored object). Restores the two types of int-or-string fields.
 fn strip_derived_schema(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     schema.default = None;

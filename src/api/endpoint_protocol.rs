@@ -1,4 +1,4 @@
-//! What webhook rules and their endpoints say to each other (contract 5.5).
+//! The messages between webhook rules and their endpoints (contract 5.5).
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use serde_json::{Map, Value};
 
 use super::lenient;
 
-/// The `apiVersion` of every resource in a [`EndpointRequest`]; Kuperator writes this and not `v1`.
+/// The `apiVersion` of every resource in an [`EndpointRequest`]; Kuperator writes this value and not `v1`.
 pub const POD_API_VERSION: &str = "core/v1";
 
 /// Body of the POST that asks about Pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointRequest {
-    /// Names this call.
+    /// Identifies this call.
     pub trace_id: String,
     /// Name of the rule.
     pub rule_name: String,
-    /// Stage of the rule, only if its spec says one.
+    /// Stage of the rule, only if the spec names a stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
     /// The Pods, sorted by name.
@@ -36,12 +36,12 @@ pub struct RequestResource {
     pub kind: &'static str,
     /// Name of the Pod.
     pub name: String,
-    /// What the rule sends along.
+    /// The parameters of the rule.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
 }
 
-/// Answer to a [`EndpointRequest`].
+/// Answer to an [`EndpointRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointResponse {
@@ -51,10 +51,10 @@ pub struct EndpointResponse {
     /// For people.
     #[serde(deserialize_with = "lenient::nullable")]
     pub message: String,
-    /// Names of Pods that pass whatever becomes of the rest.
+    /// Names of Pods that pass, whatever the result for the other Pods.
     #[serde(deserialize_with = "lenient::nullable")]
     pub finished_names: Vec<String>,
-    /// Whether a task was started whose outcome is to be polled.
+    /// Whether a task was started whose result the server must poll.
     #[serde(deserialize_with = "lenient::nullable")]
     pub poll: bool,
     /// Former name of `poll`.
@@ -63,7 +63,7 @@ pub struct EndpointResponse {
     /// ID of the task.
     #[serde(deserialize_with = "lenient::nullable")]
     pub task_id: String,
-    /// ID of the task where `taskId` is empty.
+    /// ID of the task if `taskId` is empty.
     #[serde(deserialize_with = "lenient::nullable")]
     pub trace_id: String,
 }
@@ -84,19 +84,19 @@ impl ProtocolFields for Progress {
     const NAMES: &[&str] = &["success", "message", "finished", "finishedNames", "stop"];
 }
 
-/// What an endpoint answers, by its fields.
+/// An answer of an endpoint that is read by field names.
 pub trait ProtocolFields: DeserializeOwned {
     /// Names of all fields.
     const NAMES: &[&str];
 }
 
 impl EndpointResponse {
-    /// Whether the outcome is to be polled.
+    /// Whether the server must poll the result.
     pub fn is_long(&self) -> bool {
         self.poll || self.is_async
     }
 
-    /// The ID of the task, if there is any.
+    /// The ID of the task, if there is a task.
     pub fn task_id(&self) -> Option<&str> {
         [&self.task_id, &self.trace_id]
             .into_iter()
@@ -105,11 +105,12 @@ impl EndpointResponse {
     }
 }
 
-/// Reads the body of an [`EndpointResponse`] or [`Progress`]. Names of fields are matched as Go does for Kuperator: in any casing, and
-/// of several spellings of one field the last that is not null counts. The error says what is wrong with it and quotes nothing: the body may
-/// be that of any server which a rule's author can name and not read.
+/// Parses the body of an [`EndpointResponse`] or [`Progress`]. Field names are matched as Go does for
+/// Kuperator: case-insensitively, and if a field occurs in several spellings, the last value that is not null
+/// is used. The error describes the problem without quoting the body, which may come from any server that the
+/// author of a rule can name but not read.
 pub fn parse_response<T: ProtocolFields>(body: &[u8]) -> Result<T, String> {
-    // A struct would be read from an array too.
+    // Serde would deserialize a struct from an array, too.
     let object: Map<String, Value> = serde_json::from_slice(body).map_err(|e| {
         format!(
             "the answer is no JSON object (line {}, column {})",
@@ -136,7 +137,7 @@ pub fn parse_response<T: ProtocolFields>(body: &[u8]) -> Result<T, String> {
         .map_err(|_| odd.unwrap_or_else(|| "the answer can't be read".to_owned()))
 }
 
-/// The object with each field that is one of `names` but for casing under that name.
+/// The object with each known field renamed to its spelling in `names`.
 fn in_protocol_spelling(object: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
     let mut read = Map::new();
     for (key, value) in object {
@@ -149,7 +150,7 @@ fn in_protocol_spelling(object: Map<String, Value>, names: &[&str]) -> Map<Strin
     read
 }
 
-/// What a value is, for people.
+/// The type of a value, for people.
 fn json_type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -165,7 +166,7 @@ fn json_type_name(value: &Value) -> &'static str {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Progress {
-    /// Whether the task goes well.
+    /// Whether the task succeeds so far.
     #[serde(deserialize_with = "lenient::nullable")]
     pub success: bool,
     /// For people.
@@ -174,7 +175,7 @@ pub struct Progress {
     /// With `success`: all Pods of the task pass.
     #[serde(deserialize_with = "lenient::nullable")]
     pub finished: bool,
-    /// Names of Pods that pass; they add up over the polls.
+    /// Names of Pods that pass. The names of all polls add up.
     #[serde(deserialize_with = "lenient::nullable")]
     pub finished_names: Vec<String>,
     /// Whether the task has ended.
@@ -252,9 +253,9 @@ mod tests {
         ] {
             let answer = parse_response::<EndpointResponse>(body.as_bytes()).err();
             let progress = parse_response::<Progress>(body.as_bytes()).err();
-            let said = format!("{answer:?} {progress:?}");
-            assert!(said.contains("the answer"), "{body}: {said}");
-            assert!(!said.contains("hunter2"), "{body}: {said}");
+            let text = format!("{answer:?} {progress:?}");
+            assert!(text.contains("the answer"), "{body}: {text}");
+            assert!(!text.contains("hunter2"), "{body}: {text}");
         }
     }
 

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// Where a Pod has anything.
+/// The parts of a Pod that contain fields.
 const ROOT_FIELDS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 
-/// Fields of `metadata` that webhook rules may hand out, besides labels and annotations.
+/// Fields of `metadata`, besides labels and annotations, that webhook rules may send to an endpoint.
 const READABLE_METADATA: [&str; 10] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -19,8 +19,9 @@ const READABLE_METADATA: [&str; 10] = [
     "uid",
 ];
 
-/// Fields of `spec` that webhook rules may hand out. Containers hold environments, commands and probes, and volumes the
-/// attributes of drivers: any of these may contain a password.
+/// Fields of `spec` that webhook rules may send to an endpoint. Other fields are excluded because they may
+/// contain a password: containers hold environments, commands and probes, and volumes hold the attributes of
+/// drivers.
 const READABLE_SPEC: [&str; 33] = [
     "activeDeadlineSeconds",
     "affinity",
@@ -57,8 +58,8 @@ const READABLE_SPEC: [&str; 33] = [
     "topologySpreadConstraints",
 ];
 
-/// Fields of `status` that webhook rules may hand out. The termination message in the state of a container may be the end
-/// of its log.
+/// Fields of `status` that webhook rules may send to an endpoint. The state of a container is excluded
+/// because its termination message may be the end of the container's log.
 const READABLE_STATUS: [&str; 12] = [
     "conditions",
     "hostIP",
@@ -74,21 +75,21 @@ const READABLE_STATUS: [&str; 12] = [
     "startTime",
 ];
 
-/// kubectl keeps the whole applied object in it, with the environments of containers.
+/// kubectl stores the whole applied object in this annotation, with the environments of containers.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// A path, read.
+/// A parsed path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldPath {
-    /// `metadata.labels` or `metadata.annotations`: the whole map. Which of the two.
+    /// `metadata.labels` or `metadata.annotations`: a whole map.
     Map(MapField),
     /// `metadata.labels['key']` or `metadata.annotations['key']`.
     Entry(MapField, String),
-    /// Names of nested fields, at least one.
+    /// Names of nested fields; the list is not empty.
     Fields(Vec<String>),
 }
 
-/// A map of `metadata`.
+/// A map in `metadata`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapField {
     /// `labels`.
@@ -108,7 +109,7 @@ impl MapField {
 }
 
 impl FieldPath {
-    /// Reads a path; the error is the problem and the remedy.
+    /// Parses a path. The error names the problem and the remedy.
     pub fn parse(text: &str) -> Result<FieldPath, &'static str> {
         for map in [MapField::Labels, MapField::Annotations] {
             let rest = text
@@ -145,8 +146,9 @@ impl FieldPath {
         Ok(FieldPath::Fields(fields))
     }
 
-    /// Whether webhook rules may send the field to an endpoint; the error is the problem and the remedy. Whoever may write
-    /// a rule chooses the endpoint, and need not be allowed to read Pods or their logs.
+    /// Checks whether webhook rules may send the field to an endpoint. The error names the problem and the
+    /// remedy. The author of a rule chooses the endpoint, and may have no permission to read Pods or their
+    /// logs.
     pub fn check_handed_out(&self) -> Result<(), String> {
         let fields = match self {
             FieldPath::Map(_) => return Ok(()),
@@ -231,13 +233,13 @@ mod tests {
             "metadata.labelsAndMore",
             "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']",
         ] {
-            let why = FieldPath::parse(secret).unwrap().check_handed_out();
-            let why = why.unwrap_err();
+            let error = FieldPath::parse(secret).unwrap().check_handed_out();
+            let error = error.unwrap_err();
             assert!(
-                why.starts_with("is not sent to endpoints"),
-                "{secret}: {why}"
+                error.starts_with("is not sent to endpoints"),
+                "{secret}: {error}"
             );
-            assert!(why.contains("name a"), "{secret}: {why}");
+            assert!(error.contains("name a"), "{secret}: {error}");
         }
         for plain in [
             "apiVersion",

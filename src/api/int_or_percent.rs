@@ -1,4 +1,4 @@
-//! A count of Pods, or a share of them.
+//! A count of Pods, or a percentage of them.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ pub enum IntOrPercent {
     Percent(u32),
 }
 
-/// A value that is neither.
+/// A value that is neither a count nor a percentage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{value}: {problem}")]
 pub struct ParseError {
     /// The value as written in JSON.
     pub value: String,
-    /// What is wrong with it, and what to write instead.
+    /// The problem and the remedy.
     pub problem: &'static str,
 }
 
@@ -28,7 +28,7 @@ const NEGATIVE_PROBLEM: &str =
 const FORMAT_PROBLEM: &str = "must be a percentage from \"0%\" to \"100%\" such as \"30%\", or a count written without quotes such as 3";
 
 impl IntOrPercent {
-    /// Reads a count of 0 or more, or a text of one to three digits and a percent sign that is at most 100%.
+    /// Parses a count of 0 or more, or a text of one to three digits and a percent sign that is at most 100%.
     pub fn parse(value: &IntOrString) -> Result<Self, ParseError> {
         match value {
             IntOrString::Int(count) => {
@@ -50,7 +50,7 @@ impl IntOrPercent {
         }
     }
 
-    /// The count, or the share of `total` rounded up.
+    /// The count, or the percentage of `total` rounded up.
     pub fn resolve_rounded_up(self, total: u32) -> u32 {
         match self {
             IntOrPercent::Int(count) => count,
@@ -60,7 +60,7 @@ impl IntOrPercent {
         }
     }
 
-    /// The count, or the share of `total` rounded down.
+    /// The count, or the percentage of `total` rounded down.
     pub fn resolve_rounded_down(self, total: u32) -> u32 {
         match self {
             IntOrPercent::Int(count) => count,

@@ -1,11 +1,11 @@
-//! Syntax of label keys and values, and of the names that are as narrow (Kubernetes).
+//! Syntax of label keys and values in Kubernetes, and of names with similar limits.
 
 const NAME_PROBLEM: &str = "must have at most 63 letters, digits, '-', '_' or '.', and begin and end with a letter or digit";
 const PREFIX_PROBLEM: &str = "must have before '/' a DNS name of at most 253 lower-case letters, digits, '-' or '.', such as example.com";
 const DNS_NAME_PROBLEM: &str = "must have at most 253 lower-case letters, digits, '-' or '.', and begin and end with a letter or digit";
 const DNS_LABEL_PROBLEM: &str = "must have at most 63 lower-case letters, digits or '-', and begin and end with a letter or digit";
 
-/// What is wrong with a label key; `None` if it is well formed.
+/// The problem of a label key; `None` if the key is well formed.
 pub fn key_problem(key: &str) -> Option<&'static str> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -17,12 +17,12 @@ pub fn key_problem(key: &str) -> Option<&'static str> {
     (!is_name(name)).then_some(NAME_PROBLEM)
 }
 
-/// What is wrong with a label value; `None` if it is well formed. The empty value is.
+/// The problem of a label value; `None` if the value is well formed. An empty value is well formed.
 pub fn value_problem(value: &str) -> Option<&'static str> {
     (!value.is_empty() && !is_name(value)).then_some(NAME_PROBLEM)
 }
 
-/// What is wrong with a name that becomes a hostname or the name of a volume; `None` if it is well formed.
+/// The problem of a name that becomes a hostname or the name of a volume; `None` if the name is well formed.
 pub fn dns_label_problem(text: &str) -> Option<&'static str> {
     let good = text.len() <= 63
         && text.bytes().all(|b| is_lower(b) || b == b'-')
@@ -30,7 +30,7 @@ pub fn dns_label_problem(text: &str) -> Option<&'static str> {
     (!good).then_some(DNS_LABEL_PROBLEM)
 }
 
-/// What is wrong with the name of an object whose kind asks for a DNS subdomain name; `None` if it is well formed.
+/// The problem of an object name that must be a DNS subdomain name; `None` if the name is well formed.
 pub fn dns_name_problem(text: &str) -> Option<&'static str> {
     (!is_dns_name(text)).then_some(DNS_NAME_PROBLEM)
 }

@@ -1,4 +1,5 @@
-//! Deserializers for which no stored object is odd enough to fail.
+//! Lenient deserializers: they read every object that the API server may have stored, and fail for none of
+//! them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -15,7 +16,7 @@ where
     Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
 
-/// What does not fit the type reads as the default.
+/// A value that does not fit the type reads as the default.
 pub(super) fn fitting<'de, D, T>(d: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -25,7 +26,7 @@ where
     Ok(T::deserialize(stored).unwrap_or_default())
 }
 
-/// The items of a list that fit the type; what is no list reads as an empty one.
+/// Reads the items of a list that fit the type. A value that is not a list reads as an empty list.
 pub(super) fn fitting_items<'de, D, T>(d: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -41,7 +42,8 @@ where
     Ok(fitting)
 }
 
-/// A time that cannot be read reads as absent: the API server's `date-time` format admits texts that RFC 3339 does not.
+/// A time that cannot be parsed reads as absent: the API server's `date-time` format admits texts that RFC
+/// 3339 does not.
 pub(super) fn time<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Time>, D::Error> {
     let text = Option::<String>::deserialize(d)?;
     Ok(text.and_then(|t| t.parse().ok()).map(Time))
@@ -96,7 +98,8 @@ macro_rules! string_enum {
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name {
             $($(#[$variant_doc])* $variant,)+
-            /// A value that this version does not know; admission refuses it, reading keeps it.
+            /// A value that this version does not know. Admission refuses it, but reading a stored object
+            /// preserves it.
             Other(String),
         }
 

@@ -1,8 +1,10 @@
-//! Kinds of `apps.kusionstack.io/v1alpha1` and the names that live on other objects.
+//! Kinds of `apps.kusionstack.io/v1alpha1`, and names of labels, annotations, finalizers and conditions on
+//! other objects.
 //!
-//! Reading is lenient, writing is strict. A type here deserializes whatever the API server may hold (absent and null
-//! fields, unknown enum values, unreadable times), because one odd stored object must never stop a watch. What a
-//! user may newly write is narrowed by the CRD schemas ([`crd`]) and by admission ([`validation`]).
+//! Reading is lenient, writing is strict. The types deserialize every object that the API server may hold
+//! (absent and null fields, unknown enum values, times that cannot be parsed), because one invalid stored
+//! object must never stop a watch. The CRD schemas ([`crd`]) and admission ([`validation`]) restrict what a
+//! user may newly write.
 
 pub mod collaset;
 pub mod crd;

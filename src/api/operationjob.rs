@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{lenient, schema};
 
-/// What to do to which Pods.
+/// The operation and its target Pods.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "apps.kusionstack.io",
@@ -28,16 +28,17 @@ use super::{lenient, schema};
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("x-kubernetes-validations" = spec_rules()))]
 pub struct OperationJobSpec {
-    /// What is done to each target. Immutable.
+    /// Operation on each target. Immutable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Action>,
-    /// The Pods to operate on, in this order. Immutable.
+    /// Pods to operate on, in this order. Immutable.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub targets: Vec<Target>,
-    /// How many targets, from the first, are operated; all when absent. It may be raised, never lowered.
+    /// Number of targets, counted from the first, that are operated on; all when absent. It may be raised,
+    /// never lowered.
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<i32>,
@@ -61,11 +62,11 @@ pub struct OperationJobSpec {
 lenient::absent_is_default!(OperationJobSpec);
 
 lenient::string_enum! {
-    /// What is done to each target.
+    /// Operation on each target.
     pub enum Action {
         /// Restarts the containers.
         Restart,
-        /// Replaces the Pod by a new one.
+        /// Replaces the Pod with a new Pod.
         Replace,
     }
 }
@@ -77,7 +78,7 @@ pub struct Target {
     /// Name of the Pod.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Names of the containers that are meant; all when absent.
+    /// Names of the containers to operate on; all when absent.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
@@ -85,11 +86,11 @@ pub struct Target {
     pub containers: Vec<String>,
 }
 
-/// How far the job is.
+/// Progress of the job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OperationJobStatus {
-    /// Generation that this status speaks of.
+    /// Generation that this status describes.
     pub observed_generation: i64,
     /// Standard conditions.
     #[schemars(schema_with = "schema::conditions")]
@@ -102,14 +103,14 @@ pub struct OperationJobStatus {
     #[schemars(schema_with = "schema::text")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// When the job was first seen.
+    /// Time at which the controller first saw the job.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
         skip_serializing_if = "Option::is_none"
     )]
     pub start_time: Option<Time>,
-    /// When all targets were finished.
+    /// Time at which all targets were finished.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
@@ -131,7 +132,7 @@ pub struct OperationJobStatus {
 }
 
 lenient::string_enum! {
-    /// How far a job or a target is.
+    /// Phase of a job or a target.
     pub enum Progress {
         /// Not begun.
         Pending,
@@ -144,7 +145,7 @@ lenient::string_enum! {
     }
 }
 
-/// How far one target is.
+/// Progress of one target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TargetDetail {
@@ -155,21 +156,21 @@ pub struct TargetDetail {
     #[schemars(schema_with = "schema::text")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// When the operation began.
+    /// Time at which the operation began.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
         skip_serializing_if = "Option::is_none"
     )]
     pub start_time: Option<Time>,
-    /// When the operation ended.
+    /// Time at which the operation ended.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
         skip_serializing_if = "Option::is_none"
     )]
     pub end_time: Option<Time>,
-    /// Facts that the action keeps, such as NewPod.
+    /// Data that the action stores, such as NewPod.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "BTreeMap::is_empty"
@@ -184,17 +185,17 @@ pub struct TargetDetail {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TargetError {
-    /// One word, such as PodNotFound.
+    /// Reason in CamelCase, such as PodNotFound.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// A sentence.
+    /// Explanation for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-// That names are unique is left to admission: comparing every name with every other costs more than CEL is allowed in a
-// list without a bound, and a bound would break large jobs. Comparisons with oldSelf pass by themselves as long as
-// nothing is changed.
+// Admission checks that the names are unique. In CEL, comparing every name with every other name exceeds the
+// cost limit for a list without a bound, and a bound would break large jobs. Comparisons with oldSelf pass
+// without further conditions while nothing is changed.
 fn spec_rules() -> serde_json::Value {
     schema::join([
         schema::forgiving_rules(&[

@@ -1,4 +1,4 @@
-//! PodDecoration: what is added to the Pods of CollaSets (contract 1.4).
+//! PodDecoration: additions to the Pods of CollaSets (contract 1.4).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{lenient, schema};
 
-/// What is added to which Pods.
+/// The additions and the Pods that get them.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "apps.kusionstack.io",
@@ -33,31 +33,32 @@ use super::{lenient, schema};
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 pub struct PodDecorationSpec {
-    /// Number of unused revisions that are kept; 20 when absent.
+    /// Number of unused revisions that are retained; 20 when absent.
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_limit: Option<i32>,
-    /// Leaves the list of Pods out of status.details.
+    /// Omits the list of Pods from status.details.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disable_pod_detail: bool,
     /// The Pods to decorate.
     #[schemars(schema_with = "schema::label_selector")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// Order among decorations of a Pod: a higher weight is applied later and wins; 0 when absent.
+    /// Order among the decorations of a Pod: a decoration with a higher weight is applied later and overrides
+    /// others; 0 when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<i32>,
-    /// How a change of the template reaches the Pods.
+    /// How a change of the template is rolled out to the Pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
-    /// What is added.
+    /// Additions to the Pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<Template>,
 }
 
 lenient::absent_is_default!(PodDecorationSpec);
 
-/// How a change of the template reaches the Pods.
+/// How a change of the template is rolled out to the Pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateStrategy {
@@ -66,11 +67,11 @@ pub struct UpdateStrategy {
     pub rolling_update: Option<RollingUpdate>,
 }
 
-/// Which Pods are updated; the selector wins when both are set.
+/// Which Pods are updated; the selector takes precedence when both are set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingUpdate {
-    /// Number of Pods kept on the stable revision; none when absent.
+    /// Number of Pods that stay on the stable revision; 0 when absent.
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<i32>,
@@ -80,7 +81,7 @@ pub struct RollingUpdate {
     pub selector: Option<LabelSelector>,
 }
 
-/// What is added to a Pod. Parts that the core API defines are kept as they are written.
+/// Additions to a Pod. Parts that the core API defines are stored as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Template {
@@ -91,21 +92,21 @@ pub struct Template {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub metadata: Vec<MetadataPatch>,
-    /// Init containers; one whose name the Pod already has is not added.
+    /// Init containers; a container whose name the Pod already has is not added.
     #[schemars(schema_with = "schema::core_objects")]
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub init_containers: Vec<Value>,
-    /// Containers, each with an injectPolicy that says where it is put.
+    /// Containers, each with an injectPolicy for its position.
     #[schemars(schema_with = "sidecars")]
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub containers: Vec<Value>,
-    /// Changes to the containers that the Pod has.
+    /// Changes to the existing containers of the Pod.
     #[schemars(length(max = 100))]
     #[serde(
         deserialize_with = "lenient::nullable",
@@ -134,7 +135,7 @@ pub struct Template {
     pub runtime_class_name: Option<String>,
 }
 
-/// Labels and annotations that are added.
+/// Added labels and annotations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["patchPolicy"], "x-kubernetes-validations" = schema::rules(METADATA_RULES)))]
@@ -160,7 +161,7 @@ pub struct MetadataPatch {
 lenient::string_enum! {
     /// What happens to a key that the Pod already has.
     pub enum PatchPolicy {
-        /// The Pod's value stays.
+        /// The Pod retains its value.
         Retain,
         /// The value is replaced.
         Overwrite,
@@ -170,16 +171,16 @@ lenient::string_enum! {
 }
 
 lenient::string_enum! {
-    /// Where a container is put.
+    /// Position of a container.
     pub enum InjectPolicy {
-        /// Before the containers that the Pod has.
+        /// Before the existing containers of the Pod.
         BeforePrimaryContainer,
-        /// After them.
+        /// After the existing containers of the Pod.
         AfterPrimaryContainer,
     }
 }
 
-/// A change to containers that the Pod has.
+/// A change to existing containers of the Pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = schema::rules(PRIMARY_RULES)))]
@@ -187,11 +188,11 @@ pub struct PrimaryContainerPatch {
     /// Which containers are changed; All when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_policy: Option<TargetPolicy>,
-    /// Name of the container, with ByName.
+    /// Name of the container, for ByName.
     #[schemars(length(max = 253))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Image that replaces the container's.
+    /// Image that replaces the image of the container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Environment variables, merged by name.
@@ -211,15 +212,15 @@ pub struct PrimaryContainerPatch {
 }
 
 lenient::string_enum! {
-    /// Which of the Pod's containers are changed.
+    /// Which containers of the Pod are changed.
     pub enum TargetPolicy {
-        /// The one of the given name.
+        /// The container with the given name.
         ByName,
-        /// All.
+        /// All containers.
         All,
-        /// The first.
+        /// The first container.
         First,
-        /// The last.
+        /// The last container.
         Last,
     }
 }
@@ -241,11 +242,11 @@ pub struct AffinityPatch {
     pub node_selector_terms: Vec<Value>,
 }
 
-/// What the controller last saw.
+/// State that the controller last observed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodDecorationStatus {
-    /// Generation that this status speaks of.
+    /// Generation that this status describes.
     pub observed_generation: i64,
     /// Standard conditions.
     #[schemars(schema_with = "schema::conditions")]
@@ -254,10 +255,10 @@ pub struct PodDecorationStatus {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub conditions: Vec<Condition>,
-    /// Revision that is kept stable.
+    /// Stable revision.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub current_revision: String,
-    /// Revision of the present template.
+    /// Revision of the current template.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub updated_revision: String,
     /// Hash collisions of revisions so far.
@@ -269,9 +270,9 @@ pub struct PodDecorationStatus {
     pub injected_pods: i32,
     /// Pods decorated with the updated revision.
     pub updated_pods: i32,
-    /// Ready ones of these.
+    /// Ready Pods decorated with the updated revision.
     pub updated_ready_pods: i32,
-    /// Available ones of these.
+    /// Available Pods decorated with the updated revision.
     pub updated_available_pods: i32,
     /// One entry per CollaSet.
     #[serde(
@@ -288,7 +289,7 @@ pub struct WorkloadDetail {
     /// Name of the CollaSet.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub colla_set: String,
-    /// Number of its Pods that match.
+    /// Number of Pods of the CollaSet that match.
     pub affected_replicas: i32,
     /// The Pods.
     #[serde(
@@ -305,10 +306,10 @@ pub struct PodDetail {
     /// Name of the Pod.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Revision it is decorated with.
+    /// Revision with which the Pod is decorated.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub revision: String,
-    /// Whether it matches and is not decorated.
+    /// Whether the Pod matches and is not decorated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub escaped: bool,
 }
@@ -323,7 +324,7 @@ const PRIMARY_RULES: &[(&str, &str)] = &[(
     "name is required with targetPolicy ByName: set it, or choose All, First or Last",
 )];
 
-// Required by the schema from the start, so clients send it empty and mean the default.
+// Required by the schema from the start, so clients send an empty value to get the default.
 fn patch_policy(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let known: Vec<&str> = std::iter::once("")
         .chain(PatchPolicy::KNOWN.iter().copied())

@@ -1,5 +1,5 @@
-//! Labels of single Pods, which a CollaSet or an operator writes: they are for no template, and a selector may only ask whether those are there that
-//! every Pod has.
+//! Labels that a CollaSet, the lifecycle or a user sets on single Pods. A Pod template may not contain them.
+//! A selector may use only those that every Pod of a CollaSet has, and only to require that the label exists.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use super::keys::{self, Family};
 use super::selector::Selector;
 
-/// Labels that CollaSet, the lifecycle or users set on single Pods (contract 2.1). In a template they would say
-/// so of every Pod, and an in-place update would put them back. [`keys::STAY_OFFLINE`] is not one of them.
+/// Labels that CollaSet, the lifecycle or users set on single Pods (contract 2.1). If a template contained
+/// such a label, every new Pod would get it, and an in-place update would restore it. [`keys::STAY_OFFLINE`]
+/// is not reserved.
 const RESERVED_KEYS: [&str; 14] = [
     keys::INSTANCE_ID,
     keys::REVISION,
@@ -27,28 +28,29 @@ const RESERVED_KEYS: [&str; 14] = [
     keys::REPLACE_PAIR_NEW_ID,
 ];
 
-/// Of these the ones that each Pod of a CollaSet always has.
+/// The reserved labels that each Pod of a CollaSet always has.
 const CONTROLLER_KEYS: [&str; 2] = [keys::INSTANCE_ID, keys::REVISION];
 
-/// Whether a label is one of single Pods.
+/// Whether a label is reserved for single Pods.
 pub fn is_reserved(key: &str) -> bool {
     RESERVED_KEYS.contains(&key) || Family::parse(key).is_some()
 }
 
-/// A label of single Pods by which a selector tells Pods of one CollaSet apart: some would be released at once, or in the course of their life, and
-/// others made, without end.
+/// The first reserved label in a selector that would distinguish between Pods of the same CollaSet. Such a
+/// selector would exclude some Pods at once or later in their life, and the CollaSet would create new Pods in
+/// their place without end.
 pub fn reserved_key_in(selector: &LabelSelector) -> Option<&str> {
     let labels = selector.match_labels.iter().flatten();
     let labels = labels.map(|(key, _)| (key, false));
     let expressions = selector.match_expressions.iter().flatten();
     let expressions = expressions.map(|e| (&e.key, e.operator == "Exists"));
-    let mut asked = labels.chain(expressions);
+    let mut requirements = labels.chain(expressions);
     let is_of_all = |key: &str| CONTROLLER_KEYS.contains(&key);
-    let found = asked.find(|(key, exists)| is_reserved(key) && !(*exists && is_of_all(key)));
+    let found = requirements.find(|(key, exists)| is_reserved(key) && !(*exists && is_of_all(key)));
     found.map(|(key, _)| key.as_str())
 }
 
-/// Whether a selector matches the Pods of a template with these labels, if it asks for none of single Pods.
+/// Whether a selector without reserved labels matches the Pods of a template with these labels.
 pub fn is_selected(
     template: impl IntoIterator<Item = (String, String)>,
     selector: &Selector,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lenient;
 
-/// The instance IDs in use, each with what is to be known when its Pod is created again.
+/// The instance IDs in use, each with the data that is needed to recreate its Pod.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "apps.kusionstack.io",
@@ -41,7 +41,7 @@ pub struct ContextDetail {
     /// The instance ID.
     #[schemars(schema_with = "integer")]
     pub id: i64,
-    /// What is known of the instance, such as Owner and Revision.
+    /// Data of the instance, such as Owner and Revision.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "BTreeMap::is_empty"
@@ -49,39 +49,42 @@ pub struct ContextDetail {
     pub data: BTreeMap<String, String>,
 }
 
-// Without a format, as the field was first published.
+// Without a format, as in the first published schema.
 fn integer(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "type": "integer" })
 }
 
-/// Keys of [`ContextDetail::data`], and what entries name by them.
+/// Keys of [`ContextDetail::data`] and the IDs in their values.
 pub mod data {
     use std::collections::BTreeMap;
 
     /// Name of the CollaSet.
     pub const OWNER: &str = "Owner";
-    /// Name of the revision to make the Pod of.
+    /// Name of the revision from which the Pod is created.
     pub const REVISION: &str = "Revision";
-    /// Until a Pod of this ID has been seen: `true`, or a digest of the UID of the Pod that enters under it.
+    /// Present until a Pod with this ID has been seen: `true`, or a digest of the UID of the Pod that is
+    /// included under this ID.
     pub const JUST_CREATE: &str = "PodJustCreate";
-    /// `true` once the Pod is going for good.
+    /// `true` once the Pod is being removed permanently.
     pub const SCALE_IN: &str = "ScaleIn";
-    /// On an origin: the ID of its new Pod.
+    /// On the ID of an origin: the ID of its new Pod.
     pub const REPLACE_NEW: &str = "ReplaceNewPodID";
     /// On the ID of a new Pod: the ID of the origin.
     pub const REPLACE_ORIGIN: &str = "ReplaceOriginPodID";
-    /// `true` on the ID of a half of a pair that was replaced or cancelled, until its claims have gone. Kuperator has no such key.
+    /// `true` on the ID of one half of a pair that was replaced or cancelled, until its PVCs are gone.
+    /// Kuperator has no such key.
     pub const REPLACED: &str = "PodReplaced";
-    /// Which Pod `podToDelete` has had deleted, while the list still holds its name: a name that persists comes back
-    /// and must not be deleted again (contract Q37). A digest of the UID; older builds noted the name.
+    /// Digest of the UID of the Pod that was deleted because of `podToDelete`, while the list still holds its
+    /// name: with persistent names a new Pod has the same name, and must not be deleted again (contract Q37).
+    /// Older builds stored the name instead.
     pub const DELETED: &str = "PodToDelete";
 
-    /// The origin's ID that an entry names.
+    /// The ID of the origin, according to the entry of a new Pod.
     pub fn origin_of(data: &BTreeMap<String, String>) -> Option<i64> {
         data.get(REPLACE_ORIGIN)?.parse().ok()
     }
 
-    /// The new Pod's ID that an entry names.
+    /// The ID of the new Pod, according to the entry of an origin.
     pub fn new_of(data: &BTreeMap<String, String>) -> Option<i64> {
         data.get(REPLACE_NEW)?.parse().ok()
     }

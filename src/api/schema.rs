@@ -1,12 +1,13 @@
-//! Pieces of the CRD schemas that the types alone do not say.
+//! Parts of the CRD schemas that the types alone do not express.
 
 use k8s_openapi::api::core::v1::ObjectFieldSelector;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-/// What an int-or-string field of a rule may newly be: a count, or a percentage from 0% to 100%. A pattern and not CEL,
-/// because the cost of CEL on an int-or-string is estimated from the largest request and exceeds the budget.
+/// The valid new values of an int-or-string field of a rule: a count, or a percentage from 0% to 100%. This
+/// is a pattern and not CEL, because the API server estimates the cost of CEL on an int-or-string from the
+/// largest request, and this estimate exceeds the budget.
 pub(super) const PERCENT: &str = "^(100|[0-9]{1,2})%$";
 
 /// A count (from 0) or a percentage ([`PERCENT`]).
@@ -63,17 +64,17 @@ pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
 
-/// Plain text where the Rust type is narrower: what controllers report is not checked by the schema.
+/// Plain text for a narrower Rust type: the schema does not check values that controllers report.
 pub(super) fn text(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string" })
 }
 
-/// Anything at all: a Pod template, whose fields the API server's own version knows best.
+/// Any value: a Pod template, whose fields depend on the API server's version.
 pub(super) fn any(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// An object of the core API, kept as it is written.
+/// An object of the core API, stored as it is written.
 pub(super) fn core_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
@@ -83,9 +84,9 @@ pub(super) fn core_objects(g: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "items": core_object(g) })
 }
 
-/// CEL rules that judge an object by itself. The API server forgives a violation while the very node that carries the
-/// rule is unchanged, so each rule sits as low in the schema as it can. It does not forgive a rule that fails to
-/// evaluate: each asks `has` before it reads a field, required or not.
+/// CEL rules that judge an object on its own. The API server ignores a violation while the node that carries
+/// the rule is unchanged, so each rule is placed as deep in the schema as possible. It does not ignore a rule
+/// that fails to evaluate: each rule calls `has` before it reads a field, even a required field.
 pub(super) fn rules(rules: &[(&str, &str)]) -> Value {
     rules
         .iter()
@@ -93,9 +94,9 @@ pub(super) fn rules(rules: &[(&str, &str)]) -> Value {
         .collect()
 }
 
-/// CEL rules over a wide node, such as a whole spec. An unrelated change of the node (replicas, say) would have the API
-/// server judge it anew, so an object that broke the rule before is let through until it is mended.
-/// Each entry is the predicate over the object called `{}`, and the message.
+/// CEL rules on a large node, such as a whole spec. After an unrelated change of the node (of replicas, for
+/// example) the API server would enforce the rule, so the rule itself accepts an object that broke the rule
+/// before. Each entry has the predicate over the object called `{}`, and the message.
 pub(super) fn forgiving_rules(rules: &[(&str, &str)]) -> Value {
     rules
         .iter()
@@ -111,7 +112,7 @@ pub(super) fn forgiving_rules(rules: &[(&str, &str)]) -> Value {
         .collect()
 }
 
-/// Several sets of rules as one.
+/// Merges several sets of rules.
 pub(super) fn join(sets: impl IntoIterator<Item = Value>) -> Value {
     sets.into_iter()
         .flat_map(|set| {

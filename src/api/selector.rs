@@ -1,4 +1,4 @@
-//! Label selectors, checked once and matched often.
+//! Label selectors, compiled once and matched often.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use kube::core::SelectorExt;
 use super::labels;
 use super::validation::{FieldError, FieldErrors};
 
-/// A label selector whose keys, operators and values are well formed. The empty one matches everything.
+/// A label selector whose keys, operators and values are well formed. An empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector(kube::core::Selector);
 
@@ -27,8 +27,8 @@ impl Selector {
             .map_err(|e| FieldErrors::from(FieldError::new("matchExpressions", "", e.to_string())))
     }
 
-    /// Adds to `errors` all that is wrong with a selector at `path`: more than [`Selector::compile`] keeps, where a stored
-    /// selector has to be compared with a new one.
+    /// Adds all errors of a selector at `path` to `errors`. [`Selector::compile`] returns fewer of them; all
+    /// are needed to compare a new selector with a stored one.
     pub fn check_selector(selector: &LabelSelector, path: &str, errors: &mut FieldErrors) {
         match Selector::compile(selector) {
             Ok(_) => {}
@@ -41,20 +41,21 @@ impl Selector {
         }
     }
 
-    /// Whether labels match every requirement. As in Kubernetes, `NotIn` and `DoesNotExist` match where the key is absent.
+    /// Whether labels match every requirement. As in Kubernetes, `NotIn` and `DoesNotExist` match if the key
+    /// is absent.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.matches(labels)
     }
 }
 
-/// The text form of a selector, as list requests and the scale subresource carry it.
+/// The text form of a selector, as in list requests and in the scale subresource.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-/// Tells everything that is wrong with a selector.
+/// Reports every error of a selector.
 fn check_expressions(selector: &LabelSelector, tell: &mut dyn FnMut(FieldError)) {
     for (key, value) in selector.match_labels.iter().flatten() {
         let path = format!("matchLabels[{key}]");

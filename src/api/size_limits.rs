@@ -1,30 +1,31 @@
-//! What the parts of a PodTransitionRule may take in etcd, which stores at most 1.5 MiB of one object. Each part is bounded
-//! where it is written, so that the others can always be written too.
+//! Maximum sizes of the parts of a PodTransitionRule in etcd, which stores at most 1.5 MiB of one object.
+//! Each part is limited where it is written, so that the other parts can always be written, too.
 
 use serde::Serialize;
 
-/// What etcd takes of one object, key included.
+/// Maximum size of an object in etcd, key included.
 const ETCD_REQUEST_LIMIT: usize = 1536 * 1024;
 
-/// The spec; admission refuses a larger one.
+/// The spec; admission refuses a larger spec.
 pub const MAX_SPEC_BYTES: usize = 64 * 1024;
 
-/// `status.ledger` with what the API server keeps in `managedFields` of each claim; admission refuses further claims.
+/// `status.ledger` together with the `managedFields` that the API server stores for each claim; admission
+/// refuses further claims.
 pub const MAX_LEDGER_BYTES: usize = 768 * 1024;
 
-/// `status.ruleStates`; what does not fit is left out.
+/// `status.ruleStates`; entries that do not fit are left out.
 pub const MAX_STATES_BYTES: usize = 256 * 1024;
 
-/// `status.details`; what does not fit is left out.
+/// `status.details`; entries that do not fit are left out.
 pub const MAX_DETAILS_BYTES: usize = 32 * 1024;
 
-/// `status.waitReasons`, apart from the entry that sums the others up.
+/// `status.waitReasons`, except the last entry, which sums up the reasons that are left out.
 pub const MAX_REASONS_BYTES: usize = 4 * 1024;
 
-/// `status.targets`; what does not fit is left out.
+/// `status.targets`; names that do not fit are left out.
 pub const MAX_TARGETS_BYTES: usize = 32 * 1024;
 
-/// The annotations of any object, by the API server's own limit. kubectl keeps the spec in one of them.
+/// The annotations of any object; the limit is the API server's. kubectl stores the spec in one of them.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 /// Conditions, labels, counts, and `managedFields` of the rest.
@@ -42,7 +43,7 @@ const _: () = assert!(
         <= ETCD_REQUEST_LIMIT
 );
 
-/// How many bytes a value takes as JSON of the API server, which escapes more than is needed.
+/// The size of a value in bytes as JSON of the API server, which escapes more characters than JSON requires.
 pub fn json_bytes(value: &impl Serialize) -> usize {
     let written = serde_json::to_vec(value).unwrap_or_default();
     let escapes = written.iter().map(|byte| match byte {
@@ -53,12 +54,12 @@ pub fn json_bytes(value: &impl Serialize) -> usize {
     written.len() + escapes.sum::<usize>()
 }
 
-/// As many of the first items as fit; of the others, one is made at most.
+/// The first items, as many as fit. At most one further item is computed.
 pub fn take_fitting<T: Serialize>(items: impl IntoIterator<Item = T>, most: usize) -> Vec<T> {
-    let mut left = most.saturating_sub("[]".len());
-    let fits = |item: &T| match left.checked_sub(json_bytes(item) + ",".len()) {
+    let mut remaining = most.saturating_sub("[]".len());
+    let fits = |item: &T| match remaining.checked_sub(json_bytes(item) + ",".len()) {
         Some(rest) => {
-            left = rest;
+            remaining = rest;
             true
         }
         None => false,
@@ -66,8 +67,8 @@ pub fn take_fitting<T: Serialize>(items: impl IntoIterator<Item = T>, most: usiz
     items.into_iter().take_while(fits).collect()
 }
 
-/// A text from outside as it may be shown: no characters that steer a terminal or turn the direction of writing, and at
-/// most `longest` of the others.
+/// A text from outside in a form that is safe to show: without characters that control a terminal or change
+/// the direction of writing, and truncated to `longest` characters.
 pub fn truncate_text(text: &str, longest: usize) -> String {
     let shown = text.chars().filter_map(|c| match c {
         '\n' | '\r' | '\t' => Some(' '),

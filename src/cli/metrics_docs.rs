@@ -38,11 +38,11 @@ pub fn metrics_markdown() -> anyhow::Result<String> {
         .build()?;
     let text = runtime.block_on(async { example_exposition() })?;
     let mut out = String::from(
-        "# Metrics\n\nGenerated from what registers them: `UPDATE=1 cargo test --test generated` rewrites it. They are served \
-         as OpenMetrics on\n`/metrics` of `--metrics-listen`. Labels hold no names of \
-         objects, so that the number of series does not grow with the\ncluster; `operating_rule_passed_by_ignore_total` does, for at \
-         most 1,000 rules.\nThe alarms built on them are in `manifests/monitoring/alarms.yaml`; [on-call.md](on-call.md) \
-         says what to do.\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n",
+        "# Metrics\n\nThis page is generated from the code; `UPDATE=1 cargo test --test generated` rewrites it. The server \
+         exposes the metrics in\nOpenMetrics format on `/metrics` of `--metrics-listen`. Labels contain no object names, so the \
+         number of series does not\ngrow with the cluster. The exception is `operating_rule_passed_by_ignore_total`, which names at \
+         most 1,000 rules.\nThe alarms on these metrics are in `manifests/monitoring/alarms.yaml`; [on-call.md](on-call.md) \
+         describes the reactions.\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n",
     );
     for metric in parse_metrics(&text)? {
         let labels: Vec<_> = metric.labels.iter().map(|l| format!("`{l}`")).collect();

@@ -3,7 +3,7 @@
 pub mod args;
 pub mod connect;
 pub mod docs;
-pub mod evaluate;
+pub mod explain;
 pub mod generated;
 pub mod install;
 pub mod metrics_docs;
@@ -23,7 +23,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Read(ReadCommand::Why(args)) => why::run_why(args).await,
         Command::Read(ReadCommand::Budget(args)) => why::run_budget(args).await,
-        Command::Read(ReadCommand::Explain(args)) => return evaluate::command(args).await,
+        Command::Read(ReadCommand::Explain(args)) => return explain::command(args).await,
         Command::Serve(args) => serve::serve(*args).await,
         Command::Install(args) => install::command(args).await,
         Command::Uninstall(args) => uninstall::command(args).await,

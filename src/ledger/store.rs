@@ -11,10 +11,18 @@ use super::protocol::{BudgetView, ClaimOperation, Ledger, Purpose};
 use crate::api::podtransitionrule::{self as api, UnknownFields};
 use crate::domain::inplace::ContainerBefore;
 use crate::domain::pending_disruption::PendingDisruption;
-use crate::domain::rules::RuleSet;
+use crate::domain::rules::{ExpectedPods, RuleSet};
 
 /// The UID of a Pod or a rule object.
 pub type Uid = Arc<str>;
+
+/// The expected Pods of a view.
+pub fn expected_pods(view: &dyn BudgetView<Uid>) -> ExpectedPods {
+    ExpectedPods {
+        total: view.expected(),
+        base: view.percentage_base(),
+    }
+}
 
 /// The identity of a rule object. Keys are ordered by UID first: claims on several rules are taken in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

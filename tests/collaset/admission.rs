@@ -89,7 +89,7 @@ async fn pods(scope: &Scope) -> usize {
 }
 
 #[tokio::test]
-async fn a_collaset_is_defaulted_and_otherwise_stored_as_it_was_written() {
+async fn stored_collaset_differs_from_written_only_by_defaults() {
     let scope = scope("defaults").await;
     let mut wanted = set(
         "web",
@@ -164,7 +164,7 @@ async fn kubectl_tries_compares_and_warns() {
 }
 
 #[tokio::test]
-async fn what_no_pod_or_claim_can_be_made_of_is_refused_with_its_path() {
+async fn unusable_pod_or_pvc_template_is_refused_with_its_path() {
     let scope = scope("malformed").await;
     let container = |part: Value| {
         let mut container = json!({ "name": "c", "image": "i:1" });
@@ -244,7 +244,7 @@ async fn what_no_pod_or_claim_can_be_made_of_is_refused_with_its_path() {
 }
 
 #[tokio::test]
-async fn a_stored_collaset_is_scaled_marked_and_changed_but_not_its_selector() {
+async fn stored_collaset_may_change_except_its_selector() {
     let scope = scope("changes").await;
     create(&scope, &set("web", json!({}))).await.unwrap();
     let selector = json!({ "spec": {
@@ -281,7 +281,7 @@ async fn a_stored_collaset_is_scaled_marked_and_changed_but_not_its_selector() {
 }
 
 #[tokio::test]
-async fn what_may_pass_is_no_reason_to_refuse() {
+async fn exceeded_quota_warns_and_does_not_refuse() {
     let scope = scope("quota").await;
     let quota = json!({ "metadata": { "name": "none" }, "spec": { "hard": { "pods": "0" } } });
     let quotas: Api<k8s_openapi::api::core::v1::ResourceQuota> =
@@ -330,7 +330,7 @@ async fn a_pool_may_be_shared_and_holds_each_id_once() {
 }
 
 #[tokio::test]
-async fn a_pending_claim_that_a_pod_waits_for_is_kept() {
+async fn pending_pvc_of_a_waiting_pod_is_kept() {
     let scope = scope("claims").await;
     let claims: Api<PersistentVolumeClaim> =
         Api::namespaced(scope.client.clone(), &scope.namespace);

@@ -1,4 +1,4 @@
-//! Pods that leave a set alive, and Pods that enter one.
+//! Pods that leave a set alive (`podToExclude`), and Pods that a set takes in (`podToInclude`).
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use testbed::observer::Observer;
 use testbed::pods::{in_flight, is_available, is_idle, may_operate};
 use testbed::wait;
 
-use crate::claims;
-use crate::sets::{Set, condition, ids, image, is_paired, label};
+use crate::fixtures::{Set, condition, ids, image, is_paired, label};
+use crate::pvcs;
 
 fn is_owned(pod: &Pod) -> bool {
     pod.metadata
@@ -49,7 +49,7 @@ async fn a_pod_leaves_alive_and_enters_again() {
 
 /// Nobody else would end what the set has begun.
 #[tokio::test]
-async fn pods_that_leave_in_the_middle_of_an_update_serve_again() {
+async fn pods_excluded_during_update_serve_again() {
     let scope = Bed::shared().await.scope("leave-amid").await;
     let delay = json!({ "updateStrategy": { "operationDelaySeconds": 3600 } });
     let set = Set::new(&scope, "web", 3, delay).await;
@@ -85,7 +85,7 @@ async fn pods_that_leave_in_the_middle_of_an_update_serve_again() {
 
 /// It keeps its place in the budget until it has restarted for what the set changed, and then frees it.
 #[tokio::test]
-async fn a_pod_that_is_dropped_after_its_change_serves_once_it_has_restarted() {
+async fn pod_excluded_after_its_change_serves_after_its_restart() {
     let scope = Bed::shared().await.scope("dropped").await;
     let delay = json!({ "updateStrategy": { "operationDelaySeconds": 5 } });
     let set = Set::new(&scope, "web", 2, delay).await;
@@ -118,12 +118,12 @@ async fn a_pod_that_is_dropped_after_its_change_serves_once_it_has_restarted() {
 }
 
 #[tokio::test]
-async fn claims_go_along() {
+async fn pvcs_move_with_excluded_pods() {
     let scope = Bed::shared().await.scope("exclude-claim").await;
-    claims::volumes(&scope, 3).await;
-    let set = Set::new(&scope, "web", 2, claims::template(&scope, "1Gi")).await;
+    pvcs::volumes(&scope, 3).await;
+    let set = Set::new(&scope, "web", 2, pvcs::template(&scope, "1Gi")).await;
     let name = set.pod(1).await.name_any();
-    let its = claims::of(&scope, 1).await.remove(0).name_any();
+    let its = pvcs::of(&scope, 1).await.remove(0).name_any();
     // By label, without the replicas: another Pod takes the ID, with a claim of its own.
     scope
         .label(&name, json!({ keys::TO_EXCLUDE: "1" }))
@@ -135,13 +135,13 @@ async fn claims_go_along() {
         None,
         "or it could not enter again"
     );
-    let claim = claims::get(&scope, &its).await;
+    let claim = pvcs::get(&scope, &its).await;
     assert_eq!(claim.metadata.owner_references.unwrap_or_default(), []);
     assert_eq!(claim.metadata.labels.unwrap()[keys::ORPHANED], "true");
     set.until_pods("a successor", |pods| ids(pods) == [0, 1])
         .await;
     set.settled().await;
-    assert_ne!(claims::of(&scope, 1).await[0].name_any(), its);
+    assert_ne!(pvcs::of(&scope, 1).await[0].name_any(), its);
 
     set.edit(json!({ "replicas": 3, "scaleStrategy": { "podToInclude": [name] } }))
         .await;
@@ -150,7 +150,7 @@ async fn claims_go_along() {
     let pods = set.pods().await;
     assert_eq!(ids(&pods), [0, 1, 2]);
     assert_eq!(pods[&2].name_any(), name);
-    let claim = claims::get(&scope, &its).await;
+    let claim = pvcs::get(&scope, &its).await;
     let labels = claim.metadata.labels.unwrap();
     assert_eq!(labels[keys::INSTANCE_ID], "2");
     assert_eq!(labels.get(keys::ORPHANED), None);
@@ -158,7 +158,7 @@ async fn claims_go_along() {
 }
 
 #[tokio::test]
-async fn halves_of_a_pair_leave_alive_once_the_new_one_serves() {
+async fn replaced_pair_is_excluded_alive_once_new_pod_serves() {
     let scope = Bed::shared().await.scope("exclude-half").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let observer = Observer::start(&scope).await;
@@ -168,7 +168,7 @@ async fn halves_of_a_pair_leave_alive_once_the_new_one_serves() {
         .label(&origin, json!({ keys::TO_REPLACE: "1" }))
         .await
         .unwrap();
-    // The origin is told to go, and held.
+    // The origin gets the label `to-delete`, and a rule holds it.
     scope
         .until_pod(&origin, "to be told", |p| {
             label(p, keys::TO_DELETE).is_some()
@@ -198,10 +198,10 @@ async fn halves_of_a_pair_leave_alive_once_the_new_one_serves() {
         let lives = |p: &Pod| is_available(p) && label(p, keys::TO_DELETE).is_none();
         scope.until_pod(half, "to live on", lives).await;
     }
-    let mut told = BTreeSet::new();
+    let mut deletion_marks = BTreeSet::new();
     for pod in observer.versions().await {
         if pod.name_any() == origin {
-            told.extend(label(&pod, keys::TO_DELETE).map(str::to_owned));
+            deletion_marks.extend(label(&pod, keys::TO_DELETE).map(str::to_owned));
         }
         assert!(is_owned(&pod) || !is_paired(&pod), "{}", pod.name_any());
         assert!(
@@ -210,11 +210,15 @@ async fn halves_of_a_pair_leave_alive_once_the_new_one_serves() {
             pod.name_any()
         );
     }
-    assert_eq!(told.len(), 1, "told once to go: {told:?}");
+    assert_eq!(
+        deletion_marks.len(),
+        1,
+        "told once to go: {deletion_marks:?}"
+    );
 }
 
 #[tokio::test]
-async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
+async fn included_pod_without_revision_is_updated_with_the_others() {
     let scope = Bed::shared().await.scope("include").await;
     let partition =
         |n| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": n } } } });
@@ -237,7 +241,7 @@ async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
     };
     set.until("the other to be refused", refused).await;
     assert_eq!(set.pod(1).await.uid(), stranger.uid());
-    told(&scope, "IncludeNotAllowed", "other").await;
+    until_event(&scope, "IncludeNotAllowed", "other").await;
     assert!(!is_owned(&scope.get(&other.name_any()).await));
     set.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }))
         .await;
@@ -253,7 +257,7 @@ async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
 
 /// The controller watches managed Pods alone.
 #[tokio::test]
-async fn pod_without_the_control_label_is_named_and_enters_once_it_has_it() {
+async fn pod_is_included_once_it_has_the_control_label() {
     let scope = Bed::shared().await.scope("include-unlabelled").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let unlabelled = json!({ "metadata": { "labels": { "app": "web", keys::CONTROL: null } } });
@@ -269,8 +273,8 @@ async fn pod_without_the_control_label_is_named_and_enters_once_it_has_it() {
         ready.is_some_and(|c| c.status == "False" && c.message.contains(&remedy))
     };
     set.until("the stranger to be refused", refused).await;
-    told(&scope, "IncludeNotAllowed", &remedy).await;
-    told(
+    until_event(&scope, "IncludeNotAllowed", &remedy).await;
+    until_event(
         &scope,
         "IncludeNotAllowed",
         "podToInclude: nobody: no such Pod",
@@ -289,8 +293,8 @@ async fn pod_without_the_control_label_is_named_and_enters_once_it_has_it() {
     assert_eq!(set.pods().await.len(), 2);
 }
 
-/// Waits for an Event with this reason that speaks of `word`.
-pub async fn told(scope: &testbed::Scope, reason: &str, word: &str) {
+/// Waits for an Event with this reason whose message contains `word`.
+pub async fn until_event(scope: &testbed::Scope, reason: &str, word: &str) {
     let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
     wait::until(&format!("an Event {reason} about {word}"), async || {
         let list = events.list(&ListParams::default()).await.unwrap();

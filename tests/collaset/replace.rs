@@ -9,7 +9,7 @@ use testbed::pods::is_available;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
-use crate::sets::{Pods, Set, ids, is_paired, label, uids};
+use crate::fixtures::{Pods, Set, ids, is_paired, label, uids};
 
 /// A template of Pods of which only one fits on a node: with as many Pods as nodes, a new half can't run.
 fn one_per_node(port: u16) -> Value {
@@ -44,7 +44,7 @@ fn alone(pods: &Pods, count: usize) -> bool {
 }
 
 #[tokio::test]
-async fn a_pod_goes_once_another_has_its_place() {
+async fn replaced_pod_is_deleted_once_its_replacement_serves() {
     let scope = Bed::shared().await.scope("to-replace").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let before = set.pods().await;
@@ -80,20 +80,20 @@ async fn a_request_is_taken_back_before_the_new_pod_serves() {
 }
 
 #[tokio::test]
-async fn a_request_is_taken_back_until_rules_let_the_origin_go() {
+async fn replacement_can_be_cancelled_until_rules_release_the_origin() {
     let scope = Bed::shared().await.scope("replace-late").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let origin = set.pod(0).await;
     set.hold().await;
     ask(&scope, &set, 0).await;
-    let told = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_some();
+    let is_marked = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_some();
     scope
-        .until_pod(&origin.name_any(), "to be told to go", told)
+        .until_pod(&origin.name_any(), "to be told to go", is_marked)
         .await;
     take_back(&scope, &origin.name_any()).await;
-    let stays = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_none();
+    let is_unmarked = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_none();
     scope
-        .until_pod(&origin.name_any(), "to be told to stay", stays)
+        .until_pod(&origin.name_any(), "to be told to stay", is_unmarked)
         .await;
     set.release().await;
     let after = set
@@ -127,7 +127,7 @@ async fn label_by_hand_on_a_new_half_completes_the_pair() {
 }
 
 #[tokio::test]
-async fn rules_do_not_count_a_new_half_that_was_labelled_by_hand() {
+async fn rules_do_not_count_hand_labelled_replacement_pod() {
     let scope = Bed::shared().await.scope("replace-by-hand-rule").await;
     let set = Set::new(&scope, "web", 2, one_per_node(7005)).await;
     scope.rule("web", json!({ "app": "web" }), json!(0)).await;

@@ -1,4 +1,4 @@
-//! Updates that make the new Pod first, and what becomes of them when minds change.
+//! Updates that create the new Pod first, also when the spec changes midway.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testbed::pods::is_available;
 use testbed::{Bed, Scope};
 
-use crate::sets::{Pods, Set, ids, image, is_paired, label, uids};
+use crate::fixtures::{Pods, Set, ids, image, is_paired, label, uids};
 
 fn replace(rolling_update: Value) -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": rolling_update } })
@@ -30,21 +30,21 @@ async fn midway(scope: &Scope) -> (Set<'_>, Pods) {
 }
 
 #[tokio::test]
-async fn a_partition_keeps_pods_and_a_smaller_one_lets_them_go() {
+async fn partition_keeps_origins_until_it_is_lowered() {
     let scope = Bed::shared().await.scope("replace-part").await;
     let partition = |n: usize| replace(json!({ "byPartition": { "partition": n } }));
     let set = Set::new(&scope, "web", 2, partition(1)).await;
     let before = set.names().await;
     set.image("app:2").await;
     set.settled().await;
-    let kept = |names: &[String]| names.iter().filter(|n| before.contains(n)).count();
-    assert_eq!(kept(&set.names().await), 1);
+    let count_kept = |names: &[String]| names.iter().filter(|n| before.contains(n)).count();
+    assert_eq!(count_kept(&set.names().await), 1);
     let mut images = set.images().await;
     images.sort();
     assert_eq!(images, ["app:1", "app:2"]);
     set.edit(partition(0)).await;
     set.settled().await;
-    assert_eq!(kept(&set.names().await), 0);
+    assert_eq!(count_kept(&set.names().await), 0);
     assert_eq!(set.images().await, ["app:2"; 2]);
 }
 
@@ -82,7 +82,7 @@ async fn rolled_back_midway_the_origins_stay() {
 }
 
 #[tokio::test]
-async fn another_revision_midway_is_what_pods_are_replaced_by() {
+async fn pods_are_replaced_by_the_newest_revision() {
     let scope = Bed::shared().await.scope("replace-on").await;
     let (set, before) = midway(&scope).await;
     set.image("app:3").await;
@@ -98,7 +98,7 @@ async fn another_revision_midway_is_what_pods_are_replaced_by() {
 }
 
 #[tokio::test]
-async fn another_policy_midway_lets_pairs_come_to_their_end() {
+async fn pairs_finish_when_the_policy_changes_midway() {
     let scope = Bed::shared().await.scope("replace-switch").await;
     let (set, _) = midway(&scope).await;
     set.edit(json!({
@@ -118,7 +118,7 @@ async fn another_policy_midway_lets_pairs_come_to_their_end() {
 }
 
 #[tokio::test]
-async fn origin_that_is_to_be_excluded_is_called_back_and_leaves_alive() {
+async fn excluded_origin_returns_to_traffic_and_leaves_alive() {
     let scope = Bed::shared().await.scope("exclude-origin").await;
     let set = Set::new(&scope, "web", 1, replace(Value::Null)).await;
     set.hold().await;

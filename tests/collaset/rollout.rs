@@ -1,4 +1,4 @@
-//! Sets under a rule: never more Pods out of service than it lets, and never a wait for the slowest.
+//! Sets under a rule: no more Pods are out of service than the rule allows, and no Pod waits for the slowest Pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,8 @@ use serde_json::json;
 use testbed::observer::Observer;
 use testbed::{Bed, Scope};
 
-use crate::sets::{Set, is_operating, label};
-use crate::tools::kubectl;
+use crate::external_tools::kubectl;
+use crate::fixtures::{Set, is_operating, label};
 
 const PODS: i32 = 20;
 
@@ -26,7 +26,7 @@ async fn twenty<'a>(scope: &'a Scope) -> (Set<'a>, Observer) {
 }
 
 #[tokio::test]
-async fn all_begin_at_once_and_two_at_a_time_are_operated_on() {
+async fn all_pods_begin_but_two_at_a_time_operate() {
     let scope = Bed::shared().await.scope("window").await;
     let (set, observer) = twenty(&scope).await;
     set.image("app:2").await;
@@ -55,14 +55,14 @@ async fn all_begin_at_once_and_two_at_a_time_are_operated_on() {
 }
 
 #[tokio::test]
-async fn an_update_a_drain_and_a_scale_in_together_keep_to_the_rule() {
+async fn concurrent_update_drain_and_scale_in_respect_the_rule() {
     let scope = Bed::shared().await.scope("together").await;
     let (set, observer) = twenty(&scope).await;
     set.image("app:2").await;
     let mine = format!("--pod-selector=drain={}", scope.namespace);
     let drain = ["drain", "worker-0", &mine, "--timeout=400s"];
     tokio::join!(kubectl(&scope, &drain), set.edit(json!({ "replicas": 16 })));
-    // The last Pod is made again after the drain has ended.
+    // The last Pod is recreated after the drain has ended.
     set.settled().await;
     kubectl(&scope, &["uncordon", "worker-0"]).await;
     assert_eq!(set.images().await, ["app:2"; 16]);

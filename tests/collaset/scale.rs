@@ -1,4 +1,4 @@
-//! How many Pods, and which go.
+//! How many Pods a set has, and which Pods a scale-in deletes.
 
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
@@ -7,10 +7,10 @@ use serde_json::json;
 use testbed::pods::is_available;
 use testbed::{Bed, Scope};
 
-use crate::sets::{Set, ids, image, is_operating, label, uids};
+use crate::fixtures::{Set, ids, image, is_operating, label, uids};
 
 #[tokio::test]
-async fn it_is_scaled_out_and_in_and_the_named_go_first() {
+async fn scale_in_deletes_named_pods_first() {
     let scope = Bed::shared().await.scope("scale").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     set.edit(json!({ "replicas": 4 })).await;
@@ -29,7 +29,7 @@ async fn it_is_scaled_out_and_in_and_the_named_go_first() {
 }
 
 #[tokio::test]
-async fn a_named_pod_is_made_again_where_no_fewer_are_wanted() {
+async fn pod_to_delete_is_recreated_without_scale_in() {
     let scope = Bed::shared().await.scope("to-delete").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let before = set.pods().await;
@@ -58,7 +58,7 @@ async fn a_privileged_pod_is_made() {
 }
 
 #[tokio::test]
-async fn a_lost_pod_comes_back_under_its_id_with_the_revision_recorded_for_it() {
+async fn lost_pod_returns_with_its_id_and_recorded_revision() {
     let scope = Bed::shared().await.scope("lost").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let first = lose(&scope, &set, 1).await;
@@ -68,7 +68,7 @@ async fn a_lost_pod_comes_back_under_its_id_with_the_revision_recorded_for_it() 
     .await;
     set.image("app:2").await;
     set.settled().await;
-    let images = |pods: &crate::sets::Pods| pods.values().map(image).collect::<Vec<_>>();
+    let images = |pods: &crate::fixtures::Pods| pods.values().map(image).collect::<Vec<_>>();
     let before = images(&set.pods().await);
     assert_eq!(before.iter().filter(|i| *i == "app:2").count(), 1);
     for id in 0..3 {
@@ -113,7 +113,7 @@ async fn a_scale_in_that_waits_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_off_traffic_for_its_scale_in_comes_back() {
+async fn pod_off_traffic_returns_when_scale_in_is_cancelled() {
     let scope = Bed::shared().await.scope("scale-undo").await;
     let delay = json!({ "scaleStrategy": { "operationDelaySeconds": 3600 } });
     let set = Set::new(&scope, "web", 2, delay).await;

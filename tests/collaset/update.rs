@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use testbed::Bed;
 use testbed::pods::is_available;
 
-use crate::sets::{Set, image, label, uids};
+use crate::fixtures::{Set, image, label, uids};
 
 #[tokio::test]
-async fn an_image_changes_in_place_under_a_rule_and_names_stay() {
+async fn image_update_under_a_rule_keeps_pod_names() {
     let scope = Bed::shared().await.scope("inplace").await;
     scope.rule("web", json!({ "app": "web" }), json!(1)).await;
     let set = Set::new(&scope, "web", 4, json!({})).await;
@@ -48,7 +48,7 @@ async fn a_replace_update_makes_the_new_pod_available_first() {
 }
 
 #[tokio::test]
-async fn whoever_wants_pods_made_again_gets_that_for_an_image_too() {
+async fn recreate_policy_recreates_pods_for_image_change() {
     let scope = Bed::shared().await.scope("recreate-image").await;
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
     let set = Set::new(&scope, "web", 2, recreate).await;
@@ -155,7 +155,7 @@ async fn the_labelled_are_updated_and_lose_the_label() {
 }
 
 #[tokio::test]
-async fn percentage_goes_first_by_the_label_that_orders() {
+async fn percentage_rollout_follows_the_order_label() {
     let scope = Bed::shared().await.scope("percent").await;
     let rolling = |percent| {
         let rolling =
@@ -187,20 +187,23 @@ async fn a_partition_keeps_that_many_as_they_are() {
     let before = set.pods().await;
     set.image("app:2").await;
     let mut former = Vec::new();
-    for kept in [3, 1, 0] {
-        set.edit(partition(kept)).await;
+    for partition_size in [3, 1, 0] {
+        set.edit(partition(partition_size)).await;
         let status = set.settled().await.status.unwrap();
         let images = set.images().await;
         let updated: Vec<_> = (0..3).filter(|i| images[*i] == "app:2").collect();
-        assert_eq!(updated.len(), 3 - kept, "{images:?}");
+        assert_eq!(updated.len(), 3 - partition_size, "{images:?}");
         assert!(
             former.iter().all(|i| updated.contains(i)),
             "those stay updated"
         );
-        assert_eq!(usize::try_from(status.updated_replicas).unwrap(), 3 - kept);
+        assert_eq!(
+            usize::try_from(status.updated_replicas).unwrap(),
+            3 - partition_size
+        );
         assert_eq!(
             status.current_revision == status.updated_revision,
-            kept == 0
+            partition_size == 0
         );
         former = updated;
     }

@@ -13,9 +13,9 @@ use testbed::observer::Observer;
 use testbed::proxy::{Asked, Effect, Fault};
 use testbed::{Bed, Scope};
 
-use crate::at_rest::{Rest, no_id_was_shared, until_at_rest};
-use crate::claims::{template, volumes};
-use crate::sets::Set;
+use crate::fixtures::Set;
+use crate::invariants::{Rest, no_id_was_shared, until_at_rest};
+use crate::pvcs::{template, volumes};
 
 const ERROR: Effect = Effect::Answer(StatusCode::INTERNAL_SERVER_ERROR);
 const CONFLICT: Effect = Effect::Answer(StatusCode::CONFLICT);

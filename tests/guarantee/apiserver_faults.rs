@@ -1,5 +1,5 @@
-//! An API server that is slow, frozen, or answers the replicas with errors: what needs a claim is held with the reason,
-//! what no rule holds passes, and all recovers by itself.
+//! An API server that is slow or frozen, or that answers the replicas with errors: requests that need a claim are held
+//! with the reason, other requests pass, and everything recovers by itself.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ async fn operate(scope: &Scope, pod: &str) {
 }
 
 #[tokio::test]
-async fn while_the_ledger_can_not_be_written_only_what_needs_a_claim_is_held() {
+async fn unwritable_ledger_holds_only_requests_that_need_claims() {
     let bed = Bed::with_faults(USUAL).await;
     let scope = web(&bed, 5, json!(3)).await;
     for (code, why) in [
@@ -134,7 +134,7 @@ async fn while_the_ledger_can_not_be_written_only_what_needs_a_claim_is_held() {
 }
 
 #[tokio::test]
-async fn while_the_api_server_is_frozen_the_replicas_still_answer_in_time() {
+async fn replicas_answer_in_time_while_api_server_is_frozen() {
     let bed = Bed::with_faults(USUAL).await;
     let scope = web(&bed, 5, json!(3)).await;
     let pods = names(&scope.list("app=web").await);
@@ -207,7 +207,7 @@ async fn with_a_slow_api_server_the_rule_still_holds() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_reply_is_lost_breaks_no_rule_and_does_not_stay() {
+async fn claim_with_lost_reply_breaks_no_rule_and_lapses() {
     let bed = Bed::with_faults(SHORT).await;
     let scope = web(&bed, 30, json!(5)).await;
     let observer = Observer::start(&scope).await;
@@ -234,7 +234,7 @@ async fn a_claim_whose_reply_is_lost_breaks_no_rule_and_does_not_stay() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_claim_got_no_answer_is_asked_for_again() {
+async fn claim_without_answer_is_requested_again() {
     // The claim would lapse long after this test has given up.
     let bed = Bed::with_faults(Duration::from_secs(600)).await;
     let scope = web(&bed, 2, json!(1)).await;
@@ -280,7 +280,7 @@ async fn lifecycles_finish_though_every_third_request_fails() {
 }
 
 #[tokio::test]
-async fn a_release_that_fails_is_made_later_though_nothing_else_changes() {
+async fn failed_release_is_retried_without_further_changes() {
     let bed = Bed::with_faults(SHORT).await;
     let scope = web(&bed, 3, json!(2)).await;
     make_free_pods(&scope).await;

@@ -1,4 +1,5 @@
-//! Connections to the API server that die without a sign: what they do not deliver is not decided without.
+//! Connections to the API server that die without a sign: nothing is decided without the events that they do not
+//! deliver.
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ async fn until_deleted(scope: &Scope, pod: &str) {
 }
 
 #[tokio::test]
-async fn rule_that_no_watch_delivers_holds_its_pods_all_the_same() {
+async fn rule_that_no_watch_delivers_holds_its_pods() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("dead").await;
     let pods = scope.web_under_rule(4, json!(3)).await;
@@ -75,7 +76,7 @@ async fn write_always(scope: &Scope) -> JoinHandle<()> {
 }
 
 #[tokio::test]
-async fn rule_that_no_watch_delivers_holds_its_pods_though_watches_begin() {
+async fn undelivered_rule_holds_its_pods_when_new_watches_begin() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("mute").await;
     let pods = scope.web_under_rule(12, json!(11)).await;
@@ -100,7 +101,7 @@ async fn rule_that_no_watch_delivers_holds_its_pods_though_watches_begin() {
 }
 
 #[tokio::test]
-async fn rule_that_is_made_anew_under_its_name_holds_its_pods_all_the_same() {
+async fn undelivered_recreated_rule_holds_its_pods() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("anew").await;
     let pods = scope.web_under_rule(4, json!(3)).await;
@@ -129,16 +130,16 @@ async fn rule_that_is_made_anew_under_its_name_holds_its_pods_all_the_same() {
 }
 
 #[tokio::test]
-async fn rule_whose_deletion_somebody_holds_up_keeps_no_pod_while_rules_are_read_live() {
+async fn terminating_rule_holds_no_pod_while_rules_are_read_live() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("ending").await;
     let pods = scope.web_under_rule(4, json!(3)).await;
     scope.rule("ending", json!({"app": "web"}), json!(0)).await;
-    let held = json!({ "metadata": { "finalizers": ["example.com/held"] } });
+    let finalizer = json!({ "metadata": { "finalizers": ["example.com/held"] } });
     let (name, params) = ("ending", PatchParams::default());
     let rules = scope.rules();
     rules
-        .patch(name, &params, &Patch::Merge(held))
+        .patch(name, &params, &Patch::Merge(finalizer))
         .await
         .unwrap();
     rules.delete(name, &DeleteParams::default()).await.unwrap();
@@ -156,7 +157,7 @@ async fn rule_whose_deletion_somebody_holds_up_keeps_no_pod_while_rules_are_read
 }
 
 #[tokio::test]
-async fn replica_that_starts_where_nothing_happens_admits_what_the_budget_allows() {
+async fn replica_started_in_quiet_cluster_admits_the_whole_budget() {
     let bed = Bed::own().await;
     let scope = bed.scope("quiet").await;
     let pods = scope.web_under_rule(20, json!(20)).await;
@@ -172,7 +173,7 @@ async fn replica_that_starts_where_nothing_happens_admits_what_the_budget_allows
 }
 
 #[tokio::test]
-async fn pod_that_is_down_stays_while_no_watch_tells_how_the_others_are() {
+async fn unavailable_pod_stays_while_pod_watches_are_dead() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("others").await;
     let strict = json!({"maxUnavailableValue": 1, "unhealthyPodPolicy": "IfHealthyBudget"});
@@ -208,7 +209,7 @@ async fn pod_that_is_down_stays_while_no_watch_tells_how_the_others_are() {
 }
 
 #[tokio::test]
-async fn pod_that_served_again_while_no_watch_told_of_it_does_not_count_as_long_down() {
+async fn undelivered_recovery_does_not_count_pod_as_long_unavailable() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("blip").await;
     let pods = scope.web_under_rule(3, json!(1)).await;
@@ -242,7 +243,7 @@ async fn pod_that_served_again_while_no_watch_told_of_it_does_not_count_as_long_
 }
 
 #[tokio::test]
-async fn pod_does_not_come_under_a_rule_that_no_watch_delivers_before_it_has_restarted() {
+async fn pod_with_pending_restart_cannot_enter_undelivered_rule() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("lone").await;
     // So that requests of the namespace are reviewed.

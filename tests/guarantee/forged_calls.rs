@@ -21,7 +21,7 @@ fn forged(pod: &Value, change: Value) -> Value {
 }
 
 #[tokio::test]
-async fn claim_is_written_only_for_a_pod_that_is_stored_as_the_review_shows_it() {
+async fn claim_needs_a_stored_pod_equal_to_the_review() {
     let bed = Bed::shared().await;
     let scope = bed.scope("forged-calls").await;
     let pods = scope.web_under_rule(2, json!(1)).await;
@@ -50,7 +50,7 @@ async fn claim_is_written_only_for_a_pod_that_is_stored_as_the_review_shows_it()
 }
 
 #[tokio::test]
-async fn namespaces_that_have_no_rules_get_no_mark() {
+async fn namespaces_without_rules_get_no_enforcement_label() {
     let bed = Bed::shared().await;
     let rule = json!({
         "metadata": { "namespace": "kube-system", "name": "forged" },
@@ -69,8 +69,11 @@ async fn namespaces_that_have_no_rules_get_no_mark() {
         .unwrap();
     assert_eq!(verdict["allowed"], json!(false), "{verdict}");
     let namespaces = kube::Api::<k8s_openapi::api::core::v1::Namespace>::all(bed.admin());
-    let home = namespaces.get("kube-system").await.unwrap();
-    let marks = home.labels().keys().chain(home.annotations().keys());
+    let kube_system = namespaces.get("kube-system").await.unwrap();
+    let marks = kube_system
+        .labels()
+        .keys()
+        .chain(kube_system.annotations().keys());
     let marks: Vec<_> = marks.filter(|key| key.contains("kusionstack")).collect();
     assert!(marks.is_empty(), "{marks:?}");
 }

@@ -10,10 +10,10 @@ use testbed::pods::{at_once, is_available, labels};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
-use crate::owners;
+use crate::expected_replicas;
 
 #[tokio::test]
-async fn pod_with_a_forged_owner_name_does_not_hide_the_owner() {
+async fn forged_owner_name_does_not_hide_the_owner() {
     let scope = Bed::shared().await.scope("forged").await;
     let set = scope.stateful_set(0).await.uid();
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
@@ -47,10 +47,10 @@ async fn pod_with_a_forged_owner_name_does_not_hide_the_owner() {
 }
 
 #[tokio::test]
-async fn pod_with_a_forged_owner_name_does_not_hide_a_custom_owner() {
+async fn forged_owner_name_does_not_hide_a_custom_owner() {
     let scope = Bed::shared().await.scope("forged-custom").await;
-    let kind = owners::kind(&scope, "Armada", true).await;
-    let owner = owners::owner(&scope, &kind, 4).await;
+    let kind = expected_replicas::kind(&scope, "Armada", true).await;
+    let owner = expected_replicas::owner(&scope, &kind, 4).await;
     let mut forged = owner.clone();
     // Of a kind that is not served: of one that is, the garbage collector would miss the object and delete the Pod.
     forged[0]["apiVersion"] = json!("forged.test/v1");
@@ -64,7 +64,7 @@ async fn pod_with_a_forged_owner_name_does_not_hide_a_custom_owner() {
     at_once(&pods, async |name| scope.pod(&name, extra()).await).await;
     scope.all_available("app=web", 5).await;
     scope.until_at_rest("web", 5).await;
-    owners::delete_and_wait(&scope, &pods[0]).await;
+    expected_replicas::delete_and_wait(&scope, &pods[0]).await;
     for pod in &pods[1..] {
         let status = refusal(scope.delete(pod).await);
         assert!(status.message.contains("1 of 5 Pods"), "{status:?}");
@@ -86,7 +86,7 @@ async fn replica_set_with_a_forged_controller_keeps_its_pods() {
 }
 
 #[tokio::test]
-async fn replica_set_that_was_handed_to_a_thing_keeps_its_pods_when_it_is_deleted() {
+async fn deleted_replica_set_with_configmap_owner_keeps_its_pods() {
     let scope = Bed::shared().await.scope("forged-thing").await;
     scope.web_under_rule(6, json!(1)).await;
     let thing = serde_json::from_value(json!({"metadata": {"name": "thing"}})).unwrap();
@@ -106,7 +106,7 @@ async fn replica_set_that_was_handed_to_a_thing_keeps_its_pods_when_it_is_delete
 
 /// Another Deployment takes the ReplicaSet, sets it to none, and is deleted: the garbage collector follows.
 #[tokio::test]
-async fn replica_set_that_goes_with_another_deployment_keeps_its_pods() {
+async fn deletion_of_another_deployment_keeps_pods_of_replica_set() {
     let scope = Bed::shared().await.scope("forged-other").await;
     scope.web_under_rule(6, json!(1)).await;
     let other = serde_json::from_value(json!({

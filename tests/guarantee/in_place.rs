@@ -27,7 +27,7 @@ async fn web() -> (Scope, Vec<String>) {
 }
 
 #[tokio::test]
-async fn a_new_image_takes_a_place_until_the_kubelet_runs_it() {
+async fn new_image_keeps_its_claim_until_kubelet_runs_it() {
     let (scope, pods) = web().await;
     // Never pulled: the Pod is down until it gets an image that exists.
     set_image(&scope, &pods[0], "web:non-exist").await.unwrap();
@@ -49,7 +49,7 @@ async fn a_new_image_takes_a_place_until_the_kubelet_runs_it() {
         );
         assert!(status.message.contains(&pods[0]), "{}", status.message);
     }
-    // A Pod that is down may be mended, once the leader has taken it off traffic.
+    // An unavailable Pod may be repaired once the leader has removed its label.
     scope
         .until_pod(&pods[0], "off traffic", |p| {
             !p.labels().contains_key(keys::SERVICE_AVAILABLE)
@@ -125,7 +125,7 @@ async fn resizable(max_unavailable: i32) -> (Scope, Vec<String>) {
 }
 
 #[tokio::test]
-async fn infeasible_resize_gives_its_place_back_and_can_be_changed_back() {
+async fn infeasible_resize_releases_its_claim_and_can_be_reverted() {
     let (scope, pods) = resizable(1).await;
     answer_resizes(&scope, &pods[0], "Infeasible").await;
     resize(&scope, &pods[0], "memory", "2Mi").await.unwrap();
@@ -160,14 +160,14 @@ async fn deferred_resize_keeps_its_place_and_can_be_changed_back() {
             condition(pod, "PodResizePending") == Some(true)
         })
         .await;
-    // The kubelet may restart the container at any time, once its node has room.
-    let says = format!(
+    // The kubelet may restart the container at any time, as soon as the node has free resources.
+    let reason = format!(
         "Pod {} keeps its place until the kubelet makes its deferred resize",
         pods[0]
     );
     wait::until("a refusal that names the resize", async || {
         let status = refusal(scope.delete(&pods[1]).await);
-        status.message.contains("the limit is 1") && status.message.contains(&says)
+        status.message.contains("the limit is 1") && status.message.contains(&reason)
     })
     .await;
     resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
@@ -176,7 +176,7 @@ async fn deferred_resize_keeps_its_place_and_can_be_changed_back() {
 }
 
 #[tokio::test]
-async fn rule_made_over_pods_counts_the_ends_that_are_announced_already() {
+async fn new_rule_counts_disruptions_that_are_already_pending() {
     let (scope, pods) = resizable_pods(4).await;
     answer_resizes(&scope, &pods[0], "Deferred").await;
     resize(&scope, &pods[0], "memory", "2Mi").await.unwrap();
@@ -188,13 +188,13 @@ async fn rule_made_over_pods_counts_the_ends_that_are_announced_already() {
 
     for denied in [scope.delete(&pods[2]).await, scope.evict(&pods[3]).await] {
         let status = refusal(denied);
-        let says = [
+        let texts = [
             format!("Pod {} keeps its place until the kubelet", pods[0]),
             format!("Pod {} keeps its place until its spec", pods[1]),
         ];
         assert_eq!(status.code, 429, "{status:?}");
-        for says in says {
-            assert!(status.message.contains(&says), "{status:?}");
+        for texts in texts {
+            assert!(status.message.contains(&texts), "{status:?}");
         }
     }
     // They themselves need no further place.
@@ -206,7 +206,7 @@ async fn rule_made_over_pods_counts_the_ends_that_are_announced_already() {
 }
 
 #[tokio::test]
-async fn pod_that_a_lifecycle_keeps_off_traffic_is_resized_again_once_it_has_restarted() {
+async fn pod_off_traffic_is_resized_again_after_its_restart() {
     let (scope, pods) = resizable(1).await;
     scope.begin(&pods[0], "x").await.unwrap();
     let operate = |pod: &Pod| pod.labels().contains_key(&Family::Operate.key("x"));
@@ -251,7 +251,7 @@ async fn a_resize_that_restarts_nothing_is_free() {
 }
 
 #[tokio::test]
-async fn place_comes_back_where_what_stays_deferred_restarts_nothing() {
+async fn deferred_resize_without_restart_releases_its_claim() {
     if Kubernetes::of_environment().unwrap() == Kubernetes::Oldest {
         return; // it does not tell which resize is deferred
     }
@@ -275,7 +275,7 @@ async fn place_comes_back_where_what_stays_deferred_restarts_nothing() {
 }
 
 #[tokio::test]
-async fn resize_that_was_deferred_before_the_rule_was_made_can_be_changed_back() {
+async fn resize_deferred_before_the_rule_can_be_reverted() {
     let (scope, pods) = resizable_pods(4).await;
     let deferred = |pod: &Pod| condition(pod, "PodResizePending") == Some(true);
     for pod in &pods[..2] {

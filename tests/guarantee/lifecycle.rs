@@ -68,7 +68,7 @@ async fn a_pod_goes_offline_is_operated_and_comes_back() {
 }
 
 #[tokio::test]
-async fn waiting_pods_are_granted_one_by_one_the_longest_waiting_first() {
+async fn waiting_pods_are_granted_in_order_of_their_waiting_time() {
     let (scope, pods) = web(4, 1).await;
     let observer = Observer::start(&scope).await;
     for (index, pod) in pods.iter().enumerate() {
@@ -122,7 +122,7 @@ async fn waiting_pods_are_granted_one_by_one_the_longest_waiting_first() {
 }
 
 #[tokio::test]
-async fn mark_in_a_write_of_the_status_goes_beyond_no_budget() {
+async fn permission_label_in_status_write_grants_nothing() {
     let (scope, pods) = web(3, 1).await;
     scope.begin(&pods[0], ID).await.unwrap();
     let waiting = scope.begin(&pods[1], ID).await.unwrap();
@@ -143,7 +143,7 @@ async fn mark_in_a_write_of_the_status_goes_beyond_no_budget() {
 }
 
 #[tokio::test]
-async fn begin_by_the_status_takes_the_pod_off_traffic_within_the_budget_alone() {
+async fn begin_by_status_write_needs_the_budget() {
     let (scope, pods) = web(3, 1).await;
     let begin = json!({"metadata": {"labels": {
         Family::Operating.key(ID): "1", Family::OperationType.key(ID): ID,
@@ -185,8 +185,8 @@ async fn grant_takes_the_pod_off_traffic_in_the_same_write() {
     scope
         .until_pod(&pods[1], "operate", |p| may_operate(p, ID))
         .await;
-    let seen = observer.by_uid().await.into_iter();
-    let mut granted = seen.filter_map(|(_, pod)| {
+    let versions = observer.by_uid().await.into_iter();
+    let mut granted = versions.filter_map(|(_, pod)| {
         pod.filter(|p| p.name_any() == pods[1] && has(p, Family::Preparing, ID))
     });
     let first = granted.next().unwrap();
@@ -197,7 +197,7 @@ async fn grant_takes_the_pod_off_traffic_in_the_same_write() {
 }
 
 #[tokio::test]
-async fn an_operation_can_be_undone_while_it_waits_and_after_its_grant() {
+async fn operation_can_be_undone_before_and_after_its_grant() {
     let (scope, pods) = web(3, 1).await;
     let undo = json!({Family::UndoOperationType.key(ID): ID});
     scope.begin(&pods[0], ID).await.unwrap();
@@ -238,7 +238,7 @@ async fn protected() -> (Scope, serde_json::Value, serde_json::Value) {
 }
 
 #[tokio::test]
-async fn traffic_is_off_before_the_operation_and_on_before_the_pod_counts_again() {
+async fn operation_runs_off_traffic_and_pod_counts_when_back() {
     let (scope, off, on) = protected().await;
     scope.begin("web", ID).await.unwrap();
     let preparing = scope
@@ -297,7 +297,7 @@ async fn an_operation_that_begins_while_another_completes_wedges_neither() {
 
 /// See contract Q2.
 #[tokio::test]
-async fn an_operation_begun_again_while_it_completes_is_a_fresh_run() {
+async fn operation_begun_again_while_completing_starts_anew() {
     let (scope, off, on) = protected().await;
     scope.begin("web", ID).await.unwrap();
     scope
@@ -342,7 +342,7 @@ async fn an_operation_begun_again_while_it_completes_is_a_fresh_run() {
 }
 
 #[tokio::test]
-async fn pods_labelled_to_delete_go_through_the_lifecycle_and_within_the_budget() {
+async fn labelled_pods_are_deleted_through_lifecycle_within_budget() {
     let (scope, pods) = web(4, 1).await;
     let observer = Observer::start(&scope).await;
     let old: Vec<_> = scope.list("app=web").await;

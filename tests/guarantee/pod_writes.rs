@@ -80,7 +80,7 @@ fn carries_label(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
 
 /// With Kuperator such a write is accepted, and its controller takes the label off again.
 #[tokio::test]
-async fn availability_label_on_a_pod_that_is_not_ready_is_accepted_and_not_kept() {
+async fn service_available_on_unready_pod_is_accepted_and_removed() {
     let (scope, pods) = six("label-by-hand", json!({})).await;
     scope.lose_readiness(&pods[0]).await;
     scope
@@ -90,8 +90,8 @@ async fn availability_label_on_a_pod_that_is_not_ready_is_accepted_and_not_kept(
     let written = scope.label(&pods[0], by_hand).await.unwrap();
     assert!(!carries_label(&written), "{:?}", written.labels());
     // Of six Pods one may be missing, and one is.
-    let held = refusal(scope.delete(&pods[1]).await);
-    assert_eq!(held.code, 429, "{held:?}");
+    let status = refusal(scope.delete(&pods[1]).await);
+    assert_eq!(status.code, 429, "{status:?}");
 }
 
 #[tokio::test]
@@ -188,8 +188,8 @@ async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
     scope
         .until_status("web", "one more", |s: &RuleStatus| s.expected_pods == 7)
         .await;
-    let held = scope.delete(&pods[1]).await;
-    assert_eq!(refusal(held).code, 429);
+    let outcome = scope.delete(&pods[1]).await;
+    assert_eq!(refusal(outcome).code, 429);
     // Nothing of its group is served: there is nobody who could replace the Pod.
     scope
         .patch(&pods[0], owned_by(json!(former)))
@@ -200,7 +200,7 @@ async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
 
 /// The API server takes any text that is not empty for the UID of an owner.
 #[tokio::test]
-async fn hand_over_to_an_owner_whose_uid_has_a_space_keeps_its_place() {
+async fn handover_to_owner_uid_with_space_keeps_its_claim() {
     let (scope, pods) = six("reown-space", json!({})).await;
     let away = json!([{
         "apiVersion": "none.test/v1", "kind": "None", "name": "nobody", "controller": true, "uid": "x y",

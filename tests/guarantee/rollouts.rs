@@ -1,4 +1,4 @@
-//! Rollouts that stood still under a rule though they need not: over failing Pods, and after the rule has let go of them.
+//! Rollouts that need not stand still under a rule: over failing Pods, and after the rule has released them.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use testbed::pods::is_available;
 use testbed::{Bed, Scope, wait};
 
-use crate::owners::{patch_web, web};
+use crate::expected_replicas::{patch_web, web};
 
 const REPLICAS: usize = 10;
 
@@ -81,10 +81,10 @@ async fn roll_over_failing_pods(strategy: Value, failing: usize) {
         .fewest_available(|_| true, REPLICAS)
         .await
         .at_least(REPLICAS - 1);
-    let told = events(&scope, "ReplicaSetScaledBack").await;
-    let message = told[0].message.clone().unwrap_or_default();
+    let scale_back_events = events(&scope, "ReplicaSetScaledBack").await;
+    let message = scale_back_events[0].message.clone().unwrap_or_default();
     assert!(
-        told[0].involved_object.kind.as_deref() == Some("Deployment")
+        scale_back_events[0].involved_object.kind.as_deref() == Some("Deployment")
             && message.contains("back to its 9 Pods")
             && message.contains("PodTransitionRule web"),
         "{message}"
@@ -186,7 +186,7 @@ async fn owner_is_woken_once_its_rule_is_deleted() {
 }
 
 #[tokio::test]
-async fn owner_is_woken_if_its_rule_was_deleted_while_nobody_led() {
+async fn owner_is_woken_when_rule_was_deleted_without_leader() {
     let bed = Bed::own().await;
     let scope = bed.scope("unled").await;
     held_set(&scope).await;
@@ -293,8 +293,8 @@ async fn owner_is_not_woken_while_the_ledger_cannot_be_written() {
             .is_err()
     })
     .await;
-    let one = json!({"availablePolicy": {"maxUnavailableValue": 1}, "name": "web"});
-    let patch = Patch::Merge(json!({"spec": {"rules": [one]}}));
+    let rule = json!({"availablePolicy": {"maxUnavailableValue": 1}, "name": "web"});
+    let patch = Patch::Merge(json!({"spec": {"rules": [rule]}}));
     let (rules, params) = (scope.rules(), PatchParams::default());
     rules.patch("web", &params, &patch).await.unwrap();
     tokio::time::sleep(REFUSED).await;
@@ -304,7 +304,7 @@ async fn owner_is_not_woken_while_the_ledger_cannot_be_written() {
 }
 
 #[tokio::test]
-async fn rollout_over_a_bad_image_ends_although_set_backs_are_refused() {
+async fn rollout_over_bad_image_ends_despite_refused_reverts() {
     let strategy = surge(json!("25%"), json!("25%"));
     let (scope, _observer) = web(REPLICAS, strategy).await;
     fail(&scope, 5).await;
@@ -312,12 +312,12 @@ async fn rollout_over_a_bad_image_ends_although_set_backs_are_refused() {
     let set = scope.list("app=web").await.remove(0);
     let set = set.owner_references()[0].name.clone();
     let sets: Api<ReplicaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let (dry, one) = (
+    let (dry, replica) = (
         PatchParams::default().dry_run(),
         Patch::Merge(json!({"spec": {"replicas": 1}})),
     );
     wait::until("changes of the number to be refused", async || {
-        sets.patch_scale(&set, &dry, &one).await.is_err()
+        sets.patch_scale(&set, &dry, &replica).await.is_err()
     })
     .await;
     set_image(&scope, "web:2").await;

@@ -83,7 +83,7 @@ async fn scale_in_ends_the_surplus_alone(bed: &Bed) {
 
 /// One test, since each would start a control plane of its own.
 #[tokio::test]
-async fn shared_controller_account_deletes_what_has_no_owner_and_keeps_to_limits() {
+async fn shared_controller_account_collects_garbage_within_limits() {
     let bed = Bed::with_shared_controller_account().await;
     tokio::join!(
         deletion_of_a_deployment_ends_all_pods(&bed),

@@ -1,4 +1,4 @@
-//! Rules that a Pod skips by its annotation: everybody who looks can see it.
+//! Rules that a Pod skips by its annotation: Events and a metric report each disruption past such a rule.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
@@ -8,7 +8,7 @@ use testbed::scope::refusal;
 use testbed::{Bed, wait};
 
 #[tokio::test]
-async fn disruption_without_a_skipped_rule_is_told_of() {
+async fn disruption_past_a_skipped_rule_is_reported() {
     let bed = Bed::shared().await;
     let scope = bed.scope("skip").await;
     let pods = scope.web_under_rule(3, json!(0)).await;

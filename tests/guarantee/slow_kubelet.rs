@@ -1,4 +1,4 @@
-//! Kubelets that take their time: no phase gets ahead of them, and what they are slow about uses up no budget.
+//! Slow kubelets: no phase overtakes them, and their delay uses no budget.
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -40,7 +40,7 @@ async fn finish_at_once(scope: &Scope, pod: &str, id: &str) -> Pod {
 }
 
 #[tokio::test]
-async fn operate_waits_for_the_kubelet_and_a_fast_operator_breaks_no_limit() {
+async fn operate_waits_for_the_kubelet_under_fast_operator() {
     let (scope, pods) = web(4, 1).await;
     let slow = &pods[0];
     scope.pause_kubelet(slow).await;
@@ -83,7 +83,8 @@ async fn operators_that_finish_at_once_stay_within_the_limit_together() {
     let (scope, pods) = web(6, 2).await;
     let observer = Observer::start(&scope).await;
     join_all(pods.iter().map(async |pod| {
-        // The next begins while the Pod is still on its way back, and meets the kubelet's answers to the last.
+        // The next operation begins before the Pod is back on traffic, while the kubelet still reacts to the last
+        // operation.
         for round in 0..3 {
             let id = format!("round-{round}");
             scope.begin(pod, &id).await.unwrap();
@@ -99,7 +100,7 @@ async fn operators_that_finish_at_once_stay_within_the_limit_together() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_operation_is_undone_comes_back_only_after_the_kubelet_has_noticed() {
+async fn undone_operation_returns_pod_after_kubelet_closed_traffic() {
     let (scope, pods) = web(4, 2).await;
     let slow = &pods[0];
     for (round, end) in [
@@ -129,7 +130,7 @@ async fn a_pod_whose_operation_is_undone_comes_back_only_after_the_kubelet_has_n
 }
 
 #[tokio::test]
-async fn bare_pods_that_take_long_to_end_neither_count_nor_use_up_the_budget() {
+async fn slowly_terminating_bare_pods_use_no_budget() {
     let scope = Bed::shared().await.scope("grace").await;
     let site = json!({
         "metadata": {"labels": {"site": "web"}},
@@ -188,10 +189,10 @@ async fn bare_pods_that_take_long_to_end_neither_count_nor_use_up_the_budget() {
     .await;
     scope.until_at_rest("web", 2).await;
     scope.until_at_rest("floor", 2).await;
-    let held = refusal(scope.delete(&pods[4]).await);
+    let status = refusal(scope.delete(&pods[4]).await);
     assert!(
-        held.code == 429 && held.message.contains("PodTransitionRule floor"),
-        "{held:?}"
+        status.code == 429 && status.message.contains("PodTransitionRule floor"),
+        "{status:?}"
     );
 
     // However they end, nothing is held by it and nothing changes.

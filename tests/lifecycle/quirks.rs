@@ -1,4 +1,4 @@
-//! What users see where the lifecycle has gone wrong elsewhere (contract 10.1), by its number there.
+//! Situations in which Kuperator's lifecycle fails its users (contract 10.1), by the number of the quirk there.
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::LabelPatch;
@@ -21,7 +21,7 @@ fn begin_at(world: &mut World, id: &str, type_: &str, deletes: bool, at: u64) {
 }
 
 #[test]
-fn q1_an_operation_that_begins_while_another_is_completing_does_not_keep_the_pod_offline() {
+fn q1_begin_during_completing_does_not_keep_pod_offline() {
     let mut world = World::serving().with_traffic();
     operate(&mut world, "a", "update");
     world.finish("a");
@@ -39,7 +39,7 @@ fn q1_an_operation_that_begins_while_another_is_completing_does_not_keep_the_pod
 }
 
 #[test]
-fn q1_an_operation_that_begins_while_another_waits_for_post_check_does_not_wedge() {
+fn q1_begin_during_post_check_of_another_completes() {
     let mut world = World::serving();
     operate(&mut world, "a", "update");
     world.held.insert("a".to_owned());
@@ -76,7 +76,7 @@ fn q1_an_operation_that_begins_while_another_waits_for_post_check_does_not_wedge
 }
 
 #[test]
-fn q1_an_operation_finishes_without_waiting_for_another_that_still_works() {
+fn q1_operation_finishes_without_waiting_for_another() {
     let mut world = World::serving();
     operate(&mut world, "a", "update");
     operate(&mut world, "b", "restart");
@@ -95,7 +95,7 @@ fn q1_an_operation_finishes_without_waiting_for_another_that_still_works() {
 }
 
 #[test]
-fn q2_an_operation_begun_again_while_completing_asks_the_rules_again() {
+fn q2_operation_begun_again_while_completing_asks_rules_again() {
     let mut world = World::serving().with_traffic();
     operate(&mut world, "a", "update");
     world.finish("a");
@@ -123,7 +123,7 @@ fn q2_an_operation_begun_again_while_completing_asks_the_rules_again() {
 }
 
 #[test]
-fn q2_a_restart_that_no_webhook_saw_is_a_fresh_run_all_the_same() {
+fn q2_restart_unseen_by_webhook_is_a_fresh_run() {
     let mut world = World::serving().with_traffic();
     operate(&mut world, "a", "update");
     world.finish("a");
@@ -142,7 +142,7 @@ fn q2_a_restart_that_no_webhook_saw_is_a_fresh_run_all_the_same() {
 }
 
 #[test]
-fn a_pod_is_not_operated_on_before_the_kubelet_has_taken_it_off_traffic() {
+fn operation_waits_until_kubelet_took_pod_off_traffic() {
     let mut world = World::serving();
     world.begin("a", "update");
     world.reconcile();
@@ -157,7 +157,7 @@ fn a_pod_is_not_operated_on_before_the_kubelet_has_taken_it_off_traffic() {
 
 /// Back on traffic before the kubelet has noticed, the Pod would count as available until its late answer.
 #[test]
-fn a_pod_comes_back_only_after_the_kubelet_has_taken_it_off_traffic() {
+fn return_waits_until_kubelet_took_pod_off_traffic() {
     for end in [World::undo, World::finish] {
         let mut world = World::serving();
         world.begin("a", "update");
@@ -177,7 +177,7 @@ fn a_pod_comes_back_only_after_the_kubelet_has_taken_it_off_traffic() {
 }
 
 #[test]
-fn q3_a_protected_pod_is_not_operated_on_even_without_condition() {
+fn q3_protected_pod_without_condition_is_not_operated() {
     let mut world = World::serving().with_traffic();
     world
         .pod
@@ -194,7 +194,7 @@ fn q3_a_protected_pod_is_not_operated_on_even_without_condition() {
 }
 
 #[test]
-fn q3_a_protected_pod_is_not_operated_on_even_without_gate() {
+fn q3_protected_pod_without_gate_is_not_operated() {
     let mut world = World::bare().with_traffic();
     world.begin("a", "update");
     assert!(world.has(Family::Preparing, "a"));
@@ -204,7 +204,7 @@ fn q3_a_protected_pod_is_not_operated_on_even_without_gate() {
 }
 
 #[test]
-fn q4_a_scale_in_does_not_inherit_the_permission_of_an_update() {
+fn q4_scale_in_does_not_inherit_an_update_permission() {
     let mut world = World::serving();
     operate(&mut world, "collaset", "update");
     world.held.insert("collaset".to_owned());
@@ -241,7 +241,7 @@ fn q4_a_type_changed_past_the_webhook_is_checked_again() {
 }
 
 #[test]
-fn q4_operations_of_one_type_share_the_permission_until_the_last_is_done() {
+fn q4_operations_of_a_type_share_permission_until_last_ends() {
     let mut world = World::serving();
     operate(&mut world, "a", "update");
     operate(&mut world, "b", "update");
@@ -288,7 +288,7 @@ fn q6_preparing_to_delete_goes_with_an_undone_operation() {
 }
 
 #[test]
-fn q6_preparing_to_delete_goes_with_a_finished_operation_unless_another_needs_it() {
+fn q6_finished_operation_removes_preparing_to_delete_unless_shared() {
     let mut world = World::serving();
     for id in ["a", "b"] {
         begin_at(&mut world, id, "update", true, 5);
@@ -323,7 +323,7 @@ fn q6_stay_offline_leaves_a_serving_pod_alone() {
 }
 
 #[test]
-fn q6_stay_offline_keeps_a_pod_off_traffic_once_it_has_left() {
+fn q6_stay_offline_keeps_pod_off_traffic() {
     let mut world = World::serving().with_traffic();
     world
         .write(|pod| {
@@ -366,7 +366,7 @@ fn q6_stay_offline_keeps_a_pod_off_traffic_once_it_has_left() {
 }
 
 #[test]
-fn q6b_a_service_that_is_gone_does_not_keep_the_pod_unavailable() {
+fn q6b_deleted_service_does_not_keep_pod_unavailable() {
     let mut world = World::serving();
     world
         .pod
@@ -397,7 +397,7 @@ fn q6b_a_service_that_is_gone_does_not_keep_the_pod_unavailable() {
 }
 
 #[test]
-fn q6b_any_object_can_be_dirty_while_the_pod_waits_for_it() {
+fn q6b_expected_finalizer_of_any_object_can_be_dirty() {
     let mut world = World::serving();
     let annotation = r#"{"expectedFinalizers":{"Slb/ns/a":"x","Service/a":"y","Service/ns/":"z"}}"#;
     world
@@ -419,13 +419,13 @@ fn q6b_any_object_can_be_dirty_while_the_pod_waits_for_it() {
     let problem = controller_step(&world.pod, 9).problem.unwrap();
     assert!(
         problem.starts_with("annotation pod.kusionstack.io/available-conditions: EOF")
-            && problem.ends_with("the Pod stays unavailable until it is mended or removed"),
+            && problem.ends_with("the Pod stays unavailable until it is corrected or removed"),
         "{problem}"
     );
 }
 
 #[test]
-fn q6c_a_pass_grants_only_the_operation_that_was_asked_about() {
+fn q6c_pass_grants_only_its_own_operation() {
     let mut world = World::serving();
     world.held.extend(["a".to_owned(), "b".to_owned()]);
     world.begin("a", "update");
@@ -446,7 +446,7 @@ fn q6c_a_pass_grants_only_the_operation_that_was_asked_about() {
 }
 
 #[test]
-fn an_undo_that_the_webhook_missed_is_not_forgotten_by_the_next_begin() {
+fn undo_missed_by_webhook_survives_the_next_begin() {
     let mut world = World::serving();
     operate(&mut world, "a", "update");
     world.webhook_down = true;
@@ -468,7 +468,7 @@ fn an_undo_that_the_webhook_missed_is_not_forgotten_by_the_next_begin() {
 }
 
 #[test]
-fn a_grant_that_admission_takes_back_does_not_take_the_pod_off_traffic() {
+fn grant_revoked_by_admission_keeps_pod_on_traffic() {
     let mut world = World::serving();
     world.held.insert("a".to_owned());
     world.begin("a", "update");
@@ -486,7 +486,7 @@ fn a_grant_that_admission_takes_back_does_not_take_the_pod_off_traffic() {
 }
 
 #[test]
-fn q4_a_type_whose_permission_another_operation_holds_is_checked_again_all_the_same() {
+fn q4_type_permitted_for_another_operation_is_checked_again() {
     let mut world = World::serving();
     operate(&mut world, "a", "update");
     operate(&mut world, "b", "restart");
@@ -503,7 +503,7 @@ fn q4_a_type_whose_permission_another_operation_holds_is_checked_again_all_the_s
 }
 
 #[test]
-fn a_pod_that_is_terminating_or_not_managed_is_left_alone() {
+fn terminating_or_unmanaged_pod_is_not_written() {
     let mut terminating = World::serving();
     terminating.set_condition("Ready", false);
     let mut unmanaged = terminating.clone();
@@ -515,7 +515,7 @@ fn a_pod_that_is_terminating_or_not_managed_is_left_alone() {
 }
 
 #[test]
-fn a_pod_that_has_run_to_its_end_is_not_put_on_traffic() {
+fn finished_pod_is_not_put_on_traffic() {
     let mut world = World::serving();
     world.set_condition(keys::SERVICE_READY, false);
     world.set_condition("Ready", false);
@@ -526,7 +526,7 @@ fn a_pod_that_has_run_to_its_end_is_not_put_on_traffic() {
 }
 
 #[test]
-fn an_operation_takes_nothing_from_a_pod_that_is_not_ready() {
+fn begin_on_unavailable_pod_takes_nothing_off_traffic() {
     let mut world = World::serving();
     world.set_condition("Ready", false);
     world.begin("a", "update");
@@ -534,9 +534,9 @@ fn an_operation_takes_nothing_from_a_pod_that_is_not_ready() {
     assert!(!world.took_offline);
 }
 
-/// Found by a walk: somebody had written `service-available` while a new Pod was yet to be Ready for `minReadySeconds`.
+/// A user writes `service-available` before a new Pod has been Ready for `minReadySeconds`.
 #[test]
-fn mark_of_a_new_pod_goes_however_the_pod_became_available() {
+fn label_of_new_pod_is_removed_when_it_becomes_available() {
     for mark in [keys::CREATING, keys::COMPLETING] {
         let mut world = World::serving();
         let available = world.pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
@@ -559,7 +559,7 @@ fn mark_of_a_new_pod_goes_however_the_pod_became_available() {
 }
 
 #[test]
-fn announcement_of_an_undone_operation_is_no_other_ones() {
+fn announcement_of_undone_operation_does_not_pass_to_another() {
     let mut world = World::serving();
     begin_at(&mut world, "upgrade", "update", false, 5);
     begin_at(&mut world, "pod-delete", "delete", true, 6);
@@ -572,7 +572,7 @@ fn announcement_of_an_undone_operation_is_no_other_ones() {
 }
 
 #[test]
-fn announcement_with_a_time_of_its_own_is_that_of_the_operation_that_begins() {
+fn announcement_with_own_time_belongs_to_the_beginning_operation() {
     let mut world = World::serving();
     begin_at(&mut world, "upgrade", "update", false, 5);
     let mut begin = operator::begin_labels(&world.pod, "replace", "replace", true, 6);

@@ -1,4 +1,4 @@
-//! Writes that are refused, each with its field and what to do instead; and forged labels that get nowhere.
+//! Writes that are refused, each with its field and the remedy; and forged labels, which have no effect.
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::{LifecycleWrite, Phase, Stage, validate};
@@ -137,7 +137,7 @@ fn forged_labels_are_refused_with_what_is_missing() {
         (Family::PreCheck, format!("{operating} is missing")),
         (
             Family::PreChecked,
-            format!("it goes with {operating} and with the operation-permission of its type"),
+            format!("it needs {operating} and the operation-permission of its type"),
         ),
         (
             Family::OperationPermission,
@@ -191,7 +191,7 @@ fn forged_labels_are_refused_with_what_is_missing() {
 }
 
 #[test]
-fn service_available_is_refused_with_the_reason_why_the_pod_is_not() {
+fn refused_service_available_label_names_what_the_pod_lacks() {
     let remedy = "leave the label out, the lifecycle controller adds it once the Pod serves";
     let reason = |pod: Pod| {
         let world = World {
@@ -235,7 +235,7 @@ fn service_available_is_refused_with_the_reason_why_the_pod_is_not() {
         ),
         (
             with(|w| w.pod.metadata.deletion_timestamp = Some("now".to_owned())),
-            "the Pod is ending",
+            "the Pod is terminating",
         ),
     ];
     for (pod, expected) in cases {
@@ -292,7 +292,7 @@ fn forged_labels_get_an_operation_nowhere() {
 }
 
 #[test]
-fn labels_that_only_the_webhook_writes_cannot_be_removed_by_hand() {
+fn webhook_labels_cannot_be_removed_by_hand() {
     let mut world = operated_on();
     let before = world.labels();
     world
@@ -309,7 +309,7 @@ fn labels_that_only_the_webhook_writes_cannot_be_removed_by_hand() {
 }
 
 #[test]
-fn a_new_pod_begins_with_what_its_owner_asks_for_and_nothing_else() {
+fn new_pod_begins_only_operations_that_its_owner_requests() {
     let mut new = operated_on().pod;
     new.metadata
         .labels
@@ -357,7 +357,7 @@ fn an_operation_without_a_type_waits_for_it() {
 }
 
 #[test]
-fn ninth_operation_on_a_pod_is_refused_and_stored_ones_go_on() {
+fn ninth_operation_is_refused_and_stored_operations_continue() {
     let mut world = World::serving();
     let begin = |pod: &mut Pod, id: &str| {
         let labels = &mut pod.metadata.labels;

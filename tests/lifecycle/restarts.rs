@@ -104,7 +104,7 @@ fn pod_that_was_kept_offline_waits_for_the_restart() {
 }
 
 #[test]
-fn operation_whose_restart_has_come_ends_as_ever() {
+fn operation_ends_after_its_restart() {
     let mut world = changed(World::serving());
     restart(&mut world, "a:2");
     world.finish("a");

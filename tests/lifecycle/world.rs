@@ -1,4 +1,4 @@
-//! One managed Pod with all who act on it: operators, webhook, controller, kubelet, a cooperator.
+//! One managed Pod and all who act on it: operators, webhook, controller, kubelet, a cooperator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use operating::domain::lifecycle::{
     LabelPatch, LifecycleError, LifecycleStep, LifecycleWrite, Stage, controller_step,
     controller_step_with_passed, follow_readiness, is_held_offline, operator, restarts, validate,
 };
-use operating::domain::pod::{Condition, Pod, ReadinessGate};
+use operating::domain::pod::{Pod, PodCondition, ReadinessGate};
 
 /// The cooperator's finalizer, and the entry by which it is expected.
 pub const FINALIZER: &str = "prot.podopslifecycle.kusionstack.io/slb";
@@ -23,7 +23,7 @@ pub struct World {
     pub webhook_down: bool,
     /// IDs for which rules do not pass.
     pub held: BTreeSet<String>,
-    /// IDs that admission holds although the controller saw their rules pass: somebody else took the budget.
+    /// IDs that admission holds although the controller saw their rules pass, because another request took the budget.
     pub denied: BTreeSet<String>,
     /// Whether a write since this was reset took the Pod out of the count of available ones.
     pub took_offline: bool,
@@ -72,10 +72,10 @@ impl World {
         let conditions = &mut self.pod.status.conditions;
         conditions.retain(|c| c.type_ != type_);
         let status = if value { "True" } else { "False" };
-        conditions.push(Condition {
+        conditions.push(PodCondition {
             type_: type_.to_owned(),
             status: status.to_owned(),
-            ..Condition::default()
+            ..PodCondition::default()
         });
     }
 
@@ -94,13 +94,13 @@ impl World {
         let mut new = self.pod.clone();
         change(&mut new);
         if !self.webhook_down {
-            let seen = if new.spec == self.pod.spec {
+            let observed = if new.spec == self.pod.spec {
                 &new
             } else {
                 &self.pod
             };
             let lost = !self.pod.is_available() && !is_held_offline(&self.pod);
-            let record = restarts::restarts_after_write(&self.pod, &new, seen, lost, self.now)
+            let record = restarts::restarts_after_write(&self.pod, &new, observed, lost, self.now)
                 .annotation_value();
             let annotations = &mut new.metadata.annotations;
             annotations.remove(keys::AWAITS_RESTART);
@@ -117,7 +117,7 @@ impl World {
             again.advance_all();
             assert_eq!(again.patch(), patch, "settling twice is settling once");
             self.took_offline |= run.takes_offline();
-            let goes_on = status && run.has_passed();
+            let goes_on = status && run.has_passed_stage();
             patch.apply(&mut new.metadata.labels);
             if goes_on {
                 follow_readiness(&mut new, self.now);
@@ -259,7 +259,7 @@ impl World {
         short(&self.pod.metadata.labels)
     }
 
-    /// Those that belong to one ID.
+    /// The labels that belong to an ID.
     pub fn labels_of(&self, id: &str) -> Vec<String> {
         self.labels()
             .into_iter()

@@ -1,5 +1,5 @@
-//! Rules hold whoever owns the Pods and whatever a tenant does: a part of `cargo xtask matrix` and of `cargo xtask
-//! soak`.
+//! Rules hold for every kind of owner and for every action of a tenant. These tests are a part of `cargo xtask matrix`
+//! and of `cargo xtask soak`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use xtask::{matrix, soak};
 const BINARY: &str = env!("CARGO_BIN_EXE_operating");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_owner_keeps_within_the_budget_and_comes_to_its_end() {
+async fn every_owner_kind_stays_within_budget_and_finishes() {
     let plan = matrix::Plan {
         cells: matrix::brief(),
         lanes: 4,

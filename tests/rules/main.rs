@@ -1,15 +1,15 @@
 //! Rules of kind labelCheck and webhook on a real API server, with a real HTTPS endpoint that has its own CA.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod asking;
 mod certificates;
-mod edits;
-mod faults;
+mod combined_rules;
+mod edited_rules;
+mod endpoint_faults;
 mod helpers;
-mod labels;
-mod mixed;
+mod ignored_failures;
+mod immediate_answers;
+mod label_check;
 mod polling;
-mod queued;
-mod refused;
-mod unasked;
-mod walks;
+mod queued_calls;
+mod random_walks;
+mod rule_validation;

@@ -1,4 +1,4 @@
-//! webhook rules whose endpoint takes its time.
+//! webhook rules whose endpoint answers with a task and is polled.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ use crate::helpers::{RuleScope, ask, waits, webhook_status};
 
 const RUNNING: &str = "still running";
 
-/// Starts a task on each POST, and says of each that it runs.
-fn running(heard: &Heard) -> Reply {
-    match heard.method.as_str() {
+/// Starts a task on each POST, and answers each poll that the task runs.
+fn running(request: &Heard) -> Reply {
+    match request.method.as_str() {
         "POST" => Reply::task("task 1&2"),
         _ => Reply::Json(json!({"success": true, "message": RUNNING})),
     }
@@ -44,8 +44,8 @@ async fn a_task_is_polled_until_all_have_passed() {
     );
 
     let first = pods[0].clone();
-    server.answer(move |heard| match heard.method.as_str() {
-        "POST" => running(heard),
+    server.answer(move |request| match request.method.as_str() {
+        "POST" => running(request),
         _ => Reply::Json(
             json!({"success": true, "message": "half", "finishedNames": [first, "stranger"]}),
         ),
@@ -66,7 +66,7 @@ async fn a_task_is_polled_until_all_have_passed() {
 }
 
 #[tokio::test]
-async fn a_stopped_task_and_one_that_never_ends_are_asked_for_anew() {
+async fn stopped_and_endless_tasks_are_requested_anew() {
     let server = RuleServer::start(running).await;
     let scope = Bed::shared().await.scope("stopped").await;
     let pods = scope.deployed("web", 1).await;
@@ -84,8 +84,8 @@ async fn a_stopped_task_and_one_that_never_ends_are_asked_for_anew() {
     wait::until("a second POST", async || server.times(&pods[0]) > 1).await;
     assert!(waits(&scope.get(&pods[0]).await, "x"));
 
-    server.answer(|heard| match heard.method.as_str() {
-        "POST" => running(heard),
+    server.answer(|request| match request.method.as_str() {
+        "POST" => running(request),
         _ => Reply::Json(json!({"success": false, "stop": true, "message": "given up"})),
     });
     scope
@@ -101,7 +101,7 @@ async fn a_stopped_task_and_one_that_never_ends_are_asked_for_anew() {
 
 #[tokio::test]
 async fn polls_that_fail_are_repeated() {
-    let server = RuleServer::start(|heard| match heard.method.as_str() {
+    let server = RuleServer::start(|request| match request.method.as_str() {
         "POST" => Reply::task("t"),
         _ => Reply::Close,
     })
@@ -125,7 +125,7 @@ async fn polls_that_fail_are_repeated() {
 }
 
 #[tokio::test]
-async fn a_rule_edited_in_the_middle_of_a_poll_is_asked_about_anew() {
+async fn rule_edited_during_poll_is_called_anew() {
     let server = RuleServer::start(running).await;
     let other = RuleServer::passing().await;
     let scope = Bed::shared().await.scope("edited").await;
@@ -154,7 +154,7 @@ async fn a_rule_edited_in_the_middle_of_a_poll_is_asked_about_anew() {
 }
 
 #[tokio::test]
-async fn a_rule_deleted_in_the_middle_of_a_poll_lets_its_pods_go() {
+async fn rule_deleted_during_poll_releases_its_pods() {
     let server = RuleServer::start(running).await;
     let scope = Bed::shared().await.scope("deleted").await;
     let pods = scope.deployed("web", 1).await;
@@ -187,7 +187,7 @@ async fn a_rule_deleted_in_the_middle_of_a_poll_lets_its_pods_go() {
 
 /// See contract Q8: the manager is killed in the middle of a poll.
 #[tokio::test]
-async fn the_next_leader_goes_on_with_a_poll_and_asks_nothing_twice() {
+async fn next_leader_continues_poll_without_repeating_calls() {
     let bed = Bed::own().await;
     let server = RuleServer::start(running).await;
     let scope = bed.scope("killed").await;
@@ -199,13 +199,13 @@ async fn the_next_leader_goes_on_with_a_poll_and_asks_nothing_twice() {
             json!([ask(config, json!({"failurePolicy": "Fail"}))]),
         )
         .await;
-    // One has passed and can't be let go yet, for the other rule; two are in a task.
+    // One Pod has passed this rule and still waits for the other rule. Two Pods are in a task.
     let first = pods[0].clone();
-    server.answer(move |heard| match heard.method.as_str() {
+    server.answer(move |request| match request.method.as_str() {
         "POST" => Reply::Json(
             json!({"success": true, "poll": true, "taskId": "t", "finishedNames": [first]}),
         ),
-        _ => running(heard),
+        _ => running(request),
     });
     for pod in &pods {
         scope.begin(pod, "x").await.unwrap();
@@ -222,7 +222,7 @@ async fn the_next_leader_goes_on_with_a_poll_and_asks_nothing_twice() {
         bed.leader().await != leader && server.polls().len() > polls + 1
     })
     .await;
-    server.answer(|heard| match heard.method.as_str() {
+    server.answer(|request| match request.method.as_str() {
         "POST" => Reply::refuse("asked twice"),
         _ => Reply::Json(json!({"success": true, "finished": true})),
     });

@@ -1,4 +1,4 @@
-//! Bodies that are no review, too large or too slow, and what of them reaches the logs.
+//! Bodies that are no review, too large or too slow, and which part of them the logs contain.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -24,7 +24,7 @@ async fn post(rig: &Rig, body: impl ToString) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn what_is_not_json_gets_a_400() {
+async fn body_that_is_not_json_gets_400() {
     let rig = rig(Limits::default()).await;
     for body in ["", "hello", "[]", "{\"request\":"] {
         let (code, status) = post(&rig, body).await;
@@ -61,7 +61,7 @@ async fn another_version_is_denied_under_its_uid() {
 }
 
 #[tokio::test]
-async fn a_body_cut_in_the_middle_is_denied_under_its_uid() {
+async fn truncated_body_is_denied_under_its_uid() {
     let rig = rig(Limits::default()).await;
     let whole = review("allow").to_string();
     let answer = verdict(
@@ -79,7 +79,7 @@ async fn a_body_cut_in_the_middle_is_denied_under_its_uid() {
 }
 
 #[tokio::test]
-async fn an_oversized_body_gets_a_whole_answer() {
+async fn oversized_body_gets_a_complete_response() {
     let rig = rig(Limits::default()).await;
     let mut huge = review("allow");
     huge["request"]["object"] = json!({"data": "x".repeat(9 << 20)});
@@ -105,7 +105,7 @@ fn impatient() -> Limits {
 }
 
 #[tokio::test]
-async fn a_client_that_never_shakes_hands_is_let_go() {
+async fn client_without_tls_handshake_is_disconnected() {
     let rig = rig(impatient()).await;
     let mut stream = TcpStream::connect(rig.address).await.unwrap();
     assert_eq!(stream.read(&mut [0; 64]).await.unwrap(), 0);
@@ -116,7 +116,7 @@ async fn a_client_that_never_shakes_hands_is_let_go() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_ends_its_head_is_let_go() {
+async fn client_with_endless_head_is_disconnected() {
     let rig = rig(impatient()).await;
     let mut stream = rig.tls().await;
     stream
@@ -165,7 +165,7 @@ impl Write for Sink {
 /// The runtime of a test has one thread, its own, so that thread's logs are those of its server. The subscriber is
 /// the whole process's: one of a thread alone is switched off for events that another thread came to first.
 #[tokio::test]
-async fn logs_hold_one_line_per_denial_none_per_allow_and_no_body() {
+async fn log_has_a_line_per_denial_and_no_body() {
     tracing_subscriber::fmt()
         .with_env_filter("info,operating=trace")
         .with_ansi(false)

@@ -30,7 +30,7 @@ async fn presented(rig: &Rig) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn a_chain_is_reloaded_on_the_swap_and_a_broken_pair_is_not() {
+async fn swapped_chain_is_loaded_and_broken_pair_ignored() {
     let rig = rig_without_certificate(Limits::default()).await;
     let directory = tempfile::tempdir().unwrap();
     let mut files = CertificateFiles::new(directory.path(), rig.resolver.clone());

@@ -1,4 +1,4 @@
-//! Only API servers call: client certificates.
+//! Client certificates: only API servers may call.
 
 use std::fs;
 use std::path::Path;
@@ -68,7 +68,7 @@ async fn until_taken(rig: &Rig, authority: &Authority) {
 }
 
 #[tokio::test]
-async fn only_a_certificate_of_the_authority_and_of_the_name_may_call() {
+async fn caller_needs_certificate_of_the_authority_with_the_name() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ca.crt");
     let (ours, foreign) = (Authority::new(), Authority::new());

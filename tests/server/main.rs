@@ -6,7 +6,7 @@ mod certificates;
 mod clients;
 mod drain;
 mod faults;
-mod load;
+mod floods;
 mod readiness;
 mod rig;
 mod verdicts;

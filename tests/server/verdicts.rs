@@ -53,7 +53,7 @@ async fn verdicts_over_http_1_and_2() {
 }
 
 #[tokio::test]
-async fn unknown_paths_and_methods_are_said() {
+async fn unknown_paths_and_methods_get_404_and_405() {
     let rig = rig(Limits::default()).await;
     let mut sender = rig.h1().await;
     let (code, body) = text(sender.send_request(call("/nothing", "{}")).await.unwrap()).await;

@@ -1,27 +1,30 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use http::Response;
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::keys;
 
 type AccessReviews = Arc<Mutex<Vec<Value>>>;
 
 /// A context whose API server gives the same answer to every request; with `None` it never answers.
 fn context(answer: Option<(u16, Value)>) -> (AdmissionContext, AccessReviews) {
-    let asked = AccessReviews::default();
-    let seen = Arc::clone(&asked);
+    let reviews = AccessReviews::default();
+    let received = Arc::clone(&reviews);
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (seen, answer) = (Arc::clone(&seen), answer.clone());
+        let (received, answer) = (Arc::clone(&received), answer.clone());
         async move {
             let body = request.into_body().collect().await.unwrap().to_bytes();
-            seen.lock().push(serde_json::from_slice(&body).unwrap());
+            received.lock().push(serde_json::from_slice(&body).unwrap());
             let Some((code, body)) = answer else {
                 return std::future::pending().await;
             };
@@ -30,7 +33,7 @@ fn context(answer: Option<(u16, Value)>) -> (AdmissionContext, AccessReviews) {
         }
     });
     let context = AdmissionContext::at_epoch(Client::new(service, "default"));
-    (context, asked)
+    (context, reviews)
 }
 
 fn request() -> Request {
@@ -61,7 +64,7 @@ async fn bypass_outcome(
     reason: Option<&str>,
     answer: Option<(u16, Value)>,
 ) -> (Result<(), Option<String>>, Vec<Value>) {
-    let (context, asked) = context(answer);
+    let (context, reviews) = context(answer);
     let bypass = BypassCheck {
         context: &context,
         request: &request(),
@@ -70,9 +73,9 @@ async fn bypass_outcome(
         is_asked_for: true,
         deadline: Instant::now() + Duration::from_secs(10),
     };
-    let said = bypass.may_bypass(Some("web")).await;
-    let asked = asked.lock().clone();
-    (said, asked)
+    let message = bypass.may_bypass(Some("web")).await;
+    let reviews = reviews.lock().clone();
+    (message, reviews)
 }
 
 fn review(status: Value) -> Option<(u16, Value)> {
@@ -85,10 +88,10 @@ fn review(status: Value) -> Option<(u16, Value)> {
 
 #[tokio::test]
 async fn access_review_carries_all_user_attributes() {
-    let (said, asked) = bypass_outcome(Some("fire"), review(json!({"allowed": true}))).await;
-    assert_eq!(said, Ok(()));
+    let (message, reviews) = bypass_outcome(Some("fire"), review(json!({"allowed": true}))).await;
+    assert_eq!(message, Ok(()));
     assert_eq!(
-        asked[0]["spec"],
+        reviews[0]["spec"],
         json!({
             "user": "alice", "uid": "7", "groups": ["dev"], "extra": {"none": [], "scopes": ["a", "b"]},
             "resourceAttributes": {
@@ -101,11 +104,11 @@ async fn access_review_carries_all_user_attributes() {
 
 #[tokio::test]
 async fn bypass_without_reason_sends_no_access_review() {
-    let (said, asked) = bypass_outcome(None, review(json!({"allowed": true}))).await;
-    assert_eq!((said, asked.len()), (Err(None), 0));
-    let (said, asked) = bypass_outcome(Some(" "), review(json!({"allowed": true}))).await;
-    assert!(said.unwrap_err().unwrap().contains("needs its reason"));
-    assert_eq!(asked.len(), 0);
+    let (message, reviews) = bypass_outcome(None, review(json!({"allowed": true}))).await;
+    assert_eq!((message, reviews.len()), (Err(None), 0));
+    let (message, reviews) = bypass_outcome(Some(" "), review(json!({"allowed": true}))).await;
+    assert!(message.unwrap_err().unwrap().contains("needs its reason"));
+    assert_eq!(reviews.len(), 0);
 }
 
 #[tokio::test]
@@ -125,12 +128,12 @@ async fn access_review_refusal_error_and_timeout_are_denials() {
             "alice lacks the RBAC verb",
         ),
         (review(Value::Null), "alice lacks the RBAC verb"),
-        (Some((403, forbidden)), "could not be asked"),
-        (Some((201, json!("?"))), "could not be asked"),
-        (None, "could not be asked (no answer in time)"),
+        (Some((403, forbidden)), "the API server did not say"),
+        (Some((201, json!("?"))), "the API server did not say"),
+        (None, "did not say whether alice may (no answer in time)"),
     ] {
-        let (said, _) = bypass_outcome(Some("fire"), answer).await;
-        let note = said.unwrap_err().unwrap();
+        let (message, _) = bypass_outcome(Some("fire"), answer).await;
+        let note = message.unwrap_err().unwrap();
         assert!(note.contains(why), "{note}");
     }
 }
@@ -151,7 +154,7 @@ async fn denial_reports_unreadable_skip_annotation() {
         let pod = json!({ "metadata": { "name": "web-1", "annotations": annotations } });
         serde_json::from_value::<Pod>(pod).unwrap()
     };
-    for (text, why, told) in [
+    for (text, why, is_named) in [
         ("all", DenyReason::Broken("odd".into()), true),
         (
             r#"{"skipRules":["b"]}"#,
@@ -165,20 +168,24 @@ async fn denial_reports_unreadable_skip_annotation() {
             rule: "a".into(),
             why,
         };
-        let (pod, mut beyond) = (with(text), BTreeSet::new());
+        let (pod, mut bypassed_rules) = (with(text), BTreeSet::new());
         let refused = bypass
-            .bypass_denied_rule(denied, &pod, &mut beyond)
+            .bypass_denied_rule(denied, &pod, &mut bypassed_rules)
             .await
             .unwrap_err();
-        let said = refused.denial_message("web-1", Timestamp::UNIX_EPOCH);
-        assert_eq!(said.contains("skips no rule"), told, "{text}: {said}");
+        let message = refused.denial_message("web-1", Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            message.contains("skips no rule"),
+            is_named,
+            "{text}: {message}"
+        );
     }
 }
 
 #[tokio::test]
 async fn too_many_covering_rules_need_right_to_bypass_all() {
     for (allowed, bypassed) in [(true, 17), (false, 0)] {
-        let (context, asked) = context(review(json!({ "allowed": allowed })));
+        let (context, reviews) = context(review(json!({ "allowed": allowed })));
         for number in 0..17 {
             let rule = json!({
                 "metadata": { "namespace": "shop", "name": format!("r-{number}"), "uid": format!("r-{number}") },
@@ -203,17 +210,20 @@ async fn too_many_covering_rules_need_right_to_bypass_all() {
             deadline: Instant::now() + Duration::from_secs(10),
         };
         let rules = context.index.rules_covering_pod(&pod);
-        let mut beyond = BTreeSet::new();
-        let denied = overlap::check_overlap(&context.index, &rules, &beyond, &pod).unwrap_err();
-        let said = bypass.bypass_denied_rule(denied, &pod, &mut beyond).await;
-        assert_eq!((said.is_ok(), beyond.len()), (allowed, bypassed));
-        let attributes = &asked.lock()[0]["spec"]["resourceAttributes"];
+        let mut bypassed_rules = BTreeSet::new();
+        let denied =
+            overlap::check_overlap(&context.index, &rules, &bypassed_rules, &pod).unwrap_err();
+        let message = bypass
+            .bypass_denied_rule(denied, &pod, &mut bypassed_rules)
+            .await;
+        assert_eq!((message.is_ok(), bypassed_rules.len()), (allowed, bypassed));
+        let attributes = &reviews.lock()[0]["spec"]["resourceAttributes"];
         assert_eq!(attributes.get("name"), None, "the right over all of them");
         assert_eq!(
-            overlap::check_overlap(&context.index, &rules, &beyond, &pod).is_ok(),
+            overlap::check_overlap(&context.index, &rules, &bypassed_rules, &pod).is_ok(),
             allowed
         );
-        if let Err(refused) = said {
+        if let Err(refused) = message {
             let text = refused.denial_message("web-1", Timestamp::UNIX_EPOCH);
             assert!(
                 text.contains("on all podtransitionrules of the namespace"),

@@ -1,4 +1,5 @@
-//! Creates the probes of a CollaSet in dry-run mode at the API server, and collects what it reports about them.
+//! Creates the probes of a CollaSet in dry-run mode at the API server, and collects the errors and warnings of the API
+//! server.
 
 use std::time::Duration;
 
@@ -39,9 +40,9 @@ pub struct DryRunReport {
 
 impl DryRunReport {
     fn add_warnings(&mut self, at: &str, texts: impl IntoIterator<Item = String>) {
-        let room = MAX_WARNINGS.saturating_sub(self.warnings.len());
-        let told = texts.into_iter().map(|text| format!("{at}: {text}"));
-        self.warnings.extend(told.take(room));
+        let remaining = MAX_WARNINGS.saturating_sub(self.warnings.len());
+        let warnings = texts.into_iter().map(|text| format!("{at}: {text}"));
+        self.warnings.extend(warnings.take(remaining));
     }
 }
 
@@ -60,14 +61,14 @@ pub async fn dry_run_probes(
                 at,
                 object,
             } = probe;
-            let asked = create_dry_run(client, namespace, resource, object);
-            (at, api_request::by(deadline - ANSWER_MARGIN, asked).await)
+            let request = create_dry_run(client, namespace, resource, object);
+            (at, api_request::by(deadline - ANSWER_MARGIN, request).await)
         })
         .buffered(MAX_CONCURRENT);
     while !report.errors.is_full()
-        && let Some((at, asked)) = answers.next().await
+        && let Some((at, answer)) = answers.next().await
     {
-        let finding = match asked {
+        let finding = match answer {
             Ok(warnings) => {
                 report.add_warnings(&at, warnings);
                 continue;
@@ -83,13 +84,13 @@ pub async fn dry_run_probes(
         };
         match finding {
             DryRunFinding::Wrong(errors) => report.errors.extend(errors),
-            DryRunFinding::Doubtful(why) => {
-                let what =
+            DryRunFinding::Doubtful(reason) => {
+                let warning =
                     "nothing can be created from it as things stand, so it was not fully checked";
-                report.add_warnings(&at, [format!("{what}: {why}")]);
+                report.add_warnings(&at, [format!("{warning}: {reason}")]);
             }
-            DryRunFinding::Unknown(why) => {
-                report.unknown.get_or_insert(why);
+            DryRunFinding::Unknown(reason) => {
+                report.unknown.get_or_insert(reason);
             }
         }
     }

@@ -21,39 +21,39 @@ pub fn former_pvcs_warning(
     name: &str,
     spec: &CollaSetSpec,
 ) -> Option<String> {
-    let template_of = |claim: &Pvc| {
-        let of = claim.labels.get(keys::PVC_TEMPLATE_NAME);
-        of.cloned().unwrap_or_default()
+    let template_of = |pvc: &Pvc| {
+        let label = pvc.labels.get(keys::PVC_TEMPLATE_NAME);
+        label.cloned().unwrap_or_default()
     };
-    let is_left = |claim: &&Arc<Pvc>| {
-        let of = template_of(claim);
-        !claim.terminating
-            && !claim.labels.contains_key(keys::ORPHANED)
-            && !of.is_empty()
-            && pvcs::is_generated(&format!("{name}-{of}-"), &claim.name)
+    let is_former = |pvc: &&Arc<Pvc>| {
+        let template = template_of(pvc);
+        !pvc.terminating
+            && !pvc.labels.contains_key(keys::ORPHANED)
+            && !template.is_empty()
+            && pvcs::is_generated(&format!("{name}-{template}-"), &pvc.name)
     };
-    let free = objects.claims.controlled_by(namespace, "");
-    let left: Vec<_> = free.iter().filter(is_left).collect();
-    if left.is_empty() {
+    let uncontrolled = objects.claims.controlled_by(namespace, "");
+    let former: Vec<_> = uncontrolled.iter().filter(is_former).collect();
+    if former.is_empty() {
         return None;
     }
     let templates = &spec.volume_claim_templates;
-    let known = TemplateHashes::from_templates(templates);
-    let is_of_one = |claim: &Pvc| {
-        let of = template_of(claim);
-        let mut same = templates.iter();
-        same.any(|template| {
-            pvc_template_name(template) == of
-                && pvcs::matches_hash(claim, &known.template_hash(template), &known)
+    let hashes = TemplateHashes::from_templates(templates);
+    let has_template = |pvc: &Pvc| {
+        let name = template_of(pvc);
+        templates.iter().any(|template| {
+            pvc_template_name(template) == name
+                && pvcs::matches_hash(pvc, &hashes.template_hash(template), &hashes)
         })
     };
-    let others = left.iter().filter(|claim| !is_of_one(claim));
-    let left: Vec<&str> = others.map(|claim| &*claim.name).collect();
-    (!left.is_empty()).then(|| {
+    let others = former.iter().filter(|pvc| !has_template(pvc));
+    let names: Vec<&str> = others.map(|pvc| &*pvc.name).collect();
+    (!names.is_empty()).then(|| {
         format!(
-            "spec.volumeClaimTemplates: a former CollaSet of this name has left claims of other templates: {}. New Pods begin with new, empty ones. Those that come with Pods are kept, by \
-             the label {}, and these Pods are made again so, as updateStrategy has it",
-            messages::list_names(&left, MAX_NAMED),
+            "spec.volumeClaimTemplates: a former CollaSet of this name has left PVCs of other templates: {}. New Pods begin with new, empty \
+             PVCs. PVCs that come with adopted Pods are kept, by the label {}, and updateStrategy decides when these Pods are \
+             recreated with new, empty PVCs",
+            messages::list_names(&names, MAX_NAMED),
             keys::KEPT_FOR
         )
     })

@@ -68,7 +68,7 @@ impl Handler for CollaSetMutator {
         // value the message of the schema names no remedy, so this webhook already reports all errors. For a value of a
         // wrong type it reports nothing, because the message of the schema names the path.
         let new = responses::parse_object::<ReviewedCollaSet>(request.object.as_deref(), KIND).ok();
-        let kept = new.as_ref().and_then(|new| omitted_replicas(request, new));
+        let stored_replicas = new.as_ref().and_then(|new| omitted_replicas(request, new));
         let new = new.and_then(|new| new.with_strategies(strategies));
         if let Some(mut change) = new.and_then(|new| SpecChange::from_request(new, request)) {
             let errors = change.validation_errors();
@@ -77,7 +77,7 @@ impl Handler for CollaSetMutator {
                 return change.into_verdict(errors, report);
             }
         }
-        let Some(replicas) = kept else {
+        let Some(replicas) = stored_replicas else {
             return Verdict::allow().with_patch(defaults);
         };
         let mut patch = defaults;
@@ -129,13 +129,13 @@ impl Handler for CollaSetValidator {
         change.warnings.extend(unbounded);
         if change.old.is_none() {
             let name = change.new.metadata.name.as_deref().unwrap_or_default();
-            let left = former_pvcs::former_pvcs_warning(
+            let former_pvcs = former_pvcs::former_pvcs_warning(
                 &self.0.objects,
                 &request.namespace,
                 name,
                 &change.new.spec,
             );
-            change.warnings.extend(left);
+            change.warnings.extend(former_pvcs);
         }
         let errors = change.validation_errors();
         let report = change.dry_run_templates(&self.0, request, deadline).await;
@@ -160,8 +160,8 @@ impl Handler for CollaSetValidator {
 fn omitted_replicas(request: &Request, new: &ReviewedCollaSet) -> Option<i32> {
     let old =
         responses::parse_object::<ReviewedCollaSet>(request.old_object.as_deref(), KIND).ok()?;
-    let goes = new.metadata.deletion_timestamp.is_some() || new.spec.replicas.is_some();
-    old.spec.replicas.filter(|_| !goes)
+    let is_omitted = new.metadata.deletion_timestamp.is_none() && new.spec.replicas.is_none();
+    old.spec.replicas.filter(|_| is_omitted)
 }
 
 /// The parts of a CollaSet that are reviewed. The rest of its metadata and of its status can be as large as its spec.
@@ -256,25 +256,21 @@ impl SpecChange {
         let old =
             old.and_then(|raw| responses::parse_object::<ReviewedCollaSet>(Some(raw), KIND).ok());
         let unchanged = old.as_ref().is_some_and(|old| old.spec == new.spec);
-        let judged = !unchanged && new.metadata.deletion_timestamp.is_none();
-        judged.then(|| {
+        let is_reviewed = !unchanged && new.metadata.deletion_timestamp.is_none();
+        is_reviewed.then(|| {
             let former = old.as_ref().map(|old| &old.spec);
-            let mut all = validation::collaset::warnings(former, &new.spec);
-            all.extend(warnings::spec_warnings(former, &new.spec));
-            all.extend(pool_limits::replace_warning(
+            let mut warnings = validation::collaset::warnings(former, &new.spec);
+            warnings.extend(warnings::spec_warnings(former, &new.spec));
+            warnings.extend(pool_limits::replace_warning(
                 &new.metadata.known_name(),
                 former,
                 &new.spec,
             ));
-            let back = old
+            let partition = old
                 .as_ref()
                 .and_then(|old| partition::partition_warning(old, &new.spec));
-            all.extend(back);
-            SpecChange {
-                old,
-                new,
-                warnings: all,
-            }
+            warnings.extend(partition);
+            SpecChange { old, new, warnings }
         })
     }
 
@@ -314,14 +310,14 @@ impl SpecChange {
             .old
             .as_mut()
             .map(|old| probe::SpecTemplates::take_from_spec(&mut old.spec));
-        let same = old.as_ref().is_some_and(|old| *old == new);
-        let (probes, unasked) = match same {
+        let is_unchanged = old.as_ref().is_some_and(|old| *old == new);
+        let (probes, excess_error) = match is_unchanged {
             true => (Vec::new(), None),
             false => new.probes(old),
         };
         let mut report =
             dry_run::dry_run_probes(&context.client, &request.namespace, probes, deadline).await;
-        report.errors.extend(unasked);
+        report.errors.extend(excess_error);
         report
     }
 
@@ -335,13 +331,14 @@ impl SpecChange {
         // An update is allowed although the templates could not be tried. Otherwise a failing dry run would block a
         // rollback.
         let untried = match report.unknown {
-            Some(why) if self.old.is_none() => {
-                return responses::deny_unchecked(CHECKED_SUBJECT, &why);
+            Some(reason) if self.old.is_none() => {
+                return responses::deny_unchecked(CHECKED_SUBJECT, &reason);
             }
-            why => why.map(|why| format!("the templates were not tried: {why}")),
+            reason => reason.map(|reason| format!("the templates were not tried: {reason}")),
         };
-        let all = self.warnings.into_iter().chain(report.warnings);
-        all.chain(untried)
+        let warnings = self.warnings.into_iter().chain(report.warnings);
+        warnings
+            .chain(untried)
             .fold(Verdict::allow(), Verdict::with_warning)
     }
 }

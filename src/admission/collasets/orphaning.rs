@@ -27,17 +27,18 @@ struct ReviewedMetadata {
 #[async_trait]
 impl Handler for OrphanAnnotator {
     async fn review(&self, request: &Request, _deadline: Instant) -> Verdict {
-        let read = |raw| responses::parse_object::<ReviewedMetadata>(raw, KIND);
+        let parse = |raw| responses::parse_object::<ReviewedMetadata>(raw, KIND);
         let (old, new) = match (
-            read(request.old_object.as_deref()),
-            read(request.object.as_deref()),
+            parse(request.old_object.as_deref()),
+            parse(request.object.as_deref()),
         ) {
             (Ok(old), Ok(new)) => (old.metadata, new.metadata),
             (Err(denial), _) | (_, Err(denial)) => return denial,
         };
-        let noted = new.annotations.as_ref();
-        let is_noted = noted.and_then(|all| all.get(keys::LEAVES_ITS_PODS)) == old.uid.as_ref();
-        if !orphans_its_pods(&old) || is_noted {
+        let annotations = new.annotations.as_ref();
+        let is_annotated =
+            annotations.and_then(|all| all.get(keys::LEAVES_ITS_PODS)) == old.uid.as_ref();
+        if !orphans_its_pods(&old) || is_annotated {
             return Verdict::allow();
         }
         let mut patch = Vec::new();
@@ -45,16 +46,16 @@ impl Handler for OrphanAnnotator {
             let path = PointerBuf::from_tokens(path.iter().copied());
             patch.push(PatchOperation::Add(AddOperation { path, value }));
         };
-        if noted.is_none() {
+        if annotations.is_none() {
             add(&["metadata", "annotations"], json!({}));
         }
-        let note = ["metadata", "annotations", keys::LEAVES_ITS_PODS];
-        add(&note, json!(old.uid));
+        let annotation = ["metadata", "annotations", keys::LEAVES_ITS_PODS];
+        add(&annotation, json!(old.uid));
         Verdict::allow().with_patch(Patch(patch))
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
-        responses::deny_unchecked("the deletion of the CollaSet without its Pods", why) // the collector tries again
+        responses::deny_unchecked("the deletion of the CollaSet without its Pods", why) // the garbage collector retries
     }
 }
 
@@ -85,41 +86,56 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn deletion_without_pods_is_noted_and_stays_so() {
+    async fn deletion_without_pods_is_annotated_for_good() {
         let metadata = |deleted: bool, finalizers: &[&str], annotations: Value| {
             let at = deleted.then_some("2026-01-01T00:00:00Z");
             json!({
                 "name": "web", "uid": "1", "deletionTimestamp": at, "finalizers": finalizers, "annotations": annotations,
             })
         };
-        let note = json!({ keys::LEAVES_ITS_PODS: "1" });
-        let (orphans, others) = (["a", "orphan"], ["a"]);
-        let gone = |annotations| metadata(true, &others, annotations);
-        let going = metadata(true, &orphans, Value::Null);
-        assert_eq!(annotated_patch(&going, &gone(Value::Null)).await, note);
-        let mut both = note.clone();
-        both["b"] = json!("c");
+        let annotation = json!({ keys::LEAVES_ITS_PODS: "1" });
+        let (with_orphan, others) = (["a", "orphan"], ["a"]);
+        let without_finalizer = |annotations| metadata(true, &others, annotations);
+        let orphaning = metadata(true, &with_orphan, Value::Null);
         assert_eq!(
-            annotated_patch(&going, &gone(json!({ "b": "c" }))).await,
-            both
+            annotated_patch(&orphaning, &without_finalizer(Value::Null)).await,
+            annotation
+        );
+        let mut all = annotation.clone();
+        all["b"] = json!("c");
+        assert_eq!(
+            annotated_patch(&orphaning, &without_finalizer(json!({ "b": "c" }))).await,
+            all
         );
         assert_eq!(
-            annotated_patch(&gone(note.clone()), &gone(Value::Null)).await,
-            note
+            annotated_patch(
+                &without_finalizer(annotation.clone()),
+                &without_finalizer(Value::Null)
+            )
+            .await,
+            annotation
         );
         assert_eq!(
-            annotated_patch(&gone(note.clone()), &gone(note.clone())).await,
-            note
+            annotated_patch(
+                &without_finalizer(annotation.clone()),
+                &without_finalizer(annotation.clone())
+            )
+            .await,
+            annotation
         );
         // An annotation with the UID of another set, and a set that is not deleted, stay unchanged.
         let foreign = json!({ keys::LEAVES_ITS_PODS: "2" });
         assert_eq!(
-            annotated_patch(&gone(foreign.clone()), &gone(foreign.clone())).await,
+            annotated_patch(
+                &without_finalizer(foreign.clone()),
+                &without_finalizer(foreign.clone())
+            )
+            .await,
             foreign
         );
-        let there = metadata(false, &orphans, note.clone());
+        let not_deleted = metadata(false, &with_orphan, annotation.clone());
         assert_eq!(
-            annotated_patch(&there, &metadata(false, &others, Value::Null)).await,
+            annotated_patch(&not_deleted, &metadata(false, &others, Value::Null)).await,
             Value::Null
         );
     }

@@ -9,7 +9,7 @@ use crate::domain::collaset::strategy::{ResolvedStrategy, UpdateScope};
 /// status that has observed the stored spec, because only such a status has the number of updated Pods.
 pub fn partition_warning(old: &ReviewedCollaSet, new: &CollaSetSpec) -> Option<String> {
     let progress = old.status.as_ref()?;
-    let is_on = progress.current_revision != progress.updated_revision
+    let is_under_way = progress.current_revision != progress.updated_revision
         && progress.observed_generation == old.metadata.generation
         && old.spec.template == new.template
         && old.spec.volume_claim_templates == new.volume_claim_templates;
@@ -17,19 +17,23 @@ pub fn partition_warning(old: &ReviewedCollaSet, new: &CollaSetSpec) -> Option<S
         ResolvedStrategy::from_spec(&old.spec),
         ResolvedStrategy::from_spec(new),
     );
-    let (UpdateScope::Partition(before), UpdateScope::Partition(kept)) =
+    let (UpdateScope::Partition(before), UpdateScope::Partition(partition)) =
         (former.scope, strategy.scope)
     else {
         return None;
     };
     let (updated, replicas) = (progress.updated_replicas, progress.replicas);
     let older = replicas.saturating_sub(updated);
-    if !is_on || kept <= before || older >= kept.min(strategy.replicas) || updated == 0 {
+    if !is_under_way
+        || partition <= before
+        || older >= partition.min(strategy.replicas)
+        || updated == 0
+    {
         return None;
     }
     let verb = if updated == 1 { "is" } else { "are" };
     Some(format!(
-        "spec.updateStrategy.rollingUpdate.byPartition: {updated} of {replicas} Pods {verb} updated, and a partition of {kept} takes \
+        "spec.updateStrategy.rollingUpdate.byPartition: {updated} of {replicas} Pods {verb} updated, and a partition of {partition} takes \
          none of them back; to take all back set the annotation {}=abort",
         keys::ROLLOUT
     ))
@@ -55,37 +59,57 @@ mod tests {
             }))
             .unwrap()
         };
-        let kept = |n: u32| json!({ "partition": n });
+        let partition = |n: u32| json!({ "partition": n });
         let status = |generation: i64, current: &str| {
             json!({
                 "observedGeneration": generation, "replicas": 4, "updatedReplicas": 2,
                 "currentRevision": current, "updatedRevision": "web-2",
             })
         };
-        let under_way = set(kept(2), "a", status(3, "web-1"));
-        let told = |old: &ReviewedCollaSet, partition: Value, image: &str| {
+        let under_way = set(partition(2), "a", status(3, "web-1"));
+        let warning = |old: &ReviewedCollaSet, partition: Value, image: &str| {
             partition_warning(old, &set(partition, image, Value::Null).spec)
         };
         assert_eq!(
-            told(&under_way, kept(4), "a").unwrap(),
+            warning(&under_way, partition(4), "a").unwrap(),
             "spec.updateStrategy.rollingUpdate.byPartition: 2 of 4 Pods are updated, and a partition of 4 takes none of them back; to \
              take all back set the annotation collaset.kusionstack.io/rollout=abort"
         );
-        assert!(told(&under_way, json!({ "partitionPercent": 75 }), "a").is_some());
-        assert_eq!(told(&under_way, kept(1), "a"), None, "it is lowered");
+        assert!(warning(&under_way, json!({ "partitionPercent": 75 }), "a").is_some());
         assert_eq!(
-            told(&set(kept(1), "a", status(3, "web-1")), kept(2), "a"),
+            warning(&under_way, partition(1), "a"),
             None,
-            "two are kept"
-        );
-        assert_eq!(told(&under_way, kept(4), "b"), None, "a new rollout");
-        assert_eq!(
-            told(&set(kept(2), "a", status(3, "web-2")), kept(4), "a"),
-            None,
-            "it is complete"
+            "the partition is lowered"
         );
         assert_eq!(
-            told(&set(kept(2), "a", status(2, "web-1")), kept(4), "a"),
+            warning(
+                &set(partition(1), "a", status(3, "web-1")),
+                partition(2),
+                "a"
+            ),
+            None,
+            "two Pods stay on older revisions"
+        );
+        assert_eq!(
+            warning(&under_way, partition(4), "b"),
+            None,
+            "a new rollout"
+        );
+        assert_eq!(
+            warning(
+                &set(partition(2), "a", status(3, "web-2")),
+                partition(4),
+                "a"
+            ),
+            None,
+            "the rollout is complete"
+        );
+        assert_eq!(
+            warning(
+                &set(partition(2), "a", status(2, "web-1")),
+                partition(4),
+                "a"
+            ),
             None,
             "the status trails"
         );

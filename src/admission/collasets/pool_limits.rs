@@ -11,11 +11,11 @@ pub fn replicas_error(
     old: Option<&CollaSetSpec>,
     new: &CollaSetSpec,
 ) -> Option<FieldError> {
-    let (most, wanted) = (max_replicas(name), replicas(new));
+    let (max, wanted) = (max_replicas(name), replicas(new));
     let grows = old.is_none_or(|old| replicas(old) < wanted);
-    (grows && wanted > most).then(|| {
+    (grows && wanted > max).then(|| {
         let problem = format!(
-            "is more than the {most} instance IDs that one ResourceContext has room for, with names of {} characters: the object \
+            "is more than the {max} instance IDs that one ResourceContext has room for, with names of {} characters: the object \
              would outgrow the 1.5 MiB that etcd stores; use several CollaSets, or a shorter name",
             name.len()
         );
@@ -77,23 +77,20 @@ mod tests {
     #[test]
     fn more_replicas_than_the_pool_has_room_for_are_refused() {
         let (long, plain) = ("n".repeat(40), json!({}));
-        let most = i32::try_from(max_replicas(&long)).unwrap();
-        assert_eq!(
-            replicas_error(&long, None, &spec(most, plain.clone())),
-            None
-        );
-        let larger = spec(most + 1, plain.clone());
+        let max = i32::try_from(max_replicas(&long)).unwrap();
+        assert_eq!(replicas_error(&long, None, &spec(max, plain.clone())), None);
+        let larger = spec(max + 1, plain.clone());
         let refused = replicas_error(&long, None, &larger).unwrap();
         assert_eq!(refused.path, "spec.replicas");
-        let told = format!("is more than the {most} instance IDs");
-        assert!(refused.problem.starts_with(&told), "{refused}");
+        let problem = format!("is more than the {max} instance IDs");
+        assert!(refused.problem.starts_with(&problem), "{refused}");
         assert_eq!(replicas_error("web", None, &larger), None);
         // A stored set that is too large may shrink, and may change in other ways.
         assert_eq!(
-            replicas_error(&long, Some(&spec(most + 9, plain.clone())), &larger),
+            replicas_error(&long, Some(&spec(max + 9, plain.clone())), &larger),
             None
         );
-        assert!(replicas_error(&long, Some(&spec(most, plain)), &larger).is_some());
+        assert!(replicas_error(&long, Some(&spec(max, plain)), &larger).is_some());
     }
 
     #[test]
@@ -102,9 +99,9 @@ mod tests {
         let replace = |surge: Value| json!({ "podUpgradePolicy": "Replace", "maxSurge": surge });
         let all = spec(10_000, replace(Value::Null));
         let pairs = max_pairs(&name, 10_000);
-        let told = replace_warning(&name, None, &all).unwrap();
-        let words = format!("at most {pairs} of the 10000 Pods are replaced at a time");
-        assert!(told.contains(&words), "{told}");
+        let warning = replace_warning(&name, None, &all).unwrap();
+        let bound = format!("at most {pairs} of the 10000 Pods are replaced at a time");
+        assert!(warning.contains(&bound), "{warning}");
         assert_eq!(replace_warning(&name, Some(&all), &all), None);
         assert_eq!(
             replace_warning(&name, None, &spec(10_000, replace(json!(pairs)))),
@@ -115,8 +112,8 @@ mod tests {
             replace_warning(&name, None, &spec(1_000, replace(Value::Null))),
             None
         );
-        let most = i32::try_from(max_replicas(&name)).unwrap();
-        let told = replace_warning(&name, None, &spec(most, replace(json!(1)))).unwrap();
-        assert!(told.contains("no Pod can be replaced"), "{told}");
+        let max = i32::try_from(max_replicas(&name)).unwrap();
+        let warning = replace_warning(&name, None, &spec(max, replace(json!(1)))).unwrap();
+        assert!(warning.contains("no Pod can be replaced"), "{warning}");
     }
 }

@@ -42,7 +42,7 @@ pub enum DryRunFinding {
 #[derive(Debug, PartialEq)]
 pub struct SpecTemplates {
     pod: Value,
-    claims: Vec<Value>,
+    pvcs: Vec<Value>,
 }
 
 impl SpecTemplates {
@@ -50,7 +50,7 @@ impl SpecTemplates {
     pub fn take_from_spec(spec: &mut CollaSetSpec) -> SpecTemplates {
         SpecTemplates {
             pod: spec.template.take(),
-            claims: std::mem::take(&mut spec.volume_claim_templates),
+            pvcs: std::mem::take(&mut spec.volume_claim_templates),
         }
     }
 
@@ -60,9 +60,9 @@ impl SpecTemplates {
     /// PVC templates that `old` contains have no probe, and equal templates share one probe, because their names do not
     /// matter to the API server.
     pub fn probes(self, old: Option<SpecTemplates>) -> (Vec<DryRunProbe>, Option<FieldError>) {
-        let old = old.map(|old| old.claims).unwrap_or_default();
+        let old = old.map(|old| old.pvcs).unwrap_or_default();
         let pod = probe_object(self.pod, "Pod").map(|mut object| {
-            add_pvc_volumes(&mut object["spec"], &self.claims);
+            add_pvc_volumes(&mut object["spec"], &self.pvcs);
             // Without this label, the API server does not call our own webhooks for the probe.
             if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
                 labels.shift_remove(keys::CONTROL);
@@ -73,21 +73,24 @@ impl SpecTemplates {
                 object,
             }
         });
-        let claims = self.claims.into_iter().enumerate();
-        let claims = claims.filter(|(index, claim)| {
-            let same_place = old.get(*index).is_some_and(|old| old == claim);
-            !same_place && !old.contains(claim)
+        let templates = self.pvcs.into_iter().enumerate();
+        let new_templates = templates.filter(|(index, template)| {
+            let is_same = old.get(*index) == Some(template);
+            !is_same && !old.contains(template)
         });
         let mut probes: Vec<DryRunProbe> = pod.into_iter().collect();
-        let others = probes.len();
-        for (index, template) in claims {
+        let pod_probes = probes.len();
+        for (index, template) in new_templates {
             let Some(object) = probe_object(template, "PersistentVolumeClaim") else {
                 continue;
             };
-            if probes[others..].iter().any(|probe| probe.object == object) {
+            if probes[pod_probes..]
+                .iter()
+                .any(|probe| probe.object == object)
+            {
                 continue;
             }
-            if probes.len() - others == MAX_PVC_TEMPLATES {
+            if probes.len() - pod_probes == MAX_PVC_TEMPLATES {
                 let problem = format!(
                     "more than {MAX_PVC_TEMPLATES} different entries are new or changed, and no more are tried at a time: change \
                      them in several steps"
@@ -126,7 +129,7 @@ fn probe_object(mut template: Value, kind: &str) -> Option<Value> {
 }
 
 /// Adds a volume for each PVC template. It replaces a volume of the same name (contract 6.8).
-fn add_pvc_volumes(spec: &mut Value, claims: &[Value]) {
+fn add_pvc_volumes(spec: &mut Value, templates: &[Value]) {
     if spec["volumes"].is_null() {
         spec["volumes"] = json!([]);
     }
@@ -136,11 +139,14 @@ fn add_pvc_volumes(spec: &mut Value, claims: &[Value]) {
     let key = |name: &Value| name.as_str().map(str::to_owned);
     // Of several volumes with the same name, the first one is replaced.
     let named = volumes.iter().enumerate().rev();
-    let mut places: BTreeMap<_, _> = named.map(|(at, v)| (key(&v["name"]), at)).collect();
-    for name in claims.iter().map(|c| &c["metadata"]["name"]) {
+    let mut index_by_name: BTreeMap<_, _> = named.map(|(at, v)| (key(&v["name"]), at)).collect();
+    for name in templates
+        .iter()
+        .map(|template| &template["metadata"]["name"])
+    {
         let volume = json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
-        let place = *places.entry(key(name)).or_insert(volumes.len());
-        match volumes.get_mut(place) {
+        let index = *index_by_name.entry(key(name)).or_insert(volumes.len());
+        match volumes.get_mut(index) {
             Some(same) => *same = volume,
             None => volumes.push(volume),
         }
@@ -212,7 +218,7 @@ mod tests {
 
     #[test]
     fn pod_and_pvcs_are_dry_run_as_created() {
-        let claim = |name: &str| json!({ "metadata": { "name": name, "labels": { "l": "m" } }, "spec": { "newer": name } });
+        let template = |name: &str| json!({ "metadata": { "name": name, "labels": { "l": "m" } }, "spec": { "newer": name } });
         let probes = probes(json!({
             "template": {
                 "metadata": {
@@ -221,11 +227,11 @@ mod tests {
                 },
                 "spec": { "newer": [1], "volumes": [{ "name": "data", "emptyDir": {} }, { "name": "tmp", "emptyDir": {} }] },
             },
-            "volumeClaimTemplates": [claim("data"), claim("more")],
+            "volumeClaimTemplates": [template("data"), template("more")],
         }));
-        let of =
+        let volume =
             |name: &str| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
-        let claimed = |index: usize, name: &str| DryRunProbe {
+        let pvc = |index: usize, name: &str| DryRunProbe {
             resource: "persistentvolumeclaims",
             at: format!("spec.volumeClaimTemplates[{index}]"),
             object: json!({
@@ -239,10 +245,10 @@ mod tests {
             object: json!({
                 "apiVersion": "v1", "kind": "Pod",
                 "metadata": { "generateName": "dry-run-", "labels": { "app": "a" }, "annotations": { "n": "o" } },
-                "spec": { "newer": [1], "volumes": [of("data"), { "name": "tmp", "emptyDir": {} }, of("more")] },
+                "spec": { "newer": [1], "volumes": [volume("data"), { "name": "tmp", "emptyDir": {} }, volume("more")] },
             }),
         };
-        assert_eq!(probes, [pod, claimed(0, "data"), claimed(1, "more")]);
+        assert_eq!(probes, [pod, pvc(0, "data"), pvc(1, "more")]);
     }
 
     #[test]
@@ -250,12 +256,12 @@ mod tests {
         for template in [json!(null), json!(1), json!({ "spec": [] })] {
             assert_eq!(probes(json!({ "template": template })), []);
         }
-        let odd = probes(json!({
+        let malformed = probes(json!({
             "template": { "metadata": [], "spec": { "volumes": "x" } },
             "volumeClaimTemplates": [{ "metadata": 1 }],
         }));
-        assert_eq!(odd.len(), 1);
-        assert_eq!(odd[0].object["spec"], json!({ "volumes": "x" }));
+        assert_eq!(malformed.len(), 1);
+        assert_eq!(malformed[0].object["spec"], json!({ "volumes": "x" }));
     }
 
     fn status(code: u16, message: &str, causes: Value) -> Status {

@@ -16,21 +16,22 @@ use super::*;
 struct FakeApiServer {
     context: Arc<AdmissionContext>,
     /// URI and body of each request that it received.
-    asked: Arc<Mutex<Vec<(String, Value)>>>,
+    requests: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
 impl FakeApiServer {
     /// With `None`, the server never answers.
     fn with_answer(answer: Option<(u16, Value)>) -> FakeApiServer {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&asked);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let received = Arc::clone(&requests);
         let service = tower::service_fn(move |request: http::Request<Body>| {
-            let (seen, answer) = (Arc::clone(&seen), answer.clone());
+            let (received, answer) = (Arc::clone(&received), answer.clone());
             async move {
                 let (head, body) = request.into_parts();
                 assert_eq!(head.method, http::Method::POST);
                 let body = body.collect().await.unwrap().to_bytes();
-                seen.lock()
+                received
+                    .lock()
                     .push((head.uri.to_string(), serde_json::from_slice(&body).unwrap()));
                 let Some((code, body)) = answer else {
                     return std::future::pending().await;
@@ -48,7 +49,7 @@ impl FakeApiServer {
         let context = AdmissionContext::at_epoch(Client::new(service, "default"));
         FakeApiServer {
             context: Arc::new(context),
-            asked,
+            requests,
         }
     }
 
@@ -76,7 +77,7 @@ impl FakeApiServer {
     }
 
     fn request_count(&self) -> usize {
-        self.asked.lock().len()
+        self.requests.lock().len()
     }
 }
 
@@ -128,9 +129,9 @@ fn denied(verdict: &Verdict) -> (u16, &str, &str) {
 
 #[tokio::test]
 async fn defaults_are_written_in_a_dry_run_too() {
-    let bench = FakeApiServer::accepting_all();
+    let api_server = FakeApiServer::accepting_all();
     for dry_run in [false, true] {
-        let verdict = bench
+        let verdict = api_server
             .mutate(&request(None, collaset_json(json!({})), dry_run))
             .await;
         let patch = serde_json::to_value(verdict.patch().unwrap()).unwrap();
@@ -145,21 +146,25 @@ async fn defaults_are_written_in_a_dry_run_too() {
         "updateStrategy": { "podUpgradePolicy": "", "rollingUpdate": { "byLabel": {} } },
         "namingStrategy": { "podNamingSuffixPolicy": "" },
     });
-    let verdict = bench.mutate(&create(empty)).await;
+    let verdict = api_server.mutate(&create(empty)).await;
     assert_eq!(
         verdict.patch().map(|patch| patch.0.len()),
         Some(2),
         "{}",
         verdict.message()
     );
-    assert_eq!(bench.request_count(), 0, "the validation behind asks");
+    assert_eq!(
+        api_server.request_count(),
+        0,
+        "the validating webhook sends the dry runs"
+    );
 }
 
 #[tokio::test]
 async fn all_errors_are_reported_before_schema_validation() {
     let causes = json!([{ "message": "Required value", "field": "spec.containers" }]);
-    let bench = FakeApiServer::refusing(422, "m", causes);
-    let verdict = bench
+    let api_server = FakeApiServer::refusing(422, "m", causes);
+    let verdict = api_server
         .mutate(&create(json!({ "replicas": -1, "historyLimit": -1 })))
         .await;
     let want = "CollaSet web is invalid: spec.replicas: -1: must be 0 or more; spec.historyLimit: -1: must be 0 or more; \
@@ -167,7 +172,7 @@ async fn all_errors_are_reported_before_schema_validation() {
     assert_eq!(denied(&verdict), (422, "Invalid", want));
     // The schema reports the path of a value of the wrong type.
     assert!(
-        bench
+        api_server
             .mutate(&create(json!({ "replicas": "x" })))
             .await
             .is_allowed()
@@ -176,12 +181,12 @@ async fn all_errors_are_reported_before_schema_validation() {
 
 #[tokio::test]
 async fn new_or_changed_templates_are_created_in_dry_run() {
-    let bench = FakeApiServer::accepting_all();
-    let claim = json!({ "metadata": { "name": "data" }, "spec": {
+    let api_server = FakeApiServer::accepting_all();
+    let template = json!({ "metadata": { "name": "data" }, "spec": {
         "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } });
-    let verdict = bench
+    let verdict = api_server
         .validate(&create(json!({
-            "volumeClaimTemplates": [claim], "updateStrategy": { "maxUnavailable": 1 },
+            "volumeClaimTemplates": [template], "updateStrategy": { "maxUnavailable": 1 },
             "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Retain" } },
         })))
         .await;
@@ -193,22 +198,25 @@ async fn new_or_changed_templates_are_created_in_dry_run() {
             "spec.volumeClaimTemplates[0]: unknown field \"spec.newer\""
         ]
     );
-    let asked: Vec<_> = bench.asked.lock().drain(..).collect();
+    let requests: Vec<_> = api_server.requests.lock().drain(..).collect();
     let query = "?dryRun=All&fieldValidation=Warn&fieldManager=operating";
-    assert_eq!(asked[0].0, format!("/api/v1/namespaces/shop/pods{query}"));
     assert_eq!(
-        asked[1].0,
+        requests[0].0,
+        format!("/api/v1/namespaces/shop/pods{query}")
+    );
+    assert_eq!(
+        requests[1].0,
         format!("/api/v1/namespaces/shop/persistentvolumeclaims{query}")
     );
-    assert_eq!(asked[0].1["spec"]["volumes"][0]["name"], "data");
+    assert_eq!(requests[0].1["spec"]["volumes"][0]["name"], "data");
 
     let image = json!({ "template": { "spec": { "containers": [{ "name": "c" }] } } });
     for (old, new, count) in [
         (json!({}), json!({ "replicas": 4 }), 0),
         (json!({}), image, 1),
     ] {
-        assert!(bench.validate(&update(old, new)).await.is_allowed());
-        assert_eq!(bench.request_count(), count);
+        assert!(api_server.validate(&update(old, new)).await.is_allowed());
+        assert_eq!(api_server.request_count(), count);
     }
 }
 
@@ -253,119 +261,139 @@ async fn refusal_of_any_length_becomes_a_short_denial() {
         };
         (0..count).map(cause).collect()
     };
-    for (count, said) in [
+    for (count, expected) in [
         (1_000, "only the first 100 errors are listed"),
         (33_000, "create an object from it to read the answer"),
     ] {
-        let bench = FakeApiServer::refusing(422, "m", wrong(count));
-        let verdict = bench.validate(&create(json!({}))).await;
+        let api_server = FakeApiServer::refusing(422, "m", wrong(count));
+        let verdict = api_server.validate(&create(json!({}))).await;
         let (code, _, message) = denied(&verdict);
         assert_eq!(code, 422);
-        assert!(message.contains(said), "{message}");
+        assert!(message.contains(expected), "{message}");
         assert!(message.len() < 20_000, "{}", message.len());
     }
 }
 
 /// `count` valid PVC templates, each with another size.
-fn claims(count: usize) -> Vec<Value> {
-    let claim = |n: usize| {
+fn pvc_templates(count: usize) -> Vec<Value> {
+    let template = |n: usize| {
         let requests = json!({ "requests": { "storage": format!("{}Gi", n + 1) } });
         json!({ "metadata": { "name": format!("data-{n}") }, "spec": { "accessModes": ["ReadWriteOnce"], "resources": requests } })
     };
-    (0..count).map(claim).collect()
+    (0..count).map(template).collect()
 }
 
-fn with_claims(claims: &[Value]) -> Value {
-    json!({ "volumeClaimTemplates": claims })
+fn with_pvc_templates(pvc_templates: &[Value]) -> Value {
+    json!({ "volumeClaimTemplates": pvc_templates })
 }
 
 #[tokio::test]
-async fn many_claim_templates_cost_few_dry_runs() {
-    let bench = FakeApiServer::accepting_all();
+async fn many_pvc_templates_cost_few_dry_runs() {
+    let api_server = FakeApiServer::accepting_all();
     let wanted = "CollaSet web is invalid: spec.volumeClaimTemplates: has 1000 entries and may have 16: put the data on fewer \
                   volumes and mount parts of one with subPath";
-    let verdict = bench.validate(&create(with_claims(&claims(1_000)))).await;
+    let verdict = api_server
+        .validate(&create(with_pvc_templates(&pvc_templates(1_000))))
+        .await;
     assert_eq!(verdict.code(), 422);
     assert!(
         verdict.message().starts_with(wanted),
         "{}",
         verdict.message()
     );
-    assert_eq!(bench.request_count(), 1 + 16);
+    assert_eq!(api_server.request_count(), 1 + 16);
     // The mutating webhook sends the same probes when it finds an error.
-    let bench = FakeApiServer::accepting_all();
-    let verdict = bench.mutate(&create(with_claims(&claims(1_000)))).await;
-    assert_eq!((verdict.code(), bench.request_count()), (422, 1 + 16));
+    let api_server = FakeApiServer::accepting_all();
+    let verdict = api_server
+        .mutate(&create(with_pvc_templates(&pvc_templates(1_000))))
+        .await;
+    assert_eq!((verdict.code(), api_server.request_count()), (422, 1 + 16));
 
-    let bench = FakeApiServer::accepting_all();
-    let verdict = bench.validate(&create(with_claims(&claims(16)))).await;
+    let api_server = FakeApiServer::accepting_all();
+    let verdict = api_server
+        .validate(&create(with_pvc_templates(&pvc_templates(16))))
+        .await;
     assert!(verdict.is_allowed(), "{}", verdict.message());
-    assert_eq!(bench.request_count(), 1 + 16);
+    assert_eq!(api_server.request_count(), 1 + 16);
 }
 
 #[tokio::test]
-async fn equal_claim_templates_are_dry_run_once() {
-    let bench = FakeApiServer::accepting_all();
-    let mut alike = claims(8);
-    for claim in &mut alike {
-        claim["spec"] = claims(1)[0]["spec"].clone();
+async fn equal_pvc_templates_are_dry_run_once() {
+    let api_server = FakeApiServer::accepting_all();
+    let mut alike = pvc_templates(8);
+    for template in &mut alike {
+        template["spec"] = pvc_templates(1)[0]["spec"].clone();
     }
-    let verdict = bench.validate(&create(with_claims(&alike))).await;
+    let verdict = api_server
+        .validate(&create(with_pvc_templates(&alike)))
+        .await;
     assert!(verdict.is_allowed(), "{}", verdict.message());
-    assert_eq!(bench.request_count(), 2);
+    assert_eq!(api_server.request_count(), 2);
     // On an update, only changed templates are tried.
     let mut changed = alike.clone();
     changed[3]["spec"]["resources"]["requests"]["storage"] = "70Gi".into();
-    let update = update(with_claims(&alike), with_claims(&changed));
-    assert!(bench.validate(&update).await.is_allowed());
-    assert_eq!(bench.request_count(), 2 + 2);
+    let update = update(with_pvc_templates(&alike), with_pvc_templates(&changed));
+    assert!(api_server.validate(&update).await.is_allowed());
+    assert_eq!(api_server.request_count(), 2 + 2);
 }
 
 #[tokio::test]
-async fn stored_set_of_more_claims_than_allowed_can_be_changed() {
-    let stored = claims(40);
-    let part = |claims: &[Value], image: &str| {
+async fn stored_set_with_too_many_pvc_templates_can_be_changed() {
+    let stored = pvc_templates(40);
+    let part = |pvc_templates: &[Value], image: &str| {
         let template = json!({ "spec": { "containers": [{ "name": "c", "image": image }] } });
-        json!({ "template": template, "volumeClaimTemplates": claims })
+        json!({ "template": template, "volumeClaimTemplates": pvc_templates })
     };
     for (new, image, allowed) in [
         (stored.clone(), "b", true),
         (stored[..30].to_vec(), "a", true),
-        (claims(41), "a", false),
+        (pvc_templates(41), "a", false),
     ] {
-        let bench = FakeApiServer::accepting_all();
+        let api_server = FakeApiServer::accepting_all();
         let update = update(part(&stored, "a"), part(&new, image));
-        let verdict = bench.validate(&update).await;
+        let verdict = api_server.validate(&update).await;
         assert_eq!(verdict.is_allowed(), allowed, "{}", verdict.message());
-        assert!(bench.request_count() <= 2, "{}", bench.request_count());
+        assert!(
+            api_server.request_count() <= 2,
+            "{}",
+            api_server.request_count()
+        );
     }
     // A change of too many templates at once is refused.
     let mut all = stored.clone();
-    for claim in &mut all {
-        claim["metadata"]["labels"] = json!({ "a": "b" });
+    for template in &mut all {
+        template["metadata"]["labels"] = json!({ "a": "b" });
     }
-    let bench = FakeApiServer::accepting_all();
-    let verdict = bench
+    let api_server = FakeApiServer::accepting_all();
+    let verdict = api_server
         .validate(&update(part(&stored, "a"), part(&all, "a")))
         .await;
-    let said = "spec.volumeClaimTemplates: more than 16 different entries are new or changed";
-    assert!(verdict.message().contains(said), "{}", verdict.message());
-    assert_eq!(bench.request_count(), 1 + 16);
+    let expected = "spec.volumeClaimTemplates: more than 16 different entries are new or changed";
+    assert!(
+        verdict.message().contains(expected),
+        "{}",
+        verdict.message()
+    );
+    assert_eq!(api_server.request_count(), 1 + 16);
 }
 
 #[tokio::test]
 async fn new_faults_beyond_the_hundredth_are_refused() {
-    let bench = FakeApiServer::accepting_all();
+    let api_server = FakeApiServer::accepting_all();
     let names = |count: usize| vec!["web-1"; count];
     let part = |count: usize| json!({ "scaleStrategy": { "podToDelete": names(count) } });
     let mut scaled = part(150);
     scaled["replicas"] = 5.into();
-    let verdict = bench.validate(&update(part(150), scaled)).await;
+    let verdict = api_server.validate(&update(part(150), scaled)).await;
     assert!(verdict.is_allowed(), "{}", verdict.message());
-    let verdict = bench.validate(&update(part(150), part(151))).await;
+    let verdict = api_server.validate(&update(part(150), part(151))).await;
     assert_eq!(verdict.code(), 422);
-    let said = "spec.scaleStrategy.podToDelete[150]";
-    assert!(verdict.message().contains(said), "{}", verdict.message());
+    let expected = "spec.scaleStrategy.podToDelete[150]";
+    assert!(
+        verdict.message().contains(expected),
+        "{}",
+        verdict.message()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -381,63 +409,64 @@ async fn dry_run_timeout_is_reported_before_deadline() {
 
 #[tokio::test]
 async fn stored_fault_does_not_block_other_changes() {
-    let bench = FakeApiServer::accepting_all();
-    let odd = json!({
+    let api_server = FakeApiServer::accepting_all();
+    let invalid = json!({
         "historyLimit": -1,
         "scaleStrategy": { "podToDelete": ["a", "a"], "context": "A b" },
         "updateStrategy": { "rollingUpdate": { "steps": [{ "pause": { "duration": "" } }] } },
     });
-    let mut scaled = odd.clone();
+    let mut scaled = invalid.clone();
     scaled["replicas"] = 5.into();
     assert!(
-        bench
-            .validate(&update(odd.clone(), scaled.clone()))
+        api_server
+            .validate(&update(invalid.clone(), scaled.clone()))
             .await
             .is_allowed()
     );
     scaled["historyLimit"] = (-2).into();
-    let verdict = bench.validate(&update(odd.clone(), scaled)).await;
+    let verdict = api_server.validate(&update(invalid.clone(), scaled)).await;
     let want = "CollaSet web is invalid: spec.historyLimit: -2: must be 0 or more";
     assert_eq!(denied(&verdict), (422, "Invalid", want));
     // A new object with the same error is refused.
-    assert_eq!(bench.validate(&create(odd)).await.code(), 422);
+    assert_eq!(api_server.validate(&create(invalid)).await.code(), 422);
 }
 
 #[tokio::test]
 async fn only_a_changed_spec_is_judged() {
-    let bench = FakeApiServer::refusing(500, "oh", json!([]));
-    let odd = json!({ "selector": null, "template": null });
+    let api_server = FakeApiServer::refusing(500, "oh", json!([]));
+    let invalid = json!({ "selector": null, "template": null });
     assert!(
-        bench
-            .validate(&update(odd.clone(), odd.clone()))
+        api_server
+            .validate(&update(invalid.clone(), invalid.clone()))
             .await
             .is_allowed()
     );
-    let mut going = collaset_json(json!({ "replicas": -1 }));
-    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    let verdict = bench
-        .validate(&request(Some(collaset_json(odd)), going, false))
+    let mut deleting = collaset_json(json!({ "replicas": -1 }));
+    deleting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let verdict = api_server
+        .validate(&request(Some(collaset_json(invalid)), deleting, false))
         .await;
     assert!(verdict.is_allowed());
-    assert_eq!(bench.request_count(), 0);
+    assert_eq!(api_server.request_count(), 0);
 }
 
 #[tokio::test]
 async fn fallback_skips_defaults_and_denies_validation() {
-    let bench = FakeApiServer::accepting_all();
+    let api_server = FakeApiServer::accepting_all();
     let request = create(json!({}));
-    let mutate = CollaSetMutator(Arc::clone(&bench.context)).fallback(&request, "why");
+    let mutate = CollaSetMutator(Arc::clone(&api_server.context)).fallback(&request, "why");
     assert!(mutate.is_allowed() && mutate.patch().is_none());
-    let validate = CollaSetValidator(bench.context).fallback(&request, "the server is overloaded");
+    let validate =
+        CollaSetValidator(api_server.context).fallback(&request, "the server is overloaded");
     let want = "the CollaSet can't be checked: the server is overloaded; try again in a moment";
     assert_eq!(denied(&validate), (503, "ServiceUnavailable", want));
 }
 
 #[tokio::test]
 async fn omitted_replicas_keep_stored_value() {
-    let bench = FakeApiServer::accepting_all();
+    let api_server = FakeApiServer::accepting_all();
     let absent = json!({ "replicas": null });
-    let verdict = bench.mutate(&update(json!({}), absent.clone())).await;
+    let verdict = api_server.mutate(&update(json!({}), absent.clone())).await;
     let patch = serde_json::to_value(verdict.patch().unwrap()).unwrap();
     let kept = json!({ "op": "add", "path": "/spec/replicas", "value": 3 });
     assert!(patch.as_array().unwrap().contains(&kept), "{patch}");
@@ -447,7 +476,7 @@ async fn omitted_replicas_keep_stored_value() {
         update(json!({}), json!({ "replicas": 0 })),
         create(absent),
     ] {
-        let patch = bench.mutate(&request).await;
+        let patch = api_server.mutate(&request).await;
         let patch = serde_json::to_value(patch.patch()).unwrap().to_string();
         assert!(!patch.contains("/spec/replicas"), "{patch}");
     }
@@ -455,18 +484,18 @@ async fn omitted_replicas_keep_stored_value() {
 
 #[tokio::test]
 async fn unbounded_update_is_warned_when_introduced() {
-    let warned = async |bench: &FakeApiServer, request: Request| {
-        let verdict = bench.validate(&request).await;
+    let warned = async |api_server: &FakeApiServer, request: Request| {
+        let verdict = api_server.validate(&request).await;
         let mut warnings = verdict.warnings().iter();
         warnings.any(|w| w.starts_with("spec.updateStrategy.maxUnavailable: is not set"))
     };
-    let bench = FakeApiServer::accepting_all();
+    let api_server = FakeApiServer::accepting_all();
     let strategy = |strategy: Value| json!({ "updateStrategy": strategy });
     let bounded = || strategy(json!({ "maxUnavailable": "25%" }));
-    assert!(warned(&bench, create(json!({}))).await);
-    assert!(warned(&bench, update(bounded(), json!({}))).await);
+    assert!(warned(&api_server, create(json!({}))).await);
+    assert!(warned(&api_server, update(bounded(), json!({}))).await);
     let single = json!({ "replicas": 1 });
-    assert!(warned(&bench, update(single, json!({ "replicas": 5 }))).await);
+    assert!(warned(&api_server, update(single, json!({ "replicas": 5 }))).await);
     for fine in [
         create(json!({ "replicas": 1 })),
         create(bounded()),
@@ -477,7 +506,7 @@ async fn unbounded_update_is_warned_when_introduced() {
         create(strategy(json!({ "rollingUpdate": { "byLabel": {} } }))),
         update(json!({}), json!({ "replicas": 5 })),
     ] {
-        assert!(!warned(&bench, fine).await);
+        assert!(!warned(&api_server, fine).await);
     }
     let rule = serde_json::from_value(json!({
         "metadata": { "name": "web", "namespace": "shop", "uid": "rule", "resourceVersion": "1" },
@@ -486,10 +515,10 @@ async fn unbounded_update_is_warned_when_introduced() {
             "rules": [{ "name": "most", "availablePolicy": { "maxUnavailableValue": 1 } }],
         },
     }));
-    bench.context.index.replace_rules(vec![rule.unwrap()]);
+    api_server.context.index.replace_rules(vec![rule.unwrap()]);
     assert!(
-        !warned(&bench, create(json!({}))).await,
-        "a rule holds them"
+        !warned(&api_server, create(json!({}))).await,
+        "a rule limits the unavailable Pods"
     );
 }
 
@@ -506,13 +535,13 @@ async fn creation_warns_of_former_pvcs_with_other_template() {
             "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": size } } },
         })
     };
-    let bench = FakeApiServer::accepting_all();
-    let put = |name: &str, of: &Value| {
+    let api_server = FakeApiServer::accepting_all();
+    let cache_pvc = |name: &str, of: &Value| {
         let labels = [
             (keys::PVC_TEMPLATE_NAME, "data".to_owned()),
             (keys::PVC_TEMPLATE_HASH, hash_template(of)),
         ];
-        let claim = Pvc {
+        let pvc = Pvc {
             name: name.into(),
             uid: name.into(),
             labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
@@ -525,16 +554,16 @@ async fn creation_warns_of_former_pvcs_with_other_template() {
             version: 1,
             controller: String::new(),
         };
-        bench.context.objects.claims.apply(key, Some(claim));
+        api_server.context.objects.claims.apply(key, Some(pvc));
     };
-    put("web-data-x7b2k", &template("1Gi"));
-    put("other-data-x7b2k", &template("1Gi"));
+    cache_pvc("web-data-x7b2k", &template("1Gi"));
+    cache_pvc("other-data-x7b2k", &template("1Gi"));
     let warned = async |request: Request| {
-        let verdict = bench.validate(&request).await;
+        let verdict = api_server.validate(&request).await;
         let warnings = verdict.warnings().iter();
-        let told =
-            "a former CollaSet of this name has left claims of other templates: web-data-x7b2k.";
-        warnings.filter(|w| w.contains(told)).count()
+        let warning =
+            "a former CollaSet of this name has left PVCs of other templates: web-data-x7b2k.";
+        warnings.filter(|w| w.contains(warning)).count()
     };
     let with = |size: &str| json!({ "volumeClaimTemplates": [template(size)] });
     assert_eq!(warned(create(with("2Gi"))).await, 1);

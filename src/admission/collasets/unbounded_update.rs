@@ -47,7 +47,7 @@ fn has_availability_rule(index: &Index, namespace: &str, spec: &CollaSetSpec) ->
     labels.insert(keys::CONTROL.to_owned(), keys::CONTROL_VALUE.to_owned());
     let state = index.read_state();
     let rules = state.namespace(namespace).into_iter();
-    let mut rules = rules.flat_map(|home| home.rules.values());
+    let mut rules = rules.flat_map(|namespace_index| namespace_index.rules.values());
     rules.any(|entry| {
         let rules = &entry.snapshot.rules;
         rules.covers_labels(&labels) && rules.may_limit_labels(&labels)

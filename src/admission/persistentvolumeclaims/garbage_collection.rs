@@ -19,7 +19,7 @@ use crate::api::keys;
 use crate::api_request;
 use crate::cluster::request_path::{self, ResourcePath};
 use crate::domain::collaset::orphans_its_pods;
-use crate::domain::pod::{Metadata, Owner};
+use crate::domain::pod::{Owner, PodMetadata};
 
 /// The question that the message of a denial names when it could not be answered.
 const CHECKED_SUBJECT: &str = "whether the PersistentVolumeClaim outlasts its CollaSet";
@@ -30,7 +30,7 @@ pub struct PvcCollectionValidator(pub Arc<AdmissionContext>);
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ReviewedPvc {
-    metadata: Metadata,
+    metadata: PodMetadata,
 }
 
 /// The fields of a CollaSet that decide. The spec has no type, because a set whose spec cannot be parsed may be
@@ -46,26 +46,26 @@ struct OwnerCollaSet {
 impl Handler for PvcCollectionValidator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         let old = request.old_object.as_deref();
-        let claim = match responses::parse_object::<ReviewedPvc>(old, "PersistentVolumeClaim") {
-            Ok(claim) => claim.metadata,
+        let pvc = match responses::parse_object::<ReviewedPvc>(old, "PersistentVolumeClaim") {
+            Ok(pvc) => pvc.metadata,
             Err(denial) => return denial,
         };
-        let goes = claim.deletion_timestamp.is_some()
+        let is_terminating = pvc.deletion_timestamp.is_some()
             || is_namespace_terminating(&self.0, &request.namespace);
         let collectors = [GARBAGE_COLLECTOR, CONTROLLER_MANAGER];
-        if goes || !collectors.contains(&&*request.user_info.username) {
+        if is_terminating || !collectors.contains(&&*request.user_info.username) {
             return Verdict::allow();
         }
-        let owners = claim.owner_references.iter();
+        let owners = pvc.owner_references.iter();
         for owner in owners.filter(|owner| owner.is_collaset()) {
             let read = self.read_collaset(&request.namespace, owner);
             let set = match api_request::by(deadline, read).await {
                 Ok(set) => set.filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid)),
                 Err(failure) => return self.fallback(request, &failure.text()),
             };
-            if let Some(why) = set.and_then(|set| retention_reason(&claim, &set)) {
+            if let Some(reason) = set.and_then(|set| retention_reason(&pvc, &set)) {
                 let message = format!(
-                    "PersistentVolumeClaim {} stays: {why} of CollaSet {}, which takes its owner reference off",
+                    "PersistentVolumeClaim {} stays: {reason} of CollaSet {}, which takes its owner reference off",
                     request.name, owner.name
                 );
                 return Verdict::deny(403, "Forbidden", message);
@@ -98,9 +98,9 @@ impl PvcCollectionValidator {
 }
 
 /// Why a PVC outlasts the set that owns it; `None` if it does not.
-fn retention_reason(claim: &Metadata, set: &OwnerCollaSet) -> Option<&'static str> {
+fn retention_reason(pvc: &PodMetadata, set: &OwnerCollaSet) -> Option<&'static str> {
     let policy = "/scaleStrategy/persistentVolumeClaimRetentionPolicy/whenDeleted";
-    let kept_for = claim.labels.get(keys::KEPT_FOR);
+    let kept_for = pvc.labels.get(keys::KEPT_FOR);
     if set.metadata.deletion_timestamp.is_none() || orphans_its_pods(&set.metadata) {
         Some("it is")
     } else if set.spec.pointer(policy) == Some(&Value::from("Retain")) {
@@ -118,10 +118,10 @@ mod tests {
 
     use super::*;
 
-    fn is_retained(claim: Value, set: Value) -> bool {
-        let claim = serde_json::from_value(claim).unwrap();
+    fn is_retained(pvc: Value, set: Value) -> bool {
+        let pvc = serde_json::from_value(pvc).unwrap();
         let set = serde_json::from_value(set).unwrap();
-        retention_reason(&claim, &set).is_some()
+        retention_reason(&pvc, &set).is_some()
     }
 
     #[test]
@@ -149,9 +149,9 @@ mod tests {
             assert!(is_retained(kept.clone(), set(same.clone(), policy.clone())));
         }
         assert!(is_retained(json!({}), set(same, retain)));
-        let there = json!({ "deletionTimestamp": null });
-        assert!(is_retained(json!({}), set(there, delete.clone())));
-        let leaves = json!({ "finalizers": ["orphan"] });
-        assert!(is_retained(json!({}), set(leaves, delete)));
+        let not_deleted = json!({ "deletionTimestamp": null });
+        assert!(is_retained(json!({}), set(not_deleted, delete.clone())));
+        let orphaning = json!({ "finalizers": ["orphan"] });
+        assert!(is_retained(json!({}), set(orphaning, delete)));
     }
 }

@@ -1,5 +1,5 @@
-//! Reviews deletions of PVCs that are Pending: a Pod that mounts such a PVC would wait for it for ever. (The protection
-//! of the API server keeps a PVC only after a Pod that mounts it is on a node.)
+//! Reviews deletions of PVCs that are Pending. A Pod that mounts such a PVC would wait for the PVC forever. (The
+//! protection of the API server keeps a PVC only after a Pod that mounts the PVC is on a node.)
 
 mod garbage_collection;
 
@@ -30,27 +30,27 @@ pub struct PvcDeletionValidator(pub Arc<AdmissionContext>);
 impl Handler for PvcDeletionValidator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         let old = request.old_object.as_deref();
-        let claim =
+        let pvc =
             match responses::parse_object::<PersistentVolumeClaim>(old, "PersistentVolumeClaim") {
-                Ok(claim) => claim,
+                Ok(pvc) => pvc,
                 Err(denial) => return denial,
             };
-        let status = claim.status.as_ref();
+        let status = pvc.status.as_ref();
         let pending = status.and_then(|s| s.phase.as_deref()) == Some("Pending");
-        let terminating = claim.metadata.deletion_timestamp.is_some()
+        let terminating = pvc.metadata.deletion_timestamp.is_some()
             || is_namespace_terminating(&self.0, &request.namespace);
-        let Some(id) = claim.labels().get(keys::INSTANCE_ID) else {
+        let Some(id) = pvc.labels().get(keys::INSTANCE_ID) else {
             return Verdict::allow();
         };
         if !pending || terminating {
             return Verdict::allow();
         }
-        match api_request::by(deadline, self.find_mounting_pod(request, &claim, id)).await {
+        match api_request::by(deadline, self.find_mounting_pod(request, &pvc, id)).await {
             Ok(None) => Verdict::allow(),
             Ok(Some(pod)) => {
                 let message = format!(
                     "PersistentVolumeClaim {} is Pending and Pod {pod} mounts it (delete pending mounted pvc is not \
-                     allowed); delete the Pod first, or wait until the claim is bound",
+                     allowed); delete the Pod first, or wait until the PVC is bound",
                     request.name
                 );
                 Verdict::deny(403, "Forbidden", message)
@@ -69,14 +69,14 @@ impl PvcDeletionValidator {
     async fn find_mounting_pod(
         &self,
         request: &Request,
-        claim: &PersistentVolumeClaim,
+        pvc: &PersistentVolumeClaim,
         id: &str,
     ) -> kube::Result<Option<String>> {
         let pods: Api<Pod> = request_path::namespaced_api(&self.0.client, &request.namespace)?;
         let params = ListParams::default()
             .labels(&format!("{}={id}", keys::INSTANCE_ID))
             .limit(MAX_PODS_LISTED);
-        let name = claim.name_any();
+        let name = pvc.name_any();
         let found = pods.list(&params).await?;
         let holder = found
             .items
@@ -89,8 +89,8 @@ impl PvcDeletionValidator {
 /// Whether the cache shows that a namespace, with everything in it, is being deleted.
 fn is_namespace_terminating(context: &AdmissionContext, namespace: &str) -> bool {
     let index = context.index.read_state();
-    let home = index.namespace(namespace);
-    home.is_some_and(|home| home.terminating_since.is_some())
+    let namespace_index = index.namespace(namespace);
+    namespace_index.is_some_and(|namespace_index| namespace_index.terminating_since.is_some())
 }
 
 fn is_live(pod: &Pod) -> bool {
@@ -98,11 +98,11 @@ fn is_live(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-fn mounts_pvc(pod: &Pod, claim: &str) -> bool {
+fn mounts_pvc(pod: &Pod, pvc: &str) -> bool {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     volumes
         .filter_map(|v| v.persistent_volume_claim.as_ref())
-        .any(|source| source.claim_name == claim)
+        .any(|source| source.claim_name == pvc)
 }
 
 #[cfg(test)]
@@ -132,7 +132,7 @@ mod tests {
             "data-1"
         ));
         assert!(!is_live(&pod(json!({ "status": { "phase": "Failed" } }))));
-        let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
-        assert!(!is_live(&pod(going)));
+        let terminating = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+        assert!(!is_live(&pod(terminating)));
     }
 }

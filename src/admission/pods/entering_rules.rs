@@ -12,10 +12,10 @@ use serde_json::value::RawValue;
 
 use super::pod_updates;
 use crate::admission::context::AdmissionContext;
+use crate::admission::denial;
 use crate::admission::review::{Request, Verdict};
-use crate::admission::{denial, rule_check};
 use crate::domain::inplace;
-use crate::domain::lifecycle::restarts;
+use crate::domain::lifecycle::{are_user_labels_changed, restarts};
 use crate::domain::pod::Pod;
 
 /// Time after the grace period when a container has certainly ended.
@@ -31,7 +31,7 @@ pub fn refuse_entering(
     old: &Pod,
     new: &Pod,
 ) -> Option<Verdict> {
-    if !rule_check::are_user_labels_changed(old, new) {
+    if !are_user_labels_changed(old, new) {
         return None;
     }
     let index = &context.index;
@@ -55,7 +55,7 @@ pub fn refuse_entry_by_review(
     old: &Pod,
     new: &Pod,
 ) -> Option<Verdict> {
-    if !rule_check::are_user_labels_changed(old, new) {
+    if !are_user_labels_changed(old, new) {
         return None;
     }
     refuse_entry_into(context, request, old, new, "a rule")
@@ -240,9 +240,9 @@ mod tests {
         let deferred = |memory: &str| {
             let memory = memory.to_owned();
             outstanding_code(move |pod| {
-                let said =
+                let message =
                     json!({ "type": "PodResizePending", "status": "True", "reason": "Deferred" });
-                pod.status.conditions = vec![serde_json::from_value(said).unwrap()];
+                pod.status.conditions = vec![serde_json::from_value(message).unwrap()];
                 pod.spec.containers[0].resources =
                     json!({ "limits": { "memory": memory, "cpu": "2" } });
             })

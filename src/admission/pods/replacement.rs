@@ -88,10 +88,10 @@ mod tests {
             claims.apply(key, Some(claim));
         }
         let (idle, asked) = (pod(json!({})), pod(json!({ keys::TO_REPLACE: "true" })));
-        let told = replacement_warning(&claims, &request(&idle, &asked)).unwrap();
+        let warning = replacement_warning(&claims, &request(&idle, &asked)).unwrap();
         assert!(
-            told.contains("empty claims; data will be deleted"),
-            "{told}"
+            warning.contains("empty claims; data will be deleted"),
+            "{warning}"
         );
         assert_eq!(replacement_warning(&claims, &request(&asked, &asked)), None);
         assert_eq!(replacement_warning(&claims, &request(&asked, &idle)), None);

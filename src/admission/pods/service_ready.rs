@@ -42,8 +42,8 @@ fn condition_patch(object: &Value, condition: Value) -> PatchOperation {
     let Some(all) = status.get("conditions").and_then(Value::as_array) else {
         return add(path(&["status", "conditions"]), json!([condition]));
     };
-    let known = all.iter().position(|c| c["type"] == condition["type"]);
-    match known.map(|index| index.to_string()) {
+    let position = all.iter().position(|c| c["type"] == condition["type"]);
+    match position.map(|index| index.to_string()) {
         Some(index) => PatchOperation::Replace(ReplaceOperation {
             path: path(&["status", "conditions", &index]),
             value: condition,

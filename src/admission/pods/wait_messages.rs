@@ -13,15 +13,15 @@ const MAX_REASON_CHARS: usize = 1024;
 /// namespace may have thousands.
 pub fn describe_waits(rejections: impl Iterator<Item = Rejection>) -> Vec<String> {
     let mut rejections = rejections;
-    let mut told: Vec<_> = rejections
+    let mut messages: Vec<_> = rejections
         .by_ref()
         .take(MAX_NAMED)
         .map(describe_rejection)
         .collect();
     if rejections.next().is_some() {
-        told.push("waiting for more rules than are named here".to_owned());
+        messages.push("waiting for more rules than are named here".to_owned());
     }
-    told
+    messages
 }
 
 fn describe_rejection(rejection: Rejection) -> String {
@@ -44,24 +44,24 @@ mod tests {
     #[test]
     fn few_rules_are_named_and_no_more_looked_at() {
         let mut made = 0;
-        let told = describe_waits(rejections(6400).inspect(|_| made += 1));
-        assert_eq!((made, told.len()), (MAX_NAMED + 1, MAX_NAMED + 1));
-        let characters: usize = told.iter().map(String::len).sum();
+        let messages = describe_waits(rejections(6400).inspect(|_| made += 1));
+        assert_eq!((made, messages.len()), (MAX_NAMED + 1, MAX_NAMED + 1));
+        let characters: usize = messages.iter().map(String::len).sum();
         assert!(
             characters < MAX_NAMED * (MAX_REASON_CHARS + 100),
             "{characters}"
         );
         assert_eq!(
-            told[MAX_NAMED],
+            messages[MAX_NAMED],
             "waiting for more rules than are named here"
         );
     }
 
     #[test]
     fn all_are_named_where_they_fit() {
-        let told = describe_waits(rejections(MAX_NAMED));
-        assert_eq!(told.len(), MAX_NAMED);
-        assert!(told[0].starts_with("waiting for rule r0 of PodTransitionRule web: no"));
+        let messages = describe_waits(rejections(MAX_NAMED));
+        assert_eq!(messages.len(), MAX_NAMED);
+        assert!(messages[0].starts_with("waiting for rule r0 of PodTransitionRule web: no"));
         let broken = Rejection {
             object: "web".into(),
             rule: String::new(),

@@ -171,11 +171,11 @@ fn side_effects(w: &Webhook) -> String {
 
 fn match_conditions(w: &Webhook) -> Option<Vec<MatchCondition>> {
     (!w.conditions.is_empty()).then(|| {
-        let one = |c: &super::Condition| MatchCondition {
+        let to_entry = |c: &super::Condition| MatchCondition {
             name: c.name().to_owned(),
             expression: c.expression(),
         };
-        w.conditions.iter().map(one).collect()
+        w.conditions.iter().map(to_entry).collect()
     })
 }
 
@@ -237,12 +237,12 @@ fn requirement(key: &str, operator: &str, values: Option<Vec<String>>) -> LabelS
 
 fn rules(w: &Webhook) -> Vec<RuleWithOperations> {
     let owned = |list: &[&str]| Some(list.iter().map(|s| (*s).to_owned()).collect());
-    let one = |rule: &WebhookMatchRule| RuleWithOperations {
+    let to_entry = |rule: &WebhookMatchRule| RuleWithOperations {
         api_groups: owned(&[rule.group]),
         api_versions: owned(&[rule.version]),
         operations: owned(rule.operations),
         resources: owned(&[rule.resource]),
         scope: Some("Namespaced".to_owned()),
     };
-    w.rules.iter().map(one).collect()
+    w.rules.iter().map(to_entry).collect()
 }

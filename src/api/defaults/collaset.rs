@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use crate::api::collaset::{PodNamingSuffixPolicy, PodUpgradePolicy};
 
-/// What a CollaSet lacks: the upgrade policy, a rolling update, and the naming policy where a naming strategy is given.
-/// An empty policy counts as absent, as it always has. Anything that has not the expected shape is left to validation.
+/// The defaults that a CollaSet lacks: the upgrade policy, a rolling update, and the naming policy if there
+/// is a naming strategy. An empty policy counts as absent, for compatibility. Values of an unexpected shape
+/// are left to validation.
 pub fn default_collaset(object: &Value) -> Vec<PatchOperation> {
     let spec = &object["spec"];
     if !spec.is_object() {
@@ -65,7 +66,7 @@ fn is_empty_policy(policy: &Value) -> bool {
     policy.is_null() || policy == ""
 }
 
-/// Sets a field below `spec`, whatever is there.
+/// Sets a field below `spec`, whether or not it exists.
 fn set_spec_field(path: &[&str], value: Value) -> PatchOperation {
     let path = PointerBuf::from_tokens(["spec"].iter().chain(path).copied());
     PatchOperation::Add(AddOperation { path, value })

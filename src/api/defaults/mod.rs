@@ -1,5 +1,5 @@
-//! Defaults that admission writes into objects, as patches of the raw JSON: a typed round trip would drop what this
-//! version does not know.
+//! Defaults that admission writes into objects, as patches of the raw JSON: deserializing and serializing a
+//! type would drop fields that this version does not know.
 
 mod collaset;
 mod podtransitionrule;

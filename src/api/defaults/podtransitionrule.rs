@@ -6,9 +6,9 @@ use serde_json::Value;
 use super::add_if_absent;
 use crate::api::podtransitionrule::{FailurePolicy, POLL_INTERVAL_SECONDS, POLL_TIMEOUT_SECONDS};
 
-/// What a PodTransitionRule lacks: of webhook rules the failure policy, and the interval and timeout of polling. The policy is
-/// `Fail`: Kuperator stored `Ignore` and behaved as `Fail` (contract Q10), which is the safe side too.
-/// Anything that has not the expected shape is left to validation.
+/// The defaults that a PodTransitionRule lacks: for webhook rules the failure policy, and the interval and
+/// timeout of polling. The policy is `Fail`: Kuperator stored `Ignore` and behaved as `Fail` (contract Q10),
+/// which is also the safe choice. Values of an unexpected shape are left to validation.
 pub fn default_podtransitionrule(object: &Value) -> Vec<PatchOperation> {
     let rules = object.pointer("/spec/rules").and_then(Value::as_array);
     rules

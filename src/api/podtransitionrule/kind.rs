@@ -1,9 +1,9 @@
-//! The kinds of rules. Every place that treats kinds differently matches on [`Kind`], so that a new kind does not compile
-//! before each of them knows it.
+//! The kinds of rules. All code that distinguishes kinds matches on [`Kind`], so that a new kind does not
+//! compile until that code handles it.
 
 use super::{AvailablePolicy, LabelCheck, Rule, WebhookRule};
 
-/// What a rule asks: the one of its fields that is set.
+/// The kind of a rule, which is the field that is set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind<'a> {
     /// `availablePolicy`.
@@ -15,10 +15,10 @@ pub enum Kind<'a> {
 }
 
 impl Kind<'_> {
-    /// The fields of all kinds. If a rule has several, the first of them counts (contract 1.3).
+    /// The fields of all kinds. If a rule has several, the first of them takes effect (contract 1.3).
     pub const FIELDS: [&'static str; 3] = ["availablePolicy", "labelCheck", "webhook"];
 
-    /// The field of the rule.
+    /// The name of the field in a rule.
     pub const fn field(self) -> &'static str {
         match self {
             Kind::Availability(_) => "availablePolicy",
@@ -27,7 +27,8 @@ impl Kind<'_> {
         }
     }
 
-    /// Whether rules of the kind limit how many Pods are unavailable. The other kinds hold operations alone.
+    /// Whether rules of the kind limit how many Pods are unavailable. Rules of the other kinds hold
+    /// operations only.
     pub const fn limits_unavailable(self) -> bool {
         match self {
             Kind::Availability(_) => true,

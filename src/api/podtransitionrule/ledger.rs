@@ -1,7 +1,7 @@
 //! Claims as they are stored in the status of a PodTransitionRule.
 //!
-//! Builds of several versions read and write the same ledger. What one of them does not know it keeps and writes back:
-//! see ADR 16.
+//! Builds of several versions read and write the same ledger. Each build preserves the fields that it does
+//! not know: see ADR 16.
 
 use std::collections::BTreeMap;
 
@@ -16,30 +16,33 @@ use crate::api::{lenient, schema};
 /// Fields that this build does not know, by name.
 pub type UnknownFields = BTreeMap<String, Value>;
 
-/// Claims that admission has granted and whose effect is not yet seen. Written by compare-and-swap on the rule.
+/// Claims that admission has granted and whose effect is not yet observed. Written by compare-and-swap on the
+/// rule.
 // All fields are always written: a merge patch must be able to empty the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
 pub struct Ledger {
-    /// Format of the ledger. Replicas whose build does not know it deny what needs a claim, and write nothing to the ledger.
-    /// 0 or absent: written by a build from before formats had numbers.
+    /// Format of the ledger. A replica whose build does not know the format denies requests that need a
+    /// claim, and does not write the ledger. 0 or absent: written by a build from before formats had numbers.
     pub format_version: i64,
-    /// Resource version of Pods up to which a cache must have caught up before it decides.
+    /// Resource version of Pods that a cache must have reached before it decides.
     #[serde(deserialize_with = "lenient::nullable")]
     pub watermark: String,
-    /// Attempts so far; the next claim takes the next number, whatever became of the earlier ones.
+    /// Number of attempts so far. The next claim takes the next number, whatever the outcome of earlier
+    /// attempts.
     pub attempts: i64,
     /// At most one claim per Pod and operation.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["podUID", "operation"]))]
     #[serde(deserialize_with = "lenient::nullable")]
     pub claims: Vec<Claim>,
-    /// Why the stored ledger does not fit these types, if it does not. The other fields then say nothing.
+    /// The reason why the stored ledger does not fit these types, if it does not. The other fields are then
+    /// meaningless.
     #[serde(skip)]
     pub unreadable: Option<String>,
 }
 
-/// A ledger that does not fit the types is no reason to lose sight of its rule.
+/// A rule whose ledger does not fit the types is still read.
 pub(super) fn read<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Ledger>, D::Error> {
     let stored = Option::<Value>::deserialize(d)?;
     Ok(stored.map(|stored| match Ledger::deserialize(&stored) {
@@ -64,27 +67,27 @@ pub struct Claim {
     pub pod_uid: String,
     /// Delete, Evict, Begin, InPlace, Leave, Deadline or Reown.
     pub operation: String,
-    /// Resource version of the Pod that was judged.
+    /// Resource version of the Pod on which admission decided.
     pub resource_version: String,
-    /// Number of the attempt that wrote the claim last, counted over all claims of the rule.
+    /// Number of the attempt that last wrote the claim, counted over all claims of the rule.
     pub attempt: i64,
-    /// Number of the attempt that gave the claim, where that is an earlier one.
+    /// Number of the attempt that granted the claim, if this is an earlier one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opened: Option<i64>,
-    /// Whether the claim admits nothing more: its request was sent again and again without an effect, and its place is
-    /// given back as soon as no admitted request can have one.
+    /// Whether the claim admits no further request: its request was repeated several times without an effect.
+    /// The claim is released as soon as no admitted request can have an effect.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub closing: bool,
-    /// When the claim was first granted.
+    /// Time at which the claim was first granted.
     #[schemars(schema_with = "schema::time")]
     #[serde(deserialize_with = "since")]
     pub since: Time,
-    /// When the API server has surely given up the request, by the clock of the replica that admitted it: a claim
-    /// without effect is released some time after that.
+    /// Time at which the API server has certainly given up the request, by the clock of the replica that
+    /// admitted it. A claim without effect is released some time later.
     #[schemars(schema_with = "schema::time")]
     #[serde(deserialize_with = "until")]
     pub until: Time,
-    /// What the operation is about, such as the ID of a lifecycle.
+    /// Subject of the operation, such as the ID of a lifecycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// Containers that were running when an in-place change was admitted.
@@ -93,7 +96,7 @@ pub struct Claim {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub containers: Vec<ClaimedContainer>,
-    /// What a newer build has stored besides.
+    /// Fields that a newer build has stored.
     #[serde(flatten)]
     #[schemars(skip)]
     pub unknown: UnknownFields,
@@ -109,7 +112,7 @@ const REQUIRED_CLAIM_FIELDS: [&str; 7] = [
     "until",
 ];
 
-// What an unreadable claim would hold: nothing about it lapses early.
+// The claim that stands for an unreadable claim: it never lapses early.
 impl Default for Claim {
     fn default() -> Self {
         Claim {
@@ -147,13 +150,14 @@ pub struct ClaimedContainer {
     /// ID of the run.
     #[serde(rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
-    /// Hash of the ID of the image that ran, if the change is one of the image.
+    /// Hash of the ID of the image that ran, if the change is a change of the image.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub image_hash: String,
-    /// Whether only the resources in force tell that the change is over: it has taken the place of an earlier resize.
+    /// Whether only the resources in force show the end of the change, because the change replaced an earlier
+    /// resize.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_resources: bool,
-    /// What a newer build has stored besides.
+    /// Fields that a newer build has stored.
     #[serde(flatten)]
     #[schemars(skip)]
     pub unknown: UnknownFields,

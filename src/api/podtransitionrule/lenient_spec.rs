@@ -1,5 +1,6 @@
-//! Reading rules that do not fit the types. A newer version of the server may have stored them, under definitions of its
-//! own. A rule that this version can't read must not be lost: what it holds would go unprotected.
+//! Reads rules that do not fit the types. A newer version of the server may have stored them, under
+//! definitions of its own. A rule that this version cannot read must not be lost: the Pods that it protects
+//! would be unprotected.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +15,13 @@ use serde_path_to_error::{Path, Segment, Track};
 use super::{Kind, Ledger, PodTransitionRule, PodTransitionRuleSpec, PodTransitionRuleStatus};
 use crate::api::validation::FieldError;
 
-/// What is known of a spec that this version can't read.
+/// The readable part of a spec that this version cannot read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnreadableRule {
-    /// The field, and what to do.
+    /// The field and the remedy.
     pub fault: FieldError,
-    /// Whether one of its rules may limit how many Pods are unavailable: one that is neither a labelCheck nor a webhook rule.
+    /// Whether one of the rules may limit how many Pods are unavailable: a rule that is neither a labelCheck
+    /// nor a webhook rule.
     pub may_limit: bool,
 }
 
@@ -41,7 +43,8 @@ impl<'de> Deserialize<'de> for PodTransitionRuleSpec {
         let tracked = serde_path_to_error::Deserializer::new(&stored, &mut track);
         let read = PodTransitionRuleSpec::deserialize(tracked);
         Ok(read.unwrap_or_else(|_| PodTransitionRuleSpec {
-            // A selector that can't be read is none, and a rule without a selector holds all Pods of its namespace.
+            // A selector that cannot be read counts as absent, and a rule without a selector applies to all
+            // Pods of its namespace.
             selector: Option::<LabelSelector>::deserialize(&stored["selector"]).unwrap_or(None),
             rules: Vec::new(),
             unreadable: Some(UnreadableRule {
@@ -55,7 +58,7 @@ impl<'de> Deserialize<'de> for PodTransitionRuleSpec {
 /// The field of the only kind that limits how many Pods are unavailable.
 const LIMIT: &str = Kind::FIELDS[0];
 
-/// Whether one of these rules, of any form, may limit how many Pods are unavailable.
+/// Whether one of these rules, of any shape, may limit how many Pods are unavailable.
 fn may_limit(rules: &Value) -> bool {
     let is_other = |rule: &Value| {
         let mut others = Kind::FIELDS.into_iter().filter(|field| *field != LIMIT);
@@ -70,7 +73,7 @@ fn may_limit(rules: &Value) -> bool {
     }
 }
 
-/// Names the field and its type. The value is not quoted: a URL may contain a password.
+/// Names the field and its type. The error does not quote the value: a URL may contain a password.
 fn spec_fault(spec: &Value, path: &Path) -> FieldError {
     let value = path
         .iter()
@@ -97,8 +100,8 @@ fn spec_fault(spec: &Value, path: &Path) -> FieldError {
     FieldError::missing_field(field, problem)
 }
 
-/// Reads metadata, spec and status each for itself: for an object that can't be read as a whole. `None` if not even its
-/// name can be read, which the API server lets nobody store.
+/// Reads metadata, spec and status separately, for an object that cannot be read as a whole. `None` if not
+/// even its name can be read; the API server stores no such object.
 pub fn read_rule_by_parts(raw: &str) -> Option<PodTransitionRule> {
     #[derive(Deserialize)]
     struct Parts<'a> {
@@ -130,7 +133,7 @@ pub fn read_rule_by_parts(raw: &str) -> Option<PodTransitionRule> {
     let spec = spec.map(|spec| serde_json::from_str(spec.get()));
     let spec = spec.unwrap_or_else(|| Ok(PodTransitionRuleSpec::default()));
     let status = status.map(|status| serde_json::from_str(status.get()));
-    let going = metadata.deletion_timestamp;
+    let deletion_timestamp = metadata.deletion_timestamp;
     Some(PodTransitionRule {
         metadata: ObjectMeta {
             namespace: Some(metadata.namespace),
@@ -139,7 +142,8 @@ pub fn read_rule_by_parts(raw: &str) -> Option<PodTransitionRule> {
             resource_version: Some(metadata.resource_version),
             generation: metadata.generation,
             annotations: metadata.annotations,
-            deletion_timestamp: going.map(|at| Time(at.parse().unwrap_or(Timestamp::UNIX_EPOCH))),
+            deletion_timestamp: deletion_timestamp
+                .map(|at| Time(at.parse().unwrap_or(Timestamp::UNIX_EPOCH))),
             ..ObjectMeta::default()
         },
         spec: spec.unwrap_or_else(|e| PodTransitionRuleSpec {
@@ -206,10 +210,10 @@ mod tests {
             ),
         ] {
             let read = spec(stored);
-            let why = read.unreadable.unwrap().fault.to_string();
+            let fault = read.unreadable.unwrap().fault.to_string();
             let start = format!("{field}: this version of the server can't read {found} here; ");
-            assert!(why.starts_with(&start), "{why}");
-            assert!(!why.contains("hunter2"), "{why}");
+            assert!(fault.starts_with(&start), "{fault}");
+            assert!(!fault.contains("hunter2"), "{fault}");
             assert_eq!(serde_json::to_value(read.selector).unwrap(), selector);
             assert!(read.rules.is_empty());
         }
@@ -226,8 +230,8 @@ mod tests {
         ] {
             let read = spec(stored);
             assert_eq!(read.selector, None);
-            let why = read.unreadable.unwrap().fault.to_string();
-            assert!(why.starts_with(field), "{why}");
+            let fault = read.unreadable.unwrap().fault.to_string();
+            assert!(fault.starts_with(field), "{fault}");
         }
     }
 
@@ -239,7 +243,7 @@ mod tests {
         assert_eq!(spec(json!(null)), PodTransitionRuleSpec::default());
     }
 
-    /// Deeper than a parser follows.
+    /// Deeper than the recursion limit of a parser.
     fn deep() -> String {
         let (open, close) = (r#"{"f:a":"#.repeat(200), "}".repeat(200));
         format!("{open}1{close}")
@@ -257,18 +261,18 @@ mod tests {
         let good = r#"{ "selector": {}, "rules": [{ "name": "a" }] }"#;
         let ledger = r#"{ "ledger": { "watermark": "5" } }"#;
         let nested = format!(r#"{{ "selector": {{}}, "rules": {} }}"#, deep());
-        let held = format!(
+        let deep_claims = format!(
             r#"{{ "ledger": {{ "watermark": "5", "claims": {} }} }}"#,
             deep()
         );
         let managed = format!(r#", "managedFields": [{{ "fieldsV1": {} }}]"#, deep());
-        let going = r#", "labels": 1, "deletionTimestamp": "2026-01-01T00:00:00Z""#;
+        let terminating = r#", "labels": 1, "deletionTimestamp": "2026-01-01T00:00:00Z""#;
         for (raw, is_spec, is_ledger, is_going) in [
             (whole(&managed, good, ledger), true, true, false),
-            (whole(going, good, ledger), true, true, true),
+            (whole(terminating, good, ledger), true, true, true),
             (whole("", &nested, ledger), false, true, false),
             (whole("", good, r#""none""#), true, false, false),
-            (whole("", good, &held), true, false, false),
+            (whole("", good, &deep_claims), true, false, false),
         ] {
             assert!(
                 serde_json::from_str::<PodTransitionRule>(&raw).is_err(),

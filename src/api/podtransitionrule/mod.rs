@@ -46,28 +46,28 @@ use super::{lenient, schema};
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("x-kubernetes-validations" = spec_rules()))]
 pub struct PodTransitionRuleSpec {
-    /// The Pods of this namespace that the rules hold for; an empty selector selects all.
+    /// Pods of this namespace to which the rules apply; an empty selector selects all.
     #[schemars(schema_with = "schema::label_selector")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// The rules; a Pod passes when it passes all that apply to it.
+    /// The rules; a Pod passes when it passes all rules that apply to it.
     #[schemars(length(max = MAX_RULES), extend("x-kubernetes-validations" = schema::rules(LIST_RULES)))]
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub rules: Vec<Rule>,
-    /// The field that keeps this version from reading the spec, if one does. Then there are no rules, and the selector is
-    /// there only if it could be read.
+    /// The field because of which this version cannot read the spec, if there is one. Then `rules` is empty,
+    /// and the selector is present only if it could be read.
     #[serde(skip)]
     pub unreadable: Option<UnreadableRule>,
 }
 
-/// Seconds between two polls where a rule does not say.
+/// Seconds between two polls if the rule has no interval.
 pub const POLL_INTERVAL_SECONDS: i64 = 5;
-/// Seconds after which polling is given up where a rule does not say.
+/// Seconds after which the server gives up polling if the rule has no timeout.
 pub const POLL_TIMEOUT_SECONDS: i64 = 60;
-/// Most rules that one object may carry: it bounds what the schema's own rules cost.
+/// Maximum number of rules of one object. It limits the cost of the CEL rules in the schema.
 pub const MAX_RULES: usize = 64;
 
 /// One rule: exactly one of availablePolicy, labelCheck and webhook.
@@ -82,10 +82,11 @@ pub struct Rule {
     /// Skips the rule.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
-    /// When Pods are judged: before an operation (PreCheck) or after it (PostCheck); PreCheck when absent.
+    /// Stage in which the rule is evaluated: before an operation (PreCheck) or after it (PostCheck); PreCheck
+    /// when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
-    /// Names of conditions under which the rule applies. None are known: leave it empty.
+    /// Names of conditions under which the rule applies. No condition is defined: leave the list empty.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
@@ -100,24 +101,24 @@ pub struct Rule {
     /// Requires labels of the Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label_check: Option<LabelCheck>,
-    /// Asks an HTTP endpoint.
+    /// Calls an HTTP endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<WebhookRule>,
 }
 
 impl Rule {
-    /// The stage that the rule belongs to: PreCheck unless it says otherwise.
+    /// The stage of the rule; PreCheck when absent.
     pub fn effective_stage(&self) -> Stage {
         self.stage.clone().unwrap_or(Stage::PreCheck)
     }
 }
 
 lenient::string_enum! {
-    /// When Pods are judged.
+    /// Stage in which a rule is evaluated.
     pub enum Stage {
         /// Before an operation begins.
         PreCheck,
-        /// After it, before traffic returns.
+        /// After the operation, before traffic returns.
         PostCheck,
     }
 }
@@ -137,43 +138,46 @@ pub struct Filter {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = schema::rules(AVAILABLE_RULES)))]
 pub struct AvailablePolicy {
-    /// Most Pods that may be unavailable: a count, or a percentage such as 30% of the expected Pods, rounded up.
+    /// Maximum number of unavailable Pods: a count, or a percentage such as 30% of the expected Pods, rounded
+    /// up.
     #[schemars(schema_with = "schema::int_or_percent")]
     #[serde(
         deserialize_with = "lenient::int_or_string",
         skip_serializing_if = "Option::is_none"
     )]
     pub max_unavailable_value: Option<IntOrString>,
-    /// Fewest Pods that must be available: a count, or a percentage such as 70% of the expected Pods, rounded down.
+    /// Minimum number of available Pods: a count, or a percentage such as 70% of the expected Pods, rounded
+    /// down.
     #[schemars(schema_with = "schema::int_or_percent")]
     #[serde(
         deserialize_with = "lenient::int_or_string",
         skip_serializing_if = "Option::is_none"
     )]
     pub min_available_value: Option<IntOrString>,
-    /// Whether Pods that run and are not available may be deleted and evicted: always (AlwaysAllow), or only while as many
-    /// are available as must be (IfHealthyBudget), as in a PodDisruptionBudget; AlwaysAllow when absent.
+    /// Whether running Pods that are not available may be deleted and evicted: always (AlwaysAllow), or only
+    /// while enough Pods are available (IfHealthyBudget), as in a PodDisruptionBudget; AlwaysAllow when
+    /// absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy_pod_policy: Option<UnhealthyPodPolicy>,
-    /// Accepted and without effect.
+    /// Accepted, but has no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unavailable_policy: Option<AdaptivePolicy>,
-    /// Accepted and without effect.
+    /// Accepted, but has no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_available_policy: Option<AdaptivePolicy>,
 }
 
 lenient::string_enum! {
-    /// Whether Pods that run and are not available may be deleted and evicted.
+    /// Whether running Pods that are not available may be deleted and evicted.
     pub enum UnhealthyPodPolicy {
-        /// Whatever the budget.
+        /// Always.
         AlwaysAllow,
-        /// While as many Pods are available as must be.
+        /// While the number of available Pods is at least the required number.
         IfHealthyBudget,
     }
 }
 
-/// A limit that follows the number of Pods.
+/// A limit that depends on the number of Pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AdaptivePolicy {
@@ -205,19 +209,20 @@ pub struct LabelCheck {
     pub requires: Option<LabelSelector>,
 }
 
-/// Asks an HTTP endpoint.
+/// Calls an HTTP endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WebhookRule {
-    /// Where the endpoint is.
+    /// Address of the endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_config: Option<ClientConfig>,
-    /// What a failing endpoint means: Ignore lets Pods pass, Fail keeps them waiting; Fail when absent. An Ignore that Kuperator has
-    /// stored keeps them waiting, as it did there, until the object is annotated with
-    /// operating.kusionstack.io/ignores-failures and the name of the rule, as each Ignore that is written anew is by the server.
+    /// Effect of a failing endpoint: Ignore lets Pods pass, Fail makes them wait; Fail when absent. An Ignore
+    /// that Kuperator stored makes them wait, as it did under Kuperator, unless the annotation
+    /// operating.kusionstack.io/ignores-failures of the object names the rule. The server adds the name for
+    /// each Ignore that is newly written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
-    /// Facts about each Pod that are sent along.
+    /// Parameters about each Pod that are sent along.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
@@ -226,7 +231,7 @@ pub struct WebhookRule {
 }
 
 lenient::string_enum! {
-    /// What a failing endpoint means.
+    /// Effect of a failing endpoint.
     pub enum FailurePolicy {
         /// Pods pass.
         Ignore,
@@ -235,7 +240,7 @@ lenient::string_enum! {
     }
 }
 
-/// Where an endpoint is.
+/// Address of an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["url"]))]
@@ -244,15 +249,15 @@ pub struct ClientConfig {
     #[schemars(schema_with = "url")]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub url: String,
-    /// Base64 of the PEM certificates that the endpoint is checked against; the system's when empty.
+    /// Base64 of the PEM certificates that verify the endpoint; those of the system when empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub ca_bundle: String,
-    /// Where the outcome of a long check is asked for.
+    /// Address for polling the result of a long check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub poll: Option<Poll>,
 }
 
-/// Where the outcome of a long check is asked for.
+/// Address for polling the result of a long check.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["url"]))]
@@ -264,43 +269,43 @@ pub struct Poll {
     /// Query parameter that carries the task ID; task-id when absent.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub raw_query_key: String,
-    /// Base64 of the PEM certificates that the endpoint is checked against; the system's when empty.
+    /// Base64 of the PEM certificates that verify the endpoint; those of the system when empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub ca_bundle: String,
     /// Seconds between two polls; 5 when absent.
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_seconds: Option<i64>,
-    /// Seconds after which polling is given up; 60 when absent.
+    /// Seconds after which the server gives up polling; 60 when absent.
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<i64>,
 }
 
-/// A fact about each Pod that is sent along.
+/// A parameter about each Pod that is sent along.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Parameter {
     /// Name of the parameter.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// Literal value; it wins over valueFrom.
+    /// Literal value; it takes precedence over valueFrom.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value: String,
-    /// Where the value is taken from.
+    /// Source of the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ParameterSource>,
 }
 
-/// Where a value is taken from.
+/// Source of a value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ParameterSource {
-    /// Without effect.
+    /// Has no effect.
     #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
     pub type_: String,
-    /// A field of the Pod, such as status.podIP. Containers, volumes and the states of containers may contain secrets and
-    /// are not sent; a rule that was stored with such a path sends an empty value.
+    /// A field of the Pod, such as status.podIP. Containers, volumes and the states of containers may contain
+    /// secrets and are not sent. A rule that is already stored with such a path sends an empty value.
     #[schemars(schema_with = "schema::field_ref")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field_ref: Option<ObjectFieldSelector>,

@@ -1,4 +1,4 @@
-//! What the controller reports of a PodTransitionRule.
+//! Status of a PodTransitionRule, written by the controller.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use super::{Ledger, ledger};
 use crate::api::{lenient, schema};
 
-/// What the controller last saw, and the claims that admission has granted.
-// Lists are written even when empty, so that a merge patch of the status empties them. What does not fit the types is
-// dropped where it only informs: the next write of the status replaces it.
+/// State that the controller last observed, and the claims that admission has granted.
+// Lists are written even when empty, so that a merge patch of the status empties them. Informational values
+// that do not fit the types are dropped: the next write of the status replaces them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodTransitionRuleStatus {
-    /// Generation that this status speaks of.
+    /// Generation that this status describes.
     #[serde(deserialize_with = "lenient::fitting")]
     pub observed_generation: i64,
-    /// When the status last changed.
+    /// Time at which the status last changed.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::fitting",
@@ -27,55 +27,56 @@ pub struct PodTransitionRuleStatus {
     #[schemars(schema_with = "schema::conditions")]
     #[serde(deserialize_with = "lenient::fitting_items")]
     pub conditions: Vec<Condition>,
-    /// Pods that should exist: replicas of the workloads behind the selected Pods, and Pods without a workload.
+    /// Number of Pods that should exist: replicas of the workloads that own the selected Pods, and Pods
+    /// without a workload.
     #[serde(deserialize_with = "lenient::fitting")]
     pub expected_pods: i32,
-    /// Selected Pods that are available and hold no claim.
+    /// Number of selected Pods that are available and hold no claim.
     #[serde(deserialize_with = "lenient::fitting")]
     pub available_pods: i32,
-    /// Expected Pods that are not available.
+    /// Number of expected Pods that are not available.
     #[serde(deserialize_with = "lenient::fitting")]
     pub unavailable_pods: i32,
-    /// Most Pods that may be unavailable at once, over all rules. Absent where nothing limits them: no rule with
-    /// availablePolicy, no Pods, or a namespace that is not enforced.
+    /// Maximum number of Pods that may be unavailable at once, over all rules. Absent if there is no limit:
+    /// no rule has availablePolicy, there are no Pods, or the namespace is not enforced.
     #[serde(
         deserialize_with = "lenient::fitting",
         skip_serializing_if = "Option::is_none"
     )]
     pub unavailable_limit: Option<i32>,
-    /// Pods that may become unavailable now. Absent where unavailableLimit is.
+    /// Number of Pods that may become unavailable now. Absent if unavailableLimit is absent.
     #[serde(
         deserialize_with = "lenient::fitting",
         skip_serializing_if = "Option::is_none"
     )]
     pub disruptions_allowed: Option<i32>,
-    /// Pods that wait for permission.
+    /// Number of Pods that wait for permission.
     #[serde(deserialize_with = "lenient::fitting")]
     pub waiting_pods: i32,
-    /// Claims that admission has granted and whose effect is not yet seen.
+    /// Claims that admission has granted and whose effect is not yet observed.
     #[serde(
         deserialize_with = "ledger::read",
         skip_serializing_if = "Option::is_none"
     )]
     pub ledger: Option<Ledger>,
-    /// Names of the selected Pods in any phase, sorted: the first 100, at most 32 KiB of them. The field selectedPods counts
-    /// all.
+    /// Names of the selected Pods in any phase, sorted: the first 100, up to 32 KiB. The field selectedPods
+    /// counts all of them.
     #[serde(deserialize_with = "lenient::fitting_items")]
     pub targets: Vec<String>,
-    /// Selected Pods in any phase, also those that targets leaves out. An addition of Operating's: Kuperator lists all Pods
-    /// in targets and has no such field.
+    /// Number of selected Pods in any phase, including those that targets omits. Only Operating has this
+    /// field: Kuperator lists all Pods in targets.
     #[serde(deserialize_with = "lenient::fitting")]
     pub selected_pods: i32,
-    /// Pods that are in a stage now, sorted by name, at most 100 and at most 32 KiB of them. The field waitingPods counts
-    /// all that wait in PreCheck.
+    /// Pods that are in a stage now, sorted by name, up to 100 Pods and 32 KiB. The field waitingPods counts
+    /// all Pods that wait in PreCheck.
     #[serde(deserialize_with = "lenient::fitting_items")]
     pub details: Vec<Detail>,
-    /// What the Pods in a stage wait for, the most frequent first, at most 20 reasons and 4 KiB; empty unless details leaves
-    /// Pods out. All Pods in a stage are counted, and a Pod that waits for several things counts at each. An addition of
-    /// Operating's.
+    /// Reasons for which the Pods in a stage wait, the most frequent first, up to 20 reasons and 4 KiB; empty
+    /// unless details omits Pods. All Pods in a stage are counted, and a Pod that waits for several reasons
+    /// counts for each. Only Operating has this field.
     #[serde(deserialize_with = "lenient::fitting_items")]
     pub wait_reasons: Vec<WaitReason>,
-    /// What rules remember from one evaluation to the next.
+    /// State that rules keep between evaluations.
     #[serde(deserialize_with = "lenient::fitting_items")]
     pub rule_states: Vec<RuleState>,
 }
@@ -91,15 +92,15 @@ pub struct Detail {
     /// PreCheck or PostCheck.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub stage: String,
-    /// Whether all rules of the stage are passed.
+    /// Whether the Pod passes all rules of the stage.
     pub passed: bool,
-    /// Names of the rules that are passed.
+    /// Names of the rules that the Pod passes.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub passed_rules: Vec<String>,
-    /// The rules that refuse.
+    /// Rules that refuse the Pod.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
@@ -107,20 +108,20 @@ pub struct Detail {
     pub reject_info: Vec<RejectInfo>,
 }
 
-/// How many Pods wait for the same.
+/// Number of Pods that wait for the same reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WaitReason {
-    /// PreCheck or PostCheck; absent where reasons are summed up.
+    /// PreCheck or PostCheck; absent if the entry sums up several reasons.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub stage: String,
-    /// Name of the rule; absent for what no single rule says.
+    /// Name of the rule; absent if the reason belongs to no single rule.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub rule_name: String,
-    /// Why, in a sentence, in which an asterisk stands for the name of the Pod.
+    /// Explanation for people; an asterisk stands for the name of the Pod.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// How many Pods.
+    /// Number of Pods.
     pub pods: i32,
 }
 
@@ -131,23 +132,23 @@ pub struct RejectInfo {
     /// Name of the rule.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub rule_name: String,
-    /// ID of the operation that this is about, where several on the Pod wait in the stage and an endpoint has answered each on
-    /// its own. An addition of Operating's.
+    /// ID of the refused operation, if several operations on the Pod wait in the stage and an endpoint has
+    /// answered each of them separately. Only Operating has this field.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub operation: String,
-    /// Why, in a sentence.
+    /// Explanation for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 
-/// What a rule remembers.
+/// State of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RuleState {
     /// Name of the rule.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Of a webhook rule.
+    /// State of a webhook rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_status: Option<WebhookStatus>,
 }
@@ -156,11 +157,11 @@ pub struct RuleState {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WebhookStatus {
-    /// Generation of the object when this was written.
+    /// Generation of the object at the time of writing.
     #[serde(skip_serializing_if = "is_zero")]
     pub generation: i64,
-    /// Hash of the webhook rule that the rest speaks of; under another one nothing of it counts. Where it is absent, nothing
-    /// counts under another generation.
+    /// Hash of the webhook rule that this state describes; under another hash the state is void. If the hash
+    /// is absent, the state is void under another generation.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "String::is_empty"
@@ -178,28 +179,28 @@ pub struct WebhookStatus {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub task_states: Vec<TaskInfo>,
-    /// Tasks that ended lately.
+    /// Tasks that ended recently.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub history: Vec<TaskInfo>,
-    /// Why the last call or poll failed; absent after one that was answered.
+    /// Reason why the last call or poll failed; absent after an answer.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "String::is_empty"
     )]
     pub failing: String,
-    /// Whether Pods have passed by failurePolicy Ignore since a call was answered.
+    /// Whether Pods have passed by failurePolicy Ignore since the endpoint last answered a call.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub passed_unanswered: bool,
-    /// What is wrong with the rule though its endpoint answers.
+    /// Problem of the rule although its endpoint answers.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "String::is_empty"
     )]
     pub warning: String,
-    /// What is not listed here, since all ruleStates of an object take at most 256 KiB.
+    /// Summary of the entries that are left out, since all ruleStates of an object take at most 256 KiB.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "String::is_empty"
@@ -208,7 +209,7 @@ pub struct WebhookStatus {
 }
 
 impl WebhookStatus {
-    /// Whether this was written about a rule with this hash, which is part of an object of this generation.
+    /// Whether this state was written for the rule with this hash, in an object of this generation.
     pub fn is_current_for(&self, rule_hash: &str, generation: i64) -> bool {
         match self.rule_hash.as_str() {
             "" => self.generation == generation,
@@ -217,7 +218,7 @@ impl WebhookStatus {
     }
 }
 
-/// One operation on one Pod that an endpoint is asked about. An answer counts for this operation only.
+/// An operation on a Pod about which an endpoint is asked. An answer is valid for this operation only.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -237,11 +238,11 @@ pub struct AskedPod {
     pub since: String,
 }
 
-/// A long check at an endpoint; in the history also a call that failed and was ignored.
+/// A long check at an endpoint. In the history also a failed call that was ignored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TaskInfo {
-    /// ID that the endpoint gave.
+    /// ID that the endpoint returned.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub task_id: String,
     /// Names of Pods without an answer yet.
@@ -256,27 +257,27 @@ pub struct TaskInfo {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub approved: Vec<String>,
-    /// What the names in `processing` stand for.
+    /// Operations to which the names in processing belong.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub pods: Vec<AskedPod>,
-    /// When the task began.
+    /// Time at which the task began.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
         skip_serializing_if = "Option::is_none"
     )]
     pub begin_time: Option<Time>,
-    /// When the endpoint last said something new.
+    /// Time at which the endpoint last answered with a new state.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
         skip_serializing_if = "Option::is_none"
     )]
     pub last_time: Option<Time>,
-    /// What the endpoint said.
+    /// Message of the endpoint.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

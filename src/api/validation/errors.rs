@@ -6,24 +6,25 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 
-/// Longest text of a value that an error shows, in characters.
+/// Maximum length of a value that an error shows, in characters.
 const MAX_VALUE_CHARS: usize = 100;
-/// Errors of one object that are kept and shown. An object of a megabyte can have a hundred thousand of them.
+/// Maximum number of errors of one object that are listed. An object of a megabyte can have a hundred
+/// thousand errors.
 const MAX_ERRORS: usize = 100;
 
-/// Something wrong with one field. Written as `spec.rules[0].name: "x": must be …`.
+/// An error in one field. Written as `spec.rules[0].name: "x": must be …`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FieldError {
     /// Path of the field, such as `spec.rules[0].name`.
     pub path: String,
-    /// The value as written in JSON; `None` where something is missing.
+    /// The value as written in JSON; `None` if the value is missing.
     pub value: Option<String>,
-    /// What is wrong, and what to do instead.
+    /// The problem and the remedy.
     pub problem: String,
 }
 
 impl FieldError {
-    /// A text that is wrong; it is quoted as in JSON, and cut where it is long.
+    /// An invalid text, quoted as in JSON and truncated if it is long.
     pub fn new(path: impl Into<String>, value: &str, problem: impl Into<String>) -> Self {
         let quoted = format!("{:?}", truncate_value(value, MAX_VALUE_CHARS));
         FieldError {
@@ -33,7 +34,7 @@ impl FieldError {
         }
     }
 
-    /// A value of another type, as written in JSON; it is cut where it is long.
+    /// An invalid value of another type, as written in JSON and truncated if it is long.
     pub fn with_raw_value(
         path: impl Into<String>,
         value: impl Into<String>,
@@ -46,7 +47,7 @@ impl FieldError {
         }
     }
 
-    /// Something that is not there.
+    /// A missing value.
     pub fn missing_field(path: impl Into<String>, problem: impl Into<String>) -> Self {
         FieldError {
             path: path.into(),
@@ -55,7 +56,7 @@ impl FieldError {
         }
     }
 
-    /// The same error of a field further down, below `parent`.
+    /// The same error with its path below `parent`.
     pub fn under_parent(mut self, parent: &str) -> Self {
         self.path = format!("{parent}.{}", self.path);
         self
@@ -71,7 +72,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// The beginning of a text, with dots where more follows.
+/// The first characters of a text, followed by an ellipsis if the text is longer.
 pub fn truncate_value(text: &str, characters: usize) -> Cow<'_, str> {
     match text.char_indices().nth(characters) {
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
@@ -79,28 +80,29 @@ pub fn truncate_value(text: &str, characters: usize) -> Cow<'_, str> {
     }
 }
 
-/// What is wrong with an object, up to a hundred errors; who mends those is told of the next. Written as one line, separated by
-/// semicolons.
+/// The errors of an object, up to a hundred; after these are corrected, the next ones are listed. Written as
+/// one line, separated by semicolons.
 #[derive(Clone, Debug, Default)]
 pub struct FieldErrors {
     listed: Vec<FieldError>,
     mode: Mode,
 }
 
-/// What becomes of the errors that are added.
+/// How added errors are treated.
 #[derive(Clone, Debug, Default)]
 enum Mode {
-    /// The first hundred are listed.
+    /// Lists the first hundred errors.
     #[default]
     List,
-    /// All of them are recorded, and none is listed.
+    /// Records all errors and lists none.
     Record(Recorded),
-    /// Those that are not recorded are listed, up to a hundred, and up to a hundred of the others are kept.
+    /// Lists the errors that were not recorded, up to a hundred, and stores up to a hundred of the recorded
+    /// ones apart.
     Forgive(Recorded, Vec<FieldError>),
 }
 
-/// Any number of errors by their hashes, which nobody can choose: an object of a megabyte can have a hundred thousand errors,
-/// and two lists that end at a hundred can not be compared.
+/// Any number of errors, as hashes with a random key so that nobody can choose them. An object of a megabyte
+/// can have a hundred thousand errors, and lists that end after a hundred errors cannot be compared.
 #[derive(Clone, Debug, Default)]
 struct Recorded {
     hashes: HashSet<u64>,
@@ -118,8 +120,8 @@ impl Recorded {
 }
 
 impl FieldErrors {
-    /// A list that leaves out the errors that `before` adds, however many there are: what was stored with a fault can be
-    /// changed in other ways.
+    /// A list that leaves out the errors that `before` adds, however many there are: an object that was
+    /// stored with an error can be changed in other fields.
     pub fn ignoring_existing(before: impl FnOnce(&mut FieldErrors)) -> Self {
         let mut stored = FieldErrors {
             mode: Mode::Record(Recorded::default()),
@@ -136,7 +138,7 @@ impl FieldErrors {
         }
     }
 
-    /// Adds an error, unless there are enough.
+    /// Adds an error unless the list is full.
     pub fn push(&mut self, error: FieldError) {
         match &mut self.mode {
             Mode::Record(recorded) => return recorded.add(&error),
@@ -153,7 +155,7 @@ impl FieldErrors {
         }
     }
 
-    /// Adds errors until there are enough; what comes after them is not even made.
+    /// Adds errors until the list is full. Errors after that are not computed.
     pub fn extend(&mut self, errors: impl IntoIterator<Item = FieldError>) {
         let mut errors = errors.into_iter();
         while !self.is_full()
@@ -168,7 +170,7 @@ impl FieldErrors {
         self.listed.len() >= MAX_ERRORS
     }
 
-    /// The errors that were left out by [`FieldErrors::ignoring_existing`], up to a hundred.
+    /// Up to a hundred of the errors that [`FieldErrors::ignoring_existing`] left out.
     pub fn existing_errors(&self) -> &[FieldError] {
         match &self.mode {
             Mode::Forgive(_, forgiven) => forgiven,
@@ -270,7 +272,7 @@ mod tests {
         assert!(errors.is_empty() && errors.existing_errors().len() == MAX_ERRORS);
         wrong(249..251, &mut errors);
         assert_eq!(errors.to_string(), "a[250]: is required");
-        // What is mended makes no old error a new one.
+        // A correction of one error does not make a stored error a new one.
         let mut errors = FieldErrors::ignoring_existing(|stored| wrong(0..250, stored));
         wrong(150..250, &mut errors);
         assert!(errors.is_empty());

@@ -1,5 +1,5 @@
-//! What the schemas cannot say, as pure functions that admission asks. Every error names the field, the value and the
-//! remedy.
+//! Checks that the CRD schemas cannot express, as pure functions that admission calls. Every error names the
+//! field, the value and the remedy.
 
 pub mod collaset;
 pub mod endpoint;

@@ -1,21 +1,21 @@
-//! Validation of ResourceContext (contract 1.6, contract 6.2 and contract Q24). A pool may be shared by any owners.
+//! Validation of ResourceContext (contract 1.6, contract 6.2 and contract Q24). Any owners may share a pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{FieldError, FieldErrors, truncate_value};
 use crate::api::resourcecontext::ResourceContextSpec;
 
-/// Key in `data` with the name of the CollaSet that an instance ID belongs to.
+/// Key in `data`: name of the CollaSet that uses the instance ID.
 const OWNER_KEY: &str = "Owner";
 
-/// What is wrong with a spec; empty when nothing is.
+/// The errors of a spec.
 pub fn validate(spec: &ResourceContextSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
     check_contexts(spec, &mut errors);
     errors
 }
 
-/// Adds to `errors` what is wrong with a spec.
+/// Adds the errors of a spec to `errors`.
 pub fn check_contexts(spec: &ResourceContextSpec, errors: &mut FieldErrors) {
     let owner = |data: &BTreeMap<String, String>| data.get(OWNER_KEY).cloned().unwrap_or_default();
     let owners: BTreeSet<String> = spec.contexts.iter().map(|c| owner(&c.data)).collect();

@@ -1,4 +1,5 @@
-//! Flags of the `operating` command. Each can be set by an environment variable too; a flag wins.
+//! Flags of the `operating` command. An environment variable can set each of them; a flag takes precedence
+//! over its variable.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ pub use reader::{
     BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, parse,
 };
 
-/// Pod operations whose availability rules are held at admission.
+/// Availability rules for Pod operations, enforced at admission
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "operating",
@@ -27,7 +28,7 @@ pub use reader::{
     max_term_width = 100
 )]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -35,39 +36,41 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Serve admission reviews and run the controllers
+    /// Answer admission reviews and run the controllers
     Serve(Box<ServeArgs>),
-    /// Put namespace, CRDs, RBAC, policies and webhook configurations into a cluster
+    /// Install the namespace, CRDs, RBAC, policies and webhook configurations into a cluster
     ///
-    /// May be repeated and may run several times at once. It does not start a server: until one answers, held
-    /// operations are denied in namespaces that have rules, and everything else goes on as before.
+    /// The command may be repeated, and several may run at once. It does not start a server. Until a server
+    /// answers, operations that rules may hold are denied in namespaces that have rules; all other requests
+    /// pass as before.
     Install(InstallArgs),
-    /// Take everything out of a cluster again; Pods keep running
+    /// Remove everything from a cluster; Pods keep running
     ///
-    /// Policies and webhook configurations go first, so that nothing waits for a server that is gone; then finalizers that nobody
-    /// would serve any more, CRDs with their objects, RBAC, certificates and the namespace. Pods of CollaSets are
-    /// left behind without an owner. Lifecycle labels stay on Pods as they are.
+    /// Policies and webhook configurations are removed first, so that no request waits for a server that is
+    /// gone. Then follow finalizers that nobody else would remove, CRDs with their objects, RBAC,
+    /// certificates and the namespace. Pods of CollaSets remain without an owner. Lifecycle labels stay on
+    /// Pods as they are.
     Uninstall(UninstallArgs),
-    /// Read only; the plugin of kubectl.
+    /// The commands that only read, which are also those of the kubectl plugin.
     #[command(flatten)]
     Read(ReadCommand),
     /// Print the CustomResourceDefinitions as YAML
     Crds,
     /// Print the webhook configurations as YAML
     WebhookConfig(WebhookConfigArgs),
-    /// Print the reference of this command line as Markdown
+    /// Print the reference of the command line as Markdown
     #[command(hide = true)]
     Docs,
 }
 
-/// How to reach the API server, and where to live in it.
+/// How to reach the API server, and the namespace of the server's own objects.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterArgs {
-    /// File with the credentials of the API server; else $KUBECONFIG, ~/.kube/config or the Pod's service account
+    /// Kubeconfig file; by default $KUBECONFIG, ~/.kube/config or the service account of the Pod
     #[arg(long, env = "OPERATING_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig; else its current one
+    /// Context of the kubeconfig; by default its current context
     #[arg(
         long,
         env = "OPERATING_CONTEXT",
@@ -81,33 +84,36 @@ pub struct ClusterArgs {
     pub namespace: String,
 }
 
-/// Where the API server finds the webhooks.
+/// The address at which the API server reaches the webhooks.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Webhooks")]
 pub struct EndpointArgs {
-    /// URL of the webhooks as the API server sees it, https and without a path; else the Service `operating`, port 443
+    /// URL at which the API server reaches the webhooks, https and without a path; by default the Service
+    /// `operating`, port 443
     #[arg(long, env = "OPERATING_WEBHOOK_URL", value_name = "URL", value_parser = webhook_url)]
     pub webhook_url: Option<String>,
 }
 
-/// Which of the features that are off by default are on.
+/// Which features are on.
 #[derive(Clone, Debug, Args)]
 pub struct FeatureArgs {
-    /// Features on or off, comma-separated. Whatever applies the webhook configurations and every replica must be given the
-    /// same
+    /// Turn features on or off, comma-separated. Give the same value to every replica and to the command that
+    /// applies the webhook configurations
     ///
-    /// GraceDeleteWebhook=true (default false): deletions and evictions of managed Pods with the readiness gate go through their
-    /// lifecycle first, so that rules with labelCheck and webhook in stage PreCheck hold them too.
-    /// CollaSets=false (default true): the server neither reviews nor reconciles CollaSets, deletes no Pods labelled
-    /// collaset.kusionstack.io/to-delete, and needs fewer rights (docs/rights.md). Delete CollaSets first, since nothing
-    /// removes their finalizers afterwards.
+    /// GraceDeleteWebhook=true (default false): deletions and evictions of managed Pods with the readiness
+    /// gate go through their lifecycle first. Then rules with labelCheck and webhook in stage PreCheck hold
+    /// them, too.
+    ///
+    /// CollaSets=false (default true): the server neither reviews nor reconciles CollaSets, deletes no Pods
+    /// with the label collaset.kusionstack.io/to-delete, and needs fewer permissions (docs/rights.md). Delete
+    /// all CollaSets before, because nothing removes their finalizers afterwards.
     #[arg(long, env = "OPERATING_FEATURE_GATES", value_name = "NAME=BOOL", value_delimiter = ',',
           value_parser = feature_gate, help_heading = "Webhooks")]
     pub feature_gates: Vec<FeatureGate>,
 }
 
 impl FeatureArgs {
-    /// Whether `GraceDeleteWebhook` is on; of several values the last counts.
+    /// Whether `GraceDeleteWebhook` is on; the last of several values takes effect.
     pub fn grace_delete(&self) -> bool {
         self.last_gate_value(|gate| match gate {
             FeatureGate::GraceDelete(on) => Some(on),
@@ -116,7 +122,7 @@ impl FeatureArgs {
         .unwrap_or(false)
     }
 
-    /// Whether `CollaSets` is on; of several values the last counts.
+    /// Whether `CollaSets` is on; the last of several values takes effect.
     pub fn collasets(&self) -> bool {
         self.last_gate_value(|gate| match gate {
             FeatureGate::CollaSets(on) => Some(on),
@@ -125,8 +131,11 @@ impl FeatureArgs {
         .unwrap_or(true)
     }
 
-    fn last_gate_value(&self, said: impl Fn(FeatureGate) -> Option<bool>) -> Option<bool> {
-        self.feature_gates.iter().rev().find_map(|gate| said(*gate))
+    fn last_gate_value(&self, value_of: impl Fn(FeatureGate) -> Option<bool>) -> Option<bool> {
+        self.feature_gates
+            .iter()
+            .rev()
+            .find_map(|gate| value_of(*gate))
     }
 }
 
@@ -142,10 +151,11 @@ pub struct ServeArgs {
     /// Features.
     #[command(flatten)]
     pub features: FeatureArgs,
-    /// Install first what is missing: namespace, CRDs, certificates and, once serving, webhook configurations
+    /// First install missing objects: namespace, CRDs, certificates and, when the server is ready, webhook
+    /// configurations
     #[arg(long, env = "OPERATING_INSTALL", help_heading = "Cluster")]
     pub install: bool,
-    /// Address of the webhooks, HTTPS
+    /// Address of the webhooks (HTTPS)
     #[arg(
         long,
         env = "OPERATING_LISTEN",
@@ -154,7 +164,8 @@ pub struct ServeArgs {
         help_heading = "Webhooks"
     )]
     pub listen: SocketAddr,
-    /// Directory with tls.crt and tls.key, as a mounted Secret; else the server keeps its own in Secret webhook-certs
+    /// Directory with tls.crt and tls.key, such as a mounted Secret; by default the server maintains a
+    /// certificate in Secret webhook-certs
     #[arg(
         long,
         env = "OPERATING_CERT_DIR",
@@ -162,7 +173,7 @@ pub struct ServeArgs {
         help_heading = "Webhooks"
     )]
     pub cert_dir: Option<PathBuf>,
-    /// Further DNS name or IP address for the self-managed certificate; may be repeated or comma-separated
+    /// Additional DNS name or IP address for the self-managed certificate; may be repeated or comma-separated
     #[arg(
         long = "dns-name",
         env = "OPERATING_DNS_NAMES",
@@ -172,10 +183,10 @@ pub struct ServeArgs {
         help_heading = "Webhooks"
     )]
     pub dns_names: Vec<String>,
-    /// PEM file of the authorities that sign the client certificates of API servers; calls without such a certificate are
+    /// PEM file with the CAs of the client certificates of API servers; calls without such a certificate are
     /// refused
     ///
-    /// The API server is given its certificate by an AdmissionConfiguration: docs/who-may-call.md.
+    /// An AdmissionConfiguration gives the API server its client certificate: docs/who-may-call.md.
     #[arg(
         long,
         env = "OPERATING_CLIENT_CA_FILE",
@@ -184,7 +195,7 @@ pub struct ServeArgs {
         help_heading = "Webhooks"
     )]
     pub client_ca_file: Option<PathBuf>,
-    /// Common or DNS name that the certificate of an API server has; may be repeated or comma-separated
+    /// Common name or DNS name in the client certificate of an API server; may be repeated or comma-separated
     #[arg(
         long = "client-name",
         env = "OPERATING_CLIENT_NAMES",
@@ -194,10 +205,10 @@ pub struct ServeArgs {
         help_heading = "Webhooks"
     )]
     pub client_names: Vec<String>,
-    /// Let the feature gate GraceDeleteWebhook work without --client-ca-file
+    /// Allow the feature gate GraceDeleteWebhook without --client-ca-file
     ///
-    /// With the gate a call to the webhook port can have a Pod deleted. Only for networks in which nobody but API servers
-    /// reaches that port.
+    /// With the feature gate, a call to the webhook port can cause the deletion of a Pod. Use this flag only
+    /// in networks in which only API servers can reach that port.
     #[arg(
         long,
         env = "OPERATING_TRUST_CALLERS",
@@ -205,86 +216,93 @@ pub struct ServeArgs {
         help_heading = "Webhooks"
     )]
     pub trust_callers: bool,
-    /// Keep the webhook paths as they are installed
+    /// Do not add a random segment to the webhook paths
     ///
-    /// With self-managed certificates and without --client-ca-file, the servers put a random segment in front of the webhook
-    /// paths, and change it each day, so that not everybody who reaches the port can call. Something that puts installed
-    /// objects back all the time needs this.
+    /// With self-managed certificates and without --client-ca-file, the servers put a random segment in front
+    /// of the webhook paths and change it every day, so that a client needs more than access to the port. Use
+    /// this flag if a tool, such as a GitOps controller, reverts changes of the installed webhook
+    /// configurations.
     #[arg(long, env = "OPERATING_PLAIN_WEBHOOK_PATHS", help_heading = "Webhooks")]
     pub plain_webhook_paths: bool,
-    /// Most connections of API servers that are kept open; beyond them an answer ends its connection
+    /// Limit of open connections from API servers; beyond it, the server closes a connection after an answer
     ///
-    /// A connection counts as one of an API server once a review that came over it has got a verdict, or once it has shown a
-    /// client certificate (--client-ca-file). Until then it has five seconds for each step.
+    /// A connection counts as one of an API server after a review on it got a verdict, or after the client
+    /// presented a certificate (--client-ca-file). Until then, the client has five seconds for each step.
     #[arg(long, env = "OPERATING_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Webhooks")]
     pub max_connections: u32,
-    /// Most other connections; beyond them the address with the most loses its oldest one
+    /// Limit of connections whose client is not yet known to be an API server; beyond it, the address with
+    /// the most such connections loses its oldest one
     #[arg(long, env = "OPERATING_MAX_UNPROVEN_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Webhooks")]
     pub max_unproven_connections: u32,
-    /// Most other connections of one IPv4 address or IPv6 /64 network; beyond them it loses its oldest one
+    /// Limit of such connections of one IPv4 address or IPv6 /64 network (--max-unproven-connections limits
+    /// all together); beyond it, the address loses its oldest one
     #[arg(long, env = "OPERATING_MAX_UNPROVEN_PER_ADDRESS", value_name = "COUNT", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Webhooks")]
     pub max_unproven_per_address: u32,
-    /// Longest review that is read, up to 16 MiB; the default has room for two objects of 3 MiB, the API server's limit
+    /// Limit of the size of a review, up to 16 MiB; the default suffices for two objects of 3 MiB, the API
+    /// server's limit
     #[arg(long, env = "OPERATING_MAX_REVIEW_BYTES", value_name = "BYTES", default_value_t = 8 << 20,
           value_parser = clap::value_parser!(u32).range(65_536..=16_777_216), help_heading = "Webhooks")]
     pub max_review_bytes: u32,
-    /// Largest CollaSet that is accepted, managedFields included
+    /// Limit of the size of a CollaSet, including managedFields
     ///
-    /// What is parsed of a template takes many times its bytes, here and in the API server, and anybody who may create a
-    /// CollaSet can send it many at once. CollaSets that were stored before can still be deleted and
-    /// changed in everything but their spec.
+    /// A parsed template takes many times its size in memory, in this server and in the API server, and a
+    /// user who may create a CollaSet can send it many times at once. A larger CollaSet that is already
+    /// stored can still be deleted, and changed outside of its spec.
     #[arg(long, env = "OPERATING_MAX_COLLASET_BYTES", value_name = "BYTES", default_value_t = 256 << 10,
           value_parser = clap::value_parser!(u32).range(4_096..=4_194_304), help_heading = "Webhooks")]
     pub max_collaset_bytes: u32,
-    /// The API server's own --request-timeout: a claim without effect lapses no earlier
+    /// The value of --request-timeout of the API server; a claim without effect is not released before this
+    /// time
     #[arg(long, env = "OPERATING_REQUEST_TIMEOUT", value_name = "DURATION", default_value = "60s",
           value_parser = duration, help_heading = "Webhooks")]
     pub request_timeout: Duration,
-    /// Let the annotation skip-rule-conditions of Pods skip no rule; every replica must be given the same
+    /// Ignore the annotation skip-rule-conditions of Pods; give the same value to every replica
     ///
-    /// Whoever may edit a Pod can set the annotation. While it has an effect, each disruption that a skipped rule would
-    /// hold is told of by an audit annotation, an Event and a metric.
+    /// Every user who may edit a Pod can set the annotation. If the annotation has an effect, an audit
+    /// annotation, an Event and a metric report each disruption that a skipped rule would hold.
     #[arg(
         long,
         env = "OPERATING_IGNORE_SKIP_ANNOTATIONS",
         help_heading = "Webhooks"
     )]
     pub ignore_skip_annotations: bool,
-    /// Most PodTransitionRules in a namespace; further ones are refused when they are made
+    /// Limit of PodTransitionRules in a namespace; the server refuses to create more
     ///
-    /// Each change of a Pod is matched against all of its namespace. Several that are made at once are counted by the cache,
-    /// and may come to a few more.
+    /// Each change of a Pod is compared with all rules of its namespace. The server counts the rules in its
+    /// cache, so rules that are created at the same time may exceed the limit by a few.
     #[arg(long, env = "OPERATING_MAX_RULES_PER_NAMESPACE", value_name = "COUNT",
           default_value_t = MAX_RULES_PER_NAMESPACE,
           value_parser = clap::value_parser!(u32).range(1..), help_heading = "Webhooks")]
     pub max_rules_per_namespace: u32,
-    /// How long to go on accepting after SIGTERM, until Services have dropped this replica
+    /// Time after SIGTERM during which the server still accepts calls, until Services no longer select this
+    /// replica
     #[arg(long, env = "OPERATING_LAME_DUCK", value_name = "DURATION", default_value = "5s",
           value_parser = duration, help_heading = "Webhooks")]
     pub lame_duck: Duration,
-    /// How long reviews in flight may take after that
+    /// Time for reviews in progress after --lame-duck
     #[arg(long, env = "OPERATING_DRAIN_TIMEOUT", value_name = "DURATION", default_value = "30s",
           value_parser = duration, help_heading = "Webhooks")]
     pub drain_timeout: Duration,
-    /// Run the controllers only while holding the Lease; needed with more than one replica
+    /// Run the controllers only while this replica holds the Lease; needed with more than one replica
     #[arg(long, env = "OPERATING_LEADER_ELECT", help_heading = "Controllers")]
     pub leader_elect: bool,
-    /// Let webhook rules name link-local and cloud metadata addresses, such as 169.254.169.254
+    /// Allow link-local and cloud metadata addresses, such as 169.254.169.254, in webhook rules
     ///
-    /// Whoever may write rules then makes the server talk to what only its machine should reach.
+    /// A user who may write rules can then make the server call services that only its own machine should
+    /// reach.
     #[arg(
         long,
         env = "OPERATING_ALLOW_LINK_LOCAL_ENDPOINTS",
         help_heading = "Controllers"
     )]
     pub allow_link_local_endpoints: bool,
-    /// Networks whose addresses webhook rules may not name; comma-separated, such as 10.0.0.0/8,fd00::/8
+    /// Networks that are forbidden in webhook rules; comma-separated, such as 10.0.0.0/8,fd00::/8
     ///
-    /// Loopback addresses, the API server's (the host of the kubeconfig or of the Service kubernetes), link-local and cloud
-    /// metadata addresses are refused anyway.
+    /// Loopback addresses, addresses of the API server (the host of the kubeconfig or of the Service
+    /// kubernetes), link-local and cloud metadata addresses are always forbidden.
     #[arg(
         long,
         env = "OPERATING_ENDPOINT_DENY_CIDRS",
@@ -294,9 +312,10 @@ pub struct ServeArgs {
         help_heading = "Controllers"
     )]
     pub endpoint_deny_cidrs: Vec<IpNet>,
-    /// Networks whose addresses webhook rules may name although they are refused otherwise; comma-separated
+    /// Networks that are allowed in webhook rules although another setting forbids them; comma-separated
     ///
-    /// It refuses no others: --endpoint-deny-cidrs 0.0.0.0/0,::/0 does.
+    /// This flag does not forbid other addresses; to forbid them, also set --endpoint-deny-cidrs
+    /// 0.0.0.0/0,::/0.
     #[arg(
         long,
         env = "OPERATING_ENDPOINT_ALLOW_CIDRS",
@@ -306,7 +325,7 @@ pub struct ServeArgs {
         help_heading = "Controllers"
     )]
     pub endpoint_allow_cidrs: Vec<IpNet>,
-    /// Name of this replica in the Lease; else made up
+    /// Name of this replica in the Lease; by default a generated name
     #[arg(
         long,
         env = "POD_NAME",
@@ -314,11 +333,11 @@ pub struct ServeArgs {
         help_heading = "Controllers"
     )]
     pub identity: Option<String>,
-    /// Waits of a Pod that last longer are told of by Events
+    /// Time after which Events report that a Pod waits
     #[arg(long, env = "OPERATING_WAIT_NOTICE", value_name = "DURATION", default_value = "60s", hide = true,
           value_parser = duration, help_heading = "Controllers")]
     pub wait_notice: Duration,
-    /// Address of /livez, /readyz and /metrics, plain HTTP
+    /// Address of /livez, /readyz and /metrics (HTTP)
     #[arg(
         long,
         env = "OPERATING_METRICS_LISTEN",
@@ -327,7 +346,7 @@ pub struct ServeArgs {
         help_heading = "Telemetry"
     )]
     pub metrics_listen: SocketAddr,
-    /// Form of the log
+    /// Format of the log
     #[arg(
         long,
         env = "OPERATING_LOG_FORMAT",
@@ -336,7 +355,7 @@ pub struct ServeArgs {
         help_heading = "Telemetry"
     )]
     pub log_format: LogFormat,
-    /// What to log: a level, or levels by module such as info,kube=warn
+    /// Log level, or levels by module, such as info,kube=warn
     #[arg(
         long,
         env = "OPERATING_LOG",
@@ -347,7 +366,7 @@ pub struct ServeArgs {
     pub log: String,
 }
 
-/// Form of the log.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// One line of text for each event
@@ -368,7 +387,7 @@ pub struct InstallArgs {
     /// Features.
     #[command(flatten)]
     pub features: FeatureArgs,
-    /// PEM file of the CA behind the webhooks; else the field is left to the server, which keeps it, or to cert-manager
+    /// PEM file of the CA of the webhooks; without it, the server or cert-manager sets the CA
     #[arg(
         long,
         env = "OPERATING_CA_FILE",
@@ -376,7 +395,7 @@ pub struct InstallArgs {
         help_heading = "Webhooks"
     )]
     pub ca_file: Option<PathBuf>,
-    /// Leave the webhook configurations out, for a server that applies them itself (serve --install)
+    /// Omit the webhook configurations, for a server that applies them itself (serve --install)
     #[arg(
         long,
         env = "OPERATING_NO_WEBHOOKS",
@@ -384,8 +403,8 @@ pub struct InstallArgs {
         conflicts_with = "ca_file"
     )]
     pub no_webhooks: bool,
-    /// Leave out, or take back, the rights to keep a certificate in Secret webhook-certs, for servers that are given theirs
-    /// by --cert-dir
+    /// Omit, or remove, the permission to keep a certificate in Secret webhook-certs, for servers with
+    /// --cert-dir
     #[arg(
         long,
         env = "OPERATING_MOUNTED_CERTIFICATES",
@@ -418,7 +437,7 @@ pub struct WebhookConfigArgs {
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAME", default_value = super::install::names::NAMESPACE,
           value_parser = namespace, help_heading = "Webhooks")]
     pub namespace: String,
-    /// PEM file of the CA behind the webhooks
+    /// PEM file of the CA of the webhooks
     #[arg(
         long,
         env = "OPERATING_CA_FILE",

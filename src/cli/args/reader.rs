@@ -1,4 +1,4 @@
-//! Flags of the commands that only read. As a kubectl plugin, they are all there is.
+//! Flags of the commands that only read. The kubectl plugin has these commands only.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,48 +7,50 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{Cli, Command, FeatureArgs, namespace};
 
-/// Name of the program by which kubectl finds its plugin `operating`.
+/// Name of the program under which kubectl finds its plugin `operating`.
 pub const PLUGIN: &str = "kubectl-operating";
 
 /// The commands that only read.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ReadCommand {
-    /// Explain why a Pod waits: its operations, the rules that cover it, who uses their budgets up, what happens next
+    /// Explain why a Pod waits: its operations, the rules that cover it, which Pods use up their budgets, and
+    /// the next step
     ///
-    /// Reads the Pod, the rules of its namespace with their status, the managed Pods beside it and its controller, and
-    /// writes nothing. What may not be read is said, and left out. A dry-run DELETE, where the user may delete the Pod, tells
-    /// what holds a deletion, and whether it goes through the lifecycle (feature gate GraceDeleteWebhook).
+    /// The command reads the Pod, the rules of its namespace with their status, the managed Pods of the
+    /// namespace and the controller of the Pod, and writes nothing. The output names the objects that the
+    /// user may not read. If the user may delete the Pod, a dry-run DELETE shows what holds a deletion, and
+    /// whether it goes through the lifecycle (feature gate GraceDeleteWebhook).
     Why(WhyArgs),
-    /// List rules with what is left of their budgets, the tightest first
+    /// List rules with the rest of their budgets, the smallest first
     Budget(BudgetArgs),
-    /// Decide an AdmissionReview offline, by the code of the server
+    /// Decide an AdmissionReview offline, with the code of the server
     ///
-    /// Nothing is contacted. Exit code 0: allowed; 1: denied; 2: the input can't be used.
+    /// The command connects to no server. Exit code 0: allowed; 1: denied; 2: the input can't be used.
     Explain(ExplainArgs),
 }
 
-/// How to reach the API server as its user.
+/// How to reach the API server with the credentials of a user.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct ReaderArgs {
-    /// File with the credentials of the API server; else $KUBECONFIG or ~/.kube/config
+    /// Kubeconfig file; by default $KUBECONFIG or ~/.kube/config
     #[arg(long, env = "OPERATING_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig; else its current one
+    /// Context of the kubeconfig; by default its current context
     #[arg(long, env = "OPERATING_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
-    /// Namespace; else that of the context
+    /// Namespace; by default the namespace of the context
     #[arg(short, long, env = "OPERATING_NAMESPACE", value_name = "NAME", value_parser = namespace)]
     pub namespace: Option<String>,
 }
 
-/// Form of the output.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people
     #[default]
     Text,
-    /// For programs; with --watch one line for each state
+    /// For programs; with --watch, each state is one line
     Json,
 }
 
@@ -61,7 +63,7 @@ pub struct WhyArgs {
     /// Cluster.
     #[command(flatten)]
     pub reader: ReaderArgs,
-    /// Form of the output
+    /// Format of the output
     #[arg(
         short,
         long,
@@ -70,7 +72,7 @@ pub struct WhyArgs {
         default_value = "text"
     )]
     pub output: Output,
-    /// Go on and show every change, until the Pod is gone
+    /// Show every change until the Pod is deleted
     #[arg(short, long, env = "OPERATING_WATCH")]
     pub watch: bool,
 }
@@ -89,7 +91,7 @@ pub struct BudgetArgs {
         conflicts_with = "namespace"
     )]
     pub all_namespaces: bool,
-    /// Form of the output
+    /// Format of the output
     #[arg(
         short,
         long,
@@ -98,7 +100,7 @@ pub struct BudgetArgs {
         default_value = "text"
     )]
     pub output: Output,
-    /// Go on and show every change
+    /// Show every change
     #[arg(short, long, env = "OPERATING_WATCH")]
     pub watch: bool,
 }
@@ -109,16 +111,17 @@ pub struct ExplainArgs {
     /// AdmissionReview of admission.k8s.io/v1, JSON or YAML
     #[arg(value_name = "REVIEW")]
     pub review: PathBuf,
-    /// YAML or JSON with PodTransitionRules, as of kubectl get podtransitionrules -o yaml; may be repeated
+    /// YAML or JSON with PodTransitionRules, such as the output of kubectl get podtransitionrules -o yaml;
+    /// may be repeated
     #[arg(long, env = "OPERATING_RULES", value_name = "FILE", required = true)]
     pub rules: Vec<PathBuf>,
-    /// YAML or JSON with the Pods beside it, and the workloads that own them; may be repeated
+    /// YAML or JSON with the other Pods of the namespace and the workloads that own Pods; may be repeated
     #[arg(long, env = "OPERATING_PODS", value_name = "FILE")]
     pub pods: Vec<PathBuf>,
     /// Features of the server.
     #[command(flatten)]
     pub features: FeatureArgs,
-    /// Form of the output
+    /// Format of the output
     #[arg(
         short,
         long,
@@ -131,13 +134,12 @@ pub struct ExplainArgs {
 
 impl WhyArgs {
     /// Name of the Pod.
-    ///
     /// # Errors
-    /// What is expected, when another kind is named or there is no name.
+    /// The expected form, if the user names another kind or no name.
     pub fn name(&self) -> Result<&str, String> {
         let (kind, name) = match &self.pod[..] {
             [kind, name] => (kind.as_str(), name.as_str()),
-            [one] => one.split_once('/').unwrap_or(("pod", one)),
+            [argument] => argument.split_once('/').unwrap_or(("pod", argument)),
             _ => ("pod", ""),
         };
         if !["pod", "pods", "po"].contains(&kind) {
@@ -155,7 +157,7 @@ impl WhyArgs {
     }
 }
 
-/// The command as kubectl calls it.
+/// The command as kubectl starts it.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = PLUGIN,
@@ -166,12 +168,13 @@ impl WhyArgs {
     max_term_width = 100
 )]
 pub struct Plugin {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: ReadCommand,
 }
 
-/// Reads the command line; by the name [`PLUGIN`] the program is the plugin. Ends the process on `--help` and on errors.
+/// Parses the command line. If the name of the program is [`PLUGIN`], the plugin's commands are parsed. Ends
+/// the process on `--help` and on errors.
 pub fn parse(args: Vec<OsString>) -> Cli {
     let called = args.first().map(Path::new).and_then(Path::file_stem);
     if called.is_some_and(|name| name == PLUGIN) {

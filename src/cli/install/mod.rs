@@ -155,9 +155,9 @@ async fn apply_crd(
             }
             // If a newer version has applied the CRD meanwhile, this write is a conflict, and the next attempt reads
             // the CRD again.
-            let mut wanted = crd.clone();
-            wanted.metadata.resource_version = found.and_then(|m| m.resource_version);
-            let patch = Patch::Apply(&wanted);
+            let mut desired = crd.clone();
+            desired.metadata.resource_version = found.and_then(|m| m.resource_version);
+            let patch = Patch::Apply(&desired);
             api.patch(&name, &params, &patch).await.map(drop)
         },
     )
@@ -191,12 +191,12 @@ pub(super) async fn delete_object<K>(api: &Api<K>, name: &str) -> anyhow::Result
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let what = format!(
+    let description = format!(
         "delete {} {name}",
         api.resource_url().rsplit('/').next().unwrap_or_default()
     );
     let params = DeleteParams::background();
-    retry_optional_request(&what, || api.delete(name, &params)).await?;
+    retry_optional_request(&description, || api.delete(name, &params)).await?;
     Ok(())
 }
 
@@ -208,8 +208,8 @@ async fn ensure_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
         Some(found) if found.metadata.deletion_timestamp.is_none() => return Ok(()),
         Some(found) => {
             let uid = found.uid().unwrap_or_default();
-            let gone = await_condition(api.clone(), name, conditions::is_deleted(&uid));
-            tokio::time::timeout(WAIT_TIMEOUT, gone)
+            let deletion = await_condition(api.clone(), name, conditions::is_deleted(&uid));
+            tokio::time::timeout(WAIT_TIMEOUT, deletion)
                 .await
                 .with_context(|| {
                     format!("namespace {name} is being deleted; try again when it is gone")
@@ -231,11 +231,11 @@ where
 {
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
     let patch = Patch::Apply(object);
-    let what = format!(
+    let description = format!(
         "apply {} {name}",
         api.resource_url().rsplit('/').next().unwrap_or_default()
     );
-    retry_request(&what, || api.patch(name, &params, &patch)).await?;
+    retry_request(&description, || api.patch(name, &params, &patch)).await?;
     Ok(())
 }
 

@@ -15,11 +15,11 @@ const MIN_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(3);
 const MAX_ATTEMPTS: u32 = 8;
 
-/// Repeats a request until it succeeds or another attempt would not help. `what` describes the request in the error.
+/// Repeats a request until it succeeds or another attempt would not help. `description` names the request in the error.
 ///
 /// Conflicts are repeated too: if several replicas install at once, one of them succeeds, and the others find the work
 /// done.
-pub async fn retry_request<T, F>(what: &str, call: impl Fn() -> F) -> anyhow::Result<T>
+pub async fn retry_request<T, F>(description: &str, call: impl Fn() -> F) -> anyhow::Result<T>
 where
     F: Future<Output = kube::Result<T>>,
 {
@@ -29,11 +29,16 @@ where
             Ok(answer) => return Ok(answer),
             Err(ApiFailure::NoAnswer(_)) if attempt == MAX_ATTEMPTS => break,
             Err(failure) if attempt == MAX_ATTEMPTS || !is_passing(&failure) => {
-                return Err(readable_error(failure)).context(what.to_owned());
+                return Err(readable_error(failure)).context(description.to_owned());
             }
             Err(failure) => readable_error(failure),
         };
-        tracing::debug!(what, attempt, error = format!("{error:#}"), "asking again");
+        tracing::debug!(
+            what = description,
+            attempt,
+            error = format!("{error:#}"),
+            "asking again"
+        );
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
         pause = MAX_BACKOFF.min(pause * 2);
     }
@@ -41,12 +46,12 @@ where
         "the API server gave no answer within {} s, {MAX_ATTEMPTS} times",
         ATTEMPT_TIMEOUT.as_secs()
     ))
-    .context(what.to_owned())
+    .context(description.to_owned())
 }
 
 /// Like [`retry_request`], but returns `None` if the object or its kind does not exist.
 pub async fn retry_optional_request<T, F>(
-    what: &str,
+    description: &str,
     call: impl Fn() -> F,
 ) -> anyhow::Result<Option<T>>
 where
@@ -58,7 +63,7 @@ where
             other => other.map(Some),
         }
     };
-    retry_request(what, found).await
+    retry_request(description, found).await
 }
 
 /// Whether another attempt may succeed: after a conflict, if the API server is overloaded or starting, or after a

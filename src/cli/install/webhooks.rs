@@ -63,16 +63,16 @@ async fn stored_segment(client: &Client) -> anyhow::Result<Option<String>> {
 /// Sets `caBundle` (PEM) in every entry that has another one. Skips configurations that do not exist. Writes nothing if
 /// nothing differs, so it may be called often. Needs the verbs `get` and `patch`.
 pub async fn set_ca_bundle(client: &Client, pem: &[u8]) -> anyhow::Result<()> {
-    let wanted =
+    let ca_bundle =
         serde_json::to_value(ByteString(pem.to_vec())).context("cannot write a CA as JSON")?;
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     patch_configuration(&api, MUTATING_CONFIGURATION, |found| {
-        ca_bundle_patches(found, &wanted)
+        ca_bundle_patches(found, &ca_bundle)
     })
     .await?;
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     patch_configuration(&api, VALIDATING_CONFIGURATION, |found| {
-        ca_bundle_patches(found, &wanted)
+        ca_bundle_patches(found, &ca_bundle)
     })
     .await
 }
@@ -82,12 +82,18 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
 {
     let api: Api<K> = Api::all(client.clone());
-    let wanted =
+    let desired_value =
         serde_json::to_value(desired).context("cannot write a webhook configuration as JSON")?;
-    patch_configuration(&api, name, |found| client_config_patches(found, &wanted)).await?;
+    patch_configuration(&api, name, |found| {
+        client_config_patches(found, &desired_value)
+    })
+    .await?;
     apply_object(&api, name, desired).await?;
     // Old entries are removed last, so that there is no moment without webhooks.
-    patch_configuration(&api, name, |found| foreign_entry_patches(found, &wanted)).await
+    patch_configuration(&api, name, |found| {
+        foreign_entry_patches(found, &desired_value)
+    })
+    .await
 }
 
 /// Applies the `operations` for the stored configuration, if it exists. On a conflict it reads the configuration again.
@@ -128,10 +134,10 @@ where
 
 /// Removes the Service from an entry that will get a URL, and the other way round. An apply would leave both fields,
 /// which the API server refuses.
-fn client_config_patches(found: &Value, wanted: &Value) -> Vec<Value> {
+fn client_config_patches(found: &Value, desired: &Value) -> Vec<Value> {
     let mut operations = Vec::new();
     for (index, entry) in webhook_entries(found).enumerate() {
-        let Some(target) = webhook_entries(wanted)
+        let Some(target) = webhook_entries(desired)
             .find(|w| w["name"] == entry["name"])
             .map(|w| &w["clientConfig"])
         else {
@@ -153,21 +159,21 @@ fn client_config_patches(found: &Value, wanted: &Value) -> Vec<Value> {
 }
 
 /// Sets the CA of entries that have another one or none.
-fn ca_bundle_patches(found: &Value, wanted: &Value) -> Vec<Value> {
-    let differs = |entry: &Value| entry["clientConfig"]["caBundle"] != *wanted;
+fn ca_bundle_patches(found: &Value, ca_bundle: &Value) -> Vec<Value> {
+    let differs = |entry: &Value| entry["clientConfig"]["caBundle"] != *ca_bundle;
     let positions = webhook_entries(found)
         .enumerate()
         .filter(|(_, e)| differs(e));
-    let set = |i| json!({"op": "add", "path": format!("/webhooks/{i}/clientConfig/caBundle"), "value": wanted});
+    let set = |i| json!({"op": "add", "path": format!("/webhooks/{i}/clientConfig/caBundle"), "value": ca_bundle});
     positions.map(|(i, _)| set(i)).collect()
 }
 
 /// Removes entries with other names, which come from Kuperator or from another version.
-fn foreign_entry_patches(found: &Value, wanted: &Value) -> Vec<Value> {
-    let foreign = |entry: &Value| webhook_entries(wanted).all(|w| w["name"] != entry["name"]);
+fn foreign_entry_patches(found: &Value, desired: &Value) -> Vec<Value> {
+    let is_foreign = |entry: &Value| webhook_entries(desired).all(|w| w["name"] != entry["name"]);
     let positions: Vec<_> = webhook_entries(found)
         .enumerate()
-        .filter(|(_, e)| foreign(e))
+        .filter(|(_, e)| is_foreign(e))
         .map(|(i, _)| i)
         .collect();
     // In reverse order, so that the other positions stay valid.
@@ -200,19 +206,22 @@ mod tests {
 
     #[test]
     fn foreign_entries_go_and_ours_stay() {
-        let wanted = json!({"webhooks": [entry("a", json!({})), entry("b", json!({}))]});
+        let desired = json!({"webhooks": [entry("a", json!({})), entry("b", json!({}))]});
         let found = json!({"webhooks": [
             entry("mutating-pod.apps.kusionstack.io", json!({})), entry("a", json!({"caBundle": "x"})),
             entry("mutating-generic.apps.kusionstack.io", json!({})), entry("b", json!({})),
         ]});
-        let left = patched(found.clone(), foreign_entry_patches(&found, &wanted));
+        let remaining = patched(found.clone(), foreign_entry_patches(&found, &desired));
         assert_eq!(
-            left,
+            remaining,
             json!({"webhooks": [entry("a", json!({"caBundle": "x"})), entry("b", json!({}))]})
         );
-        assert_eq!(foreign_entry_patches(&left, &wanted), Vec::<Value>::new());
         assert_eq!(
-            foreign_entry_patches(&json!({}), &wanted),
+            foreign_entry_patches(&remaining, &desired),
+            Vec::<Value>::new()
+        );
+        assert_eq!(
+            foreign_entry_patches(&json!({}), &desired),
             Vec::<Value>::new()
         );
     }

@@ -76,7 +76,7 @@ impl Collector for MetricsCollector {
         let stalled = self.sight.stalled_probes().into_iter();
         out.encode_label_family(
             "stalled",
-            "1 while the watchdog sees this stand still",
+            "1 while the watchdog finds that this part makes no progress",
             MetricType::Gauge,
             "probe",
             stalled.map(|(probe, stalled)| (probe, u64::from(stalled))),
@@ -88,42 +88,42 @@ impl MetricsCollector {
     fn encode_counters(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
         let counters = &self.ledgers.counters;
         for (name, help, counter) in [
-            ("ledger_claims_granted", "Claims given", &counters.granted),
+            ("ledger_claims_granted", "Claims granted", &counters.granted),
             ("ledger_claims_refused", "Claims refused", &counters.refused),
             (
                 "ledger_claims_released",
-                "Claims released, on evidence or because nothing came of them",
+                "Claims released, after their effect was observed or because they had no effect",
                 &counters.released,
             ),
             (
                 "ledger_claims_lapsed",
-                "Claims released because nothing came of them",
+                "Claims released because they had no effect",
                 &counters.lapsed,
             ),
             ("ledger_writes", "Writes of a ledger", &counters.writes),
             (
                 "ledger_conflicts",
-                "Writes of a ledger that met another's",
+                "Ledger writes that failed with a resourceVersion conflict",
                 &counters.conflicts,
             ),
             (
                 "ledger_claims_bypassed",
-                "Times that who may bypass rules was admitted beyond budgets, past other rules or without the lifecycle; a request may count for each",
+                "Admissions by the verb bypass: once for each way in which the request went beyond a rule (budget, other rule, lifecycle)",
                 &counters.bypassed,
             ),
             (
                 "rules_skipped",
-                "Disruptions admitted although a rule would hold them that the Pod's annotation skips",
+                "Disruptions admitted because an annotation of the Pod skips a rule that would hold them",
                 &counters.skipped,
             ),
             (
                 "ledger_panics",
-                "Writes of a ledger that panicked, denying all that waited for them",
+                "Ledger writes that panicked; all requests that waited for the write were denied",
                 &counters.panics,
             ),
             (
                 "ledgers_mended",
-                "Ledgers that named versions which no Pod has reached yet, and that were set right",
+                "Ledgers that were corrected because they named resource versions that no Pod has reached",
                 &counters.mended,
             ),
             (
@@ -138,7 +138,7 @@ impl MetricsCollector {
             ),
             (
                 "rule_calls_postponed",
-                "Calls to the endpoints of webhook rules that found no place for 60 s and were put off",
+                "Calls to the endpoints of webhook rules that were postponed because the limit of parallel calls was reached for 60 s",
                 &self.calls.postponed,
             ),
         ] {
@@ -147,7 +147,7 @@ impl MetricsCollector {
         out.encode_ignored_passes(&self.calls.ignored.ignored_by_rule())?;
         out.encode_counter(
             "panics",
-            "Panics of all tasks and threads, those included that were caught",
+            "Panics of all tasks and threads, including those that were caught",
             logs::panic_count(),
         )
     }
@@ -169,22 +169,22 @@ impl MetricsCollector {
         out.encode_gauge("rules", "PodTransitionRules in the cache", rules as f64)?;
         out.encode_gauge(
             "unreadable_objects",
-            "Objects of a watch that can't be read now, and Pods too large to be cached; such a Pod counts as not available, and such a rule holds its Pods",
+            "Watched objects that cannot be read, and Pods that are too large for the cache; such a Pod counts as not available, and such a rule holds its Pods",
             self.caches.unreadable.count() as f64,
         )?;
         out.encode_gauge(
             "watermark_lag",
-            "How far the Pod cache is behind the highest watermark of a rule, in resourceVersions; normally 0",
+            "Distance between the Pod cache and the highest watermark of a rule, in resourceVersions; normally 0",
             lag as f64,
         )?;
         out.encode_gauge(
             "webhooks_registered",
-            "0 while the stored webhook configurations send fewer requests about Pods than the rules hold; entries about other objects, and those whose failurePolicy is Ignore, do not count",
+            "0 while the stored webhook configurations lack requests about Pods that rules need; entries about other objects, and entries with failurePolicy Ignore, do not count",
             f64::from(u8::from(self.caches.registration.is_complete())),
         )?;
         out.encode_gauge(
             "ledgers_not_stored",
-            "Rules whose status.ledger the API server did not store as this replica wrote it last; their Pods are held",
+            "Rules whose status.ledger the API server did not store as this replica last wrote it; their Pods are held",
             self.ledgers.store().count_unkept_ledgers() as f64,
         )?;
         let mut oldest = BTreeMap::<&str, f64>::new();
@@ -194,7 +194,7 @@ impl MetricsCollector {
         }
         out.encode_label_family(
             "watch_age_seconds",
-            "Time since the API server last sent anything on this watch; it sends a bookmark each minute",
+            "Time since the API server last sent an event on this watch; it sends a bookmark every minute",
             MetricType::Gauge,
             "resource",
             oldest,
@@ -211,13 +211,13 @@ impl MetricsCollector {
                 .namespaces()
                 .flat_map(|(_, namespace)| namespace.rules.values());
             for ((_, operation), claim) in rules.flat_map(|rule| &rule.snapshot.claims.claims) {
-                let is_of = |word: &str| word == operation.as_str();
+                let is_of = |name: &str| name == operation.as_str();
                 let age = now.duration_since(claim.detail.since).as_secs_f64();
-                for (_, count) in flight.iter_mut().filter(|(word, _)| is_of(word)) {
+                for (_, count) in flight.iter_mut().filter(|(name, _)| is_of(name)) {
                     *count += 1;
                 }
-                for (_, most) in oldest.iter_mut().filter(|(word, _)| is_of(word)) {
-                    *most = most.max(age);
+                for (_, oldest_age) in oldest.iter_mut().filter(|(name, _)| is_of(name)) {
+                    *oldest_age = oldest_age.max(age);
                 }
             }
         }
@@ -279,8 +279,8 @@ impl MetricsCollector {
             "controller",
             figures.iter().map(|f| (f.controller, f.depth as u64)),
         )?;
-        let help = "Turns of controllers, by outcome: done, later (to be looked at again), retry (a write failed, was held or \
-                    met a newer object) and panic";
+        let help = "Reconciles by outcome: done, later (scheduled again), retry (a write failed, was held or conflicted with a \
+                    newer object) and panic";
         let mut metric = out
             .0
             .encode_descriptor("reconciles", help, None, MetricType::Counter)?;
@@ -314,8 +314,8 @@ impl MetricsEncoder<'_> {
 
     /// The only metric whose labels name objects, because the user needs to know which rule let the Pods pass.
     fn encode_ignored_passes(&mut self, counts: &BTreeMap<RuleLabels, u64>) -> fmt::Result {
-        let help = "Operations that passed a webhook rule by failurePolicy Ignore, by rule; of more than 1,000 rules the further \
-                    ones have empty labels; each replica counts while it leads";
+        let help = "Operations that passed a webhook rule by failurePolicy Ignore, by rule; the first 1,000 rules have labels, further \
+                    rules share a series with empty labels; each replica counts while it leads";
         let name = "rule_passed_by_ignore";
         let mut metric = self
             .0

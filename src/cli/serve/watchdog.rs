@@ -71,21 +71,21 @@ fn fault_probe() -> WatchdogProbe {
 
 fn runtime_probe(handle: Handle) -> WatchdogProbe {
     let answered = Arc::new(AtomicU64::new(0));
-    let mut asked = (0, Instant::now());
+    let mut last_ping = (0, Instant::now());
     WatchdogProbe {
         name: "runtime",
         restart_after: Some(RESTART_AFTER),
         check: Box::new(move |now| {
-            if answered.load(Ordering::Relaxed) == asked.0 {
-                let number = asked.0 + 1;
-                asked = (number, now);
+            if answered.load(Ordering::Relaxed) == last_ping.0 {
+                let number = last_ping.0 + 1;
+                last_ping = (number, now);
                 let answered = Arc::clone(&answered);
                 handle.spawn(async move { answered.store(number, Ordering::Relaxed) });
                 return Ok(());
             }
-            let waits = now.saturating_duration_since(asked.1);
-            match waits > MAX_RUNTIME_DELAY {
-                true => Err(format!("no task has run for {waits:.0?}")),
+            let waited = now.saturating_duration_since(last_ping.1);
+            match waited > MAX_RUNTIME_DELAY {
+                true => Err(format!("no task has run for {waited:.0?}")),
                 false => Ok(()),
             }
         }),
@@ -112,11 +112,11 @@ fn ledger_locks_probe(ledgers: Arc<Ledgers<RuleStore>>) -> WatchdogProbe {
     }
 }
 
-fn check_lock_free(is_free: bool, what: &str) -> Result<(), String> {
+fn check_lock_free(is_free: bool, lock: &str) -> Result<(), String> {
     match is_free {
         true => Ok(()),
         false => Err(format!(
-            "{what} has been locked for more than {MAX_LOCK_WAIT:?}"
+            "{lock} has been locked for more than {MAX_LOCK_WAIT:?}"
         )),
     }
 }
@@ -241,9 +241,9 @@ mod tests {
 
     #[test]
     fn old_watches_are_named_with_the_oldest_age() {
-        let age = |resource, heard| WatchAge {
+        let age = |resource, seconds| WatchAge {
             resource,
-            heard: heard * SECOND,
+            heard: seconds * SECOND,
             moved: SECOND,
         };
         let ages = [
@@ -251,8 +251,8 @@ mod tests {
             age("replicasets", 400),
             age("namespaces", 301),
         ];
-        let told = check_watch_ages(&ages, MAX_WATCH_SILENCE, |age| age.heard).unwrap_err();
-        assert_eq!(told, "replicasets, namespaces for 400s");
+        let error = check_watch_ages(&ages, MAX_WATCH_SILENCE, |age| age.heard).unwrap_err();
+        assert_eq!(error, "replicasets, namespaces for 400s");
         assert_eq!(
             check_watch_ages(&ages, MAX_WATCH_STALL, |age| age.moved),
             Ok(())
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn lock_that_is_not_free_is_told() {
         assert_eq!(check_lock_free(true, "the index"), Ok(()));
-        let told = check_lock_free(false, "the index").unwrap_err();
-        assert_eq!(told, "the index has been locked for more than 5s");
+        let error = check_lock_free(false, "the index").unwrap_err();
+        assert_eq!(error, "the index has been locked for more than 5s");
     }
 }

@@ -39,30 +39,30 @@ pub async fn remove_crds(client: &Client) -> anyhow::Result<()> {
     let until = Instant::now() + WAIT_TIMEOUT;
     for crd in &crds {
         let name = crd.name_any();
-        let mut nudge = Instant::now() + TOUCH_INTERVAL;
-        let mut told = None;
+        let mut next_touch = Instant::now() + TOUCH_INTERVAL;
+        let mut reported_holder = None;
         while retry_optional_request(&format!("get CRD {name}"), || api.get_metadata(&name))
             .await?
             .is_some()
         {
             if Instant::now() > until {
-                let held = finalizer_holder(client, crd).await?.unwrap_or_default();
+                let holder = finalizer_holder(client, crd).await?.unwrap_or_default();
                 bail!(
-                    "CRD {name} is not gone after {} s{held}. Remove finalizers of others (kubectl get {name} -A -o \
-                     custom-columns=NS:.metadata.namespace,NAME:.metadata.name,HELD:.metadata.finalizers) and run this again",
+                    "CRD {name} is not gone after {} s{holder}. Remove finalizers of others (kubectl get {name} -A -o \
+                     custom-columns=NS:.metadata.namespace,NAME:.metadata.name,FINALIZERS:.metadata.finalizers) and run this again",
                     WAIT_TIMEOUT.as_secs()
                 );
             }
-            if Instant::now() > nudge {
-                nudge = Instant::now() + TOUCH_INTERVAL;
+            if Instant::now() > next_touch {
+                next_touch = Instant::now() + TOUCH_INTERVAL;
                 self::touch_crd(&api, &name).await?;
-                let held = finalizer_holder(client, crd).await?;
-                if held.is_some() && held != told {
+                let holder = finalizer_holder(client, crd).await?;
+                if holder.is_some() && holder != reported_holder {
                     eprintln!(
                         "waiting for CRD {name} to go{}",
-                        held.as_deref().unwrap_or_default()
+                        holder.as_deref().unwrap_or_default()
                     );
-                    told = held;
+                    reported_holder = holder;
                 }
             }
             sleep(POLL_INTERVAL).await;
@@ -79,8 +79,8 @@ async fn finalizer_holder(
     let resource = crd_resource(crd)?;
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let first = ListParams::default().limit(FINALIZER_SAMPLE);
-    let what = format!("list {}", resource.plural);
-    let listed = retry_optional_request(&what, || objects.list_metadata(&first)).await?;
+    let description = format!("list {}", resource.plural);
+    let listed = retry_optional_request(&description, || objects.list_metadata(&first)).await?;
     let listed = listed.map(|listed| listed.items).unwrap_or_default();
     if let Some(object) = listed.into_iter().find(|o| !o.finalizers().is_empty()) {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
@@ -129,12 +129,13 @@ async fn delete_with_orphans(
 ) -> anyhow::Result<()> {
     let resource = crd_resource(crd)?;
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let what = format!("list {}", resource.plural);
+    let description = format!("list {}", resource.plural);
     let (everything, leaving) = (ListParams::default(), DeleteParams::orphan());
     let until = Instant::now() + WAIT_TIMEOUT;
-    let (mut told_at, mut told) = (Instant::now() + TOUCH_INTERVAL, None);
+    let (mut next_report, mut reported_count) = (Instant::now() + TOUCH_INTERVAL, None);
     loop {
-        let Some(listed) = retry_optional_request(&what, || api.list_metadata(&everything)).await?
+        let Some(listed) =
+            retry_optional_request(&description, || api.list_metadata(&everything)).await?
         else {
             return Ok(());
         };
@@ -152,9 +153,9 @@ async fn delete_with_orphans(
                 first.finalizers()
             );
         }
-        if Instant::now() > told_at && told != Some(listed.items.len()) {
-            told_at = Instant::now() + TOUCH_INTERVAL;
-            told = Some(listed.items.len());
+        if Instant::now() > next_report && reported_count != Some(listed.items.len()) {
+            next_report = Instant::now() + TOUCH_INTERVAL;
+            reported_count = Some(listed.items.len());
             eprintln!(
                 "waiting for {} {} to go, {}/{} with the finalizers {:?}",
                 listed.items.len(),

@@ -53,9 +53,11 @@ async fn strip_kind(
     let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
     let mut page = params.clone().limit(PAGE_LIMIT);
     loop {
-        let what = format!("list {}", resource.plural);
+        let description = format!("list {}", resource.plural);
         // If the CRD does not exist, there are no objects.
-        let Some(listed) = retry_optional_request(&what, || api.list_metadata(&page)).await? else {
+        let Some(listed) =
+            retry_optional_request(&description, || api.list_metadata(&page)).await?
+        else {
             return Ok(());
         };
         strip_listed(client, resource, &listed.items).await?;
@@ -91,11 +93,10 @@ async fn strip_object(
     // Each attempt reads the object again, because the list may be older, and after a conflict the object has changed.
     let step = || async {
         let now = api.get_metadata(name).await?;
-        let Some(left) = foreign_finalizers(now.meta()) else {
+        let Some(remaining) = foreign_finalizers(now.meta()) else {
             return Ok(());
         };
-        let patch =
-            json!({"metadata": {"resourceVersion": now.resource_version(), "finalizers": left}});
+        let patch = json!({"metadata": {"resourceVersion": now.resource_version(), "finalizers": remaining}});
         api.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map(drop)
@@ -111,11 +112,11 @@ async fn strip_object(
 /// The finalizers without those of Operating and Kuperator. `None` if the object has none of these.
 fn foreign_finalizers(object: &ObjectMeta) -> Option<Vec<&String>> {
     let all = object.finalizers.as_deref().unwrap_or_default();
-    let left: Vec<_> = all
+    let remaining: Vec<_> = all
         .iter()
         .filter(|f| !OWN_FINALIZERS.contains(&f.as_str()))
         .collect();
-    (left.len() < all.len()).then_some(left)
+    (remaining.len() < all.len()).then_some(remaining)
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ async fn for_each_listed<K>(
     client: &Client,
     plural: &str,
     params: ListParams,
-    mut look: impl FnMut(&K),
+    mut visit: impl FnMut(&K),
 ) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -123,7 +123,7 @@ where
         let Some(listed) = listed else {
             return Ok(());
         };
-        listed.items.iter().for_each(&mut look);
+        listed.items.iter().for_each(&mut visit);
         match listed.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
             None => return Ok(()),
@@ -197,11 +197,11 @@ mod tests {
 
     #[test]
     fn pod_is_off_traffic_without_the_condition_of_our_gate() {
-        let told = |status: &str| json!({ "conditions": [{ "type": keys::SERVICE_READY, "status": status }] });
+        let ready_condition = |status: &str| json!({ "conditions": [{ "type": keys::SERVICE_READY, "status": status }] });
         for (gate, status, is_found) in [
             (keys::SERVICE_READY, json!({}), true),
-            (keys::SERVICE_READY, told("False"), true),
-            (keys::SERVICE_READY, told("True"), false),
+            (keys::SERVICE_READY, ready_condition("False"), true),
+            (keys::SERVICE_READY, ready_condition("True"), false),
             (keys::SERVICE_READY, json!({ "phase": "Succeeded" }), false),
             ("example.com/other", json!({}), false),
         ] {

@@ -72,9 +72,9 @@ pub async fn uninstall(
     remove_own_objects(client, namespace).await?;
     // After the rights of the server: a server that still runs would write the labels again.
     unlabel_namespaces(client).await?;
-    let mut told = format!("uninstalled from namespace {namespace}\n");
-    told += &remove_namespace(client, namespace).await?;
-    Ok(told)
+    let mut message = format!("uninstalled from namespace {namespace}\n");
+    message += &remove_namespace(client, namespace).await?;
+    Ok(message)
 }
 
 /// Removes the namespace enforcement label.
@@ -135,12 +135,12 @@ async fn remove_namespace(client: &Client, name: &str) -> anyhow::Result<String>
     delete_object(&api, name).await?;
     eprintln!("waiting for namespace {name} to go");
     let uid = found.uid().unwrap_or_default();
-    let gone = tokio::time::timeout(
+    let deletion = tokio::time::timeout(
         WAIT_TIMEOUT,
         await_condition(api, name, conditions::is_deleted(&uid)),
     )
     .await;
-    Ok(if gone.is_ok() {
+    Ok(if deletion.is_ok() {
         String::new()
     } else {
         format!("namespace {name} is still being deleted\n")

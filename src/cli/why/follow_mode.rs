@@ -13,7 +13,7 @@ use kube::{Error, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
-use super::api;
+use super::api_reads;
 use crate::cli::output;
 
 /// Changes often come in bursts. All changes within this time cause one read.
@@ -64,16 +64,20 @@ where
     let events = watch(api, config).default_backoff();
     events
         .filter_map(move |event| {
-            let change = match event {
-                Ok(Event::Init | Event::InitApply(_)) => None,
-                Ok(_) => Some(Ok(())),
-                Err(watcher::Error::InitialListFailed(e) | watcher::Error::WatchStartFailed(e))
-                    if is_refused(&e) =>
-                {
-                    Some(Err(api::explain_failure("watch", &plural, None, e.into())))
-                }
-                Err(_) => None,
-            };
+            let change =
+                match event {
+                    Ok(Event::Init | Event::InitApply(_)) => None,
+                    Ok(_) => Some(Ok(())),
+                    Err(
+                        watcher::Error::InitialListFailed(e) | watcher::Error::WatchStartFailed(e),
+                    ) if is_refused(&e) => Some(Err(api_reads::explain_failure(
+                        "watch",
+                        &plural,
+                        None,
+                        e.into(),
+                    ))),
+                    Err(_) => None,
+                };
             std::future::ready(change)
         })
         .boxed()
@@ -83,26 +87,26 @@ fn is_refused(error: &Error) -> bool {
     matches!(error, Error::Api(status) if matches!(status.code, 401 | 403))
 }
 
-/// Prints the result of `look` now and after each change, until the last result or Ctrl-C.
+/// Prints the result of `read_frame` now and after each change, until the last result or Ctrl-C.
 pub async fn follow_changes(
     mut changes: SelectAll<BoxStream<'static, WatchChange>>,
-    look: impl AsyncFn() -> anyhow::Result<FollowFrame>,
+    read_frame: impl AsyncFn() -> anyhow::Result<FollowFrame>,
 ) -> anyhow::Result<()> {
     let terminal = std::io::stdout().is_terminal();
     let mut shown: Option<String> = None;
     loop {
-        match look().await {
-            Ok(look) if shown.as_ref() != Some(&look.key) => {
+        match read_frame().await {
+            Ok(frame) if shown.as_ref() != Some(&frame.key) => {
                 let before = match (terminal, &shown) {
                     (true, _) => "\x1b[2J\x1b[H",
-                    (false, Some(_)) if look.text.lines().count() > 1 => "\n",
+                    (false, Some(_)) if frame.text.lines().count() > 1 => "\n",
                     (false, _) => "",
                 };
-                output::write_stdout(&format!("{before}{}", look.text))?;
-                if look.last {
+                output::write_stdout(&format!("{before}{}", frame.text))?;
+                if frame.last {
                     return Ok(());
                 }
-                shown = Some(look.key);
+                shown = Some(frame.key);
             }
             Ok(_) => {}
             Err(e) => eprintln!("warning: {e:#}; going on with the next change"),

@@ -1,7 +1,7 @@
 //! The commands `why` and `budget`, which explain the state in the API server. They only read, with the rights of their
 //! user.
 
-mod api;
+mod api_reads;
 pub mod budget;
 mod collect;
 mod follow_mode;
@@ -26,7 +26,7 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
     let name = args.name().map_err(anyhow::Error::msg)?.to_owned();
     let (client, namespace) = connect::connect_reader(&args.reader).await?;
     let first = collect::observe_pod(&client, &namespace, &name).await?;
-    let first = first.with_context(|| api::no_such_pod(&namespace, &name))?;
+    let first = first.with_context(|| api_reads::no_such_pod(&namespace, &name))?;
     if !args.watch {
         return output::write_stdout(&format_diagnosis(&first, args.output, false)?);
     }
@@ -38,7 +38,7 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
         follow_mode::watch_changes(rules, None),
     ]);
     let (uid, began) = (first.pod.metadata.uid.clone(), first.now);
-    let look = async || {
+    let observe = async || {
         let observed = collect::observe_pod(&client, &namespace, &name).await?;
         let Some(mut observed) = observed.filter(|o| o.pod.metadata.uid == uid) else {
             return Ok(FollowFrame::final_frame(format_missing_pod(
@@ -57,28 +57,28 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
             format_diagnosis(&observed, args.output, true)?,
         ))
     };
-    follow_mode::follow_changes(changes, look).await
+    follow_mode::follow_changes(changes, observe).await
 }
 
 /// `operating budget`.
 pub async fn run_budget(args: BudgetArgs) -> anyhow::Result<()> {
     let (client, namespace) = connect::connect_reader(&args.reader).await?;
     let namespace = (!args.all_namespaces).then_some(namespace);
-    let look = async |line: bool| {
-        let rules = api::list_rules(&client, namespace.as_deref()).await?;
+    let read = async |line: bool| {
+        let rules = api_reads::list_rules(&client, namespace.as_deref()).await?;
         budget::format_budgets(&rules, namespace.as_deref(), args.output, line)
     };
     if !args.watch {
-        return output::write_stdout(&look(false).await?);
+        return output::write_stdout(&read(false).await?);
     }
-    look(true).await?; // if the first read fails, the command ends with the error
+    read(true).await?; // if the first read fails, the command ends with the error
     let rules: Api<PartialObjectMeta<PodTransitionRule>> = match &namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
     let changes = SelectAll::from_iter([follow_mode::watch_changes(rules, None)]);
     follow_mode::follow_changes(changes, async || {
-        let text = look(true).await?;
+        let text = read(true).await?;
         Ok(FollowFrame::open_frame(text.clone(), text))
     })
     .await
@@ -86,10 +86,10 @@ pub async fn run_budget(args: BudgetArgs) -> anyhow::Result<()> {
 
 /// Formats the diagnosis. With `line`, JSON is on one line.
 fn format_diagnosis(observed: &ObservedPod, form: Output, line: bool) -> anyhow::Result<String> {
-    let explanation = diagnose(observed);
+    let diagnosis = diagnose(observed);
     match form {
-        Output::Text => Ok(tree::render_diagnosis(&explanation, observed.now)),
-        Output::Json => to_json_text(&explanation, line),
+        Output::Text => Ok(tree::render_diagnosis(&diagnosis, observed.now)),
+        Output::Json => to_json_text(&diagnosis, line),
     }
 }
 

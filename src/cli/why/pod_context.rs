@@ -10,7 +10,7 @@ use kube::{Client, Error};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::api;
+use super::api_reads::{self, ReadNotes};
 use crate::domain::diagnosis::PodContext;
 use crate::domain::diagnosis::facts::DryRunDeletion;
 use crate::domain::pod::Pod;
@@ -19,48 +19,50 @@ use crate::domain::rules::conditions;
 /// Longer than the longest timeout of Operating's webhooks (10 s).
 const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The context of a Pod, and notes about what could not be read. `covered` is whether a rule selects the Pod.
+/// The context of a Pod. `covered` is whether a rule selects the Pod.
 /// `deployment` is the name of the Deployment behind its controller.
 pub async fn observe_context(
     client: &Client,
     pod: &Pod,
     covered: bool,
     deployment: Option<&str>,
-) -> (PodContext, Vec<String>) {
+    notes: &mut ReadNotes,
+) -> PodContext {
     let namespace = pod.metadata.namespace.as_str();
-    let (mut around, mut notes) = (PodContext::default(), Vec::new());
-    let mut noted = |what: &str, error: anyhow::Error| notes.push(format!("{what}: {error:#}"));
-    around.excluded = exclusion_reason(client, namespace).await;
+    let mut context = PodContext::default();
+    context.excluded = exclusion_reason(client, namespace).await;
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default();
     let listed = budgets.list(&params);
-    match api::call_with_timeout("list", "poddisruptionbudgets", Some(namespace), listed).await {
-        Ok(listed) => around.disruption_budgets = listed.items,
-        Err(e) => noted(
+    match api_reads::call_with_timeout("list", "poddisruptionbudgets", Some(namespace), listed)
+        .await
+    {
+        Ok(listed) => context.disruption_budgets = listed.items,
+        Err(e) => notes.add(
             "whether a PodDisruptionBudget holds evictions is not checked",
-            e,
+            &e,
         ),
     }
     if let Some(name) = deployment.filter(|_| covered) {
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
         let read = deployments.get_opt(name);
-        match api::call_with_timeout("get", "deployments", Some(namespace), read).await {
+        match api_reads::call_with_timeout("get", "deployments", Some(namespace), read).await {
             Ok(found) => {
-                around.recreate = found
+                context.recreate = found
                     .as_ref()
                     .is_some_and(is_recreate)
                     .then(|| name.to_owned())
             }
-            Err(e) => noted(
+            Err(e) => notes.add(
                 &format!("the strategy of Deployment {name} is not known"),
-                e,
+                &e,
             ),
         }
     }
     if pod.is_managed() && !pod.is_terminating() && !pod.is_finished() {
-        around.dry_run_deletion = dry_run_deletion(client, pod).await;
+        context.dry_run_deletion = dry_run_deletion(client, pod).await;
     }
-    (around, notes)
+    context
 }
 
 fn is_recreate(deployment: &Deployment) -> bool {
@@ -74,7 +76,7 @@ fn is_recreate(deployment: &Deployment) -> bool {
 async fn exclusion_reason(client: &Client, namespace: &str) -> Option<String> {
     let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
     let read = namespaces.get_metadata_opt(namespace);
-    let found = api::call_with_timeout("get", "namespaces", Some(namespace), read).await;
+    let found = api_reads::call_with_timeout("get", "namespaces", Some(namespace), read).await;
     let labels = found.ok().flatten().and_then(|n| n.metadata.labels);
     conditions::exclusion_reason(namespace, labels.as_ref(), None)
 }

@@ -58,13 +58,13 @@ pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
             .map(|r| rule_node(r, all.operations.is_empty(), now)),
     );
     tree.extend(all.disruption_budgets.iter().map(|budget| {
-        let says = if budget.holds {
+        let effect = if budget.holds {
             "holds evictions"
         } else {
             "lets evictions pass"
         };
         TreeNode::new(
-            format!("PodDisruptionBudget {} {says}", budget.name),
+            format!("PodDisruptionBudget {} {effect}", budget.name),
             [TreeNode::leaf(&budget.reason)],
         )
     }));
@@ -92,21 +92,21 @@ pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
 
 fn pod_node(all: &Diagnosis, now: Timestamp) -> TreeNode {
     let pod = &all.pod;
-    let mut words = vec![if pod.managed {
+    let mut states = vec![if pod.managed {
         "managed"
     } else {
         "not managed"
     }];
     if pod.available {
-        words.push("available");
+        states.push("available");
     } else if pod.managed {
-        words.push("not available");
+        states.push("not available");
     }
     if pod.terminating {
-        words.push("terminating");
+        states.push("terminating");
     }
     if pod.to_delete {
-        words.push("to be deleted");
+        states.push("to be deleted");
     }
     let mut below: Vec<TreeNode> = pod.unavailable_because.iter().map(TreeNode::leaf).collect();
     if let Some(since) = pod
@@ -120,18 +120,18 @@ fn pod_node(all: &Diagnosis, now: Timestamp) -> TreeNode {
         )));
     }
     TreeNode::new(
-        format!("Pod {}/{}: {}", pod.namespace, pod.name, words.join(", ")),
+        format!("Pod {}/{}: {}", pod.namespace, pod.name, states.join(", ")),
         below,
     )
 }
 
 /// The API server's answer to the dry run.
-fn deletion_node(trial: &DryRunDeletion) -> TreeNode {
-    let (says, why) = match trial {
+fn deletion_node(dry_run: &DryRunDeletion) -> TreeNode {
+    let (outcome, reason) = match dry_run {
         DryRunDeletion::Allowed => ("is allowed".to_owned(), None),
-        DryRunDeletion::Denied { .. } if deletion_path::is_lifecycle_refusal(trial) => {
-            let says = "is refused with 429 until operation pod-delete, which it begins, has taken the Pod off traffic";
-            (says.to_owned(), None)
+        DryRunDeletion::Denied { .. } if deletion_path::is_lifecycle_refusal(dry_run) => {
+            let outcome = "is refused with 429 until operation pod-delete, which it begins, has taken the Pod off traffic";
+            (outcome.to_owned(), None)
         }
         DryRunDeletion::Denied { code, message } => {
             (format!("is refused with {code}"), Some(message))
@@ -142,14 +142,14 @@ fn deletion_node(trial: &DryRunDeletion) -> TreeNode {
         ),
         DryRunDeletion::NotChecked { reason } => ("is not checked".to_owned(), Some(reason)),
     };
-    let why = why.map(TreeNode::leaf);
-    TreeNode::new(format!("a deletion now (dry-run) {says}"), why)
+    let reason = reason.map(TreeNode::leaf);
+    TreeNode::new(format!("a deletion now (dry-run) {outcome}"), reason)
 }
 
 fn owner_problem_nodes(owner: &OwnerFacts) -> impl Iterator<Item = TreeNode> {
     let OwnerFacts { kind, name, .. } = owner;
-    let told = owner.troubles.iter();
-    told.map(move |trouble| TreeNode::leaf(format!("{kind} {name}: {trouble}")))
+    let problems = owner.troubles.iter();
+    problems.map(move |problem| TreeNode::leaf(format!("{kind} {name}: {problem}")))
 }
 
 fn owner_node(owner: &OwnerFacts) -> TreeNode {
@@ -160,25 +160,25 @@ fn owner_node(owner: &OwnerFacts) -> TreeNode {
     }
     let mut below = Vec::new();
     if let Some(rollout) = &owner.rollout {
-        let mut words = vec![match &rollout.updated_revision {
+        let mut parts = vec![match &rollout.updated_revision {
             updated if updated.is_empty() || *updated == rollout.revision => {
                 format!("revision {}", rollout.revision)
             }
             updated => format!("revision {}, to be {updated}", rollout.revision),
         }];
-        words.push(rollout.policy.clone());
+        parts.push(rollout.policy.clone());
         match rollout.partition {
             Some(0) => {}
-            Some(partition) => words.push(format!("partition {partition}")),
-            None => words.push("by label".to_owned()),
+            Some(partition) => parts.push(format!("partition {partition}")),
+            None => parts.push("by label".to_owned()),
         }
         if rollout.delay_seconds > 0 {
-            words.push(format!("delay {}s", rollout.delay_seconds));
+            parts.push(format!("delay {}s", rollout.delay_seconds));
         }
         if rollout.paused {
-            words.push("paused".to_owned());
+            parts.push("paused".to_owned());
         }
-        below.push(TreeNode::leaf(words.join(", ")));
+        below.push(TreeNode::leaf(parts.join(", ")));
     }
     below.extend(owner.remark.iter().map(TreeNode::leaf));
     TreeNode::new(text, below)
@@ -195,8 +195,8 @@ fn operation_node(operation: &OperationFacts, now: Timestamp) -> TreeNode {
     if let Some(since) = operation.since {
         text += &format!(" for {}", messages::format_ago(since, now));
     }
-    if let Some(begun) = operation.begun.filter(|b| Some(*b) != operation.since) {
-        text += &format!(", begun {} ago", messages::format_ago(begun, now));
+    if let Some(begun_at) = operation.begun.filter(|b| Some(*b) != operation.since) {
+        text += &format!(", begun {} ago", messages::format_ago(begun_at, now));
     }
     let waits = operation.waits_for.iter();
     let waits = waits.map(|wait| match (wait.on, wait.name.split_once('/')) {
@@ -212,7 +212,7 @@ fn operation_node(operation: &OperationFacts, now: Timestamp) -> TreeNode {
 
 /// The line of a rule. `idle` is whether no operation is in flight on the Pod.
 fn rule_node(rule: &RuleFacts, idle: bool, now: Timestamp) -> TreeNode {
-    let says = match rule.verdict {
+    let effect = match rule.verdict {
         RuleVerdict::Holds if idle && rule.stage == Stage::PostCheck.as_str() => {
             "would hold the end of an operation"
         }
@@ -231,7 +231,7 @@ fn rule_node(rule: &RuleFacts, idle: bool, now: Timestamp) -> TreeNode {
         None => vec![TreeNode::leaf(&rule.reason)],
         Some(budget) => self::budget_nodes(budget, &rule.reason, now),
     };
-    TreeNode::new(format!("{name}{kind} {says}"), below)
+    TreeNode::new(format!("{name}{kind} {effect}"), below)
 }
 
 /// The reason, the numbers if the reason does not contain them, the Pods that use the budget, and those that wait for

@@ -1,5 +1,5 @@
 //! Delays the replacement of finished Pods. Without a delay, a template whose Pods fail at once would cause new Pods
-//! without end. The delays are those of the DaemonSet controller.
+//! without end. The DaemonSet controller uses the same delays.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -38,13 +38,13 @@ impl FinishedPodBackoff {
         id_of: impl Fn(&Pod) -> Option<i64>,
         now_nanos: u64,
     ) -> BTreeMap<String, u64> {
-        let before = std::mem::take(&mut self.until);
+        let recorded = std::mem::take(&mut self.until);
         for pod in pods.filter(|pod| pod.is_finished() && !pod.is_terminating()) {
             let Some(id) = id_of(pod) else {
                 continue;
             };
             let uid = &pod.metadata.uid;
-            let until = before.get(uid).copied();
+            let until = recorded.get(uid).copied();
             let until = until.unwrap_or_else(|| self.record_finish(id, pod, now_nanos));
             // If the clock was set back, limit the delay.
             let until = until.min(now_nanos.saturating_add(to_nanos(DELAY_RANGE.1)));
@@ -88,7 +88,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn ended(uid: &str, created: &str) -> Pod {
+    fn failed_pod(uid: &str, created: &str) -> Pod {
         serde_json::from_value(json!({
             "metadata": { "uid": uid, "creationTimestamp": created }, "status": { "phase": "Failed" },
         }))
@@ -99,12 +99,12 @@ mod tests {
     fn delay_doubles_to_15_minutes_and_resets_after_long_run() {
         let mut backoff = FinishedPodBackoff::default();
         let mut pause = |uid: &str, now: u64| {
-            let pod = ended(uid, "1970-01-01T00:00:00Z");
+            let pod = failed_pod(uid, "1970-01-01T00:00:00Z");
             let until = backoff.record_finished_pods([&pod].into_iter(), |_| Some(0), now * SECOND);
             until[uid] / SECOND - now
         };
         assert_eq!([pause("a", 10), pause("b", 20), pause("c", 30)], [1, 2, 4]);
-        assert_eq!(pause("c", 31), 3, "noted once");
+        assert_eq!(pause("c", 31), 3, "recorded once");
         assert_eq!(pause("other", 100_000), 1);
         assert_eq!(pause("other", 0), 900, "the clock was set back");
         for n in 0..20 {
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn each_finished_pod_of_instance_is_counted_once() {
         let mut backoff = FinishedPodBackoff::default();
-        let pods = ["a", "b"].map(|uid| ended(uid, "1970-01-01T00:00:00Z"));
+        let pods = ["a", "b"].map(|uid| failed_pod(uid, "1970-01-01T00:00:00Z"));
         let mut until =
             |now: u64| backoff.record_finished_pods(pods.iter(), |_| Some(0), now * SECOND);
         let first = until(10);
@@ -126,10 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn pauses_begin_anew_with_another_revision() {
+    fn another_revision_resets_delay() {
         let mut backoff = FinishedPodBackoff::default();
         let mut pause = |uid: &str, revision: &str| {
-            let mut pod = ended(uid, "1970-01-01T00:00:00Z");
+            let mut pod = failed_pod(uid, "1970-01-01T00:00:00Z");
             let label = (keys::REVISION.to_owned(), revision.to_owned());
             pod.metadata.labels.extend([label]);
             backoff.record_finished_pods([&pod].into_iter(), |_| Some(0), SECOND)[uid] / SECOND - 1
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn instances_have_separate_delays_and_running_pods_none() {
         let mut backoff = FinishedPodBackoff::default();
-        let (a, b) = (ended("a", "1970-01-01T00:00:00Z"), Pod::default());
+        let (a, b) = (failed_pod("a", "1970-01-01T00:00:00Z"), Pod::default());
         let until = backoff.record_finished_pods([&a, &b].into_iter(), |_| Some(0), SECOND);
         assert_eq!(until.len(), 1);
-        let c = ended("c", "1970-01-01T00:00:00Z");
+        let c = failed_pod("c", "1970-01-01T00:00:00Z");
         let until = backoff.record_finished_pods([&c].into_iter(), |_| Some(1), SECOND);
         assert_eq!(until["c"], 2 * SECOND);
     }

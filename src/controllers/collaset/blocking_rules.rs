@@ -21,76 +21,80 @@ const MAX_NAMED_RULES: usize = 3;
 const MAX_REASON_CHARS: usize = 200;
 
 /// What the first waiting Pods wait for, by UID. In PreCheck: the rules that reject the Pod; if there are none, the
-/// budgets; if there are none, all rules that cover the Pod. If the set is being deleted (`goes`), the budgets are left
-/// out, because they do not hold its Pods. In PostCheck: the rules that reject the Pod.
+/// budgets; if there are none, all rules that cover the Pod. If the set is being deleted (`is_deleting`), the budgets
+/// are left out, because they do not hold its Pods. In PostCheck: the rules that reject the Pod.
 pub fn describe_blocking_rules(
     state: &IndexState,
     pods: &[Arc<Pod>],
-    goes: bool,
+    is_deleting: bool,
 ) -> BTreeMap<String, Vec<String>> {
     let waiting = pods
         .iter()
         .filter_map(|pod| Some((awaited_rule_stage(pod)?, pod)));
-    let told = waiting.take(MAX_EXPLAINED_PODS).map(|(stage, pod)| {
+    let explained = waiting.take(MAX_EXPLAINED_PODS).map(|(stage, pod)| {
         let is_before = stage == Stage::PreCheck;
-        let waiting = stage_candidates(stage, pod);
         let covering = || state.rules_covering(pod);
-        let rejections = covering().flat_map(|entry| {
-            let rules = &entry.snapshot.rules;
-            let rejections = operation_rejections(rules, stage, pod, &waiting, &entry.verdicts);
-            rejections.map(move |rejection| (entry, rejection))
-        });
-        let rejections = rejections.take(MAX_NAMED_RULES);
-        let mut told: Vec<_> = rejections
-            .map(|(entry, r)| {
-                // Only the rule controller knows the answer of an endpoint, or why the endpoint was not asked, and
-                // stores it in the status.
-                let is_asked = r.reason == UNANSWERED_MESSAGE;
-                let mut asked = waiting.iter().filter(|_| is_asked);
-                let said = asked.find_map(|candidate| {
-                    stored_rejection(&entry.object, stage, pod, &r.rule, &candidate.operation)
-                });
-                let reason = said.unwrap_or(&r.reason);
-                format!(
-                    "{}: {}",
-                    r.qualified_rule_name(),
-                    truncate_text(reason, MAX_REASON_CHARS)
-                )
-            })
-            .collect();
-        if told.is_empty() && is_before && !goes {
+        let mut reasons = rejection_reasons(state, stage, pod);
+        if reasons.is_empty() && is_before && !is_deleting {
             let budgets = covering().filter_map(|entry| blocking_budget(entry, pod));
-            told.extend(budgets.take(MAX_NAMED_RULES));
+            reasons.extend(budgets.take(MAX_NAMED_RULES));
         }
-        if told.is_empty() && is_before {
+        if reasons.is_empty() && is_before {
             let names = covering()
                 .map(|entry| messages::qualified_rule_name(&entry.snapshot.rules.name, ""));
-            told.extend(names.take(MAX_NAMED_RULES));
+            reasons.extend(names.take(MAX_NAMED_RULES));
         }
-        (pod.metadata.uid.clone(), told)
+        (pod.metadata.uid.clone(), reasons)
     });
-    told.collect()
+    explained.collect()
+}
+
+/// The rules that reject a Pod in a stage, with their reasons.
+fn rejection_reasons(state: &IndexState, stage: Stage, pod: &Pod) -> Vec<String> {
+    let candidates = stage_candidates(stage, pod);
+    let rejections = state.rules_covering(pod).flat_map(|entry| {
+        let rules = &entry.snapshot.rules;
+        let rejections = operation_rejections(rules, stage, pod, &candidates, &entry.verdicts);
+        rejections.map(move |rejection| (entry, rejection))
+    });
+    let reasons = rejections.take(MAX_NAMED_RULES).map(|(entry, rejection)| {
+        // Only the rule controller knows the answer of an endpoint, or why the endpoint was not asked, and stores it in
+        // the status.
+        let is_unanswered = rejection.reason == UNANSWERED_MESSAGE;
+        let mut unanswered = candidates.iter().filter(|_| is_unanswered);
+        let stored_reason = unanswered.find_map(|candidate| {
+            let operation = &candidate.operation;
+            stored_rejection(&entry.object, stage, pod, &rejection.rule, operation)
+        });
+        let reason = stored_reason.unwrap_or(&rejection.reason);
+        format!(
+            "{}: {}",
+            rejection.qualified_rule_name(),
+            truncate_text(reason, MAX_REASON_CHARS)
+        )
+    });
+    reasons.collect()
 }
 
 /// The strictest availability rule of a rule object that holds a Pod; `None` if no rule holds the Pod.
 fn blocking_budget(entry: &RuleEntry, pod: &Pod) -> Option<String> {
-    let AvailabilityRules::Held(held) = entry.snapshot.rules.availability_rules(pod) else {
+    let AvailabilityRules::Held(rules) = entry.snapshot.rules.availability_rules(pod) else {
         return None;
     };
     let size = ExpectedPods {
         total: entry.tally.expected(),
         base: entry.tally.percentage_base(),
     };
-    let held = held
+    let desired_by_rule = rules
         .into_iter()
         .map(|(rule, limits)| (limits.desired(size), rule));
-    let (desired, rule) = held.max_by_key(|(desired, _)| *desired)?;
-    let named = messages::qualified_rule_name(&entry.snapshot.rules.name, rule);
+    let (desired, rule) = desired_by_rule.max_by_key(|(desired, _)| *desired)?;
+    let rule_name = messages::qualified_rule_name(&entry.snapshot.rules.name, rule);
     Some(match entry.tally.unknown_replicas_owners().denies_all() {
-        true => format!("{named}: {}", messages::EXPECTED_UNKNOWN),
+        true => format!("{rule_name}: {}", messages::EXPECTED_UNKNOWN_MESSAGE),
         false => {
             let (total, limit) = (size.total, size.total.saturating_sub(desired));
-            format!("{named}: at most {limit} of {total} Pods may be unavailable")
+            format!("{rule_name}: at most {limit} of {total} Pods may be unavailable")
         }
     })
 }
@@ -105,17 +109,22 @@ mod tests {
     use crate::cluster::index::Index;
 
     /// The explanation for four Pods without an owner under `rules`; the first Pod waits to be updated.
-    fn told(rules: Value, goes: bool) -> Vec<String> {
-        told_in(Family::PreCheck, rules, goes)
+    fn explain(rules: Value, is_deleting: bool) -> Vec<String> {
+        explain_stage(Family::PreCheck, rules, is_deleting)
     }
 
-    /// As [`told`], but the first Pod has the label of another stage.
-    fn told_in(stage: Family, rules: Value, goes: bool) -> Vec<String> {
-        told_with(stage, rules, json!({}), goes)
+    /// As [`explain`], but the first Pod has the label of another stage.
+    fn explain_stage(stage: Family, rules: Value, is_deleting: bool) -> Vec<String> {
+        explain_with_status(stage, rules, json!({}), is_deleting)
     }
 
-    /// As [`told_in`], under a rule object with this status.
-    fn told_with(stage: Family, rules: Value, status: Value, goes: bool) -> Vec<String> {
+    /// As [`explain_stage`], under a rule object with this status.
+    fn explain_with_status(
+        stage: Family,
+        rules: Value,
+        status: Value,
+        is_deleting: bool,
+    ) -> Vec<String> {
         let index = Index::default();
         index.apply_rule(
             serde_json::from_value(json!({
@@ -140,9 +149,9 @@ mod tests {
         labels.insert(stage.key("collaset"), "1".into());
         pods.iter().for_each(|pod| index.apply_pod(pod.clone()));
         let pods: Vec<_> = pods.into_iter().map(Arc::new).collect();
-        let mut held = describe_blocking_rules(&index.read_state(), &pods, goes);
-        assert_eq!(held.keys().collect::<Vec<_>>(), ["web-0"]);
-        held.remove("web-0").unwrap()
+        let mut reasons = describe_blocking_rules(&index.read_state(), &pods, is_deleting);
+        assert_eq!(reasons.keys().collect::<Vec<_>>(), ["web-0"]);
+        reasons.remove("web-0").unwrap()
     }
 
     fn check() -> Value {
@@ -158,8 +167,11 @@ mod tests {
         let wanted = [
             "rule fit of PodTransitionRule web: block by label check policy, pod n/web-0 labels not match fit=1",
         ];
-        for goes in [false, true] {
-            assert_eq!(told(json!([budget("a", json!(1)), check()]), goes), wanted);
+        for is_deleting in [false, true] {
+            assert_eq!(
+                explain(json!([budget("a", json!(1)), check()]), is_deleting),
+                wanted
+            );
         }
     }
 
@@ -167,8 +179,8 @@ mod tests {
     fn budget_is_named_with_its_limit() {
         let rules = json!([budget("a", json!("50%")), budget("b", json!(1))]);
         let wanted = ["rule b of PodTransitionRule web: at most 1 of 4 Pods may be unavailable"];
-        assert_eq!(told(rules.clone(), false), wanted);
-        assert_eq!(told(rules, true), ["PodTransitionRule web"]);
+        assert_eq!(explain(rules.clone(), false), wanted);
+        assert_eq!(explain(rules, true), ["PodTransitionRule web"]);
     }
 
     #[test]
@@ -180,24 +192,25 @@ mod tests {
         let wanted = [
             "rule after of PodTransitionRule web: block by label check policy, pod n/web-0 labels not match fit=1",
         ];
-        assert_eq!(told_in(Family::PostCheck, rules, false), wanted);
+        assert_eq!(explain_stage(Family::PostCheck, rules, false), wanted);
         let others = json!([budget("a", json!(1)), check()]);
-        assert!(told_in(Family::PostCheck, others, false).is_empty());
+        assert!(explain_stage(Family::PostCheck, others, false).is_empty());
     }
 
     #[test]
     fn stored_endpoint_answer_is_quoted() {
         let ask = json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://a" } } }]);
         let detail = |pod: &str, stage: &str| json!({ "details": [{ "name": pod, "stage": stage, "rejectInfo": [{ "ruleName": "ask", "reason": "no route" }] }] });
-        let told = |status: Value| told_with(Family::PreCheck, ask.clone(), status, false);
+        let explain =
+            |status: Value| explain_with_status(Family::PreCheck, ask.clone(), status, false);
         let rule = "rule ask of PodTransitionRule web: ";
         let unanswered = format!("{rule}its endpoint has not let the Pod pass yet");
         assert_eq!(
-            told(detail("web-0", "PreCheck")),
+            explain(detail("web-0", "PreCheck")),
             [format!("{rule}no route")]
         );
-        assert_eq!(told(json!({})), [&*unanswered]);
-        assert_eq!(told(detail("web-1", "PreCheck")), [&*unanswered]);
-        assert_eq!(told(detail("web-0", "PostCheck")), [&*unanswered]);
+        assert_eq!(explain(json!({})), [&*unanswered]);
+        assert_eq!(explain(detail("web-1", "PreCheck")), [&*unanswered]);
+        assert_eq!(explain(detail("web-0", "PostCheck")), [&*unanswered]);
     }
 }

@@ -13,7 +13,7 @@
 //! | `backoff` | delays the new Pods of instances whose Pods have finished |
 //! | `names` | keeps names of objects whose creation is not confirmed yet |
 //! | `apply` | executes the stages of a plan |
-//! | `owner` | builds references to the CollaSet |
+//! | `owner` | patches owner references, and names the CollaSet as the subject of Events |
 //! | `gc` | deletes empty ResourceContexts that no CollaSet uses |
 //! | `requests` | sends requests with a deadline, and classifies their failures |
 
@@ -53,10 +53,10 @@ use reconcile_state::ReconcileState;
 /// The CollaSet controller.
 pub struct CollaSetController {
     context: Arc<ControllerContext>,
-    memories: Mutex<HashMap<CollaSetName, Arc<ReconcileState>>>,
+    states: Mutex<HashMap<CollaSetName, Arc<ReconcileState>>>,
     /// The positions of the caches when this term began, read once. Everything that a former leader wrote is at or
     /// below these positions.
-    begun: OnceCell<TermStart>,
+    term_start: OnceCell<TermStart>,
     caught_up: OnceCell<()>,
 }
 
@@ -65,8 +65,8 @@ const HELD_REQUEUE: Duration = Duration::from_secs(10);
 
 /// The positions of etcd when a term began.
 struct TermStart {
-    pods: u64,
-    others: CachePositions,
+    pod_position: u64,
+    cache_positions: CachePositions,
 }
 
 impl CollaSetController {
@@ -74,8 +74,8 @@ impl CollaSetController {
     pub fn new(context: Arc<ControllerContext>) -> Arc<Self> {
         Arc::new(CollaSetController {
             context,
-            memories: Mutex::default(),
-            begun: OnceCell::new(),
+            states: Mutex::default(),
+            term_start: OnceCell::new(),
             caught_up: OnceCell::new(),
         })
     }
@@ -86,67 +86,70 @@ impl CollaSetController {
             return ReconcileOutcome::Done;
         }
         let Some(set) = self.context.objects.sets.get(&name.0, &name.1) else {
-            self.memories.lock().remove(&name);
+            self.states.lock().remove(&name);
             return gc::delete_empty_resource_context(&self.context, &name).await;
         };
-        let begun = match self.term_start_version(&name.0).await {
-            Ok(begun) => begun,
+        let term_start_version = match self.term_start_version(&name.0).await {
+            Ok(version) => version,
             Err(error) => {
                 warn!(%error, "it is not known what a former leader has written; nothing is planned before");
                 return ReconcileOutcome::Retry;
             }
         };
-        let memory = self.set_reconcile_state(name, &set);
-        memory.record_pod_write(begun);
+        let state = self.set_reconcile_state(name, &set);
+        state.record_pod_write(term_start_version);
         let generation = set.metadata.generation.unwrap_or(0);
-        if let Some(outcome) = memory.begin_reconcile(Instant::now(), generation) {
+        if let Some(outcome) = state.begin_reconcile(Instant::now(), generation) {
             return outcome;
         }
-        let observed = match observe::observe_collaset(&self.context, &set, &memory).await {
+        let observed = match observe::observe_collaset(&self.context, &set, &state).await {
             Ok(observed) => observed,
             Err(outcome) => return outcome,
         };
         let mut plan = planner::plan_set(&observed);
-        plan.events.extend(memory.canary_event(plan.pause.as_ref()));
-        let work = apply::PlanExecution::new(&self.context, &observed, &memory);
-        let done = apply::apply_plan(&work, plan).await;
-        requeue_outcome(done, &memory, generation, !observed.held.is_empty())
+        plan.events.extend(state.canary_event(plan.pause.as_ref()));
+        let execution = apply::PlanExecution::new(&self.context, &observed, &state);
+        let outcome = apply::apply_plan(&execution, plan).await;
+        requeue_outcome(outcome, &state, generation, !observed.held.is_empty())
     }
 
     async fn term_start_version(&self, namespace: &str) -> anyhow::Result<u64> {
         let client = &self.context.client;
-        let begin = async || -> anyhow::Result<TermStart> {
+        let read_term_start = async || -> anyhow::Result<TermStart> {
             Ok(TermStart {
-                pods: self
+                pod_position: self
                     .context
                     .ledgers
                     .store()
                     .read_present_position(namespace)
                     .await?,
-                others: cache_positions::read_positions(client, &self.context.watch_registry)
-                    .await?,
+                cache_positions: cache_positions::read_positions(
+                    client,
+                    &self.context.watch_registry,
+                )
+                .await?,
             })
         };
         // The positions are read once, even if the API server is slow: a position that is read again moves on, and the
         // caches would never reach it.
-        let begun = self.begun.get_or_try_init(begin).await?;
+        let term_start = self.term_start.get_or_try_init(read_term_start).await?;
         let catch_up = async || {
-            let reached = begun.others.wait_reached();
+            let reached = term_start.cache_positions.wait_reached();
             tokio::time::timeout(observe::CATCH_UP_TIMEOUT, reached).await
         };
         let caught_up = self.caught_up.get_or_try_init(catch_up).await;
         caught_up.context("a cache of what belongs to CollaSets trails")?;
-        Ok(begun.pods)
+        Ok(term_start.pod_position)
     }
 
     fn set_reconcile_state(&self, name: CollaSetName, set: &CollaSet) -> Arc<ReconcileState> {
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
-        let mut memories = self.memories.lock();
-        let memory = memories.entry(name).or_default();
-        if memory.uid() != uid {
-            *memory = Arc::new(ReconcileState::new(uid)); // another set of the same name
+        let mut states = self.states.lock();
+        let state = states.entry(name).or_default();
+        if state.uid() != uid {
+            *state = Arc::new(ReconcileState::new(uid)); // another set of the same name
         }
-        Arc::clone(memory)
+        Arc::clone(state)
     }
 }
 
@@ -156,22 +159,27 @@ const LOOKUP_REQUEUE: Duration = Duration::from_secs(1);
 /// Decides when the set is reconciled again. `is_held` says whether rules hold Pods: the rules state their reasons in
 /// their own status, and a change of that status does not enqueue the set.
 fn requeue_outcome(
-    done: apply::ApplyOutcome,
-    memory: &ReconcileState,
+    outcome: apply::ApplyOutcome,
+    state: &ReconcileState,
     generation: i64,
     is_held: bool,
 ) -> ReconcileOutcome {
-    match done {
+    match outcome {
         apply::ApplyOutcome::Failed => {
-            ReconcileOutcome::After(memory.record_failure(Instant::now(), generation))
+            ReconcileOutcome::After(state.record_failure(Instant::now(), generation))
         }
         apply::ApplyOutcome::Moved => ReconcileOutcome::Retry,
-        apply::ApplyOutcome::All(again) => {
-            memory.record_success();
-            let words = is_held.then_some(HELD_REQUEUE);
-            let answers = memory.has_more_lookups().then_some(LOOKUP_REQUEUE);
-            let again = again.into_iter().chain(words).chain(answers).min();
-            again.map_or(ReconcileOutcome::Done, ReconcileOutcome::After)
+        apply::ApplyOutcome::All(requeue) => {
+            state.record_success();
+            let held_requeue = is_held.then_some(HELD_REQUEUE);
+            let lookup_requeue = state.has_more_lookups().then_some(LOOKUP_REQUEUE);
+            let requeues = requeue
+                .into_iter()
+                .chain(held_requeue)
+                .chain(lookup_requeue);
+            requeues
+                .min()
+                .map_or(ReconcileOutcome::Done, ReconcileOutcome::After)
         }
     }
 }

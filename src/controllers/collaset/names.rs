@@ -34,8 +34,8 @@ struct PendingName {
     text: String,
     /// Whether a spec gives the name. Such a name is never used as a chosen name.
     is_given: bool,
-    /// UID of the object that was created under the name, if somebody removed parts of what was created.
-    spoilt: Option<String>,
+    /// UID of the object that was created under the name, if the object differs from what was created.
+    altered_uid: Option<String>,
 }
 
 /// The characters of `generateName` suffixes of the API server. They form no words.
@@ -51,10 +51,10 @@ impl PendingNames {
         if let Some(chosen) = chosen.filter(|name| name.text.starts_with(prefix)) {
             return chosen.text.clone();
         }
-        let mut rest = usize::try_from(random).unwrap_or(0);
+        let mut remaining = usize::try_from(random).unwrap_or(0);
         let suffix = (0..5).map(|_| {
-            let letter = LETTERS[rest % LETTERS.len()];
-            rest /= LETTERS.len();
+            let letter = LETTERS[remaining % LETTERS.len()];
+            remaining /= LETTERS.len();
             char::from(letter)
         });
         let text: String = prefix.chars().chain(suffix).collect();
@@ -72,38 +72,38 @@ impl PendingNames {
         self.0.remove(slot);
     }
 
-    /// Records a name that a spec gives, so that [`Self::forget_observed_names`] finds its slot when the object is
-    /// seen.
+    /// Records a name that a spec gives, so that [`Self::forget_observed_names`] finds its slot when a cache
+    /// contains the object.
     pub fn record_given_name(&mut self, slot: &NameSlot, name: &str) {
-        let known = self.0.entry(slot.clone()).or_default();
-        if known.text != name {
-            *known = PendingName {
+        let pending = self.0.entry(slot.clone()).or_default();
+        if pending.text != name {
+            *pending = PendingName {
                 text: name.to_owned(),
                 ..PendingName::default()
             };
         }
-        known.is_given = true;
+        pending.is_given = true;
     }
 
     /// Records that the object with this UID was created under the name of the slot, and differs from what was created.
     pub fn mark_altered(&mut self, slot: &NameSlot, uid: String) {
         if let Some(name) = self.0.get_mut(slot) {
-            name.spoilt = Some(uid);
+            name.altered_uid = Some(uid);
         }
     }
 
     /// UID of the object of a slot, if the object differs from what was created.
     pub fn altered_uid(&self, slot: &NameSlot) -> Option<String> {
-        self.0.get(slot)?.spoilt.clone()
+        self.0.get(slot)?.altered_uid.clone()
     }
 
     /// Forgets the names of objects that the caches contain. Returns their slots.
     pub fn forget_observed_names(
         &mut self,
-        mut is_seen: impl FnMut(&NameSlot, &str) -> bool,
+        mut is_cached: impl FnMut(&NameSlot, &str) -> bool,
     ) -> Vec<NameSlot> {
-        let seen = self.0.extract_if(|slot, name| is_seen(slot, &name.text));
-        seen.map(|(slot, _)| slot).collect()
+        let cached = self.0.extract_if(|slot, name| is_cached(slot, &name.text));
+        cached.map(|(slot, _)| slot).collect()
     }
 }
 
@@ -112,17 +112,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_kept_until_its_object_is_seen() {
+    fn name_is_kept_until_its_object_is_cached() {
         let mut names = PendingNames::default();
         let first = names.choose_name(&NameSlot::Pod(0), "web-", 0);
         assert_eq!(first, "web-bbbbb");
         assert_eq!(names.choose_name(&NameSlot::Pod(0), "web-", 1), first);
         let other = names.choose_name(&NameSlot::Pod(1), "web-", 1);
         assert_eq!(other, "web-cbbbb");
-        let claim = names.choose_name(&NameSlot::Pvc(0, "data".into()), "web-", 0);
-        let seen =
+        let pvc = names.choose_name(&NameSlot::Pvc(0, "data".into()), "web-", 0);
+        let observed =
             names.forget_observed_names(|slot, name| *slot == NameSlot::Pod(0) && name == first);
-        assert_eq!(seen, [NameSlot::Pod(0)]);
+        assert_eq!(observed, [NameSlot::Pod(0)]);
         assert_eq!(
             names.choose_name(&NameSlot::Pod(0), "web-", 27),
             "web-bcbbb"
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(names.choose_name(&NameSlot::Pod(1), "web-", 2), other);
         assert_eq!(
             names.choose_name(&NameSlot::Pvc(0, "data".into()), "web-", 2),
-            claim
+            pvc
         );
         assert_eq!(
             names.choose_name(&NameSlot::Pod(1), "new-", u32::MAX).len(),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_given_is_not_chosen() {
+    fn given_name_is_not_chosen() {
         let mut names = PendingNames::default();
         let slot = NameSlot::Pvc(0, "data".into());
         names.record_given_name(&slot, "web-given");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_prefix_is_cut_as_the_api_server_does() {
+    fn long_prefix_is_cut_as_the_api_server_does() {
         let name = PendingNames::default().choose_name(&NameSlot::Pod(0), &"a".repeat(70), 0);
         assert_eq!(name.len(), 63);
     }

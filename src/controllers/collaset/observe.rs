@@ -1,4 +1,4 @@
-//! Collects from the caches what the planner needs for one CollaSet.
+//! Collects from the caches the objects that the planner needs for one CollaSet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::ledger::store::LedgerStore;
 
 /// If the first lists of the caches are not complete, the set is retried after this time.
 const UNSYNCED_RETRY: Duration = Duration::from_millis(200);
-/// Maximum wait until a cache contains this controller's own writes, or those of a former leader.
+/// Maximum wait until a cache contains this controller's own writes, or the writes of a former leader.
 pub const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Collects the state of a CollaSet, at least as new as this controller's own last writes. This function waits for the
@@ -37,95 +37,121 @@ pub const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn observe_collaset(
     context: &ControllerContext,
     set: &Arc<CollaSet>,
-    memory: &ReconcileState,
+    state: &ReconcileState,
 ) -> Result<ObservedSet, ReconcileOutcome> {
-    let index = &context.index;
-    if !index.listed_kinds().has_collaset_kinds() {
+    if !context.index.listed_kinds().has_collaset_kinds() {
         return Err(ReconcileOutcome::After(UNSYNCED_RETRY));
     }
-    let position = memory.required_pod_version();
+    let position = state.required_pod_version();
     wait_for_pod_cache(context, set, position).await?;
     // Before the caches are read, because the lookup may take time.
-    let unmanaged = find_unmanaged_pods(context, set, memory).await;
-    if memory.required_pod_version() > position {
-        wait_for_pod_cache(context, set, memory.required_pod_version()).await?;
+    let unmanaged = find_unmanaged_pods(context, set, state).await;
+    if state.required_pod_version() > position {
+        wait_for_pod_cache(context, set, state.required_pod_version()).await?;
     }
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let name = set.metadata.name.as_deref().unwrap_or_default();
-    let Some(set) = context.objects.sets.get(namespace, name) else {
-        return Err(ReconcileOutcome::Done);
-    };
+    match context.objects.sets.get(namespace, name) {
+        Some(set) => Ok(read_caches(context, set, state, unmanaged)),
+        None => Err(ReconcileOutcome::Done),
+    }
+}
+
+fn read_caches(
+    context: &ControllerContext,
+    set: Arc<CollaSet>,
+    state: &ReconcileState,
+    unmanaged: Vec<Arc<Pod>>,
+) -> ObservedSet {
+    let (index, objects) = (&context.index, &context.objects);
+    let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let uid = set.metadata.uid.as_deref().unwrap_or_default();
-    let objects = &context.objects;
-    let mut revisions = objects.revisions.controlled_by(namespace, uid);
-    let orphans = objects.revisions.controlled_by(namespace, "");
-    revisions.extend(
-        orphans
-            .into_iter()
-            .filter(|r| selects_orphan_revision(r, &set)),
-    );
-    let mut claims = objects.claims.controlled_by(namespace, uid);
-    let free = objects.claims.controlled_by(namespace, "");
-    let is_anothers = |claim: &Arc<Pvc>| {
-        let kept_for = claim.labels.get(keys::KEPT_FOR);
-        kept_for.is_some_and(|of| of != uid && is_set_present(objects, namespace, of))
-    };
-    claims.extend(free.into_iter().filter(|claim| !is_anothers(claim)));
-    let mounting = !set.spec.volume_claim_templates.is_empty()
-        || claims.iter().any(|claim| claim.belongs_to_set(Some(uid)))
+    let revisions = collect_revisions(objects, namespace, uid, &set);
+    let pvcs = collect_pvcs(objects, namespace, uid);
+    let needs_mounts = !set.spec.volume_claim_templates.is_empty()
+        || pvcs.iter().any(|pvc| pvc.belongs_to_set(Some(uid)))
         || revisions.iter().any(|r| !pvc_templates(&r.data).is_empty());
-    let SetPods {
-        own: pods,
-        strangers,
-        orphans,
-        mounts,
-    } = collect_set_pods(&index.read_state(), namespace, uid, &set, mounting);
-    // If a webhook removed labels from a PVC, no Pod can use the PVC. Its name is kept; otherwise another PVC would be
-    // created each time.
-    memory.forget_observed_names(|slot, name| match slot {
-        NameSlot::Pod(id) => pods.iter().any(|pod| {
-            let of = pod.label(keys::INSTANCE_ID);
-            pod.metadata.name == name && of == Some(&id.to_string())
-        }),
-        NameSlot::Pvc(id, template) => claims.iter().any(|claim| {
-            let of = claim.labels.get(keys::PVC_TEMPLATE_NAME);
-            let is_whole = instance_id_label(claim) == Some(*id) && of == Some(template);
-            claim.name == name && is_whole && is_usable_pvc(&set, claim)
-        }),
-    });
-    memory.retain_fences(claims.iter().map(|claim| &*claim.uid));
-    let mut refused = memory.plan_refusals(
-        pods.iter().map(|pod| &**pod),
+    let pods = collect_set_pods(&index.read_state(), namespace, uid, &set, needs_mounts);
+    forget_cached_names(state, &set, &pods.own, &pvcs);
+    state.retain_fences(pvcs.iter().map(|pvc| &*pvc.uid));
+    let mut refused = state.plan_refusals(
+        pods.own.iter().map(|pod| &**pod),
         revisions.iter().map(|revision| &*revision.name),
         Instant::now(),
         set.metadata.generation.unwrap_or(0),
     );
-    refused.undeleted = context.blocked_deletions.failures_of_pods(&pods);
-    refused.unstepped = context.blocked_lifecycles.failures_of_pods(&pods);
+    refused.undeleted = context.blocked_deletions.failures_of_pods(&pods.own);
+    refused.unstepped = context.blocked_lifecycles.failures_of_pods(&pods.own);
     let now_nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
-    let goes = set.metadata.deletion_timestamp.is_some();
-    Ok(ObservedSet {
+    let is_deleting = set.metadata.deletion_timestamp.is_some();
+    ObservedSet {
         pool_bytes: headroom::MAX_POOL_BYTES,
         refused,
-        held: describe_blocking_rules(&index.read_state(), &pods, goes),
-        ended_until: memory.record_finished_pods(pods.iter().map(|pod| &**pod), now_nanos),
+        held: describe_blocking_rules(&index.read_state(), &pods.own, is_deleting),
+        ended_until: state.record_finished_pods(pods.own.iter().map(|pod| &**pod), now_nanos),
         pool: objects.pools.get(namespace, pool_name(&set)),
         revisions,
-        pods,
-        pods_to_include: strangers,
+        pods: pods.own,
+        pods_to_include: pods.to_include,
         unmanaged,
-        orphans,
-        mounts,
-        pvcs: claims,
+        orphans: pods.orphans,
+        mounts: pods.by_mounted_pvc,
+        pvcs,
         now_nanos,
         set,
-    })
+    }
 }
 
-/// Whether a set with this UID exists. No other set may use the PVCs that it keeps.
+/// The revisions that the set controls, and the revisions without a controller that its selector matches.
+fn collect_revisions(
+    objects: &ObjectCaches,
+    namespace: &str,
+    uid: &str,
+    set: &CollaSet,
+) -> Vec<Arc<Revision>> {
+    let mut revisions = objects.revisions.controlled_by(namespace, uid);
+    let orphans = objects.revisions.controlled_by(namespace, "").into_iter();
+    revisions.extend(orphans.filter(|revision| selects_orphan_revision(revision, set)));
+    revisions
+}
+
+/// The PVCs that the set controls, and the PVCs without a controller that no other existing set keeps.
+fn collect_pvcs(objects: &ObjectCaches, namespace: &str, uid: &str) -> Vec<Arc<Pvc>> {
+    let mut pvcs = objects.claims.controlled_by(namespace, uid);
+    let uncontrolled = objects.claims.controlled_by(namespace, "").into_iter();
+    let is_kept_by_other = |pvc: &Arc<Pvc>| {
+        let kept_for = pvc.labels.get(keys::KEPT_FOR);
+        kept_for.is_some_and(|other| other != uid && is_set_present(objects, namespace, other))
+    };
+    pvcs.extend(uncontrolled.filter(|pvc| !is_kept_by_other(pvc)));
+    pvcs
+}
+
+/// Forgets the chosen names of objects that the caches contain. If a webhook removed labels from a PVC, no Pod can use
+/// the PVC. Its name is kept; otherwise another PVC would be created each time.
+fn forget_cached_names(
+    state: &ReconcileState,
+    set: &CollaSet,
+    pods: &[Arc<Pod>],
+    pvcs: &[Arc<Pvc>],
+) {
+    state.forget_observed_names(|slot, name| match slot {
+        NameSlot::Pod(id) => pods.iter().any(|pod| {
+            let instance_id = pod.label(keys::INSTANCE_ID);
+            pod.metadata.name == name && instance_id == Some(&id.to_string())
+        }),
+        NameSlot::Pvc(id, template) => pvcs.iter().any(|pvc| {
+            let is_labelled = instance_id_label(pvc) == Some(*id)
+                && pvc.labels.get(keys::PVC_TEMPLATE_NAME) == Some(template);
+            pvc.name == name && is_labelled && is_usable_pvc(set, pvc)
+        }),
+    });
+}
+
+/// Whether a set with this UID exists. No other set may use the PVCs that an existing set keeps.
 fn is_set_present(objects: &ObjectCaches, namespace: &str, uid: &str) -> bool {
-    let is_it = |set: &CollaSet| set.metadata.uid.as_deref() == Some(uid);
-    !objects.sets.names_where(namespace, is_it).is_empty()
+    let has_uid = |set: &CollaSet| set.metadata.uid.as_deref() == Some(uid);
+    !objects.sets.names_where(namespace, has_uid).is_empty()
 }
 
 /// Waits until the Pod cache has reached this resourceVersion.
@@ -139,8 +165,8 @@ async fn wait_for_pod_cache(
         store.wait_followed().await;
         store.wait_position(version).await;
     };
-    let done = tokio::time::timeout(CATCH_UP_TIMEOUT, caught_up).await;
-    done.map_err(|_| {
+    let result = tokio::time::timeout(CATCH_UP_TIMEOUT, caught_up).await;
+    result.map_err(|_| {
         let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
         warn!(?namespace, set = ?name, "the Pod cache trails, or its watch is silent; nothing is planned from it");
         ReconcileOutcome::Retry
@@ -151,28 +177,28 @@ async fn wait_for_pod_cache(
 #[derive(Default)]
 struct SetPods {
     own: Vec<Arc<Pod>>,
-    strangers: Vec<Arc<Pod>>,
+    to_include: Vec<Arc<Pod>>,
     orphans: Vec<Arc<Pod>>,
-    mounts: BTreeMap<String, Vec<Arc<Pod>>>,
+    by_mounted_pvc: BTreeMap<String, Vec<Arc<Pod>>>,
 }
 
 /// Collects the Pods that concern a set. All Pods of the namespace are scanned only if the set names Pods in
-/// `podToInclude`, or if the mounts of PVCs are needed (`mounting`).
+/// `podToInclude`, or if the mounts of PVCs are needed.
 fn collect_set_pods(
     state: &IndexState,
     namespace: &str,
     uid: &str,
     set: &CollaSet,
-    mounting: bool,
+    needs_mounts: bool,
 ) -> SetPods {
-    let Some(home) = state.namespace(namespace) else {
+    let Some(namespace_index) = state.namespace(namespace) else {
         return SetPods::default();
     };
     let scale = set.spec.scale_strategy.as_ref();
-    let wanted = scale.map_or(&[][..], |scale| &scale.pod_to_include);
+    let included = scale.map_or(&[][..], |scale| &scale.pod_to_include);
     let name = set.metadata.name.as_deref().unwrap_or_default();
-    let is_stranger = |pod: &&Arc<Pod>| {
-        wanted.contains(&pod.metadata.name) && pod.controller().is_none_or(|o| o.uid != uid)
+    let is_to_include = |pod: &&Arc<Pod>| {
+        included.contains(&pod.metadata.name) && pod.controller().is_none_or(|o| o.uid != uid)
     };
     let is_orphan = |pod: &&Arc<Pod>| {
         (pod.label(keys::INSTANCE_ID).is_some() || !pod.spec.pvcs.is_empty())
@@ -180,30 +206,36 @@ fn collect_set_pods(
             && has_name_of_set(name, &pod.metadata.name)
     };
     let mut pods = SetPods {
-        own: home.pods_owned_by(uid).cloned().collect(),
-        strangers: match wanted.is_empty() {
+        own: namespace_index.pods_owned_by(uid).cloned().collect(),
+        to_include: match included.is_empty() {
             true => Vec::new(),
-            false => home.pods.values().filter(is_stranger).cloned().collect(),
+            false => {
+                let pods = namespace_index.pods.values();
+                pods.filter(is_to_include).cloned().collect()
+            }
         },
-        orphans: home.pods_owned_by("").filter(is_orphan).cloned().collect(),
-        mounts: match mounting {
-            true => pods_by_mounted_pvc(home),
+        orphans: {
+            let pods = namespace_index.pods_owned_by("");
+            pods.filter(is_orphan).cloned().collect()
+        },
+        by_mounted_pvc: match needs_mounts {
+            true => pods_by_mounted_pvc(namespace_index),
             false => BTreeMap::new(),
         },
     };
-    for list in [&mut pods.own, &mut pods.strangers, &mut pods.orphans] {
+    for list in [&mut pods.own, &mut pods.to_include, &mut pods.orphans] {
         list.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     }
     pods
 }
 
 /// The Pods that mount each PVC.
-fn pods_by_mounted_pvc(home: &NamespaceIndex) -> BTreeMap<String, Vec<Arc<Pod>>> {
+fn pods_by_mounted_pvc(namespace_index: &NamespaceIndex) -> BTreeMap<String, Vec<Arc<Pod>>> {
     let mut mounts = BTreeMap::<String, Vec<Arc<Pod>>>::new();
-    for pod in home.pods.values() {
-        for claim in &pod.spec.pvcs {
+    for pod in namespace_index.pods.values() {
+        for pvc_name in &pod.spec.pvcs {
             mounts
-                .entry(claim.clone())
+                .entry(pvc_name.clone())
                 .or_default()
                 .push(Arc::clone(pod));
         }

@@ -1,24 +1,12 @@
-//! References to the CollaSet: the controller reference of its objects, and the subject of Events.
+//! References to the CollaSet: patches of the owner references of its objects, and the subject of Events.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use serde_json::{Value, json};
 
 use crate::api::collaset::CollaSet;
-use crate::api::keys;
+use crate::domain::collaset::construct::controller_reference;
 use crate::domain::collaset::plan::OwnershipChange;
-
-/// The owner reference by which the set controls an object.
-pub fn controller_reference(set: &CollaSet) -> Value {
-    json!({
-        "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
-        "kind": "CollaSet",
-        "name": set.metadata.name,
-        "uid": set.metadata.uid,
-        "controller": true,
-        "blockOwnerDeletion": true,
-    })
-}
 
 /// The set as the subject of an Event.
 pub fn set_object_reference(set: &CollaSet) -> ObjectReference {

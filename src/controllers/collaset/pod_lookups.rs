@@ -21,10 +21,16 @@ const MAX_LOOKUPS: usize = 10;
 #[derive(Debug, Default)]
 pub struct PodLookups {
     generation: i64,
-    /// By name: when the API server was asked, and the Pod if it exists and is not managed.
-    known: BTreeMap<String, (Instant, Option<Arc<Pod>>)>,
+    by_name: BTreeMap<String, Lookup>,
     /// Whether more names were due than one run may look up.
-    more: bool,
+    has_more: bool,
+}
+
+#[derive(Debug)]
+struct Lookup {
+    asked_at: Instant,
+    /// The Pod, if it exists and is not managed.
+    unmanaged: Option<Arc<Pod>>,
 }
 
 impl PodLookups {
@@ -37,35 +43,45 @@ impl PodLookups {
         generation: i64,
     ) -> Vec<String> {
         let is_new = std::mem::replace(&mut self.generation, generation) != generation;
-        self.known
+        self.by_name
             .retain(|name, _| !is_new && unknown.contains(name));
-        let asked_at = |name: &String| self.known.get(name).map(|(at, _)| *at);
-        let is_due = |name: &&String| match self.known.get(*name) {
-            None => true,
-            Some((at, Some(_))) => *at + UNMANAGED_TTL <= now,
-            Some((at, None)) => *at + ABSENT_TTL <= now,
+        let asked_at = |name: &String| self.by_name.get(name).map(|lookup| lookup.asked_at);
+        let is_due = |name: &&String| {
+            self.by_name.get(*name).is_none_or(|lookup| {
+                let ttl = match lookup.unmanaged {
+                    Some(_) => UNMANAGED_TTL,
+                    None => ABSENT_TTL,
+                };
+                lookup.asked_at + ttl <= now
+            })
         };
         let mut due: Vec<String> = unknown.iter().filter(is_due).cloned().collect();
         due.sort_by_key(asked_at);
-        self.more = due.len() > MAX_LOOKUPS;
+        self.has_more = due.len() > MAX_LOOKUPS;
         due.truncate(MAX_LOOKUPS);
         due
     }
 
-    /// Whether the last run left names to the next one. No event causes that run.
+    /// Whether the last run left names to the next run. No event causes the next run.
     pub fn has_more_names(&self) -> bool {
-        self.more
+        self.has_more
     }
 
     /// Records an answer: the Pod, if it exists and is not managed.
     pub fn record_lookup(&mut self, name: String, unmanaged: Option<Arc<Pod>>, now: Instant) {
-        self.known.insert(name, (now, unmanaged));
+        let lookup = Lookup {
+            asked_at: now,
+            unmanaged,
+        };
+        self.by_name.insert(name, lookup);
     }
 
     /// The Pods that exist and are not managed, in the order of their names.
     pub fn unmanaged_pods(&self) -> Vec<Arc<Pod>> {
-        let unmanaged = self.known.values().filter_map(|(_, pod)| pod.clone());
-        unmanaged.collect()
+        let lookups = self.by_name.values();
+        lookups
+            .filter_map(|lookup| lookup.unmanaged.clone())
+            .collect()
     }
 }
 
@@ -79,59 +95,62 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn name_is_looked_up_again_after_ttl_or_spec_change() {
-        let (mut answers, start) = (PodLookups::default(), Instant::now());
+        let (mut lookups, start) = (PodLookups::default(), Instant::now());
         let unknown = names(0..1);
         let pod = Arc::new(Pod::default());
-        let told = |answers: &PodLookups| answers.unmanaged_pods().len();
-        assert_eq!(answers.names_to_look_up(&unknown, start, 1), ["p00"]);
-        answers.record_lookup("p00".into(), Some(Arc::clone(&pod)), start);
-        assert_eq!(answers.names_to_look_up(&unknown, start, 1), [""; 0]);
-        assert_eq!(told(&answers), 1);
-        assert_eq!(answers.names_to_look_up(&unknown, start, 2), ["p00"]);
-        assert_eq!(told(&answers), 0);
-        answers.record_lookup("p00".into(), Some(pod), start);
+        let unmanaged = |lookups: &PodLookups| lookups.unmanaged_pods().len();
+        assert_eq!(lookups.names_to_look_up(&unknown, start, 1), ["p00"]);
+        lookups.record_lookup("p00".into(), Some(Arc::clone(&pod)), start);
+        assert_eq!(lookups.names_to_look_up(&unknown, start, 1), [""; 0]);
+        assert_eq!(unmanaged(&lookups), 1);
+        assert_eq!(lookups.names_to_look_up(&unknown, start, 2), ["p00"]);
+        assert_eq!(unmanaged(&lookups), 0);
+        lookups.record_lookup("p00".into(), Some(pod), start);
         assert_eq!(
-            answers.names_to_look_up(&unknown, start + UNMANAGED_TTL, 2),
+            lookups.names_to_look_up(&unknown, start + UNMANAGED_TTL, 2),
             ["p00"]
         );
-        assert_eq!(told(&answers), 1, "until it is known better");
+        assert_eq!(unmanaged(&lookups), 1, "until the next answer");
         assert_eq!(
-            answers.names_to_look_up(&names([]), start, 2),
+            lookups.names_to_look_up(&names([]), start, 2),
             [""; 0],
-            "it has the label"
+            "the Pod has the label"
         );
-        assert_eq!(told(&answers), 0);
+        assert_eq!(unmanaged(&lookups), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn existing_pod_has_shorter_lookup_ttl_than_absent_pod() {
-        let (mut answers, start) = (PodLookups::default(), Instant::now());
+        let (mut lookups, start) = (PodLookups::default(), Instant::now());
         let unknown = names(0..2);
-        answers.names_to_look_up(&unknown, start, 1);
-        answers.record_lookup("p00".into(), Some(Arc::new(Pod::default())), start);
-        answers.record_lookup("p01".into(), None, start);
+        lookups.names_to_look_up(&unknown, start, 1);
+        lookups.record_lookup("p00".into(), Some(Arc::new(Pod::default())), start);
+        lookups.record_lookup("p01".into(), None, start);
         let later = start + Duration::from_secs(5);
-        assert_eq!(answers.names_to_look_up(&unknown, later, 1), ["p00"]);
+        assert_eq!(lookups.names_to_look_up(&unknown, later, 1), ["p00"]);
         let later = start + Duration::from_secs(30);
-        assert_eq!(answers.names_to_look_up(&unknown, later, 1), ["p00", "p01"]);
+        assert_eq!(lookups.names_to_look_up(&unknown, later, 1), ["p00", "p01"]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn names_beyond_lookup_limit_come_next() {
-        let (mut answers, start) = (PodLookups::default(), Instant::now());
-        assert!(!answers.has_more_names());
+        let (mut lookups, start) = (PodLookups::default(), Instant::now());
+        assert!(!lookups.has_more_names());
         let unknown = names(0..15);
-        let first = answers.names_to_look_up(&unknown, start, 1);
+        let first = lookups.names_to_look_up(&unknown, start, 1);
         assert_eq!(first.len(), MAX_LOOKUPS);
         for name in first {
-            answers.record_lookup(name, None, start);
+            lookups.record_lookup(name, None, start);
         }
         let later = start + ABSENT_TTL;
-        let second = answers.names_to_look_up(&unknown, later, 1);
+        let second = lookups.names_to_look_up(&unknown, later, 1);
         assert_eq!(second[..5], ["p10", "p11", "p12", "p13", "p14"]);
-        assert!(answers.has_more_names(), "the first are due again");
-        let most = names(0..MAX_LOOKUPS);
-        assert_eq!(answers.names_to_look_up(&most, later, 2).len(), MAX_LOOKUPS);
-        assert!(!answers.has_more_names());
+        assert!(lookups.has_more_names(), "the first are due again");
+        let limit = names(0..MAX_LOOKUPS);
+        assert_eq!(
+            lookups.names_to_look_up(&limit, later, 2).len(),
+            MAX_LOOKUPS
+        );
+        assert!(!lookups.has_more_names());
     }
 }

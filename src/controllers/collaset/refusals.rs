@@ -83,10 +83,10 @@ pub enum BatchKind {
 /// What is remembered of one refused write.
 #[derive(Clone, Debug)]
 struct RefusalRecord {
-    at: Instant,
+    refused_at: Instant,
     until: Instant,
     /// When a plan last asked for the write.
-    wanted: Instant,
+    wanted_at: Instant,
     times: u32,
     generation: i64,
     message: String,
@@ -130,19 +130,19 @@ impl RefusalBackoff {
     /// As [`Self::record_refusal`], with another maximum backoff.
     pub fn record_refusal_capped(
         &mut self,
-        longest: Duration,
+        max_backoff: Duration,
         key: RefusalKey,
         message: &str,
         now: Instant,
         generation: i64,
     ) -> Duration {
-        let times = self.0.get(&key).filter(|r| r.generation == generation);
-        let times = times.map_or(0, |refusal| refusal.times);
-        let pause = longest.min(BACKOFF_RANGE.0 * 2u32.pow(times));
+        let last = self.0.get(&key).filter(|r| r.generation == generation);
+        let times = last.map_or(0, |refusal| refusal.times);
+        let pause = max_backoff.min(BACKOFF_RANGE.0 * 2u32.pow(times));
         let refusal = RefusalRecord {
-            at: now,
+            refused_at: now,
             until: now + pause,
-            wanted: now,
+            wanted_at: now,
             times: (times + 1).min(12),
             generation,
             message: message.to_owned(),
@@ -159,9 +159,9 @@ impl RefusalBackoff {
         generation: i64,
     ) -> Option<(Duration, String)> {
         let refusal = self.0.get(key)?;
-        let left = refusal.until.saturating_duration_since(now);
-        let stands = refusal.generation == generation && !left.is_zero();
-        stands.then(|| (left, refusal.message.clone()))
+        let remaining = refusal.until.saturating_duration_since(now);
+        let is_active = refusal.generation == generation && !remaining.is_zero();
+        is_active.then(|| (remaining, refusal.message.clone()))
     }
 
     /// What is known of a write that a plan asks for; `None` if it was not refused.
@@ -172,13 +172,17 @@ impl RefusalBackoff {
         generation: i64,
     ) -> Option<KnownRefusal> {
         let refusal = self.0.get_mut(key)?;
-        refusal.wanted = now;
-        let stands = refusal.generation == generation;
-        let left = refusal.until.saturating_duration_since(now);
+        refusal.wanted_at = now;
+        let is_of_same_spec = refusal.generation == generation;
+        let remaining = refusal.until.saturating_duration_since(now);
         Some(KnownRefusal {
-            at: refusal.at,
-            remaining: if stands { left } else { Duration::ZERO },
-            message: stands.then(|| refusal.message.clone()),
+            at: refusal.refused_at,
+            remaining: if is_of_same_spec {
+                remaining
+            } else {
+                Duration::ZERO
+            },
+            message: is_of_same_spec.then(|| refusal.message.clone()),
         })
     }
 
@@ -232,12 +236,12 @@ impl RefusalBackoff {
 
     /// Forgets refusals of writes that no plan has asked for during a long time.
     pub fn remove_expired(&mut self, now: Instant) {
-        let known = |key: &RefusalKey| match key {
+        let ttl = |key: &RefusalKey| match key {
             key if is_late_key(key) => LATE_REFUSAL_TTL,
             _ => BACKOFF_RANGE.1 * 6,
         };
         self.0
-            .retain(|key, refusal| refusal.until.max(refusal.wanted) + known(key) > now);
+            .retain(|key, refusal| refusal.until.max(refusal.wanted_at) + ttl(key) > now);
     }
 }
 
@@ -250,8 +254,8 @@ mod tests {
         let (mut refusals, now) = (RefusalBackoff::default(), Instant::now());
         let pause = refusals.record_refusal(RefusalKey::Pool, "no", now, 1);
         assert_eq!(pause, BACKOFF_RANGE.0);
-        let told = Some((pause, "no".to_owned()));
-        assert_eq!(refusals.active_refusal(&RefusalKey::Pool, now, 1), told);
+        let refusal = Some((pause, "no".to_owned()));
+        assert_eq!(refusals.active_refusal(&RefusalKey::Pool, now, 1), refusal);
         assert_eq!(refusals.active_refusal(&RefusalKey::Pod(0), now, 1), None);
         assert_eq!(
             refusals.active_refusal(&RefusalKey::Pool, now + pause, 1),
@@ -281,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn late_refusals_are_counted_on_although_a_try_takes_long() {
+    async fn late_refusal_count_outlasts_slow_tries() {
         let (mut refusals, mut now) = (RefusalBackoff::default(), Instant::now());
         let mut pause = Duration::ZERO;
         for _ in 0..20 {
@@ -299,14 +303,14 @@ mod tests {
         refusals.record_refusal(RefusalKey::Pod(3), "policy", now, 1);
         refusals.record_refusal(RefusalKey::Pvc(4, "data".to_owned()), "quota", now, 1);
         refusals.record_refusal(RefusalKey::Pool, "no", now, 1);
-        let told = |refusals: &RefusalBackoff| {
-            let mut told: Vec<_> = refusals.refused_creations().map(|(id, _)| id).collect();
-            told.sort_unstable();
-            told
+        let refused_ids = |refusals: &RefusalBackoff| {
+            let mut ids: Vec<_> = refusals.refused_creations().map(|(id, _)| id).collect();
+            ids.sort_unstable();
+            ids
         };
         refusals.remove_expired(now + BACKOFF_RANGE.1);
-        assert_eq!(told(&refusals), [3, 4]);
+        assert_eq!(refused_ids(&refusals), [3, 4]);
         refusals.remove_expired(now + BACKOFF_RANGE.1 * 10);
-        assert!(told(&refusals).is_empty());
+        assert!(refused_ids(&refusals).is_empty());
     }
 }

@@ -33,27 +33,27 @@ pub enum RequestError {
     /// As [`RequestError::Failed`], but a webhook, a policy, a quota or another admission plugin denied the request
     /// because of its content. A denial by the authorizer is [`RequestError::Failed`].
     Denied(String),
-    /// The API server rejects the request itself as invalid, does not know the operation, or the node of the Pod can't
-    /// do it.
+    /// The API server rejects the request itself as invalid, does not know the operation, or the node of the Pod does
+    /// not support the operation.
     Refused(String),
 }
 
 impl RequestError {
     /// The error for an object that differs from what was written. Without an error, the controller would repeat the
     /// write forever.
-    pub fn not_as_written(what: &str) -> RequestError {
+    pub fn not_as_written(description: &str) -> RequestError {
         RequestError::Refused(format!(
-            "{what}: it is not as it was written; see which mutating webhook or MutatingAdmissionPolicy changes its labels, \
+            "{description}: it is not as it was written; see which mutating webhook or MutatingAdmissionPolicy changes its labels, \
              annotations, owners or finalizers"
         ))
     }
 
     /// The error for a new object that differs from what was created. The controller neither writes nor deletes the
     /// object: it may belong to somebody else by now.
-    pub fn not_as_created(what: &str) -> RequestError {
-        match RequestError::not_as_written(what) {
-            RequestError::Refused(why) => {
-                RequestError::Refused(format!("{why}; delete it then, and it is made again"))
+    pub fn not_as_created(description: &str) -> RequestError {
+        match RequestError::not_as_written(description) {
+            RequestError::Refused(message) => {
+                RequestError::Refused(format!("{message}; delete it then, and it is made again"))
             }
             other => other,
         }
@@ -65,7 +65,9 @@ impl RequestError {
             RequestError::Moved | RequestError::Exists => Halt::Moved,
             // Here this is a 429 for too many requests. A 429 from this server's admission concerns changes and
             // deletions of Pods, and `back_off_if_held` handles it before.
-            RequestError::Held(why) => Halt::Failed(step, format!("{why}; it is tried again")),
+            RequestError::Held(message) => {
+                Halt::Failed(step, format!("{message}; it is tried again"))
+            }
             RequestError::Failed(message)
             | RequestError::Denied(message)
             | RequestError::Refused(message) => Halt::Failed(step, message),
@@ -94,20 +96,20 @@ impl Halt {
     }
 }
 
-/// Awaits a request, with a deadline; `what` names the object in messages.
+/// Awaits a request, with a deadline. `description` names the request or its object in messages.
 pub async fn request_with_deadline<T>(
-    what: &str,
+    description: &str,
     request: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, RequestError> {
     let failure = match api_request::within(API_CALL_TIMEOUT, request).await {
         Ok(done) => return Ok(done),
         Err(failure) => failure,
     };
-    let trouble = match &failure {
+    let error = match &failure {
         ApiFailure::Answered(status)
             if is_admission_denied(status) && !pod_requests::is_own_denial(status) =>
         {
-            RequestError::Denied(format!("{what}: {}", status.message))
+            RequestError::Denied(format!("{description}: {}", status.message))
         }
         ApiFailure::Answered(status) if status.reason == "AlreadyExists" => RequestError::Exists,
         ApiFailure::Answered(status) if status.code == 409 => RequestError::Moved,
@@ -120,37 +122,39 @@ pub async fn request_with_deadline<T>(
             RequestError::Held(status.message.clone())
         }
         ApiFailure::Answered(status) if status.code == 429 => {
-            RequestError::Held(format!("{what}: {}", status.message))
+            RequestError::Held(format!("{description}: {}", status.message))
         }
         ApiFailure::Answered(status)
             if matches!(status.code, 400 | 404 | 405 | 413 | 422) || is_node_incapable(status) =>
         {
-            RequestError::Refused(format!("{what}: {}", failure.text()))
+            RequestError::Refused(format!("{description}: {}", failure.text()))
         }
         ApiFailure::Answered(status) if status.code == 403 && !is_authorization_denied(status) => {
-            RequestError::Denied(format!("{what}: {}", status.message))
+            RequestError::Denied(format!("{description}: {}", status.message))
         }
-        ApiFailure::Answered(status) => RequestError::Failed(format!("{what}: {}", status.message)),
+        ApiFailure::Answered(status) => {
+            RequestError::Failed(format!("{description}: {}", status.message))
+        }
         ApiFailure::NoAnswer(limit) => RequestError::Failed(format!(
-            "{what}: the API server did not answer within {} s; it is tried again",
+            "{description}: the API server did not answer within {} s; it is tried again",
             limit.as_secs()
         )),
-        ApiFailure::Broken(error) => RequestError::Failed(format!("{what}: {error}")),
+        ApiFailure::Broken(error) => RequestError::Failed(format!("{description}: {error}")),
     };
     if let RequestError::Failed(message)
     | RequestError::Denied(message)
-    | RequestError::Refused(message) = &trouble
+    | RequestError::Refused(message) = &error
     {
         warn!(message, "a write failed");
     } else {
         debug!(
-            what,
-            ?trouble,
-            error = failure.text(),
+            description,
+            ?error,
+            failure = failure.text(),
             "a write did nothing"
         );
     }
-    Err(trouble)
+    Err(error)
 }
 
 /// Whether a 403 comes from the authorizer (`responsewriters.Forbidden` of kube-apiserver), and not from a quota, a
@@ -194,7 +198,7 @@ pub struct BatchOutcome {
     pub any_succeeded: bool,
     /// Whether so many requests failed that the rest was not tried.
     pub given_up: bool,
-    /// How many requests were begun. They are the first ones.
+    /// How many requests were begun, counted from the first request.
     pub begun: usize,
 }
 
@@ -209,43 +213,43 @@ pub async fn send_all_requests<F>(
 where
     F: Future<Output = Result<(), Halt>>,
 {
-    let patience = if carefully {
+    let max_failures = if carefully {
         MAX_CAREFUL_FAILURES
     } else {
         MAX_CONCURRENT_REQUESTS
     };
-    let (mut done, mut failed, mut begun) = (0, 0, 0);
-    let mut outcomes = BTreeMap::new();
+    let (mut succeeded, mut failed, mut begun) = (0, 0, 0);
+    let mut errors = BTreeMap::new();
     let mut waiting = requests.into_iter().enumerate();
     let mut running = FuturesUnordered::new();
     loop {
-        let one_by_one = carefully && (done == 0 || failed > 0);
-        let most = if one_by_one {
+        let one_by_one = carefully && (succeeded == 0 || failed > 0);
+        let max_running = if one_by_one {
             1
         } else {
             MAX_CONCURRENT_REQUESTS
         };
-        while running.len() < most
-            && failed < patience
-            && let Some((place, next)) = waiting.next()
+        while running.len() < max_running
+            && failed < max_failures
+            && let Some((index, request)) = waiting.next()
         {
             begun += 1;
-            running.push(async move { (place, next.await) });
+            running.push(async move { (index, request.await) });
         }
-        let Some((place, outcome)) = running.next().await else {
+        let Some((index, result)) = running.next().await else {
             return BatchOutcome {
-                result: outcomes.into_values().fold(Ok(()), worse_result),
-                any_succeeded: done > 0,
-                given_up: failed >= patience,
+                result: errors.into_values().fold(Ok(()), worse_result),
+                any_succeeded: succeeded > 0,
+                given_up: failed >= max_failures,
                 begun,
             };
         };
-        match &outcome {
+        match &result {
             Err(Halt::Failed(..)) => failed += 1,
-            _ => done += 1,
+            _ => succeeded += 1,
         }
-        if outcome.is_err() {
-            outcomes.insert(place, outcome);
+        if result.is_err() {
+            errors.insert(index, result);
         }
     }
 }
@@ -283,10 +287,10 @@ mod tests {
         (begun.into_inner(), result)
     }
 
-    fn outcome(result: Result<(), Halt>, any: bool, begun: usize) -> BatchOutcome {
+    fn outcome(result: Result<(), Halt>, any_succeeded: bool, begun: usize) -> BatchOutcome {
         BatchOutcome {
             result,
-            any_succeeded: any,
+            any_succeeded,
             given_up: begun < 100,
             begun,
         }
@@ -294,20 +298,20 @@ mod tests {
 
     #[test]
     fn authorization_denial_differs_from_admission_denial() {
-        let lacks = |message: &str| {
+        let is_authorization = |message: &str| {
             is_authorization_denied(&Status {
                 message: message.to_owned(),
                 ..Status::default()
             })
         };
-        let right = "pods \"web-a\" is forbidden: User \"system:serviceaccount:a:b\" cannot patch resource \"pods/resize\" in API group \"\"";
-        assert!(lacks(right));
-        for judged in [
+        let missing_right = "pods \"web-a\" is forbidden: User \"system:serviceaccount:a:b\" cannot patch resource \"pods/resize\" in API group \"\"";
+        assert!(is_authorization(missing_right));
+        for message in [
             "pods \"web-a\" is forbidden: node didn't have enough allocatable resources: memory, requested: 1",
             "pods \"web-a\" is forbidden: exceeded quota: q, requested: requests.cpu=300m",
             "admission webhook \"a.test\" denied the request: no",
         ] {
-            assert!(!lacks(judged), "{judged}");
+            assert!(!is_authorization(message), "{message}");
         }
     }
 
@@ -315,17 +319,17 @@ mod tests {
     async fn careful_batch_stops_after_few_refusals() {
         let refused = outcome(failure(), false, MAX_CAREFUL_FAILURES);
         assert_eq!(run(true, |_| true).await, (MAX_CAREFUL_FAILURES, refused));
-        let (begun, some) = run(true, |n| n >= 1).await;
+        let (begun, some_refused) = run(true, |n| n >= 1).await;
         assert!(
             (MAX_CAREFUL_FAILURES..=MAX_CONCURRENT_REQUESTS + MAX_CAREFUL_FAILURES)
                 .contains(&begun),
             "{begun}"
         );
-        assert_eq!(some, outcome(failure(), true, begun));
+        assert_eq!(some_refused, outcome(failure(), true, begun));
         assert_eq!(run(false, |_| true).await.1.result, failure());
         assert!(run(false, |_| true).await.0 < 2 * MAX_CONCURRENT_REQUESTS);
-        let none = outcome(Ok(()), true, 100);
-        assert_eq!(run(true, |_| false).await, (100, none));
+        let none_refused = outcome(Ok(()), true, 100);
+        assert_eq!(run(true, |_| false).await, (100, none_refused));
     }
 
     #[tokio::test]
@@ -336,8 +340,8 @@ mod tests {
             }
             Err(Halt::Failed(FailedStep::ScaleOut, n.to_string()))
         });
-        let told = Err(Halt::Failed(FailedStep::ScaleOut, "0".into()));
-        assert_eq!(send_all_requests(false, requests).await.result, told);
+        let reported = Err(Halt::Failed(FailedStep::ScaleOut, "0".into()));
+        assert_eq!(send_all_requests(false, requests).await.result, reported);
     }
 
     #[tokio::test]

@@ -23,30 +23,30 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn find_unmanaged_pods(
     context: &ControllerContext,
     set: &CollaSet,
-    memory: &ReconcileState,
+    state: &ReconcileState,
 ) -> Vec<Arc<Pod>> {
     let scale = set.spec.scale_strategy.as_ref();
     let included = scale.map_or(&[][..], |scale| &scale.pod_to_include);
-    let goes = set.metadata.deletion_timestamp.is_some();
-    let mut unknown: BTreeSet<String> = match goes {
+    let is_deleting = set.metadata.deletion_timestamp.is_some();
+    let mut unknown: BTreeSet<String> = match is_deleting {
         true => BTreeSet::new(),
         false => included.iter().cloned().collect(),
     };
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     if !unknown.is_empty()
-        && let Some(home) = context.index.read_state().namespace(namespace)
+        && let Some(namespace_index) = context.index.read_state().namespace(namespace)
     {
-        for pod in home.pods.values() {
+        for pod in namespace_index.pods.values() {
             unknown.remove(&pod.metadata.name);
         }
     }
     let (now, generation) = (Instant::now(), set.metadata.generation.unwrap_or(0));
-    let due = memory.names_to_look_up(&unknown, now, generation);
+    let due = state.names_to_look_up(&unknown, now, generation);
     let answers = join_all(due.into_iter().map(|name| async {
-        let pod = read_unmanaged_pod(context, namespace, &name, memory).await;
+        let pod = read_unmanaged_pod(context, namespace, &name, state).await;
         (name, pod)
     }));
-    memory.record_lookups(answers.await, now)
+    state.record_lookups(answers.await, now)
 }
 
 /// Reads a Pod; returns it if it exists and is not managed. A read that fails counts as if the Pod did not exist, and
@@ -56,7 +56,7 @@ async fn read_unmanaged_pod(
     context: &ControllerContext,
     namespace: &str,
     name: &str,
-    memory: &ReconcileState,
+    state: &ReconcileState,
 ) -> Option<Arc<Pod>> {
     let request = async {
         let request = ResourcePath::from_parts("/api/v1", namespace, "pods")?.get(name)?;
@@ -64,11 +64,11 @@ async fn read_unmanaged_pod(
     };
     let mut pod = api_request::within(LOOKUP_TIMEOUT, request).await.ok()?;
     if pod.is_managed() {
-        memory.record_pod_write(pod.metadata.resource_version);
+        state.record_pod_write(pod.metadata.resource_version);
     }
     if pod.is_managed() || pod.is_terminating() {
         return None;
     }
-    pod.metadata = pod.metadata.reduced(); // this Pod is kept as long as a cached one
+    pod.metadata = pod.metadata.reduced(); // the state keeps this Pod in memory, as a cache does
     Some(Arc::new(pod))
 }

@@ -30,8 +30,10 @@ mod operation;
 pub mod operator;
 mod patch;
 mod phase;
+mod restart_record;
 pub mod restarts;
 pub mod service_obstacles;
+mod user_labels;
 mod validate;
 
 pub use expected_finalizers::ExpectedFinalizers;
@@ -44,6 +46,7 @@ pub use next_step::{
 };
 pub use patch::LabelPatch;
 pub use phase::Phase;
+pub use user_labels::are_user_labels_changed;
 pub use validate::{LifecycleError, validate};
 
 use crate::api::keys::Family;

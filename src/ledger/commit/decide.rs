@@ -7,24 +7,16 @@ use super::earlier_claims::EarlierClaims;
 use crate::api::size_limits::{MAX_LEDGER_BYTES, json_bytes};
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::BindingMinimum;
-use crate::domain::rules::{AvailabilityRules, ExpectedPods, RuleSet};
+use crate::domain::rules::{AvailabilityRules, RuleSet};
 use crate::ledger::evidence::LAPSE_MARGIN;
 use crate::ledger::protocol::{BudgetView, ClaimGrant, ClaimRefusal, ClaimRequest, Purpose};
-use crate::ledger::store::{ClaimDetail, Claims, Uid};
+use crate::ledger::store::{ClaimDetail, Claims, Uid, expected_pods};
 
 /// The bytes of one claim in etcd apart from its texts: field names, numbers, times, and the `managedFields` that the
 /// API server keeps for each entry of a list with merge keys.
 const CLAIM_BYTES: usize = 520;
 /// The same for one container of a claim.
 const CONTAINER_BYTES: usize = 90;
-
-/// The expected Pods of a view.
-fn expected_pods(view: &dyn BudgetView<Uid>) -> ExpectedPods {
-    ExpectedPods {
-        total: view.expected(),
-        base: view.percentage_base(),
-    }
-}
 
 /// Adds a claim for the disruption to `claims`. If several rules hold the Pod, the strictest rule decides. `rest` is
 /// the time for which the request still rests: until then it may not take the last place of the budget.
@@ -52,7 +44,7 @@ pub fn decide_claim(
         AvailabilityRules::NotHeld => return Ok(ClaimAnswer::NotHeld),
         // The claim is written although the rule is broken, because other decisions must count the Pod as going.
         AvailabilityRules::Broken { rule, .. } if is_bypassed => (rule, 0, None),
-        AvailabilityRules::Broken { rule, why } => {
+        AvailabilityRules::Broken { rule, reason: why } => {
             return Err(refuse(&rule, DenyReason::Broken(why)));
         }
         AvailabilityRules::Held(held) => {
@@ -173,7 +165,7 @@ pub fn admit_unavailable(
         AvailabilityRules::NotHeld => return Ok(()),
         AvailabilityRules::Held(held) => held,
         // A broken rule may have an `unhealthyPodPolicy`.
-        AvailabilityRules::Broken { rule, why } => {
+        AvailabilityRules::Broken { rule, reason: why } => {
             return Err(Denied {
                 object: rules.name.clone(),
                 rule,

@@ -56,17 +56,17 @@ impl LoadMetrics {
             );
             r.register(
                 "connections_shed",
-                "Connections that the server ended for want of places or for silence",
+                "Connections closed because a limit was reached or the client sent nothing",
                 m.shed.clone(),
             );
             r.register(
                 "bodies_shed",
-                "Bodies that were given up while they arrived, for want of memory",
+                "Request bodies discarded while they arrived, because the memory limit was reached",
                 m.bodies.clone(),
             );
             r.register(
                 "log_lines_suppressed",
-                "Log lines about calls that were left out for being too many",
+                "Log lines about calls that were suppressed because there were too many",
                 m.unlogged.clone(),
             );
         });

@@ -85,7 +85,7 @@ pub struct Row {
     /// What was left undone, or went wrong.
     pub remark: String,
     /// The violations with the requests behind them.
-    pub told: Vec<String>,
+    pub violations: Vec<String>,
 }
 
 impl Row {
@@ -189,13 +189,13 @@ pub async fn run(args: Args) -> Result<()> {
 
 /// Prints the violations, then the table.
 pub fn print(rows: &[Row]) {
-    for row in rows.iter().filter(|row| !row.told.is_empty()) {
+    for row in rows.iter().filter(|row| !row.violations.is_empty()) {
         println!("\n{}/{}", row.owner, row.verb.name());
-        for told in row.told.iter().take(2) {
-            println!("{told}");
+        for violation in row.violations.iter().take(2) {
+            println!("{violation}");
         }
-        if row.told.len() > 2 {
-            println!("… and {} more violations", row.told.len() - 2);
+        if row.violations.len() > 2 {
+            println!("… and {} more violations", row.violations.len() - 2);
         }
     }
     println!(
@@ -343,51 +343,7 @@ async fn cell(
         plane: &fleet.plane,
     };
     ready_lane(&client, lane).await?;
-    let played = async {
-        cell.begin().await?;
-        let rule = Rule::over("one", "app", owners::NAME, Limit::Count(1));
-        fleet.rule(&cell.namespace, &rule).await?;
-        let mut kinds = workload_kinds();
-        if let Some(own) = owner.kind().filter(|kind| kind.group == owners::GROUP) {
-            kinds.push(own);
-        }
-        let observer = Observer::of_budgets(&client, &cell.namespace, &kinds).await?;
-        let begun = Instant::now();
-        let bound = if held(owner, verb) { HELD } else { bound };
-        let rest = async {
-            cell.act(verb).await?;
-            while fleet.claims(&cell.namespace).await.unwrap_or(1) > 0 {
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
-            anyhow::Ok(())
-        };
-        let (ended, remark) = match tokio::time::timeout(bound, rest).await {
-            Ok(Ok(())) => (true, String::new()),
-            Ok(Err(error)) => (false, format!("{error:#}")),
-            Err(_) => (false, cell.told().await),
-        };
-        let took = begun.elapsed();
-        let judgement = judge(&observer.changes().await?, &rule, LENIENCY);
-        let mut told = Vec::new();
-        for violation in &judgement.violations {
-            let log = fleet.plane.audit_log();
-            let requests = requests_for(&log, &cell.namespace, &violation.pods, REQUESTS)?;
-            told.push(format!(
-                "{violation}  requests:\n    {}",
-                requests.join("\n    ")
-            ));
-        }
-        anyhow::Ok(Row {
-            owner,
-            verb,
-            judgement,
-            ended,
-            denied: 0,
-            took,
-            remark,
-            told,
-        })
-    };
+    let played = play_verb(fleet, &cell, verb, bound);
     let row = tokio::select! {
         row = played => row,
         () = play_controller(&cell) => bail!("a controller ended"),
@@ -401,10 +357,58 @@ async fn cell(
         denied: 0,
         took: Duration::ZERO,
         remark: format!("{error:#}"),
-        told: Vec::new(),
+        violations: Vec::new(),
     });
     clear(&cell).await?;
     Ok((cell.namespace, row))
+}
+
+/// Creates the owner and the rule, carries out the verb, and judges the changes.
+async fn play_verb(fleet: &Fleet, cell: &Cell<'_>, verb: Verb, bound: Duration) -> Result<Row> {
+    let owner = cell.owner;
+    cell.begin().await?;
+    let rule = Rule::over("one", "app", owners::NAME, Limit::Count(1));
+    fleet.rule(&cell.namespace, &rule).await?;
+    let mut kinds = workload_kinds();
+    if let Some(own) = owner.kind().filter(|kind| kind.group == owners::GROUP) {
+        kinds.push(own);
+    }
+    let observer = Observer::of_budgets(&cell.client, &cell.namespace, &kinds).await?;
+    let start = Instant::now();
+    let bound = if held(owner, verb) { HELD } else { bound };
+    let work = async {
+        cell.act(verb).await?;
+        while fleet.claims(&cell.namespace).await.unwrap_or(1) > 0 {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        anyhow::Ok(())
+    };
+    let (ended, remark) = match tokio::time::timeout(bound, work).await {
+        Ok(Ok(())) => (true, String::new()),
+        Ok(Err(error)) => (false, format!("{error:#}")),
+        Err(_) => (false, cell.told().await),
+    };
+    let took = start.elapsed();
+    let judgement = judge(&observer.changes().await?, &rule, LENIENCY);
+    let mut violations = Vec::new();
+    for violation in &judgement.violations {
+        let log = fleet.plane.audit_log();
+        let requests = requests_for(&log, &cell.namespace, &violation.pods, REQUESTS)?;
+        violations.push(format!(
+            "{violation}  requests:\n    {}",
+            requests.join("\n    ")
+        ));
+    }
+    Ok(Row {
+        owner,
+        verb,
+        judgement,
+        ended,
+        denied: 0,
+        took,
+        remark,
+        violations,
+    })
 }
 
 async fn play_controller(cell: &Cell<'_>) {

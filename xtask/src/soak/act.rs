@@ -150,35 +150,50 @@ impl Actor {
         pods: &[DynamicObject],
     ) -> kube::Result<bool> {
         let detail = operation.detail;
-        let name = pod.name_any();
-        let uid = json!({"preconditions": {"uid": pod.uid()}});
-        let version = json!({"preconditions": {"resourceVersion": pod.resource_version()}});
-        let id = format!("soak-{}", detail % 3);
-        let label = |prefix: &str| format!("{prefix}.podopslifecycle.kusionstack.io/{id}");
-        let labels = |labels: Value| json!({"metadata": {"labels": labels}});
-        let image = json!([{"name": "main", "image": format!("web:{}", 1 + detail % 4)}]);
-        let patch = match kind {
-            Kind::Delete => return self.delete(&name, json!({})).await,
-            Kind::DeleteGraceZero => {
-                return self.delete(&name, json!({"gracePeriodSeconds": 0})).await;
+        match kind {
+            Kind::Delete
+            | Kind::DeleteGraceZero
+            | Kind::DeleteWithUid
+            | Kind::DeleteWithWrongUid
+            | Kind::DeleteForeground
+            | Kind::DeleteOrphan
+            | Kind::DeleteDryRun
+            | Kind::DeleteCollection => self.delete_pod(kind, pod).await,
+            Kind::Evict
+            | Kind::EvictWithUid
+            | Kind::EvictWithVersion
+            | Kind::EvictGraceZero
+            | Kind::EvictDryRun => self.evict_pod(kind, pod).await,
+            Kind::BeginMany => self.begin_many(detail, pods).await,
+            Kind::Image | Kind::BadImage | Kind::ImageAndLabel | Kind::Replace => {
+                self.change_image(kind, pod, detail).await
             }
-            Kind::DeleteWithUid => return self.delete(&name, uid).await,
-            Kind::DeleteWithWrongUid => {
-                return self
-                    .delete(&name, json!({"preconditions": {"uid": "wrong"}}))
-                    .await;
+            Kind::ResizeCpu | Kind::ResizeMemory | Kind::ResizeSameMemory | Kind::ResizePod => {
+                self.resize_pod(kind, pod, detail).await
             }
-            Kind::DeleteForeground => {
-                return self
-                    .delete(&name, json!({"propagationPolicy": "Foreground"}))
-                    .await;
+            Kind::EphemeralContainer => {
+                let container =
+                    json!({"name": format!("debug-{}", operation.index), "image": "debug:1"});
+                let patch = json!({"spec": {"ephemeralContainers": [container]}});
+                self.subresource("ephemeralcontainers", &pod.name_any(), patch)
+                    .await
             }
-            Kind::DeleteOrphan => {
-                return self
-                    .delete(&name, json!({"propagationPolicy": "Orphan"}))
-                    .await;
-            }
-            Kind::DeleteDryRun => return self.delete(&name, json!({"dryRun": ["All"]})).await,
+            Kind::Status | Kind::Flap => self.report_unready(kind, pod).await,
+            _ => match merge_patch(kind, pod, detail, pods) {
+                None => Ok(false),
+                Some(patch) => {
+                    let patch = Patch::Merge(patch);
+                    self.pods()
+                        .patch(&pod.name_any(), &PatchParams::default(), &patch)
+                        .await?;
+                    Ok(true)
+                }
+            },
+        }
+    }
+
+    async fn delete_pod(&self, kind: Kind, pod: &DynamicObject) -> kube::Result<bool> {
+        let options = match kind {
             Kind::DeleteCollection => {
                 let app = pod.labels().get("app").cloned().unwrap_or_default();
                 let selector = ListParams::default().labels(&format!("app={app}"));
@@ -186,134 +201,94 @@ impl Actor {
                 self.pods().delete_collection(&params, &selector).await?;
                 return Ok(true);
             }
-            Kind::Evict => return self.evict(&name, json!({})).await,
-            Kind::EvictWithUid => return self.evict(&name, uid).await,
-            Kind::EvictWithVersion => return self.evict(&name, version).await,
-            Kind::EvictGraceZero => {
-                return self.evict(&name, json!({"gracePeriodSeconds": 0})).await;
+            Kind::DeleteGraceZero => json!({"gracePeriodSeconds": 0}),
+            Kind::DeleteWithUid => json!({"preconditions": {"uid": pod.uid()}}),
+            Kind::DeleteWithWrongUid => json!({"preconditions": {"uid": "wrong"}}),
+            Kind::DeleteForeground => json!({"propagationPolicy": "Foreground"}),
+            Kind::DeleteOrphan => json!({"propagationPolicy": "Orphan"}),
+            Kind::DeleteDryRun => json!({"dryRun": ["All"]}),
+            _ => json!({}),
+        };
+        self.delete(&pod.name_any(), options).await
+    }
+
+    async fn evict_pod(&self, kind: Kind, pod: &DynamicObject) -> kube::Result<bool> {
+        let options = match kind {
+            Kind::EvictWithUid => json!({"preconditions": {"uid": pod.uid()}}),
+            Kind::EvictWithVersion => {
+                json!({"preconditions": {"resourceVersion": pod.resource_version()}})
             }
-            Kind::EvictDryRun => return self.evict(&name, json!({"dryRun": ["All"]})).await,
-            Kind::DropControl => labels(json!({CONTROL: null})),
-            Kind::RestoreControl => labels(json!({CONTROL: "true"})),
-            Kind::ChangeApp => labels(json!({"app": "away"})),
-            Kind::DropTier => labels(json!({TIER.0: null})),
-            Kind::RestoreTier => labels(json!({TIER.0: TIER.1})),
-            Kind::DropAvailable => labels(json!({AVAILABLE: null})),
-            Kind::Begin => labels(json!({label("operating"): "1", label("operation-type"): id})),
-            Kind::BeginMany => {
-                return self.begin_many(detail, pods).await;
-            }
-            Kind::Finish => labels(own_labels(pod, &["operating"])),
-            Kind::Undo => {
-                let mut undo = serde_json::Map::new();
-                for key in pod.labels().keys() {
-                    if let Some(id) =
-                        key.strip_prefix("operation-type.podopslifecycle.kusionstack.io/soak-")
-                    {
-                        let key =
-                            format!("undo-operation-type.podopslifecycle.kusionstack.io/soak-{id}");
-                        undo.insert(key, json!(format!("soak-{id}")));
-                    }
-                }
-                labels(Value::Object(undo))
-            }
-            Kind::Annotate => json!({"metadata": {"annotations": {"note": detail.to_string()}}}),
-            Kind::AddFinalizer => finalizers(pod, FINALIZER, true),
-            Kind::DropFinalizer => finalizers(pod, FINALIZER, false),
-            Kind::Protect => finalizers(pod, PROTECTION, true),
-            Kind::Unprotect => finalizers(pod, PROTECTION, false),
-            Kind::DropOwner => json!({"metadata": {"ownerReferences": null}}),
-            Kind::InventOwner => owned(json!({
-                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "nobody",
-                "uid": format!("00000000-0000-4000-8000-{detail:012x}").get(..36), "controller": true,
-            })),
-            Kind::ChangeOwner => {
-                let others = pods.iter().flat_map(ResourceExt::owner_references);
-                let mine = pod.owner_references().first().map(|r| r.uid.clone());
-                let others: Vec<_> = others.filter(|r| Some(&r.uid) != mine.as_ref()).collect();
-                let Some(other) = pick(&others, detail) else {
-                    return Ok(false);
-                };
-                owned(json!(other))
-            }
-            Kind::Deadline => json!({"spec": {"activeDeadlineSeconds": 1 + detail % 3}}),
-            Kind::Image => {
-                return self
-                    .strategic(&name, json!({"spec": {"containers": image}}))
-                    .await;
-            }
-            Kind::BadImage => {
-                let image = json!([{"name": "main", "image": "web:bad-1"}]);
-                return self
-                    .strategic(&name, json!({"spec": {"containers": image}}))
-                    .await;
-            }
-            Kind::ImageAndLabel => {
-                let both = json!({
-                    "metadata": {"labels": {AVAILABLE: null}}, "spec": {"containers": image},
-                });
-                return self.strategic(&name, both).await;
-            }
-            Kind::Replace => {
-                let mut whole = self.pods().get(&name).await?;
-                whole
-                    .labels_mut()
-                    .insert("replaced".to_owned(), detail.to_string());
-                whole.data["spec"]["containers"][0]["image"] =
-                    json!(format!("web:{}", 1 + detail % 4));
-                self.pods()
-                    .replace(&name, &PostParams::default(), &whole)
-                    .await?;
-                return Ok(true);
-            }
-            Kind::ResizeCpu => {
-                let cpu = format!("{}m", 100 + 50 * (detail % 3));
-                return self.resize(&name, json!({"cpu": cpu})).await;
-            }
-            Kind::ResizeMemory => {
-                let memory = ["64Mi", "96Mi", "128Mi"][at(detail, 3)];
-                return self.resize(&name, json!({"memory": memory})).await;
-            }
+            Kind::EvictGraceZero => json!({"gracePeriodSeconds": 0}),
+            Kind::EvictDryRun => json!({"dryRun": ["All"]}),
+            _ => json!({}),
+        };
+        self.evict(&pod.name_any(), options).await
+    }
+
+    async fn change_image(
+        &self,
+        kind: Kind,
+        pod: &DynamicObject,
+        detail: u64,
+    ) -> kube::Result<bool> {
+        let name = pod.name_any();
+        let image = match kind {
+            Kind::BadImage => "web:bad-1".to_owned(),
+            _ => format!("web:{}", 1 + detail % 4),
+        };
+        if kind == Kind::Replace {
+            let mut whole = self.pods().get(&name).await?;
+            whole
+                .labels_mut()
+                .insert("replaced".to_owned(), detail.to_string());
+            whole.data["spec"]["containers"][0]["image"] = json!(image);
+            self.pods()
+                .replace(&name, &PostParams::default(), &whole)
+                .await?;
+            return Ok(true);
+        }
+        let containers = json!([{"name": "main", "image": image}]);
+        let mut patch = json!({"spec": {"containers": containers}});
+        if kind == Kind::ImageAndLabel {
+            patch["metadata"] = json!({"labels": {AVAILABLE: null}});
+        }
+        self.strategic(&name, patch).await
+    }
+
+    async fn resize_pod(&self, kind: Kind, pod: &DynamicObject, detail: u64) -> kube::Result<bool> {
+        let name = pod.name_any();
+        let requests = match kind {
+            Kind::ResizeCpu => json!({"cpu": format!("{}m", 100 + 50 * (detail % 3))}),
+            Kind::ResizeMemory => json!({"memory": (["64Mi", "96Mi", "128Mi"][at(detail, 3)])}),
             Kind::ResizeSameMemory => {
                 let requests = &pod.data["spec"]["containers"][0]["resources"]["requests"];
-                let same = match requests["memory"].as_str() {
-                    Some("64Mi") => "67108864",
-                    Some("67108864") => "64Mi",
+                match requests["memory"].as_str() {
+                    Some("64Mi") => json!({"memory": "67108864"}),
+                    Some("67108864") => json!({"memory": "64Mi"}),
                     _ => return Ok(false),
-                };
-                return self.resize(&name, json!({"memory": same})).await;
+                }
             }
-            Kind::ResizePod => {
-                let memory = ["512Mi", "640Mi", "768Mi"][at(detail, 3)];
-                let resize = json!({"spec": {"resources": {"limits": {"memory": memory}}}});
+            _ => {
+                let limit = ["512Mi", "640Mi", "768Mi"][at(detail, 3)];
+                let resize = json!({"spec": {"resources": {"limits": {"memory": limit}}}});
                 return self.subresource("resize", &name, resize).await;
             }
-            Kind::EphemeralContainer => {
-                let container =
-                    json!({"name": format!("debug-{}", operation.index), "image": "debug:1"});
-                let patch = json!({"spec": {"ephemeralContainers": [container]}});
-                return self.subresource("ephemeralcontainers", &name, patch).await;
-            }
-            Kind::Status => {
-                let condition = json!({"type": "Ready", "status": "False"});
-                let patch = json!({"status": {"conditions": [condition]}});
-                return self.subresource("status", &name, patch).await;
-            }
-            Kind::Flap => {
-                let condition = json!({"type": "Ready", "status": "False"});
-                let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
-                let kind = resource("", "v1", "Pod");
-                let pods: Api<DynamicObject> =
-                    Api::namespaced_with(self.admin.clone(), &self.namespace, &kind);
-                pods.patch_status(&name, &PatchParams::default(), &patch)
-                    .await?;
-                return Ok(true);
-            }
-            _ => return Ok(false),
         };
-        let patch = Patch::Merge(patch);
-        self.pods()
-            .patch(&name, &PatchParams::default(), &patch)
+        self.resize(&name, requests).await
+    }
+
+    /// Writes a status that is not Ready, as the tenant or, for [`Kind::Flap`], as the kubelet.
+    async fn report_unready(&self, kind: Kind, pod: &DynamicObject) -> kube::Result<bool> {
+        let name = pod.name_any();
+        let condition = json!({"type": "Ready", "status": "False"});
+        let patch = json!({"status": {"conditions": [condition]}});
+        if kind == Kind::Status {
+            return self.subresource("status", &name, patch).await;
+        }
+        let kind = resource("", "v1", "Pod");
+        let pods: Api<DynamicObject> =
+            Api::namespaced_with(self.admin.clone(), &self.namespace, &kind);
+        pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
             .await?;
         Ok(true)
     }
@@ -504,6 +479,59 @@ impl Actor {
         };
         Ok(true)
     }
+}
+
+/// The merge patch of an operation that is nothing but such a patch. `None` if there is nothing to change.
+fn merge_patch(
+    kind: Kind,
+    pod: &DynamicObject,
+    detail: u64,
+    pods: &[DynamicObject],
+) -> Option<Value> {
+    let id = format!("soak-{}", detail % 3);
+    let label = |prefix: &str| format!("{prefix}.podopslifecycle.kusionstack.io/{id}");
+    let labels = |labels: Value| json!({"metadata": {"labels": labels}});
+    Some(match kind {
+        Kind::DropControl => labels(json!({CONTROL: null})),
+        Kind::RestoreControl => labels(json!({CONTROL: "true"})),
+        Kind::ChangeApp => labels(json!({"app": "away"})),
+        Kind::DropTier => labels(json!({TIER.0: null})),
+        Kind::RestoreTier => labels(json!({TIER.0: TIER.1})),
+        Kind::DropAvailable => labels(json!({AVAILABLE: null})),
+        Kind::Begin => labels(json!({label("operating"): "1", label("operation-type"): id})),
+        Kind::Finish => labels(own_labels(pod, &["operating"])),
+        Kind::Undo => labels(undo_labels(pod)),
+        Kind::Annotate => json!({"metadata": {"annotations": {"note": detail.to_string()}}}),
+        Kind::AddFinalizer => finalizers(pod, FINALIZER, true),
+        Kind::DropFinalizer => finalizers(pod, FINALIZER, false),
+        Kind::Protect => finalizers(pod, PROTECTION, true),
+        Kind::Unprotect => finalizers(pod, PROTECTION, false),
+        Kind::DropOwner => json!({"metadata": {"ownerReferences": null}}),
+        Kind::InventOwner => owned(json!({
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "nobody",
+            "uid": format!("00000000-0000-4000-8000-{detail:012x}").get(..36), "controller": true,
+        })),
+        Kind::ChangeOwner => {
+            let others = pods.iter().flat_map(ResourceExt::owner_references);
+            let mine = pod.owner_references().first().map(|r| r.uid.clone());
+            let others: Vec<_> = others.filter(|r| Some(&r.uid) != mine.as_ref()).collect();
+            owned(json!(pick(&others, detail)?))
+        }
+        Kind::Deadline => json!({"spec": {"activeDeadlineSeconds": 1 + detail % 3}}),
+        _ => return None,
+    })
+}
+
+/// Labels that cancel the soak's own operations on a Pod.
+fn undo_labels(pod: &DynamicObject) -> Value {
+    let mut labels = serde_json::Map::new();
+    for key in pod.labels().keys() {
+        if let Some(id) = key.strip_prefix("operation-type.podopslifecycle.kusionstack.io/soak-") {
+            let key = format!("undo-operation-type.podopslifecycle.kusionstack.io/soak-{id}");
+            labels.insert(key, json!(format!("soak-{id}")));
+        }
+    }
+    Value::Object(labels)
 }
 
 /// A patch that takes off the labels of the soak's own operations, of these families.

@@ -28,7 +28,7 @@ use faults::Pace;
 use ops::{Kind, Operation};
 use testbed::fleet::{Fleet, Options, Proxied, REPLICAS};
 use testbed::observer::judge::{Violation, judge};
-use testbed::observer::{Observer, requests_for, workload_kinds};
+use testbed::observer::{Fact, Observer, requests_for, workload_kinds};
 use testbed::plane;
 use testbed::wait;
 
@@ -243,30 +243,11 @@ pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result
     furnish(&fleet, &actor).await?;
     let observer = Observer::of_budgets(&admin, &namespace, &workload_kinds()).await?;
 
-    let pace = Pace {
-        kill: plan.kill,
-        roll: plan.kill / 3,
-        stall: plan.kill / 2,
-        stalled: plan.stalled,
-    };
     let counts = Mutex::new(BTreeMap::new());
-    let operations = operate(&fleet, &actor, &plan, &counts);
     let ledgers = Arc::default();
     let following = ledgers::follow(admin.clone(), namespace.clone(), Arc::clone(&ledgers));
     let following = AbortOnDropHandle::new(tokio::spawn(following));
-    let kills = async {
-        match rolls {
-            true => faults::roll(&fleet, pace).await,
-            false => faults::kill_leaders(&fleet, pace).await,
-        }
-    };
-    tokio::select! {
-        result = operations => result?,
-        result = kills => result.context("killing replicas")?,
-        result = faults::stall_watches(&fleet, pace) => result.context("stalling watches")?,
-        result = faults::end_overdue_pods(&admin, &namespace) => result?,
-        result = faults::revive_controllers(&fleet) => result?,
-    }
+    disturb(&fleet, &actor, &plan, rolls, &counts).await?;
     fleet.proxy()?.lift();
     for index in 0..REPLICAS {
         fleet.revive(index).await?;
@@ -280,22 +261,7 @@ pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result
     };
     fleet.check().await?;
 
-    let changes = observer.changes().await?;
-    eprintln!("judging {} changes", changes.len());
-    let mut violations = Vec::new();
-    // A replica may not know what changed while its watches stood still.
-    let leniency = plan.stalled + Duration::from_secs(15);
-    for rule in tenant::rules() {
-        let judgement = judge(&changes, &rule, leniency);
-        eprintln!(
-            "rule {}: worst {}, losses {:?}",
-            rule.name, judgement.worst, judgement.losses
-        );
-        for violation in judgement.violations {
-            let shown = violations.len() < SHOWN;
-            violations.push(tell(&fleet, &namespace, &violation, shown)?);
-        }
-    }
+    let violations = judge_rules(&fleet, &namespace, &observer, &plan).await?;
     let (rested, unrest) = match rested {
         Ok(rested) => (rested, None),
         Err(error) => (plan.rest, Some(format!("{error:#}"))),
@@ -312,6 +278,61 @@ pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result
         ledgers,
         starts,
     })
+}
+
+/// Carries out all operations while faults strike. With `rolls`, replicas change their build; otherwise leaders are killed.
+async fn disturb(
+    fleet: &Fleet,
+    actor: &Actor,
+    plan: &Plan,
+    rolls: bool,
+    counts: &Mutex<Counts>,
+) -> Result<()> {
+    let pace = Pace {
+        kill: plan.kill,
+        roll: plan.kill / 3,
+        stall: plan.kill / 2,
+        stalled: plan.stalled,
+    };
+    let kills = async {
+        match rolls {
+            true => faults::roll(fleet, pace).await,
+            false => faults::kill_leaders(fleet, pace).await,
+        }
+    };
+    tokio::select! {
+        result = operate(fleet, actor, plan, counts) => result,
+        result = kills => result.context("killing replicas"),
+        result = faults::stall_watches(fleet, pace) => result.context("stalling watches"),
+        result = faults::end_overdue_pods(&actor.admin, &actor.namespace) => result,
+        result = faults::revive_controllers(fleet) => result,
+    }
+}
+
+/// The violations of all rules by the changes that the observer has seen.
+async fn judge_rules(
+    fleet: &Fleet,
+    namespace: &str,
+    observer: &Observer<Fact>,
+    plan: &Plan,
+) -> Result<Vec<String>> {
+    let changes = observer.changes().await?;
+    eprintln!("judging {} changes", changes.len());
+    let mut violations = Vec::new();
+    // A replica may not know what changed while its watches stood still.
+    let leniency = plan.stalled + Duration::from_secs(15);
+    for rule in tenant::rules() {
+        let judgement = judge(&changes, &rule, leniency);
+        eprintln!(
+            "rule {}: worst {}, losses {:?}",
+            rule.name, judgement.worst, judgement.losses
+        );
+        for violation in judgement.violations {
+            let shown = violations.len() < SHOWN;
+            violations.push(tell(fleet, namespace, &violation, shown)?);
+        }
+    }
+    Ok(violations)
 }
 
 /// Tells a violation, with the requests behind it if they are to be shown.

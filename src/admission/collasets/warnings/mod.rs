@@ -15,7 +15,7 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
     let mut warnings = pvc_template_warnings(old, new);
     if replaces_pvcs(new) && !old.is_some_and(replaces_pvcs) {
         warnings.push(
-            "spec.updateStrategy.podUpgradePolicy: with Replace every rollout makes new Pods with new, empty volumes, and the claims \
+            "spec.updateStrategy.podUpgradePolicy: with Replace every rollout makes new Pods with new, empty volumes, and the PVCs \
              of the Pods that they replace are deleted, even with whenScaled: Retain; choose InPlaceIfPossible or Recreate to \
              keep the data"
                 .into(),
@@ -27,15 +27,15 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
             && (has_pvc_templates(old) || has_pvc_templates(new))
     }) {
         warnings.push(
-            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is no longer Retain: the claims of Pods that were \
-             scaled in, and those of former claim templates, are deleted now, and their data may go with them; set Retain again at \
-             once to keep the claims that are left"
+            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is no longer Retain: the PVCs of Pods that were \
+             scaled in, and those of former PVC templates, are deleted now, and their data may go with them; set Retain again at \
+             once to keep the remaining PVCs"
                 .into(),
         );
     }
     if has_undecided_retention(new) && !old.is_some_and(has_pvc_templates) {
         warnings.push(
-            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is left out: unlike in a StatefulSet the claims of Pods \
+            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is left out: unlike in a StatefulSet the PVCs of Pods \
              that are scaled in are deleted, and their data with them; set Retain to keep them, or Delete to say that it is meant"
                 .into(),
         );
@@ -55,27 +55,27 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
 /// volumes.
 fn pvc_template_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     let before = old.map_or(&[][..], |old| &old.volume_claim_templates);
-    let fate = match ResolvedStrategy::from_spec(new).policy {
+    let consequence = match ResolvedStrategy::from_spec(new).policy {
         UpdatePolicy::Replace => {
-            "the claims that Pods have now are deleted, even with whenScaled: Retain"
+            "the PVCs that Pods have now are deleted, even with whenScaled: Retain"
         }
         UpdatePolicy::Recreate | UpdatePolicy::InPlace => {
-            "the claims that Pods have now are deleted unless whenScaled is Retain"
+            "the PVCs that Pods have now are deleted unless whenScaled is Retain"
         }
     };
-    let told = before.iter().filter_map(|former| {
+    let warnings = before.iter().filter_map(|former| {
         let name = pvc_template_name(former);
         let mut templates = new.volume_claim_templates.iter();
         match templates.find(|template| pvc_template_name(template) == name) {
             Some(template) if have_same_pvc_templates(from_ref(former), from_ref(template)) => None,
             Some(_) => Some(format!(
                 "spec.volumeClaimTemplates: {name} is changed: volumes are not expanded, every Pod is made again with a new, \
-                 empty one, and {fate}"
+                 empty one, and {consequence}"
             )),
-            None => Some(format!("spec.volumeClaimTemplates: {name} is taken out: {fate}")),
+            None => Some(format!("spec.volumeClaimTemplates: {name} is taken out: {consequence}")),
         }
     });
-    told.collect()
+    warnings.collect()
 }
 
 fn replaces_pvcs(spec: &CollaSetSpec) -> bool {
@@ -116,21 +116,21 @@ mod tests {
         serde_json::from_value(part).unwrap()
     }
 
-    fn claim(name: &str, size: &str) -> Value {
+    fn pvc_template(name: &str, size: &str) -> Value {
         json!({ "metadata": { "name": name }, "spec": { "resources": { "requests": { "storage": size } } } })
     }
 
     #[test]
     fn each_warning_appears_when_its_cause_is_introduced() {
-        let claims = |claims: &[Value]| spec(json!({ "volumeClaimTemplates": claims }));
+        let templates = |templates: &[Value]| spec(json!({ "volumeClaimTemplates": templates }));
         let policy = |policy: &str| {
             spec(json!({
-                "volumeClaimTemplates": [claim("data", "1Gi")], "updateStrategy": { "podUpgradePolicy": policy },
+                "volumeClaimTemplates": [pvc_template("data", "1Gi")], "updateStrategy": { "podUpgradePolicy": policy },
             }))
         };
         let retains = |scaled: &str| {
             spec(json!({
-                "volumeClaimTemplates": [claim("data", "1Gi")],
+                "volumeClaimTemplates": [pvc_template("data", "1Gi")],
                 "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": { "whenScaled": scaled } },
             }))
         };
@@ -139,13 +139,13 @@ mod tests {
         };
         for (old, new, word) in [
             (
-                claims(&[claim("data", "1Gi")]),
-                claims(&[claim("data", "2Gi")]),
+                templates(&[pvc_template("data", "1Gi")]),
+                templates(&[pvc_template("data", "2Gi")]),
                 "data is changed",
             ),
             (
-                claims(&[claim("data", "1Gi")]),
-                claims(&[]),
+                templates(&[pvc_template("data", "1Gi")]),
+                templates(&[]),
                 "data is taken out",
             ),
             (
@@ -165,29 +165,38 @@ mod tests {
             ),
             (
                 retains("Retain"),
-                claims(&[claim("data", "1Gi")]),
+                templates(&[pvc_template("data", "1Gi")]),
                 "whenScaled: is no longer Retain",
             ),
         ] {
-            let told = spec_warnings(Some(&old), &new);
-            assert!(told.len() == 1 && told[0].contains(word), "{told:?}");
+            let warnings = spec_warnings(Some(&old), &new);
+            assert!(
+                warnings.len() == 1 && warnings[0].contains(word),
+                "{warnings:?}"
+            );
             assert_eq!(spec_warnings(Some(&new), &new), [""; 0]);
         }
         assert_eq!(spec_warnings(None, &restarts("OnFailure")).len(), 1);
         let mut grown = policy("Replace");
-        grown.volume_claim_templates = claims(&[claim("data", "2Gi")]).volume_claim_templates;
-        let told = spec_warnings(Some(&policy("Replace")), &grown).join(" ");
-        assert!(told.contains("deleted, even with whenScaled"), "{told}");
-        let says_open = |new| {
+        grown.volume_claim_templates =
+            templates(&[pvc_template("data", "2Gi")]).volume_claim_templates;
+        let warnings = spec_warnings(Some(&policy("Replace")), &grown).join(" ");
+        assert!(
+            warnings.contains("deleted, even with whenScaled"),
+            "{warnings}"
+        );
+        let warns_of_retention = |new| {
             spec_warnings(None, &new)
                 .iter()
                 .any(|w| w.contains("whenScaled: is left out"))
         };
-        assert!(says_open(claims(&[claim("data", "1Gi")])));
-        assert!(!says_open(retains("Delete")) && !says_open(claims(&[])));
+        assert!(warns_of_retention(templates(&[pvc_template(
+            "data", "1Gi"
+        )])));
+        assert!(!warns_of_retention(retains("Delete")) && !warns_of_retention(templates(&[])));
         let notation = spec_warnings(
-            Some(&claims(&[claim("data", "1Gi")])),
-            &claims(&[claim("data", "1024Mi"), claim("more", "1Gi")]),
+            Some(&templates(&[pvc_template("data", "1Gi")])),
+            &templates(&[pvc_template("data", "1024Mi"), pvc_template("more", "1Gi")]),
         );
         assert_eq!(notation, [""; 0]);
     }

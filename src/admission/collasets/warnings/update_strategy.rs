@@ -13,12 +13,12 @@ pub fn strategy_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<
         idle_step_warning,
         early_pause_warning,
     ];
-    let told = all.iter().filter_map(|warning| {
-        let told = warning(new)?;
-        let known = old.is_some_and(|old| warning(old).as_ref() == Some(&told));
-        (!known).then_some(told)
+    let new_warnings = all.iter().filter_map(|warning_of| {
+        let warning = warning_of(new)?;
+        let is_known = old.is_some_and(|old| warning_of(old).as_ref() == Some(&warning));
+        (!is_known).then_some(warning)
     });
-    told.collect()
+    new_warnings.collect()
 }
 
 fn zero_replicas_warning(spec: &CollaSetSpec) -> Option<String> {
@@ -50,10 +50,10 @@ fn replaces(spec: &CollaSetSpec) -> bool {
 }
 
 fn both_scopes_warning(spec: &CollaSetSpec) -> Option<String> {
-    let by = rolling_update_strategy(spec)?;
-    let partition = by.by_partition.as_ref()?;
-    let says = partition.partition.is_some() || partition.partition_percent.is_some();
-    (says && by.by_label.is_some()).then(|| {
+    let rolling_update = rolling_update_strategy(spec)?;
+    let partition = rolling_update.by_partition.as_ref()?;
+    let has_partition = partition.partition.is_some() || partition.partition_percent.is_some();
+    (has_partition && rolling_update.by_label.is_some()).then(|| {
         "spec.updateStrategy.rollingUpdate.byPartition: has no effect beside byLabel, under which only Pods with the label \
          collaset.kusionstack.io/update-included are updated"
             .to_owned()
@@ -67,19 +67,19 @@ fn idle_step_warning(spec: &CollaSetSpec) -> Option<String> {
     let UpdateScope::Partition(at_least) = strategy.scope else {
         return None;
     };
-    let mut kept = Some(strategy.replicas).filter(|replicas| *replicas > 0)?;
+    let mut previous = Some(strategy.replicas).filter(|replicas| *replicas > 0)?;
     for (index, step) in strategy.steps.into_iter().enumerate() {
         let ResolvedStep::Partition(partition) = step else {
             continue;
         };
         let partition = partition.max(at_least);
-        if partition >= kept {
+        if partition >= previous {
             return Some(format!(
                 "spec.updateStrategy.rollingUpdate.steps[{index}].partition: updates no further Pod, for it keeps no fewer than \
                  were kept before: a partition is the number of Pods that are kept on older revisions, not the number to update"
             ));
         }
-        kept = partition;
+        previous = partition;
     }
     None
 }
@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn ineffective_setting_is_warned_when_introduced() {
         let update = |strategy: Value| spec(json!({ "replicas": 5, "updateStrategy": strategy }));
-        let steps = |kept: [&str; 2]| {
-            let steps = kept.map(|kept| json!({ "partition": kept }));
+        let steps = |partitions: [&str; 2]| {
+            let steps = partitions.map(|partition| json!({ "partition": partition }));
             update(json!({ "rollingUpdate": { "steps": steps } }))
         };
         let good = update(json!({ "maxUnavailable": 1 }));
@@ -137,8 +137,11 @@ mod tests {
                 "spec.updateStrategy.rollingUpdate.steps[1].partition: ",
             ),
         ] {
-            let told = strategy_warnings(Some(&good), &bad);
-            assert!(told.len() == 1 && told[0].starts_with(field), "{told:?}");
+            let warnings = strategy_warnings(Some(&good), &bad);
+            assert!(
+                warnings.len() == 1 && warnings[0].starts_with(field),
+                "{warnings:?}"
+            );
             assert_eq!(strategy_warnings(Some(&bad), &bad), [""; 0]);
         }
         assert_eq!(strategy_warnings(None, &good), [""; 0]);
@@ -177,14 +180,14 @@ mod tests {
                 2,
             ),
         ] {
-            let told = rolling(
+            let warnings = rolling(
                 10,
                 json!({ "steps": steps, "byPartition": { "partition": partition } }),
             );
             let start = format!("{path}[{named}].partition: updates no further Pod");
             assert!(
-                told.len() == 1 && told[0].starts_with(&start),
-                "{steps}: {told:?}"
+                warnings.len() == 1 && warnings[0].starts_with(&start),
+                "{steps}: {warnings:?}"
             );
         }
         let first = rolling(

@@ -1,5 +1,5 @@
-//! Validation of CollaSet (contract 1.1, and what contract Q25 lists as missing). What a Pod or a claim may
-//! contain is the API server's to say; admission asks it.
+//! Validation of CollaSet (contract 1.1, and the missing checks that contract Q25 lists). The API server
+//! checks the contents of Pods and PVCs; admission asks it by dry runs.
 
 mod names;
 mod pvc_templates;
@@ -14,18 +14,17 @@ use crate::api::collaset::{CollaSetSpec, PodNamingSuffixPolicy};
 use crate::api::reserved_labels;
 use crate::api::selector::Selector;
 
-/// Claim templates of a CollaSet at most. Sets have one to three, rarely eight.
+/// Maximum number of claim templates of a CollaSet. Typical sets have one to three.
 pub const MAX_PVC_TEMPLATES: usize = 16;
 
-/// What is wrong with a CollaSet by itself; empty when nothing is. `name` is empty as long as `generateName` has not
-/// been resolved.
+/// The errors of a CollaSet on its own. `name` is empty while `generateName` is not resolved.
 pub fn validate(name: &str, spec: &CollaSetSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
     check_collaset(name, spec, &mut errors);
     errors
 }
 
-/// Adds to `errors` what is wrong with a CollaSet by itself, see [`validate`].
+/// Adds the errors of a CollaSet on its own to `errors`, see [`validate`].
 pub fn check_collaset(name: &str, spec: &CollaSetSpec, errors: &mut FieldErrors) {
     names::check_collaset_name(name, naming_policy(spec), errors);
     check_non_negative(spec.replicas, "spec.replicas", errors);
@@ -36,8 +35,8 @@ pub fn check_collaset(name: &str, spec: &CollaSetSpec, errors: &mut FieldErrors)
     check_non_negative(spec.history_limit, "spec.historyLimit", errors);
 }
 
-/// A CollaSet with more claim templates than it may have, unless it was stored with as many: each distinct one costs the API
-/// server a dry run.
+/// The error of a CollaSet with too many claim templates. A CollaSet that is stored with more of them may
+/// keep this number. The limit exists because each distinct template costs the API server a dry run.
 pub fn validate_pvc_change(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Option<FieldError> {
     let count = |spec: &CollaSetSpec| spec.volume_claim_templates.len();
     let most = old.map_or(0, count).max(MAX_PVC_TEMPLATES);
@@ -50,10 +49,10 @@ pub fn validate_pvc_change(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Op
     })
 }
 
-/// What a change touches that must stay as it is.
+/// The errors of a change to immutable fields.
 pub fn validate_change(old: &CollaSetSpec, new: &CollaSetSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
-    // One that never selected anything may be mended.
+    // A selector that never selected a Pod may be corrected.
     let fixed = old.selector.as_ref().filter(|s| is_usable(s));
     if let (Some(old), Some(new)) = (fixed, &new.selector)
         && selector_requirements(old) != selector_requirements(new)
@@ -83,7 +82,7 @@ pub fn validate_change(old: &CollaSetSpec, new: &CollaSetSpec) -> FieldErrors {
     errors
 }
 
-/// What is allowed and may not be what was meant; `old` is the stored spec of an update.
+/// Warnings about valid specs that probably have an unintended effect; `old` is the stored spec of an update.
 pub fn warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     let mut warnings: Vec<String> = strategy::partition_beyond_replicas(new)
         .into_iter()
@@ -96,7 +95,7 @@ pub fn warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     warnings
 }
 
-/// How Pods are named.
+/// The policy for the names of Pods.
 fn naming_policy(spec: &CollaSetSpec) -> &PodNamingSuffixPolicy {
     let strategy = spec.naming_strategy.as_ref();
     strategy
@@ -152,7 +151,7 @@ fn is_usable(selector: &LabelSelector) -> bool {
     selector_requirements(selector) != Default::default() && Selector::compile(selector).is_ok()
 }
 
-/// The parts of a selector; absent and empty ones mean the same.
+/// The requirements of a selector. Absent and empty parts are equal.
 fn selector_requirements(selector: &LabelSelector) -> LabelSelector {
     LabelSelector {
         match_labels: selector.match_labels.clone().filter(|l| !l.is_empty()),

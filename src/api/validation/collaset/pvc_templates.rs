@@ -1,4 +1,4 @@
-//! Claim templates: names, and the parts without which the API server takes no claim.
+//! Validates claim templates: their names, and the fields without which the API server refuses a PVC.
 
 use std::collections::BTreeSet;
 

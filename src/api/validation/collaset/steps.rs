@@ -1,10 +1,10 @@
-//! The steps of a rollout.
+//! Validates the steps of a rollout.
 
 use super::{FieldError, FieldErrors};
 use crate::api::collaset::{RolloutStep, UpdateStrategy};
 use crate::api::int_or_percent::IntOrPercent;
 
-/// Steps of a rollout at most.
+/// Maximum number of steps of a rollout.
 const MAX_STEPS: usize = 64;
 
 pub(super) fn check_rollout_steps(strategy: &UpdateStrategy, errors: &mut FieldErrors) {

@@ -1,4 +1,4 @@
-//! The strategies of updating, scaling and naming.
+//! Validates the strategies of updating, scaling and naming.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +94,8 @@ fn check_partition_percent(strategy: &UpdateStrategy, errors: &mut FieldErrors) 
     ));
 }
 
-/// A bound of an update. None at all is fine; one of 0 would let no Pod be updated, unless the policy makes it `idle`.
+/// Checks a limit of an update. An absent limit is valid. A limit of 0 would prevent all updates, unless the
+/// policy does not use the limit (`idle`).
 fn check_bound(field: &str, value: Option<&IntOrString>, idle: bool, errors: &mut FieldErrors) {
     let path = format!("spec.updateStrategy.{field}");
     match value.map(IntOrPercent::parse) {
@@ -112,7 +113,8 @@ fn partition_value(strategy: &UpdateStrategy) -> Option<i32> {
     rolling.by_partition.as_ref()?.partition
 }
 
-/// A partition that keeps more Pods than there are is taken for the number to update by some.
+/// A warning if the partition is larger than the number of Pods: some users take the partition for the number
+/// of Pods to update.
 pub(super) fn partition_beyond_replicas(spec: &CollaSetSpec) -> Option<String> {
     let strategy = spec.update_strategy.as_ref()?;
     let by_label = strategy.rolling_update.as_ref()?.by_label.is_some();
@@ -179,9 +181,9 @@ fn check_scale_strategy(
     check_non_negative(strategy.operation_delay_seconds, path, errors);
 }
 
-/// Each name once, over all of the lists.
+/// Checks that each name occurs only once in all of the lists.
 fn check_pod_lists(lists: [(&str, &Vec<String>); 3], errors: &mut FieldErrors) {
-    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut list_of_name: BTreeMap<&str, &str> = BTreeMap::new();
     for (list, names) in lists {
         for (index, name) in names.iter().enumerate() {
             if errors.is_full() {
@@ -193,7 +195,7 @@ fn check_pod_lists(lists: [(&str, &Vec<String>); 3], errors: &mut FieldErrors) {
                 errors.push(FieldError::new(path, name, problem));
                 continue;
             }
-            match seen.insert(name, list) {
+            match list_of_name.insert(name, list) {
                 None => {}
                 Some(before) if before == list => {
                     let problem = format!("is in {list} already: take it out here");

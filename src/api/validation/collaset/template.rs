@@ -1,4 +1,4 @@
-//! The Pod template: its shape, and labels that are not its to set.
+//! Validates the Pod template: its shape, and that it contains no reserved labels.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(super) type Labels = BTreeMap<String, String>;
 
 const LABELS_PATH: &str = "spec.template.metadata.labels";
 
-/// Checks the template; its labels, where they can be read.
+/// Checks the template, and its labels if they can be parsed.
 pub(super) fn check_template(template: &Value, errors: &mut FieldErrors) -> Option<Labels> {
     if !template.is_object() {
         let problem = "is required: describe the Pod to create, with metadata and spec";
@@ -74,7 +74,7 @@ fn missing_or_invalid(path: &str, value: &Value, problem: &str) -> FieldError {
     }
 }
 
-/// What a value is, where the value itself may be long.
+/// The type of a value, for errors about values that may be long.
 fn json_type_name(value: &Value) -> &'static str {
     match value {
         Value::Object(_) => "an object",

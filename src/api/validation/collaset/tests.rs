@@ -120,14 +120,15 @@ fn rollout_step_is_either_partition_or_pause() {
     ] {
         assert_eq!(rolling(json!({ "steps": good })), NONE);
     }
-    let one = "must have partition or pause, one of them: write each as a step of its own";
+    let either_problem =
+        "must have partition or pause, one of them: write each as a step of its own";
     let duration = "must be a duration such as 90s, 10m or 1h30m, of numbers of nine digits at most; leave it out to wait until the rollout is promoted";
     let path = "spec.updateStrategy.rollingUpdate.steps";
     for (step, problem) in [
-        (json!({}), format!("{path}[1]: {one}")),
+        (json!({}), format!("{path}[1]: {either_problem}")),
         (
             json!({ "partition": 1, "pause": {} }),
-            format!("{path}[1]: {one}"),
+            format!("{path}[1]: {either_problem}"),
         ),
         (
             json!({ "pause": { "duration": "soon" } }),
@@ -313,8 +314,11 @@ fn the_selector_is_well_formed_and_matches_the_template() {
         });
         let problems = of(json!({ "selector": by_expression }));
         assert_eq!(problems.is_empty(), is_good, "{problems:?}");
-        let told = format!("must not ask for {key}, which is set on single Pods");
-        assert!(problems.iter().all(|p| p.contains(&told)), "{problems:?}");
+        let problem = format!("must not ask for {key}, which is set on single Pods");
+        assert!(
+            problems.iter().all(|p| p.contains(&problem)),
+            "{problems:?}"
+        );
     }
     let by_label = json!({ "matchLabels": { keys::INSTANCE_ID: "0" } });
     assert_eq!(of(json!({ "selector": by_label })).len(), 1);

@@ -1,4 +1,4 @@
-//! Validation of PodTransitionRule (contract 1.3, and what it lists as missing).
+//! Validation of PodTransitionRule (contract 1.3, and the missing checks that it lists).
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ use crate::api::podtransitionrule::{
 use crate::api::selector::Selector;
 use crate::api::size_limits::{self, MAX_SPEC_BYTES};
 
-/// What is wrong with a spec; empty when nothing is. Disabled rules are judged too: they are to be enabled one day.
+/// The errors of a spec. Disabled rules are checked, too, because they may be enabled later.
 pub fn validate(spec: &PodTransitionRuleSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
     check_rules(spec, &mut errors);
     errors
 }
 
-/// Adds to `errors` what is wrong with a spec.
+/// Adds the errors of a spec to `errors`.
 pub fn check_rules(spec: &PodTransitionRuleSpec, errors: &mut FieldErrors) {
     if let Some(UnreadableRule { fault, .. }) = &spec.unreadable {
         return errors.push(fault.clone());

@@ -131,14 +131,14 @@ fn metadata(name: &str, namespace: Option<&str>) -> ObjectMeta {
 
 fn policy_rules(table: &[AccessRule]) -> Vec<PolicyRule> {
     let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-    let one = |access: &AccessRule| PolicyRule {
+    let to_policy_rule = |access: &AccessRule| PolicyRule {
         api_groups: Some(owned(&[access.group])),
         resources: Some(owned(access.resources)),
         resource_names: (!access.names.is_empty()).then(|| owned(access.names)),
         verbs: owned(access.verbs),
         non_resource_urls: None,
     };
-    table.iter().map(one).collect()
+    table.iter().map(to_policy_rule).collect()
 }
 
 fn to_dynamic_object(object: &impl Serialize) -> anyhow::Result<DynamicObject> {
@@ -158,12 +158,12 @@ mod tests {
         for grant in PERMISSION_SETS {
             let all = grant.cluster.iter().chain(grant.namespaced);
             for access in all.filter(|access| **access != READ_SCALES) {
-                let words = access
+                let names = access
                     .resources
                     .iter()
                     .chain(access.verbs)
                     .chain([&access.group]);
-                assert!(words.copied().all(|w| !w.contains('*')), "{access:?}");
+                assert!(names.copied().all(|w| !w.contains('*')), "{access:?}");
             }
             let cluster = grant.cluster.iter();
             assert_eq!(

@@ -8,7 +8,8 @@ use kube::api::Api;
 use kube::{Client, Error};
 use serde::Deserialize;
 
-use super::{api, pod_context};
+use super::api_reads::{self, ReadNotes};
+use super::pod_context;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::operationjob::OperationJob;
@@ -27,7 +28,7 @@ pub async fn observe_pod(
     namespace: &str,
     name: &str,
 ) -> anyhow::Result<Option<ObservedPod>> {
-    let raw = api::call_with_timeout(
+    let raw = api_reads::call_with_timeout(
         "get",
         "pods",
         Some(namespace),
@@ -39,73 +40,94 @@ pub async fn observe_pod(
     };
     let unscheduled = pod_context::unscheduled_message(&raw);
     let pod: Pod = serde_json::from_value(raw).context("the Pod can't be read")?;
-    let rules = api::list_rules(client, Some(namespace)).await?;
-    let mut notes = Vec::new();
-    let mut noted = |what: &str, error: anyhow::Error| notes.push(format!("{what}: {error:#}"));
-    let all = ResourcePath::from_parts("/api/v1", namespace, "pods")?;
-    let labels = format!("{}={}", keys::CONTROL, keys::CONTROL_VALUE);
+    let rules = api_reads::list_rules(client, Some(namespace)).await?;
     let covered = rules.iter().any(|rule| rule.set.selects(&pod));
-    let mut deployment = None;
-    let controller = match pod.controller() {
-        Some(owner) => match read_controller(client, namespace, owner).await {
-            Ok((controller, owned_by)) => {
-                deployment = owned_by;
-                controller
-            }
-            Err(e) => {
-                noted(
-                    &format!("what {} {} is about is not known", owner.kind, owner.name),
-                    e,
-                );
-                None
-            }
-        },
-        None => None,
-    };
-    let bounded =
-        matches!(&controller, Some(PodController::CollaSet(set)) if may_be_bounded(set, &pod));
-    let mut others: Vec<Pod> = Vec::new();
-    if covered || bounded {
-        let listed = api::list_all_pages(client, all.path(), &labels);
-        match api::call_with_timeout("list", "pods", Some(namespace), listed).await {
-            Ok(listed) => others = listed,
-            Err(e) if covered => noted("which Pods use budgets up is known from claims alone", e),
-            Err(e) => noted(
-                "whether updateStrategy.maxUnavailable or maxSurge holds the Pod is not known",
-                e,
-            ),
-        }
-    }
-    let mut jobs = Vec::new();
-    for id in stored_phases(&pod)
-        .into_keys()
-        .filter(|id| !["collaset", "pod-delete"].contains(&id.as_str()))
-    {
-        let api: Api<OperationJob> = Api::namespaced(client.clone(), namespace);
-        match api::call_with_timeout("get", "operationjobs", Some(namespace), api.get_opt(&id))
-            .await
-        {
-            Ok(job) => jobs.extend(job.map(Arc::new)),
-            Err(e) => noted(
-                &format!("whether operation {id} is an OperationJob's is not known"),
-                e,
-            ),
-        }
-    }
-    let (mut around, missing) =
-        pod_context::observe_context(client, &pod, covered, deployment.as_deref()).await;
-    around.unscheduled = unscheduled;
-    notes.extend(missing);
+    let mut notes = ReadNotes::default();
+    let (controller, deployment) = observe_controller(client, &pod, &mut notes).await;
+    let pods = observe_managed_pods(client, &pod, covered, controller.as_ref(), &mut notes).await?;
+    let jobs = observe_jobs(client, &pod, &mut notes).await;
+    let deployment = deployment.as_deref();
+    let mut context =
+        pod_context::observe_context(client, &pod, covered, deployment, &mut notes).await;
+    context.unscheduled = unscheduled;
     Ok(Some(ObservedPod {
         pod: Arc::new(pod),
         rules,
-        pods: others.into_iter().map(Arc::new).collect(),
+        pods,
         controller,
         jobs,
-        context: around,
-        notes,
+        context,
+        notes: notes.into_lines(),
         now: Timestamp::now(),
     }))
+}
+
+/// The controller of a Pod, and the name of the Deployment that controls this controller.
+async fn observe_controller(
+    client: &Client,
+    pod: &Pod,
+    notes: &mut ReadNotes,
+) -> (Option<PodController>, Option<String>) {
+    let Some(owner) = pod.controller() else {
+        return (None, None);
+    };
+    match read_controller(client, &pod.metadata.namespace, owner).await {
+        Ok(found) => found,
+        Err(e) => {
+            let unknown = format!("what {} {} is about is not known", owner.kind, owner.name);
+            notes.add(&unknown, &e);
+            (None, None)
+        }
+    }
+}
+
+/// The managed Pods of the namespace, if budgets of rules or of an update depend on them.
+async fn observe_managed_pods(
+    client: &Client,
+    pod: &Pod,
+    covered: bool,
+    controller: Option<&PodController>,
+    notes: &mut ReadNotes,
+) -> anyhow::Result<Vec<Arc<Pod>>> {
+    let bounded =
+        matches!(controller, Some(PodController::CollaSet(set)) if may_be_bounded(set, pod));
+    if !covered && !bounded {
+        return Ok(Vec::new());
+    }
+    let namespace = pod.metadata.namespace.as_str();
+    let path = ResourcePath::from_parts("/api/v1", namespace, "pods")?;
+    let labels = format!("{}={}", keys::CONTROL, keys::CONTROL_VALUE);
+    let listed = api_reads::list_all_pages(client, path.path(), &labels);
+    match api_reads::call_with_timeout("list", "pods", Some(namespace), listed).await {
+        Ok(listed) => return Ok(listed.into_iter().map(Arc::new).collect()),
+        Err(e) if covered => notes.add("which Pods use budgets up is known from claims alone", &e),
+        Err(e) => notes.add(
+            "whether updateStrategy.maxUnavailable or maxSurge holds the Pod is not known",
+            &e,
+        ),
+    }
+    Ok(Vec::new())
+}
+
+/// The OperationJobs of the operations on a Pod.
+async fn observe_jobs(client: &Client, pod: &Pod, notes: &mut ReadNotes) -> Vec<Arc<OperationJob>> {
+    let namespace = pod.metadata.namespace.as_str();
+    let api: Api<OperationJob> = Api::namespaced(client.clone(), namespace);
+    let mut jobs = Vec::new();
+    for id in stored_phases(pod)
+        .into_keys()
+        .filter(|id| !["collaset", "pod-delete"].contains(&id.as_str()))
+    {
+        let read = api.get_opt(&id);
+        match api_reads::call_with_timeout("get", "operationjobs", Some(namespace), read).await {
+            Ok(job) => jobs.extend(job.map(Arc::new)),
+            Err(e) => notes.add(
+                &format!("whether operation {id} is an OperationJob's is not known"),
+                &e,
+            ),
+        }
+    }
+    jobs
 }
 
 /// The fields of a workload that the diagnosis needs.
@@ -141,7 +163,7 @@ async fn read_controller(
         "CollaSet" => {
             request_path::checked_name(&owner.name)?;
             let sets: Api<CollaSet> = request_path::namespaced_api(client, namespace)?;
-            let set = api::call_with_timeout(
+            let set = api_reads::call_with_timeout(
                 "get",
                 "collasets",
                 Some(namespace),
@@ -167,7 +189,7 @@ async fn read_controller(
             Err(e) => Err(e),
         }
     };
-    let found = api::call_with_timeout("get", plural, Some(namespace), read).await?;
+    let found = api_reads::call_with_timeout("get", plural, Some(namespace), read).await?;
     let found = found.filter(|workload| workload.metadata.uid == owner.uid);
     let Some(workload) = found else {
         return Ok((Some(PodController::Gone), None));

@@ -27,7 +27,10 @@ fn pod(name: &str, available: bool) -> Value {
 }
 
 /// The remark and the notes about a Pod without rules, whose CollaSet has `maxUnavailable: 1` of 2 Pods.
-async fn said(other_is_available: bool, may_list: bool) -> (Option<String>, Vec<String>) {
+async fn observed_remark(
+    other_is_available: bool,
+    may_list: bool,
+) -> (Option<String>, Vec<String>) {
     let service = tower::service_fn(move |request: Request<Body>| {
         let pods = "/api/v1/namespaces/shop/pods";
         let (code, answer) = match request.uri().path() {
@@ -67,15 +70,15 @@ async fn said(other_is_available: bool, may_list: bool) -> (Option<String>, Vec<
 
 #[tokio::test]
 async fn max_unavailable_counts_pods_without_rules() {
-    let (remark, _) = said(false, true).await;
+    let (remark, _) = observed_remark(false, true).await;
     let remark = remark.unwrap();
     assert!(remark.contains("1 of 2 Pods are unavailable"), "{remark}");
-    assert_eq!(said(true, true).await.0, None);
+    assert_eq!(observed_remark(true, true).await.0, None);
 }
 
 #[tokio::test]
 async fn max_unavailable_is_omitted_if_pods_are_unlistable() {
-    let (remark, notes) = said(false, false).await;
+    let (remark, notes) = observed_remark(false, false).await;
     assert_eq!(remark, None);
     assert!(
         notes.iter().any(|note| note.contains("maxUnavailable")),

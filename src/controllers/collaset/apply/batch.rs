@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::super::refusals::{BatchKind, RefusalKey};
-use super::super::requests::{Halt, send_all_requests, worse_result};
+use super::super::requests::{BatchOutcome, Halt, send_all_requests, worse_result};
 use super::PlanExecution;
 use crate::domain::collaset::status::FailedStep;
 
@@ -30,25 +30,25 @@ struct ReadyWrite<F> {
     write: WriteRequest<F>,
 }
 
-/// The failures of the writes of one kind, by their positions in the plan, and when to reconcile again.
+/// The failures of the writes of one kind, and when to reconcile again.
 #[derive(Default)]
 struct BatchFailures {
-    failures: BTreeMap<usize, Halt>,
+    by_plan_index: BTreeMap<usize, Halt>,
     requeue: Option<Duration>,
 }
 
 impl BatchFailures {
     fn requeue_after(&mut self, pause: Duration) {
-        self.requeue = Some(self.requeue.map_or(pause, |known| known.min(pause)));
+        self.requeue = Some(self.requeue.map_or(pause, |earlier| earlier.min(pause)));
     }
 }
 
 /// Sends writes of one kind, see [`send_all_requests`]. A write in backoff counts as failed, with the message of its
-/// refusal. Writes that were never refused come first, then those that were refused longest ago. Therefore each write
-/// is tried, however many others are refused each time. The reported failure depends on the order of the plan, so that
-/// the message stays the same as long as the refusal lasts.
+/// refusal. Writes that were never refused come first, then the writes that were refused longest ago. Therefore each
+/// write is tried, however many others are refused each time. The reported failure depends on the order of the plan, so
+/// that the message stays the same as long as the refusal lasts.
 pub async fn send_batch<F>(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     kind: BatchKind,
     carefully: bool,
     writes: impl IntoIterator<Item = WriteRequest<F>>,
@@ -56,135 +56,154 @@ pub async fn send_batch<F>(
 where
     F: Future<Output = Result<(), Halt>>,
 {
-    let mut told = BatchFailures::default();
-    let mut candidates = Vec::new();
-    let mut first = None;
-    for (place, write) in writes.into_iter().enumerate() {
-        first.get_or_insert(write.step);
-        let now = Instant::now();
-        let known = work
-            .state
-            .mark_write_wanted(&write.key, now, work.generation());
-        let refused_at = known.as_ref().map(|known| known.at);
-        if let Some(known) = known {
-            if let Some(message) = known.message {
-                let halt = Halt::Failed(write.step, message);
-                told.failures.insert(place, halt);
-            }
-            if !known.remaining.is_zero() {
-                told.requeue_after(known.remaining);
-                continue;
-            }
-        }
-        candidates.push(ReadyWrite {
-            refused_at,
-            plan_index: place,
-            write,
-        });
-    }
-    let Some(first) = first else {
+    let mut writes = writes.into_iter().peekable();
+    let Some(first_step) = writes.peek().map(|write| write.step) else {
         return Ok(());
     };
-    let everything = RefusalKey::All(kind);
-    if let Some(message) = backoff_reason(work, &everything) {
-        return Err(Halt::Failed(first, message));
+    let (ready, failures) = select_ready_writes(execution, writes);
+    let all_of_kind = RefusalKey::All(kind);
+    if let Some(message) = backoff_reason(execution, &all_of_kind) {
+        return Err(Halt::Failed(first_step, message));
     }
-    candidates.sort_by_key(|candidate| (candidate.refused_at, candidate.plan_index));
-    let known_from = candidates.partition_point(|candidate| candidate.refused_at.is_none());
-    let told = Mutex::new(told);
-    let requests = candidates.into_iter().map(|candidate| {
-        let (place, told) = (candidate.plan_index, &told);
-        async move {
-            let (done, pause) = attempt_write(work, candidate.write).await;
-            let mut told = told.lock();
-            if let Some(pause) = pause {
-                told.requeue_after(pause);
-            }
-            match &done {
-                Ok(()) => told.failures.remove(&place),
-                Err(halt) => told.failures.insert(place, halt.clone()),
-            };
-            done
-        }
-    });
-    let outcome = send_all_requests(carefully, requests).await;
-    let told = told.into_inner();
-    let result = told
-        .failures
-        .into_values()
-        .map(Err)
-        .fold(Ok(()), worse_result);
+    let never_refused = ready.partition_point(|write| write.refused_at.is_none());
+    let (outcome, failures) = send_ready_writes(execution, carefully, ready, failures).await;
+    let halts = failures.by_plan_index.into_values();
+    let result = halts.map(Err).fold(Ok(()), worse_result);
     if outcome.any_succeeded {
-        work.state.clear_refusal(&everything);
+        execution.state.clear_refusal(&all_of_kind);
     }
-    match &result {
+    let requeue = match &result {
         Err(Halt::Failed(_, message)) if outcome.given_up => {
-            let never_tried = outcome.begun < known_from;
-            let (now, generation) = (Instant::now(), work.generation());
-            let memory = work.state;
-            work.requeue_after(memory.record_untried_rest(
-                everything,
+            Some(execution.state.record_untried_rest(
+                all_of_kind,
                 message,
-                never_tried,
-                now,
-                generation,
-            ));
+                outcome.begun < never_refused,
+                Instant::now(),
+                execution.generation(),
+            ))
         }
-        _ => told
-            .requeue
-            .into_iter()
-            .for_each(|pause| work.requeue_after(pause)),
+        _ => failures.requeue,
+    };
+    if let Some(pause) = requeue {
+        execution.requeue_after(pause);
     }
     result
 }
 
-/// Sends one write, unless it is in backoff.
-pub async fn send_write<F>(work: &PlanExecution<'_>, write: WriteRequest<F>) -> Result<(), Halt>
+/// The writes that may be sent now, in the order in which they are sent, and the failures of the writes that were
+/// refused before.
+fn select_ready_writes<F>(
+    execution: &PlanExecution<'_>,
+    writes: impl Iterator<Item = WriteRequest<F>>,
+) -> (Vec<ReadyWrite<F>>, BatchFailures) {
+    let mut failures = BatchFailures::default();
+    let mut ready = Vec::new();
+    for (plan_index, write) in writes.enumerate() {
+        let now = Instant::now();
+        let refusal = execution
+            .state
+            .mark_write_wanted(&write.key, now, execution.generation());
+        let refused_at = refusal.as_ref().map(|refusal| refusal.at);
+        if let Some(refusal) = refusal {
+            if let Some(message) = refusal.message {
+                let halt = Halt::Failed(write.step, message);
+                failures.by_plan_index.insert(plan_index, halt);
+            }
+            if !refusal.remaining.is_zero() {
+                failures.requeue_after(refusal.remaining);
+                continue;
+            }
+        }
+        ready.push(ReadyWrite {
+            refused_at,
+            plan_index,
+            write,
+        });
+    }
+    ready.sort_by_key(|write| (write.refused_at, write.plan_index));
+    (ready, failures)
+}
+
+/// Sends the writes, and updates the failures with their results.
+async fn send_ready_writes<F>(
+    execution: &PlanExecution<'_>,
+    carefully: bool,
+    ready: Vec<ReadyWrite<F>>,
+    failures: BatchFailures,
+) -> (BatchOutcome, BatchFailures)
 where
     F: Future<Output = Result<(), Halt>>,
 {
-    if let Some(message) = backoff_reason(work, &write.key) {
+    let failures = Mutex::new(failures);
+    let requests = ready.into_iter().map(|ready| {
+        let (plan_index, failures) = (ready.plan_index, &failures);
+        async move {
+            let (result, pause) = attempt_write(execution, ready.write).await;
+            let mut failures = failures.lock();
+            if let Some(pause) = pause {
+                failures.requeue_after(pause);
+            }
+            match &result {
+                Ok(()) => failures.by_plan_index.remove(&plan_index),
+                Err(halt) => failures.by_plan_index.insert(plan_index, halt.clone()),
+            };
+            result
+        }
+    });
+    let outcome = send_all_requests(carefully, requests).await;
+    (outcome, failures.into_inner())
+}
+
+/// Sends one write, unless it is in backoff.
+pub async fn send_write<F>(
+    execution: &PlanExecution<'_>,
+    write: WriteRequest<F>,
+) -> Result<(), Halt>
+where
+    F: Future<Output = Result<(), Halt>>,
+{
+    if let Some(message) = backoff_reason(execution, &write.key) {
         return Err(Halt::Failed(write.step, message));
     }
-    let (done, pause) = attempt_write(work, write).await;
-    pause
-        .into_iter()
-        .for_each(|pause| work.requeue_after(pause));
-    done
+    let (result, pause) = attempt_write(execution, write).await;
+    if let Some(pause) = pause {
+        execution.requeue_after(pause);
+    }
+    result
 }
 
 /// Sends a write if this process still leads. If the write is refused, also returns its backoff.
 async fn attempt_write<F>(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     write: WriteRequest<F>,
 ) -> (Result<(), Halt>, Option<Duration>)
 where
     F: Future<Output = Result<(), Halt>>,
 {
-    let done = match work.context.leadership.is_leading() {
+    let result = match execution.context.leadership.is_leading() {
         true => write.request.await,
         false => Err(Halt::Moved), // the present leader decides from newer caches
     };
-    let memory = work.state;
-    let pause = match &done {
+    let state = execution.state;
+    let pause = match &result {
         Ok(()) => {
-            memory.clear_refusal(&write.key);
+            state.clear_refusal(&write.key);
             None
         }
         Err(Halt::Failed(_, message)) => {
-            Some(memory.record_refusal(write.key, message, Instant::now(), work.generation()))
+            Some(state.record_refusal(write.key, message, Instant::now(), execution.generation()))
         }
         Err(Halt::Moved | Halt::Collision) => None,
     };
-    (done, pause)
+    (result, pause)
 }
 
 /// The message of the refusal while the backoff of a key lasts. Requeues the set for the end of the backoff.
-fn backoff_reason(work: &PlanExecution<'_>, key: &RefusalKey) -> Option<String> {
-    let refused = work
+fn backoff_reason(execution: &PlanExecution<'_>, key: &RefusalKey) -> Option<String> {
+    let refusal = execution
         .state
-        .active_refusal(key, Instant::now(), work.generation());
-    let (left, message) = refused?;
-    work.requeue_after(left);
+        .active_refusal(key, Instant::now(), execution.generation());
+    let (remaining, message) = refusal?;
+    execution.requeue_after(remaining);
     Some(message)
 }

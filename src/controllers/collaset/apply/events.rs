@@ -1,4 +1,5 @@
-//! Records Events about the CollaSet: those of the plan, and one for the failure.
+//! Records Events about the CollaSet: the Events of the plan, the Events of what was written, and the Event of the
+//! failure.
 
 use parking_lot::Mutex;
 
@@ -13,78 +14,88 @@ use crate::domain::messages;
 const MAX_NAMED_OBJECTS: usize = 20;
 
 /// Records the Events of the plan, the Events of what was written, and the Event of the failure.
-pub fn announce_plan(work: &PlanExecution<'_>, events: &[SetEvent], result: &Result<(), Halt>) {
-    record_events(work, events);
-    announce_written(work);
+pub fn announce_plan(
+    execution: &PlanExecution<'_>,
+    events: &[SetEvent],
+    result: &Result<(), Halt>,
+) {
+    record_events(execution, events);
+    announce_written(execution);
     if let Err(Halt::Failed(step, _)) = result {
-        announce_failure(work, step.reason(), result);
+        announce_failure(execution, step.reason(), result);
     }
 }
 
 /// Records the Events of what was written. This process records them even if it no longer leads, because the new leader
 /// does not know of these writes.
-pub fn announce_written(work: &PlanExecution<'_>) {
-    record_events(work, &work.patch_events.lock());
-    let about = owner::set_object_reference(work.set);
-    let created = work.created.lock();
+pub fn announce_written(execution: &PlanExecution<'_>) {
+    record_events(execution, &execution.patch_events.lock());
+    let subject = owner::set_object_reference(execution.set);
+    let created = execution.created.lock();
     if !created.is_empty() {
         let names: Vec<&str> = created.iter().map(String::as_str).collect();
         let message = format!(
             "created {}",
             messages::list_names(&names, MAX_NAMED_OBJECTS)
         );
-        let recorder = &work.context.events;
-        recorder.record_distinct_event(&about, false, "SuccessfulCreate", &message);
+        let recorder = &execution.context.events;
+        recorder.record_distinct_event(&subject, false, "SuccessfulCreate", &message);
     }
     // The Events depend on what was written, not on the plan: a PVC stays if a Pod mounts it or if its deletion is
     // refused.
-    announce_pvcs(work, &work.deleted_pvcs, "ClaimDeleted", |names| {
-        format!("deleted claims that no Pod of the CollaSet needs any more: {names}")
+    announce_pvcs(
+        execution,
+        &execution.deleted_pvcs,
+        "ClaimDeleted",
+        |names| format!("deleted PVCs that no Pod of the CollaSet needs any more: {names}"),
+    );
+    announce_pvcs(execution, &execution.retained_pvcs, "ClaimKept", |names| {
+        format!("keeps PVCs that it does not own, and never deletes them: {names}")
     });
-    announce_pvcs(work, &work.retained_pvcs, "ClaimKept", |names| {
-        format!("keeps claims that it does not own, and never deletes them: {names}")
-    });
-    announce_pvcs(work, &work.released_pvcs, "ClaimLetGo", |names| {
+    announce_pvcs(execution, &execution.released_pvcs, "ClaimLetGo", |names| {
         format!(
-            "let go of claims that were kept: {names}; no new Pod mounts them while they carry the label {}, and a Pod that was excluded still \
-             mounts its own; delete those that nobody needs",
+            "released kept PVCs: {names}; no new Pod mounts them while they carry the label {}, and a Pod that was excluded still \
+             mounts its own; delete the PVCs that nobody needs",
             keys::ORPHANED
         )
     });
 }
 
-/// Records an Event about PVCs; `words` makes the message from their names.
+/// Records an Event about PVCs. `describe` makes the message from their names.
 fn announce_pvcs(
-    work: &PlanExecution<'_>,
-    of: &Mutex<Vec<String>>,
+    execution: &PlanExecution<'_>,
+    pvc_names: &Mutex<Vec<String>>,
     reason: &str,
-    words: impl Fn(&str) -> String,
+    describe: impl Fn(&str) -> String,
 ) {
-    let claims = of.lock();
-    if claims.is_empty() {
+    let pvc_names = pvc_names.lock();
+    if pvc_names.is_empty() {
         return;
     }
-    let mut names: Vec<&str> = claims.iter().map(String::as_str).collect();
+    let mut names: Vec<&str> = pvc_names.iter().map(String::as_str).collect();
     names.sort_unstable();
-    let message = words(&messages::list_names(&names, MAX_NAMED_OBJECTS));
-    let (recorder, about) = (&work.context.events, owner::set_object_reference(work.set));
-    recorder.record_distinct_event(&about, false, reason, &message);
+    let message = describe(&messages::list_names(&names, MAX_NAMED_OBJECTS));
+    let (recorder, subject) = (
+        &execution.context.events,
+        owner::set_object_reference(execution.set),
+    );
+    recorder.record_distinct_event(&subject, false, reason, &message);
 }
 
 /// Records these Events.
-pub fn record_events(work: &PlanExecution<'_>, events: &[SetEvent]) {
-    let about = owner::set_object_reference(work.set);
+pub fn record_events(execution: &PlanExecution<'_>, events: &[SetEvent]) {
+    let subject = owner::set_object_reference(execution.set);
     for event in events {
-        let recorder = &work.context.events;
-        recorder.record_distinct_event(&about, event.warning, event.reason, &event.message);
+        let recorder = &execution.context.events;
+        recorder.record_distinct_event(&subject, event.warning, event.reason, &event.message);
     }
 }
 
-/// Records an Event of a failure, if `result` is one.
-pub fn announce_failure(work: &PlanExecution<'_>, reason: &str, result: &Result<(), Halt>) {
+/// Records an Event of the failure if `result` is [`Halt::Failed`].
+pub fn announce_failure(execution: &PlanExecution<'_>, reason: &str, result: &Result<(), Halt>) {
     if let Err(Halt::Failed(_, message)) = result {
-        let about = owner::set_object_reference(work.set);
-        let recorder = &work.context.events;
-        recorder.record_distinct_event(&about, true, reason, message);
+        let subject = owner::set_object_reference(execution.set);
+        let recorder = &execution.context.events;
+        recorder.record_distinct_event(&subject, true, reason, message);
     }
 }

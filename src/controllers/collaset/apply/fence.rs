@@ -14,36 +14,36 @@ use crate::cluster::objects::{PvcObject, object_requests};
 /// process sends a deletion of the PVC. A kept PVC is written too: a write that releases it must not arrive late
 /// either.
 pub async fn fence_pvcs(
-    work: &PlanExecution<'_>,
-    claims: impl Iterator<Item = &str>,
+    execution: &PlanExecution<'_>,
+    pvc_names: impl Iterator<Item = &str>,
 ) -> Result<(), RequestError> {
-    for name in claims {
-        let (namespace, store) = (work.namespace(), &work.objects().claims);
+    for name in pvc_names {
+        let (namespace, store) = (execution.namespace(), &execution.objects().claims);
         let owned = store.get(namespace, name);
-        let owned = owned.filter(|claim| claim.belongs_to_set(Some(work.uid())));
-        let Some(claim) = owned.filter(|claim| !work.state.is_pvc_fenced(&claim.uid)) else {
+        let owned = owned.filter(|pvc| pvc.belongs_to_set(Some(execution.uid())));
+        let Some(pvc) = owned.filter(|pvc| !execution.state.is_pvc_fenced(&pvc.uid)) else {
             continue;
         };
-        let now = (work.context.now)().to_string();
+        let now = (execution.context.now)().to_string();
         let patch = Patch::Merge(json!({ "metadata": {
-            "uid": claim.uid, "resourceVersion": claim.resource_version,
+            "uid": pvc.uid, "resourceVersion": pvc.resource_version,
             "annotations": { keys::HANDED_OUT: now },
         } }));
-        let (client, objects) = (work.client(), work.objects());
+        let (client, objects) = (execution.client(), execution.objects());
         let object = (namespace, name);
         let request =
             object_requests::patch_object::<PvcObject>(client, objects, object, &patch, false);
-        let what = format!("PersistentVolumeClaim {name}");
-        request_with_deadline(&what, request).await?;
-        let now = store.get(namespace, name);
-        let now = now.filter(|now| now.uid == claim.uid && !now.terminating);
-        let Some(now) = now else {
+        let description = format!("PersistentVolumeClaim {name}");
+        request_with_deadline(&description, request).await?;
+        let cached = store.get(namespace, name);
+        let cached = cached.filter(|cached| cached.uid == pvc.uid && !cached.terminating);
+        let Some(cached) = cached else {
             return Err(RequestError::Moved); // the deletion was carried out first
         };
-        if now.resource_version == claim.resource_version {
-            return Err(RequestError::not_as_written(&what)); // a webhook removed the annotation
+        if cached.resource_version == pvc.resource_version {
+            return Err(RequestError::not_as_written(&description)); // a webhook removed the annotation
         }
-        work.state.fence_pvc(&claim.uid);
+        execution.state.fence_pvc(&pvc.uid);
     }
     Ok(())
 }

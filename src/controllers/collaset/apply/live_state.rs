@@ -38,8 +38,8 @@ pub struct LiveState {
     /// When the reads ended.
     read_at: Instant,
     pod_scope: PodScope,
-    /// By the name of a PVC: the name of a Pod that mounts the PVC, and whether this Pod may still write.
-    mounts: HashMap<String, (String, bool)>,
+    /// A Pod that mounts each PVC, by the name of the PVC.
+    mounts: HashMap<String, Mount>,
     /// Pods of the set that are no longer managed, by their instance ID.
     unmanaged: HashMap<String, Pod>,
     /// Pods of the set that are no longer managed, by the PVCs that they mount. Somebody may have edited the instance
@@ -47,6 +47,14 @@ pub struct LiveState {
     unmanaged_by_pvc: HashMap<String, Pod>,
     /// PVCs of the set that are no longer managed.
     unmanaged_pvcs: Vec<Pvc>,
+}
+
+/// A Pod that mounts a PVC.
+#[derive(Debug)]
+struct Mount {
+    pod_name: String,
+    /// Whether the Pod may still write to the PVC.
+    may_write: bool,
 }
 
 /// Which Pods of the namespace were read.
@@ -84,61 +92,63 @@ impl LiveState {
     }
 
     /// The name of a Pod that mounts a PVC.
-    pub fn pod_mounting_pvc(&self, claim: &str) -> Option<&str> {
-        self.mounts.get(claim).map(|(pod, _)| &**pod)
+    pub fn pod_mounting_pvc(&self, pvc_name: &str) -> Option<&str> {
+        self.mounts.get(pvc_name).map(|mount| &*mount.pod_name)
     }
 
     /// The first of these PVCs to which a Pod may still write, with the name of the Pod.
     pub fn find_writable_pvc<'a>(
         &self,
-        claims: impl Iterator<Item = &'a str>,
+        pvc_names: impl Iterator<Item = &'a str>,
     ) -> Option<(&'a str, &str)> {
-        let mut written = claims.filter_map(|claim| {
-            let (pod, writes) = self.mounts.get(claim)?;
-            writes.then_some((claim, &**pod))
+        let mut writable = pvc_names.filter_map(|pvc_name| {
+            let mount = self.mounts.get(pvc_name)?;
+            mount.may_write.then_some((pvc_name, &*mount.pod_name))
         });
-        written.next()
+        writable.next()
     }
 
-    /// A Pod of the set whose control label somebody removed: the Pod with this instance ID, or one that mounts one of
-    /// these PVCs.
+    /// A Pod of the set whose control label somebody removed: the Pod with this instance ID, or a Pod that mounts one
+    /// of these PVCs.
     pub fn unmanaged_pod<'a>(
         &self,
         id: i64,
-        mut claims: impl Iterator<Item = &'a str>,
+        mut pvc_names: impl Iterator<Item = &'a str>,
     ) -> Option<&Pod> {
-        let known = self.unmanaged.get(&id.to_string());
-        known.or_else(|| claims.find_map(|claim| self.unmanaged_by_pvc.get(claim)))
+        let same_id = self.unmanaged.get(&id.to_string());
+        same_id.or_else(|| pvc_names.find_map(|pvc_name| self.unmanaged_by_pvc.get(pvc_name)))
     }
 
     /// The PVC of an instance ID and a volume claim template whose control label somebody removed.
     pub fn unmanaged_pvc(&self, id: i64, template: &str) -> Option<&Pvc> {
         let id = id.to_string();
-        self.unmanaged_pvcs.iter().find(|claim| {
-            let label = |key| claim.labels.get(key).map(String::as_str);
+        self.unmanaged_pvcs.iter().find(|pvc| {
+            let label = |key| pvc.labels.get(key).map(String::as_str);
             label(keys::INSTANCE_ID) == Some(&*id)
                 && label(keys::PVC_TEMPLATE_NAME) == Some(template)
-                && !claim.terminating
+                && !pvc.terminating
         })
     }
 
-    fn record_pod(&mut self, work: &PlanExecution<'_>, pod: Pod) {
-        for claim in &pod.spec.pvcs {
-            let writes = !pod.is_finished();
-            let known = self.mounts.get(claim).is_some_and(|(_, known)| *known);
-            if !known {
-                let pod = pod.metadata.name.clone();
-                self.mounts.insert(claim.clone(), (pod, writes));
+    fn record_pod(&mut self, execution: &PlanExecution<'_>, pod: Pod) {
+        for pvc_name in &pod.spec.pvcs {
+            let mount = Mount {
+                pod_name: pod.metadata.name.clone(),
+                may_write: !pod.is_finished(),
+            };
+            let has_writer = |known: &Mount| known.may_write;
+            if !self.mounts.get(pvc_name).is_some_and(has_writer) {
+                self.mounts.insert(pvc_name.clone(), mount);
             }
         }
         let own = pod
             .controller()
-            .is_some_and(|owner| owner.uid == work.uid());
+            .is_some_and(|owner| owner.uid == execution.uid());
         if !own || pod.is_managed() || pod.is_terminating() || pod.is_finished() {
             return;
         }
-        for claim in &pod.spec.pvcs {
-            self.unmanaged_by_pvc.insert(claim.clone(), pod.clone());
+        for pvc_name in &pod.spec.pvcs {
+            self.unmanaged_by_pvc.insert(pvc_name.clone(), pod.clone());
         }
         if let Some(id) = pod.label(keys::INSTANCE_ID).map(str::to_owned) {
             self.unmanaged.insert(id, pod);
@@ -163,20 +173,23 @@ fn required_pod_scope(body: &Value) -> PodScope {
     }
 }
 
-/// Reads what the plan must be sure of. If a read fails, it has a backoff, as a write has.
-pub async fn read_for_plan(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<LiveState, Halt> {
-    let look = Mutex::new(LiveState::default());
+/// Reads the objects that the plan must know exactly. A read that fails has a backoff, as a write has.
+pub async fn read_for_plan(
+    execution: &PlanExecution<'_>,
+    plan: &SetPlan,
+) -> Result<LiveState, Halt> {
+    let live_state = Mutex::new(LiveState::default());
     let write = WriteRequest {
         key: RefusalKey::LiveRead,
         step: FailedStep::ScaleOut,
         request: async {
-            let seen = read_live_state(work, plan).await?;
-            *look.lock() = seen;
+            let complete = read_live_state(execution, plan).await?;
+            *live_state.lock() = complete;
             Ok(())
         },
     };
-    batch::send_write(work, write).await?;
-    Ok(look.into_inner())
+    batch::send_write(execution, write).await?;
+    Ok(live_state.into_inner())
 }
 
 /// Removes the changes from a plan that need a live read.
@@ -190,68 +203,73 @@ pub fn drop_unverified_changes(plan: &mut SetPlan) {
     plan.pods.retain(is_change);
 }
 
-async fn read_live_state(work: &PlanExecution<'_>, plan: &SetPlan) -> Result<LiveState, Halt> {
+async fn read_live_state(execution: &PlanExecution<'_>, plan: &SetPlan) -> Result<LiveState, Halt> {
     if adopts_objects(plan) {
-        ensure_not_deleting(work).await?;
+        ensure_not_deleting(execution).await?;
     }
-    let mut look = LiveState::default();
+    let mut live_state = LiveState::default();
     // Nothing is read for a write that is in backoff: a read of a large namespace takes time.
     let now = Instant::now();
-    let is_left = |key: &RefusalKey| {
-        work.state
-            .active_refusal(key, now, work.generation())
+    let is_in_backoff = |key: &RefusalKey| {
+        execution
+            .state
+            .active_refusal(key, now, execution.generation())
             .is_some()
     };
-    let creates = !is_left(&RefusalKey::All(BatchKind::PodCreations));
+    let creates_pods = !is_in_backoff(&RefusalKey::All(BatchKind::PodCreations));
     let creations = plan.pods.iter().filter_map(|change| match change {
         PodChange::Create { id, body } => {
-            let is_made = creates && !is_left(&RefusalKey::Pod(*id));
-            is_made.then(|| required_pod_scope(body))
+            let is_due = creates_pods && !is_in_backoff(&RefusalKey::Pod(*id));
+            is_due.then(|| required_pod_scope(body))
         }
         PodChange::Patch(_) | PodChange::Delete(..) => None,
     });
     let deletions = plan.pvcs.iter().filter_map(|change| match change {
-        PvcChange::Delete(claim) => {
-            let key = RefusalKey::PvcWrite(claim.name.clone());
-            let is_left = is_left(&key) || work.mounted_pvc_backoff(claim, now).is_some();
-            (!is_left).then_some(PodScope::All)
+        PvcChange::Delete(pvc) => {
+            let key = RefusalKey::PvcWrite(pvc.name.clone());
+            let is_delayed =
+                is_in_backoff(&key) || execution.mounted_pvc_backoff(pvc, now).is_some();
+            (!is_delayed).then_some(PodScope::All)
         }
         PvcChange::Create { .. } | PvcChange::Patch { .. } | PvcChange::Retain(_) => None,
     });
-    look.pod_scope = creations.chain(deletions).max().unwrap_or(PodScope::None);
+    live_state.pod_scope = creations.chain(deletions).max().unwrap_or(PodScope::None);
     let (control, value) = (keys::CONTROL, keys::CONTROL_VALUE);
-    let labels = match look.pod_scope {
+    let labels = match live_state.pod_scope {
         PodScope::All => Some(String::new()),
         PodScope::Unmanaged => Some(format!("{},{control}!={value}", keys::INSTANCE_ID)),
         PodScope::None => None,
     };
     if let Some(labels) = labels {
-        for_each_pod(work, labels, |pod| look.record_pod(work, pod)).await?;
+        for_each_pod(execution, labels, |pod| {
+            live_state.record_pod(execution, pod)
+        })
+        .await?;
     }
-    let makes_claims = !is_left(&RefusalKey::All(BatchKind::PvcCreations))
+    let creates_pvcs = !is_in_backoff(&RefusalKey::All(BatchKind::PvcCreations))
         && plan.pvcs.iter().any(|change| match change {
             PvcChange::Create { id, template, .. } => {
-                !is_left(&RefusalKey::Pvc(*id, template.clone()))
+                !is_in_backoff(&RefusalKey::Pvc(*id, template.clone()))
             }
             PvcChange::Patch { .. } | PvcChange::Delete(_) | PvcChange::Retain(_) => false,
         });
-    if makes_claims {
+    if creates_pvcs {
         let labels = format!("{},{control}!={value}", keys::INSTANCE_ID);
-        for_each_pvc(work, labels, |claim, _| {
-            if claim.labels.get(control).map(String::as_str) != Some(value) {
-                look.unmanaged_pvcs.push(claim);
+        for_each_pvc(execution, labels, |pvc, _| {
+            if pvc.labels.get(control).map(String::as_str) != Some(value) {
+                live_state.unmanaged_pvcs.push(pvc);
             }
         })
         .await?;
     }
-    let is_first = work.pool.is_none()
-        && !is_left(&RefusalKey::Pool)
+    let creates_pool = execution.pool.is_none()
+        && !is_in_backoff(&RefusalKey::Pool)
         && plan.pool.as_ref().is_some_and(|ids| !ids.is_empty());
-    if is_first {
-        ensure_orphans_cached(work).await?;
+    if creates_pool {
+        ensure_orphans_cached(execution).await?;
     }
-    look.read_at = Instant::now();
-    Ok(look)
+    live_state.read_at = Instant::now();
+    Ok(live_state)
 }
 
 fn adopts_objects(plan: &SetPlan) -> bool {
@@ -266,48 +284,55 @@ fn adopts_objects(plan: &SetPlan) -> bool {
 /// Fails if the set is being deleted, because such a set must not adopt anything. With `--cascade=orphan`, the garbage
 /// collector removes the owner references, and it would delete an object that has a new reference after the set is
 /// gone.
-async fn ensure_not_deleting(work: &PlanExecution<'_>) -> Result<(), Halt> {
-    let (client, objects) = (work.client(), work.objects());
+async fn ensure_not_deleting(execution: &PlanExecution<'_>) -> Result<(), Halt> {
+    let (client, objects) = (execution.client(), execution.objects());
     let request = object_requests::get_object::<CollaSetObject>(
         client,
         objects,
-        (work.namespace(), work.name()),
+        (execution.namespace(), execution.name()),
     );
-    let set = request_with_deadline(&format!("CollaSet {}", work.name()), request).await;
+    let set = request_with_deadline(&format!("CollaSet {}", execution.name()), request).await;
     let set = set.map_err(|error| error.into_halt(FailedStep::ScaleOut))?;
-    let alive = set.is_some_and(|set| {
-        set.metadata.uid.as_deref() == Some(work.uid()) && set.metadata.deletion_timestamp.is_none()
+    let is_live = set.is_some_and(|set| {
+        set.metadata.uid.as_deref() == Some(execution.uid())
+            && set.metadata.deletion_timestamp.is_none()
     });
-    if alive { Ok(()) } else { Err(Halt::Moved) }
+    if is_live { Ok(()) } else { Err(Halt::Moved) }
 }
 
 /// Fails if orphaned Pods exist that the Pod cache does not contain yet. A set without a pool may be a set that was
 /// deleted and created again, and its orphans would find other Pods in their places.
-async fn ensure_orphans_cached(work: &PlanExecution<'_>) -> Result<(), Halt> {
-    let selector = work.set.spec.selector.as_ref();
+async fn ensure_orphans_cached(execution: &PlanExecution<'_>) -> Result<(), Halt> {
+    let selector = execution.set.spec.selector.as_ref();
     let Some(selector) = selector.and_then(|s| Selector::compile(s).ok()) else {
         return Ok(());
     };
     let labels = format!("{selector},{},!{}", keys::INSTANCE_ID, keys::ORPHANED);
-    let mut unseen = false;
-    for_each_pod(work, labels, |pod| {
+    let mut has_uncached = false;
+    for_each_pod(execution, labels, |pod| {
         let is_orphan = pod.controller().is_none()
             && pod.is_managed()
             && !pod.is_terminating()
-            && has_name_of_set(work.name(), &pod.metadata.name);
+            && has_name_of_set(execution.name(), &pod.metadata.name);
         if is_orphan
-            && !work
+            && !execution
                 .orphans
                 .iter()
-                .any(|seen| seen.metadata.uid == pod.metadata.uid)
+                .any(|cached| cached.metadata.uid == pod.metadata.uid)
         {
             // The next plan waits until the cache contains the Pod.
-            work.state.record_pod_write(pod.metadata.resource_version);
-            unseen = true;
+            execution
+                .state
+                .record_pod_write(pod.metadata.resource_version);
+            has_uncached = true;
         }
     })
     .await?;
-    if unseen { Err(Halt::Moved) } else { Ok(()) }
+    if has_uncached {
+        Err(Halt::Moved)
+    } else {
+        Ok(())
+    }
 }
 
 #[derive(Deserialize)]
@@ -320,11 +345,11 @@ struct ListPage<T> {
 
 /// Reads the Pods of the namespace that match this label selector.
 pub async fn for_each_pod(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     labels: String,
     keep: impl FnMut(Pod),
 ) -> Result<(), Halt> {
-    for_each_listed(work, "pods", labels, keep).await
+    for_each_listed(execution, "pods", labels, keep).await
 }
 
 #[derive(Deserialize)]
@@ -335,19 +360,19 @@ struct PvcManifest {
 /// Reads the PVCs of the set that match this label selector, managed or not. `keep` receives each PVC, and whether the
 /// set is an owner of it: the garbage collector deletes such a PVC with the set.
 pub async fn for_each_pvc(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     labels: String,
     mut keep: impl FnMut(Pvc, bool),
 ) -> Result<(), Halt> {
-    let keep = |claim: PvcManifest| {
-        let mut owners = claim.metadata.owner_references.iter().flatten();
-        let is_owned = owners.any(|owner| owner.uid == work.uid());
-        let claim = pvc_from_metadata(claim.metadata);
-        if is_owned || claim.belongs_to_set(Some(work.uid())) {
-            keep(claim, is_owned);
+    let keep = |manifest: PvcManifest| {
+        let mut owners = manifest.metadata.owner_references.iter().flatten();
+        let is_owned = owners.any(|owner| owner.uid == execution.uid());
+        let pvc = pvc_from_metadata(manifest.metadata);
+        if is_owned || pvc.belongs_to_set(Some(execution.uid())) {
+            keep(pvc, is_owned);
         }
     };
-    for_each_listed(work, "persistentvolumeclaims", labels, keep).await
+    for_each_listed(execution, "persistentvolumeclaims", labels, keep).await
 }
 
 fn pvc_from_metadata(metadata: ObjectMeta) -> Pvc {
@@ -366,7 +391,7 @@ fn pvc_from_metadata(metadata: ObjectMeta) -> Pvc {
 
 /// Reads the objects of a core resource in the namespace that match this label selector, page by page.
 async fn for_each_listed<T: DeserializeOwned>(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     resource: &str,
     labels: String,
     mut keep: impl FnMut(T),
@@ -377,13 +402,13 @@ async fn for_each_listed<T: DeserializeOwned>(
     }
     loop {
         let request = async {
-            let request =
-                ResourcePath::from_parts("/api/v1", work.namespace(), resource)?.list(&params)?;
-            work.client().request::<ListPage<T>>(request).await
+            let request = ResourcePath::from_parts("/api/v1", execution.namespace(), resource)?
+                .list(&params)?;
+            execution.client().request::<ListPage<T>>(request).await
         };
         let page =
             request_with_deadline(&format!("list of {resource} of the namespace"), request).await;
-        let page = page.map_err(|trouble| trouble.into_halt(FailedStep::ScaleOut))?;
+        let page = page.map_err(|error| error.into_halt(FailedStep::ScaleOut))?;
         page.items.into_iter().for_each(&mut keep);
         let next = page.metadata.continue_.filter(|next| !next.is_empty());
         match next {

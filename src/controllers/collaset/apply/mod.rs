@@ -1,5 +1,5 @@
 //! Carries out a plan, stage by stage in the order of its fields. If the API server refuses a write, this module skips
-//! the write and those that depend on it, and nothing else. The status reports the refusal.
+//! the write and the writes that depend on it, and nothing else. The status reports the refusal.
 
 mod batch;
 mod dry_runs;
@@ -114,24 +114,24 @@ impl<'a> PlanExecution<'a> {
 
     /// The remaining time in which a PVC must not be deleted, because it is mounted by a Pod that no cache contains. A
     /// set that is being deleted does not wait: it releases the PVC.
-    fn mounted_pvc_backoff(&self, claim: &Pvc, now: Instant) -> Option<Duration> {
-        let is_there = self.set.metadata.deletion_timestamp.is_none();
-        let left = self.state.hold_remaining(&claim.uid, now);
-        left.filter(|_| is_there)
+    fn mounted_pvc_backoff(&self, pvc: &Pvc, now: Instant) -> Option<Duration> {
+        let is_deleting = self.set.metadata.deletion_timestamp.is_some();
+        let remaining = self.state.hold_remaining(&pvc.uid, now);
+        remaining.filter(|_| !is_deleting)
     }
 
     /// Requeues the set if the write succeeded. The caches already contain the result, so no event enqueues the set.
-    fn requeue_if_written<E>(&self, done: Result<(), E>) -> Result<(), E> {
-        if done.is_ok() {
+    fn requeue_if_written<E>(&self, result: Result<(), E>) -> Result<(), E> {
+        if result.is_ok() {
             self.requeue_after(MIN_RECONCILE_INTERVAL);
         }
-        done
+        result
     }
 
     /// Requeues the set after this time at the latest.
     fn requeue_after(&self, pause: Duration) {
-        let mut again = self.requeue.lock();
-        *again = Some(again.map_or(pause, |known| known.min(pause)));
+        let mut requeue = self.requeue.lock();
+        *requeue = Some(requeue.map_or(pause, |earlier| earlier.min(pause)));
     }
 }
 
@@ -149,89 +149,89 @@ pub enum ApplyOutcome {
 }
 
 /// Executes a plan.
-pub async fn apply_plan(work: &PlanExecution<'_>, mut plan: SetPlan) -> ApplyOutcome {
+pub async fn apply_plan(execution: &PlanExecution<'_>, mut plan: SetPlan) -> ApplyOutcome {
     if let Some(nanos) = plan.requeue_after_nanos {
-        work.requeue_after(Duration::from_nanos(nanos));
+        execution.requeue_after(Duration::from_nanos(nanos));
     }
     if plan.add_finalizer {
-        let added = finalizer::add_finalizer(work).await;
+        let added = finalizer::add_finalizer(execution).await;
         if added.is_err() {
-            return finish_plan(work, plan, added).await;
+            return finish_plan(execution, plan, added).await;
         }
     }
-    let revisions = revisions::write_revisions(work, take(&mut plan.revisions)).await;
-    if revisions::is_template_revision_refused(work) {
+    let revisions = revisions::write_revisions(execution, take(&mut plan.revisions)).await;
+    if revisions::is_template_revision_refused(execution) {
         // The plan is invalid without its revision. The next plan is made without the revision.
-        work.requeue_after(MIN_RECONCILE_INTERVAL);
-        return ApplyOutcome::All(*work.requeue.lock());
+        execution.requeue_after(MIN_RECONCILE_INTERVAL);
+        return ApplyOutcome::All(*execution.requeue.lock());
     }
     let result = match revisions {
         Err(Halt::Moved | Halt::Collision) => revisions,
-        revisions => worse_result(revisions, run_stages(work, &mut plan).await),
+        revisions => worse_result(revisions, run_stages(execution, &mut plan).await),
     };
-    finish_plan(work, plan, result).await
+    finish_plan(execution, plan, result).await
 }
 
 /// Ends a plan: writes the status and records the Events.
 async fn finish_plan(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     plan: SetPlan,
     mut result: Result<(), Halt>,
 ) -> ApplyOutcome {
-    if !work.context.leadership.is_leading() {
-        events::announce_written(work);
+    if !execution.context.leadership.is_leading() {
+        events::announce_written(execution);
         return ApplyOutcome::Moved;
     }
     if plan.clear_command {
         // Before the status is written: the removal has the resourceVersion of the plan as precondition, and a write of
         // the status changes that version.
-        result = worse_result(result, rollout_command::clear_rollout_command(work).await);
+        result = worse_result(
+            result,
+            rollout_command::clear_rollout_command(execution).await,
+        );
     }
     let status = status::write_set_status(
-        work,
+        execution,
         (plan.status, &plan.shortfall),
         &plan.events_after_status,
         &result,
     )
     .await;
-    events::announce_plan(work, &plan.events, &result);
+    events::announce_plan(execution, &plan.events, &result);
     if plan.remove_finalizer && result.is_ok() {
-        result = finalizer::remove_finalizer(work).await;
+        result = finalizer::remove_finalizer(execution).await;
     }
     match (result, status) {
         (Err(Halt::Failed(..)), _) if plan.add_finalizer || plan.remove_finalizer => {
             ApplyOutcome::Failed
         }
         (Err(Halt::Moved | Halt::Collision), _) | (_, Err(_)) => ApplyOutcome::Moved,
-        (Ok(()) | Err(Halt::Failed(..)), Ok(())) => ApplyOutcome::All(*work.requeue.lock()),
+        (Ok(()) | Err(Halt::Failed(..)), Ok(())) => ApplyOutcome::All(*execution.requeue.lock()),
     }
 }
 
-async fn run_stages(work: &PlanExecution<'_>, plan: &mut SetPlan) -> Result<(), Halt> {
-    let (look, seen) = match live_state::read_for_plan(work, plan).await {
-        Ok(look) => (look, Ok(())),
-        Err(Halt::Failed(step, message)) => {
+async fn run_stages(execution: &PlanExecution<'_>, plan: &mut SetPlan) -> Result<(), Halt> {
+    let (live_state, live_read) = match live_state::read_for_plan(execution, plan).await {
+        Ok(live_state) => (live_state, Ok(())),
+        Err(halt @ Halt::Failed(..)) => {
             live_state::drop_unverified_changes(plan);
-            (
-                live_state::LiveState::default(),
-                Err(Halt::Failed(step, message)),
-            )
+            (live_state::LiveState::default(), Err(halt))
         }
         Err(halt) => return Err(halt),
     };
-    let pool = resource_context::write_resource_context(work, plan.pool.clone()).await;
+    let pool = resource_context::write_resource_context(execution, plan.pool.clone()).await;
     match pool {
         Err(Halt::Moved | Halt::Collision) => return pool,
         Err(Halt::Failed(..)) => {
             let whole = take(plan);
-            *plan = without_pool_writes(whole, work.pool.map(|pool| &**pool));
+            *plan = without_pool_writes(whole, execution.pool.map(|pool| &**pool));
         }
         Ok(()) => {}
     }
-    let unseen = orphaning::release_uncached_dependents(work, plan).await;
-    let claims = pvcs::write_pvcs(work, take(&mut plan.pvcs), &look).await;
-    let pods = pods::write_pods(work, take(&mut plan.pods), &look).await;
-    [seen, pool, unseen, claims, pods]
+    let dependents = orphaning::release_uncached_dependents(execution, plan).await;
+    let pvcs = pvcs::write_pvcs(execution, take(&mut plan.pvcs), &live_state).await;
+    let pods = pods::write_pods(execution, take(&mut plan.pods), &live_state).await;
+    [live_read, pool, dependents, pvcs, pods]
         .into_iter()
         .fold(Ok(()), worse_result)
 }

@@ -1,5 +1,5 @@
-//! Releases Pods and PVCs that a deleted set leaves behind and that the caches do not contain: those without the
-//! control label, and those that were adopted a moment ago.
+//! Releases Pods and PVCs that a deleted set leaves behind and that the caches do not contain: objects without the
+//! control label, and objects that were adopted a moment ago.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,35 +22,36 @@ use crate::domain::pod::Pod;
 /// The Pods and PVCs that the garbage collector would delete with the set.
 type LiveDependents = (Vec<Arc<Pod>>, Vec<Arc<Pvc>>);
 
-/// Searches for such objects before the finalizer is removed, because the garbage collector would delete them
-/// afterwards. If there are any, the plan releases them, and the finalizer stays until the next plan.
+/// Searches for dependents that no cache contains before the finalizer is removed, because the garbage collector would
+/// delete them afterwards. If such dependents exist, the plan releases them, and the finalizer stays until the next
+/// plan.
 pub async fn release_uncached_dependents(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     plan: &mut SetPlan,
 ) -> Result<(), Halt> {
     if !plan.remove_finalizer {
         return Ok(());
     }
-    let found = Mutex::new((Vec::new(), Vec::new()));
+    let dependents = Mutex::new((Vec::new(), Vec::new()));
     let write = WriteRequest {
         key: RefusalKey::LiveRead,
         step: FailedStep::Exclude,
         request: async {
-            let read = match orphans_its_pods(&work.set.metadata) {
-                true => list_all_dependents(work).await?,
-                false => (Vec::new(), list_retained_pvcs(work).await?),
+            let read = match orphans_its_pods(&execution.set.metadata) {
+                true => list_all_dependents(execution).await?,
+                false => (Vec::new(), list_retained_pvcs(execution).await?),
             };
-            *found.lock() = read;
+            *dependents.lock() = read;
             Ok(())
         },
     };
-    batch::send_write(work, write).await?;
-    let (pods, claims) = found.into_inner();
-    if pods.is_empty() && claims.is_empty() {
+    batch::send_write(execution, write).await?;
+    let (pods, pvcs) = dependents.into_inner();
+    if pods.is_empty() && pvcs.is_empty() {
         return Ok(());
     }
     plan.remove_finalizer = false;
-    work.requeue_after(MIN_RECONCILE_INTERVAL);
+    execution.requeue_after(MIN_RECONCILE_INTERVAL);
     plan.pods.extend(pods.into_iter().map(|pod| {
         PodChange::Patch(PodPatch {
             pod,
@@ -59,8 +60,8 @@ pub async fn release_uncached_dependents(
         })
     }));
     plan.pvcs
-        .extend(claims.into_iter().map(|claim| PvcChange::Patch {
-            pvc: claim,
+        .extend(pvcs.into_iter().map(|pvc| PvcChange::Patch {
+            pvc,
             labels: LabelPatch::default(),
             ownership: OwnershipChange::Release,
         }));
@@ -68,44 +69,44 @@ pub async fn release_uncached_dependents(
 }
 
 /// All Pods and PVCs of a set that orphans its Pods.
-async fn list_all_dependents(work: &PlanExecution<'_>) -> Result<LiveDependents, Halt> {
+async fn list_all_dependents(execution: &PlanExecution<'_>) -> Result<LiveDependents, Halt> {
     let mut pods = Vec::new();
-    live_state::for_each_pod(work, String::new(), |pod| {
+    live_state::for_each_pod(execution, String::new(), |pod| {
         let mut owners = pod.metadata.owner_references.iter();
-        if owners.any(|owner| owner.uid == work.uid()) {
+        if owners.any(|owner| owner.uid == execution.uid()) {
             pods.push(Arc::new(pod));
         }
     })
     .await?;
-    Ok((pods, list_pvcs(work).await?))
+    Ok((pods, list_pvcs(execution).await?))
 }
 
-/// The PVCs that stay when a set deletes its Pods: those that the set retains or keeps, and those that a foreign Pod
+/// The PVCs that stay when a set deletes its Pods: PVCs that the set retains or keeps, and PVCs that a foreign Pod
 /// mounts.
-async fn list_retained_pvcs(work: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc>>, Halt> {
-    let mut claims = list_pvcs(work).await?;
-    if claims.is_empty() || ResolvedStrategy::from_spec(&work.set.spec).retain_deleted {
-        return Ok(claims);
+async fn list_retained_pvcs(execution: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc>>, Halt> {
+    let mut pvcs = list_pvcs(execution).await?;
+    if pvcs.is_empty() || ResolvedStrategy::from_spec(&execution.set.spec).retain_deleted {
+        return Ok(pvcs);
     }
     let mut mounted = BTreeSet::new();
-    live_state::for_each_pod(work, String::new(), |pod| {
+    live_state::for_each_pod(execution, String::new(), |pod| {
         let mut owners = pod.metadata.owner_references.iter();
-        if !owners.any(|owner| owner.uid == work.uid()) {
+        if !owners.any(|owner| owner.uid == execution.uid()) {
             mounted.extend(pod.spec.pvcs.iter().cloned());
         }
     })
     .await?;
-    claims.retain(|claim| claim.is_kept_for(Some(work.uid())) || mounted.contains(&claim.name));
-    Ok(claims)
+    pvcs.retain(|pvc| pvc.is_kept_for(Some(execution.uid())) || mounted.contains(&pvc.name));
+    Ok(pvcs)
 }
 
-async fn list_pvcs(work: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc>>, Halt> {
-    let mut claims = Vec::new();
-    let keep = |claim, is_owned| {
+async fn list_pvcs(execution: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc>>, Halt> {
+    let mut pvcs = Vec::new();
+    let keep = |pvc, is_owned| {
         if is_owned {
-            claims.push(Arc::new(claim));
+            pvcs.push(Arc::new(pvc));
         }
     };
-    live_state::for_each_pvc(work, String::new(), keep).await?;
-    Ok(claims)
+    live_state::for_each_pvc(execution, String::new(), keep).await?;
+    Ok(pvcs)
 }

@@ -32,89 +32,88 @@ const MAX_PLAN_AGE: Duration = Duration::from_secs(5);
 
 /// Writes the changes of Pods. A failure that concerns existing Pods does not prevent the creation of others.
 pub async fn write_pods(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     changes: Vec<PodChange>,
-    look: &LiveState,
+    live_state: &LiveState,
 ) -> Result<(), Halt> {
-    let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
-    let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
-    let of = |change: &PodChange| match change {
-        PodChange::Patch(patch) => (
-            patch.in_place_target.is_some(),
-            dry_runs::needs_dry_run(work, patch),
-        ),
-        _ => (false, false),
-    };
-    let (tried, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|c| of(c).1);
-    let (changed, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|c| of(c).0);
+    let is_creation = |change: &PodChange| matches!(change, PodChange::Create { .. });
+    let has_dry_run = |change: &PodChange| matches!(change, PodChange::Patch(patch) if dry_runs::needs_dry_run(execution, patch));
+    let is_in_place = |change: &PodChange| matches!(change, PodChange::Patch(patch) if patch.in_place_target.is_some());
+    let (creations, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_creation);
+    let (with_dry_run, others): (Vec<_>, Vec<_>) = others.into_iter().partition(has_dry_run);
+    let (in_place, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_in_place);
     let send = |kind, carefully, changes: Vec<PodChange>| {
         let writes = changes.into_iter();
-        let writes = writes.map(|change| pod_write_request(work, change, look));
-        batch::send_batch(work, kind, carefully, writes)
+        let writes = writes.map(|change| pod_write_request(execution, change, live_state));
+        batch::send_batch(execution, kind, carefully, writes)
     };
-    let (others, changed, tried) = tokio::join!(
+    let (others, in_place, with_dry_run) = tokio::join!(
         send(BatchKind::PodWrites, false, others),
-        send(BatchKind::PodChanges, false, changed),
-        send(BatchKind::PodDryRuns, true, tried),
+        send(BatchKind::PodChanges, false, in_place),
+        send(BatchKind::PodDryRuns, true, with_dry_run),
     );
-    let created = send(BatchKind::PodCreations, true, created).await;
-    [changed, tried, created]
+    let creations = send(BatchKind::PodCreations, true, creations).await;
+    [in_place, with_dry_run, creations]
         .into_iter()
         .fold(others, worse_result)
 }
 
 fn pod_write_request<'a>(
-    work: &'a PlanExecution<'a>,
+    execution: &'a PlanExecution<'a>,
     change: PodChange,
-    look: &'a LiveState,
+    live_state: &'a LiveState,
 ) -> WriteRequest<impl Future<Output = Result<(), Halt>> + 'a> {
-    let of = |pod: &Pod| RefusalKey::PodWrite(pod.metadata.uid.clone());
+    let pod_write_key = |pod: &Pod| RefusalKey::PodWrite(pod.metadata.uid.clone());
     let (key, step) = match &change {
         PodChange::Create { id, body } => (RefusalKey::Pod(*id), creation_step(body)),
         PodChange::Patch(change) => {
-            let given = change.labels.0.get(&operation_type_key());
-            let key =
-                match change.in_place_target.is_some() || dry_runs::needs_dry_run(work, change) {
-                    true => RefusalKey::PodChange(change.pod.metadata.uid.clone()),
-                    false => of(&change.pod),
-                };
-            (key, pod_step(&change.pod, given, change.ownership))
+            let new_type = change.labels.0.get(&operation_type_key());
+            let key = match change.in_place_target.is_some()
+                || dry_runs::needs_dry_run(execution, change)
+            {
+                true => RefusalKey::PodChange(change.pod.metadata.uid.clone()),
+                false => pod_write_key(&change.pod),
+            };
+            (key, pod_step(&change.pod, new_type, change.ownership))
         }
-        PodChange::Delete(pod, _) => (of(pod), deletion_step(pod)),
+        PodChange::Delete(pod, _) => (pod_write_key(pod), deletion_step(pod)),
     };
     WriteRequest {
         key,
         step,
-        request: apply_pod_change(work, change, step, look),
+        request: apply_pod_change(execution, change, step, live_state),
     }
 }
 
 async fn apply_pod_change(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     change: PodChange,
     step: FailedStep,
-    look: &LiveState,
+    live_state: &LiveState,
 ) -> Result<(), Halt> {
     match change {
-        PodChange::Create { id, body } => create_pod(work, id, body, step, look).await,
+        PodChange::Create { id, body } => create_pod(execution, id, body, step, live_state).await,
         PodChange::Patch(change) => {
-            let done = back_off_if_held(work, &change.pod, patch_pod(work, &change));
-            done.await.map_err(|trouble| trouble.into_halt(step))
+            let result = back_off_if_held(execution, &change.pod, patch_pod(execution, &change));
+            result.await.map_err(|error| error.into_halt(step))
         }
-        PodChange::Delete(pod, told) => {
+        PodChange::Delete(pod, event) => {
             let request = async {
-                let wishes = DeletionOptions::default();
-                let request = pod_requests::delete_pod(work.client(), &pod, &wishes);
-                let done =
+                let options = DeletionOptions::default();
+                let request = pod_requests::delete_pod(execution.client(), &pod, &options);
+                let result =
                     request_with_deadline(&describe_pod_deletion(&pod.metadata.name), request)
                         .await;
-                dry_runs::record_deletion_result(work, &pod, &done);
-                work.state.record_pod_write(done?);
-                work.patch_events.lock().extend(told.map(|event| *event));
+                dry_runs::record_deletion_result(execution, &pod, &result);
+                execution.state.record_pod_write(result?);
+                execution
+                    .patch_events
+                    .lock()
+                    .extend(event.map(|event| *event));
                 Ok(())
             };
-            let done = back_off_if_held(work, &pod, request);
-            done.await.map_err(|trouble| trouble.into_halt(step))
+            let result = back_off_if_held(execution, &pod, request);
+            result.await.map_err(|error| error.into_halt(step))
         }
     }
 }
@@ -122,23 +121,25 @@ async fn apply_pod_change(
 /// Runs a request. If admission denies the request, the Pod is not written until its backoff ends, and the set is
 /// requeued.
 async fn back_off_if_held(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     pod: &Pod,
     request: impl Future<Output = Result<(), RequestError>>,
 ) -> Result<(), RequestError> {
     let uid = &pod.metadata.uid;
-    if let Some(left) = work.state.hold_remaining(uid, Instant::now()) {
-        work.requeue_after(left);
+    if let Some(remaining) = execution.state.hold_remaining(uid, Instant::now()) {
+        execution.requeue_after(remaining);
         return Ok(());
     }
     match request.await {
-        Err(RequestError::Held(why)) => {
-            work.state.record_held_write(uid, &why, Instant::now());
-            work.requeue_after(HELD_BACKOFF);
+        Err(RequestError::Held(message)) => {
+            execution
+                .state
+                .record_held_write(uid, &message, Instant::now());
+            execution.requeue_after(HELD_BACKOFF);
             Ok(())
         }
         Ok(()) => {
-            work.state.clear_hold(uid);
+            execution.state.clear_hold(uid);
             Ok(())
         }
         failed => failed,
@@ -146,48 +147,52 @@ async fn back_off_if_held(
 }
 
 async fn create_pod(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     id: i64,
     mut body: Value,
     step: FailedStep,
-    look: &LiveState,
+    live_state: &LiveState,
 ) -> Result<(), Halt> {
-    if !look.is_enough_for(&body) {
+    if !live_state.is_enough_for(&body) {
         return Err(Halt::Moved);
     }
-    if let Some(pod) = look.unmanaged_pod(id, live_state::mounted_pvc_names(&body)) {
-        return restore_pod_label(work, pod).await;
+    if let Some(pod) = live_state.unmanaged_pod(id, live_state::mounted_pvc_names(&body)) {
+        return restore_pod_label(execution, pod).await;
     }
-    if let Some((claim, pod)) = look.find_writable_pvc(live_state::mounted_pvc_names(&body)) {
+    if let Some((pvc, pod)) = live_state.find_writable_pvc(live_state::mounted_pvc_names(&body)) {
         let message = format!(
-            "instance ID {id}: waiting for Pod {pod}, which still mounts claim {claim}, to end"
+            "instance ID {id}: waiting for Pod {pod}, which still mounts PVC {pvc}, to end"
         );
         return Err(Halt::Failed(step, message));
     }
-    fence::fence_pvcs(work, live_state::mounted_pvc_names(&body))
+    fence::fence_pvcs(execution, live_state::mounted_pvc_names(&body))
         .await
-        .map_err(|trouble| trouble.into_halt(step))?;
+        .map_err(|error| error.into_halt(step))?;
     let slot = NameSlot::Pod(id);
-    let name = assign_name(work, &slot, &mut body);
-    let request = pod_requests::create_pod(work.client(), work.namespace(), &body);
+    let name = assign_name(execution, &slot, &mut body);
+    let request = pod_requests::create_pod(execution.client(), execution.namespace(), &body);
     match request_with_deadline(&format!("creation of Pod {name}"), request).await {
         Ok(pod) => {
-            work.state.record_pod_write(pod.metadata.resource_version);
-            if !is_own_pod(work.set, id, &pod) || !pod.is_managed() {
+            execution
+                .state
+                .record_pod_write(pod.metadata.resource_version);
+            if !is_own_pod(execution.set, id, &pod) || !pod.is_managed() {
                 // The name of the Pod is kept. Otherwise another Pod would be created each time, because no cache shows
                 // a Pod without the control label.
-                work.state.mark_altered(&slot, pod.metadata.uid);
+                execution.state.mark_altered(&slot, pod.metadata.uid);
                 return Err(RequestError::not_as_created(&format!("Pod {name}")).into_halt(step));
             }
-            work.state.forget_name(&slot);
+            execution.state.forget_name(&slot);
             if let Some(revision) = pod.label(keys::REVISION) {
-                work.state.mark_revision_proven(revision);
+                execution.state.record_created_pod(revision);
             }
-            work.created.lock().push(name);
+            execution.created.lock().push(name);
             Ok(())
         }
-        Err(RequestError::Exists) => resolve_name_conflict(work, id, &slot, &name, &body).await,
-        Err(trouble) => Err(trouble.into_halt(step)),
+        Err(RequestError::Exists) => {
+            resolve_name_conflict(execution, id, &slot, &name, &body).await
+        }
+        Err(error) => Err(error.into_halt(step)),
     }
 }
 
@@ -201,45 +206,45 @@ fn creation_step(body: &Value) -> FailedStep {
 
 /// Gives a Pod its control label back, which somebody removed. Without the label the caches do not show the Pod, and
 /// the controller would create another Pod beside it.
-async fn restore_pod_label(work: &PlanExecution<'_>, pod: &Pod) -> Result<(), Halt> {
+async fn restore_pod_label(execution: &PlanExecution<'_>, pod: &Pod) -> Result<(), Halt> {
     let mut metadata = pod_preconditions(pod, pod.metadata.resource_version);
     metadata["labels"] = json!({ keys::CONTROL: keys::CONTROL_VALUE });
-    let sent = patch_for_pod(work, pod, None, json!({ "metadata": metadata })).await;
-    let written = sent.map_err(|trouble| trouble.into_halt(FailedStep::ScaleOut))?;
+    let sent = patch_for_pod(execution, pod, None, json!({ "metadata": metadata })).await;
+    let written = sent.map_err(|error| error.into_halt(FailedStep::ScaleOut))?;
     match written.is_managed() {
         true => Ok(()),
         false => {
-            let what = format!("Pod {}", pod.metadata.name);
-            Err(RequestError::not_as_written(&what).into_halt(FailedStep::ScaleOut))
+            let description = format!("Pod {}", pod.metadata.name);
+            Err(RequestError::not_as_written(&description).into_halt(FailedStep::ScaleOut))
         }
     }
 }
 
-/// Handles a Pod that already has the name. An earlier attempt whose answer was lost may have created the Pod, or it is
-/// foreign.
+/// Handles a Pod that already has the name. An earlier attempt whose answer was lost may have created the Pod, or the
+/// Pod belongs to somebody else.
 async fn resolve_name_conflict(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     id: i64,
     slot: &NameSlot,
     name: &str,
     body: &Value,
 ) -> Result<(), Halt> {
-    let request = pod_requests::get_pod(work.client(), work.namespace(), name);
-    let there = request_with_deadline(&format!("reading of Pod {name}"), request)
+    let request = pod_requests::get_pod(execution.client(), execution.namespace(), name);
+    let existing = request_with_deadline(&format!("reading of Pod {name}"), request)
         .await
-        .map_err(|trouble| trouble.into_halt(FailedStep::ScaleOut))?;
-    let Some(there) = there else {
+        .map_err(|error| error.into_halt(FailedStep::ScaleOut))?;
+    let Some(existing) = existing else {
         return Err(Halt::Moved); // the Pod has gone since
     };
     let is_chosen = body["metadata"]["generateName"].is_string();
-    if is_own_pod(work.set, id, &there) && !there.is_managed() {
+    if is_own_pod(execution.set, id, &existing) && !existing.is_managed() {
         // The Pod is not in the caches, so no event will report its end.
-        if !there.is_terminating() {
-            restore_pod_label(work, &there).await?;
-            work.state.forget_name(slot);
+        if !existing.is_terminating() {
+            restore_pod_label(execution, &existing).await?;
+            execution.state.forget_name(slot);
             return Ok(());
         }
-        work.state.forget_name(slot);
+        execution.state.forget_name(slot);
         if is_chosen {
             return Err(Halt::Moved); // the next Pod has another name
         }
@@ -249,28 +254,30 @@ async fn resolve_name_conflict(
         );
         return Err(Halt::Failed(FailedStep::ScaleOut, message));
     }
-    if is_own_pod(work.set, id, &there) {
-        work.state.record_pod_write(there.metadata.resource_version);
-        work.state.forget_name(slot);
+    if is_own_pod(execution.set, id, &existing) {
+        execution
+            .state
+            .record_pod_write(existing.metadata.resource_version);
+        execution.state.forget_name(slot);
         return Ok(());
     }
-    let is_spoilt = work.state.altered_uid(slot).as_deref() == Some(&*there.metadata.uid);
+    let is_altered = execution.state.altered_uid(slot).as_deref() == Some(&*existing.metadata.uid);
     // By now the Pod may belong to another instance or another owner.
-    let is_others = |owner: &Owner| owner.uid != work.uid();
-    let is_others = there.controller().is_some_and(is_others)
-        || there
+    let is_other = |owner: &Owner| owner.uid != execution.uid();
+    let is_foreign = existing.controller().is_some_and(is_other)
+        || existing
             .label(keys::INSTANCE_ID)
-            .is_some_and(|of| of != id.to_string());
-    if is_spoilt && !is_others && !there.is_terminating() {
+            .is_some_and(|label| label != id.to_string());
+    if is_altered && !is_foreign && !existing.is_terminating() {
         return Err(
             RequestError::not_as_created(&format!("Pod {name}")).into_halt(creation_step(body))
         );
     }
     if is_chosen {
-        work.state.forget_name(slot);
+        execution.state.forget_name(slot);
         return Err(Halt::Moved);
     }
-    if there.is_terminating() {
+    if existing.is_terminating() {
         return Err(Halt::Moved);
     }
     let message = format!(
@@ -285,32 +292,37 @@ fn is_own_pod(set: &CollaSet, id: i64, pod: &Pod) -> bool {
         && pod.label(keys::INSTANCE_ID) == Some(&id.to_string())
 }
 
-async fn patch_pod(work: &PlanExecution<'_>, change: &PodPatch) -> Result<(), RequestError> {
-    let is_trial = dry_runs::needs_dry_run(work, change);
-    if is_trial {
-        match dry_runs::dry_run_update(work, change).await? {
+async fn patch_pod(execution: &PlanExecution<'_>, change: &PodPatch) -> Result<(), RequestError> {
+    let needs_dry_run = dry_runs::needs_dry_run(execution, change);
+    if needs_dry_run {
+        match dry_runs::dry_run_update(execution, change).await? {
             DryRunOutcome::Passed => {}
             DryRunOutcome::Later | DryRunOutcome::NotInPlace => return Ok(()),
         }
     }
-    if takes_off_traffic(change) && work.is_older_than(MAX_PLAN_AGE) {
-        work.requeue_after(MIN_RECONCILE_INTERVAL);
+    if takes_off_traffic(change) && execution.is_older_than(MAX_PLAN_AGE) {
+        execution.requeue_after(MIN_RECONCILE_INTERVAL);
         return Ok(());
     }
     let mut version = change.pod.metadata.resource_version;
     let revision = change.in_place_target.as_deref();
     if let Some(spec) = &change.resize {
         let body = resize_patch(&change.pod, version, spec);
-        let sent = patch_for_version(work, &change.pod, Some("resize"), body).await;
+        let sent = patch_for_version(execution, &change.pod, Some("resize"), body).await;
         version = match sent {
             Ok(stored) => stored,
-            Err(RequestError::Refused(why)) => {
-                dry_runs::give_up_resize(work, &change.pod, revision.unwrap_or_default(), &why);
+            Err(RequestError::Refused(message)) => {
+                dry_runs::give_up_resize(
+                    execution,
+                    &change.pod,
+                    revision.unwrap_or_default(),
+                    &message,
+                );
                 return Ok(());
             }
             denied => {
                 dry_runs::record_change_result(
-                    work,
+                    execution,
                     &change.pod,
                     revision.unwrap_or_default(),
                     &denied,
@@ -319,21 +331,24 @@ async fn patch_pod(work: &PlanExecution<'_>, change: &PodPatch) -> Result<(), Re
             }
         };
     }
-    if let Some(body) = pod_patch_body(work.set, change, version) {
+    if let Some(body) = pod_patch_body(execution.set, change, version) {
         let by_status = moves_traffic(change).then_some("status");
-        let sent = patch_for_pod(work, &change.pod, by_status, body).await;
-        let sent = sent.and_then(|pod| check_pod_written(work, change, &pod));
+        let sent = patch_for_pod(execution, &change.pod, by_status, body).await;
+        let sent = sent.and_then(|pod| check_pod_written(execution, change, &pod));
         if let Some(revision) = revision {
-            dry_runs::record_change_result(work, &change.pod, revision, &sent);
+            dry_runs::record_change_result(execution, &change.pod, revision, &sent);
         }
-        if is_trial {
-            dry_runs::record_begin_result(work, &change.pod, &sent);
+        if needs_dry_run {
+            dry_runs::record_begin_result(execution, &change.pod, &sent);
         }
         sent?;
         if change.dry_run_change.is_some() || change.deletes {
-            work.state.forget_passed_dry_run(&change.pod.metadata.uid);
+            execution
+                .state
+                .forget_passed_dry_run(&change.pod.metadata.uid);
         }
-        work.patch_events
+        execution
+            .patch_events
             .lock()
             .extend(change.success_event.as_deref().cloned());
     }
@@ -343,13 +358,13 @@ async fn patch_pod(work: &PlanExecution<'_>, change: &PodPatch) -> Result<(), Re
 /// Checks that the Pod contains the written owner and labels. If not, the controller would write them again and again.
 /// The check leaves out the lifecycle labels, because admission changes them in the same request.
 fn check_pod_written(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     change: &PodPatch,
     pod: &Pod,
 ) -> Result<u64, RequestError> {
     let is_own = pod
         .controller()
-        .is_some_and(|owner| owner.uid == work.uid());
+        .is_some_and(|owner| owner.uid == execution.uid());
     let is_owned_so = match change.ownership {
         OwnershipChange::Adopt => is_own,
         OwnershipChange::Release => !is_own,
@@ -387,27 +402,32 @@ fn moves_traffic(change: &PodPatch) -> bool {
 
 /// Sends a patch. Returns the new resourceVersion.
 async fn patch_for_version(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     pod: &Pod,
     subresource: Option<&str>,
     body: Value,
 ) -> Result<u64, RequestError> {
-    let written = patch_for_pod(work, pod, subresource, body).await?;
+    let written = patch_for_pod(execution, pod, subresource, body).await?;
     Ok(written.metadata.resource_version)
 }
 
 /// Sends a patch. Returns the new Pod.
 async fn patch_for_pod(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     pod: &Pod,
     subresource: Option<&str>,
     body: Value,
 ) -> Result<Pod, RequestError> {
     let name = &*pod.metadata.name;
-    let request =
-        pod_requests::patch_pod(work.client(), (work.namespace(), name), subresource, body);
+    let request = pod_requests::patch_pod(
+        execution.client(),
+        (execution.namespace(), name),
+        subresource,
+        body,
+    );
     let written = request_with_deadline(&describe_pod_change(name), request).await?;
-    work.state
+    execution
+        .state
         .record_pod_write(written.metadata.resource_version);
     Ok(written)
 }
@@ -424,7 +444,7 @@ pub(super) fn resize_patch(pod: &Pod, version: u64, spec: &Value) -> Value {
 /// The strategic merge patch of all changes except the resize; `None` if there are none.
 pub(super) fn pod_patch_body(set: &CollaSet, change: &PodPatch, version: u64) -> Option<Value> {
     let mut metadata = pod_preconditions(&change.pod, version);
-    let bare = metadata.clone();
+    let preconditions = metadata.clone();
     if !change.labels.is_empty() {
         metadata["labels"] = change.labels.to_merge_patch();
     }
@@ -434,7 +454,7 @@ pub(super) fn pod_patch_body(set: &CollaSet, change: &PodPatch, version: u64) ->
     if let Some(owners) = owner::owner_references_patch(set, change.ownership) {
         metadata["ownerReferences"] = owners;
     }
-    if metadata == bare && change.spec.is_none() {
+    if metadata == preconditions && change.spec.is_none() {
         return None;
     }
     let mut body = json!({ "metadata": metadata });
@@ -445,15 +465,15 @@ pub(super) fn pod_patch_body(set: &CollaSet, change: &PodPatch, version: u64) ->
 }
 
 /// Sets the name in the body: the name that the body has, or a name that is chosen for the slot after `generateName`.
-pub fn assign_name(work: &PlanExecution<'_>, slot: &NameSlot, body: &mut Value) -> String {
+pub fn assign_name(execution: &PlanExecution<'_>, slot: &NameSlot, body: &mut Value) -> String {
     if let Some(name) = body["metadata"]["name"].as_str() {
-        work.state.record_given_name(slot, name);
+        execution.state.record_given_name(slot, name);
         return name.to_owned();
     }
     let prefix = body["metadata"]["generateName"]
         .as_str()
         .unwrap_or_default();
-    let name = work.state.choose_name(slot, prefix);
+    let name = execution.state.choose_name(slot, prefix);
     body["metadata"]["name"] = json!(name);
     name
 }
@@ -463,15 +483,19 @@ fn operation_type_key() -> String {
 }
 
 /// The step that a change of a Pod belongs to. An adoption or a release decides first, then the operation type in the
-/// change (`given`), then the operation type on the Pod.
-fn pod_step(pod: &Pod, given: Option<&Option<String>>, ownership: OwnershipChange) -> FailedStep {
+/// change (`new_type`), then the operation type on the Pod.
+fn pod_step(
+    pod: &Pod,
+    new_type: Option<&Option<String>>,
+    ownership: OwnershipChange,
+) -> FailedStep {
     match ownership {
         OwnershipChange::Adopt => return FailedStep::Include,
         OwnershipChange::Release => return FailedStep::Exclude,
         OwnershipChange::Keep => {}
     }
-    let given = given.and_then(Option::as_deref);
-    match given.or_else(|| pod.label(&operation_type_key())) {
+    let new_type = new_type.and_then(Option::as_deref);
+    match new_type.or_else(|| pod.label(&operation_type_key())) {
         Some(type_) if type_ == SCALE_IN_OPERATION.1 => FailedStep::ScaleIn,
         _ => FailedStep::Update,
     }

@@ -27,41 +27,41 @@ const MOUNTED_RETRY: Duration = Duration::from_secs(10);
 
 /// Writes the changes of PVCs.
 pub async fn write_pvcs(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     changes: Vec<PvcChange>,
-    look: &LiveState,
+    live_state: &LiveState,
 ) -> Result<(), Halt> {
     let creates = |change: &PvcChange| matches!(change, PvcChange::Create { .. });
     let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
     let others = others
         .into_iter()
-        .map(|change| pvc_write_request(work, change, look));
-    let changed = batch::send_batch(work, BatchKind::PvcWrites, false, others).await;
+        .map(|change| pvc_write_request(execution, change, live_state));
+    let changed = batch::send_batch(execution, BatchKind::PvcWrites, false, others).await;
     let created = created
         .into_iter()
-        .map(|change| pvc_write_request(work, change, look));
+        .map(|change| pvc_write_request(execution, change, live_state));
     worse_result(
         changed,
-        batch::send_batch(work, BatchKind::PvcCreations, true, created).await,
+        batch::send_batch(execution, BatchKind::PvcCreations, true, created).await,
     )
 }
 
 fn pvc_write_request<'a>(
-    work: &'a PlanExecution<'a>,
+    execution: &'a PlanExecution<'a>,
     change: PvcChange,
-    look: &'a LiveState,
+    live_state: &'a LiveState,
 ) -> WriteRequest<impl Future<Output = Result<(), Halt>> + 'a> {
     let key = match &change {
         PvcChange::Create { id, template, .. } => RefusalKey::Pvc(*id, template.clone()),
-        PvcChange::Patch { pvc: claim, .. }
-        | PvcChange::Delete(claim)
-        | PvcChange::Retain(claim) => RefusalKey::PvcWrite(claim.name.clone()),
+        PvcChange::Patch { pvc, .. } | PvcChange::Delete(pvc) | PvcChange::Retain(pvc) => {
+            RefusalKey::PvcWrite(pvc.name.clone())
+        }
     };
-    let step = pvc_step(work, &change);
+    let step = pvc_step(execution, &change);
     let request = async move {
-        let done = apply_pvc_change(work, change, look).await;
-        done.map_err(|halt| match halt {
-            Halt::Failed(_, why) => Halt::Failed(step, why),
+        let result = apply_pvc_change(execution, change, live_state).await;
+        result.map_err(|halt| match halt {
+            Halt::Failed(_, message) => Halt::Failed(step, message),
             halt => halt,
         })
     };
@@ -69,14 +69,14 @@ fn pvc_write_request<'a>(
 }
 
 /// The step that a change of a PVC belongs to.
-fn pvc_step(work: &PlanExecution<'_>, change: &PvcChange) -> FailedStep {
-    let is_there = work.set.metadata.deletion_timestamp.is_none();
-    let scaling = work.set.spec.scale_strategy.as_ref();
+fn pvc_step(execution: &PlanExecution<'_>, change: &PvcChange) -> FailedStep {
+    let is_live = execution.set.metadata.deletion_timestamp.is_none();
+    let scaling = execution.set.spec.scale_strategy.as_ref();
     let includes = scaling.is_some_and(|scaling| !scaling.pod_to_include.is_empty());
     match change {
         PvcChange::Patch {
             ownership, labels, ..
-        } if is_there => match ownership {
+        } if is_live => match ownership {
             OwnershipChange::Release
                 if labels.0.get(keys::KEPT_FOR).is_some_and(Option::is_some) =>
             {
@@ -94,209 +94,223 @@ fn pvc_step(work: &PlanExecution<'_>, change: &PvcChange) -> FailedStep {
 }
 
 async fn apply_pvc_change(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     change: PvcChange,
-    look: &LiveState,
+    live_state: &LiveState,
 ) -> Result<(), Halt> {
-    let done = match change {
+    let result = match change {
         PvcChange::Create { id, template, body } => {
-            let done = match look.unmanaged_pvc(id, &template) {
-                Some(claim) => restore_pvc_label(work, claim).await,
-                None => create_pvc(work, &NameSlot::Pvc(id, template), body).await,
+            let result = match live_state.unmanaged_pvc(id, &template) {
+                Some(pvc) => restore_pvc_label(execution, pvc).await,
+                None => create_pvc(execution, &NameSlot::Pvc(id, template), body).await,
             };
-            return work.requeue_if_written(done);
+            return execution.requeue_if_written(result);
         }
         PvcChange::Patch {
-            pvc: claim,
+            pvc,
             labels,
             ownership,
-        } => patch_pvc_metadata(work, &claim, &labels, ownership).await,
-        PvcChange::Retain(claim) => {
+        } => patch_pvc_metadata(execution, &pvc, &labels, ownership).await,
+        PvcChange::Retain(pvc) => {
             let mut labels = pvcs::left_behind_labels();
-            labels.0.extend(plan::remove_kept_label(&claim));
-            patch_pvc_metadata(work, &claim, &labels, OwnershipChange::Release).await
+            labels.0.extend(plan::remove_kept_label(&pvc));
+            patch_pvc_metadata(execution, &pvc, &labels, OwnershipChange::Release).await
         }
-        PvcChange::Delete(claim) => {
-            let now = Instant::now();
-            if let Some(left) = work.mounted_pvc_backoff(&claim, now) {
-                work.requeue_after(left);
-                return Ok(());
-            }
-            if let Some(pod) = look.pod_mounting_pvc(&claim.name) {
-                debug!(
-                    claim = claim.name,
-                    pod, "a claim that is mounted is not deleted"
-                );
-                return spare_mounted_pvc(work, &claim).await;
-            }
-            let object = (work.namespace(), &*claim.name, &*claim.uid);
-            if !look.is_fresh() {
-                return Err(Halt::Moved);
-            }
-            work.state.unfence_pvc(&claim.uid);
-            // The PVC may have left the set by now.
-            let version = Some(&*claim.resource_version);
-            let request = object_requests::delete_object::<PvcObject>(
-                work.client(),
-                work.objects(),
-                object,
-                version,
-            );
-            let what = format!("deletion of {}", describe_pvc(&claim.name));
-            let deleted = work.requeue_if_written(request_with_deadline(&what, request).await);
-            if deleted.is_ok() {
-                work.deleted_pvcs.lock().push(claim.name.clone());
-            }
-            deleted
-        }
+        PvcChange::Delete(pvc) => return delete_pvc(execution, &pvc, live_state).await,
     };
-    done.map_err(|trouble| trouble.into_halt(FailedStep::Pvcs))
+    result.map_err(|error| error.into_halt(FailedStep::Pvcs))
 }
 
-/// Handles a PVC to be deleted that a Pod mounts which no cache contains. The PVC stays for now. A set that is being
-/// deleted releases the PVC; otherwise the garbage collector would delete it.
-async fn spare_mounted_pvc(work: &PlanExecution<'_>, claim: &Pvc) -> Result<(), Halt> {
-    if work.set.metadata.deletion_timestamp.is_none() {
-        work.state
-            .hold_object_for(&claim.uid, Instant::now(), MOUNTED_RETRY);
-        work.requeue_after(MOUNTED_RETRY);
+/// Deletes a PVC, unless a Pod mounts it. The live reads show such a Pod even if no cache contains the Pod.
+async fn delete_pvc(
+    execution: &PlanExecution<'_>,
+    pvc: &Pvc,
+    live_state: &LiveState,
+) -> Result<(), Halt> {
+    let now = Instant::now();
+    if let Some(remaining) = execution.mounted_pvc_backoff(pvc, now) {
+        execution.requeue_after(remaining);
         return Ok(());
     }
-    let done = patch_pvc_metadata(
-        work,
-        claim,
+    if let Some(pod) = live_state.pod_mounting_pvc(&pvc.name) {
+        debug!(pvc = pvc.name, pod, "a PVC that is mounted is not deleted");
+        return spare_mounted_pvc(execution, pvc).await;
+    }
+    let object = (execution.namespace(), &*pvc.name, &*pvc.uid);
+    if !live_state.is_fresh() {
+        return Err(Halt::Moved);
+    }
+    execution.state.unfence_pvc(&pvc.uid);
+    // The PVC may have left the set by now.
+    let version = Some(&*pvc.resource_version);
+    let request = object_requests::delete_object::<PvcObject>(
+        execution.client(),
+        execution.objects(),
+        object,
+        version,
+    );
+    let description = format!("deletion of {}", describe_pvc(&pvc.name));
+    let deleted = execution.requeue_if_written(request_with_deadline(&description, request).await);
+    if deleted.is_ok() {
+        execution.deleted_pvcs.lock().push(pvc.name.clone());
+    }
+    deleted.map_err(|error| error.into_halt(FailedStep::Pvcs))
+}
+
+/// Handles a PVC to be deleted that is mounted by a Pod which no cache contains. The PVC stays for now. A set that is
+/// being deleted releases the PVC; otherwise the garbage collector would delete the PVC.
+async fn spare_mounted_pvc(execution: &PlanExecution<'_>, pvc: &Pvc) -> Result<(), Halt> {
+    if execution.set.metadata.deletion_timestamp.is_none() {
+        execution
+            .state
+            .hold_object_for(&pvc.uid, Instant::now(), MOUNTED_RETRY);
+        execution.requeue_after(MOUNTED_RETRY);
+        return Ok(());
+    }
+    let result = patch_pvc_metadata(
+        execution,
+        pvc,
         &LabelPatch::default(),
         OwnershipChange::Release,
     )
     .await;
-    done.map_err(|trouble| trouble.into_halt(FailedStep::Pvcs))
+    result.map_err(|error| error.into_halt(FailedStep::Pvcs))
 }
 
 async fn patch_pvc_metadata(
-    work: &PlanExecution<'_>,
-    claim: &Pvc,
+    execution: &PlanExecution<'_>,
+    pvc: &Pvc,
     labels: &LabelPatch,
     ownership: OwnershipChange,
 ) -> Result<(), RequestError> {
-    let patch = Patch::Strategic(pvc_patch(work, claim, labels, ownership));
-    let object = (work.namespace(), &*claim.name);
+    let patch = Patch::Strategic(pvc_patch(execution, pvc, labels, ownership));
+    let object = (execution.namespace(), &*pvc.name);
     let request = object_requests::patch_object::<PvcObject>(
-        work.client(),
-        work.objects(),
+        execution.client(),
+        execution.objects(),
         object,
         &patch,
         false,
     );
-    request_with_deadline(&describe_pvc(&claim.name), request).await?;
-    let now = work.objects().claims.get(work.namespace(), &claim.name);
-    let is_written = now.is_none_or(|now| {
+    request_with_deadline(&describe_pvc(&pvc.name), request).await?;
+    let cached = execution
+        .objects()
+        .claims
+        .get(execution.namespace(), &pvc.name);
+    let is_written = cached.is_none_or(|cached| {
         let mut labels = labels.0.iter();
-        let is_own = now.controller.as_deref() == Some(work.uid());
+        let is_own = cached.controller.as_deref() == Some(execution.uid());
         let is_owned_so = match ownership {
             OwnershipChange::Adopt => is_own,
             OwnershipChange::Release => !is_own,
             OwnershipChange::Keep => true,
         };
-        is_owned_so && labels.all(|(key, value)| now.labels.get(key) == value.as_ref())
+        is_owned_so && labels.all(|(key, value)| cached.labels.get(key) == value.as_ref())
     });
     if is_written {
-        record_pvc_retention(work, claim, labels);
+        record_pvc_retention(execution, pvc, labels);
     }
     match is_written {
-        true => work.requeue_if_written(Ok(())),
-        false => Err(RequestError::not_as_written(&describe_pvc(&claim.name))),
+        true => execution.requeue_if_written(Ok(())),
+        false => Err(RequestError::not_as_written(&describe_pvc(&pvc.name))),
     }
 }
 
 /// Records that a PVC becomes kept or is released, for the Events. No other object shows this change.
-fn record_pvc_retention(work: &PlanExecution<'_>, claim: &Pvc, labels: &LabelPatch) {
-    let is_kept = claim.is_kept_for(Some(work.uid()));
+fn record_pvc_retention(execution: &PlanExecution<'_>, pvc: &Pvc, labels: &LabelPatch) {
+    let is_kept = pvc.is_kept_for(Some(execution.uid()));
     match labels.0.get(keys::KEPT_FOR) {
-        Some(Some(_)) if !is_kept => work.retained_pvcs.lock().push(claim.name.clone()),
+        Some(Some(_)) if !is_kept => execution.retained_pvcs.lock().push(pvc.name.clone()),
         Some(None) if is_kept && labels.0.contains_key(keys::ORPHANED) => {
-            work.released_pvcs.lock().push(claim.name.clone());
+            execution.released_pvcs.lock().push(pvc.name.clone());
         }
         _ => {}
     }
 }
 
 /// Gives a PVC its control label back, which somebody removed. Without the label the caches do not show the PVC, and
-/// the next Pod of its instance would start with an empty one.
-async fn restore_pvc_label(work: &PlanExecution<'_>, claim: &Pvc) -> Result<(), Halt> {
+/// the next Pod of its instance would start with an empty PVC.
+async fn restore_pvc_label(execution: &PlanExecution<'_>, pvc: &Pvc) -> Result<(), Halt> {
     let control = Some(keys::CONTROL_VALUE.to_owned());
     let labels = LabelPatch([(keys::CONTROL.to_owned(), control)].into());
-    let done = patch_pvc_metadata(work, claim, &labels, OwnershipChange::Keep).await;
-    done.map_err(|trouble| trouble.into_halt(FailedStep::Pvcs))
+    let result = patch_pvc_metadata(execution, pvc, &labels, OwnershipChange::Keep).await;
+    result.map_err(|error| error.into_halt(FailedStep::Pvcs))
 }
 
 async fn create_pvc(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     slot: &NameSlot,
     mut body: Value,
 ) -> Result<(), Halt> {
     let is_given = body["metadata"]["name"].is_string();
-    let name = pods::assign_name(work, slot, &mut body);
-    let (client, objects, namespace) = (work.client(), work.objects(), work.namespace());
-    let what = describe_pvc(&name);
-    let halt = |trouble: RequestError| trouble.into_halt(FailedStep::Pvcs);
+    let name = pods::assign_name(execution, slot, &mut body);
+    let (client, objects, namespace) = (
+        execution.client(),
+        execution.objects(),
+        execution.namespace(),
+    );
+    let description = describe_pvc(&name);
+    let halt = |error: RequestError| error.into_halt(FailedStep::Pvcs);
     let request = object_requests::create_object::<PvcObject>(client, objects, namespace, &body);
-    match request_with_deadline(&what, request).await {
-        Ok(uid) if is_pvc_as_written(work, &name, &body) => {
-            work.state.fence_pvc(&uid);
-            work.state.forget_name(slot);
+    match request_with_deadline(&description, request).await {
+        Ok(uid) if is_pvc_as_written(execution, &name, &body) => {
+            execution.state.fence_pvc(&uid);
+            execution.state.forget_name(slot);
             return Ok(());
         }
         Ok(uid) => {
-            work.state.mark_altered(slot, uid); // the name is kept; otherwise another PVC would be made each time
-            return Err(halt(RequestError::not_as_created(&what)));
+            execution.state.mark_altered(slot, uid); // the name is kept; otherwise another PVC would be made each time
+            return Err(halt(RequestError::not_as_created(&description)));
         }
         Err(RequestError::Exists) => {}
-        Err(trouble) => return Err(halt(trouble)),
+        Err(error) => return Err(halt(error)),
     }
     let request = object_requests::get_object::<PvcObject>(client, objects, (namespace, &name));
-    let there = request_with_deadline(&what, request).await.map_err(halt)?;
-    if is_pvc_as_written(work, &name, &body) {
-        work.state.forget_name(slot);
+    let existing = request_with_deadline(&description, request)
+        .await
+        .map_err(halt)?;
+    if is_pvc_as_written(execution, &name, &body) {
+        execution.state.forget_name(slot);
         return Ok(());
     }
     if is_given {
         let labels = &body["metadata"]["labels"];
-        let why = describe_foreign_pvc(work, there.as_deref(), &name, labels);
-        return Err(Halt::Failed(FailedStep::Pvcs, why));
+        let message = describe_foreign_pvc(execution, existing.as_deref(), &name, labels);
+        return Err(Halt::Failed(FailedStep::Pvcs, message));
     }
-    if work.state.altered_uid(slot).is_some() {
-        return Err(halt(RequestError::not_as_created(&what)));
+    if execution.state.altered_uid(slot).is_some() {
+        return Err(halt(RequestError::not_as_created(&description)));
     }
-    work.state.forget_name(slot); // another object has the name
+    execution.state.forget_name(slot); // another object has the name
     Err(Halt::Moved)
 }
 
 /// Whether the cache contains the PVC of this body, with its owner and the labels that identify it.
-fn is_pvc_as_written(work: &PlanExecution<'_>, name: &str, body: &Value) -> bool {
+fn is_pvc_as_written(execution: &PlanExecution<'_>, name: &str, body: &Value) -> bool {
     let labels = &body["metadata"]["labels"];
-    let claim = work.objects().claims.get(work.namespace(), name);
-    claim.is_some_and(|claim| {
+    let pvc = execution.objects().claims.get(execution.namespace(), name);
+    pvc.is_some_and(|pvc| {
         let mut keys = [keys::CONTROL, keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
-        let as_written = |key| claim.labels.get(key).map(String::as_str) == labels[key].as_str();
-        claim.controller.as_deref() == Some(work.uid()) && keys.all(as_written)
+        let as_written = |key| pvc.labels.get(key).map(String::as_str) == labels[key].as_str();
+        pvc.controller.as_deref() == Some(execution.uid()) && keys.all(as_written)
     })
 }
 
 /// Describes a PVC that a Pod mounts and that exists, but is not managed as a PVC of its instance.
 fn describe_foreign_pvc(
-    work: &PlanExecution<'_>,
-    there: Option<&Pvc>,
+    execution: &PlanExecution<'_>,
+    existing: Option<&Pvc>,
     name: &str,
     labels: &Value,
 ) -> String {
-    let what = format!(
+    let problem = format!(
         "{} is there, and a Pod of this CollaSet waits for it",
         describe_pvc(name)
     );
-    let owner = there.and_then(|claim| claim.controller.as_deref());
-    if owner.is_some_and(|owner| owner != work.uid()) {
+    let owner = existing.and_then(|pvc| pvc.controller.as_deref());
+    if owner.is_some_and(|owner| owner != execution.uid()) {
         return format!(
-            "{what}, but another CollaSet owns it: delete the Pod, so that it is made again with a claim of its own"
+            "{problem}, but another CollaSet owns it: delete the Pod, so that it is made again with a PVC of its own"
         );
     }
     let labels = labels.as_object().into_iter().flatten();
@@ -304,26 +318,26 @@ fn describe_foreign_pvc(
     let labels: Vec<_> = labels.collect();
     let remedy = format!(
         "`kubectl label pvc {name} -n {} {} --overwrite`",
-        work.namespace(),
+        execution.namespace(),
         labels.join(" ")
     );
     format!(
-        "{what}, but it is not managed: {remedy}, if it holds the data of that instance and has no other owner; delete the Pod otherwise, so that \
-         it is made again with a claim of its own"
+        "{problem}, but it is not managed: {remedy}, if it holds the data of that instance and has no other owner; delete the Pod otherwise, so that \
+         it is made again with a PVC of its own"
     )
 }
 
 fn pvc_patch(
-    work: &PlanExecution<'_>,
-    claim: &Pvc,
+    execution: &PlanExecution<'_>,
+    pvc: &Pvc,
     labels: &LabelPatch,
     ownership: OwnershipChange,
 ) -> Value {
-    let mut metadata = json!({ "uid": claim.uid, "resourceVersion": claim.resource_version });
+    let mut metadata = json!({ "uid": pvc.uid, "resourceVersion": pvc.resource_version });
     if !labels.is_empty() {
         metadata["labels"] = labels.to_merge_patch();
     }
-    if let Some(owners) = owner::owner_references_patch(work.set, ownership) {
+    if let Some(owners) = owner::owner_references_patch(execution.set, ownership) {
         metadata["ownerReferences"] = owners;
     }
     json!({ "metadata": metadata })

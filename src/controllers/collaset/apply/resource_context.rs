@@ -16,7 +16,7 @@ use crate::domain::collaset::status::FailedStep;
 
 /// Replaces the entries of the pool. A pool without entries is deleted.
 pub async fn write_resource_context(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     wanted: Option<Vec<ContextDetail>>,
 ) -> Result<(), Halt> {
     let Some(contexts) = wanted else {
@@ -25,19 +25,23 @@ pub async fn write_resource_context(
     let write = WriteRequest {
         key: RefusalKey::Pool,
         step: FailedStep::Pool,
-        request: replace_resource_context(work, contexts),
+        request: replace_resource_context(execution, contexts),
     };
-    work.requeue_if_written(batch::send_write(work, write).await)
+    execution.requeue_if_written(batch::send_write(execution, write).await)
 }
 
 async fn replace_resource_context(
-    work: &PlanExecution<'_>,
+    execution: &PlanExecution<'_>,
     contexts: Vec<ContextDetail>,
 ) -> Result<(), Halt> {
-    let (client, objects, namespace) = (work.client(), work.objects(), work.namespace());
-    let name = pool_name(work.set);
-    let what = format!("ResourceContext {name}");
-    let done = match work.pool {
+    let (client, objects, namespace) = (
+        execution.client(),
+        execution.objects(),
+        execution.namespace(),
+    );
+    let name = pool_name(execution.set);
+    let description = format!("ResourceContext {name}");
+    let result = match execution.pool {
         None if contexts.is_empty() => Ok(()),
         None => {
             let body = json!({
@@ -49,14 +53,16 @@ async fn replace_resource_context(
             let request = object_requests::create_object::<ResourceContextObject>(
                 client, objects, namespace, &body,
             );
-            request_with_deadline(&what, request).await.map(|_| ())
+            request_with_deadline(&description, request)
+                .await
+                .map(|_| ())
         }
         Some(pool) if contexts.is_empty() => {
             let (object, version) = ((namespace, name, &*pool.uid), Some(&*pool.resource_version));
             let request = object_requests::delete_object::<ResourceContextObject>(
                 client, objects, object, version,
             );
-            request_with_deadline(&what, request).await
+            request_with_deadline(&description, request).await
         }
         Some(pool) => {
             let patch = Patch::Merge(json!({
@@ -67,8 +73,8 @@ async fn replace_resource_context(
             let request = object_requests::patch_object::<ResourceContextObject>(
                 client, objects, object, &patch, false,
             );
-            request_with_deadline(&what, request).await
+            request_with_deadline(&description, request).await
         }
     };
-    done.map_err(|trouble| trouble.into_halt(FailedStep::Pool))
+    result.map_err(|error| error.into_halt(FailedStep::Pool))
 }

@@ -16,22 +16,22 @@ use crate::domain::collaset::status::FailedStep;
 
 /// Removes the annotation. A refusal is reported by an Event and is not an error: the status has recorded the command,
 /// so it is not carried out again.
-pub async fn clear_rollout_command(work: &PlanExecution<'_>) -> Result<(), Halt> {
+pub async fn clear_rollout_command(execution: &PlanExecution<'_>) -> Result<(), Halt> {
     let step = FailedStep::Update;
     let write = WriteRequest {
         key: RefusalKey::Command,
         step,
-        request: remove_command_annotation(work, step),
+        request: remove_command_annotation(execution, step),
     };
-    let removed = batch::send_write(work, write).await;
+    let removed = batch::send_write(execution, write).await;
     match &removed {
         Err(Halt::Failed(..)) => {
-            events::announce_failure(work, "RolloutCommandNotRemoved", &removed);
+            events::announce_failure(execution, "RolloutCommandNotRemoved", &removed);
             Ok(())
         }
         Ok(()) => {
-            work.state.clear_late_refusals(); // the user who commands a rollout may have fixed the cause
-            work.requeue_after(MIN_RECONCILE_INTERVAL); // no event enqueues the set: the caches contain the result
+            execution.state.clear_late_refusals(); // the user who commands a rollout may have fixed the cause
+            execution.requeue_after(MIN_RECONCILE_INTERVAL); // no event enqueues the set: the caches contain the result
             removed
         }
         Err(_) => removed,
@@ -39,8 +39,11 @@ pub async fn clear_rollout_command(work: &PlanExecution<'_>) -> Result<(), Halt>
 }
 
 /// Removes the annotation on condition of the resourceVersion of the plan. A command that was given since then stays.
-async fn remove_command_annotation(work: &PlanExecution<'_>, step: FailedStep) -> Result<(), Halt> {
-    let metadata = &work.set.metadata;
+async fn remove_command_annotation(
+    execution: &PlanExecution<'_>,
+    step: FailedStep,
+) -> Result<(), Halt> {
+    let metadata = &execution.set.metadata;
     let annotations = metadata.annotations.as_ref();
     let command = annotations.and_then(|annotations| annotations.get(keys::ROLLOUT));
     let patch = Patch::Merge(json!({ "metadata": {
@@ -48,27 +51,31 @@ async fn remove_command_annotation(work: &PlanExecution<'_>, step: FailedStep) -
         "resourceVersion": metadata.resource_version,
         "annotations": { keys::ROLLOUT: null },
     } }));
-    let object = (work.namespace(), work.name());
+    let object = (execution.namespace(), execution.name());
     let request = object_requests::patch_object::<CollaSetObject>(
-        work.client(),
-        work.objects(),
+        execution.client(),
+        execution.objects(),
         object,
         &patch,
         false,
     );
-    let what = format!(
+    let description = format!(
         "CollaSet {}: the annotation {} could not be removed; it is not carried out again, remove it",
-        work.name(),
+        execution.name(),
         keys::ROLLOUT
     );
-    request_with_deadline(&what, request)
+    request_with_deadline(&description, request)
         .await
-        .map_err(|trouble| trouble.into_halt(step))?;
-    let now = work.objects().sets.get(work.namespace(), work.name());
-    let now = now.and_then(|now| now.metadata.annotations.clone());
-    let same = |now: &BTreeMap<String, String>| now.get(keys::ROLLOUT) == command;
-    match command.is_some() && now.as_ref().is_some_and(same) {
-        true => Err(RequestError::not_as_written(&what).into_halt(step)),
+        .map_err(|error| error.into_halt(step))?;
+    let cached = execution
+        .objects()
+        .sets
+        .get(execution.namespace(), execution.name());
+    let annotations = cached.and_then(|cached| cached.metadata.annotations.clone());
+    let is_unchanged =
+        |annotations: &BTreeMap<String, String>| annotations.get(keys::ROLLOUT) == command;
+    match command.is_some() && annotations.as_ref().is_some_and(is_unchanged) {
+        true => Err(RequestError::not_as_written(&description).into_halt(step)),
         false => Ok(()),
     }
 }

@@ -1,6 +1,8 @@
 //! Writes the status of the CollaSet: only if it differs, at most once a second, and always with the failure of the
 //! plan.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::params::Patch;
@@ -16,104 +18,135 @@ use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::plan::{SetEvent, Shortfall};
 use crate::domain::collaset::status::{FailedStep, report_failed_step, rollout_events};
 
-/// Writes the planned status. If it is too early, the set is requeued for the write. `left` is what the set lacks.
-/// `told` are Events that are recorded once the status is stored.
+/// Writes the planned status. If it is too early, the set is requeued for the write. The Events in
+/// `events_after_status` are recorded once the status is stored.
 pub async fn write_set_status(
-    work: &PlanExecution<'_>,
-    (planned, left): (Option<CollaSetStatus>, &Shortfall),
-    told: &[SetEvent],
+    execution: &PlanExecution<'_>,
+    (planned, shortfall): (Option<CollaSetStatus>, &Shortfall),
+    events_after_status: &[SetEvent],
     result: &Result<(), Halt>,
 ) -> Result<(), RequestError> {
-    let stored = work.set.status.as_ref();
+    let stored = execution.set.status.as_ref();
     let current = stored.cloned().unwrap_or_default();
-    let wanted = desired_status(&current, (planned, left), result, (work.context.now)());
+    let wanted = desired_status(
+        &current,
+        (planned, shortfall),
+        result,
+        (execution.context.now)(),
+    );
     let Some(status) = set_status_patch(stored, &wanted) else {
         return Ok(());
     };
-    let now = Instant::now();
-    if let Some((left, _)) = work
-        .state
-        .active_refusal(&RefusalKey::Status, now, work.generation())
-    {
-        work.requeue_after(left);
+    if let Some(pause) = pause_before_write(execution, result) {
+        execution.requeue_after(pause);
         return Ok(());
     }
-    let pause = work.state.begin_status_write(now);
-    if let Some(pause) = pause.filter(|_| *result != Err(Halt::Collision)) {
-        work.requeue_after(pause);
-        return Ok(());
-    }
-    let mut metadata = json!({ "uid": work.uid() });
-    if status.get("rollout").is_some() {
-        // If the write arrives late, it must not undo a command that a user has given since.
-        let now = work.objects().sets.get(work.namespace(), work.name());
-        let now = now.filter(|now| now.metadata.uid == work.set.metadata.uid);
-        metadata["resourceVersion"] =
-            json!(now.and_then(|now| now.metadata.resource_version.clone()));
-    }
-    let patch = Patch::Merge(json!({ "metadata": metadata, "status": status }));
-    let object = (work.namespace(), work.name());
-    let request = object_requests::patch_object::<CollaSetObject>(
-        work.client(),
-        work.objects(),
-        object,
-        &patch,
-        true,
-    );
-    match request_with_deadline(&format!("status of CollaSet {}", work.name()), request).await {
-        Ok(()) => work.state.clear_refusal(&RefusalKey::Status),
-        Err(RequestError::Failed(why) | RequestError::Denied(why) | RequestError::Refused(why)) => {
-            let now = Instant::now();
-            let key = RefusalKey::Status;
-            work.requeue_after(work.state.record_refusal(key, &why, now, work.generation()));
-            // The stored status may still say that all is well.
-            events::announce_failure(
-                work,
-                "StatusNotWritten",
-                &Err(Halt::Failed(FailedStep::Update, why)),
-            );
+    match patch_status(execution, status).await {
+        Ok(()) => execution.state.clear_refusal(&RefusalKey::Status),
+        Err(
+            RequestError::Failed(message)
+            | RequestError::Denied(message)
+            | RequestError::Refused(message),
+        ) => {
+            report_unwritten_status(execution, message);
             return Ok(());
         }
-        Err(trouble) => return Err(trouble),
+        Err(error) => return Err(error),
     }
     if wanted.rollout != current.rollout || wanted.current_revision != current.current_revision {
-        work.requeue_after(MIN_RECONCILE_INTERVAL); // the next plan needs them, and the cache contains them
+        execution.requeue_after(MIN_RECONCILE_INTERVAL); // the next plan needs both fields, and the cache contains them
     }
-    if is_spec_edited(work) {
-        work.requeue_after(MIN_RECONCILE_INTERVAL); // the answer put the edit into the cache: no event follows
+    if is_spec_edited(execution) {
+        execution.requeue_after(MIN_RECONCILE_INTERVAL); // the answer put the edit into the cache, so no event follows
     }
-    // The Events follow the write of the status, which includes the failure. Otherwise they could be repeated with
-    // other words.
-    let set = work.set;
+    // The Events follow the write of the status, which includes the failure. Otherwise an Event could be repeated with
+    // another message.
+    let set = execution.set;
     if set.metadata.deletion_timestamp.is_none() {
-        events::record_events(work, told);
-        events::record_events(work, &rollout_events(stored, &wanted, set.spec.paused));
+        events::record_events(execution, events_after_status);
+        events::record_events(execution, &rollout_events(stored, &wanted, set.spec.paused));
     }
     Ok(())
 }
 
+/// The time until the status may be written; `None` if it may be written now. The interval between two writes does not
+/// delay the count of a collision, because the next plan needs the count.
+fn pause_before_write(
+    execution: &PlanExecution<'_>,
+    result: &Result<(), Halt>,
+) -> Option<Duration> {
+    let (state, now) = (execution.state, Instant::now());
+    let refusal = state.active_refusal(&RefusalKey::Status, now, execution.generation());
+    if let Some((remaining, _)) = refusal {
+        return Some(remaining);
+    }
+    let pause = state.begin_status_write(now);
+    pause.filter(|_| *result != Err(Halt::Collision))
+}
+
+async fn patch_status(execution: &PlanExecution<'_>, status: Value) -> Result<(), RequestError> {
+    let (namespace, name) = (execution.namespace(), execution.name());
+    let mut metadata = json!({ "uid": execution.uid() });
+    if status.get("rollout").is_some() {
+        // If the write arrives late, it must not undo a command that a user has given since.
+        let cached = execution.objects().sets.get(namespace, name);
+        let cached = cached.filter(|cached| cached.metadata.uid == execution.set.metadata.uid);
+        metadata["resourceVersion"] =
+            json!(cached.and_then(|cached| cached.metadata.resource_version.clone()));
+    }
+    let patch = Patch::Merge(json!({ "metadata": metadata, "status": status }));
+    let request = object_requests::patch_object::<CollaSetObject>(
+        execution.client(),
+        execution.objects(),
+        (namespace, name),
+        &patch,
+        true,
+    );
+    request_with_deadline(&format!("status of CollaSet {name}"), request).await
+}
+
+/// Backs off after a refused write of the status, and reports the refusal by an Event, because the stored status may
+/// still say that all is well.
+fn report_unwritten_status(execution: &PlanExecution<'_>, message: String) {
+    let (now, generation) = (Instant::now(), execution.generation());
+    let pause = execution
+        .state
+        .record_refusal(RefusalKey::Status, &message, now, generation);
+    execution.requeue_after(pause);
+    events::announce_failure(
+        execution,
+        "StatusNotWritten",
+        &Err(Halt::Failed(FailedStep::Update, message)),
+    );
+}
+
 /// Whether the set has changed since the plan was made, apart from its status.
-fn is_spec_edited(work: &PlanExecution<'_>) -> bool {
-    let bare = |metadata: &ObjectMeta| ObjectMeta {
+fn is_spec_edited(execution: &PlanExecution<'_>) -> bool {
+    let without_version = |metadata: &ObjectMeta| ObjectMeta {
         resource_version: None,
         managed_fields: None,
         ..metadata.clone()
     };
-    let now = work.objects().sets.get(work.namespace(), work.name());
-    now.is_some_and(|now| bare(&now.metadata) != bare(&work.set.metadata))
+    let cached = execution
+        .objects()
+        .sets
+        .get(execution.namespace(), execution.name());
+    cached.is_some_and(|cached| {
+        without_version(&cached.metadata) != without_version(&execution.set.metadata)
+    })
 }
 
 /// The planned status, with the failure of the plan. The planned counts are read from the objects, and stay true if a
 /// write was refused.
 fn desired_status(
     current: &CollaSetStatus,
-    (planned, left): (Option<CollaSetStatus>, &Shortfall),
+    (planned, shortfall): (Option<CollaSetStatus>, &Shortfall),
     result: &Result<(), Halt>,
     now: Timestamp,
 ) -> CollaSetStatus {
     let mut status = planned.unwrap_or_else(|| current.clone());
     if matches!(result, Err(Halt::Moved | Halt::Collision)) && current.current_revision.is_empty() {
-        // The cache is stale, so the stable revision may be another one.
+        // The cache is stale, so the stable revision may have changed.
         status.current_revision.clear();
     }
     match result {
@@ -123,8 +156,8 @@ fn desired_status(
             status.collision_count = Some(count.wrapping_add(1));
         }
         Err(Halt::Failed(step, message)) => {
-            let what = (*step, message.as_str());
-            report_failed_step(&mut status, &current.conditions, what, left, now);
+            let failure = (*step, message.as_str());
+            report_failed_step(&mut status, &current.conditions, failure, shortfall, now);
         }
     }
     status
@@ -226,29 +259,29 @@ mod tests {
             at(1),
         );
         assert_eq!(first.replicas, 2);
-        let told = first
+        let scale = first
             .conditions
             .iter()
             .find(|c| c.type_ == "Scale")
             .unwrap();
-        assert_eq!((&*told.status, &*told.message), ("False", "no quota"));
+        assert_eq!((&*scale.status, &*scale.message), ("False", "no quota"));
         let second = desired_status(&first, (planned(), &Shortfall::default()), &result, at(2));
         assert_eq!(set_status_patch(Some(&first), &second), None);
-        let mended = desired_status(&first, (planned(), &Shortfall::default()), &Ok(()), at(3));
-        assert!(set_status_patch(Some(&first), &mended).is_some());
+        let recovered = desired_status(&first, (planned(), &Shortfall::default()), &Ok(()), at(3));
+        assert!(set_status_patch(Some(&first), &recovered).is_some());
     }
 
     #[test]
     fn failure_of_deleted_set_changes_ready_condition_only() {
         let conditions = json!([{ "type": "Terminating", "status": "False" }]);
         let planned = Some(status(json!({ "conditions": conditions })));
-        let told = desired_status(
+        let status = desired_status(
             &CollaSetStatus::default(),
             (planned, &Shortfall::default()),
             &Err(Halt::Failed(FailedStep::ScaleIn, "policy".into())),
             Timestamp::UNIX_EPOCH,
         );
-        let types: Vec<_> = told.conditions.iter().map(|c| &*c.type_).collect();
+        let types: Vec<_> = status.conditions.iter().map(|c| &*c.type_).collect();
         assert_eq!(types, ["Terminating", "Ready"]);
     }
 

@@ -1,0 +1,274 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::admission::denial_counts;
+use crate::api::int_or_percent::IntOrPercent;
+use crate::ledger::commit::AwaitedRestart;
+
+fn denied(why: DenyReason) -> Denied {
+    Denied {
+        object: "web".into(),
+        rule: "availability".into(),
+        why,
+    }
+}
+
+#[test]
+fn a_full_budget_is_named_with_numbers_holders_and_remedy() {
+    let now: Timestamp = "2026-01-01T00:05:00Z".parse().unwrap();
+    let why = DenyReason::Full {
+        used: 3,
+        limit: 3,
+        expected: 10,
+        minimum: None,
+        holders: vec![
+            (
+                "web-1".into(),
+                Some("2026-01-01T00:04:30Z".parse().unwrap()),
+            ),
+            ("web-2".into(), None),
+        ],
+        lasting: Box::default(),
+    };
+    assert_eq!(
+        describe_denial("web-3", &denied(why), now),
+        "Pod web-3 is held by rule availability of PodTransitionRule web: 3 of 10 Pods are unavailable, the limit is 3 \
+         (used by web-1 for 30s, web-2); try again when one of them is available, or raise the limit"
+    );
+}
+
+#[test]
+fn denial_names_pod_waiting_for_deadline_and_remedy() {
+    let why = DenyReason::Full {
+        used: 1,
+        limit: 1,
+        expected: 4,
+        minimum: None,
+        holders: vec![("web-1".into(), None)],
+        lasting: Box::new(BudgetBlockers {
+            deadline: Some("web-1".into()),
+            ..BudgetBlockers::default()
+        }),
+    };
+    let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+    assert!(
+        text.ends_with(
+            "; Pod web-1 keeps its place until its spec.activeDeadlineSeconds ends it, which nobody can raise or remove: \
+             to free the place earlier, delete Pod web-1, whose deletion needs no further place"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn denial_names_pod_too_large_for_cache_and_remedy() {
+    let why = DenyReason::Full {
+        used: 1,
+        limit: 1,
+        expected: 4,
+        minimum: None,
+        holders: vec![("web-1".into(), None)],
+        lasting: Box::new(BudgetBlockers {
+            unreadable: Some("web-1".into()),
+            ..BudgetBlockers::default()
+        }),
+    };
+    let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+    let end = "; Pod web-1 counts as not available whatever its status: it has more than the 96 KiB that are cached of a Pod, or \
+               this version can't read it; give it fewer or shorter labels, owners, finalizers, volumes or containers";
+    assert!(text.ends_with(end), "{text}");
+}
+
+fn held_by_change(deferred: bool, others: usize) -> String {
+    let others = (0..others).map(|n| (format!("web-{n}"), None));
+    let why = DenyReason::Full {
+        used: 1,
+        limit: 1,
+        expected: 4,
+        minimum: None,
+        holders: others.chain([("w0".into(), None)]).collect(),
+        lasting: Box::new(BudgetBlockers {
+            restart: Some(AwaitedRestart {
+                pod: "w0".into(),
+                deferred,
+            }),
+            ..BudgetBlockers::default()
+        }),
+    };
+    describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH)
+}
+
+#[test]
+fn denial_names_available_pod_awaiting_restart_and_remedy() {
+    let text = held_by_change(true, 0);
+    let end = "(used by w0); Pod w0 keeps its place until the kubelet makes its deferred resize, or until the resize is \
+               changed back; try again then, or raise the limit";
+    assert!(text.ends_with(end), "{text}");
+    let text = held_by_change(false, 1);
+    let end = "try again when one of them is available, or raise the limit; Pod w0 keeps its place until its in-place \
+               change has restarted it, which is yet to come";
+    assert!(text.ends_with(end), "{text}");
+}
+
+#[test]
+fn denial_names_stuck_rollout_instead_of_remedy() {
+    let why = DenyReason::Full {
+        used: 1,
+        limit: 1,
+        expected: 4,
+        minimum: None,
+        holders: vec![("web-1".into(), None)],
+        lasting: Box::new(BudgetBlockers {
+            rollout: Some("Deployment web: relax the rule".into()),
+            ..BudgetBlockers::default()
+        }),
+    };
+    let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+    assert!(
+        text.ends_with("the limit is 1 (used by web-1); Deployment web: relax the rule"),
+        "{text}"
+    );
+}
+
+#[test]
+fn denial_of_write_to_running_pod_gives_reason() {
+    for operation in ClaimOperation::ALL {
+        let is_said = matches!(operation, ClaimOperation::Leave | ClaimOperation::Deadline);
+        assert_eq!(
+            explain_held_write(operation).is_some(),
+            is_said,
+            "{operation:?}"
+        );
+    }
+}
+
+#[test]
+fn an_unavailable_pod_is_told_how_many_others_must_serve() {
+    let why = DenyReason::Unhealthy {
+        available: 6,
+        desired: 7,
+        expected: 10,
+    };
+    assert_eq!(
+        describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH),
+        "Pod web-3 is held by rule availability of PodTransitionRule web: it is not available itself, and may go \
+         (unhealthyPodPolicy IfHealthyBudget) only while at least 7 of 10 Pods are available, which 6 are; try again \
+         when more are"
+    );
+}
+
+#[test]
+fn a_limit_of_zero_says_that_waiting_will_not_help() {
+    let why = DenyReason::Full {
+        used: 0,
+        limit: 0,
+        expected: 10,
+        minimum: None,
+        holders: vec![],
+        lasting: Box::default(),
+    };
+    assert!(
+        describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH)
+            .ends_with("raise the limit or disable the rule")
+    );
+}
+
+#[test]
+fn minimum_above_what_is_wanted_says_what_would_help() {
+    let why = DenyReason::Full {
+        used: 0,
+        limit: 0,
+        expected: 2,
+        minimum: Some(BindingMinimum {
+            value: IntOrPercent::Int(4),
+            desired: 4,
+            available: 4,
+        }),
+        holders: vec![],
+        lasting: Box::default(),
+    };
+    assert_eq!(
+        describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
+        "Pod p is held by rule availability of PodTransitionRule web: 4 must be available (minAvailableValue), 2 are \
+         wanted, 4 are available; lower minAvailableValue, or scale up"
+    );
+}
+
+#[test]
+fn a_second_in_place_change_says_what_it_waits_for() {
+    assert_eq!(
+        describe_denial("p", &denied(DenyReason::UnderWay), Timestamp::UNIX_EPOCH),
+        "Pod p is held by rule availability of PodTransitionRule web: an earlier change of this Pod has yet to take \
+         effect (containers that restart, or another controller); try again when it has and the Pod is available, or \
+         delete the Pod"
+    );
+}
+
+#[test]
+fn closing_claim_says_when_its_place_is_free() {
+    let until = "1970-01-01T00:00:40Z".parse().unwrap();
+    assert_eq!(
+        describe_denial(
+            "p",
+            &denied(DenyReason::Closing { until }),
+            Timestamp::UNIX_EPOCH
+        ),
+        "Pod p is held by rule availability of PodTransitionRule web: an earlier request for the same operation on \
+         this Pod was admitted and had no effect; its place in the budget is given back in about 40s, try again then"
+    );
+}
+
+#[test]
+fn denial_names_unreadable_owner_cause_and_remedy() {
+    let why =
+        DenyReason::UnknownOwner("Rollout web can't be read: HTTP 405 at /apis; mend it".into());
+    assert_eq!(
+        describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
+        "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
+         for Rollout web can't be read: HTTP 405 at /apis; mend it"
+    );
+}
+
+#[test]
+fn owner_without_a_number_says_which_field_to_set() {
+    let why = DenyReason::Unset {
+        owner: "Rollout web".into(),
+        field: "spec.replicas".into(),
+    };
+    assert_eq!(
+        describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
+        "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
+         for Rollout web does not set spec.replicas; set spec.replicas of Rollout web"
+    );
+}
+
+#[test]
+fn every_held_operation_is_denied_with_429() {
+    for why in [
+        DenyReason::Behind,
+        DenyReason::Changed,
+        DenyReason::Unconfirmed,
+        DenyReason::UnderWay,
+        DenyReason::Closing {
+            until: Timestamp::UNIX_EPOCH,
+        },
+        DenyReason::Resting {
+            left: std::time::Duration::from_secs(40),
+        },
+        DenyReason::Contended,
+        DenyReason::Crowded { claims: 1000 },
+        DenyReason::Overlapping {
+            objects: 17,
+            most: 16,
+            names: vec!["a".into()],
+        },
+        DenyReason::UnknownOwner("x".into()),
+        DenyReason::Broken("x".into()),
+        DenyReason::Unusable("x".into()),
+        DenyReason::Unreachable("x".into()),
+    ] {
+        let reason = audit_reason(&why);
+        assert!(denial_counts::DENIAL_REASONS.contains(&reason), "{reason}");
+        let verdict = denied_to_verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
+        assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
+    }
+}

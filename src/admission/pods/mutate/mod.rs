@@ -1,0 +1,135 @@
+//! Advances the lifecycle of a Pod within the request that changes it, and takes a claim when an operation begins.
+
+mod claim;
+mod patches;
+mod stage_check;
+mod update;
+mod warnings;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use json_patch::{Patch, PatchOperation};
+use tokio::time::Instant;
+
+use super::{parse_pod, replacement};
+use crate::admission::context::AdmissionContext;
+use crate::admission::denial;
+use crate::admission::review::{Handler, Request, RequestOperation, Verdict};
+use crate::api::keys::{self, Family};
+use crate::domain::lifecycle::{LifecycleWrite, validate};
+use crate::domain::pod::Pod;
+use patches::{annotation_patch, has_spec, label_patch, readiness_gate_patch};
+use warnings::{size_warning, untyped_warnings};
+
+/// Advances the lifecycle of Pods.
+pub struct PodMutator(pub Arc<AdmissionContext>);
+
+#[async_trait]
+impl Handler for PodMutator {
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        let verdict = match request.operation {
+            RequestOperation::Create => self.review_create(request),
+            RequestOperation::Update => self.review_update(request, deadline).await,
+            RequestOperation::Delete | RequestOperation::Connect => return Verdict::allow(),
+        };
+        let warnings = self
+            .skip_warning(request)
+            .into_iter()
+            .chain(untyped_warnings(request))
+            .chain(replacement::replacement_warning(
+                &self.0.objects.claims,
+                request,
+            ));
+        warnings.fold(verdict, Verdict::with_warning)
+    }
+
+    fn fallback(&self, request: &Request, why: &str) -> Verdict {
+        // The controller advances the lifecycle later, so most writes can pass without this webhook. The writes that
+        // are held below would have an effect that nobody has decided.
+        let (Ok(old), Ok(new)) = (
+            parse_pod(request, request.old_object.as_deref()),
+            parse_pod(request, request.object.as_deref()),
+        ) else {
+            return Verdict::allow();
+        };
+        let deny = |change: &str| {
+            let (code, reason) = denial::TOO_MANY_REQUESTS;
+            let name = &new.metadata.name;
+            let text = format!("Pod {name}: {change} is held: {why}; try again in a moment");
+            Verdict::deny(code, reason, text)
+        };
+        let key = keys::AWAITS_RESTART;
+        if old.annotation(key) != new.annotation(key) {
+            return deny(&format!("a change of the annotation {key}"));
+        }
+        // The label asks for a grant. If it were stored without a decision, it would count as granted.
+        let had = |key: &str| old.is_managed() && old.label(key).is_some();
+        let mut brought = new.metadata.labels.keys().filter(|key| is_grant_label(key));
+        if new.is_managed() && brought.any(|key| !had(key)) {
+            return deny("a grant");
+        }
+        if new.is_managed() && !old.is_managed() && !validate(None, &new).is_empty() {
+            return deny("coming under the management with labels of the lifecycle");
+        }
+        if removes_available(&old, &new) {
+            return deny("taking it off traffic");
+        }
+        Verdict::allow().with_audit("skipped", why)
+    }
+}
+
+impl PodMutator {
+    fn review_create(&self, request: &Request) -> Verdict {
+        let new = match parse_pod(request, request.object.as_deref()) {
+            Ok(new) => new,
+            Err(verdict) => return verdict,
+        };
+        if !new.is_managed() {
+            return Verdict::allow();
+        }
+        let mut patch = self.new_lifecycle_patch(request, &new);
+        patch.extend(readiness_gate_patch(&new).filter(|_| has_spec(request)));
+        let verdict = Verdict::allow().with_patch(Patch(patch));
+        let warning = size_warning(None, &new);
+        warning.into_iter().fold(verdict, Verdict::with_warning)
+    }
+
+    /// Decides a write by which a Pod becomes managed. Anybody may have written its lifecycle labels before, so they
+    /// are replaced. The leader advances the lifecycle afterwards.
+    fn enter_management(&self, request: &Request, new: &Pod) -> Verdict {
+        let verdict = Verdict::allow().with_patch(Patch(self.new_lifecycle_patch(request, new)));
+        let warning = size_warning(None, new);
+        warning.into_iter().fold(verdict, Verdict::with_warning)
+    }
+
+    /// The patch for a Pod that has no lifecycle yet. Lifecycle labels and annotations that it carries were copied from
+    /// another Pod or forged.
+    fn new_lifecycle_patch(&self, request: &Request, new: &Pod) -> Vec<PatchOperation> {
+        let mut run = LifecycleWrite::from_write(None, new, self.0.now_nanos());
+        run.advance_all();
+        let mut patch = label_patch(request, &run.patch());
+        let no_annotations = BTreeMap::new();
+        patch.extend(annotation_patch(
+            request,
+            &new.metadata.annotations,
+            &no_annotations,
+        ));
+        patch
+    }
+}
+
+/// Whether a label asks for a grant.
+fn is_grant_label(key: &str) -> bool {
+    let family = Family::parse(key).map(|(family, _)| family);
+    matches!(family, Some(Family::PreChecked | Family::PostChecked))
+}
+
+/// Whether the write itself removes the label `service-available` from a Pod that serves.
+fn removes_available(old: &Pod, new: &Pod) -> bool {
+    old.is_available() && new.label(keys::SERVICE_AVAILABLE).is_none()
+}
+
+#[cfg(test)]
+mod tests;

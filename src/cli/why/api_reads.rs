@@ -1,0 +1,177 @@
+//! Reads from the API server, with errors that say what was read and what the user can do.
+
+use std::time::Duration;
+
+use kube::api::{Api, ListParams};
+use kube::core::Request;
+use kube::{Client, Error};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::api::podtransitionrule::PodTransitionRule;
+use crate::api_request::{self, ApiFailure};
+use crate::domain::diagnosis::RuleObject;
+
+/// Longest time of one read.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// Number of objects in one page of a list.
+const PAGE_LIMIT: u32 = 500;
+
+/// Awaits a read with a deadline.
+pub async fn call_with_timeout<T>(
+    verb: &str,
+    plural: &str,
+    namespace: Option<&str>,
+    read: impl Future<Output = Result<T, Error>>,
+) -> anyhow::Result<T> {
+    let found = api_request::within(CALL_TIMEOUT, read).await;
+    found.map_err(|failure| explain_failure(verb, plural, namespace, failure))
+}
+
+/// Notes for the user about facts that could not be read.
+#[derive(Default)]
+pub struct ReadNotes(Vec<String>);
+
+impl ReadNotes {
+    /// Adds a note. `unknown` says in a clause which fact is unknown.
+    pub fn add(&mut self, unknown: &str, error: &anyhow::Error) {
+        self.0.push(format!("{unknown}: {error:#}"));
+    }
+
+    /// The notes, in their order.
+    pub fn into_lines(self) -> Vec<String> {
+        self.0
+    }
+}
+
+/// Describes the error of a read for the user.
+pub fn explain_failure(
+    verb: &str,
+    plural: &str,
+    namespace: Option<&str>,
+    failure: ApiFailure,
+) -> anyhow::Error {
+    let (place, flag) = match namespace {
+        Some(namespace) => (
+            format!("in namespace {namespace}"),
+            format!("-n {namespace}"),
+        ),
+        None => ("in all namespaces".to_owned(), "-A".to_owned()),
+    };
+    match failure {
+        ApiFailure::NoAnswer(limit) => anyhow::anyhow!(
+            "cannot {verb} {plural}: the API server has not answered within {}s; is it the right one (--context)?",
+            limit.as_secs()
+        ),
+        ApiFailure::Answered(status) => match status.code {
+            403 => anyhow::anyhow!(
+                "you may not {verb} {plural} {place}: ask for that right (kubectl auth can-i {verb} {plural} {flag}), or name \
+                 another namespace with -n"
+            ),
+            401 => anyhow::anyhow!(
+                "the API server does not accept these credentials: log in again, or name others with --context"
+            ),
+            404 if plural == "podtransitionrules" => anyhow::anyhow!(
+                "this cluster knows no PodTransitionRules: the CRDs of apps.kusionstack.io are not installed; install them \
+                 (operating install), or name another cluster with --context"
+            ),
+            _ => anyhow::anyhow!("cannot {verb} {plural} {place}: {}", status.message),
+        },
+        ApiFailure::Broken(error) => anyhow::Error::new(error).context(format!(
+            "cannot {verb} {plural} {place}: the API server can't be reached, or does not answer as one; is it the right one \
+             (--context)?"
+        )),
+    }
+}
+
+/// The message about a Pod that does not exist.
+pub fn no_such_pod(namespace: &str, name: &str) -> String {
+    format!(
+        "there is no Pod {name} in namespace {namespace}: see kubectl get pods -n {namespace}, or name another with -n"
+    )
+}
+
+/// The rule objects of a namespace, or of all namespaces.
+pub async fn list_rules(
+    client: &Client,
+    namespace: Option<&str>,
+) -> anyhow::Result<Vec<RuleObject>> {
+    let rules: Api<PodTransitionRule> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let params = ListParams::default();
+    let listed =
+        call_with_timeout("list", "podtransitionrules", namespace, rules.list(&params)).await?;
+    Ok(listed.items.into_iter().map(RuleObject::compile).collect())
+}
+
+#[derive(Deserialize)]
+struct Page {
+    metadata: PageMeta,
+    #[serde(default)]
+    items: Option<Vec<Box<RawValue>>>,
+}
+
+#[derive(Deserialize)]
+struct PageMeta {
+    #[serde(default)]
+    r#continue: Option<String>,
+}
+
+/// All objects of a path that have the labels, page by page, as `T`. Objects that can't be read are left out.
+pub async fn list_all_pages<T: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    labels: &str,
+) -> Result<Vec<T>, Error> {
+    let mut found = Vec::new();
+    let mut params = ListParams::default().limit(PAGE_LIMIT).labels(labels);
+    loop {
+        let request = Request::new(path)
+            .list(&params)
+            .map_err(Error::BuildRequest)?;
+        let text = client.request_text(request).await?;
+        let page: Page = serde_json::from_str(&text).map_err(Error::SerdeError)?;
+        let items = page.items.unwrap_or_default();
+        found.extend(
+            items
+                .iter()
+                .filter_map(|raw| serde_json::from_str(raw.get()).ok()),
+        );
+        match page.metadata.r#continue.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(found),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn message(code: u16, plural: &str) -> String {
+        let status = Status::failure("no", "Reason").with_code(code);
+        explain_failure(
+            "list",
+            plural,
+            Some("shop"),
+            ApiFailure::Answered(Box::new(status)),
+        )
+        .to_string()
+    }
+
+    #[test]
+    fn a_failed_read_names_the_remedy() {
+        assert!(message(403, "pods").contains("kubectl auth can-i list pods -n shop"));
+        assert!(message(404, "podtransitionrules").contains("operating install"));
+        assert!(message(401, "pods").contains("--context"));
+        assert_eq!(
+            message(500, "pods"),
+            "cannot list pods in namespace shop: no"
+        );
+    }
+}

@@ -1,0 +1,225 @@
+//! What must hold for a set with a PVC template once nobody changes it any more, whatever happened before.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use operating::api::collaset::CollaSet;
+use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
+use serde_json::Value;
+use testbed::observer::Observer;
+use testbed::pods::is_available;
+use testbed::scope::claims as ledger_claims;
+use testbed::wait;
+
+use crate::fixtures::{Set, condition, label};
+use crate::pvcs;
+
+/// The prefix that a webhook puts before images. Pods keep it when the webhook is gone.
+pub const MIRROR: &str = "mirror/";
+
+/// All of a set that depends neither on time nor on names chosen at random.
+#[derive(Debug, PartialEq)]
+pub struct Rest {
+    /// What each Pod is to run, as in [`Rest::revisions`], and its revision, by instance ID.
+    pub pods: BTreeMap<i64, (String, String)>,
+    /// The pool of instance IDs.
+    pub pool: BTreeMap<i64, BTreeMap<String, String>>,
+    /// Position in the history of each revision and what it runs, the image and the memory that it asks for if any, by name.
+    pub revisions: BTreeMap<String, (i64, String)>,
+    /// Status and reason of each condition, by type.
+    pub conditions: BTreeMap<String, (String, String)>,
+}
+
+/// Waits until everything is so. The set's Pods are those of the namespace, and its rule has its name.
+pub async fn until_at_rest(set: &Set<'_>) -> Rest {
+    let begun = Instant::now();
+    loop {
+        match read_rest(set).await {
+            Ok(rest) => return rest,
+            Err(why) if begun.elapsed() > wait::PATIENCE => {
+                let set = set.get().await;
+                panic!("never at rest: {why}: {:#?} {:#?}", set.spec, set.status)
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// Reads the state at rest, or returns which part is not at rest.
+async fn read_rest(set: &Set<'_>) -> Result<Rest, String> {
+    let object = set.get().await;
+    let ready = condition(&object, "Ready").ok_or("no condition Ready")?;
+    if ready.status != "True" || ready.observed_generation != object.metadata.generation {
+        return Err(format!("{ready:?}"));
+    }
+    let pods = pods(set, &object).await?;
+    claims_are_theirs(set, &pods).await?;
+    let pool = pool(set, &pods).await?;
+    let status: RuleStatus = set.scope.status(set.name).await;
+    if ledger_claims(&status) != 0 || status.waiting_pods != 0 {
+        return Err(format!("the budget is in use: {status:?}"));
+    }
+    let revisions = revisions(set, &object).await;
+    let of = |pod: &Pod| {
+        (
+            content(&serde_json::to_value(&pod.spec).unwrap()),
+            label(pod, keys::REVISION).unwrap_or_default().to_owned(),
+        )
+    };
+    let pods: BTreeMap<_, _> = pods.iter().map(|(id, pod)| (*id, of(pod))).collect();
+    for (content, revision) in pods.values() {
+        let recorded = revisions.get(revision).map(|(_, content)| content);
+        if recorded != Some(content) {
+            return Err(format!("a Pod of {revision} has {content}: {recorded:?}"));
+        }
+    }
+    let conditions = object.status.iter().flat_map(|s| &s.conditions);
+    Ok(Rest {
+        pods,
+        pool,
+        revisions,
+        conditions: conditions
+            .map(|c| (c.type_.clone(), (c.status.clone(), c.reason.clone())))
+            .collect(),
+    })
+}
+
+/// Its Pods: as many as wanted, all serving, each with an ID of its own, and no trace of any operation.
+async fn pods(set: &Set<'_>, object: &CollaSet) -> Result<BTreeMap<i64, Pod>, String> {
+    let mut pods = BTreeMap::new();
+    for pod in set.scope.pods().list(&ListParams::default()).await.unwrap() {
+        let name = pod.name_any();
+        let usual = [
+            "app",
+            keys::CONTROL,
+            keys::INSTANCE_ID,
+            keys::REVISION,
+            keys::SERVICE_AVAILABLE,
+            keys::UPDATE_INCLUDED, // a user's; it goes with the next update
+        ];
+        let unexpected_labels: Vec<_> = pod
+            .labels()
+            .keys()
+            .filter(|k| !usual.contains(&k.as_str()))
+            .collect();
+        let serves = is_available(&pod) && !pod.annotations().contains_key(keys::LAST_POD_STATUS);
+        let owner = pod
+            .owner_references()
+            .iter()
+            .any(|o| Some(&o.uid) == object.metadata.uid.as_ref());
+        if !unexpected_labels.is_empty() || !serves || !owner {
+            return Err(format!("Pod {name}: {:?} {:?}", pod.metadata, pod.status));
+        }
+        let id = label(&pod, keys::INSTANCE_ID).and_then(|id| id.parse().ok());
+        let id = id.ok_or(format!("Pod {name} has no ID"))?;
+        if let Some(other) = pods.insert(id, pod) {
+            return Err(format!("{name} and {} have ID {id}", other.name_any()));
+        }
+    }
+    match usize::try_from(object.spec.replicas.unwrap_or_default()) {
+        Ok(replicas) if replicas == pods.len() => Ok(pods),
+        wanted => Err(format!("{} Pods, {wanted:?} are wanted", pods.len())),
+    }
+}
+
+/// Each Pod has its claim, and there is no other claim in the namespace.
+async fn claims_are_theirs(set: &Set<'_>, pods: &BTreeMap<i64, Pod>) -> Result<(), String> {
+    let mut mounted: Vec<_> = pods.values().flat_map(pvcs::mounted).collect();
+    for id in pods.keys() {
+        let own: Vec<_> = pvcs::of(set.scope, *id)
+            .await
+            .iter()
+            .map(ResourceExt::name_any)
+            .collect();
+        if own.len() != 1 || own != pvcs::mounted(&pods[id]) {
+            return Err(format!("claims of ID {id}: {own:?}"));
+        }
+    }
+    mounted.sort();
+    let all = pvcs::names(set.scope).await;
+    match all == mounted {
+        true => Ok(()),
+        false => Err(format!("claims {all:?}, {mounted:?} are mounted")),
+    }
+}
+
+/// The pool contains the IDs of the Pods and their revisions, and no trace of an operation.
+async fn pool(
+    set: &Set<'_>,
+    pods: &BTreeMap<i64, Pod>,
+) -> Result<BTreeMap<i64, BTreeMap<String, String>>, String> {
+    let pool = set.pools().get_opt(set.name).await.unwrap();
+    let contexts = pool.into_iter().flat_map(|p| p.spec.contexts);
+    let pool: BTreeMap<_, _> = contexts.map(|c| (c.id, c.data)).collect();
+    let wanted: BTreeMap<_, _> = pods
+        .iter()
+        .map(|(id, pod)| {
+            let revision = label(pod, keys::REVISION).unwrap_or_default().to_owned();
+            let owner = ("Owner".to_owned(), set.name.to_owned());
+            (
+                *id,
+                BTreeMap::from([owner, ("Revision".to_owned(), revision)]),
+            )
+        })
+        .collect();
+    match pool == wanted {
+        true => Ok(pool),
+        false => Err(format!("the pool is {pool:?} instead of {wanted:?}")),
+    }
+}
+
+/// The image in a spec, and the memory that it asks for, if any.
+fn content(spec: &Value) -> String {
+    let container = &spec["containers"][0];
+    let image = container["image"].as_str().unwrap_or_default();
+    let image = image.trim_start_matches(MIRROR).to_owned();
+    match container["resources"]["requests"]["memory"].as_str() {
+        Some(memory) => format!("{image} {memory}"),
+        None => image,
+    }
+}
+
+async fn revisions(set: &Set<'_>, object: &CollaSet) -> BTreeMap<String, (i64, String)> {
+    let api: Api<ControllerRevision> =
+        Api::namespaced(set.scope.client.clone(), &set.scope.namespace);
+    let all = api.list(&ListParams::default()).await.unwrap();
+    let own = all.items.into_iter().filter(|r| {
+        let mut owners = r.owner_references().iter();
+        owners.any(|o| Some(&o.uid) == object.metadata.uid.as_ref())
+    });
+    own.map(|r| {
+        let data = r.data.clone().unwrap_or_default().0;
+        let content = content(&data["spec"]["template"]["spec"]);
+        (r.name_any(), (r.revision, content))
+    })
+    .collect()
+}
+
+/// Fails if two Pods of an owner ever had the same ID while neither was terminating.
+pub async fn no_id_was_shared(observer: &Observer) {
+    let mut holders: BTreeMap<String, (Option<String>, String)> = BTreeMap::new();
+    for (uid, pod) in observer.by_uid().await {
+        let running = pod.filter(|p| p.metadata.deletion_timestamp.is_none());
+        let id = running.as_ref().and_then(|p| label(p, keys::INSTANCE_ID));
+        let (Some(pod), Some(id)) = (&running, id) else {
+            holders.remove(&uid);
+            continue;
+        };
+        let owner = pod.owner_references().first().map(|o| o.uid.clone());
+        let place = (owner, id.to_owned());
+        let shared = holders
+            .iter()
+            .find(|(other, at)| **other != uid && **at == place);
+        assert!(
+            shared.is_none(),
+            "{} has the ID {id} of {shared:?}",
+            pod.name_any()
+        );
+        holders.insert(uid, place);
+    }
+}

@@ -1,0 +1,261 @@
+//! A set that Kuperator has stored.
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Resource, ResourceExt};
+use operating::api::collaset::CollaSet;
+use operating::api::keys;
+use operating::api::resourcecontext::ResourceContext;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use testbed::{Bed, Scope};
+
+use crate::fixtures::{Set, ids, uids};
+
+const REVISION: &str = "web-6d4cf56db6";
+/// Kuperator's hash of the claim template below: `golden-1.22.jsonl`.
+const CLAIM_HASH: &str = "55999b8fb9";
+
+/// Creates an object, raw.
+async fn create<K>(scope: &Scope, object: Value) -> K
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + DeserializeOwned
+        + serde::Serialize
+        + Clone
+        + std::fmt::Debug,
+{
+    let api: Api<K> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let object = serde_json::from_value(object).unwrap();
+    api.create(&PostParams::default(), &object).await.unwrap()
+}
+
+/// No replica, no admission: as if another implementation were at work.
+async fn without_operating(bed: &Bed) {
+    bed.kill_all().await;
+    let all = (DeleteParams::default(), ListParams::default());
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(bed.admin());
+    let validating: Api<ValidatingWebhookConfiguration> = Api::all(bed.admin());
+    mutating.delete_collection(&all.0, &all.1).await.unwrap();
+    validating.delete_collection(&all.0, &all.1).await.unwrap();
+}
+
+async fn with_operating(bed: &Bed) {
+    let installed = bed.operating(&["install", "--webhook-url", bed.url()]);
+    assert!(installed.status.success(), "{installed:?}");
+    for index in 0..3 {
+        bed.restart(index).await;
+    }
+    bed.until_enforcing().await;
+}
+
+fn claim_template() -> Value {
+    json!({
+        "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    })
+}
+
+fn containers() -> Value {
+    json!([{ "name": "app", "image": "app:1", "volumeMounts": [{ "name": "data", "mountPath": "/data" }] }])
+}
+
+/// What Kuperator stores for a set of two Pods with a claim each.
+async fn left_behind(scope: &Scope) {
+    let set: CollaSet = create(
+        scope,
+        json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
+            "metadata": { "name": "web", "finalizers": [keys::PRE_RECLAIM_FINALIZER] },
+            "spec": {
+                "replicas": 2,
+                "selector": { "matchLabels": { "app": "web" } },
+                "updateStrategy": {
+                    "podUpgradePolicy": "InPlaceIfPossible", "rollingUpdate": { "byPartition": {} },
+                },
+                "template": {
+                    "metadata": { "labels": { "app": "web" } }, "spec": { "containers": containers() },
+                },
+                "volumeClaimTemplates": [claim_template()],
+            },
+        }),
+    )
+    .await;
+    let owner = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web",
+        "uid": set.uid().unwrap(), "controller": true, "blockOwnerDeletion": true,
+    });
+    let status = json!({ "status": {
+        "observedGeneration": 1, "currentRevision": REVISION, "updatedRevision": REVISION, "collisionCount": 0,
+        "replicas": 2, "scheduledReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+        "updatedReplicas": 2, "updatedReadyReplicas": 2, "updatedAvailableReplicas": 2, "operatingReplicas": 0,
+        "conditions": [
+            { "type": "Scale", "status": "True", "reason": "Scaled", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+            { "type": "Update", "status": "True", "reason": "Updated", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+        ],
+    } });
+    let sets: Api<CollaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    sets.patch_status("web", &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
+    // As Go writes the typed objects: with nulls, with what is empty, without what is defaulted.
+    let mut by_go = containers();
+    by_go[0]["resources"] = json!({});
+    let mut claim = claim_template();
+    claim["metadata"]["creationTimestamp"] = Value::Null;
+    claim["status"] = json!({});
+    create::<ControllerRevision>(
+        scope,
+        json!({
+            "metadata": {
+                "name": REVISION, "ownerReferences": [owner],
+                "labels": { "app": "web", keys::REVISION_DATA_HASH: "6d4cf56db6", keys::REVISION_COLLISION: "0" },
+            },
+            "revision": 1,
+            "data": { "spec": {
+                "template": {
+                    "$patch": "replace",
+                    "metadata": { "creationTimestamp": null, "labels": { "app": "web" } },
+                    "spec": { "containers": by_go },
+                },
+                "volumeClaimTemplates": [claim],
+            } },
+        }),
+    )
+    .await;
+    let entry = |id: i64| json!({ "id": id, "data": { "Owner": "web", "Revision": REVISION } });
+    create::<ResourceContext>(
+        scope,
+        json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "ResourceContext",
+            "metadata": { "name": "web" }, "spec": { "contexts": [entry(0), entry(1)] },
+        }),
+    )
+    .await;
+    for id in 0..2 {
+        instance(scope, id, &owner).await;
+    }
+}
+
+/// A Pod that serves, and its claim.
+async fn instance(scope: &Scope, id: i64, owner: &Value) {
+    let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
+    let volume = json!({
+        "metadata": { "name": format!("{}-{id}", scope.namespace) },
+        "spec": {
+            "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"],
+            "hostPath": { "path": "/nowhere" },
+        },
+    });
+    let volume = serde_json::from_value(volume).unwrap();
+    volumes
+        .create(&PostParams::default(), &volume)
+        .await
+        .unwrap();
+    let mut claim = claim_template();
+    claim["metadata"] = json!({
+        "generateName": "web-data-", "ownerReferences": [owner],
+        "labels": {
+            "app": "web", keys::CONTROL: "true", keys::INSTANCE_ID: id.to_string(),
+            keys::PVC_TEMPLATE_NAME: "data", keys::PVC_TEMPLATE_HASH: CLAIM_HASH,
+        },
+    });
+    let claim: PersistentVolumeClaim = create(scope, claim).await;
+    let pod: Pod = create(
+        scope,
+        json!({
+            "metadata": {
+                "generateName": "web-", "ownerReferences": [owner],
+                "labels": {
+                    "app": "web", keys::CONTROL: "true", keys::INSTANCE_ID: id.to_string(),
+                    keys::REVISION: REVISION, keys::SERVICE_AVAILABLE: "1700000000000000000",
+                },
+            },
+            "spec": {
+                "containers": containers(),
+                "readinessGates": [{ "conditionType": keys::SERVICE_READY }],
+                "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": claim.name_any() } }],
+            },
+        }),
+    )
+    .await;
+    let gate = json!({ "status": { "conditions": [{
+        "type": keys::SERVICE_READY, "status": "True", "message": "updated by PodOpsLifecycle",
+    }] } });
+    let pods = scope.pods();
+    pods.patch_status(
+        &pod.name_any(),
+        &PatchParams::default(),
+        &Patch::Strategic(gate),
+    )
+    .await
+    .unwrap();
+}
+
+async fn claims(scope: &Scope) -> Vec<Option<String>> {
+    let api: Api<PersistentVolumeClaim> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let list = api.list(&ListParams::default()).await.unwrap();
+    list.items.into_iter().map(|c| c.metadata.uid).collect()
+}
+
+#[tokio::test]
+async fn kuperator_objects_are_taken_over_without_touching_pods() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("takeover").await;
+    without_operating(&bed).await;
+    left_behind(&scope).await;
+    scope.all_available("app=web", 2).await;
+    let api = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let set = Set {
+        scope: &scope,
+        name: "web",
+        api,
+    };
+    let (before, claims_before) = (set.pods().await, claims(&scope).await);
+    with_operating(&bed).await;
+
+    let status = set.settled().await.status.unwrap();
+    assert_eq!(
+        (&*status.current_revision, &*status.updated_revision),
+        (REVISION, REVISION)
+    );
+    let after = set.pods().await;
+    assert_eq!(uids(&after), uids(&before));
+    for (id, pod) in &after {
+        assert_eq!(pod.labels(), before[id].labels());
+        assert_eq!(pod.metadata.generation, before[id].metadata.generation);
+    }
+    assert_eq!(claims(&scope).await, claims_before);
+    let revisions: Api<ControllerRevision> =
+        Api::namespaced(scope.client.clone(), &scope.namespace);
+    assert_eq!(
+        revisions
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .len(),
+        1
+    );
+
+    // And goes on from there.
+    let mut next = containers();
+    next[0]["image"] = json!("app:2");
+    set.edit(json!({ "template": { "spec": { "containers": next } } }))
+        .await;
+    set.settled().await;
+    let updated = set.pods().await;
+    assert_eq!(uids(&updated), uids(&before));
+    assert_eq!(set.images().await, ["app:2"; 2]);
+    set.edit(json!({ "template": { "spec": { "containers": containers() } } }))
+        .await;
+    let status = set.settled().await.status.unwrap();
+    assert_eq!(status.current_revision, REVISION);
+    set.edit(json!({ "replicas": 1 })).await;
+    set.settled().await;
+    assert_eq!(ids(&set.pods().await).len(), 1);
+}

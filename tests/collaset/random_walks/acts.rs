@@ -1,0 +1,194 @@
+//! What happens on a walk: edits, deaths, what others write, and what the API server and kubelets begin to do badly.
+
+use operating::api::keys;
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use serde_json::{Value, json};
+
+use super::Manner;
+
+/// Fewest replicas of a walk.
+pub const REPLICAS: i32 = 3;
+
+/// One action of a user. A number selects a Pod by its index among all Pods of the namespace.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// The spec is edited.
+    Edit(Value),
+    /// A list of the spec holds one Pod, or none.
+    List(&'static str, Option<usize>),
+    /// A Pod is deleted, fails for good, or gets a label or loses it.
+    Kill(usize),
+    Fail(usize),
+    Label(usize, &'static str, Option<String>),
+    /// Somebody takes the owner from a Pod.
+    Orphan(usize),
+    /// Its kubelet does nothing any more, or goes on.
+    Kubelet(usize, bool),
+    /// Another controller adds its finalizer to the Pod, or removes it.
+    Keep(usize, bool),
+    /// Most objects of a resource that the namespace may have.
+    Quota(&'static str, Option<u32>),
+    /// The API server refuses an operation unless the expression holds.
+    Refuse(&'static str, &'static str, &'static str),
+    Allow,
+    /// Somebody rewrites images, or does not any more.
+    Rewrite(bool),
+    /// Somebody commands the rollout.
+    Command(&'static str),
+    /// The set is deleted without its Pods and created again; in between a Pod is deleted, or none.
+    Remake(Option<usize>),
+}
+
+const WRITES: [(&str, &str, &str); 10] = [
+    (
+        "CREATE",
+        "pods",
+        "object.spec.containers.all(c, c.image != 'app:1')",
+    ),
+    (
+        "CREATE",
+        "pods",
+        "object.spec.containers.all(c, c.image != 'app:2')",
+    ),
+    (
+        "CREATE",
+        "pods",
+        "object.spec.containers.all(c, c.image != 'app:3')",
+    ),
+    (
+        "UPDATE",
+        "pods",
+        "object.spec.containers.all(c, c.image != 'app:2') || oldObject.spec.containers.all(c, c.image == 'app:2')",
+    ),
+    (
+        "UPDATE",
+        "pods",
+        "object.spec.containers[0].image == oldObject.spec.containers[0].image",
+    ),
+    ("UPDATE", "pods/resize", "false"),
+    ("CREATE", "persistentvolumeclaims", "false"),
+    ("DELETE", "persistentvolumeclaims", "false"),
+    ("CREATE", "apps:controllerrevisions", "false"),
+    ("UPDATE", "apps.kusionstack.io:resourcecontexts", "false"),
+];
+
+/// Draws one act.
+pub fn draw(rng: &mut StdRng, manner: &Manner) -> Act {
+    if manner.troubled && rng.random_bool(0.5) {
+        return fault(rng, manner);
+    }
+    let pod = rng.random_range(0..6);
+    match rng.random_range(0..100) {
+        0..20 => Act::Edit(json!({ "replicas": rng.random_range(REPLICAS..=5) })),
+        20..38 => container(rng.random_range(1..4), rng.random_range(1..3)),
+        38..46 => rolling(json!({
+            "byLabel": null, "byPartition": { "partition": rng.random_range(0..4) },
+        })),
+        46..49 => rolling(json!({ "byLabel": {}, "byPartition": null, "steps": null })),
+        49..57 => {
+            let policies = ["Recreate", "InPlaceIfPossible", "Replace"];
+            update("podUpgradePolicy", json!(policies.choose(rng).unwrap()))
+        }
+        57..61 => Act::Edit(json!({ "paused": true })),
+        61..67 => Act::Edit(json!({ "paused": false })),
+        67..77 => Act::Kill(pod),
+        77..82 => Act::Label(pod, keys::TO_DELETE, Some("1".into())),
+        82..94 if manner.surge => Act::Kill(pod),
+        82..90 => Act::Label(pod, keys::TO_REPLACE, Some("1".into())),
+        90..94 => Act::Label(pod, keys::TO_REPLACE, None),
+        94..96 => Act::Label(pod, keys::UPDATE_INCLUDED, Some("1".into())),
+        _ if manner.fails => Act::Fail(pod),
+        _ => Act::Kill(pod),
+    }
+}
+
+fn fault(rng: &mut StdRng, manner: &Manner) -> Act {
+    let pod = rng.random_range(0..6);
+    let on = rng.random_bool(0.6);
+    match rng.random_range(0..100) {
+        0..8 => {
+            let resource = *["pods", "persistentvolumeclaims"].choose(rng).unwrap();
+            Act::Quota(resource, on.then(|| rng.random_range(2..6)))
+        }
+        8..18 if on => {
+            let (operation, resource, passes) = *WRITES.choose(rng).unwrap();
+            Act::Refuse(operation, resource, passes)
+        }
+        8..18 => Act::Allow,
+        18..39 => label(rng, pod),
+        39..42 => Act::Rewrite(on),
+        42..46 => Act::Orphan(pod),
+        46..56 => {
+            let lists = ["podToExclude", "podToInclude", "podToDelete"];
+            Act::List(lists.choose(rng).unwrap(), on.then_some(pod))
+        }
+        56..64 => Act::Kubelet(pod, on),
+        64..70 => Act::Keep(pod, on),
+        70..76 => update("maxUnavailable", bound(rng, manner.paced)),
+        76..80 => update("maxSurge", bound(rng, manner.surge)),
+        80..84 => {
+            let seconds = [json!(null), json!(1), json!(2)];
+            Act::Edit(json!({ "minReadySeconds": seconds.choose(rng).unwrap() }))
+        }
+        84..89 => {
+            let canary = json!([
+                { "partition": "67%" }, { "pause": {} }, { "partition": 1 }, { "pause": { "duration": "1s" } },
+            ]);
+            let steps = if on { canary } else { json!(null) };
+            rolling(json!({ "byLabel": null, "steps": steps }))
+        }
+        89..96 => {
+            let commands = ["promote", "promote-full", "abort", "retry"];
+            Act::Command(commands.choose(rng).unwrap())
+        }
+        _ => Act::Remake(on.then_some(pod)),
+    }
+}
+
+fn label(rng: &mut StdRng, pod: usize) -> Act {
+    let id = rng.random_range(0..6).to_string();
+    let all = [
+        (keys::INSTANCE_ID, Some(id)),
+        (keys::INSTANCE_ID, None),
+        (keys::CONTROL, Some("false".into())),
+        (keys::CONTROL, None),
+        (keys::REVISION, Some("web-unknown".into())),
+        (keys::ORPHANED, Some("true".into())),
+        (keys::SERVICE_AVAILABLE, Some("1".into())),
+        (keys::SERVICE_AVAILABLE, None),
+        (keys::TO_EXCLUDE, Some("1".into())),
+        ("app", Some("debug".into())),
+        ("app", Some("web".into())),
+    ];
+    let (key, value) = all.choose(rng).unwrap().clone();
+    Act::Label(pod, key, value)
+}
+
+/// A bound that comes to one Pod of three to five, or any.
+fn bound(rng: &mut StdRng, is_one: bool) -> Value {
+    let all = [json!(1), json!("20%"), json!(2), json!("60%"), json!(null)];
+    let few = if is_one { &all[..2] } else { &all[..] };
+    few.choose(rng).unwrap().clone()
+}
+
+fn update(field: &str, value: Value) -> Act {
+    let mut strategy = json!({});
+    strategy[field] = value;
+    Act::Edit(json!({ "updateStrategy": strategy }))
+}
+
+fn rolling(rolling: Value) -> Act {
+    update("rollingUpdate", rolling)
+}
+
+fn container(image: u8, memory: u8) -> Act {
+    let app = json!({
+        "name": "app", "image": format!("app:{image}"),
+        "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+        "resources": { "requests": { "memory": format!("{memory}Mi") } },
+        "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+    });
+    Act::Edit(json!({ "template": { "spec": { "containers": [app] } } }))
+}

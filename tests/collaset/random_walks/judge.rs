@@ -1,0 +1,359 @@
+//! What holds at every moment of a walk, read off the API server's own watches in the order of the writes.
+//!
+//! | Never | How it is told |
+//! |---|---|
+//! | a claim is mounted by two Pods | of Pods that have not run to their end |
+//! | a claim is deleted while a Pod mounts it | when its deletion timestamp appears |
+//! | a rule's `maxUnavailable` is exceeded | when a Pod loses its availability by anything but an act of the walk |
+//! | the set's `maxUnavailable` is exceeded | when an update of a Pod that serves begins: since the one before all wanted Pods must have served at some moment |
+//! | the set's `maxSurge` is exceeded | when an update opens a pair: since the one before there must have been a moment without |
+//! | `Ready` is untrue | when it becomes True: the Pods must have been as it says at some moment of the [`LAG`] before |
+//! | an instance ID is shared | unless somebody edited IDs |
+//!
+//! The number of Pods beyond the replicas is not judged: the new half of a pair that was cancelled waits for its turn to go, and counts
+//! for nothing meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt;
+use operating::api::collaset::CollaSet;
+use operating::api::keys::{self, Family};
+use testbed::observer::{Change, serves, told};
+use testbed::pods::is_available;
+
+use super::Manner;
+use super::acts::REPLICAS;
+use crate::fixtures::{condition, label};
+use crate::pvcs::mounted;
+
+/// How far the controller's caches may trail behind: far longer than they do.
+const LAG: Duration = Duration::from_secs(20);
+
+/// What is nobody's decision.
+#[derive(Debug, Default)]
+pub struct Excuses {
+    /// Writes of the walk, by UID and version.
+    pub writes: BTreeSet<(String, u64)>,
+    /// Pods to which something was written, and nobody knows when.
+    pub lives: BTreeSet<String>,
+    /// From which version to which there was no set.
+    pub absences: Vec<(u64, u64)>,
+}
+
+impl Excuses {
+    fn covers(&self, change: &Change<Pod>) -> bool {
+        let mut absences = self.absences.iter();
+        self.lives.contains(&change.uid)
+            || self.writes.contains(&(change.uid.clone(), change.version))
+            || absences.any(|(from, to)| (*from..=*to).contains(&change.version))
+    }
+}
+
+/// All that was seen.
+pub struct History {
+    pub pods: Vec<Change<Pod>>,
+    pub claims: Vec<Change<PersistentVolumeClaim>>,
+    pub sets: Vec<Change<CollaSet>>,
+}
+
+enum Event<'a> {
+    Pod(&'a Change<Pod>),
+    Claim(&'a Change<PersistentVolumeClaim>),
+    Set(&'a Change<CollaSet>),
+}
+
+/// Everything up to a moment.
+struct Judge<'a> {
+    manner: &'a Manner,
+    excuses: &'a Excuses,
+    deleted: &'a BTreeSet<String>,
+    pods: BTreeMap<&'a str, &'a Pod>,
+    claims: BTreeMap<&'a str, &'a PersistentVolumeClaim>,
+    sets: BTreeMap<&'a str, &'a CollaSet>,
+    /// Former states of all Pods, with the time when each ended.
+    past: Vec<(Instant, BTreeMap<&'a str, &'a Pod>)>,
+    /// Losses of availability that were nobody's decision, since all served.
+    excused: usize,
+    /// Whether all had served once; before that nothing is to be kept.
+    begun: bool,
+    /// Whether all have served since the last update of a Pod that served began.
+    rested: bool,
+    /// Whether there was a moment without pairs since the last one was opened.
+    unpaired: bool,
+    story: Vec<String>,
+}
+
+/// Fails at the first moment at which something is not as it must be.
+pub fn judge(history: &History, manner: &Manner, excuses: &Excuses, deleted: &BTreeSet<String>) {
+    let mut events: Vec<(u64, Event<'_>)> = Vec::new();
+    events.extend(history.pods.iter().map(|c| (c.version, Event::Pod(c))));
+    events.extend(history.claims.iter().map(|c| (c.version, Event::Claim(c))));
+    events.extend(history.sets.iter().map(|c| (c.version, Event::Set(c))));
+    events.sort_by_key(|(version, _)| *version);
+    let mut judge = Judge {
+        manner,
+        excuses,
+        deleted,
+        pods: BTreeMap::new(),
+        claims: BTreeMap::new(),
+        sets: BTreeMap::new(),
+        past: Vec::new(),
+        excused: 0,
+        begun: false,
+        rested: true,
+        unpaired: true,
+        story: Vec::new(),
+    };
+    for (_, event) in &events {
+        match event {
+            Event::Pod(change) => judge.pod(change),
+            Event::Claim(change) => judge.claim(change),
+            Event::Set(change) => judge.set(change),
+        }
+    }
+}
+
+fn is_finished(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    ["Succeeded", "Failed"].contains(&phase.unwrap_or_default())
+}
+
+fn is_owned(pod: &Pod) -> bool {
+    pod.owner_references().iter().any(|o| o.kind == "CollaSet")
+}
+
+/// Whether rules and sets count it.
+fn is_covered(pod: &Pod) -> bool {
+    label(pod, "app") == Some("web") && label(pod, keys::CONTROL) == Some(keys::CONTROL_VALUE)
+}
+
+/// The Pod belongs to a set, and is neither terminating nor finished.
+fn is_member(pod: &Pod) -> bool {
+    is_owned(pod)
+        && is_covered(pod)
+        && pod.metadata.deletion_timestamp.is_none()
+        && !is_finished(pod)
+}
+
+fn is_updated_now(pod: &Pod) -> bool {
+    label(pod, &Family::Operating.key("collaset")).is_some()
+        && label(pod, &Family::OperationType.key("collaset")) == Some("update")
+}
+
+fn is_origin_of_update(pod: &Pod) -> bool {
+    is_member(pod)
+        && [keys::TO_REPLACE, keys::REPLACED_BY_REPLACE_UPDATE]
+            .iter()
+            .all(|key| label(pod, key).is_some())
+}
+
+impl<'a> Judge<'a> {
+    fn fail(&self, why: &str) -> ! {
+        let last = &self.story[self.story.len().saturating_sub(40)..];
+        panic!("{why}: {last:#?}")
+    }
+
+    fn pod(&mut self, change: &'a Change<Pod>) {
+        let (uid, now) = (change.uid.as_str(), change.object.as_deref());
+        let before = self.pods.get(uid).copied();
+        self.past.push((change.at, self.pods.clone()));
+        match now {
+            Some(pod) => self.pods.insert(uid, pod),
+            None => self.pods.remove(uid),
+        };
+        let name = now.or(before).map(ResourceExt::name_any);
+        let line = told(&name.unwrap_or_default(), now);
+        self.story.push(format!("{}: {line}", change.version));
+        self.claims_have_one_writer(now);
+        self.availability(change, before, now);
+        self.pace(before, now);
+        self.surge(before, now);
+        self.ids(now);
+    }
+
+    fn claims_have_one_writer(&self, now: Option<&Pod>) {
+        let Some(pod) = now.filter(|pod| !is_finished(pod)) else {
+            return;
+        };
+        for claim in mounted(pod) {
+            let other = self.pods.values().find(|other| {
+                other.uid() != pod.uid() && !is_finished(other) && mounted(other).contains(&claim)
+            });
+            if let Some(other) = other {
+                let (first, second) = (pod.name_any(), other.name_any());
+                self.fail(&format!("{first} and {second} mount {claim}"));
+            }
+        }
+    }
+
+    fn availability(&mut self, change: &Change<Pod>, before: Option<&Pod>, now: Option<&Pod>) {
+        let counts = |pod: &Pod| is_covered(pod) && serves(pod);
+        let available = self.pods.values().filter(|pod| counts(pod)).count();
+        let wanted = usize::try_from(REPLICAS).unwrap();
+        let lost = before.is_some_and(counts) && !now.is_some_and(counts);
+        if available >= wanted {
+            (self.begun, self.excused) = (true, 0);
+        } else if lost && self.excuses.covers(change) {
+            self.excused += 1;
+        } else if lost && self.begun {
+            let most = usize::try_from(self.manner.rule).unwrap();
+            if available + self.excused + most < wanted {
+                let why = format!(
+                    "{available} are available, {} were lost by nobody's decision, {most} may be missing of {wanted}",
+                    self.excused
+                );
+                self.fail(&why);
+            }
+        }
+    }
+
+    /// In a walk whose `maxUnavailable` always comes to 1.
+    fn pace(&mut self, before: Option<&Pod>, now: Option<&Pod>) {
+        let begins = before.is_some_and(|pod| is_available(pod) && !is_updated_now(pod))
+            && now.is_some_and(|pod| is_member(pod) && is_updated_now(pod));
+        if begins {
+            if self.manner.paced && !self.rested {
+                self.fail("an update begins, and not all have served since the one before began");
+            }
+            self.rested = false;
+        }
+        let serving = self
+            .pods
+            .values()
+            .filter(|pod| is_member(pod) && is_available(pod) && !is_updated_now(pod));
+        self.rested |= serving.count() >= usize::try_from(REPLICAS).unwrap();
+    }
+
+    /// In a walk whose `maxSurge` always comes to 1, and in which nobody asks for a replacement.
+    fn surge(&mut self, before: Option<&Pod>, now: Option<&Pod>) {
+        let opens =
+            !before.is_some_and(is_origin_of_update) && now.is_some_and(is_origin_of_update);
+        if opens && before.is_some_and(is_member) {
+            if self.manner.surge && !self.unpaired {
+                self.fail("a pair is opened beside another");
+            }
+            self.unpaired = false;
+        }
+        let mut pods = self.pods.values();
+        self.unpaired |= !pods.any(|pod| is_origin_of_update(pod));
+    }
+
+    fn ids(&self, now: Option<&Pod>) {
+        if self.manner.edits_ids {
+            return;
+        }
+        let owner = |pod: &Pod| pod.owner_references().first().map(|o| o.uid.clone());
+        let id = |pod: &Pod| label(pod, keys::INSTANCE_ID).map(str::to_owned);
+        let Some(pod) = now.filter(|pod| is_member(pod) && id(pod).is_some()) else {
+            return;
+        };
+        let other = self.pods.values().find(|other| {
+            let same = owner(other) == owner(pod) && id(other) == id(pod);
+            is_member(other) && other.uid() != pod.uid() && same
+        });
+        if let Some(other) = other {
+            let (first, second) = (pod.name_any(), other.name_any());
+            self.fail(&format!("{first} and {second} have one instance ID"));
+        }
+    }
+
+    fn claim(&mut self, change: &'a Change<PersistentVolumeClaim>) {
+        let uid = change.uid.as_str();
+        let before = self.claims.get(uid).copied();
+        match change.object.as_deref() {
+            Some(claim) => self.claims.insert(uid, claim),
+            None => self.claims.remove(uid),
+        };
+        let going = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_some();
+        let goes = change.object.as_deref().is_none_or(going) && !before.is_some_and(going);
+        let Some(name) = change
+            .object
+            .as_deref()
+            .or(before)
+            .map(ResourceExt::name_any)
+        else {
+            return;
+        };
+        if !goes || self.deleted.contains(&name) {
+            return;
+        }
+        self.story
+            .push(format!("{}: claim {name} is deleted", change.version));
+        let mut pods = self.pods.values();
+        let writer = pods.find(|pod| !is_finished(pod) && mounted(pod).contains(&name));
+        if let Some(writer) = writer {
+            self.fail(&format!(
+                "{name} is deleted, {} mounts it",
+                writer.name_any()
+            ));
+        }
+    }
+
+    fn set(&mut self, change: &'a Change<CollaSet>) {
+        let uid = change.uid.as_str();
+        let ready = |set: &CollaSet| {
+            let status = set.status.as_ref();
+            let is_current = status.map(|s| s.observed_generation) == set.metadata.generation;
+            condition(set, "Ready").is_some_and(|c| c.status == "True") && is_current
+        };
+        let before = self.sets.get(uid).is_some_and(|set| ready(set));
+        let Some(set) = &change.object else {
+            self.sets.remove(uid);
+            return;
+        };
+        self.sets.insert(uid, set);
+        let ready_condition = condition(set, "Ready").map(|c| (&c.status, &c.reason, &c.message));
+        self.story
+            .push(format!("{}: the set: {ready_condition:?}", change.version));
+        if before || !ready(set) || set.metadata.deletion_timestamp.is_some() {
+            return;
+        }
+        let recent = |ended: &Instant| *ended + LAG >= change.at;
+        let past = self.past.iter().rev();
+        let mut states = past.take_while(|(ended, _)| recent(ended));
+        let now = lacks(set, &self.pods);
+        if let Some(why) = now
+            && !states.any(|(_, pods)| lacks(set, pods).is_none())
+        {
+            self.fail(&format!("Ready became True: {why}"));
+        }
+    }
+}
+
+/// What a set that is Ready must not lack.
+fn lacks(set: &CollaSet, pods: &BTreeMap<&str, &Pod>) -> Option<String> {
+    let own = |pod: &&&Pod| {
+        let mut owners = pod.owner_references().iter();
+        is_member(pod) && owners.any(|o| Some(&o.uid) == set.metadata.uid.as_ref())
+    };
+    let members: Vec<_> = pods.values().filter(own).collect();
+    let replicas = usize::try_from(set.spec.replicas.unwrap_or_default()).unwrap_or_default();
+    let available = members.iter().filter(|pod| is_available(pod)).count();
+    if members.len() != replicas || available != replicas {
+        return Some(format!(
+            "{available} of {} are available, {replicas} are wanted",
+            members.len()
+        ));
+    }
+    let updated = set.status.as_ref().map(|s| s.updated_revision.as_str());
+    let old = members
+        .iter()
+        .filter(|pod| label(pod, keys::REVISION) != updated);
+    let strategy = set.spec.update_strategy.clone().unwrap_or_default();
+    let rolling = strategy.rolling_update.unwrap_or_default();
+    if rolling.by_label.is_some() {
+        let chosen = old
+            .filter(|pod| label(pod, keys::UPDATE_INCLUDED).is_some())
+            .count();
+        return (chosen > 0).then(|| format!("{chosen} that are chosen are not updated"));
+    }
+    let partition = rolling
+        .by_partition
+        .and_then(|by| by.partition)
+        .unwrap_or(0);
+    let old = old.count();
+    (old > usize::try_from(partition).unwrap_or(0))
+        .then(|| format!("{old} are not updated, {partition} may be"))
+}

@@ -1,0 +1,250 @@
+//! The state of the model: etcd, the caches of the replicas, and the requests on their way.
+
+use operating::ledger::protocol::{BudgetView, ClaimGrant, ClaimOperation, Ledger};
+
+use super::cluster::{Change, History, PODS, Pod};
+
+/// The claims of one rule.
+pub type Claims = Ledger<u8, Change>;
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    /// The Pods, with their past.
+    pub pods: History,
+    /// The claims of every rule.
+    pub ledgers: Vec<Claims>,
+    /// The claims as some replica remembers them; kept only for the control that trusts them.
+    pub remembered: Option<Vec<Claims>>,
+    /// The replicas, each with one cache; any of them may take itself for the leader at any time.
+    pub replicas: Vec<Replica>,
+    /// The requests.
+    pub requests: Vec<Request>,
+    /// What may still go wrong.
+    pub mishaps_left: Mishaps,
+    /// Replicas of the two direct owners of the Pods, in a rollout.
+    pub owners: [u8; 2],
+    /// Counts how often the first rule was deleted and created again.
+    pub uid: u8,
+    /// A claim was written again although it was closing.
+    pub renewed: bool,
+}
+
+/// A replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Replica {
+    /// How far its cache has come.
+    pub position: u8,
+    /// Which of the rules of the first rule's name it knows.
+    pub knows: u8,
+    /// A release that it has decided on and not yet written.
+    pub release: Option<Release>,
+}
+
+/// A release on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Release {
+    /// The rule.
+    pub rule: usize,
+    /// The Pod.
+    pub pod: u8,
+    /// The operation of the claim.
+    pub operation: ClaimOperation,
+    /// The attempt that was looked at.
+    pub attempt: u64,
+    /// The Pod event that it rests on.
+    pub based_on: u64,
+    /// Position of the cache at the look.
+    pub position: u8,
+}
+
+/// A request for a disruption.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// What.
+    pub operation: ClaimOperation,
+    /// Of which Pod.
+    pub pod: u8,
+    /// For an in-place change, the spec that it wants.
+    pub target: u8,
+    /// How far it is.
+    pub phase: Phase,
+    /// How often it may begin anew; [`ENDLESS`] is never used up.
+    pub retries: u8,
+    /// Claims to be taken back in the background: rule and grant.
+    pub back: Vec<(usize, Answer)>,
+}
+
+/// Retries of a request that is refused behind the webhook, by a PodDisruptionBudget or a policy, and sent again for ever.
+/// Any of its tries may succeed all the same.
+pub const ENDLESS: u8 = u8::MAX;
+
+impl Request {
+    /// Whether it is sent again for ever.
+    pub fn is_endless(&self) -> bool {
+        self.retries == ENDLESS
+    }
+}
+
+/// A grant, hashable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Answer {
+    /// See [`Grant`].
+    pub attempt: u64,
+    /// See [`Grant`].
+    pub fresh: bool,
+}
+
+impl From<ClaimGrant> for Answer {
+    fn from(g: ClaimGrant) -> Answer {
+        Answer {
+            attempt: g.attempt,
+            fresh: g.fresh,
+        }
+    }
+}
+
+impl From<Answer> for ClaimGrant {
+    fn from(a: Answer) -> ClaimGrant {
+        ClaimGrant {
+            attempt: a.attempt,
+            fresh: a.fresh,
+        }
+    }
+}
+
+/// How far a request is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Not begun, or to be begun anew.
+    Start,
+    /// In admission with the Pod as the transaction (for an eviction: a live read) has it; claims so far.
+    Asking {
+        /// The Pod.
+        object: Pod,
+        /// Claims so far, one per rule that covers the Pod, in order.
+        grants: Vec<Answer>,
+    },
+    /// A compare-and-swap is on its way.
+    Writing {
+        /// The Pod.
+        object: Pod,
+        /// Claims so far.
+        grants: Vec<Answer>,
+        /// What the decision was based on.
+        base: Claims,
+        /// What is to be written.
+        next: Claims,
+        /// The claim, if it is written.
+        grant: Answer,
+    },
+    /// Admitted: the disruption is about to be written.
+    Admitted {
+        /// The version that the write is conditional on.
+        only_at: Option<u8>,
+        /// For an eviction: DisruptionTarget is written.
+        marked: bool,
+        /// The claims.
+        grants: Vec<Answer>,
+    },
+    /// Answered, or given up.
+    Done,
+}
+
+/// What may still go wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mishaps {
+    /// Pods that become unready by themselves.
+    pub flaps: u8,
+    /// Requests that vanish with the replica or the connection that carries them.
+    pub crashes: u8,
+    /// Ledger writes whose reply is lost.
+    pub lost: u8,
+    /// Pods that left and come back.
+    pub rejoins: u8,
+    /// Containers that crash, and run anew before anybody sees the Pod unready. (Where it is seen, it is a flap besides.)
+    pub restarts: u8,
+    /// Deletions of the first rule, each followed by a new one of its name.
+    pub replaced: u8,
+    /// In-place changes that the kubelet finds infeasible.
+    pub infeasible: u8,
+    /// In-place changes that the kubelet defers.
+    pub deferred: u8,
+}
+
+/// What a cache shows of the Pods of one rule.
+pub struct Look<'a> {
+    /// Its position.
+    pub position: u8,
+    /// All Pods.
+    pub pods: &'a [Pod; PODS],
+    /// Those of the rule.
+    pub covered: &'a [u8],
+    /// How many there should be.
+    pub expected: u32,
+}
+
+impl BudgetView<u8> for Look<'_> {
+    fn position(&self) -> u64 {
+        u64::from(self.position)
+    }
+
+    fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    fn available(&self) -> u32 {
+        u32::try_from(
+            self.covered
+                .iter()
+                .filter(|pod| self.is_available(pod))
+                .count(),
+        )
+        .unwrap()
+    }
+
+    fn is_available(&self, pod: &u8) -> bool {
+        self.covered.contains(pod) && self.pods[usize::from(*pod)].is_available()
+    }
+}
+
+impl State {
+    /// Numbers all attempts anew, in their order. Only their order matters, and requests that are sent again for ever would
+    /// make states without end.
+    pub fn number_attempts_anew(&mut self) {
+        let mut numbers = Vec::new();
+        self.attempts(|attempt| numbers.push(*attempt));
+        numbers.sort_unstable();
+        numbers.dedup();
+        let rank = |attempt: u64| numbers.iter().take_while(|n| **n < attempt).count() as u64 + 1;
+        self.attempts(|attempt| *attempt = rank(*attempt));
+        for ledger in &mut self.ledgers {
+            ledger.attempts = numbers.len() as u64;
+        }
+    }
+
+    /// Visits every attempt number that a ledger, a request or a replica knows.
+    fn attempts(&mut self, mut visit: impl FnMut(&mut u64)) {
+        for claim in self.ledgers.iter_mut().flat_map(|l| l.claims.values_mut()) {
+            visit(&mut claim.attempt);
+            visit(&mut claim.opened);
+        }
+        for release in self.replicas.iter_mut().filter_map(|r| r.release.as_mut()) {
+            visit(&mut release.attempt);
+        }
+        for request in &mut self.requests {
+            for (_, grant) in &mut request.back {
+                visit(&mut grant.attempt);
+            }
+            match &mut request.phase {
+                Phase::Asking { grants, .. } | Phase::Admitted { grants, .. } => {
+                    grants
+                        .iter_mut()
+                        .for_each(|grant| visit(&mut grant.attempt));
+                }
+                Phase::Writing { .. } => unreachable!("claims that never end are not split"),
+                Phase::Start | Phase::Done => {}
+            }
+        }
+    }
+}
