@@ -160,11 +160,11 @@ impl Plant {
         let reads = MetricsCollector {
             caches: caches.clone(),
             ledgers: Arc::clone(&ledgers),
-            calls: Arc::new(EndpointCaller::default()),
+            endpoint_caller: Arc::new(EndpointCaller::default()),
             denials: denials.clone(),
-            work: Arc::clone(&work),
-            lead,
-            sight: sight.clone(),
+            controller_stats: Arc::clone(&work),
+            is_leading: lead,
+            watchdog: sight.clone(),
             now,
             clock,
         };

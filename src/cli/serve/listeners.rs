@@ -134,7 +134,11 @@ fn add_health_checks(
     });
     let (resolver, own_connections) = (Arc::clone(resolver), own_connections.clone());
     health.add_readiness_check("webhook", move || {
-        self_check::check_served_certificate(address, Arc::clone(&resolver), own_connections.clone())
+        self_check::check_served_certificate(
+            address,
+            Arc::clone(&resolver),
+            own_connections.clone(),
+        )
     });
 }
 
